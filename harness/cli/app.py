@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import errno
 import os
-import signal
 import sys
 from difflib import get_close_matches
 
+from harness.cli.interrupts import hear_interrupts, ignore_interrupts
 from harness.errors import BenchError
 from harness.plain_text import hide_values, visible
 
@@ -25,6 +25,7 @@ _REFUSED = {
 def main() -> None:
     """Run a command and exit with its code."""
     message = ""
+    hear_interrupts()
     try:
         code = _run()
     except KeyboardInterrupt:
@@ -39,7 +40,7 @@ def main() -> None:
         hint = "free some space, fix the permissions, or choose another --out"
         message = f"{where}{error.strerror}\n  hint: {hint}"
     if code == INTERRUPTED:
-        signal.signal(signal.SIGINT, signal.SIG_IGN)  # a second Ctrl-C would interrupt the clean-up
+        ignore_interrupts()  # the clean-up
         message = message or "interrupted"
     if message:
         print(f"bench: {visible(message)}", file=sys.stderr)

@@ -10,20 +10,21 @@ import typer
 
 from harness.cli.command_line import clear_process_list, command_line
 from harness.cli.ending import print_ending
+from harness.cli.interrupts import is_pressed_again
 from harness.cli.live_server import listen, served
 from harness.cli.options import with_settings
 from harness.cli.outcome import Json, Open, Quiet, conclude
 from harness.cli.profile import profile_after, profile_only
-from harness.cli.progress import make_display
+from harness.cli.progress import Display, make_display
 from harness.errors import BenchError, InterruptedRunError
 from harness.metrics.validity import few_rounds
 from harness.profiling.stage import unprofiled
-from harness.report.render import write_outputs
+from harness.report.render import write_outputs, write_without_figures
 from harness.report.text.run_notices import MORE_ROUNDS
 from harness.runs.events import Event, Started
 from harness.runs.folder import resume_command
-from harness.runs.online import resume_online, run_online
-from harness.runs.reader import load_run
+from harness.runs.online import results_so_far, resume_online, run_online
+from harness.runs.reader import OnlineRun, load_run
 from harness.schema.online_settings import OnlineSettings
 from harness.schema.search import SearchPlan
 from harness.schema.tune import TunePlan
@@ -70,6 +71,8 @@ def measure(
 ) -> None:
     """Run, or finish the run `resume`, show its progress, print where the report is."""
     folder: Path | None = None
+    measured: OnlineRun | None = None
+    fault: BenchError | None = None
     clear_process_list()
     with make_display(quiet) as display, ExitStack() as served_inside:
         listener = None if serve is None else served_inside.enter_context(listen(serve))
@@ -97,26 +100,58 @@ def measure(
                 for load in settings.loads if search is None else ():
                     if short := few_rounds(load, settings.requests(load)):
                         display.line(f"{short.text}. {MORE_ROUNDS}")
-                run, results = run_online(settings, command_line(), show, search, tune)
+                run, _ = run_online(settings, command_line(), show, search, tune)
             else:
                 assert resume is not None
-                run, results = resume_online(resume, show)
-            measured = load_run(run, trust=True)
+                run, _ = resume_online(resume, show)
+            measured = _measured(run)
             report = write_outputs(measured)
         except KeyboardInterrupt:
             if folder is None:
                 raise
-            raise InterruptedRunError("interrupted; finished cells are saved", _finish(folder)) from None
+            fault = InterruptedRunError("interrupted; finished cells are saved", _finish(folder))
+            so_far = _report_so_far(folder, measured, display)
+            if so_far is None:
+                raise fault from None
+            measured, report = so_far
         except BenchError as error:
             if folder is not None:
                 error.hint = "; then ".join(filter(None, (error.hint, _finish(folder))))
             raise
-        fault = None
-        tools = results.meta.settings.profile
-        if tools is not None and (engines := unprofiled(run, results, tools)):
+        tools = measured.meta.settings.profile
+        if fault is None and tools is not None and (engines := unprofiled(run, measured.results, tools)):
             fault = profile_after(run, tools, display, engines)
     print_ending(measured, display)
-    conclude(results, report, fault, as_json=as_json, open_report=open_report)
+    conclude(measured.results, report, fault, as_json=as_json, open_report=open_report)
+
+
+def _measured(folder: Path) -> OnlineRun:
+    """The run whose results have just been written."""
+    run = load_run(folder, trust=True)
+    assert isinstance(run, OnlineRun)
+    return run
+
+
+def _report_so_far(
+    folder: Path, measured: OnlineRun | None, display: Display
+) -> tuple[OnlineRun, Path] | None:
+    """An interrupted run and the report of the cells that it has; None where there is none, or the user does
+    not wait for it.
+
+    Args:
+        measured: The run, if it was interrupted after its last cell.
+    """
+    try:
+        if is_pressed_again() or (measured is None and results_so_far(folder) is None):
+            return None
+        display.line("interrupted: writing the report of what is measured; Ctrl-C again ends at once")
+        run = measured or _measured(folder)
+        return run, write_without_figures(run)
+    except KeyboardInterrupt:
+        return None
+    except BenchError as error:
+        display.line(f"there is no report: {error.message}", error.hint)
+        return None
 
 
 def _finish(folder: Path) -> str:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from harness.errors import UsageError
 from harness.files import write_whole
-from harness.report.charts.run_charts import charts
+from harness.report.charts.run_charts import Charts, charts
 from harness.report.decision import NOTHING, Asked
 from harness.report.html import render
 from harness.report.markdown import summary
@@ -57,12 +57,23 @@ def write_outputs(run: Run) -> Path:
     """
     from harness.report.figures.run_figures import figures  # matplotlib: a second to import
 
-    folder, found = run.path, charts(run)
+    found = charts(run)
+    for plot in figures(run, found):
+        figure = run.path / "figures" / plot.name
+        write_whole(figure.with_name(f"{plot.name}.svg"), plot.svg.encode())
+        write_whole(figure.with_name(f"{plot.name}.png"), plot.png())
+        write_whole(figure.with_name(f"{plot.name}.csv"), plot.data.encode())
+    return write_without_figures(run, found)
+
+
+def write_without_figures(run: Run, found: Charts | None = None) -> Path:
+    """Write all but the figures, which take longest, and return the report.
+
+    Args:
+        found: The run's charts, where they are made already.
+    """
+    folder, found = run.path, charts(run) if found is None else found
     write_whole(folder / "summary.md", summary(run).encode())
     write_whole(folder / "results.csv", results_csv(run).encode())
-    for plot in figures(run, found):
-        write_whole(folder / "figures" / f"{plot.name}.svg", plot.svg.encode())
-        write_whole(folder / "figures" / f"{plot.name}.png", plot.png())
-        write_whole(folder / "figures" / f"{plot.name}.csv", plot.data.encode())
     write_whole(folder / "report.html", render([(run, found)], folder).encode())
     return folder / "report.html"

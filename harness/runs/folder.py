@@ -86,8 +86,7 @@ def resume_command(folder: Path) -> str:
         UsageError: It is no run of this version.
     """
     info = read_info(folder, "name the folder of a run")
-    kind = "search" if getattr(info, "search", None) else "tune" if getattr(info, "tune", None) else "online"
-    return f"bench {kind} --resume {shlex.quote(str(folder))}"
+    return f"bench {info.subcommand} --resume {shlex.quote(str(folder))}"
 
 
 def log_file(run: Path, engine: EngineRef, what: str) -> Path:

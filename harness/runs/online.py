@@ -101,6 +101,21 @@ def resume_online(folder: Path, notify: Notify) -> tuple[Path, OnlineResults]:
             return folder, _go(run, resolved, notify)
 
 
+def results_so_far(folder: Path) -> OnlineResults | None:
+    """Write the results of the cells that an interrupted run has; None where they show nothing yet.
+
+    Raises:
+        UsageError: The folder holds no run, or another process works on it.
+    """
+    with alone(folder):
+        run = Run.open(folder)
+        repeats = {cell.repeat for block in run.blocks() for cell in block.cells if cell.index in run.done}
+        if not any(map(run.info.counts, repeats)):
+            return None
+        run.interrupted(is_so=True)
+        return _write_results(run)
+
+
 def _unchanged(run: Run, resolved: Resolved) -> None:
     """Raises UsageError when what is left would be measured with something else."""
     known = {fault.label for fault in run.skipped if fault.load is None}
@@ -145,6 +160,7 @@ def _go(run: Run, resolved: Resolved | None, notify: Notify) -> OnlineResults:
     notify(Reporting())
     if resolved is not None:
         judge_answers(run, resolved)
+    run.interrupted(is_so=False)
     return _write_results(run)
 
 
@@ -186,7 +202,13 @@ def _results(run: Run) -> OnlineResults:
     )
     results = recompute(measured, groups)
     if run.info.search is not None:
-        results.search = search_results(run.info.search, entries, results.summaries, results.skipped)
+        results.search = search_results(
+            run.info.search,
+            entries,
+            results.summaries,
+            results.skipped,
+            interrupted=run.info.interrupted,
+        )
     if run.info.tune is not None:
         tuning = tuning_of(run.info.tune, _each_cell(run), run.left_out())
         results.tune = tune_results(tuning, groups, results.summaries, run.settings.slo)

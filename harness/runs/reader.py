@@ -142,7 +142,7 @@ def read_raw(path: Path, *, finished: bool = False) -> RawRun:
     info = read_info(path, hint)
     if not isinstance(info, OnlineRunInfo):
         raise UsageError(f"{path} is an {info.kind} run; only online runs have raw times", hint)
-    if finished and not (path / REQUESTS_TABLE).is_file():
+    if finished and (info.interrupted or not (path / REQUESTS_TABLE).is_file()):
         raise UsageError(f"the run in {path} is not finished", f"finish it: {resume_command(path)}")
     answers, scores = judged_answers(path), task_scores(path)
     worse = {label: f"fewer right items, {why}" for label, why in (scores.worse if scores else {}).items()}

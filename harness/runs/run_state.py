@@ -111,6 +111,12 @@ class Run:
                     known.facts[key] = fact
             write_json(self.folder / RUN, self.info)
 
+    def interrupted(self, *, is_so: bool) -> None:
+        """Keep whether the user ended it early."""
+        if self.info.interrupted != is_so:
+            self.info.interrupted = is_so
+            write_json(self.folder / RUN, self.info)
+
     def finish(self, entry: JournalEntry) -> None:
         """A cell is measured, and its records are written."""
         with self.lock:

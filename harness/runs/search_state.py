@@ -105,11 +105,11 @@ class EngineSearch:
             return f"{len(self.trials)} cells were measured"
         return ""
 
-    def found(self, engine: str, variant: str | None, failed: bool) -> CapacityFound:
+    def found(self, engine: str, variant: str | None, otherwise: str) -> CapacityFound:
         """What is known now.
 
         Args:
-            failed: Whether a cell of it could not be measured.
+            otherwise: Why no more was measured, where there is more to measure.
         """
         ends = self._known.capacity() if self.counted else None
         return CapacityFound(
@@ -121,8 +121,7 @@ class EngineSearch:
             high=ends and ends.high,
             bound=self._bound,
             trials=self.trials,
-            ended=self.ended
-            or ("its server could not be measured any further" if failed else "the time was over"),
+            ended=self.ended or otherwise,
         )
 
     @property
@@ -206,18 +205,23 @@ def search_results(
     entries: Sequence[JournalEntry],
     summaries: Sequence[OnlineSummary],
     skipped: Sequence[Skipped],
+    *,
+    interrupted: bool,
 ) -> SearchResults:
     """What the cells of a search say, engines in the order of the summaries.
 
     Args:
         skipped: What could not be measured.
+        interrupted: Whether the user ended it early.
     """
     refs = {summary.label: (summary.engine, summary.variant) for summary in summaries}
     searches = searches_of(plan, list(refs), entries, summaries)
-    failed = {fault.label for fault in skipped}
+    otherwise = "it was interrupted" if interrupted else "the time was over"
+    ends = dict.fromkeys(refs, otherwise)
+    ends |= dict.fromkeys((fault.label for fault in skipped), "its server could not be measured any further")
     pairs = list(combinations((search for search in searches.values() if search.counted), 2))
     return SearchResults(
         plan=plan,
-        engines=[search.found(*refs[label], label in failed) for label, search in searches.items()],
+        engines=[search.found(*refs[label], ends[label]) for label, search in searches.items()],
         ratios=[a.against(b, len(pairs)) for a, b in pairs],
     )

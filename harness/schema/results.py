@@ -280,6 +280,12 @@ class OnlineRunInfo(_RunInfo):
     tune: TunePlan | None = Field(None, description="of `bench tune`: what is tried, and how")
     prices: Prices | None = Field(None, description="the file given with --price")
     hosts: list[Host] = Field(default_factory=list, description="nodes of a cluster; empty: one machine")
+    interrupted: bool = Field(False, description="the user ended it early: it has not every cell")
+
+    @property
+    def subcommand(self) -> str:
+        """The command that made it: `online`, `search` or `tune`."""
+        return "search" if self.search is not None else "tune" if self.tune is not None else self.kind
 
     @property
     def is_adaptive(self) -> bool:
@@ -297,6 +303,11 @@ class OfflineRunInfo(_RunInfo):
 
     kind: Literal["offline"] = "offline"
     settings: OfflineSettings
+
+    @property
+    def subcommand(self) -> str:
+        """The command that made it."""
+        return self.kind
 
 
 RunInfo = Annotated[OnlineRunInfo | OfflineRunInfo, Field(discriminator="kind")]

@@ -41,6 +41,8 @@ def badges(run: Run) -> list[Badge]:
     for notice in notices(run):
         by.setdefault(notice.topic, []).append(notice)
     found = _online(run, by) if isinstance(run, OnlineRun) else []
+    if rest := by.get("rest"):
+        found.append(Badge("warn", "interrupted", rest))
     if skipped := by.get("engines"):
         found.append(Badge("warn", f"{len(skipped)} skipped", skipped))
     if code := by.get("code"):
@@ -75,7 +77,7 @@ def _online(run: OnlineRun, by: dict[Topic, list[Notice]]) -> list[Badge]:
             if rows
             else Badge("good", "equal settings")
         )
-    if behind := by.get("keeping up"):
+    if behind := by.get("behind"):
         found.append(Badge("warn", "not all kept up", behind))
     return found
 

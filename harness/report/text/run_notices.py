@@ -11,6 +11,7 @@ from harness.report.text.heading import fitted
 from harness.report.text.load_words import where
 from harness.report.text.numbers import percent, plural, several
 from harness.report.text.provenance import say
+from harness.report.text.unfinished import unfinished
 from harness.runs.reader import OfflineRun, OnlineRun, Run
 from harness.schema.cell_notice import CellNotice
 from harness.schema.results import OnlineSummary
@@ -40,9 +41,9 @@ _TITLES: dict[str, str] = {
 
 #: What a notice is about: the badge that holds it.
 Topic = Literal[
-    "cells", "engines", "answers", "client", "settings", "keeping up", "length", "trace", "code", "other"
+    "cells", "rest", "engines", "answers", "client", "settings", "behind", "length", "trace", "code", "other"
 ]
-_TOPICS: dict[str, Topic] = {"behind": "keeping up", "growing": "keeping up", "accuracy": "answers"}
+_TOPICS: dict[str, Topic] = {"behind": "behind", "growing": "behind", "accuracy": "answers"}
 
 
 @dataclass(frozen=True)
@@ -57,7 +58,7 @@ class Notice:
 
 def notices(run: Run) -> list[Notice]:
     """Invalid cells first, then engines that are absent, then what was done to the load."""
-    found = [*_disagreements(run), *_invalid(run)] if isinstance(run, OnlineRun) else []
+    found = [*_disagreements(run), *_invalid(run), *_unfinished(run)] if isinstance(run, OnlineRun) else []
     for fault in run.results.skipped:
         place = "" if fault.load is None else f" {where(fault.load)}"
         place += "" if fault.repeat is None else f", repeat {fault.repeat}"
@@ -100,6 +101,11 @@ def _disagreements(run: OnlineRun) -> list[Notice]:
         "Everything shown here is computed from the raw times."
     )
     return [Notice("invalid", "The stored results are not those of the raw times.", detail, "other")]
+
+
+def _unfinished(run: OnlineRun) -> list[Notice]:
+    said = unfinished(run)
+    return [] if said is None else [Notice("skipped", *said, "rest")]
 
 
 def _unfair(run: OnlineRun) -> list[Notice]:

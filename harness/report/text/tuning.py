@@ -67,6 +67,8 @@ def tuning_verdict(tune: TuneResults) -> list[str]:
         ]
     if not tune.finalists:
         return [f"No configuration but the default of {default} could be measured.", "The table says why."]
+    if all(found.value is None for found in tune.finalists):
+        return [f"No configuration was compared with the default of {default}.", "The table says why."]
     said = [f"No configuration is shown to be better than {default} by {what}."]
     beyond = [f.label for f in tune.finalists if f.verdict == "better" and f.within is False]
     if beyond:

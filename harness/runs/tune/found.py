@@ -39,7 +39,7 @@ def tune_results(
     best = min(better, key=lambda found: sign * (found.ratio or 1.0), default=None)
     return TuneResults(
         plan=tuning.plan,
-        configurations=tuning.found(),
+        configurations=tuning.found(points.keys()),
         finalists=finalists,
         best=best and best.label,
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from statistics import fmean
 
@@ -20,13 +20,15 @@ _MISSED, _NOTHING = 1e3, 1e6
 
 @dataclass
 class _Measured:
-    """One configuration so far. `fault` is why it cannot be measured."""
+    """One configuration so far. `fault` is why it cannot be measured, `late_fault` why it could not be
+    compared with the default."""
 
     given: Configuration
     number: int
     summaries: list[OnlineSummary] = field(default_factory=list)
     goes_on: bool = True
     fault: str = ""
+    late_fault: str = ""
 
 
 class Tuning:
@@ -56,6 +58,10 @@ class Tuning:
         """A configuration could not be measured."""
         self._all[label].fault = reason
 
+    def fail_late(self, label: str, reason: str) -> None:
+        """A configuration that is compared with the default could not be measured, or not each time."""
+        self._all[label].late_fault = reason
+
     def goes_on(self, label: str) -> bool:
         """Whether a configuration is still measured."""
         return self._all[label].goes_on and not self._all[label].fault
@@ -78,18 +84,25 @@ class Tuning:
         known.sort(key=lambda m: (not m.goes_on, -len(m.summaries), self._cost(m)))
         return [m.given.label for m in known[: self.plan.finalists]]
 
-    def found(self) -> list[ConfigurationFound]:
-        """Every configuration with what was measured of it."""
+    def found(self, compared: Collection[str]) -> list[ConfigurationFound]:
+        """Every configuration with what was measured of it.
+
+        Args:
+            compared: Labels of those that were measured in the comparison.
+        """
         finalists = set(self.finalists)
-        return [self._found(measured, measured.given.label in finalists) for measured in self._all.values()]
+        return [
+            self._found(m, label in finalists, m.fault or ("" if label in compared else m.late_fault))
+            for label, m in self._all.items()
+        ]
 
     @property
     def _others(self) -> Sequence[str]:
         return [label for label in self._all if label != self.default]
 
-    def _found(self, measured: _Measured, finalist: bool) -> ConfigurationFound:
+    def _found(self, measured: _Measured, finalist: bool, fault: str) -> ConfigurationFound:
         state: State = "default" if measured.number == 0 else "finalist" if finalist else "left out"
-        if measured.fault:
+        if fault:
             state = "failed"
         return ConfigurationFound(
             **measured.given.model_dump(),
@@ -97,7 +110,7 @@ class Tuning:
             values=[self._value(summary) for summary in measured.summaries],
             invalid=sum(not summary.valid for summary in measured.summaries),
             limits={term.text: _mean(measured.summaries, term) for term in self.terms},
-            reason=measured.fault,
+            reason=fault,
         )
 
     def _value(self, summary: OnlineSummary) -> float | None:
@@ -146,6 +159,7 @@ def tuning_of(plan: TunePlan, measured: Iterable[OnlineSummary], skipped: Iterab
         if summary.repeat is not None and summary.repeat < plan.rounds:
             tuning.take(summary)
     for fault in skipped:
-        if fault.repeat is not None and fault.repeat < plan.rounds:
-            tuning.fail(fault.label, fault.said)
+        if fault.repeat is not None:
+            fail = tuning.fail if fault.repeat < plan.rounds else tuning.fail_late
+            fail(fault.label, fault.said)
     return tuning

@@ -34,11 +34,12 @@ def bench(
 
     def run(*arguments: str) -> Done:
         monkeypatch.setattr(sys, "argv", ["bench", *arguments])
-        handler = signal.getsignal(signal.SIGINT)
+        handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
         capfd.readouterr()
         with pytest.raises(SystemExit) as exit:
             main()
-        signal.signal(signal.SIGINT, handler)
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
         code = exit.value.code
         out, err = capfd.readouterr()
         return Done(code if isinstance(code, int) else 0, out, err)

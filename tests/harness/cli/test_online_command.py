@@ -72,17 +72,23 @@ def test_killed_and_resumed_with_a_real_engine(
     assert results["meta"]["versions"]["roseinfer"] == launch["version"]
 
 
-def test_ctrl_c_is_saved_and_names_how_to_go_on(
-    start_mock: Any, start_bench: Any, bench: Any, quick: list[str]
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupted_run_has_a_report_and_names_how_to_go_on(
+    number: signal.Signals, start_mock: Any, start_bench: Any, bench: Any, quick: list[str]
 ) -> None:
     server = start_mock()
     first = start_bench("online", "--base-url", server.url, *quick, "--n", "8", "--scales", "0.02,1")
     folder = Path(first.until("run ").removeprefix("run ").partition(": ")[0])
     first.until("[1/2] openai, scale 1, repeat 0: TTFT")
     first.until("[2/2]")
-    first.process.send_signal(signal.SIGINT)
+    first.process.send_signal(number)
     done = first.end()
-    assert (done.code, done.out) == (130, "")
+    assert (done.code, done.out) == (130, f"{folder / 'report.html'}\n")
+    notice = "The run was interrupted: measured are 1 of 2 cells."
+    assert notice in done.err and TABLE in done.err.splitlines()
+    assert notice in (folder / "report.html").read_text() and notice in (folder / "summary.md").read_text()
+    refused = bench("compare", str(folder), str(folder))
+    assert refused.code == 2 and "is not finished" in refused.err
     assert done.err.splitlines()[-2:] == [
         "bench: interrupted; finished cells are saved",
         f"  hint: finish the run with `bench online --resume {folder}`",
@@ -95,6 +101,23 @@ def test_ctrl_c_is_saved_and_names_how_to_go_on(
         0.02,
         1,
     ]
+    assert not results["meta"]["interrupted"]
+    assert "interrupted" not in (folder / "summary.md").read_text()
+
+
+def test_who_interrupts_twice_waits_for_no_report(
+    start_mock: Any, start_bench: Any, quick: list[str]
+) -> None:
+    first = start_bench("online", "--base-url", start_mock().url, *quick, "--n", "8", "--scales", "0.02,1")
+    folder = Path(first.until("run ").removeprefix("run ").partition(": ")[0])
+    first.until("[2/2]")
+    first.process.send_signal(signal.SIGINT)
+    first.until("interrupted: writing the report of what is measured; Ctrl-C again ends at once")
+    first.process.send_signal(signal.SIGINT)
+    done = first.end()
+    assert (done.code, done.out) == (130, "") and "Traceback" not in done.err
+    assert not (folder / "report.html").exists()
+    assert done.err.splitlines()[-1].endswith(f"`bench online --resume {folder}`")
 
 
 def test_failures_are_counted_by_kind(start_mock: Any, bench: Any, tmp_path: Path, quick: list[str]) -> None:

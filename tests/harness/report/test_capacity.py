@@ -43,7 +43,9 @@ def searched(**capacities: float) -> SearchResults:
         searches.append(search)
     a, b = searches
     ratios = [a.against(b, pairs=1)]
-    return SearchResults(plan=PLAN, engines=[s.found(s.label, None, False) for s in searches], ratios=ratios)
+    return SearchResults(
+        plan=PLAN, engines=[s.found(s.label, None, "the time was over") for s in searches], ratios=ratios
+    )
 
 
 @pytest.mark.parametrize(
@@ -80,7 +82,7 @@ def test_one_cell_is_no_capacity() -> None:
     searches[1].take(cell(32, ttft=90), start=0)
     ratio = searches[0].against(searches[1], pairs=3)
     found = SearchResults(
-        plan=PLAN, engines=[s.found(s.label, None, False) for s in searches], ratios=[ratio]
+        plan=PLAN, engines=[s.found(s.label, None, "the time was over") for s in searches], ratios=[ratio]
     )
     assert [engine.guessed for engine in found.engines] == [False, True]
     assert "b carries at most" in capacity_verdict(found)[1]
@@ -105,6 +107,6 @@ def test_a_cell_in_which_the_engine_falls_behind_misses_the_limits(noticed: Noti
     search.take(cell(4, ttft=10, noticed=noticed), start=0)
     [trial] = search.trials
     assert trial.met is met and trial.behind is not met
-    found = SearchResults(plan=PLAN, engines=[search.found("a", None, False)])
+    found = SearchResults(plan=PLAN, engines=[search.found("a", None, "the time was over")])
     said = any("falls behind misses" in note for note in capacity_tables(found)[0].notes)
     assert said is not met

@@ -71,9 +71,9 @@ def test_what_misses_a_limit_or_fails_comes_after_what_does_not() -> None:
     tuning.take(cell("x (c3)", 0, rate=900, ttft=60))
     tuning.fail("x (c4)", "its server died")
     assert tuning.finalists == ["x (c2)", "x (c3)", "x (c1)"]
-    states = {found.label: found.state for found in tuning.found()}
+    states = {found.label: found.state for found in tuning.found(())}
     assert states["x"] == "default" and states["x (c4)"] == "failed"
-    assert tuning.found()[1].limits == {"ttft_p90<=50ms": 80}
+    assert tuning.found(())[1].limits == {"ttft_p90<=50ms": 80}
 
 
 def test_a_rate_is_best_high_and_a_latency_low() -> None:
@@ -96,6 +96,22 @@ def test_without_rounds_every_configuration_is_a_finalist() -> None:
     assert tuning.decided and tuning.finalists == ["x (c1)", "x (c2)"]
 
 
+def test_a_finalist_that_could_not_be_compared_has_failed() -> None:
+    plan = plan_of(2, finalists=2)
+    faults = [
+        Skipped(
+            engine="x", label=label, load=ClosedLoop(concurrency=4), repeat=plan.rounds, reason="no memory"
+        )
+        for label in ("x (c1)", "x (c2)")
+    ]
+    found = tuning_of(plan, [], faults).found({"x", "x (c2)"})
+    assert [(each.state, each.reason) for each in found] == [
+        ("default", ""),
+        ("failed", "no memory"),
+        ("finalist", ""),
+    ]
+
+
 def test_what_was_measured_decides_again_as_it_did() -> None:
     plan = plan_of(8)
     cells = [cell(c.label, 0, rate=(7 * n) % 9 + 1) for n, c in enumerate(plan.configurations)]
@@ -105,5 +121,5 @@ def test_what_was_measured_decides_again_as_it_did() -> None:
     late = [cell("x", plan.rounds, 1.0)]
     fault = Skipped(engine="x", label="x (c8)", load=cells[0].load, repeat=0, reason="no")
     again = tuning_of(plan, [*cells, *late])
-    assert again.found() == tuning.found() and again.finalists == tuning.finalists
-    assert tuning_of(plan, cells[:-1], [fault]).found()[-1].reason == "no"
+    assert again.found(()) == tuning.found(()) and again.finalists == tuning.finalists
+    assert tuning_of(plan, cells[:-1], [fault]).found(())[-1].reason == "no"

@@ -1,0 +1,26 @@
+"""What a run lacks that its user ended early."""
+
+from __future__ import annotations
+
+from harness.engines.selection import make_engine_variants
+from harness.report.text.numbers import few, plural
+from harness.runs.reader import OnlineRun
+
+
+def unfinished(run: OnlineRun) -> tuple[str, str] | None:
+    """A title and what is missing; None of a run that came to its end."""
+    meta = run.meta
+    if not meta.interrupted:
+        return None
+    title = "The run was interrupted."
+    if not meta.is_adaptive:
+        cells = plural(len(meta.order) * len(meta.settings.loads), "cell")
+        title = f"The run was interrupted: measured are {len(run.repeats)} of {cells}."
+    known = {cell.label for cell in run.repeats}
+    known |= {fault.label for fault in run.results.skipped}
+    planned = [label for label, _ in meta.order]
+    if meta.search is not None:
+        planned = [variant.label for variant in make_engine_variants(meta.settings)]
+    absent = list(dict.fromkeys(label for label in planned if label not in known))
+    lacking = f"Nothing was measured of {few(absent)}. " if absent else ""
+    return title, f"{lacking}bench {meta.subcommand} --resume, with the run's folder, measures the rest."
