@@ -20,6 +20,13 @@ from harness.report.figures.svg import Plot, plain, render
 _PANEL, _SMALL, _ROW = (4.6, 2.7), (2.9, 1.9), 0.34
 _LEFT, _RIGHT, _TOP, _BOTTOM, _BETWEEN = 0.62, 0.12, 0.3, 0.5, 0.75
 _LEGEND_LINE, _LEGEND_GAP = 0.19, 0.08
+#: Of a note below the label of the x axis; one that is short stands beside it.
+_NOTE_LINE = 0.13
+#: Width of a letter, of its size: regular, and bold.
+_LETTER, _BOLD = 0.6, 0.63
+_SIZE, _NOTE_SIZE, _TITLE_SIZE = 8, 6, 9
+#: Above the axes, in points: the title, and where the label of a limit is below it.
+_PAD, _PAD_LIMIT = 8, 12
 
 #: A chart, and the engine that a panel is about where each has one.
 _Panel = tuple[Chart, str]
@@ -38,8 +45,11 @@ def plot(name: str, charts: Sequence[Chart], looks: Mapping[str, Look], title: s
     labels = list(dict.fromkeys(label for chart in charts for label in chart.labels))
     with mpl.rc_context(MATPLOTLIB):
         figure = _figure(panels, _handles(charts, {label: looks[label] for label in labels}))
+        sizes = [
+            _title_size(axes, chart, only) for axes, (chart, only) in zip(figure.axes, panels, strict=True)
+        ]
         for axes, (chart, only) in zip(figure.axes, panels, strict=True):
-            _panel(axes, chart, looks, only)
+            _panel(axes, chart, looks, only, min(sizes))
         data = "\n".join(chart.csv() for chart in charts)
         return Plot(name, title or charts[0].title, render(figure), data, figure)
 
@@ -56,17 +66,21 @@ def _figure(panels: Sequence[_Panel], handles: Sequence[Line2D]) -> Figure:
         names = (name for chart, _ in panels for _, name in chart.y.ticks)
         left = 0.2 + 0.075 * max(len(plain(name, 34)) for name in names)
     width = columns * across
+    inner_x = (width - left - _RIGHT - (columns - 1) * _BETWEEN) / columns
+    bottom = _BOTTOM
+    if any(_note(chart, inner_x)[1] for chart, only in panels if not only):
+        bottom += _NOTE_LINE
+        down += _NOTE_LINE
     widest = max((len(str(handle.get_label())) for handle in handles), default=1)
     in_row = max(1, min(len(handles), int(width * 15 / (widest + 7))))
     above = -(-len(handles) // in_row) * _LEGEND_LINE + _LEGEND_GAP
     height = lines * down + above
     figure = Figure(figsize=(width, height))
-    inner_x = (width - left - _RIGHT - (columns - 1) * _BETWEEN) / columns
-    inner_y = (height - above - _TOP - _BOTTOM - (lines - 1) * _BETWEEN) / lines
+    inner_y = (height - above - _TOP - bottom - (lines - 1) * _BETWEEN) / lines
     figure.subplots_adjust(
         left=left / width,
         right=1 - _RIGHT / width,
-        bottom=_BOTTOM / height,
+        bottom=bottom / height,
         top=1 - (above + _TOP) / height,
         wspace=_BETWEEN / inner_x,
         hspace=_BETWEEN / inner_y,
@@ -96,18 +110,38 @@ def _handles(charts: Sequence[Chart], looks: Mapping[str, Look]) -> list[Line2D]
     return handles
 
 
-def _panel(axes: Axes, chart: Chart, looks: Mapping[str, Look], only: str) -> None:
-    axes.set_title(plain(only or chart.title, 60))
+def _inches(axes: Axes) -> float:
+    """How wide a panel is."""
+    figure = axes.figure.figure
+    return float(axes.get_position().width * figure.get_figwidth())
+
+
+def _title(chart: Chart, only: str) -> str:
+    return plain(only or chart.title, 60)
+
+
+def _title_size(axes: Axes, chart: Chart, only: str) -> float:
+    """In points, so that the title is no wider than its panel."""
+    return min(_TITLE_SIZE, 72 * _inches(axes) / (_BOLD * max(1, len(_title(chart, only)))))
+
+
+def _panel(axes: Axes, chart: Chart, looks: Mapping[str, Look], only: str, title_size: float) -> None:
+    axes.set_title(
+        _title(chart, only),
+        fontsize=title_size,
+        pad=_PAD_LIMIT if any(limit.axis == "x" for limit in chart.limits) else _PAD,
+    )
     _side(axes, chart.x, chart.shown, "x")
     _side(axes, chart.y, chart.shown, "y")
     axes.grid(visible=not chart.y.down, axis="y")
     axes.grid(visible=False, axis="x")
     if not only:
-        axes.set_xlabel(f"{plain(chart.x.label)} →", loc="left")
-        note = " · ".join(filter(None, (chart.views[0].name if chart.views else "", chart.note)))
+        axes.set_xlabel(_x_label(chart), loc="left")
+        note, below = _note(chart, _inches(axes))
         axes.annotate(
-            plain(note, 80), (1, 0), (0, -20), xycoords="axes fraction", textcoords="offset points",
-            ha="right", va="top", fontsize=6, color=MUTED,
+            note, (0, 0) if below else (1, 0), (0, -29 if below else -20), xycoords="axes fraction",
+            textcoords="offset points", ha="left" if below else "right", va="top", fontsize=_NOTE_SIZE,
+            color=MUTED,
         )  # fmt: skip
     for limit in chart.limits:
         (axes.axvline if limit.axis == "x" else axes.axhline)(
@@ -116,8 +150,8 @@ def _panel(axes: Axes, chart: Chart, looks: Mapping[str, Look], only: str) -> No
         at = (limit.value, 1.0) if limit.axis == "x" else (1.0, limit.value)
         where = ("data", "axes fraction") if limit.axis == "x" else ("axes fraction", "data")
         axes.annotate(
-            limit.text, at, (-2, 2), xycoords=where, textcoords="offset points", ha="right", fontsize=6,
-            color=MUTED, annotation_clip=True,
+            limit.text, at, (-2, 2), xycoords=where, textcoords="offset points", ha="right",
+            fontsize=_NOTE_SIZE, color=MUTED, annotation_clip=True,
         )  # fmt: skip
     shifts = _shifts(chart)
     for series in sorted(chart.shown, key=lambda series: (series.label == only, series.kind != "band")):
@@ -125,6 +159,19 @@ def _panel(axes: Axes, chart: Chart, looks: Mapping[str, Look], only: str) -> No
         look = looks[series.label]
         color = RULE if pale else series.color or look.color
         _draw(axes, series, look, color, shifts.get(series.label, 0.0))
+
+
+def _x_label(chart: Chart) -> str:
+    return f"{plain(chart.x.label)} →"
+
+
+def _note(chart: Chart, width: float) -> tuple[str, bool]:
+    """What stands below a panel, and whether it has a line of its own: beside the label of the x axis it does
+    not fit into `width` inches."""
+    view = chart.views[0].name if chart.views else ""
+    note = plain(" · ".join(filter(None, (view, chart.note))), 80)
+    letters = _SIZE * len(_x_label(chart)) + _NOTE_SIZE * (len(note) + 2)
+    return note, bool(note) and _LETTER * letters > 72 * width
 
 
 def _side(axes: Axes, axis: Axis, series: Sequence[Series], which: str) -> None:
@@ -180,6 +227,7 @@ def _draw(axes: Axes, series: Series, look: Look, color: str, shift: float) -> N
         markersize=5 if len(x) < 100 else 2.6,
         markerfacecolor=PAPER if series.hollow else color,
         alpha=series.opacity,
+        clip_on=False,
     )
     for i in series.invalid:
         axes.plot(x[i], series.y[i], "x", color=INK, markersize=8)

@@ -8,6 +8,7 @@ from xml.etree import ElementTree
 
 import numpy as np
 import pytest
+from matplotlib.backends.backend_agg import FigureCanvasAgg
 
 from harness.metrics.samples import split
 from harness.report.charts.by_load import by_load, places
@@ -24,6 +25,7 @@ from harness.schema.load import ClosedLoop, Ramp, TraceLoad
 from harness.schema.results import OnlineSummary
 
 from .conftest import ENGINES, make_online
+from .test_published import REPORTS
 
 
 @pytest.fixture(scope="module")
@@ -68,6 +70,23 @@ def test_figures_are_well_formed_and_hold_no_date(drawn):
     for found in drawn:
         ElementTree.fromstring(found.svg)
         assert "dc:date" not in found.svg and "<metadata" not in found.svg
+
+
+def test_no_text_lies_over_another_or_beyond_the_figure(drawn):
+    search = load_run(REPORTS / "h200-qwen3-8b-search")
+    found = {plot.name: plot.figure for plot in itertools.chain(drawn, figures(search, charts(search)))}
+    assert found["frontier"].axes[0].texts[0].get_text().startswith("above right is better")
+    for name, figure in found.items():
+        FigureCanvasAgg(figure)
+        figure.draw_without_rendering()
+        for axes in figure.axes:
+            texts = [axes._left_title, axes.xaxis.label, *axes.texts, *axes.get_xticklabels()]
+            boxes = [(t.get_text(), t.get_window_extent()) for t in texts if t.get_text()]
+            for text, box in boxes:
+                assert box.x0 >= 0 and box.x1 <= figure.bbox.x1, (name, text)
+                assert box.y0 >= 0 and box.y1 <= figure.bbox.y1, (name, text)
+            for (a, first), (b, second) in itertools.combinations(boxes, 2):
+                assert not first.overlaps(second), (name, a, b)
 
 
 def test_the_same_run_gives_the_same_bytes(run, drawn):
