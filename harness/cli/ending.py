@@ -17,6 +17,8 @@ from harness.runs.reader import OfflineRun, OnlineRun, Run
 
 #: Warnings in the terminal; a run in which everything went wrong has many.
 MOST_WARNINGS = 8
+#: Of a warning's details, in letters; an engine may have the same trouble at many loads.
+MOST_DETAIL = 240
 
 
 def print_ending(run: Run, display: Display) -> None:
@@ -40,6 +42,14 @@ def print_ending(run: Run, display: Display) -> None:
     display.text("")
     found = notices(run)
     for notice in found[:MOST_WARNINGS]:
-        display.text(f"warning: {notice.title} {notice.detail}")
+        display.text(f"warning: {notice.title} {_first_sentences(notice.detail)}")
     if more := len(found[MOST_WARNINGS:]):
         display.text(f"{plural(more, 'more warning')} {'is' if more == 1 else 'are'} in the report")
+
+
+def _first_sentences(detail: str) -> str:
+    """Those that fit, and an ellipsis for the others; the report has them all."""
+    if len(detail) <= MOST_DETAIL:
+        return detail
+    end = detail.rfind(". ", 0, MOST_DETAIL)
+    return f"{detail[: end + 1]} …" if end > 0 else detail

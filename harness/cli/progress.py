@@ -95,6 +95,7 @@ class Display:
                 rate = f"{result.output_tok_per_s:,.0f} output tok/s in {result.total_s:.3f} s"
                 self.line(f"{result.label}, repeat {result.repeat}: {rate}")
             case Reporting():
+                self._share(0)
                 self._now("writing tables, figures and report")
 
     def text(self, text: str) -> None:
@@ -168,7 +169,7 @@ def _summary(summary: OnlineSummary) -> str:
             f"{summary.late_turns} of {summary.later_turns} later turns waited for the previous answer"
         )
     parts += [f"INVALID: {reason}" for reason in summary.invalid_reasons]
-    parts += [f"NOTICE: {notice.text}" for notice in summary.notices]
+    parts += [f"NOTICE: {notice.text.partition(': ')[0]}" for notice in summary.notices]
     return ", ".join(parts)
 
 

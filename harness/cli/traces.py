@@ -115,7 +115,7 @@ def _figures(found: Statistics) -> list[tuple[str, str]]:
     if found.sessions is not None:
         rows.append(("sessions", f"{found.sessions:,}"))
     if found.blocks is not None and found.reuse is not None:
-        rows.append(("prefix blocks", f"{found.blocks:,}, {found.reuse:.1%} seen before"))
+        rows.append(("prefix blocks", f"{found.blocks:,}, {100 * found.reuse:.1f} % seen before"))
     return rows
 
 

@@ -155,8 +155,9 @@ def _cached(group: Group, prefixes: PrefixHits) -> CellNotice | None:
     if (prefixes.reported - prefixes.possible) * prefixes.prompt_tokens <= slack:
         return None
     text = (
-        f"{prefixes.reported:.0%} of the prompt tokens came from a cache, and only {prefixes.possible:.0%} "
-        "were sent before in this cell: the server knew the prompts from elsewhere, and TTFT is too short"
+        f"{100 * prefixes.reported:.0f} % of the prompt tokens came from a cache, and only "
+        f"{100 * prefixes.possible:.0f} % were sent before in this cell: "
+        "the server knew the prompts from elsewhere, and TTFT is too short"
     )
     return CellNotice(kind="cached", text=text)
 
@@ -167,8 +168,8 @@ def _inferred(group: Group) -> Iterator[CellNotice]:
     share = float((sources == "inferred").mean()) if len(sources) else 0.0
     if share:
         text = (
-            f"in {share:.0%} of the answers the server sends several tokens a chunk and does not report how "
-            "many: ITL is inferred from the length of the text"
+            f"ITL is inferred from the length of the text: in {100 * share:.0f} % of the answers "
+            "several tokens come in a chunk, and the server does not report how many"
         )
         yield CellNotice(kind="inferred", text=text)
 

@@ -173,7 +173,7 @@ def fell_behind(requests: pd.DataFrame) -> CellNotice | None:
     if achieved >= KEPT_UP * offered or slowed < SLOWED_FACTOR:
         return None
     text = (
-        f"fell behind: {digits(offered)} requests/s offered, {digits(achieved)} answered; "
+        f"fell behind: {digits(offered)} requests/s offered, {digits(achieved)} answered meanwhile; "
         "latencies measure the queue, and grow with the length of the run"
     )
     return CellNotice(kind="behind", text=text)
@@ -194,10 +194,12 @@ def disturbed(load: MachineLoad, engine_is_ours: bool = True) -> list[CellNotice
             f"({load.foreign_cores_max:.2g} at most)"
         )
     if load.steal_share > STEAL_SHARE:
-        found.append(f"the hypervisor took {load.steal_share:.0%} of the CPUs' time")
+        found.append(f"the hypervisor took {100 * load.steal_share:.0f} % of the CPUs' time")
     for index, gpu in enumerate(load.gpus):
         held_down = [
-            f"{reason} in {share:.0%}" for reason, share in gpu.throttled.items() if share > THROTTLED_SHARE
+            f"{reason} in {100 * share:.0f} %"
+            for reason, share in gpu.throttled.items()
+            if share > THROTTLED_SHARE
         ]
         if held_down:
             throttled.append(f"GPU {index} lowered its clocks: {', '.join(held_down)} of the samples")

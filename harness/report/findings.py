@@ -130,7 +130,9 @@ def _against(found: Winner) -> str:
     assert found.comparison is not None
     if METRICS[found.metric].lower_is_better:
         size, ends = factor(found.comparison)
-        said = f"{size} lower than {found.loser} ({ends})"
+        said = f"{found.loser} has {size} as much ({ends})"
+        if not size.endswith("×"):
+            said = f"{size} lower than {found.loser} ({ends})"
     else:
         size, ends = factor(found.comparison, higher=True)
         said = f"{size} that of {found.loser} ({ends})"

@@ -72,7 +72,7 @@ def _claim(sentence: str, labels: Iterable[str]) -> Markup:
     names = "|".join(re.escape(visible(label)) for label in sorted(labels, key=len, reverse=True))
     found = re.fullmatch(
         rf"(.*?)({names})( has an? | reaches )(.*?, )([\d.,]+(?:×|\u00a0%))( .*)", text, re.S
-    )
+    ) or re.fullmatch(rf"(Within .*?, )({names})( carries )()((?:at \w+ )?[\d.,]+)( .*)", text, re.S)
     if found is None:
         return escape(text)
     return Markup("{}<strong>{}</strong>{}{}<strong>{}</strong>{}").format(*found.groups())

@@ -94,7 +94,7 @@ class EngineSearch:
         """Why no more is to be measured; empty while there is."""
         plan, known = self.plan, self._known
         if known.trials and known.known_within(plan.tolerance):
-            return f"known within {plan.tolerance:.0%}"
+            return f"known within {100 * plan.tolerance:.0f} %"
         if self._bound == "heaviest":
             return f"the limits are met at the heaviest load, {plan.amount(plan.highest)}"
         if self._bound == "lightest":

@@ -16,7 +16,7 @@ def accuracy_table(scores: TaskScores) -> Table:
         [
             Cell(score.label),
             Cell(f"{score.right} of {score.items}", score.share, invalid=bool(score.worse)),
-            Cell(f"{score.ci[0]:.1%} to {score.ci[1]:.1%}", score.ci[0]),
+            Cell(f"{100 * score.ci[0]:.1f} % to {100 * score.ci[1]:.1f} %", score.ci[0]),
             *(Cell(str(score.by_family[family]), score.by_family[family]) for family in families),
             Cell(DASH if score.perplexity is None else f"{score.perplexity:.2f}", score.perplexity),
             Cell(str(score.failed), score.failed),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from harness.report.tables.table import Cell, Column, Table
 from harness.report.text.capacity import capacity_value, interval, load_value
+from harness.report.text.limits import limit_words
 from harness.report.text.numbers import DASH, plural
 from harness.schema.search import SearchResults
 
@@ -34,7 +35,8 @@ def _found(search: SearchResults) -> Table:
     ]
     plan = search.plan
     notes = [
-        f"Limits: {plan.limits}. At the highest load a cell meets all of them every second time.",
+        f"Limits: {limit_words(plan.limits)}. "
+        "At the highest load a cell meets all of them every second time.",
         f"Searched from {load_value(plan.lowest)} to {load_value(plan.highest)} {plan.unit}, "
         f"at most {plural(plan.cells, 'cell')} an engine.",
     ]

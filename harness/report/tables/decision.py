@@ -129,7 +129,7 @@ def _box(term: GateTerm, value: Known | None, box: Box) -> Cell:
     if value is None:
         return Cell(DASH)
     is_share = term.metric == ERROR_RATE
-    text = f"{value.value:.1%}" if is_share else number(value.value, decimals([value.value]))
+    text = f"{100 * value.value:.1f} %" if is_share else number(value.value, decimals([value.value]))
     return Cell(f"{text} {_SIGNS[box]}", value.value, ends=value.ci)
 
 
@@ -137,7 +137,7 @@ def _share(known: Known | None) -> Cell:
     if known is None:
         return Cell(DASH)
     interval = "" if known.ci is None else f"{100 * known.ci[0]:.1f}–{100 * known.ci[1]:.1f}"
-    return Cell(f"{known.value:.1%}", known.value, interval, ends=known.ci)
+    return Cell(f"{100 * known.value:.1f} %", known.value, interval, ends=known.ci)
 
 
 def _price_head(decision: Decision) -> str:

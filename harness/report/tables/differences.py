@@ -59,10 +59,11 @@ def caveats(results: CompareResults) -> list[str]:
     count = results.comparisons
     said = [
         f"{plural(count, 'comparison')}. The verdicts on {'each engine' if pairs > 1 else 'the engine'} hold "
-        f"together: a chance of {LEVEL:.0%} at most that any of them finds a difference that is none (Holm). "
-        f"TTFT and TPOT p50, with requests in flight also the output rate, share {SHARE:.0%} of it. "
+        f"together: a chance of {100 * LEVEL:.0f} % at most that any of them finds a difference that is none "
+        "(Holm). "
+        f"TTFT and TPOT p50, with requests in flight also the output rate, share {100 * SHARE:.0f} % of it. "
         f"Each interval holds alone: where nothing differs, about {LEVEL * count:.0f} of {count} exclude 0.",
-        f"Repeats to find a difference: of each run, for a verdict with {POWER:.0%} chance.",
+        f"Repeats to find a difference: of each run, for a verdict with {100 * POWER:.0f} % chance.",
     ]
     if any(min(difference.repeats_a, difference.repeats_b) == 1 for difference in results.differences):
         said.append(f"One repeat does not show how repeats differ: a spread of {assumed} is assumed.")

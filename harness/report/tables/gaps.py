@@ -122,7 +122,7 @@ def _notes(gap: Gap) -> Iterator[str]:
             longer = step.profiled_ms / step.benchmark_ms - 1
             yield (
                 f"{step.label}: not representative: a step took {step.profiled_ms:.2f} ms in the profile and "
-                f"{step.benchmark_ms:.2f} ms in the benchmark ({longer:+.0%})"
+                f"{step.benchmark_ms:.2f} ms in the benchmark ({100 * longer:+.0f} %)"
             )
         if gap.idle_inferred and step.busy_ms >= (step.benchmark_ms or 0.0):
             yield (

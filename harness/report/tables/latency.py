@@ -9,7 +9,7 @@ from harness.metrics.percentiles import missing, needed, supported
 from harness.report.best import BestLabels
 from harness.report.tables.table import Cell, Column, Table, metric_decimals, number_cell
 from harness.report.text.load_words import with_rate
-from harness.report.text.numbers import DASH, decimals, number, percent, several
+from harness.report.text.numbers import DASH, decimals, number, percent, several, two_digits
 from harness.schema.load import ClosedLoop, Load
 from harness.schema.metrics import COMPARED_PERCENTILES, METRICS, latencies, rates
 from harness.schema.results import OnlineSummary
@@ -152,7 +152,8 @@ def loads_of(summaries: Sequence[OnlineSummary]) -> list[Load]:
 def grid(
     pooled: Sequence[OnlineSummary], keys: Sequence[tuple[Load, str, str]], best_labels: BestLabels
 ) -> list[list[Cell]]:
-    """One row a label: the statistic of each (load, metric, statistic), decimals alike down a column.
+    """One row a label: the statistic of each (load, metric, statistic), decimals alike down a column where
+    these show two digits of each.
 
     A winner whose number reads like another's is not marked: so small a difference decides nothing.
     """
@@ -175,6 +176,7 @@ def _cell(summary: OnlineSummary | None, metric: str, statistic: str, places: in
     value = _value(summary, metric, statistic)
     if value is None:
         return Cell(DASH, remark=_why_withheld(summary, metric, statistic), invalid=not summary.valid)
+    places = max(places, two_digits(value)) if METRICS[metric].is_latency else places
     ci = summary.interval(metric, statistic)
     interval = "" if ci is None else f"{number(ci[0], places)}–{number(ci[1], places)}"
     remark = "" if summary.valid else f"invalid: {'; '.join(summary.invalid_reasons)}"

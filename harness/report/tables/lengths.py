@@ -46,7 +46,7 @@ def _row(repeats: Sequence[Group]) -> list[Cell]:
         *_percentiles(prompts),
         number_cell(float(np.mean(answers)) if len(answers) else None, 1),
         *_percentiles(answers),
-        Cell(f"{own / len(ends):.0%}" if len(ends) else DASH, own / len(ends) if len(ends) else None),
+        Cell(f"{100 * own / len(ends):.0f} %" if len(ends) else DASH, own / len(ends) if len(ends) else None),
     ]
 
 

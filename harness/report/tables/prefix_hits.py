@@ -24,12 +24,12 @@ def prefix_table(hits: Sequence[PrefixHits]) -> Table | None:
 
 
 def _row(hits: PrefixHits) -> list[Cell]:
-    reported = DASH if hits.reported is None else f"{hits.reported:.1%}"
+    reported = DASH if hits.reported is None else f"{100 * hits.reported:.1f} %"
     return [
         Cell(hits.label),
         Cell(load_number(hits.load), hits.load.value),
         Cell(str(hits.repeat), hits.repeat),
-        Cell(f"{hits.possible:.1%}", hits.possible),
+        Cell(f"{100 * hits.possible:.1f} %", hits.possible),
         Cell(reported, hits.reported),
         Cell(hits.source),
     ]

@@ -76,7 +76,7 @@ def ranks(figures: Sequence[ProfileFigures]) -> Table:
             share = rank.communication_ms / rank.step_ms if rank.step_ms else 0.0
             times = [Cell(number(value, places), value) for value in values]
             who = [Cell(profile.label), Cell(profile.tool), Cell(str(rank.rank), rank.rank)]
-            rows.append([*who, *times, Cell(f"{share:.0%}", share)])
+            rows.append([*who, *times, Cell(f"{100 * share:.0f} %", share)])
     notes = ["A rank that is done first waits for the others within communication."]
     return Table("profile-ranks", "Ranks that share a model, mean of all steps", columns, rows, notes)
 

@@ -75,4 +75,4 @@ def _number(value: float | None, places: int) -> Cell:
 
 
 def _share(value: float | None) -> Cell:
-    return Cell(DASH) if value is None or pd.isna(value) else Cell(f"{value:.1%}", float(value))
+    return Cell(DASH) if value is None or pd.isna(value) else Cell(f"{100 * value:.1f} %", float(value))

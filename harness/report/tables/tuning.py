@@ -5,6 +5,7 @@ from __future__ import annotations
 from statistics import fmean
 
 from harness.report.tables.table import Cell, Column, Table
+from harness.report.text.limits import limit_words
 from harness.report.text.numbers import DASH, decimals, number, plural
 from harness.report.text.tuning import objective_name, objective_unit, ratio, ratio_ends, written
 from harness.schema.tune import ConfigurationFound, FinalistFound, TunePlan, TuneResults
@@ -47,7 +48,7 @@ def _finalists(tune: TuneResults) -> Table:
         "chose the finalists does not count. Better or worse: at 5 % for all finalists together."
     ]
     if plan.limits:
-        notes.append(f"Limits: {plan.limits}.")
+        notes.append(f"Limits: {limit_words(plan.limits)}.")
     return Table("finalists", "Finalists against the default", columns, rows, notes)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from harness.report.text.limits import limit_words
 from harness.report.text.numbers import DASH, decimals, number
 from harness.schema.search import CapacityFound, CapacityRatio, SearchResults, Verdict
 
@@ -51,10 +52,16 @@ def capacity_verdict(search: SearchResults) -> list[str]:
     plan, bounds = search.plan, {found.bound for found in known}
     if bounds == {"lightest"}:
         lightest = plan.amount(plan.lowest)
-        return [f"No engine meets {plan.limits} at the lightest load, {lightest}.", "Loosen the limits."]
+        return [
+            f"No engine meets {limit_words(plan.limits)} at the lightest load, {lightest}.",
+            "Loosen the limits.",
+        ]
     if bounds == {"heaviest"}:
         heaviest = plan.amount(plan.highest)
-        return [f"Every engine meets {plan.limits} at the heaviest load, {heaviest}.", "Raise --highest."]
+        return [
+            f"Every engine meets {limit_words(plan.limits)} at the heaviest load, {heaviest}.",
+            "Raise --highest.",
+        ]
     best, *others = sorted(known, key=lambda found: (-(found.value or 0.0), found.bound == "lightest"))
     value = best.value or 0.0
     carries = f"carries {capacity_value(best)} {plan.unit_of(value)}"
@@ -62,7 +69,7 @@ def capacity_verdict(search: SearchResults) -> list[str]:
         carries += f" (95 % interval {interval(best)})"
     if best.bound == "heaviest":
         carries = f"carries {plan.amount(plan.highest)} or more, the heaviest load that was allowed"
-    return [f"Within {plan.limits}, {best.label} {carries}.", *_against(search, best, others)]
+    return [f"Within {limit_words(plan.limits)}, {best.label} {carries}.", *_against(search, best, others)]
 
 
 def _against(search: SearchResults, best: CapacityFound, others: list[CapacityFound]) -> Iterator[str]:

@@ -49,8 +49,14 @@ def facts(run: Run) -> list[tuple[str, str]]:
 
 def about(run: Run) -> str:
     """The facts of most weight, in one line."""
-    known = dict(facts(run)) | ({"Trace": run.meta.trace.name} if run.meta.trace else {})
+    known = dict(facts(run)) | ({"Trace": _brief(run.meta.trace)} if run.meta.trace else {})
     return " · ".join(known[name] for name, _ in facts(run) if name in _ABOUT)
+
+
+def _brief(trace: TraceRecord) -> str:
+    """Its name, and that it is no recorded one."""
+    generated = (trace.note or "").startswith("generated")
+    return f"{trace.name} trace, generated" if generated else trace.name
 
 
 def machine(run: RunInfo) -> str:

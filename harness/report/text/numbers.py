@@ -19,6 +19,11 @@ def decimals(values: Iterable[float | None]) -> int:
     return 3 if middle < 1 else 2 if middle < 10 else 1 if middle < 100 else 0
 
 
+def two_digits(value: float) -> int:
+    """How many decimals show two digits of a value: 0 from 10 on, 1 from 1 on, and so on, at most 3."""
+    return 0 if abs(value) >= 9.95 else 1 if abs(value) >= 0.995 else 2 if abs(value) >= 0.0995 else 3
+
+
 def number(value: float | None, places: int) -> str:
     """`1,234.5`, or a dash for None."""
     return DASH if value is None else f"{value:,.{places}f}"

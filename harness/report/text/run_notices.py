@@ -215,7 +215,7 @@ def _brief(run: OnlineRun) -> list[Notice]:
     if not found:
         return []
     _, summary, text = min(found, key=lambda entry: entry[0])
-    title = f"{plural(len(found), 'cell')} of {len(run.pooled)} {'is' if len(found) == 1 else 'are'} short."
+    title = f"{len(found)} of {plural(len(run.pooled), 'cell')} {'is' if len(found) == 1 else 'are'} short."
     detail = _sentence(f"{summary.label} {where(summary.load)}: {text}")
     return [Notice("load", title, detail, "length")]
 

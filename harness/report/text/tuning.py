@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from harness.report.text.limits import limit_words
 from harness.report.text.numbers import DASH, decimals, number
 from harness.schema.gate_terms import names_of
 from harness.schema.metrics import METRICS
@@ -72,5 +73,5 @@ def tuning_verdict(tune: TuneResults) -> list[str]:
     said = [f"No configuration is shown to be better than {default} by {what}."]
     beyond = [f.label for f in tune.finalists if f.verdict == "better" and f.within is False]
     if beyond:
-        said.append(f"{', '.join(beyond)} would be, but not within {tune.plan.limits}.")
+        said.append(f"{', '.join(beyond)} would be, but not within {limit_words(tune.plan.limits or '')}.")
     return said

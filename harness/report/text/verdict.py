@@ -68,7 +68,7 @@ def _of_largest(run: OnlineRun, found: Comparison) -> str:
     load = with_rate(found.load, (engine.offered_req_per_s for engine in engines))
     best, other = in_order(found)
     place = "at that load" if found.load == shown_load(run) else load
-    return f"{place}, {value_of(engines, best, found)}, {than(engines, other, found)}"
+    return f"{place}, {value_of(engines, best, found)}{than(engines, other, found)}"
 
 
 def _where(run: OnlineRun, load: Load) -> str:

@@ -12,7 +12,7 @@ from harness.cli.ending import MOST_WARNINGS, print_ending
 from harness.cli.progress import Display
 from harness.cli.terminal import Terminal
 from harness.report.tables.table import Cell, Column, Table
-from harness.report.text.run_notices import notices
+from harness.report.text.run_notices import Notice, notices
 from harness.report.text.verdict import shown_load, verdict
 from harness.runs.reader import OnlineRun, load_run
 from tests.harness.report.conftest import make_online
@@ -86,3 +86,12 @@ def test_goodput_is_said_where_limits_were_given(run: OnlineRun) -> None:
     meta = run.meta.model_copy(update={"settings": run.meta.settings.model_copy(update={"slo": None})})
     without = replace(run, results=run.results.model_copy(update={"meta": meta}))
     assert not any(line.startswith("Goodput") for line in printed(without, 400, terminal=False))
+
+
+def test_a_long_warning_ends_after_a_sentence(run: OnlineRun, monkeypatch: pytest.MonkeyPatch) -> None:
+    same = " ".join(f"At scale {scale}, other processes kept 1 of 2 cores busy." for scale in range(9))
+    found = Notice("load", "The machine was disturbed.", same, "other")
+    monkeypatch.setattr("harness.cli.ending.notices", lambda run: [found])
+    last = printed(run, 800)[-1]
+    assert last.startswith("warning: The machine was disturbed. At scale 0, ") and last.endswith("busy. …")
+    assert len(last) < 300

@@ -18,7 +18,7 @@ from harness.fairness.task import make_items
 SAID = {
     "behind": "latencies measure the queue",
     "chunks": "half of the answers began with a chunk of 8 or more; the engine does not report",
-    "disturbed": "the hypervisor took 50% of the CPUs' time",
+    "disturbed": "the hypervisor took 50 % of the CPUs' time",
     "accuracy": "it answers fewer items of the accuracy task rightly: 60 of 240, other 200 of 240",
 }
 

@@ -28,6 +28,7 @@ from harness.runs.events import (
     Started,
 )
 from harness.runs.schedule import Cell
+from harness.schema.cell_notice import CellNotice
 from harness.schema.engine_ref import EngineRef
 from harness.schema.load import TraceLoad
 from harness.schema.metrics import LATENCIES
@@ -118,6 +119,12 @@ def test_a_terminal_gets_a_live_line(monkeypatch: pytest.MonkeyPatch) -> None:
             display.show(event)
     assert "2 in flight, 1 failed, TTFT p50 41 ms" in text.getvalue()
     assert "3/10 requests" in text.getvalue() and "left" in text.getvalue()
+    assert "-:-- left" not in text.getvalue()[-200:]
+    with make_display(quiet=False) as display:
+        for event in (*EVENTS[:6], Reporting()):
+            display.show(event)
+    last = text.getvalue()[-800:]
+    assert "writing tables, figures and report" in last and "-:-- left" in last
     assert "[bold]x[/bold] :smile:" in text.getvalue()
 
 
@@ -135,8 +142,10 @@ def test_percentiles_that_a_cell_is_too_small_for_are_not_shown(
         engine="vllm", label="vLLM", load=TraceLoad(scale=0.4), repeat=1,
         num_requests=n, num_success=n, num_error=0, duration_s=1,
         offered_req_per_s=n, req_per_s=n, output_tok_per_s=n, total_tok_per_s=n,
-        prompt_tokens=n, completion_tokens=n, chunks=n, **metrics,
+        prompt_tokens=n, completion_tokens=n, chunks=n,
+        notices=[CellNotice(kind="behind", text="fell behind: 9 requests/s offered")], **metrics,
     )  # fmt: skip
     with make_display(quiet=False) as display:
         display.show(CellDone(CELL, summary))
-    assert words in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert words in said and said.endswith(", NOTICE: fell behind\n")

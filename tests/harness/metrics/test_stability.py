@@ -150,7 +150,7 @@ def test_a_quiet_machine_needs_no_notice() -> None:
     [
         ({"foreign_cores_mean": 0.9}, "0.9 of 2 cores"),
         ({"foreign_cores_max": 0.8}, "0.8 at most"),
-        ({"steal_share": 0.2}, "20%"),
+        ({"steal_share": 0.2}, "20 %"),
     ],
 )
 def test_a_disturbed_machine_is_reported(seen: dict[str, object], word: str) -> None:
@@ -160,7 +160,7 @@ def test_a_disturbed_machine_is_reported(seen: dict[str, object], word: str) -> 
 
 def test_clocks_of_gpus_that_were_held_down_are_not_the_doing_of_others() -> None:
     [notice] = disturbed(machine(gpus=[GpuLoad(throttled={"thermal (hardware)": 0.5})]))
-    assert notice.kind == "throttled" and "thermal (hardware) in 50%" in notice.text
+    assert notice.kind == "throttled" and "thermal (hardware) in 50 %" in notice.text
 
 
 def test_the_cpu_time_of_a_server_that_is_not_ours_is_not_held_against_it() -> None:

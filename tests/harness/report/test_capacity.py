@@ -51,10 +51,10 @@ def searched(**capacities: float) -> SearchResults:
 @pytest.mark.parametrize(
     ("capacities", "said"),
     [
-        ({"a": 0, "b": 0}, ["No engine meets ttft_p50<=50ms at the lightest load, 1 request in flight."]),
+        ({"a": 0, "b": 0}, ["No engine meets TTFT p50 ≤ 50 ms at the lightest load, 1 request in flight."]),
         (
             {"a": 99, "b": 99},
-            ["Every engine meets ttft_p50<=50ms at the heaviest load, 64 requests in flight."],
+            ["Every engine meets TTFT p50 ≤ 50 ms at the heaviest load, 64 requests in flight."],
         ),
         (
             {"a": 99, "b": 0},

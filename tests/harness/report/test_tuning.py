@@ -49,7 +49,7 @@ def test_the_best_settings_are_named_as_a_command_line_has_them() -> None:
     ("finalist", "says"),
     [
         ({"verdict": "no difference"}, ["No configuration is shown to be better than vLLM by TPOT p50."]),
-        ({"within": False}, [..., "vLLM (c1) would be, but not within ttft_p90<=1s."]),
+        ({"within": False}, [..., "vLLM (c1) would be, but not within TTFT p90 ≤ 1 s."]),
     ],
 )
 def test_what_is_not_better_is_not_best(finalist: dict[str, Any], says: list[Any]) -> None:

@@ -36,8 +36,8 @@ def test_each_engine_has_its_lengths_and_how_many_ended_by_themselves():
     assert [line[0] for line in found.lines] == ["a", "b"]
     heads = list(found.headers)
     a, b = (dict(zip(heads, line, strict=True)) for line in found.lines)
-    assert (a["answer mean"], a["answer p50"], a["ended by itself"]) == ("25.0", "25", "75%")
-    assert (b["answer mean"], b["answer p90"], b["ended by itself"]) == ("64.0", "64", "0%")
+    assert (a["answer mean"], a["answer p50"], a["ended by itself"]) == ("25.0", "25", "75 %")
+    assert (b["answer mean"], b["answer p90"], b["ended by itself"]) == ("64.0", "64", "0 %")
     assert a["prompt p50"] == "12"
 
 

@@ -1,0 +1,50 @@
+"""Numbers, limits and traces as a reader sees them."""
+
+import pytest
+
+from harness.report.tables.latency import first_table
+from harness.report.text.heading import about
+from harness.report.text.limits import limit_words
+from harness.report.text.numbers import two_digits
+from harness.runs.reader import load_run
+
+from .conftest import ENGINES, make_online
+
+
+@pytest.mark.parametrize(
+    ("value", "places"), [(535, 0), (10, 0), (9.96, 0), (7.01, 1), (1, 1), (0.997, 1), (0.24, 2), (0.011, 3)]
+)
+def test_a_small_number_has_two_digits(value, places):
+    assert two_digits(value) == places
+    assert len(f"{value:.{places}f}".replace(".", "").lstrip("0")) >= 2
+
+
+def test_beside_a_much_slower_engine_a_value_and_its_interval_keep_two_digits(run):
+    """7.01 ms of one and 535 ms of another, in one column."""
+    fast, slow = run.pooled[0], run.pooled[-1]
+    load, ttft = fast.load, fast.ttft_ms
+    cells = [
+        fast.model_copy(
+            update={"ttft_ms": ttft.model_copy(update={"p50": 7.01, "ci": {"p50": (6.93, 7.12)}})}
+        ),
+        slow.model_copy(
+            update={"ttft_ms": ttft.model_copy(update={"p50": 535.0, "ci": {"p50": (118, 821)}})}
+        ),
+    ]
+    cells = [cell.model_copy(update={"load": load}) for cell in cells]
+    column = [row[1] for row in first_table(cells, load, {}).rows]
+    assert [(cell.text, cell.interval) for cell in column] == [("7.0", "6.9–7.1"), ("535", "118–821")]
+
+
+def test_limits_read_as_sentences_do():
+    said = limit_words("ttft_p99<=1s,tpot_p99<=30ms,output_tok_per_s>=500,error_rate<=1%")
+    assert said == "TTFT p99 ≤ 1 s, TPOT p99 ≤ 30 ms, output tok/s ≥ 500 and failed requests ≤ 1 %"
+
+
+def test_a_generated_trace_says_so_in_the_first_line(tmp_path):
+    run = load_run(make_online(tmp_path / "run", engines=ENGINES[:1], scales=[1.0], repeats=1, n=10, faults=False))
+    trace = run.meta.trace.model_copy(
+        update={"name": "builtin", "note": "generated, not recorded: 8 a second"}
+    )
+    run.results.meta = run.meta.model_copy(update={"trace": trace})
+    assert about(run).endswith(" · builtin trace, generated")
