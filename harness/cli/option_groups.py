@@ -4,7 +4,8 @@ from __future__ import annotations
 
 #: Names of settings, and of the commands' own parameters, by title. A test finds settings without a group.
 GROUPS: dict[str, tuple[str, ...]] = {
-    "Run": ("config", "resume", "out", "serve", "open_report", "as_json", "quiet", "help"),
+    "Tuning": ("engine", "space", "objective", "configurations", "reduction", "finalists"),
+    "Search": ("by", "lowest", "highest", "first", "cells", "per_start", "tolerance", "max_seconds"),
     "Engines": (
         *("engines", "model", "device", "dtype", "max_model_len", "vocab_size", "cpu_threads"),
         *("tensor_parallel_size", "data_parallel_size", "quantization", "prefix_cache"),
@@ -20,8 +21,6 @@ GROUPS: dict[str, tuple[str, ...]] = {
         *("output_len", "ignore_eos", "text_prompts", "lora", "response_format", "response_format_share"),
         *("seed", "timeout_s", "deadline_s"),
     ),
-    "Tuning": ("engine", "space", "objective", "configurations", "reduction", "finalists"),
-    "Search": ("by", "lowest", "highest", "first", "cells", "per_start", "tolerance", "max_seconds"),
     "Confidence in the numbers": (
         *("repeats", "interleave", "aa", "warmup", "settle", "min_duration", "window", "steady_state"),
         *("check_answers", "accuracy", "slo", "clients", "calibrate"),
@@ -31,6 +30,16 @@ GROUPS: dict[str, tuple[str, ...]] = {
         *("cluster", "engine_needs", "load_nodes", "side_by_side", "engines_per_node", "share"),
     ),
     "Profile": ("profile", "profile_only"),
+    "Settings file, output and progress": (
+        "config",
+        "resume",
+        "out",
+        "serve",
+        "open_report",
+        "as_json",
+        "quiet",
+        "help",
+    ),
 }
 OTHERS = "Others"
 

@@ -109,7 +109,9 @@ def decide(run: OnlineRun, asked: Asked = NOTHING) -> Decision:
     gpus = len(names) if isinstance(names, list) else 0
     terms, prices = list(asked.terms) or _own_terms(run), asked.prices or run.meta.prices
     slo = each_request(terms) or settings.slo
+    rank = {label: place for place, label in enumerate(dict.fromkeys(s.label for s in run.pooled))}
     points = list(by_load([group for group in run.groups if len(group.metrics)]))
+    points.sort(key=lambda repeats: rank[repeats[0].label])
     invalid = {(summary.label, summary.load) for summary in run.repeats if not summary.valid}
     return Decision(
         terms,

@@ -43,7 +43,7 @@ from harness.report.tables.tuning import tuning_tables
 from harness.report.tables.waterfall import waterfall_table
 from harness.report.text import provenance
 from harness.report.text.badges import Badge, badges
-from harness.report.text.heading import about, facts, machine, title
+from harness.report.text.heading import about, facts, machine, names, title
 from harness.report.text.terms import terms
 from harness.report.text.verdict import shown_load, verdict, why_none_is_best
 from harness.runs.reader import OfflineRun, OnlineRun, Run
@@ -77,6 +77,10 @@ class Chapter:
     @property
     def title(self) -> str:
         return title(self.run)
+
+    @property
+    def names(self) -> list[str]:
+        return names(self.styles)
 
     @property
     def machine(self) -> str:

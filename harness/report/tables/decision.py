@@ -6,6 +6,7 @@ from harness.metrics.frontier import Served
 from harness.metrics.known import Known
 from harness.report.decision import Box, Decision
 from harness.report.tables.table import Cell, Column, Table
+from harness.report.text.limits import term_words
 from harness.report.text.load_words import head_of, load_number
 from harness.report.text.numbers import DASH, decimals, number
 from harness.schema.gate_terms import ERROR_RATE, GateTerm
@@ -25,7 +26,7 @@ def within_table(decision: Decision) -> Table | None:
         return None
     terms, found = decision.terms, decision.within
     columns = [Column("engine", numeric=False), Column(head_of(point.load for point in found))]
-    columns += [Column(term.text) for term in terms]
+    columns += [Column(term_words(term)) for term in terms]
     if decision.slo is not None:
         columns += [Column("requests within"), Column("goodput req/s")]
     rows = []

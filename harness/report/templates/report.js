@@ -234,9 +234,10 @@
     const state = new URLSearchParams(address);
     [...charts.chapters.keys()].forEach((article, i) => {
       const prefix = i ? `${article.id}.` : "";
-      const engines = state.getAll(`${prefix}engine`);
       const labels = [...new Set(all(".legend button", article).map((button) => button.dataset.label))];
-      const hidden = new Set(state.has(`${prefix}engine`) ? labels.filter((label) => !engines.includes(label)) : []);
+      const named = state.getAll(`${prefix}engine`).flatMap((name) => (labels.includes(name) ? [name] : name.split(",")));
+      const isKnown = named.some((name) => !name || labels.includes(name)); // an empty name: none is shown
+      const hidden = new Set(isKnown ? labels.filter((label) => !named.includes(label)) : []);
       show(article, { hidden, view: state.get(`${prefix}show`) ?? "" });
       const metrics = state.getAll(`${prefix}metric`);
       const opened = all("details.metric", article).filter((details) => metrics.includes(details.dataset.metric));

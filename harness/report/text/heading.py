@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from typing import Any
 
@@ -16,13 +16,23 @@ from harness.schema.offline_settings import OfflineSettings
 from harness.schema.results import RunInfo, TraceRecord
 from rosemodels.store import RANDOM
 
+#: Engines that a title names one by one.
+MOST_NAMES = 6
 _ABOUT = ("Model", "Machine", "Trace", "Load", "Batch")
 
 
 def title(run: Run) -> str:
     """The engines that were compared: `roseinfer vs vLLM vs SGLang`."""
     found = run.pooled if isinstance(run, OnlineRun) else run.results.results
-    return " vs ".join(dict.fromkeys(result.label for result in found)) or run.path.name
+    return " vs ".join(names(result.label for result in found)) or run.path.name
+
+
+def names(labels: Iterable[str]) -> list[str]:
+    """Each label once; of many the first and how many others."""
+    first, *others = list(dict.fromkeys(labels)) or [""]
+    if len(others) < MOST_NAMES:
+        return [name for name in (first, *others) if name]
+    return [first, f"{len(others)} others"]
 
 
 def facts(run: Run) -> list[tuple[str, str]]:

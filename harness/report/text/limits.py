@@ -10,10 +10,11 @@ from harness.schema.metrics import METRICS
 
 def limit_words(limits: str) -> str:
     """`TTFT p99 ≤ 200 ms and TPOT p99 ≤ 30 ms` of `ttft_p99<=200ms,tpot_p99<=30ms`."""
-    return several(map(_words, parse_gate(limits, "limit")))
+    return several(map(term_words, parse_gate(limits, "limit")))
 
 
-def _words(term: GateTerm) -> str:
+def term_words(term: GateTerm) -> str:
+    """`TTFT p99 ≤ 200 ms`, `output tok/s ≥ 500`."""
     sign = "≤" if term.at_most else "≥"
     if term.metric == ERROR_RATE:
         return f"failed requests {sign} {100 * term.limit:g} %"

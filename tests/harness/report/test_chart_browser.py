@@ -170,6 +170,17 @@ def test_the_address_keeps_what_is_shown(page, report):
     assert page.execute_script("return document.querySelector('details[data-metric=tpot_ms]').open")
 
 
+@pytest.mark.parametrize(("engines", "shown"), [
+    ("engine=vLLM", ["vLLM"]),
+    ("engine=vLLM,roseinfer", ["roseinfer", "vLLM"]),
+    ("engine=not-here", ["roseinfer", "vLLM"]),
+    ("engine=", []),
+])  # fmt: skip
+def test_an_address_that_somebody_wrote_shows_the_engines_that_there_are(page, report, engines, shown):
+    opened(page, f"{report}#{engines}&metric=tpot_ms")
+    assert json.loads(chart(page).get_attribute("data-shown")) == shown
+
+
 def test_the_data_of_a_chart_is_copied_and_the_chart_saved(page, folder):
     page.execute_script(
         "Object.defineProperty(navigator, 'clipboard',"
@@ -217,6 +228,8 @@ def test_twelve_engines_have_a_panel_each(browser, tmp_path):
     plot = chart(page)
     names = [name.text for name in plot.find_elements("css selector", "p")]
     assert names == [engine.label for engine in TWELVE]
+    title = page.find_element("css selector", "h1").text
+    assert " ".join(title.split()) == f"{TWELVE[0].label} vs 11 others"
     sizes = [canvas.size["width"] for canvas in plot.find_elements("css selector", "canvas")]
     assert len(sizes) == 12 and min(sizes) >= 160
     for engine in TWELVE[6:]:

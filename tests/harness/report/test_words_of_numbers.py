@@ -1,14 +1,13 @@
 """Numbers, limits and traces as a reader sees them."""
 
+from dataclasses import replace
+
 import pytest
 
 from harness.report.tables.latency import first_table
-from harness.report.text.heading import about
+from harness.report.text.heading import about, names
 from harness.report.text.limits import limit_words
 from harness.report.text.numbers import two_digits
-from harness.runs.reader import load_run
-
-from .conftest import ENGINES, make_online
 
 
 @pytest.mark.parametrize(
@@ -36,15 +35,18 @@ def test_beside_a_much_slower_engine_a_value_and_its_interval_keep_two_digits(ru
     assert [(cell.text, cell.interval) for cell in column] == [("7.0", "6.9–7.1"), ("535", "118–821")]
 
 
+def test_of_many_engines_the_title_names_the_first():
+    assert names(["a", "b", "a"]) == ["a", "b"] and names([]) == []
+    assert names("abcdef") == list("abcdef") and names("abcdefg") == ["a", "6 others"]
+
+
 def test_limits_read_as_sentences_do():
     said = limit_words("ttft_p99<=1s,tpot_p99<=30ms,output_tok_per_s>=500,error_rate<=1%")
     assert said == "TTFT p99 ≤ 1 s, TPOT p99 ≤ 30 ms, output tok/s ≥ 500 and failed requests ≤ 1 %"
 
 
-def test_a_generated_trace_says_so_in_the_first_line(tmp_path):
-    run = load_run(make_online(tmp_path / "run", engines=ENGINES[:1], scales=[1.0], repeats=1, n=10, faults=False))
-    trace = run.meta.trace.model_copy(
-        update={"name": "builtin", "note": "generated, not recorded: 8 a second"}
-    )
-    run.results.meta = run.meta.model_copy(update={"trace": trace})
-    assert about(run).endswith(" · builtin trace, generated")
+def test_a_generated_trace_says_so_in_the_first_line(small):
+    note = "generated, not recorded: 8 a second"
+    trace = small.meta.trace.model_copy(update={"name": "builtin", "note": note})
+    results = small.results.model_copy(update={"meta": small.meta.model_copy(update={"trace": trace})})
+    assert about(replace(small, results=results)).endswith(" · builtin trace, generated")
