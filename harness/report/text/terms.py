@@ -90,4 +90,5 @@ def _few(cells: list[OnlineSummary]) -> str:
     peaks = [cell.peak_in_flight for cell in cells if cell.peak_in_flight is not None]
     if not peaks or max(peaks) > FEW:
         return ""
-    return f"At most {max(peaks)} were in flight at once, which stresses no engine."
+    how_many = "two requests were" if max(peaks) > 1 else "one request was"
+    return f"At most {how_many} in flight at once, which stresses no engine."

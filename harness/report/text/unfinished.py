@@ -15,7 +15,7 @@ def unfinished(run: OnlineRun) -> tuple[str, str] | None:
     title = "The run was interrupted."
     if not meta.is_adaptive:
         cells = plural(len(meta.order) * len(meta.settings.loads), "cell")
-        title = f"The run was interrupted: measured are {len(run.repeats)} of {cells}."
+        title = f"The run was interrupted with {len(run.repeats)} of {cells} measured."
     known = {cell.label for cell in run.repeats}
     known |= {fault.label for fault in run.results.skipped}
     planned = [label for label, _ in meta.order]

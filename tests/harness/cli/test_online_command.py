@@ -84,7 +84,7 @@ def test_an_interrupted_run_has_a_report_and_names_how_to_go_on(
     first.process.send_signal(number)
     done = first.end()
     assert (done.code, done.out) == (130, f"{folder / 'report.html'}\n")
-    notice = "The run was interrupted: measured are 1 of 2 cells."
+    notice = "The run was interrupted with 1 of 2 cells measured."
     assert notice in done.err and TABLE in done.err.splitlines()
     assert notice in (folder / "report.html").read_text() and notice in (folder / "summary.md").read_text()
     refused = bench("compare", str(folder), str(folder))
