@@ -33,9 +33,6 @@ _COLUMNS = (
 
 _Row = tuple[object, ...]
 
-#: Statistic, value, interval.
-_Number = tuple[str, float | None, tuple[float | None, float | None]]
-
 
 @dataclass(frozen=True)
 class Data:
@@ -73,19 +70,15 @@ def _rows(result: OnlineSummary | OfflineResult) -> Iterator[_Row]:
     notices = " ".join(dict.fromkeys(notice.kind for notice in result.notices))
     for name, metric in METRICS.items():
         if not metric.is_latency:
-            known = result.rates_ci if isinstance(result, OnlineSummary) else {}
-            ends = known.get(name) or getattr(result, f"{name}_ci", None) or (None, None)
-            numbers: list[_Number] = [("value", getattr(result, name, None), ends)]
+            numbers = {"value": getattr(result, name, None)}
         elif isinstance(result, OnlineSummary):
             found = result.latency(name)
-            numbers = [
-                (statistic, getattr(found, statistic), found.ci.get(statistic, (None, None)))
-                for statistic in (*STATISTICS, "max", "n")
-            ]
+            numbers = {statistic: getattr(found, statistic) for statistic in (*STATISTICS, "max", "n")}
         else:
             continue
-        for statistic, value, (lo, hi) in numbers:
+        for statistic, value in numbers.items():
             if value is not None:
+                lo, hi = _ends(result, name, statistic)
                 mark = _mark(result, name, statistic)
                 if mark == "withheld":
                     value, lo, hi = None, None, None
@@ -105,6 +98,12 @@ def _rows(result: OnlineSummary | OfflineResult) -> Iterator[_Row]:
                     notices,
                     mark,
                 )
+
+
+def _ends(result: OnlineSummary | OfflineResult, metric: str, statistic: str) -> tuple[float | None, ...]:
+    """Of the 95 % interval."""
+    found = result.interval(metric, statistic) if isinstance(result, OnlineSummary) else None
+    return found or (None, None)
 
 
 def _mark(result: OnlineSummary | OfflineResult, metric: str, statistic: str) -> str:

@@ -154,8 +154,10 @@ class OnlineSummary(WithLatencies):
 
     def interval(self, metric: str, statistic: str) -> tuple[float, float] | None:
         """The 95 % interval of `value`; None where it has none."""
-        found = self.latency(metric).ci if METRICS[metric].is_latency else self.rates_ci
-        return found.get(statistic)
+        if METRICS[metric].is_latency:
+            return self.latency(metric).ci.get(statistic)
+        own: tuple[float, float] | None = getattr(self, f"{metric}_ci", None)
+        return self.rates_ci.get(metric, own)
 
 
 class Skipped(Strict):

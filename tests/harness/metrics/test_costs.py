@@ -70,6 +70,7 @@ def test_repeats_give_the_intervals_of_energy(tables: Tables) -> None:
         low, high = getattr(pooled, f"{name}_ci")
         assert low < getattr(pooled, name) < high
     low, high = pooled.joules_per_output_token_ci or (0, 0)
+    assert pooled.interval("joules_per_output_token", "joules_per_output_token") == (low, high)
     assert (low, high) == pytest.approx((17.68, 22.62), abs=0.05)
     table = costs_table([pooled], machines)
     assert table is not None and table.lines[0][-1].startswith("80.0 (")
