@@ -1,13 +1,15 @@
 #!/usr/bin/env bash
 # Tests and benchmarks on a machine with an NVIDIA GPU and PyTorch.
-# Usage: [PHASES="tests sanitize kernels steps ranks soak online clients search offline profile"] scripts/gpu.sh OUT \
-#            [WHEELS [BUNDLES]]
+# Usage: [PHASES="tests sanitize kernels steps ranks soak online clients cluster search offline profile"] scripts/gpu.sh \
+#            OUT [WHEELS [BUNDLES]]
 # WHEELS is a folder of wheels to install from, for a machine without a network; BUNDLES holds what `bench engines
 # bundle` made, a folder an engine. SCALES, ENGINES and N as in the Makefile, MODEL and DTYPE (random:gpt2, fp16)
 # what is served, CLIENTS the requests in flight of the closed loops ("1,64,256"), INPUT_LEN and OUTPUT_LEN (256, 64)
 # their tokens, N and ROUNDS (100, 30) how many requests at least, in all and for each in flight; REPEATS how often all
 # is measured. OPTIONS are more options of `bench online`, `search` and `offline` ("--max-model-len 4096").
-# Phases: `steps` says which kernels the steps of a Llama take (MODEL, random:qwen3-0.6b) and how each does by itself,
+# Phases: `cluster` measures ENGINES once on the first GPU and once on all GPUs side by side, each a node of a Ray
+# cluster (needs ray[client] and Python's jsonschema), then the first engine on one node with the load of all others;
+# `steps` says which kernels the steps of a Llama take (MODEL, random:qwen3-0.6b) and how each does by itself,
 # `ranks` how the model does on all GPUs of the machine; `soak` serves for SOAK (60) seconds; `search` finds the most
 # requests in flight (1,024 tokens in, 128 out) within SLO, in SEARCH_S (600) seconds at most; `profile` profiles the
 # run that `online` left in OUT, at its first scale and without variants of engines; `sanitize` needs compute-sanitizer,
@@ -15,7 +17,7 @@
 set -uo pipefail
 cd "$(dirname "$0")/.."
 out=$1 wheels=${2:-} bundles=${3:-}
-all="tests sanitize kernels steps ranks soak online clients search offline profile"
+all="tests sanitize kernels steps ranks soak online clients cluster search offline profile"
 phases=${PHASES:-$all}
 scales=${SCALES:-0.4,0.8,1.6} engines=${ENGINES:-roseinfer,vllm,sglang}
 clients=${CLIENTS:-1,64,256} repeats=${REPEATS:-1}
@@ -43,6 +45,7 @@ common=("${served[@]}" --repeats "$repeats")
 logged() { # NAME LINES COMMAND…: all output to OUT/NAME.log, the last LINES shown
     "${@:3}" 2>&1 | tee "$out/$1.log" | tail -n "$2"
 }
+run_of() { dirname "$(tail -n 1 "$out/$1.log")"; } # NAME: the run that NAME.log is of; its last line names the report
 for phase in $phases; do
     [[ " $all " == *" $phase "* ]] || { echo "no phase $phase: $all" >&2; exit 2; }
 done
@@ -83,6 +86,18 @@ for phase in $phases; do
             --concurrency "$clients" --input-len "${INPUT_LEN:-256}" --output-len "${OUTPUT_LEN:-64}" \
             --n "${N:-100}" --rounds "${ROUNDS:-30}"
         ;;
+    cluster)
+        gpus=$(nvidia-smi -L 2>/dev/null | wc -l)
+        sides=$((gpus > 2 ? gpus : 2))
+        nodes=(python3 -m scripts.ray_nodes --out "$out" --pairs "$sides")
+        closed=("${served[@]}" --concurrency "$clients" --input-len "${INPUT_LEN:-256}" --output-len "${OUTPUT_LEN:-64}"
+            --n "${N:-100}" --rounds "${ROUNDS:-30}")
+        repeated=(--engines "$engines" "${closed[@]}" --repeats $((repeats > 1 ? repeats * sides : 2 * sides)))
+        CUDA_VISIBLE_DEVICES=0 logged cluster_alone 40 $bench online "${repeated[@]}"
+        logged cluster_sides 50 "${nodes[@]}" $bench online --cluster auto --side-by-side "$sides" "${repeated[@]}"
+        logged cluster_compare 40 $bench compare "$(run_of cluster_alone)" "$(run_of cluster_sides)"
+        logged cluster_loads 40 "${nodes[@]}" $bench online --cluster auto --engines "${engines%%,*}" "${closed[@]}"
+        ;;
     search)
         logged search 40 $bench search --engines "$engines" "${served[@]}" --by concurrency --max-seconds "${SEARCH_S:-600}" \
             --slo "${SLO:-ttft_p99<=500ms,tpot_p99<=30ms}" --input-len "${INPUT_LEN:-1024}" \
@@ -90,8 +105,7 @@ for phase in $phases; do
         ;;
     offline) logged offline 14 $bench offline --ignore-eos --engines "$plain" "${common[@]}" ;;
     profile)
-        run=$(dirname "$(tail -n 1 "$out/online.log")")  # its last line names the report
-        logged profile 60 $bench profile "$run" --tool both --engines "$plain" --scale "${scales%%,*}"
+        logged profile 60 $bench profile "$(run_of online)" --tool both --engines "$plain" --scale "${scales%%,*}"
         ;;
     esac
 done
