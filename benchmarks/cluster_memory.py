@@ -6,16 +6,22 @@ This process plans a load of prompts and deals it to clients, which get nothing 
 cluster on this machine parses answers of `--tokens` chunks each, as after a load, and sends
 the tables in parts; this process joins, stores and summarizes them, as after a cell, then makes one table of
 the run and summarizes that, as after the last one. Prints the peak of its memory after each step.
+
+    python -m benchmarks.cluster_memory --report --rows 12000000 --tokens 2
+
+Stores a run of so many rows without a cluster, and prints what `bench report` needs to render it.
 """
 
 from __future__ import annotations
 
 import argparse
+import subprocess
 import sys
 import tempfile
 import threading
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +30,7 @@ import numpy as np
 import ray
 from ray.cluster_utils import Cluster
 
+from benchmarks.stored_run import stored_run
 from harness.cluster.collected import Sender, collected
 from harness.cluster.node import Node, packed
 from harness.cluster.node_facts import Tokenizer
@@ -98,10 +105,11 @@ class Remote:
 
 
 class Peak:
-    """The most memory that this process had so far, without the pages of mapped files: the kernel takes those
-    back when somebody needs memory."""
+    """The most memory that a process had so far, this one or another, without the pages of mapped files: the
+    kernel takes those back when somebody needs memory."""
 
-    def __init__(self) -> None:
+    def __init__(self, pid: int | str = "self") -> None:
+        self._status = Path(f"/proc/{pid}/status")
         self._most, self._begin = 0, time.monotonic()
         threading.Thread(target=self._watch, daemon=True).start()
 
@@ -112,10 +120,11 @@ class Peak:
         sys.stdout.flush()
 
     def _watch(self) -> None:
-        while True:
-            status = Path("/proc/self/status").read_text()
-            self._most = max(self._most, int(status.partition("RssAnon:")[2].split()[0]))
-            time.sleep(0.005)
+        with suppress(OSError, IndexError):  # it has ended
+            while True:
+                status = self._status.read_text()
+                self._most = max(self._most, int(status.partition("RssAnon:")[2].split()[0]))
+                time.sleep(0.005)
 
 
 def main() -> None:
@@ -123,8 +132,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rows", type=int, default=10_000_000, help="rows of chunks.parquet")
     parser.add_argument("--tokens", type=int, default=256, help="chunks of an answer")
+    parser.add_argument("--report", action="store_true", help="render a stored run of so many rows, no more")
     options = parser.parse_args()
     count, tokens = options.rows // options.tokens, options.tokens
+    if options.report:
+        report(count, tokens)
+        return
     peak = Peak()
     cluster = Cluster()
     try:
@@ -135,6 +148,19 @@ def main() -> None:
         ray.shutdown()
     finally:
         cluster.shutdown()  # type: ignore[no-untyped-call]
+
+
+def report(count: int, tokens: int) -> None:
+    """Store a run and render it in a process of its own."""
+    with tempfile.TemporaryDirectory() as name:
+        run, page = Path(name) / "run", Path(name) / "page.html"
+        stored_run(run, count, tokens)
+        size = sum(path.stat().st_size for path in run.glob("*.parquet"))
+        bench = subprocess.Popen([sys.executable, "-m", "harness.cli.app", "report", run, "--out", page])
+        peak = Peak(bench.pid)
+        if bench.wait():
+            raise SystemExit("the report was not rendered")
+        peak.say(f"{count:,} requests of {tokens} chunks, {size / 2**20:,.0f} MiB")
 
 
 def measure(count: int, tokens: int, peak: Peak) -> None:

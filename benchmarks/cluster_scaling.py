@@ -5,30 +5,38 @@
 Nodes of a Ray cluster on this machine send to the mock server. So that more of them fit on it than it has
 cores, each client process gets a small share of a core by the kernel's CPU controller; its ceiling is
 calibrated under that. For each number of clients: the load that they should send validly (`--share` of their
-ceilings), and what came of it.
+ceilings), what came of it, and how many requests were each sent once, by the table of requests and by the
+log of the server, which has as many answers of that length.
+
+    python -m benchmarks.cluster_scaling --out FOLDER --clients 100 --nodes 10 --share 0.045
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import subprocess
 import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 from ray.cluster_utils import Cluster
 
 PERIOD_US = 10_000
 CLIENT = "harness.loadgen.client_main"
 CONTROLLER = Path("/sys/fs/cgroup/cpu")
 UNIFIED = Path("/sys/fs/cgroup")
-HEAD = f"{'clients':>7} {'nodes':>5} {'asked/s':>8} {'sent/s':>8} {'× one':>6} {'lag p99 ms':>10}  valid"
+#: Of an answer; those to questions what the server can do have 4.
+TOKENS = 5
+HEADS = ("clients", "nodes", "asked/s", "sent/s", "× one", "lag p99 ms", "sent once")
+WIDTHS = (7, 5, 8, 8, 6, 10, 13)
 
 
 class Quota:
@@ -83,7 +91,7 @@ class Quota:
 
 
 def measured(url: str, rate: float, seconds: float, clients: int, nodes: int, out: Path) -> Any:
-    """The summary of a run at that rate, and the calibration it was judged by."""
+    """The summary of a run at that rate, the ceiling it was judged by, and its table of requests."""
     from harness.runs.online import run_online
     from harness.schema.online_settings import OnlineSettings
 
@@ -91,15 +99,15 @@ def measured(url: str, rate: float, seconds: float, clients: int, nodes: int, ou
         {
             "cluster": "auto", "load_nodes": nodes, "clients": clients, "base_url": url, "model": "auto",
             "tokenizer": "none", "max_model_len": 1024, "request_rate": [rate],
-            "n": max(20, round(rate * seconds)), "input_len": 16, "output_len": 4,
+            "n": max(20, round(rate * seconds)), "input_len": 16, "output_len": TOKENS,
             "warmup": 0, "check_answers": False, "out": out,
         }
     )  # fmt: skip
-    _, results = run_online(settings, ["bench"], lambda event: None)
+    folder, results = run_online(settings, ["bench"], lambda event: None)
     ceiling = min(
         host.calibration.ceiling(1).requests_per_s for host in results.meta.hosts if host.calibration
     )
-    return results.summaries[0], ceiling
+    return results.summaries[0], ceiling, pd.read_parquet(folder / "requests.parquet")
 
 
 def main() -> None:
@@ -110,13 +118,26 @@ def main() -> None:
     parser.add_argument("--clients", type=int, nargs="+", default=[1, 2, 4, 8, 10])
     parser.add_argument("--nodes", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=12.0, help="of a load")
+    parser.add_argument("--alone", action="store_true", help="also the last load by one client")
     parser.add_argument("--out", type=Path, required=True)
     options = parser.parse_args()
+    options.log = options.out / "server.jsonl"
+    options.out.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as cache:
         os.environ |= {"BENCH_CACHE": cache, "RAY_worker_niceness": "0", "RAY_USAGE_STATS_ENABLED": "0"}
         os.environ["PYTHONPATH"] = str(Path(__file__).resolve().parents[1])
         server = subprocess.Popen(
-            [sys.executable, "-m", "harness.mock_server", "--ttft-ms", "1000", "--itl-ms", "5"],
+            [
+                sys.executable,
+                "-m",
+                "harness.mock_server",
+                "--ttft-ms",
+                "1000",
+                "--itl-ms",
+                "5",
+                "--log",
+                str(options.log),
+            ],
             stdout=subprocess.PIPE,
             text=True,
         )
@@ -136,24 +157,41 @@ def main() -> None:
 
 
 def table(url: str, options: argparse.Namespace) -> None:
-    """A row for each number of clients; the last load by one client alone at the end."""
-    _, ceiling = measured(url, 2.0, 5.0, 1, 1, options.out)
-    say(f"one client with {options.core:g} of a core can do {ceiling:,.0f} requests/s\n{HEAD}")
+    """A row for each number of clients."""
+    _, ceiling, _ = measured(url, 2.0, 5.0, 1, 1, options.out)
+    say(f"one client with {options.core:g} of a core can do {ceiling:,.0f} requests/s")
+    line(HEADS, "valid")
     rate = 0.0
     for clients in options.clients:
         rate = options.share * clients * ceiling
         row(url, rate, clients, min(clients, options.nodes), ceiling, options)
-    row(url, rate, 1, 1, ceiling, options)
+    if options.alone:
+        row(url, rate, 1, 1, ceiling, options)
 
 
 def row(url: str, rate: float, clients: int, nodes: int, ceiling: float, options: argparse.Namespace) -> None:
     """Measure and print."""
-    found, _ = measured(url, rate, options.seconds, clients, nodes, options.out)
+    before = answered(options.log)
+    found, _, requests = measured(url, rate, options.seconds, clients, nodes, options.out)
+    count, by_server = max(20, round(rate * options.seconds)), answered(options.log) - before
+    once = len(requests) == count and {*requests["request"]} == {*range(count)} and by_server == count
+    senders = requests["client"].nunique()
+    said = f"{count:,}" if once else f"{len(requests):,}/{by_server:,}"
     lag = found.submit_lag_ms.p99 or 0.0
-    say(
-        f"{clients:>7} {nodes:>5} {rate:>8.1f} {found.req_per_s:>8.1f} {rate / ceiling:>6.2f} {lag:>10.2f}  "
-        f"{'yes' if found.valid else 'no: ' + '; '.join(found.invalid_reasons)}"
-    )
+    cells = (clients, nodes, f"{rate:.1f}", f"{found.req_per_s:.1f}", f"{rate / ceiling:.2f}", f"{lag:.2f}")
+    valid = "yes" if found.valid else f"no: {'; '.join(found.invalid_reasons)}"
+    line((*cells, said), valid if senders == clients else f"{valid} ({senders} clients sent)")
+
+
+def line(cells: Sequence[object], end: str) -> None:
+    """Print a row of the table."""
+    say("".join(f"{cell:>{width}} " for cell, width in zip(cells, WIDTHS, strict=True)) + end)
+
+
+def answered(log: Path) -> int:
+    """Answers of TOKENS tokens that the server has given."""
+    lines = log.read_bytes().splitlines() if log.exists() else []
+    return sum(sum(tokens for _, tokens in json.loads(line)["writes"]) == TOKENS for line in lines)
 
 
 def say(text: str) -> None:
