@@ -18,7 +18,7 @@ from scipy.special import ndtri
 
 from harness.metrics import on_disk
 from harness.metrics.gaps import run_starts
-from harness.metrics.long_frames import each, gathered
+from harness.metrics.long_frames import each, gathered, ordering
 from harness.metrics.ranks import ranks
 from harness.metrics.samples import Sample, Values
 
@@ -83,10 +83,10 @@ class Dependence:
         return self._counts.size / self.inflation
 
     @cached_property
-    def _order(self) -> npt.NDArray[np.int64] | None:
+    def _order(self) -> npt.NDArray[np.int32] | None:
         """Puts the requests in order; None where they are."""
         request = gathered(part.request[run_starts(part.request)] for part in self._parts())
-        return None if np.all(request[1:] >= request[:-1]) else np.argsort(request, kind="stable")
+        return None if np.all(request[1:] >= request[:-1]) else ordering(request)
 
     @cached_property
     def _counts(self) -> Floats:

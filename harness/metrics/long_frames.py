@@ -94,6 +94,12 @@ def each(
     return found
 
 
+def known(column: pd.Series[Any]) -> Floats:
+    """(k,) the values of a column that are not null."""
+    values = numbers(column)
+    return chosen(values, each(np.isfinite, values, dtype=np.bool_))
+
+
 def gathered(parts: Iterable[npt.NDArray[Any]]) -> npt.NDArray[Any]:
     """Arrays one after the other. There is one at least."""
     held: list[npt.NDArray[Any]] = []
@@ -130,6 +136,17 @@ def median(values: npt.NDArray[Any]) -> float:
     """What `np.median` gives. There must be values."""
     held = ascending(values)
     return float((held[(held.size - 1) // 2] + held[held.size // 2]) / 2)
+
+
+def ordering(values: npt.NDArray[Any]) -> npt.NDArray[np.int32]:
+    """(n,) what `np.argsort(values, kind="stable")` gives. Of many values there are none that are NaN."""
+    if values.size <= on_disk.HELD_REQUESTS:
+        return np.argsort(values, kind="stable").astype(np.int32)
+    placed = on_disk.array(values.size, np.complex128)  # sorted in place, by the real part first
+    for part in slices(values.size):
+        placed[part] = values[part] + 1j * np.arange(part.start, part.stop)
+    placed.sort()
+    return each(lambda some: some.imag, placed, dtype=np.int32)
 
 
 def ascending(values: npt.NDArray[Any]) -> npt.NDArray[Any]:

@@ -9,9 +9,10 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
+from harness.metrics import on_disk
 from harness.metrics.definitions import succeeded
 from harness.metrics.gaps import run_starts
-from harness.metrics.long_frames import chosen, each, numbers
+from harness.metrics.long_frames import chosen, each, known, numbers
 from harness.metrics.samples import Group
 from harness.metrics.window import in_flight, inside, scheduled
 from harness.schema.metric import MS
@@ -91,7 +92,7 @@ def duration_s(requests: pd.DataFrame) -> float:
 def peak_in_flight(requests: pd.DataFrame) -> int:
     """The most requests of one cell that were sent and not ended at once: one that ends as another is sent
     makes room for it."""
-    return int(in_flight(requests, requests["t_sent"].dropna().to_numpy(np.float64)).max(initial=0))
+    return int(in_flight(requests, known(requests["t_sent"])).max(initial=0))
 
 
 def meets(group: Group, slo: Slo) -> npt.NDArray[np.bool_]:
@@ -114,7 +115,8 @@ def meets(group: Group, slo: Slo) -> npt.NDArray[np.bool_]:
 
 def requests_within(group: Group, slo: Slo) -> npt.NDArray[np.float64]:
     """(requests,) 1 where a request met every limit, in the order of the table; one that failed did not."""
-    within = np.zeros(len(group.requests))
+    within = on_disk.array(len(group.requests), np.float64)
+    within[:] = 0
     within[succeeded(group.requests)] = meets(group, slo)
     return within
 

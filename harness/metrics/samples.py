@@ -242,7 +242,7 @@ def _group(rows: pd.DataFrame, gaps: TableGaps, named: pd.DataFrame | None = Non
     named = rows if named is None else named
     engine, variant, label, repeat = named.iloc[0][_IDENTITY]
     own_gaps = gaps.of(request_keys(good))
-    return Group(
+    group = Group(
         engine=str(engine),
         variant=None if pd.isna(variant) else str(variant),
         label=str(label),
@@ -252,6 +252,8 @@ def _group(rows: pd.DataFrame, gaps: TableGaps, named: pd.DataFrame | None = Non
         metrics=request_metrics(good, own_gaps),
         gaps=own_gaps,
     )
+    vars(group)["good"] = good  # they are chosen once
+    return group
 
 
 def load_of(rows: pd.DataFrame) -> Load:

@@ -15,7 +15,7 @@ import pandas as pd
 
 from harness.metrics import on_disk
 from harness.metrics.digits import digits
-from harness.metrics.long_frames import ascending, chosen, counted, each, median, slices
+from harness.metrics.long_frames import ascending, chosen, counted, each, median, ordering, slices
 from harness.metrics.ranks import ranks
 from harness.metrics.window import scheduled
 from harness.schema.cell_notice import CellNotice, NoticeKind
@@ -128,7 +128,7 @@ def drift(
         unit: theirs.
         rising: the kind of a change to higher values; others are drift.
     """
-    order = np.argsort(sent, kind="stable").astype(np.int32)
+    order = ordering(sent)
     found = []
     for name, given in metrics.items():
         values = each(given.__getitem__, order)
@@ -158,7 +158,7 @@ def fell_behind(requests: pd.DataFrame) -> CellNotice | None:
     if arrivals.size < MIN_REQUESTS or ends.size < MIN_REQUESTS:
         return None
     due = chosen(due, good)
-    took = each(lambda order: ends[order] - due[order], np.argsort(due, kind="stable").astype(np.int32))
+    took = each(lambda order: ends[order] - due[order], ordering(due))
     start, stop = float(arrivals[0] + took.min()), float(arrivals[-1])
     span = stop - arrivals[0]
     if span <= 0:

@@ -128,15 +128,15 @@ class RunTable:
                 f"a file of the run changed while it was read: {error}", "give the command again"
             ) from None
 
-    def is_sound(self) -> bool:
-        """Whether all rows are in order, and such as a run writes."""
-        last = self.schema.empty_table()
+    def sound_rows(self) -> int | None:
+        """How many rows there are, if all are in order, and such as a run writes."""
+        last, rows = self.schema.empty_table(), 0
         for table in self.tables():
             together = pa.concat_tables([last, table])
             if fault_of(together) or not is_sorted(together, order_of(self.schema)):
-                return False
-            last = table.slice(len(table) - 1)
-        return True
+                return None
+            last, rows = table.slice(len(table) - 1), rows + len(table)
+        return rows
 
 
 class RunChunks(RunTable):

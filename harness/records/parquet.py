@@ -80,7 +80,7 @@ def assemble(run: Path, cells: set[int] | None = None) -> None:
         if long is None:
             write_table(path, _needed(run, name, cells))
         else:
-            _write_parts(path, schema, long.tables())
+            _write_parts(path, schema, long[0].tables())
     if (readings := _read(run, _SERVER, SERVER, cells)) is not None:
         write_table(run / f"{_SERVER}.parquet", readings)
     shutil.rmtree(run / _RAW, ignore_errors=True)
@@ -120,25 +120,27 @@ def _files(run: Path, name: str) -> tuple[Path | None, dict[int, Path]]:
 
 def _requests(run: Path, cells: set[int] | None) -> pd.DataFrame:
     if (long := _long(run, "requests", cells)) is not None:
-        return requests_frame(long.tables(), sum(map(len, long.tables())), REQUESTS)
+        table, rows = long
+        return requests_frame(table.tables(), rows, REQUESTS)
     found: pd.DataFrame = _needed(run, "requests", cells).to_pandas()
     return found
 
 
 def _chunks(run: Path, cells: set[int] | None) -> Chunks:
     long = _long(run, "chunks", cells)
-    return frame_of(_needed(run, "chunks", cells)) if long is None else RunChunks(**vars(long))
+    return frame_of(_needed(run, "chunks", cells)) if long is None else RunChunks(**vars(long[0]))
 
 
-def _long(run: Path, name: str, cells: set[int] | None) -> RunTable | None:
-    """A table of a run, if it has too many rows to be held and is sound. Others are read at once, which
-    brings them into order or says what is wrong with them."""
+def _long(run: Path, name: str, cells: set[int] | None) -> tuple[RunTable, int] | None:
+    """A table of a run and its rows, if they are too many to be held and sound. Others are read at once,
+    which brings them into order or says what is wrong with them."""
     whole, newer = _files(run, name)
     most = on_disk.HELD_REQUESTS if name == "requests" else on_disk.HELD
     try:
         if rows_of([*([whole] if whole else []), *newer.values()]) > most:
             found = RunTable(newer, whole, None if cells is None else frozenset(cells), _TABLES[name])
-            return found if found.is_sound() else None
+            rows = found.sound_rows()
+            return None if rows is None else (found, rows)
     except (pa.ArrowException, OSError, ValueError, UsageError):
         pass
     return None

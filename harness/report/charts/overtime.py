@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 import numpy.typing as npt
+import pandas as pd
 
 from harness.metrics.definitions import succeeded
+from harness.metrics.long_frames import ascending, each, known, ordering
 from harness.metrics.samples import Group
+from harness.metrics.window import scheduled
 from harness.plain_text import one_line
 from harness.report.charts.chart import Axis, Chart, Series, is_wide
 from harness.report.text.load_words import load_file_name, where
@@ -65,7 +68,7 @@ def lives(group: Group, seconds: float) -> Chart:
         group: One repeat of one engine at one load; its first 100 requests are drawn.
         seconds: End of the time axis, so that cells can be laid side by side.
     """
-    rows = group.requests.sort_values("request").head(_LIVES)
+    rows = _first(group)
     sched, sent, first, last = (
         rows[name].to_numpy(np.float64) for name in ("t_sched", "t_sent", "t_first", "t_last")
     )
@@ -95,14 +98,19 @@ def lives(group: Group, seconds: float) -> Chart:
 
 def lives_end(group: Group) -> float:
     """When the last of the requests that `lives` draws has ended, in s."""
-    rows = group.requests.sort_values("request").head(_LIVES)
+    rows = _first(group)
     return float(np.nanmax(rows[["t_sent", "t_last"]].to_numpy(np.float64), initial=0.001))
+
+
+def _first(group: Group) -> pd.DataFrame:
+    """The requests that `lives` draws."""
+    rows = group.requests
+    return (rows if rows["request"].is_monotonic_increasing else rows.sort_values("request")).head(_LIVES)
 
 
 def in_flight(group: Group) -> tuple[Floats, Floats]:
     """(T,) seconds and (T,) how many requests were sent and not yet ended, 120 points."""
-    sent = np.sort(group.requests["t_sent"].dropna().to_numpy(np.float64))
-    ended = np.sort(group.requests["t_end"].dropna().to_numpy(np.float64))
+    sent, ended = (ascending(known(group.requests[name])) for name in ("t_sent", "t_end"))
     if not sent.size:
         return np.zeros(1), np.zeros(1)
     times = np.linspace(sent[0], max(sent[-1], ended[-1] if ended.size else 0), _POINTS)
@@ -113,12 +121,10 @@ def in_flight(group: Group) -> tuple[Floats, Floats]:
 def over_due(group: Group) -> tuple[Floats, Floats]:
     """TTFT by scheduled time; of many requests the lowest, middle and highest of each stretch of time."""
     sample = group.sample("ttft_ms")
-    good = group.requests[group.requests["error"].isna()]
-    due = good["t_sched"].fillna(good["t_sent"]).to_numpy(np.float64)[sample.request]
-    values = sample.values
+    due, values = each(scheduled(group.good).to_numpy(np.float64).__getitem__, sample.request), sample.values
     if len(values) <= 3 * _POINTS:
         return due, values
-    order = np.argsort(due, kind="stable")
+    order = ordering(due)
     keep = []
     for stretch in np.array_split(order, _POINTS):
         ranked = stretch[np.argsort(values[stretch], kind="stable")]

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 import numpy as np
 import numpy.typing as npt
-import pandas as pd
 
-from harness.metrics.definitions import succeeded
+from harness.metrics.long_frames import chosen, each, gathered, known, numbers
+from harness.metrics.percentiles import percentiles
 from harness.metrics.samples import Group, by_load
 from harness.report.tables.table import Cell, Column, Table, number_cell
 from harness.report.text.load_words import head_of, load_number
@@ -23,7 +23,8 @@ def lengths_table(groups: Sequence[Group]) -> Table | None:
     """One row an engine and load, of all repeats; None where every answer of the run has the same length."""
     pooled = [list(repeats) for repeats in by_load(groups)]
     answers = [_column(repeats, "completion_tokens") for repeats in pooled]
-    if not answers or np.unique(np.concatenate(answers)).size < 2:
+    ends = {float(end) for values in answers if values.size for end in (values.min(), values.max())}
+    if len(ends) < 2:
         return None
     columns = [Column("engine", numeric=False), Column(head_of(group.load for group in groups))]
     columns += [Column(f"prompt p{q}") for q in _SHOWN]
@@ -38,29 +39,28 @@ def lengths_table(groups: Sequence[Group]) -> Table | None:
 def _row(repeats: Sequence[Group]) -> list[Cell]:
     first = repeats[0]
     prompts, answers = _column(repeats, "prompt_tokens"), _column(repeats, "completion_tokens")
-    ends = pd.concat([group.requests[succeeded(group.requests)]["finish_reason"] for group in repeats])
-    own = int(ends.isin(_OWN_ENDS).sum())
+    own = sum(int(group.good["finish_reason"].isin(_OWN_ENDS).sum()) for group in repeats)
+    count = sum(len(group.good) for group in repeats)
     return [
         Cell(first.label),
         Cell(load_number(first.load), first.load.value),
         *_percentiles(prompts),
         number_cell(float(np.mean(answers)) if len(answers) else None, 1),
         *_percentiles(answers),
-        Cell(f"{100 * own / len(ends):.0f} %" if len(ends) else DASH, own / len(ends) if len(ends) else None),
+        Cell(f"{100 * own / count:.0f} %" if count else DASH, own / count if count else None),
     ]
 
 
 def _percentiles(values: npt.NDArray[np.float64]) -> list[Cell]:
     if not len(values):
         return [Cell(DASH)] * len(_SHOWN)
-    return [number_cell(float(found), 0) for found in np.percentile(values, _SHOWN)]
+    return [number_cell(float(found), 0) for found in percentiles(values, None, _SHOWN)]
 
 
 def _column(repeats: Sequence[Group], name: str) -> npt.NDArray[np.float64]:
     """Of the successes; where a server does not say how long a prompt is, as it was planned."""
-    found = []
-    for group in repeats:
-        good = group.requests[succeeded(group.requests)]
-        column = good[name] if name != "prompt_tokens" else good[name].fillna(good["input_tokens"])
-        found.append(column.dropna().to_numpy(np.float64))
-    return np.concatenate(found)
+    if name != "prompt_tokens":
+        return gathered(known(group.good[name]) for group in repeats)
+    both = [(numbers(group.good[name]), numbers(group.good["input_tokens"])) for group in repeats]
+    said = [each(lambda own, planned: np.where(np.isnan(own), planned, own), *columns) for columns in both]
+    return gathered(chosen(tokens, np.isfinite(tokens)) for tokens in said)

@@ -6,7 +6,9 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
+from harness.metrics.long_frames import chosen, numbers
 from harness.metrics.node_effect import node_effects
+from harness.metrics.percentiles import percentiles
 from harness.metrics.samples import Group
 from harness.report.tables.table import Cell, Column, Table
 from harness.report.text.load_words import head_of, load_number
@@ -79,11 +81,10 @@ def node_effect_table(groups: Sequence[Group], nodes: Mapping[int, str]) -> Tabl
 def _rows(groups: Sequence[Group], senders: Mapping[int, Sequence[HostCell]]) -> Iterator[list[Cell]]:
     for group in groups:
         cell = int((group.whole or group).requests["cell"].iloc[0])
-        lag = group.metrics["submit_lag_ms"].dropna()
-        host = group.requests.loc[lag.index, "host"]
+        lag, host = numbers(group.metrics["submit_lag_ms"]), group.good["host"]
         for sender in senders.get(cell, ()):
-            own, clock = lag[host == sender.name], sender.clock
-            late = float(np.percentile(own, 99)) if len(own) else None
+            own = chosen(lag, np.isfinite(lag) & (host == sender.name).to_numpy(dtype=bool))
+            late, clock = float(percentiles(own, None, [99])[0]) if own.size else None, sender.clock
             foreign = sender.machine.foreign_cores_mean if sender.machine else None
             yield [
                 Cell(group.label),

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+import numpy as np
 from pydantic import JsonValue
 
+from harness.metrics.long_frames import chosen, each, numbers
 from harness.report.text.numbers import few, number
 from harness.report.text.provenance import say
 from harness.report.text.verdict import shown_load
@@ -37,14 +39,18 @@ def _needed(run: OnlineRun) -> Mapping[str, int]:
     use to later prompts."""
     load = shown_load(run)
     peaks = [summary.peak_in_flight for summary in run.pooled if summary.load == load]
-    sent = run.requests[run.requests["load"] == load_text(load)]
+    sent = (run.requests["load"] == load_text(load)).to_numpy(dtype=bool)
     known = [peak for peak in peaks if peak is not None]
-    if sent.empty or len(known) < len(peaks):
+    if not sent.any() or len(known) < len(peaks):
         return {}
-    in_flight, prompt = max(known), int(sent["input_tokens"].max())
-    whole = int((sent["input_tokens"] + sent["output_tokens"]).max())
+    prompts, answers, reusable = (
+        chosen(numbers(run.requests[name]), sent)
+        for name in ("input_tokens", "output_tokens", "reusable_tokens")
+    )
+    in_flight, prompt = max(known), int(prompts.max())
+    whole = int(each(np.add, prompts, answers).max())
     needed = {"max_batch": in_flight, "max_batched_tokens": in_flight * prompt}
-    if not sent["reusable_tokens"].sum():
+    if not each(np.nan_to_num, reusable).sum():
         needed["kv_tokens"] = in_flight * -(-whole // _BLOCK) * _BLOCK
     return needed
 
