@@ -76,7 +76,10 @@ def ray_nodes(pairs: int, gpus: int, logs: Path) -> Iterator[str]:
     """
     logs.mkdir(parents=True, exist_ok=True)
     cores, names = physical_cores(), [f"{kind}{pair}" for pair in range(pairs) for kind in ("engine", "load")]
-    with tempfile.TemporaryDirectory(prefix="ray-", ignore_cleanup_errors=True) as name, ExitStack() as stack:
+    with (
+        tempfile.TemporaryDirectory(prefix="ray-", dir="/tmp", ignore_cleanup_errors=True) as name,
+        ExitStack() as stack,
+    ):
         stack.callback(end_all)
         folder, started = Path(name), []
         head, client, *ports = free_ports(2 + len(names) * len(PORTS))

@@ -9,6 +9,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from harness import made
 from harness.engines.common_words import COMMON_WORDS
 from harness.engines.text_prompts import text_prompts
 from harness.models.chat_template import ChatTemplate
@@ -121,6 +122,8 @@ class Words:
     def _text(self, request: PlannedRequest) -> str:
         key = request.prompt.tobytes()
         if key not in self._known:
+            if len(self._known) >= made.HELD:  # of a long load each is written again
+                self._known.clear()
             self._known[key] = self._write(request.prompt.tolist())
         return self._known[key]
 

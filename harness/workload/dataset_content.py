@@ -14,6 +14,7 @@ from tokenizers import Tokenizer
 from harness.datasets.dataset import Conversation, Dataset
 from harness.errors import UsageError
 from harness.loadgen.live_answers import answer_marker
+from harness.made import made
 from harness.traces import sampling
 from harness.traces.fit import room
 from harness.workload.content import Content, Ints, at_quantiles
@@ -54,10 +55,14 @@ class DatasetContent(Content):
     turns: Turns | None = None
     _known: dict[int, list[PlannedRequest]] = field(default_factory=dict, repr=False, compare=False)
 
-    def take(self, n: int, seed: int, shape_seed: int, first: int = 0) -> list[PlannedRequest]:
+    def take(self, n: int, seed: int, shape_seed: int, first: int = 0) -> Sequence[PlannedRequest]:
         """Requests of `n` conversations; the prompts are the dataset's, whatever the `seed`."""
+        sessions = islice(self._sessions(shape_seed), first, first + n)
+        if self.turns is None:
+            firsts = [session[0] for session in sessions]  # the dataset's own, each as often as it is asked
+            return made(n, lambda index: replace(firsts[index], index=index))
         requests: list[PlannedRequest] = []
-        for number, session in enumerate(islice(self._sessions(shape_seed), first, first + n)):
+        for number, session in enumerate(sessions):
             begin = len(requests)
             for turn, asked in enumerate(session):
                 index = begin + turn
@@ -66,7 +71,7 @@ class DatasetContent(Content):
                         asked,
                         index=index,
                         after=index - 1 if turn else None,
-                        session=number if self.turns else None,
+                        session=number,
                         turn=turn,
                     )
                 )

@@ -26,6 +26,7 @@ def rows(requests: Sequence[PlannedRequest]) -> list[dict[str, Any]]:
         ({"concurrency": [4], "lora": {"a": 1, "base": 1}}, ClosedLoop(concurrency=4)),
         ({"request_rate": [9.0], "input_len": "uniform:3:30"}, RequestRate(req_per_s=9.0)),
         ({"trace": "builtin", "scales": [0.5]}, TraceLoad(scale=0.5)),
+        ({"dataset": "builtin", "request_rate": [9.0]}, RequestRate(req_per_s=9.0)),
     ],
 )
 def test_a_workload_that_is_not_held_is_the_same(

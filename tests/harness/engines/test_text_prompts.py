@@ -4,14 +4,18 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import Tokenizer
 
+from harness import made
+from harness.engines.prompts import AS_COUNTED, Words
 from harness.engines.text_prompts import TextPrompts, text_prompts
 from harness.errors import EngineError
 from harness.models import resolve
+from harness.workload import PlannedRequest
 
 
 @pytest.fixture(scope="module")
@@ -50,3 +54,14 @@ def test_ids_that_stand_for_themselves_are_written_as_they_are(prompts: TextProm
 def test_a_model_without_tokenizer(tmp_path: Path):
     with pytest.raises(EngineError, match=r"tokenizer\.json"):
         text_prompts(tmp_path)
+
+
+def test_texts_of_many_prompts_are_not_held(monkeypatch: pytest.MonkeyPatch) -> None:
+    prompts = np.random.default_rng(0).integers(0, 1000, (40, 12)).astype(np.int32)
+    requests = [PlannedRequest(index, None, prompt, 8) for index, prompt in enumerate(prompts)]
+    held = Words("chat", None, AS_COUNTED)
+    expected = [held.fields(request) for request in requests]
+    monkeypatch.setattr(made, "HELD", 10)
+    words = Words("chat", None, AS_COUNTED)
+    assert [words.fields(request) for request in requests * 2] == expected * 2
+    assert len(words._known) <= 10 < len(held._known)
