@@ -20,11 +20,13 @@ from harness.errors import BenchError, InterruptedRunError
 from harness.metrics.validity import few_rounds
 from harness.profiling.stage import unprofiled
 from harness.report.render import write_outputs, write_without_figures
+from harness.report.text.numbers import several
 from harness.report.text.run_notices import MORE_ROUNDS
 from harness.runs.events import Event, Started
 from harness.runs.folder import resume_command
 from harness.runs.online import results_so_far, resume_online, run_online
 from harness.runs.reader import OnlineRun, load_run
+from harness.schema.load import ClosedLoop
 from harness.schema.online_settings import OnlineSettings
 from harness.schema.search import SearchPlan
 from harness.schema.tune import TunePlan
@@ -100,6 +102,8 @@ def measure(
                 for load in settings.loads if search is None else ():
                     if short := few_rounds(load, settings.requests(load)):
                         display.line(f"{short.text}. {MORE_ROUNDS}")
+                if search is None and (more := _more_than_rounds(settings)):
+                    display.line(more)
                 run, _ = run_online(settings, command_line(), show, search, tune)
             else:
                 assert resume is not None
@@ -123,6 +127,15 @@ def measure(
             fault = profile_after(run, tools, display, engines)
     print_ending(measured, display)
     conclude(measured.results, report, fault, as_json=as_json, open_report=open_report)
+
+
+def _more_than_rounds(settings: OnlineSettings) -> str:
+    """Where --n sends more than --rounds asks for; empty where it does not."""
+    loads = [load for load in settings.loads if isinstance(load, ClosedLoop)]
+    fewer = [str(load) for load in loads if settings.n > (settings.rounds or settings.n) * load.concurrency]
+    if not fewer:
+        return ""
+    return f"--n {settings.n} sends more than --rounds {settings.rounds} asks for: with {several(fewer)}"
 
 
 def _measured(folder: Path) -> OnlineRun:

@@ -107,6 +107,8 @@ class OpenAI(Engine):
             settings={"base_url": self._address.url, "model": model.name},
             facts={} if context is None else {"context": Fact(value=context, source=_MODELS)},
         )
+        if model.instead:
+            record.settings["lists_instead"] = list(model.instead)
         if self._target.http2:
             record.facts["protocol"] = Fact(value="HTTP/2", source=_MODELS)
         yield RunningServer(self._target, model.name, record)

@@ -23,10 +23,12 @@ _POLL_S = 0.2
 
 @dataclass(frozen=True)
 class ServedModel:
-    """A model by its name in requests; its context in tokens, None where the server does not tell it."""
+    """A model by its name in requests; its context in tokens, None where the server does not tell it; the
+    models that its server lists where it is none of them."""
 
     name: str
     max_model_len: int | None = None
+    instead: tuple[str, ...] = ()
 
 
 def served_model(target: Target, wanted: str | None, wait_s: float = 0.0) -> ServedModel:
@@ -43,7 +45,9 @@ def served_model(target: Target, wanted: str | None, wait_s: float = 0.0) -> Ser
     status, content = _ask(target, wait_s)
     models = _models(content) if status == 200 else None
     if wanted is not None:
-        return ServedModel(wanted, _context(models.get(wanted, {}) if models else {}))
+        models = models or {}
+        instead = () if wanted in models else tuple(models)
+        return ServedModel(wanted, _context(models.get(wanted, {})), instead)
     other = "check the address, or name the model with --served-model"
     if status != 200:
         raise refusal(target, f"GET {models_path(target)}", status, content)

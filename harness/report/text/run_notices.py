@@ -9,7 +9,7 @@ from harness.metrics.validity import BRIEF, MIN_ROUNDS
 from harness.report.best import differs
 from harness.report.text.heading import fitted
 from harness.report.text.load_words import where
-from harness.report.text.numbers import percent, plural, several
+from harness.report.text.numbers import few, percent, plural, several
 from harness.report.text.provenance import say
 from harness.report.text.unfinished import unfinished
 from harness.runs.reader import OfflineRun, OnlineRun, Run
@@ -114,7 +114,7 @@ def _unfair(run: OnlineRun) -> list[Notice]:
     if run.results.answers is not None:
         for label, reason in run.results.answers.wrong.items():
             found.append(Notice("invalid", f"{label} answers wrongly.", _sentence(reason), "answers"))
-    found += _unchecked(run)
+    found += [*_unchecked(run), *_unlisted(run)]
     if not run.meta.environment.get("calibration"):
         why = "" if run.meta.settings.calibrate else "--no-calibrate was given. "
         detail = f"{why}Whether a load was too much for the client is not known."
@@ -144,6 +144,19 @@ def _unchecked(run: OnlineRun) -> list[Notice]:
         return []
     title = f"The answers of {several(unknown)} could not be checked."
     return [Notice("skipped", title, _sentence(answers.rule), "answers")]
+
+
+def _unlisted(run: OnlineRun) -> list[Notice]:
+    """A server that answers for a model that it does not list may answer with another one."""
+    found = []
+    for launch in run.meta.launches:
+        if isinstance(listed := launch.settings.get("lists_instead"), list):
+            title = f"The server of {launch.label} does not list the model that was asked for."
+            names = few([str(name) for name in listed])
+            asked = f"It was asked for {launch.settings['model']} and lists {names}"
+            detail = f"{asked}: it may answer with another model."
+            found.append(Notice("skipped", title, detail, "answers"))
+    return found
 
 
 def _noise(run: OnlineRun) -> list[Notice]:

@@ -226,6 +226,17 @@ def test_what_fitting_does_is_said_when_the_run_begins(
 
 
 @pytest.mark.usefixtures("any_lag", "few_figures")
+def test_more_requests_than_rounds_and_a_model_that_is_not_listed_are_said(
+    start_mock: Any, bench: Any, quick: list[str]
+) -> None:
+    load = ["--concurrency", "1,4", "--rounds", "2", "--n", "6", "--input-len", "8", "--output-len", "4"]
+    done = bench("online", "--base-url", start_mock().url, "--served-model", "nope", *quick, *load)
+    assert "--n 6 sends more than --rounds 2 asks for: with 1 in flight" in done.err.splitlines()
+    said = "warning: The server of openai does not list the model that was asked for. It was asked for nope"
+    assert said in done.err
+
+
+@pytest.mark.usefixtures("any_lag", "few_figures")
 def test_quiet_says_nothing_but_the_report(start_mock: Any, bench: Any, quick: list[str]) -> None:
     server = start_mock()
     done = bench("online", "--base-url", server.url, *quick, "--n", "2", "--scales", "0.01", "--quiet")
