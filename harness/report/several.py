@@ -23,16 +23,19 @@ from harness.schema.metrics import latencies
 
 #: Statistics of a change that its sentence names, the first that differ.
 _NAMED = 3
+#: Verdicts on a difference that is shown.
+_REAL = ("better", "worse")
 
 
 @dataclass(frozen=True)
 class Change:
-    """Run `b` against run `a`: names, a sentence, tables of differences, how to read them, and what is not
-    alike."""
+    """Run `b` against run `a`: names, a sentence, whether a difference is shown, tables of differences, how
+    to read them, and what is not alike."""
 
     a: str
     b: str
     verdict: str
+    differs: bool
     tables: Sequence[Table]
     caveats: Sequence[str]
     obstacles: Sequence[str]
@@ -75,7 +78,7 @@ def together(runs: Sequence[Run]) -> Together:
 
 def _verdict(results: CompareResults) -> str:
     """The differences that hold for all comparisons together, headline latencies first."""
-    real = [d for d in results.differences if d.verdict in ("better", "worse")]
+    real = [d for d in results.differences if d.verdict in _REAL]
     if not real:
         return f"no difference is shown in {plural(results.comparisons, 'comparison')}."
     headline = latencies("headline")
@@ -113,6 +116,7 @@ def changes(runs: Sequence[Run]) -> list[Change]:
                 online[0].path.name,
                 run.path.name,
                 _verdict(results),
+                any(d.verdict in _REAL for d in results.differences),
                 difference_tables(results),
                 caveats(results) if results.differences else [],
                 [obstacle.reason for obstacle in results.obstacles],

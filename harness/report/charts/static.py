@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from html import escape
 from itertools import pairwise
 
@@ -15,13 +15,16 @@ from harness.plain_text import one_line
 from harness.report.charts.chart import Chart, Limit
 from harness.report.charts.marks import css_color, series_svg
 from harness.report.charts.scale import Scale, fitted
-from harness.report.figures.style import INK, MUTED, RULE, Look
+from harness.report.figures.style import INK, MUTED, PAPER, RULE, Look
 
 #: Of one panel; a chart of many engines has several in a row.
 WIDTH, HEIGHT, SMALL = 440.0, 270.0, (290.0, 170.0)
 _LEFT, _RIGHT, _TOP, _BOTTOM = 52.0, 12.0, 12.0, 42.0
 _COLUMNS = 3
 _ROW = 26.0
+#: Of the name of a limit: width of a letter, how far it keeps from a mark, and of how many marks a series has
+#: at most that it keeps from.
+_LETTER, _NEAR, _FEW = 6.4, 7.0, 100
 
 
 def svg(chart: Chart, looks: Mapping[str, Look], where: str = "") -> Markup:
@@ -89,6 +92,13 @@ def _panel(
         color = css_color(series.color or looks[series.label].color)
         drawn = series_svg(series, looks[series.label], color, x, y, shifts.get(series.label, 0.0))
         parts.append(f'<g data-series="{_text(series.label)}">{drawn}</g>')
+    marks = [
+        (x(across) + shifts.get(series.label, 0.0), y(up))
+        for series in shown
+        if series.kind != "band" and len(series.x) <= _FEW
+        for across, up in zip(series.x, series.y, strict=True)
+    ]
+    parts += [_limit_name(limit, x, y, marks) for limit in chart.limits]
     return "".join(parts)
 
 
@@ -140,16 +150,40 @@ def _text(text: str, limit: int = 200) -> str:
 
 
 def _limit(limit: Limit, x: Scale, y: Scale, bottom: float) -> str:
-    """A dotted line with its name; nothing where it is out of sight."""
-    scale = x if limit.axis == "x" else y
-    if not scale.low <= limit.value <= scale.high:
+    """A dotted line; nothing where it is out of sight."""
+    at = _limit_at(limit, x, y)
+    path = f"M{at} {_TOP}V{bottom:.1f}" if limit.axis == "x" else f"M{x.start:.1f} {at}H{x.end:.1f}"
+    return f'<path d="{path}" stroke="{css_color(MUTED)}" stroke-dasharray="2 3" fill="none"/>' if at else ""
+
+
+def _limit_name(limit: Limit, x: Scale, y: Scale, marks: Sequence[tuple[float, float]]) -> str:
+    """What the line is, where it covers no marker, on paper of its own: no line makes it illegible."""
+    at, bottom = _limit_at(limit, x, y), max(y.start, y.end)
+    if not at:
         return ""
-    at = f"{scale(limit.value):.1f}"
-    if limit.axis == "x":
-        path, place = f"M{at} {_TOP}V{bottom:.1f}", f'x="{at}" y="{bottom - 6:.1f}" dx="4"'
+    if limit.axis == "y":
+        start = _free(y(limit.value), _LETTER * len(limit.text), x, marks)
+        place = f'x="{start:.1f}" y="{at}" dy="-4"'
     else:
-        path = f"M{x.start:.1f} {at}H{x.end:.1f}"
-        place = f'x="{x.end:.1f}" y="{at}" dy="-4" text-anchor="end"'
-    color = css_color(MUTED)
-    line = f'<path d="{path}" stroke="{color}" stroke-dasharray="2 3" fill="none"/>'
-    return f'{line}<text {place} fill="{color}">{_text(limit.text)}</text>'
+        place = f'x="{at}" y="{bottom - 6:.1f}" dx="4"'
+    paint = f'fill="{css_color(MUTED)}" stroke="{css_color(PAPER)}" stroke-width="3" paint-order="stroke"'
+    return f"<text {place} {paint}>{_text(limit.text)}</text>"
+
+
+def _free(y: float, width: float, x: Scale, marks: Sequence[tuple[float, float]]) -> float:
+    """Where a text of that width above `y` begins so that it covers no mark, as far to the right as there is
+    room."""
+    start = x.end - width
+    while start > x.start:
+        if not any(
+            start - _NEAR < a < start + width + _NEAR and abs(b - y + 8) < 8 + _NEAR for a, b in marks
+        ):
+            return start
+        start -= width / 4
+    return x.end - width
+
+
+def _limit_at(limit: Limit, x: Scale, y: Scale) -> str:
+    """Where it is along its axis; empty where that is out of sight."""
+    scale = x if limit.axis == "x" else y
+    return f"{scale(limit.value):.1f}" if scale.low <= limit.value <= scale.high else ""

@@ -151,7 +151,8 @@ def _panel(axes: Axes, chart: Chart, looks: Mapping[str, Look], only: str, title
         where = ("data", "axes fraction") if limit.axis == "x" else ("axes fraction", "data")
         axes.annotate(
             limit.text, at, (-2, 2), xycoords=where, textcoords="offset points", ha="right",
-            fontsize=_NOTE_SIZE, color=MUTED, annotation_clip=True,
+            fontsize=_NOTE_SIZE, color=MUTED, annotation_clip=True, zorder=4,
+            bbox={"facecolor": PAPER, "edgecolor": "none", "pad": 0.6},
         )  # fmt: skip
     shifts = _shifts(chart)
     for series in sorted(chart.shown, key=lambda series: (series.label == only, series.kind != "band")):

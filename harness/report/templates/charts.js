@@ -93,6 +93,19 @@ const drawCharts = ({ all, say, tip }) => {
     }
 
     /* How far an engine stands from its place, in CSS pixels. */
+    /* Where a text of that width above `y` covers no marker, as far to the right as there is room. */
+    free(u, y, width, left, right, ratio) {
+      const few = this.series.filter((series) => series.kind !== "band" && series.x.length <= 100);
+      const marks = few.flatMap((series) => series.x.map((x, i) =>
+        [u.valToPos(x, "x", true) + this.shift(u, series.label) * ratio, u.valToPos(series.y[i], "y", true)]));
+      const near = 7 * ratio;
+      for (let start = right - width; start > left; start -= width / 4) {
+        const covers = ([x, at]) => x > start - near && x < start + width + near && Math.abs(at - y + 8 * ratio) < 8 * ratio + near;
+        if (!marks.some(covers)) return start;
+      }
+      return right - width;
+    }
+
     shift(u, label) {
       if (!this.chart.dodge || this.multiples) return 0;
       const { labels } = this;
@@ -438,10 +451,6 @@ const drawCharts = ({ all, say, tip }) => {
         else ctx.moveTo(left, at), ctx.lineTo(left + width, at);
         ctx.stroke();
         ctx.setLineDash([]);
-        ctx.font = `${11 * ratio}px ${getComputedStyle(document.body).fontFamily}`;
-        ctx.textAlign = limit.axis === "x" ? "left" : "right";
-        if (limit.axis === "x") ctx.fillText(limit.text, at + 4 * ratio, top + height - 6 * ratio);
-        else ctx.fillText(limit.text, left + width, at - 4 * ratio);
       }
       const order = (series) => (series.label === only ? 2 : 0) + (series.kind === "band" || series.kind === "area" ? 0 : 1);
       for (const series of [...this.series].sort((a, b) => order(a) - order(b))) {
@@ -451,6 +460,18 @@ const drawCharts = ({ all, say, tip }) => {
         const shift = this.shift(u, series.label) * ratio;
         drawSeries(ctx, series, { ...look, color, pale, ratio, shapes: page.shapes, card: paint("--card"), ink: paint("--ink") },
           (x) => place(x, "x") + shift, (y) => place(y, "y"), top + height);
+      }
+      for (const limit of this.chart.limits) {
+        const at = place(limit.value, limit.axis);
+        ctx.font = `${11 * ratio}px ${getComputedStyle(document.body).fontFamily}`;
+        ctx.textAlign = "left";
+        const where = limit.axis === "x" ? [at + 4 * ratio, top + height - 6 * ratio]
+          : [this.free(u, at, ctx.measureText(limit.text).width, left, left + width, ratio), at - 4 * ratio];
+        ctx.lineWidth = 4 * ratio; // no line below makes it illegible
+        ctx.strokeStyle = paint("--card");
+        ctx.fillStyle = paint("--muted");
+        ctx.strokeText(limit.text, ...where);
+        ctx.fillText(limit.text, ...where);
       }
       ctx.restore();
     }

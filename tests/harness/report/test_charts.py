@@ -136,3 +136,15 @@ def test_the_library_is_what_its_notes_say():
         assert (f"{len(content):,}", hashlib.sha256(content).hexdigest()) == (size, digest)
     version = re.search(r"\(v([\d.]+)\)", (LIBRARY / "uPlot.iife.min.js").read_text(encoding="utf-8"))[1]
     assert f"Version {version} of" in notes
+
+
+@pytest.mark.parametrize("at", [100.0, 20.0])
+def test_the_name_of_a_limit_covers_no_marker(at):
+    points = Series("a", "line", [0.0, 1.0], [100.0, at])
+    chart = Chart(
+        "c", "c", Axis("load"), Axis("ms", ends=(0.0, 200.0)), [points], limits=[Limit("y", 95.0, "SLO 95")]
+    )
+    drawn = svg(chart, looks([("roseinfer", "a")]))
+    start = float(re.search(r'<text x="([\d.]+)"[^>]*paint-order="stroke">SLO 95', drawn)[1])
+    right = start + 6.4 * len("SLO 95")
+    assert (right < 420) == (at == 100.0) and start > 52

@@ -42,6 +42,7 @@ def test_a_change_is_found_and_shown(before, after, tmp_path):
     page = write_report([before, after], tmp_path / "two.html").read_text(encoding="utf-8")
     assert "<title>roseinfer (2 runs) · rosebench</title>" in page
     assert "roseinfer, scale 1" in page and "A is before, B is after." in page
+    assert change.differs and "<details open>\n<summary>Every statistic of each engine and load" in page
     assert re.search(r"roseinfer's TTFT p99 at scale 1 is \+\d+ % \(worse\)", change.verdict)
     assert (
         re.search(r"Run 1: At [\d.]+ requests/s \(scale 1\)", page)
