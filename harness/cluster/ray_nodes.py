@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import signal
 import threading
 import time
 from collections.abc import Iterator, Sequence
@@ -203,6 +204,7 @@ def connected(address: str) -> Iterator[None]:
     if ray.is_initialized():
         yield
         return
+    on_sigterm = signal.getsignal(signal.SIGTERM)
     try:
         ray.init(address, logging_level=logging.ERROR, log_to_driver=False, ignore_reinit_error=True)
     except (RayError, ConnectionError, OSError, RuntimeError, ValueError, ImportError) as error:
@@ -211,6 +213,8 @@ def connected(address: str) -> Iterator[None]:
         install = "pip install 'rosebench[cluster]'"  # Ray alone is no client of a `ray://` address
         lacks = isinstance(error, ImportError)
         raise UsageError(f"--cluster {address}: {why}", install if lacks else start) from None
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, on_sigterm)  # Ray's own would end the process without its clean-up
     try:
         yield
     finally:

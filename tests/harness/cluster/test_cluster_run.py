@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -131,6 +132,18 @@ def test_why_there_is_no_cluster(error: Exception, hint: str, monkeypatch: pytes
     with pytest.raises(UsageError, match=f"192.0.2.1:10001: {error}") as caught, machines_of(settings):
         pass
     assert hint in caught.value.hint
+
+
+@pytest.mark.integration
+def test_a_time_limit_interrupts_a_run_on_a_cluster_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ray sets a handler of its own for SIGTERM."""
+    ray = pytest.importorskip("ray")
+    nodes = pytest.importorskip("harness.cluster.ray_nodes")
+    before = signal.getsignal(signal.SIGTERM)
+    monkeypatch.setattr(ray, "init", lambda *_, **__: signal.signal(signal.SIGTERM, lambda *_: None))
+    monkeypatch.setattr(ray, "shutdown", lambda: None)
+    with nodes.connected("auto"):
+        assert signal.getsignal(signal.SIGTERM) is before
 
 
 @pytest.mark.cluster
