@@ -37,7 +37,7 @@ class Clone:
 
     def run(self, script: str, timeout: float) -> tuple[int, str, float]:
         """Exit status, output and seconds of a script of bash, started in the clone."""
-        ours = ("BENCH_", "PYTHON", "ROSEINFER_", "XDG_", "VIRTUAL_ENV", "MAKE", "MFLAGS")
+        ours = ("BENCH_", "PYTHON", "ROSEINFER_", "XDG_", "VIRTUAL_ENV", "MAKE", "MFLAGS", "ARGS")
         kept = {key: value for key, value in os.environ.items() if not key.startswith(ours)}
         began = time.monotonic()
         done = subprocess.run(
