@@ -14,6 +14,8 @@ from harness.schema.results import Comparison, OnlineSummary
 
 #: From this factor on a ratio reads better than a percentage.
 _AS_FACTOR = 1.5
+#: And from this one on it needs no decimals.
+_WHOLE = 100
 LARGEST = "the largest difference shown in this run"
 #: What several sentences need to say once.
 _ONCE = (re.compile("95 % interval "), re.compile(r" after correction for [\d,]+ comparisons"))
@@ -156,11 +158,12 @@ def factor(comparison: Comparison, *, higher: bool = False) -> tuple[str, str]:
     if ratio < _AS_FACTOR and not higher:
         size, *ends = _apart(100 - 100 / ratio, 100 - 100 / low, 100 - 100 / high, places=0)
         return f"{size} %", f"{ends[0]} % to {ends[1]} %"
-    size, *ends = _apart(ratio, low, high, places=1 if ratio >= _AS_FACTOR else 2)
+    places = 0 if ratio >= _WHOLE else 1 if ratio >= _AS_FACTOR else 2
+    size, *ends = _apart(ratio, low, high, places=places)
     return f"{size}×", f"{ends[0]}× to {ends[1]}×"
 
 
 def _apart(*values: float, places: int) -> list[str]:
     """A value and the two ends of its interval, with up to two decimals more where the ends read alike."""
-    texts = [[f"{value:.{places + more}f}" for value in values] for more in range(3)]
+    texts = [[f"{value:,.{places + more}f}" for value in values] for more in range(3)]
     return next((found for found in texts if found[1] != found[2]), texts[0])

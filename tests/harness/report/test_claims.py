@@ -199,6 +199,7 @@ def test_the_winner_stands_out_in_the_page_and_text_stays_text():
     (1.2, (1.1, 1.3), True, ("1.20×", "1.10× to 1.30×")),
     (0.84, (0.839, 0.841), False, ("16.0 %", "15.9 % to 16.1 %")),
     (4.0, (4.0, 4.0), False, ("4.0×", "4.0× to 4.0×")),
+    (259.04, (18.1, 3710.7), False, ("259×", "18× to 3,711×")),
 ])  # fmt: skip
 def test_the_ends_of_an_interval_read_apart(ratio, ci, higher, words):
     assert factor(comparison("roseinfer", "SGLang", ratio, ci), higher=higher) == words
