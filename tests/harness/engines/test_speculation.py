@@ -72,4 +72,5 @@ def test_the_table_has_it_beside_the_time_between_tokens(tmp_path: Path) -> None
     table = speculation_table([cell], [])
     assert table is not None and speculation_table([], []) is None
     shown = dict(zip(table.headers, table.lines[0], strict=True))
-    assert (shown["accepted"], shown["tokens a step"], shown["by position"]) == ("50.0%", "2.00", "70% / 30%")
+    cells = (shown["accepted"], shown["tokens a step"], shown["by position"])
+    assert cells == ("50.0 %", "2.00", "70 % / 30 %")

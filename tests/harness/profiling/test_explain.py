@@ -176,7 +176,7 @@ def test_a_profile_that_is_not_the_benchmark_says_so() -> None:
     profiles = [profile("A", 9, {"matmul": 10}, 2), profile("B", 5, {"matmul": 3}, 2)]
     [found] = taken_apart(*pair, profiles, verdict("itl_ms", "worse"))
     assert "not representative" in conclusion(found) and "matmul" in conclusion(found)
-    assert any("+33%" in note for note in gap_table(found).notes)
+    assert any("+33 %" in note for note in gap_table(found).notes)
 
 
 def test_idle_time_of_a_slowed_host_is_what_its_kernels_leave() -> None:

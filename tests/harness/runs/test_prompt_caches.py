@@ -66,7 +66,7 @@ def test_the_same_nonce_is_the_same_prompts_and_is_noticed(caching: Start, setti
     assert hits.possible == 0 and hits.reported == pytest.approx(63 / 64)
     write_run_outputs(folder)
     for file in ("summary.md", "report.html"):
-        assert "98% of the prompt tokens came from a cache" in (folder / file).read_text()
+        assert "98 % of the prompt tokens came from a cache" in (folder / file).read_text()
 
 
 def test_a_and_b_of_one_server_have_prompts_of_their_own(caching: Start, settings_for: Make) -> None:

@@ -59,7 +59,7 @@ def test_turns_and_what_could_be_cached(settings: OnlineSettings) -> None:
     assert (summary.later_turns, summary.late_turns) == (2, 1)
     assert summary.offered_req_per_s == pytest.approx(3 / 0.5)
     table = prefix_table(results.prefixes)
-    assert table is not None and table.lines[0][3:5] == [f"{POSSIBLE:.1%}", "–"]
+    assert table is not None and table.lines[0][3:5] == [f"{100 * POSSIBLE:.1f} %", "–"]
 
 
 class Page(http.server.BaseHTTPRequestHandler):
