@@ -74,7 +74,7 @@ def _why_dashes(rows: Sequence[Sequence[Cell]]) -> list[str]:
         for cell in cells:
             if cell.text == DASH and cell.remark:
                 found.setdefault(cell.remark, []).append(label.text)
-    return [f"{DASH} of {several(dict.fromkeys(labels))}: {remark}." for remark, labels in found.items()]
+    return [f"{DASH} for {several(dict.fromkeys(labels))}: {remark}." for remark, labels in found.items()]
 
 
 def first_table(pooled: Sequence[OnlineSummary], load: Load, best_labels: BestLabels) -> Table:
@@ -200,7 +200,9 @@ def _why_withheld(summary: OnlineSummary, metric: str, statistic: str) -> str:
         return "no request succeeded"
     n = summary.latency(metric).n
     return (
-        f"withheld: {statistic} needs {missing(float(statistic[1:]), n)} more samples" if n else "no sample"
+        f"{statistic} is withheld, it needs {missing(float(statistic[1:]), n)} more samples"
+        if n
+        else "no sample"
     )
 
 

@@ -31,14 +31,14 @@ def claim(
         what = f"{term.label} {found.statistic}" if term.is_latency else term.label
         alike = few([found.label, *found.level])
         said = f"no difference is shown in {what} between {alike}{_ratio(found.comparison)}."
-        return said + _in_others(found, term)
+        return said + _in_others(engines, found, term)
     said = value_of(engines, found.label, found.comparison)
     said += than(engines, found.loser, found.comparison)
     if largest is not None and _is_its_own(found, largest):
         other = in_order(largest)[1]
         said += than(engines, other, largest, joint=" and ") if other != found.loser else ""
         said += f", {LARGEST}"
-    return f"{said}{_no_difference(found)}.{_in_others(found, term)}"
+    return f"{said}{_no_difference(found)}.{_in_others(engines, found, term)}"
 
 
 def _is_its_own(found: Winner, largest: Comparison) -> bool:
@@ -58,11 +58,17 @@ def _no_difference(found: Winner) -> str:
     return said
 
 
-def _in_others(found: Winner, term: Metric) -> str:
-    """In which percentiles another engine is better."""
-    return "".join(
-        f" In {term.label} {at}, {label} is better than {other}." for at, label, other in found.others
-    )
+def _in_others(engines: Sequence[OnlineSummary], found: Winner, term: Metric) -> str:
+    """In which percentiles another engine is better, with the values of both."""
+    by_label = {engine.label: engine for engine in engines}
+    said = []
+    for at, label, other in found.others:
+        values = [by_label[name].value(found.metric, at) for name in (label, other)]
+        first, second = (number(value, decimals(values)) for value in values)
+        said.append(
+            f" In {term.label} {at}, {label} is better than {other}: {first} and {second} {term.unit}."
+        )
+    return "".join(said)
 
 
 def higher_percentiles(latencies: Sequence[Winner]) -> str:

@@ -114,7 +114,8 @@ def test_a_difference_below_the_highest_percentile_is_claimed_and_the_others_are
     said = verdict(shown)[0]
     assert "roseinfer has a TTFT p90 of" in said and re.search(r"; SGLang has \S+ ms, 2\.0× as much", said)
     assert said.endswith(
-        "), the largest difference shown in this run. In TTFT p50, SGLang is better than roseinfer."
+        "), the largest difference shown in this run. "
+        "In TTFT p50, SGLang is better than roseinfer: 96.3 and 45.6 ms."
     )
     assert terms(shown)[0] == "In TTFT p99 no engine is shown to be the best, so p90 is compared."
     answer = findings(shown)[-1].answers[0]
@@ -161,7 +162,7 @@ def test_where_no_percentile_shows_both_what_another_one_shows_is_said(run):
     shown = of_two(run, *ttft, *of_percentiles("tpot_ms", p99=1, p90=1, p50=0.5))
     first, second, *_ = verdict(shown)
     assert "no difference is shown in TTFT p50" in first and "has a TPOT p50 of" in second
-    assert first.endswith(" In TTFT p99, SGLang is better than roseinfer.")
+    assert first.endswith(" In TTFT p99, SGLang is better than roseinfer: 453 and 195 ms.")
     assert findings(shown)[-1].answers[0].detail.endswith("; in p99 SGLang is better than roseinfer")
 
 
