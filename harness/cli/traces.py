@@ -12,6 +12,7 @@ from rich.table import Table
 
 from harness.cli.terminal import Terminal
 from harness.errors import UsageError
+from harness.metrics.digits import per_cent
 from harness.traces import builtin, catalog, fetch, statistics
 from harness.traces.readers import project
 from harness.traces.statistics import Lengths, Statistics
@@ -115,7 +116,7 @@ def _figures(found: Statistics) -> list[tuple[str, str]]:
     if found.sessions is not None:
         rows.append(("sessions", f"{found.sessions:,}"))
     if found.blocks is not None and found.reuse is not None:
-        rows.append(("prefix blocks", f"{found.blocks:,}, {100 * found.reuse:.1f} % seen before"))
+        rows.append(("prefix blocks", f"{found.blocks:,}, {per_cent(found.reuse, 1)} seen before"))
     return rows
 
 

@@ -10,7 +10,7 @@ import pandas as pd
 
 from harness.metrics.chunk_sizes import large_chunks
 from harness.metrics.definitions import succeeded
-from harness.metrics.digits import digits
+from harness.metrics.digits import digits, per_cent
 from harness.metrics.long_frames import ascending, chosen
 from harness.metrics.samples import Group
 from harness.metrics.stability import (
@@ -155,8 +155,8 @@ def _cached(group: Group, prefixes: PrefixHits) -> CellNotice | None:
     if (prefixes.reported - prefixes.possible) * prefixes.prompt_tokens <= slack:
         return None
     text = (
-        f"{100 * prefixes.reported:.0f} % of the prompt tokens came from a cache, and only "
-        f"{100 * prefixes.possible:.0f} % were sent before in this cell: "
+        f"{per_cent(prefixes.reported)} of the prompt tokens came from a cache, and only "
+        f"{per_cent(prefixes.possible)} were sent before in this cell: "
         "the server knew the prompts from elsewhere, and TTFT is too short"
     )
     return CellNotice(kind="cached", text=text)
@@ -168,7 +168,7 @@ def _inferred(group: Group) -> Iterator[CellNotice]:
     share = float((sources == "inferred").mean()) if len(sources) else 0.0
     if share:
         text = (
-            f"ITL is inferred from the length of the text: in {100 * share:.0f} % of the answers "
+            f"ITL is inferred from the length of the text: in {per_cent(share)} of the answers "
             "several tokens come in a chunk, and the server does not report how many"
         )
         yield CellNotice(kind="inferred", text=text)

@@ -14,7 +14,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from harness.metrics import on_disk
-from harness.metrics.digits import digits
+from harness.metrics.digits import digits, per_cent
 from harness.metrics.long_frames import ascending, chosen, counted, each, median, ordering, slices
 from harness.metrics.ranks import ranks
 from harness.metrics.window import scheduled
@@ -194,10 +194,10 @@ def disturbed(load: MachineLoad, engine_is_ours: bool = True) -> list[CellNotice
             f"({load.foreign_cores_max:.2g} at most)"
         )
     if load.steal_share > STEAL_SHARE:
-        found.append(f"the hypervisor took {100 * load.steal_share:.0f} % of the CPUs' time")
+        found.append(f"the hypervisor took {per_cent(load.steal_share)} of the CPUs' time")
     for index, gpu in enumerate(load.gpus):
         held_down = [
-            f"{reason} in {100 * share:.0f} %"
+            f"{reason} in {per_cent(share)}"
             for reason, share in gpu.throttled.items()
             if share > THROTTLED_SHARE
         ]

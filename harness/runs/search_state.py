@@ -8,6 +8,7 @@ from math import ceil
 
 from harness.errors import UsageError
 from harness.metrics.capacity import CONFIDENCE, Bounds, Knowledge, Trial
+from harness.metrics.digits import per_cent
 from harness.metrics.percentiles import needed
 from harness.runs.journal import JournalEntry
 from harness.schema.cell_notice import NoticeKind
@@ -94,7 +95,7 @@ class EngineSearch:
         """Why no more is to be measured; empty while there is."""
         plan, known = self.plan, self._known
         if known.trials and known.known_within(plan.tolerance):
-            return f"known within {100 * plan.tolerance:.0f} %"
+            return f"known within {per_cent(plan.tolerance)}"
         if self._bound == "heaviest":
             return f"the limits are met at the heaviest load, {plan.amount(plan.highest)}"
         if self._bound == "lightest":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from harness.metrics.digits import per_cent
 from harness.report.tables.table import Cell, Column, Table
 from harness.report.text.numbers import DASH
 from harness.schema.fairness import TaskScores
@@ -16,7 +17,7 @@ def accuracy_table(scores: TaskScores) -> Table:
         [
             Cell(score.label),
             Cell(f"{score.right} of {score.items}", score.share, invalid=bool(score.worse)),
-            Cell(f"{100 * score.ci[0]:.1f} % to {100 * score.ci[1]:.1f} %", score.ci[0]),
+            Cell(f"{per_cent(score.ci[0], 1)} to {per_cent(score.ci[1], 1)}", score.ci[0]),
             *(Cell(str(score.by_family[family]), score.by_family[family]) for family in families),
             Cell(DASH if score.perplexity is None else f"{score.perplexity:.2f}", score.perplexity),
             Cell(str(score.failed), score.failed),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from harness.metrics.digits import per_cent
 from harness.metrics.frontier import Served
 from harness.metrics.known import Known
 from harness.report.decision import Box, Decision
@@ -130,7 +131,7 @@ def _box(term: GateTerm, value: Known | None, box: Box) -> Cell:
     if value is None:
         return Cell(DASH)
     is_share = term.metric == ERROR_RATE
-    text = f"{100 * value.value:.1f} %" if is_share else number(value.value, decimals([value.value]))
+    text = per_cent(value.value, 1) if is_share else number(value.value, decimals([value.value]))
     return Cell(f"{text} {_SIGNS[box]}", value.value, ends=value.ci)
 
 
@@ -138,7 +139,7 @@ def _share(known: Known | None) -> Cell:
     if known is None:
         return Cell(DASH)
     interval = "" if known.ci is None else f"{100 * known.ci[0]:.1f}–{100 * known.ci[1]:.1f}"
-    return Cell(f"{100 * known.value:.1f} %", known.value, interval, ends=known.ci)
+    return Cell(per_cent(known.value, 1), known.value, interval, ends=known.ci)
 
 
 def _price_head(decision: Decision) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from harness.metrics.digits import per_cent
 from harness.metrics.intervals import LEVEL, Ends
 from harness.metrics.power import MAX_REPEATS, POWER
 from harness.metrics.primary import SHARE
@@ -59,11 +60,11 @@ def caveats(results: CompareResults) -> list[str]:
     count = results.comparisons
     said = [
         f"{plural(count, 'comparison')}. The verdicts on {'each engine' if pairs > 1 else 'the engine'} hold "
-        f"together: a chance of {100 * LEVEL:.0f} % at most that any of them finds a difference that is none "
+        f"together: a chance of {per_cent(LEVEL)} at most that any of them finds a difference that is none "
         "(Holm). "
-        f"TTFT and TPOT p50, with requests in flight also the output rate, share {100 * SHARE:.0f} % of it. "
+        f"TTFT and TPOT p50, with requests in flight also the output rate, share {per_cent(SHARE)} of it. "
         f"Each interval holds alone: where nothing differs, about {LEVEL * count:.0f} of {count} exclude 0.",
-        f"Repeats to find a difference: of each run, for a verdict with {100 * POWER:.0f} % chance.",
+        f"Repeats to find a difference: of each run, for a verdict with {per_cent(POWER)} chance.",
     ]
     if any(min(difference.repeats_a, difference.repeats_b) == 1 for difference in results.differences):
         said.append(f"One repeat does not show how repeats differ: a spread of {assumed} is assumed.")

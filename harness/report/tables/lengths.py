@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
+from harness.metrics.digits import per_cent
 from harness.metrics.long_frames import chosen, each, gathered, known, numbers
 from harness.metrics.percentiles import percentiles
 from harness.metrics.samples import Group, by_load
@@ -47,7 +48,7 @@ def _row(repeats: Sequence[Group]) -> list[Cell]:
         *_percentiles(prompts),
         number_cell(float(np.mean(answers)) if len(answers) else None, 1),
         *_percentiles(answers),
-        Cell(f"{100 * own / count:.0f} %" if count else DASH, own / count if count else None),
+        Cell(per_cent(own / count) if count else DASH, own / count if count else None),
     ]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from harness.metrics.digits import per_cent
 from harness.metrics.estimates import Key
 from harness.metrics.intervals import LEVEL
 from harness.metrics.power import POWER
@@ -73,7 +74,7 @@ def planning_tables(comparisons: Sequence[Comparison]) -> list[Table]:
         for (a, b, load), found in known.items()
     ]
     title = f"Repeats of each engine that find a difference of {' / '.join(EFFECTS)}"
-    note = f"With a chance of {100 * POWER:.0f} %, for all comparisons of the run together."
+    note = f"With a chance of {per_cent(POWER)}, for all comparisons of the run together."
     return [Table("planning", title, columns, rows, (note,))]
 
 
@@ -82,7 +83,7 @@ def _verdict_on_noise(comparisons: Sequence[Comparison]) -> str:
     wrong = sum(comparison.verdict in ("better", "worse") for comparison in comparisons)
     known = sum(comparison.verdict != "not enough data" for comparison in comparisons)
     said = f"a difference in {wrong}" if wrong else "no difference"
-    return f"{said} of {plural(known, 'comparison')}, at {100 * LEVEL:.0f} % for all together"
+    return f"{said} of {plural(known, 'comparison')}, at {per_cent(LEVEL)} for all together"
 
 
 def _noise_row(comparison: Comparison) -> list[Cell]:
@@ -93,7 +94,7 @@ def _noise_row(comparison: Comparison) -> list[Cell]:
         Cell(statistic_name(comparison.metric, comparison.statistic)),
         Cell(number(comparison.value_a, places), comparison.value_a),
         Cell(number(comparison.value_b, places), comparison.value_b),
-        Cell(DASH if half is None else f"±{100 * half:.1f} %", half),
+        Cell(DASH if half is None else f"±{per_cent(half, 1)}", half),
         Cell(comparison.verdict),
         *map(Cell, repeats_to_find(comparison)),
     ]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from harness.metrics.digits import per_cent
 from harness.report.tables.table import Cell, Column, Table
 from harness.report.text.load_words import head_of, load_number
 from harness.report.text.numbers import DASH
@@ -24,12 +25,12 @@ def prefix_table(hits: Sequence[PrefixHits]) -> Table | None:
 
 
 def _row(hits: PrefixHits) -> list[Cell]:
-    reported = DASH if hits.reported is None else f"{100 * hits.reported:.1f} %"
+    reported = DASH if hits.reported is None else per_cent(hits.reported, 1)
     return [
         Cell(hits.label),
         Cell(load_number(hits.load), hits.load.value),
         Cell(str(hits.repeat), hits.repeat),
-        Cell(f"{100 * hits.possible:.1f} %", hits.possible),
+        Cell(per_cent(hits.possible, 1), hits.possible),
         Cell(reported, hits.reported),
         Cell(hits.source),
     ]

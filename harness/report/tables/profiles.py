@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from harness.metrics.digits import per_cent
 from harness.profiling.reading.figures import CATEGORIES
 from harness.profiling.reading.rules import CATEGORIES as CATEGORY_RULES
 from harness.profiling.reading.rules import COMPONENTS, STEP_RANGES
@@ -76,7 +77,7 @@ def ranks(figures: Sequence[ProfileFigures]) -> Table:
             share = rank.communication_ms / rank.step_ms if rank.step_ms else 0.0
             times = [Cell(number(value, places), value) for value in values]
             who = [Cell(profile.label), Cell(profile.tool), Cell(str(rank.rank), rank.rank)]
-            rows.append([*who, *times, Cell(f"{100 * share:.0f} %", share)])
+            rows.append([*who, *times, Cell(per_cent(share), share)])
     notes = ["A rank that is done first waits for the others within communication."]
     return Table("profile-ranks", "Ranks that share a model, mean of all steps", columns, rows, notes)
 

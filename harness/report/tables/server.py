@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import pandas as pd
 
+from harness.metrics.digits import per_cent
 from harness.metrics.samples import Group, by_load
 from harness.report.tables.table import Cell, Column, Table
 from harness.report.text.load_words import head_of, load_number
@@ -75,4 +76,4 @@ def _number(value: float | None, places: int) -> Cell:
 
 
 def _share(value: float | None) -> Cell:
-    return Cell(DASH) if value is None or pd.isna(value) else Cell(f"{100 * value:.1f} %", float(value))
+    return Cell(DASH) if value is None or pd.isna(value) else Cell(per_cent(value, 1), float(value))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from harness.metrics.digits import per_cent
 from harness.report.tables.table import Cell, Column, Table
 from harness.report.text.load_words import head_of, load_number
 from harness.report.text.numbers import DASH, number
@@ -46,9 +47,9 @@ def _row(cell: Speculation, summary: OnlineSummary | None) -> list[Cell]:
         Cell(cell.label),
         Cell(load_number(cell.load), cell.load.value),
         Cell(str(cell.repeat), cell.repeat),
-        Cell(DASH if count.accepted is None else f"{100 * count.accepted:.1f} %", count.accepted),
+        Cell(DASH if count.accepted is None else per_cent(count.accepted, 1), count.accepted),
         Cell(f"{count.tokens_per_step:.2f}", count.tokens_per_step),
-        Cell(" / ".join(f"{100 * share:.0f} %" for share in count.by_position) or DASH),
+        Cell(" / ".join(per_cent(share) for share in count.by_position) or DASH),
         Cell(number(itl, 2), itl),
         Cell(number(tpot, 2), tpot),
         Cell(count.source),

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from itertools import groupby
 from typing import Any
 
+from harness.metrics.digits import per_cent
 from harness.metrics.intervals import ASSUMED_OF_LATENCIES, ASSUMED_OF_RATES
 from harness.report.text.numbers import several
 from harness.schema.calibration import Calibration
@@ -15,8 +16,8 @@ from harness.schema.results import RunInfo
 from harness.schema.stored import checked
 
 #: How far repeats are taken to spread where there is one.
-assumed = f"{100 * ASSUMED_OF_RATES:.0f} % in rates, " + several(
-    f"{100 * ASSUMED_OF_LATENCIES[name]:.0f} % in {name}" for name in ("p50", "p90", "p99")
+assumed = f"{per_cent(ASSUMED_OF_RATES)} in rates, " + several(
+    f"{per_cent(ASSUMED_OF_LATENCIES[name])} in {name}" for name in ("p50", "p90", "p99")
 )
 
 
