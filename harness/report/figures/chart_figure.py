@@ -67,23 +67,24 @@ def _figure(panels: Sequence[_Panel], handles: Sequence[Line2D]) -> Figure:
         left = 0.2 + 0.075 * max(len(plain(name, 34)) for name in names)
     width = columns * across
     inner_x = (width - left - _RIGHT - (columns - 1) * _BETWEEN) / columns
-    bottom = _BOTTOM
+    bottom, between = _BOTTOM, _BETWEEN
     if any(_note(chart, inner_x)[1] for chart, only in panels if not only):
         bottom += _NOTE_LINE
+        between += _NOTE_LINE
         down += _NOTE_LINE
     widest = max((len(str(handle.get_label())) for handle in handles), default=1)
     in_row = max(1, min(len(handles), int(width * 15 / (widest + 7))))
     above = -(-len(handles) // in_row) * _LEGEND_LINE + _LEGEND_GAP
     height = lines * down + above
     figure = Figure(figsize=(width, height))
-    inner_y = (height - above - _TOP - bottom - (lines - 1) * _BETWEEN) / lines
+    inner_y = (height - above - _TOP - bottom - (lines - 1) * between) / lines
     figure.subplots_adjust(
         left=left / width,
         right=1 - _RIGHT / width,
         bottom=bottom / height,
         top=1 - (above + _TOP) / height,
         wspace=_BETWEEN / inner_x,
-        hspace=_BETWEEN / inner_y,
+        hspace=between / inner_y,
     )
     figure.legend(
         handles=handles, loc="upper left", ncols=in_row, bbox_to_anchor=(0.1 / width, 1),
