@@ -2,9 +2,12 @@
 
     python -m benchmarks.stream_plans random:qwen3-32b --ranks 2 --rows 1 8
 
-Those of one of `--ranks` GPUs that share the layer. µs a call in a captured graph of many, with the weights
-of several layers, so that none stays in the cache; TB/s of the weights; cuBLAS beside it, without the norm,
-residual and gates that `stream` includes. See `roseinfer.kernels.cuda.stream`.
+Those of one of `--ranks` GPUs that share the layer. First each by itself: µs a call in a captured graph of
+many, with the weights of several layers, so that none stays in the cache; TB/s of the weights; cuBLAS beside
+it, without the norm, residual and gates that `stream` includes. Then the fastest few of each in the place of
+what `stream.plan` chooses in layers of the four products, one product after the other, the best kept: kernels
+start while the one before ends, so that the fastest alone need not be the best beside others. See
+`roseinfer.kernels.cuda.stream`.
 """
 
 from __future__ import annotations
@@ -12,8 +15,11 @@ from __future__ import annotations
 import argparse
 import itertools
 from collections.abc import Iterator
-from functools import partial
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import cached_property, partial
 
+import torch
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -25,42 +31,113 @@ from rosemodels import llama
 
 #: Shared memory of a block, less a little for the sums of its warps.
 ROOMS = (104 << 10, 152 << 10, 200 << 10)
+#: Of a product, how many ways are tried in a layer.
+TRIED = 6
 
 
-def plans(inputs: int, outputs: int, gated: bool, rows: int) -> Iterator[Plan]:
-    """Every way that the kernel takes."""
-    held = inputs <= stream._HELD_INPUTS
-    for tiles, warps in itertools.product((1, 2, 4), (4, 8)):
-        if (gated and tiles == 1) or outputs % (8 * tiles // (1 + gated)):
-            continue
-        for chunk in range(32 * warps, 1281, 32 * warps):
-            if inputs % chunk or chunk < 512:
+@dataclass
+class Product:
+    """One of a layer's: `[outputs, inputs]`, twice the outputs where `gated`."""
+
+    name: str
+    outputs: int
+    inputs: int
+    gated: bool
+    normed: bool
+    rows: int
+
+    @cached_property
+    def weights(self) -> list[Tensor]:
+        return [drawn((1 + self.gated) * self.outputs, self.inputs) for _ in range(LAYERS)]
+
+    @cached_property
+    def x(self) -> Tensor:
+        return drawn(self.rows, self.inputs)
+
+    @cached_property
+    def residual(self) -> Tensor | None:
+        return None if self.normed else drawn(self.rows, self.outputs)
+
+    @cached_property
+    def norm(self) -> tuple[Tensor, float] | None:
+        return (drawn(self.inputs), 1e-6) if self.normed and self.held else None
+
+    @property
+    def held(self) -> bool:
+        return self.inputs <= stream._HELD_INPUTS
+
+    @property
+    def chosen(self) -> Plan | None:
+        rows = 1 << (self.rows - 1).bit_length()
+        return stream.plan(self.inputs, self.outputs, self.gated, multiprocessors(DEVICE), rows)
+
+    def plans(self) -> Iterator[Plan]:
+        """Every way that the kernel takes."""
+        for tiles, warps in itertools.product((1, 2, 4), (4, 8)):
+            if (self.gated and tiles == 1) or self.outputs % (8 * tiles // (1 + self.gated)):
                 continue
-            row_bytes = 8 * tiles * (2 * chunk + 64)
-            depths = {min(16, (room - held * rows * inputs * 2) // row_bytes) for room in ROOMS}
-            yield from (Plan(tiles, warps, chunk, depth, held) for depth in sorted(depths) if depth >= 2)
+            for chunk in range(32 * warps, 1281, 32 * warps):
+                if self.inputs % chunk or chunk < 512:
+                    continue
+                row_bytes = 8 * tiles * (2 * chunk + 64)
+                rooms = (room - self.held * self.rows * self.inputs * 2 for room in ROOMS)
+                depths = {min(16, room // row_bytes) for room in rooms}
+                yield from (Plan(tiles, warps, chunk, depth, self.held) for depth in depths if depth >= 2)
+
+    def call(self, how: Plan | None, weight: Tensor) -> Tensor:
+        return stream.product(
+            self.x, weight, norm=self.norm, residual=self.residual, gated=self.gated, how=how
+        )
+
+    def timed(self, how: Plan | None) -> float:
+        turn = itertools.cycle(self.weights)
+        return captured(lambda: self.call(how, next(turn)))
+
+    def cublas(self) -> float:
+        turn = itertools.cycle(self.weights)
+        return captured(lambda: F.linear(self.x, next(turn)))
 
 
-def timed(weights: list[Tensor], inputs: int, gated: bool, normed: bool, rows: int) -> str:
-    """The cells of a row: as chosen, the fastest ways, cuBLAS."""
-    x, gain = drawn(rows, inputs), drawn(inputs)
-    outputs = len(weights[0]) // (1 + gated)
-    turn = itertools.cycle(weights)
-    norm = (gain, 1e-6) if normed and inputs <= stream._HELD_INPUTS else None
-    residual = None if normed else drawn(rows, outputs)
+def alone(product: Product) -> list[Plan | None]:
+    """Prints a row. The fastest ways, first of all that of `stream.plan`."""
+    every = list(product.plans())
+    with ThreadPoolExecutor(initializer=partial(torch.cuda.set_device, 0)) as pool:  # compiles them
+        list(pool.map(lambda how: product.call(how, product.weights[0]), every))
+    own = product.timed(None)
+    best = sorted(((product.timed(how), how) for how in every), key=lambda entry: entry[0])[:TRIED]
+    rate = 2e-6 * product.weights[0].numel() / own
+    ways = "; ".join(f"{t:.1f}: {shown(how)}" for t, how in best[:3])
+    print(
+        f"| {product.rows} | {product.name} | {own:.1f} | {rate:.2f} | {shown(product.chosen)} | {ways} "
+        f"| {product.cublas():.1f} |",
+        flush=True,
+    )
+    return [None, *(how for _, how in best)]
 
-    def product(how: Plan | None) -> Tensor:
-        return stream.product(x, next(turn), norm=norm, residual=residual, gated=gated, how=how)
 
-    chosen = stream.plan(inputs, outputs, gated, multiprocessors(DEVICE), 1 << (rows - 1).bit_length())
-    own = captured(partial(product, None))
-    every = {how: captured(partial(product, how)) for how in plans(inputs, outputs, gated, rows)}
-    best = sorted(every.items(), key=lambda entry: entry[1])[:3]
-    cublas = captured(lambda: F.linear(x, next(turn)))
-    rate = 2e-6 * weights[0].numel() / own
-    ways = "; ".join(f"{t:.1f}: {p.tiles}, {p.warps}, {p.chunk}, {p.depth}" for p, t in best)
-    as_chosen = "–" if chosen is None else f"{chosen.tiles}, {chosen.warps}, {chosen.chunk}, {chosen.depth}"
-    return f"{own:.1f} | {rate:.2f} | {as_chosen} | {ways} | {cublas:.1f}"
+def shown(how: Plan | None) -> str:
+    return "–" if how is None else f"{how.tiles}, {how.warps}, {how.chunk}, {how.depth}"
+
+
+def in_layers(products: list[Product], tried: list[list[Plan | None]]) -> None:
+    """Prints µs a layer, as chosen and with the best way of one product after the other."""
+
+    def layers(ways: list[Plan | None]) -> float:
+        def call() -> None:
+            for layer in range(LAYERS):
+                for product, how in zip(products, ways, strict=True):
+                    product.call(how, product.weights[layer])
+
+        return captured(call, 3) / LAYERS
+
+    ways: list[Plan | None] = [None] * len(products)
+    print(f"\n{products[0].rows} rows: {layers(ways):.1f} µs a layer as chosen")
+    for at, product in enumerate(products):
+        found = [(layers([*ways[:at], how, *ways[at + 1 :]]), how) for how in tried[at]]
+        taken, ways[at] = min(found, key=lambda entry: entry[0])
+        print(
+            f"- {product.name}: {taken:.1f} with {shown(ways[at])} (as chosen {found[0][0]:.1f})", flush=True
+        )
 
 
 def main() -> None:
@@ -72,18 +149,16 @@ def main() -> None:
     shape = llama.SHAPES[given.model.removeprefix("random:")]
     ranks = given.ranks
     heads, kv, ffn = shape.heads // ranks, max(1, shape.kv_heads // ranks), shape.ffn_width // ranks
-    products = {  # rows of the weight, inputs, gated, normed
-        "qkv": ((heads + 2 * kv) * shape.head_dim, shape.width, False, True),
-        "out": (shape.width, heads * shape.head_dim, False, False),
-        "gate and up": (2 * ffn, shape.width, True, True),
-        "down": (shape.width, ffn, False, False),
-    }
-    print("| rows | product | µs | TB/s | tiles, warps, chunk, depth | fastest, µs | cuBLAS, µs |")
-    print("|---:|---|---:|---:|---|---|---:|")
-    for name, (outputs, inputs, gated, normed) in products.items():
-        weights = [drawn(outputs, inputs) for _ in range(LAYERS)]
-        for rows in given.rows:
-            print(f"| {rows} | {name} | {timed(weights, inputs, gated, normed, rows)} |", flush=True)
+    for rows in given.rows:
+        products = [
+            Product("qkv", (heads + 2 * kv) * shape.head_dim, shape.width, False, True, rows),
+            Product("out", shape.width, heads * shape.head_dim, False, False, rows),
+            Product("gate and up", ffn, shape.width, True, True, rows),
+            Product("down", shape.width, ffn, False, False, rows),
+        ]
+        print("\n| rows | product | µs | TB/s | tiles, warps, chunk, depth | fastest, µs | cuBLAS, µs |")
+        print("|---:|---|---:|---:|---|---|---:|")
+        in_layers(products, [alone(product) for product in products])
 
 
 if __name__ == "__main__":

@@ -22,7 +22,7 @@ MAX_ROWS = 8
 #: Inputs of which a block holds those of its rows of x.
 _HELD_INPUTS = 5_120
 #: Bytes of a weight's row in a chunk at most, from so many inputs on, else half of it.
-_CHUNK, _MANY_INPUTS = 2048, 4096
+_CHUNK, _MANY_INPUTS = 2560, 4096
 #: Bytes of shared memory for a block: more than half of a multiprocessor's, as two blocks of a kernel that
 #: starts early on one of them would leave another idle. With a weight of so many bytes at most, less: the
 #: next kernel's blocks beside it gain more.
@@ -49,8 +49,24 @@ class Plan:
         return self.depth * _chunk_bytes(self.tiles, self.size * self.chunk)
 
 
-#: What is better than the rule: by inputs, outputs, `gated` and `size`, for one row; on an H200, 2026-11-22.
-_MEASURED = {(2048, 1024, False, 2): Plan(1, 8, 512, 4, held=True)}
+#: What is better than the rule beside the other products of a layer: by inputs, outputs, `gated`, `size` and
+#: rows, which are one or more. Measured on an H200, 2026-11-22 and 2026-11-24 (benchmarks.stream_plans).
+_MEASURED = {
+    (2048, 1024, False, 2, "one"): Plan(1, 8, 512, 4, held=True),
+    # Qwen3-8B, and with the same widths Llama-3.1-8B
+    (4096, 6144, False, 2, "one"): Plan(1, 8, 1024, 11, held=True),
+    (4096, 6144, False, 2, "more"): Plan(1, 8, 1024, 8, held=True),
+    (4096, 4096, False, 2, "more"): Plan(1, 8, 1024, 8, held=True),
+    (4096, 12288, True, 2, "more"): Plan(2, 8, 1024, 4, held=True),
+    (12288, 4096, False, 2, "one"): Plan(4, 8, 1024, 3, held=False),
+    (12288, 4096, False, 2, "more"): Plan(4, 8, 1024, 3, held=False),
+    # a half of Qwen3-32B
+    (5120, 5120, False, 2, "one"): Plan(2, 8, 1024, 5, held=True),
+    (4096, 5120, False, 2, "one"): Plan(2, 8, 1024, 5, held=True),
+    (5120, 12800, True, 2, "one"): Plan(2, 8, 1280, 4, held=True),
+    (12800, 5120, False, 2, "one"): Plan(2, 8, 1280, 4, held=False),
+    (12800, 5120, False, 2, "more"): Plan(2, 8, 1280, 4, held=False),
+}
 
 
 def _chunk_bytes(tiles: int, row: int) -> int:
@@ -67,8 +83,9 @@ def plan(
     Tiles are such that few blocks are idle at the end, the second smallest of those where x is held and the
     largest else; measured on an H200, 2026-11-22, with halves.
     """
-    if rows == 1 and (inputs, outputs, gated, size) in _MEASURED:
-        return _MEASURED[inputs, outputs, gated, size]
+    measured = _MEASURED.get((inputs, outputs, gated, size, "one" if rows == 1 else "more"))
+    if measured is not None:
+        return measured
     step = 64 // size  # inputs of a warp at once
     warps = next((warps for warps in (8, 4) if inputs % (step * warps) == 0), None)
     if warps is None:
