@@ -255,7 +255,8 @@ class Workload:
         ]
         what = self._content.what
         if isinstance(s.loads[0], ClosedLoop):
-            held = ", ".join(str(load.value) for load in s.loads)
+            *fewer, most = (str(load.value) for load in s.loads)
+            held = f"{', '.join(fewer)} and {most}" if fewer else most
             name, origin = "closed loop", f"{held} request{'' if held == '1' else 's'} in flight, {what}"
         else:
             name, origin = "synthetic", f"{'; '.join(map(str, s.loads))}, {what}"

@@ -103,7 +103,7 @@ def value_of(engines: Sequence[OnlineSummary], label: str, found: Comparison) ->
 
 def than(engines: Sequence[OnlineSummary], label: str, found: Comparison, joint: str = "") -> str:
     """How much better that is than the value of another engine, with the interval: `, 1.6× the 224 of B (…)`,
-    `, 20 % lower than B with 17.6 ms (…)`, `; B has 617 ms, 3.8× as much (…)`.
+    `, 20 % lower than B with 17.6 ms (…)`, `, 3.8× lower than B with 617 ms (…)`.
 
     Args:
         joint: What stands before it instead.
@@ -113,9 +113,7 @@ def than(engines: Sequence[OnlineSummary], label: str, found: Comparison, joint:
     interval = f"(95 % interval {ends})"
     if not term.lower_is_better:
         return f"{joint or ', '}{size} the {value} of {label} {interval}"
-    if not size.endswith("×"):
-        return f"{joint or ', '}{size} lower than {label} with {value} {term.unit} {interval}"
-    return f"{joint or '; '}{label} has {value} {term.unit}, {size} as much {interval}"
+    return f"{joint or ', '}{size} lower than {label} with {value} {term.unit} {interval}"
 
 
 def _value(engines: Sequence[OnlineSummary], label: str, found: Comparison) -> str:

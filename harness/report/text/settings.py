@@ -74,8 +74,14 @@ def _words(row: LedgerRow) -> str:
     known = list(values.values())
     if all(isinstance(value, bool) for value in known):
         return f"{name} (off in {few([label for label, value in values.items() if not value])})"
-    if all(isinstance(value, int | float) for value in known):
-        ends = [number(float(end), 0) for end in (min(known), max(known))]  # type: ignore[type-var, arg-type]
-        return f"{name} ({ends[0]} to {ends[1]}{' ' * bool(unit)}{unit})"
+    limits = {label: float(value) for label, value in values.items() if isinstance(value, int | float)}
+    if len(limits) == len(values):
+        ends = (min(limits.values()), max(limits.values()))
+        holders = [few([label for label, limit in limits.items() if limit == end]) for end in ends]
+        low, high = (
+            f"{number(end, 0)}{' ' * bool(unit)}{unit} in {who}"
+            for end, who in zip(ends, holders, strict=True)
+        )
+        return f"{name} ({low}, {high})"
     texts = list(dict.fromkeys(say(value) for value in known))
     return f"{name} ({' or '.join(texts)})" if max(map(len, texts)) <= _SHORT else name

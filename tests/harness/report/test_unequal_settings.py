@@ -40,11 +40,13 @@ def test_settings_are_named_with_values_that_are_short(run: OnlineRun) -> None:
     shown = with_settings(run, dtype=("float16", "bfloat16"), chunked_prefill=(False, True), graphs=long)
     said = "Settings that differ: dtype (float16 or bfloat16), chunked prefill (off in roseinfer) and graphs."
     assert unequal_settings(shown) == said and said in terms(shown)
-    assert unequal_settings(with_settings(run, threads=(1, 2))) == "Settings that differ: threads (1 to 2)."
+    assert unequal_settings(with_settings(run, threads=(1, 2))) == (
+        "Settings that differ: threads (1 in roseinfer, 2 in vLLM)."
+    )
 
 
 @pytest.mark.parametrize(("limits", "said"), [
-    ((1, 1000), "Settings that differ and can matter: max batch (1 to 1,000)."),
+    ((1, 1000), "Settings that differ and can matter: max batch (1 in roseinfer, 1,000 in vLLM)."),
     ((900, 1000), "The settings that differ are limits, which this load does not reach."),
 ])  # fmt: skip
 def test_a_limit_that_no_engine_can_reach_does_not_matter(
@@ -56,4 +58,7 @@ def test_a_limit_that_no_engine_can_reach_does_not_matter(
 def test_a_larger_cache_matters_where_later_prompts_can_use_it(run: OnlineRun) -> None:
     reusing = replace(run, requests=run.requests.assign(reusable_tokens=16))
     said = unequal_settings(with_settings(reusing, kv_tokens=(10**8, 10**9)))
-    assert said == "Settings that differ: KV cache (100,000,000 to 1,000,000,000 tokens)."
+    assert (
+        said
+        == "Settings that differ: KV cache (100,000,000 tokens in roseinfer, 1,000,000,000 tokens in vLLM)."
+    )
