@@ -30,7 +30,7 @@ from roseinfer.kernels.triton.launch import multiprocessors
 from rosemodels import llama
 
 #: Shared memory of a block, less a little for the sums of its warps.
-ROOMS = (104 << 10, 152 << 10, 200 << 10)
+SHARED_BYTES = (104 << 10, 152 << 10, 200 << 10)
 #: Of a product, how many ways are tried in a layer.
 TRIED = 6
 
@@ -80,8 +80,8 @@ class Product:
                 if self.inputs % chunk or chunk < 512:
                     continue
                 row_bytes = 8 * tiles * (2 * chunk + 64)
-                rooms = (room - self.held * self.rows * self.inputs * 2 for room in ROOMS)
-                depths = {min(16, room // row_bytes) for room in rooms}
+                spare = (most - self.held * self.rows * self.inputs * 2 for most in SHARED_BYTES)
+                depths = {min(16, left // row_bytes) for left in spare}
                 yield from (Plan(tiles, warps, chunk, depth, self.held) for depth in depths if depth >= 2)
 
     def call(self, how: Plan | None, weight: Tensor) -> Tensor:

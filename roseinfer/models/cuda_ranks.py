@@ -12,7 +12,7 @@ from torch import Tensor
 from torch import distributed as dist
 
 from roseinfer.kernels.cuda import stream
-from roseinfer.kernels.cuda.join import Fetched, PeerMemory, PeerSizes
+from roseinfer.kernels.cuda.join import PeerMemory, PeerSizes
 from roseinfer.kernels.triton.embed import embed_rows
 from roseinfer.kernels.triton.rms_norm import add_rms_norm_
 from roseinfer.models.linear import Linear
@@ -21,8 +21,6 @@ from roseinfer.models.shard import Shard
 
 #: Rows from which on more than two ranks add by NCCL, where each reads less of the others.
 _MANY_ROWS = 512
-#: Rows from which on two ranks add halves of them, so that one half travels while the other is multiplied.
-_HALVES = 2049
 #: Roseinfer's kernels read what peers have written, and need no multicast.
 _NO_MULTICAST = "TORCH_SYMM_MEM_DISABLE_MULTICAST"
 #: PyTorch's types do not have most of what is used of it here.
@@ -96,23 +94,6 @@ class CudaRanks(Ranks):
             return add_rms_norm_(residual, part[None], gain, eps)
         return self.memory.add_norm_(residual, gain, eps)
 
-    def adds_halves(self, rows: int) -> bool:
-        """Whether `begin` and `end_norm`, with half of so many rows each, are faster than `add_norm`."""
-        return self._shard.ranks == 2 and rows >= _HALVES
-
-    def begin(self, linear: Linear, x: Tensor) -> Fetched:
-        """Begin a sum of the ranks' products of `x` `[rows, in]`, of which each has a part of `in`.
-
-        At most two may have begun and not ended.
-        """
-        parts = self.memory.parts(len(x))
-        linear.into(x, parts[self._shard.rank])
-        return self.memory.fetch(parts)
-
-    def end_norm(self, begun: Fetched, residual: Tensor, gain: Tensor, eps: float) -> Tensor:
-        """As `add_norm`, of a sum that has begun."""
-        return self.memory.add_fetched_norm_(residual, begun, gain, eps)
-
     def logits(self, linear: Linear, x: Tensor) -> Tensor:
         """Of the whole vocabulary, `[R, vocab]`, on rank 0; elsewhere undefined."""
         part = self.memory.logits(len(x))
@@ -123,7 +104,8 @@ class CudaRanks(Ranks):
         part = self.memory.part(len(x))
         if stream.takes(x, linear.weight):
             return stream.product(x, linear.weight, linear.bias, out=part)
-        return linear.into(x, part)
+        torch.mm(x, linear.weight.t(), out=part)
+        return part if linear.bias is None else part.add_(linear.bias)
 
     def _by_nccl(self, part: Tensor) -> bool:
         """Sum `part` in place where that is faster."""

@@ -31,11 +31,6 @@ class Linear:
         """`x Wᵀ + b`: `[tokens, in]` → `[tokens, out]`."""
         return F.linear(x, self.weight, self.bias)
 
-    def into(self, x: Tensor, out: Tensor) -> Tensor:
-        """As a call, with the result in `out` `[tokens, out]`."""
-        torch.mm(x, self.weight.t(), out=out)
-        return out if self.bias is None else out.add_(self.bias)
-
     def gelu(self, x: Tensor) -> Tensor:
         """`GELU(x Wᵀ + b)`, the tanh form."""
         return F.gelu(self(x), approximate="tanh")

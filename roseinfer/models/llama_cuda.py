@@ -82,8 +82,6 @@ class CudaLlama(Llama):
 
     def _rows(self, x: Tensor, positions: Tensor | None, attention: CudaPagedAttention) -> Tensor:
         eps, layers = self.config.norm_eps, self._layers
-        if isinstance(self.ranks, CudaRanks) and self.ranks.adds_halves(len(x)):
-            return self._halves(x, positions, attention, self.ranks)
         gains = [*(layer.norm_1 for layer in layers[1:]), self._norm]
         normed = rms_norm(x, layers[0].norm_1, eps)
         for index, (layer, gain) in enumerate(zip(layers, gains, strict=True)):
@@ -91,31 +89,6 @@ class CudaLlama(Llama):
             attended = attention.attend_product(index, qkv, positions, self._heads, self._rotations[index])
             normed = self._add_norm_(x, attended, layer.out, layer.norm_2)
             normed = self._add_norm_(x, _gated(normed, layer.gate_up), layer.down, gain)
-        return x
-
-    def _halves(
-        self, x: Tensor, positions: Tensor | None, attention: CudaPagedAttention, ranks: CudaRanks
-    ) -> Tensor:
-        """As `_rows`; while the ranks add up one half of the rows, the other is multiplied."""
-        eps, layers = self.config.norm_eps, self._layers
-        sizes = [len(x) // 2, len(x) - len(x) // 2]
-        halves = x.split_with_sizes(sizes)
-        qkv = layers[0].qkv(rms_norm(x, layers[0].norm_1, eps))
-        for index, layer in enumerate(layers):
-            attended = attention.attend_product(index, qkv, positions, self._heads, self._rotations[index])
-            begun = [ranks.begin(layer.out, rows) for rows in attended.split_with_sizes(sizes)]
-            gated = [
-                _gated(ranks.end_norm(added, half, layer.norm_2, eps), layer.gate_up)
-                for added, half in zip(begun, halves, strict=True)
-            ]
-            begun = [ranks.begin(layer.down, rows) for rows in gated]
-            following = layers[index + 1] if index + 1 < len(layers) else None
-            gain = self._norm if following is None else following.norm_1
-            outs = qkv.split_with_sizes(sizes)
-            for added, half, out in zip(begun, halves, outs, strict=True):
-                normed = ranks.end_norm(added, half, gain, eps)
-                if following is not None:
-                    following.qkv.into(normed, out)
         return x
 
     def _added_product(self, x: Tensor, linear: Linear, residual: Tensor) -> Tensor:

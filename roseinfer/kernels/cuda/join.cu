@@ -7,14 +7,13 @@
 // results are worth nothing.
 //
 // JOIN: out += the sum of all parts. FIRST: out = rank 0's part. GATHER: on rank 0, out = all parts side by side.
-// MEET: nothing more; the copy engine reads the parts. NORM: after JOIN also `normed`, the RMS norm of a row with `gain`.
+// NORM: after JOIN also `normed`, the RMS norm of a row with `gain`.
 #include "half.cuh"
 #include "copy.cuh"
 
 #define JOIN (MODE == 0)
 #define FIRST (MODE == 1)
 #define GATHER (MODE == 2)
-#define MEET (MODE == 3)
 #define EIGHTS (WIDTH / 8)
 
 // From a peer's memory, as it is now.
@@ -68,8 +67,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) join_ranks(
     pdl_launch();
     pdl_wait();
     meet(signals, meetings, alone);
-#if MEET
-#elif GATHER
+#if GATHER
     // A row of `out` has VOCABULARY elements; of the WIDTH of a row of a part SHARE are used, of the last part fewer.
     const size_t threads = (size_t)gridDim.x * THREADS, first = blockIdx.x * THREADS + threadIdx.x;
     constexpr int each = SHARE % 8 == 0 && VOCABULARY % 8 == 0 ? 8 : 1, of_part = SHARE / each;

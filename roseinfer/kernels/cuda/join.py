@@ -14,7 +14,6 @@ from torch import Tensor
 from torch.distributed import _symmetric_memory as symmetric
 
 from roseinfer.kernels.cuda.build import kernel
-from roseinfer.kernels.triton.rms_norm import add_rms_norm_
 
 #: Blocks of a kernel at most: all of them run at once.
 _BLOCKS = 264
@@ -34,14 +33,6 @@ class PeerSizes:
     vocabulary: int
 
 
-@dataclass(frozen=True)
-class Fetched:
-    """All ranks' parts of a sum, `[ranks, rows, width]`, after an event."""
-
-    parts: Tensor
-    there: torch.cuda.Event
-
-
 class PeerMemory:
     """This rank's parts of results, where its peers read them.
 
@@ -58,19 +49,13 @@ class PeerMemory:
     ) -> None:
         self._sizes, self._rank, self._ranks, self._dtype = sizes, rank, ranks, dtype
         self._pitch = sizes.share + -sizes.share % 8
-        tokens = sizes.tokens + -sizes.tokens % ranks
-        lengths = [2 * tokens * sizes.width] * 2 + [2 * sizes.rows * self._pitch, 4 * _BLOCKS * ranks]
+        lengths = [2 * sizes.tokens * sizes.width] * 2 + [2 * sizes.rows * self._pitch, 4 * _BLOCKS * ranks]
         starts = [0]
         for length in lengths:
             starts.append(starts[-1] + length + -length % _ALIGN)
         self._memory: Tensor = symmetric.empty(starts[-1], dtype=torch.uint8, device=device)
         self._memory.zero_()
         handle = symmetric.rendezvous(self._memory, group)
-        self._theirs = [
-            [handle.get_buffer(r, (length // 2,), dtype, start // 2) for r in range(ranks)]
-            for start, length in zip(starts[:2], lengths[:2], strict=True)
-        ]
-        self._beside = torch.cuda.Stream(device, priority=-1)  # type: ignore[no-untyped-call]
         pointers = [[base + start for base in handle.buffer_ptrs] for start in starts[:-1]]
         self._parts = torch.tensor(pointers, dtype=torch.int64, device=device)
         self._own = [
@@ -92,36 +77,6 @@ class PeerMemory:
         self._turn ^= 1
         width = self._sizes.width
         return self._own[self._turn][: rows * width].view(rows, width)
-
-    def parts(self, rows: int) -> Tensor:
-        """Room for all ranks' parts `[ranks, rows, width]` of the next sum, at most `tokens / ranks` rows:
-        this rank writes its own there, and `fetch` the others'."""
-        self._turn ^= 1
-        width = self._sizes.width
-        return self._own[self._turn][: self._ranks * rows * width].view(self._ranks, rows, width)
-
-    def fetch(self, parts: Tensor) -> Fetched:
-        """Have the copy engine bring the peers' parts, while the current stream goes on.
-
-        That waits until the peers' parts are ready: it may write to the other place then.
-        """
-        current, beside = torch.cuda.current_stream(), self._beside
-        beside.wait_stream(current)
-        with torch.cuda.stream(beside):
-            self._run(3, self._turn, parts, count=1)
-            met = beside.record_event()
-            theirs = [each[: parts.numel()].view_as(parts) for each in self._theirs[self._turn]]
-            for peer in range(self._ranks):
-                if peer != self._rank:
-                    parts[peer].copy_(theirs[peer][peer])
-            fetched = Fetched(parts, beside.record_event())
-        current.wait_event(met)
-        return fetched
-
-    def add_fetched_norm_(self, x: Tensor, fetched: Fetched, gain: Tensor, eps: float) -> Tensor:
-        """As `add_norm_`, of parts that were fetched."""
-        torch.cuda.current_stream().wait_event(fetched.there)
-        return add_rms_norm_(x, fetched.parts, gain, eps)
 
     def logits(self, rows: int) -> Tensor:
         """Where this rank's part `[rows, share]` of the next logits goes."""

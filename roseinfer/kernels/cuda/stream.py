@@ -60,6 +60,13 @@ _MEASURED = {
     (4096, 12288, True, 2, "more"): Plan(2, 8, 1024, 4, held=True),
     (12288, 4096, False, 2, "one"): Plan(4, 8, 1024, 3, held=False),
     (12288, 4096, False, 2, "more"): Plan(4, 8, 1024, 3, held=False),
+    # a half of it
+    (4096, 3072, False, 2, "one"): Plan(2, 8, 1024, 4, held=True),
+    (4096, 3072, False, 2, "more"): Plan(1, 8, 1024, 8, held=True),
+    (2048, 4096, False, 2, "one"): Plan(2, 8, 1024, 5, held=True),
+    (4096, 6144, True, 2, "more"): Plan(2, 8, 1024, 4, held=True),
+    (6144, 4096, False, 2, "one"): Plan(4, 8, 1024, 3, held=False),
+    (6144, 4096, False, 2, "more"): Plan(4, 8, 1024, 3, held=False),
     # a half of Qwen3-32B
     (5120, 5120, False, 2, "one"): Plan(2, 8, 1024, 5, held=True),
     (4096, 5120, False, 2, "one"): Plan(2, 8, 1024, 5, held=True),

@@ -40,7 +40,7 @@ from roseinfer.info import RunnerInfo
 from roseinfer.kernels.triton import rms_norm
 from roseinfer.kvcache.pool import KVPool
 from roseinfer.llm import LLM
-from roseinfer.models import cuda_ranks, load
+from roseinfer.models import load
 from roseinfer.models.cuda_ranks import CudaRanks
 from roseinfer.models.model import Model
 from roseinfer.models.ranks import Ranks
@@ -275,20 +275,6 @@ class SharedMemory:
     def add_norm_(self, x: Tensor, gain: Tensor, eps: float) -> Tensor:
         return rms_norm.rms_norm(self.add_(x), gain, eps)
 
-    def parts(self, rows: int) -> Tensor:
-        place = self.part(2 * rows)
-        return place.view(2, rows, place.shape[1])
-
-    def fetch(self, parts: Tensor) -> Tensor:
-        self._meeting.meet()
-        peer = 1 - self._rank
-        rows = parts.shape[1]
-        parts[peer] = self._meeting.parts[peer][self._turn][: 2 * rows].view_as(parts)[peer]
-        return parts
-
-    def add_fetched_norm_(self, x: Tensor, fetched: Tensor, gain: Tensor, eps: float) -> Tensor:
-        return rms_norm.add_rms_norm_(x, fetched, gain, eps)
-
     def first(self, rows: int) -> Tensor:
         self._meeting.meet()
         first: Tensor = self._meeting.parts[0][self._turn][:rows]
@@ -356,13 +342,10 @@ class ThreadGroup:
         self._meeting.running.acquire()
 
 
-@pytest.mark.parametrize("settings", [*SETTINGS, {"_HALVES": 5}], ids=str)
+@pytest.mark.parametrize("settings", SETTINGS, ids=str)
 def test_two_ranks_give_the_answers_of_one(
     folder: Path, settings: dict[str, Any], no_gpu: None, exact_e4m3: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With `_HALVES`, from so many rows on two halves are added up in turns."""
-    settings = dict(settings)
-    monkeypatch.setattr(cuda_ranks, "_HALVES", settings.pop("_HALVES", cuda_ranks._HALVES))
     expected, meeting = plain_answers(folder, settings.get("kv_cache_dtype", "auto")), Meeting()
 
     def part(rank: int) -> LoadedModel:
