@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Tests and benchmarks on a machine with an NVIDIA GPU and PyTorch.
-# Usage: [PHASES="tests sanitize kernels steps ranks soak online clients cluster search offline profile"] scripts/gpu.sh \
-#            OUT [WHEELS [BUNDLES]]
+# Usage: [PHASES="tests sanitize kernels steps ranks soak online clients cluster search offline profile published"] \
+#            scripts/gpu.sh OUT [WHEELS [BUNDLES]]
 # WHEELS is a folder of wheels to install from, for a machine without a network; BUNDLES holds what `bench engines
 # bundle` made, a folder an engine. SCALES, ENGINES and N as in the Makefile, MODEL and DTYPE (random:gpt2, fp16)
 # what is served, CLIENTS the requests in flight of the closed loops ("1,64,256"), INPUT_LEN and OUTPUT_LEN (256, 64)
@@ -11,14 +11,15 @@
 # cluster (needs ray[client] and Python's jsonschema), then the first engine on one node with the load of all others;
 # `steps` says which kernels the steps of a Llama take (MODEL, random:qwen3-0.6b) and how each does by itself,
 # `ranks` how the model does on all GPUs of the machine; `soak` serves for SOAK (60) seconds; `search` finds the most
-# requests in flight (1,024 tokens in, 128 out) within SLO, in SEARCH_S (600) seconds at most; `profile` profiles the
+# requests in flight (1,024 tokens in, 128 out) within SLO, in SEARCH_S (600) seconds at most; `published`, only where it
+# is named, measures PUBLISHED (h200-qwen3-8b) as configs/published says, with OPTIONS; `profile` profiles the
 # run that `online` left in OUT, at its first scale and without variants of engines; `sanitize` needs compute-sanitizer,
 # from the CUDA toolkit or nvidia-cuda-sanitizer-api 13.5 (13.0 lacks a part). Full output and the runs go to OUT.
 set -uo pipefail
 cd "$(dirname "$0")/.."
 out=$1 wheels=${2:-} bundles=${3:-}
-all="tests sanitize kernels steps ranks soak online clients cluster search offline profile"
-phases=${PHASES:-$all}
+all="tests sanitize kernels steps ranks soak online clients cluster search offline profile published"
+phases=${PHASES:-${all% published}}
 scales=${SCALES:-0.4,0.8,1.6} engines=${ENGINES:-roseinfer,vllm,sglang}
 clients=${CLIENTS:-1,64,256} repeats=${REPEATS:-1}
 llama=${MODEL:-random:qwen3-0.6b}
@@ -102,6 +103,12 @@ for phase in $phases; do
         logged search 40 $bench search --engines "$engines" "${served[@]}" --by concurrency --max-seconds "${SEARCH_S:-600}" \
             --slo "${SLO:-ttft_p99<=500ms,tpot_p99<=30ms}" --input-len "${INPUT_LEN:-1024}" \
             --output-len "${OUTPUT_LEN:-128}" --settle 3 --min-duration 6 --cells 8
+        ;;
+    published)
+        for name in ${PUBLISHED:-h200-qwen3-8b}; do
+            command=$([[ $name == *-offline ]] && echo offline || echo online)
+            logged "$name" 40 $bench "$command" --config "configs/published/$name.yaml" --out "$out/runs" "${options[@]}"
+        done
         ;;
     offline) logged offline 14 $bench offline --ignore-eos --engines "$plain" "${common[@]}" ;;
     profile)
