@@ -24,7 +24,7 @@ scales=${SCALES:-0.4,0.8,1.6} engines=${ENGINES:-roseinfer,vllm,sglang}
 clients=${CLIENTS:-1,64,256} repeats=${REPEATS:-1}
 llama=${MODEL:-random:qwen3-0.6b}
 plain=$(tr , '\n' <<<"$engines" | grep -v @ | paste -sd ,)
-own_kernels='regex=^(_[a-y]|attention|mlp|paged_decode|gqa_decode|stream|draw|join_ranks)'
+own_kernels='regex=^(_[a-y]|attention|mlp|paged_decode|gqa_decode|stream|draw|collective)'
 export PYTHONUNBUFFERED=1 HF_HUB_OFFLINE=1
 bench="python3 -m harness.cli.app"
 if [ -n "$wheels" ]; then
@@ -71,7 +71,7 @@ for phase in $phases; do
         ;;
     ranks)
         gpus=$(nvidia-smi -L | wc -l)
-        logged join 10 python3 -m benchmarks.join_ranks --ranks "$gpus"
+        logged collectives 10 python3 -m benchmarks.collectives --ranks "$gpus"
         for ranks in 1 "$gpus"; do
             logged "closed_loop_$ranks" 6 python3 -m benchmarks.llama_closed_loop "$llama" ${clients//,/ } \
                 --input-len "${INPUT_LEN:-256}" --output-len "${OUTPUT_LEN:-64}" --ranks "$ranks"

@@ -12,7 +12,7 @@ from torch import Tensor
 from torch import distributed as dist
 
 from roseinfer.kernels.cuda import stream
-from roseinfer.kernels.cuda.join import PeerMemory, PeerSizes
+from roseinfer.kernels.cuda.collectives import PeerMemory, PeerSizes
 from roseinfer.kernels.triton.embed import embed_rows
 from roseinfer.kernels.triton.rms_norm import add_rms_norm_
 from roseinfer.models.linear import Linear
@@ -71,14 +71,14 @@ class CudaRanks(Ranks):
         part = self.memory.part(len(tokens))
         if self._shard.rank == 0:
             torch.index_select(table, 0, tokens, out=part)
-        return self.memory.first(len(tokens))
+        return self.memory.broadcast(len(tokens))
 
     def embed_last(self, last: Tensor, rows: Tensor, table: Tensor) -> Tensor:
         """Of the tokens `last[rows]`, as `embed_rows` takes them."""
         part = self.memory.part(len(rows))
         if self._shard.rank == 0:
             embed_rows(last, rows, table, part)
-        return self.memory.first(len(rows))
+        return self.memory.broadcast(len(rows))
 
     def add(self, linear: Linear, x: Tensor, residual: Tensor) -> Tensor:
         """As in Ranks, in the place of `residual`."""

@@ -275,7 +275,7 @@ class SharedMemory:
     def add_norm_(self, x: Tensor, gain: Tensor, eps: float) -> Tensor:
         return rms_norm.rms_norm(self.add_(x), gain, eps)
 
-    def first(self, rows: int) -> Tensor:
+    def broadcast(self, rows: int) -> Tensor:
         self._meeting.meet()
         first: Tensor = self._meeting.parts[0][self._turn][:rows]
         return first.clone()

@@ -3,16 +3,16 @@
 // Every rank has written its part of a result to memory that its peers can read, and runs this kernel: a block first
 // signals to the same block of every peer that its rank's part is there, and waits for their signals; then it reads all
 // parts, in the order of the ranks, so that every rank has the same sums. Nobody writes to that memory again before the
-// next such meeting but one: see join.py. Where the host says that a peer will never come, nobody waits any more, and
-// results are worth nothing.
+// next such meeting but one: see collectives.py. Where the host says that a peer will never come, nobody waits any more,
+// and results are worth nothing.
 //
-// JOIN: out += the sum of all parts. FIRST: out = rank 0's part. GATHER: on rank 0, out = all parts side by side.
-// NORM: after JOIN also `normed`, the RMS norm of a row with `gain`.
+// SUM: out += the sum of all parts. BROADCAST: out = rank 0's part. GATHER: on rank 0, out = all parts side by side.
+// NORM: after SUM also `normed`, the RMS norm of a row with `gain`.
 #include "half.cuh"
 #include "copy.cuh"
 
-#define JOIN (MODE == 0)
-#define FIRST (MODE == 1)
+#define SUM (MODE == 0)
+#define BROADCAST (MODE == 1)
 #define GATHER (MODE == 2)
 #define EIGHTS (WIDTH / 8)
 
@@ -60,7 +60,7 @@ __device__ __forceinline__ uint4 sum_of(const half_t* const* parts, size_t at, u
     return make_uint4(pair(sum[0], sum[1]), pair(sum[2], sum[3]), pair(sum[4], sum[5]), pair(sum[6], sum[7]));
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS) join_ranks(
+extern "C" __global__ void __launch_bounds__(THREADS) collective(
     const half_t* const* parts, unsigned* const* signals, unsigned* meetings, half_t* out, const half_t* gain,
     half_t* normed, const int* alone, int rows
 ) {
@@ -119,6 +119,6 @@ extern "C" __global__ void __launch_bounds__(THREADS) join_ranks(
 #else
     const size_t count = (size_t)rows * EIGHTS;
     for (size_t i = blockIdx.x * THREADS + threadIdx.x; i < count; i += (size_t)gridDim.x * THREADS)
-        *(uint4*)(out + i * 8) = FIRST ? load_peer(parts[0] + i * 8) : sum_of(parts, i * 8, load_fresh(out + i * 8));
+        *(uint4*)(out + i * 8) = BROADCAST ? load_peer(parts[0] + i * 8) : sum_of(parts, i * 8, load_fresh(out + i * 8));
 #endif
 }

@@ -1,4 +1,4 @@
-"""What the GPUs of a model do together, by kernels that read each other's memory: see `join.cu`.
+"""What the GPUs of a model do together, by kernels that read each other's memory: see `collectives.cu`.
 
 Memory comes from PyTorch's symmetric memory, without multicast. References: `torch.distributed.all_reduce`,
 `broadcast` and `gather`.
@@ -93,7 +93,7 @@ class PeerMemory:
         self._run(0, self._turn, x, count=len(x) * _THREADS, gain=gain, normed=normed, eps=eps)
         return normed
 
-    def first(self, rows: int) -> Tensor:
+    def broadcast(self, rows: int) -> Tensor:
         """Rank 0's part `[rows, width]`."""
         out = torch.empty(rows, self._sizes.width, dtype=self._dtype, device=self._memory.device)
         self._run(1, self._turn, out, count=out.numel() // 8)
@@ -112,7 +112,7 @@ class PeerMemory:
     ) -> None:  # fmt: skip
         sizes = self._sizes
         run = kernel(
-            "join", "join_ranks", ("BF16", int(self._dtype == torch.bfloat16)), ("MODE", mode),
+            "collectives", "collective", ("BF16", int(self._dtype == torch.bfloat16)), ("MODE", mode),
             ("WIDTH", self._pitch if mode == 2 else sizes.width), ("SHARE", sizes.share),
             ("VOCABULARY", sizes.vocabulary), ("RANK", self._rank), ("RANKS", self._ranks),
             ("NORM", int(gain is not None)), ("EPS", eps), ("THREADS", _THREADS),

@@ -1,9 +1,9 @@
 """What several GPUs of a machine do together in a step, beside NCCL and PyTorch's symmetric memory; Markdown.
 
-    python -m benchmarks.join_ranks --ranks 2 --width 4096 --rows 1 8 64 1024
+    python -m benchmarks.collectives --ranks 2 --width 4096 --rows 1 8 64 1024
 
 Each in a captured graph, µs a call, after its result was checked against float32. See
-`roseinfer.kernels.cuda.join`.
+`roseinfer.kernels.cuda.collectives`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, multiprocessing
 from torch import distributed as dist
 
-from roseinfer.kernels.cuda.join import PeerMemory, PeerSizes
+from roseinfer.kernels.cuda.collectives import PeerMemory, PeerSizes
 
 EPS, VOCABULARY, CALLS = 1e-6, 151_936, 50
 #: PyTorch's types do not have most of what is used of it here.
@@ -59,7 +59,7 @@ def equal_on_all(*shape: int) -> Tensor:
     return drawn
 
 
-def joined(memory: PeerMemory, rank: int, ranks: int, width: int, rows: int) -> list[float]:
+def checked(memory: PeerMemory, rank: int, ranks: int, width: int, rows: int) -> list[float]:
     """Check, then time, sums, sums with norms, rank 0's rows, and logits."""
     parts, x, gain = equal_on_all(ranks, rows, width), equal_on_all(rows, width), equal_on_all(width)
     share = -(-VOCABULARY // ranks)
@@ -75,7 +75,7 @@ def joined(memory: PeerMemory, rank: int, ranks: int, width: int, rows: int) -> 
     normed = memory.add_norm_(x.clone(), gain, EPS)
     check(normed, wanted * torch.rsqrt(wanted.square().mean(1, keepdim=True) + EPS) * gain.float())
     memory.part(rows).copy_(parts[rank])
-    check(memory.first(rows), parts[0].float())
+    check(memory.broadcast(rows), parts[0].float())
     memory.logits(rows).copy_(logits[:, rank * share : (rank + 1) * share])
     gathered = memory.gather(rows)
     if rank == 0:
@@ -92,7 +92,7 @@ def joined(memory: PeerMemory, rank: int, ranks: int, width: int, rows: int) -> 
     return [
         microseconds(lambda: summed(False)),
         microseconds(lambda: summed(True)),
-        microseconds(lambda: memory.first(rows)),
+        microseconds(lambda: memory.broadcast(rows)),
         microseconds(lambda: memory.gather(rows)),
     ]
 
@@ -112,7 +112,7 @@ def measure(rank: int, given: argparse.Namespace, file: str) -> None:
         print("| rows | sum | sum and norm | rank 0's rows | logits | NCCL's sum | symm_mem's sum |")
         print("|---:|---:|---:|---:|---:|---:|---:|", flush=True)
     for rows in given.rows:
-        taken = joined(memory, rank, ranks, width, rows)
+        taken = checked(memory, rank, ranks, width, rows)
         x, part = torch.zeros(rows, width, device=device, dtype=torch.bfloat16), shared[:rows]
         taken.append(microseconds(lambda x=x: _dist.all_reduce(x)))  # type: ignore[misc]
         taken.append(microseconds(lambda part=part: _symmetric.one_shot_all_reduce(part, "sum", name)))  # type: ignore[misc]
