@@ -64,7 +64,7 @@ def _fit(axis: Axis, values: list[float]) -> tuple[float, float]:
     if not known:
         return (0.1, 1.0) if axis.log else (0.0, 1.0)
     if axis.log:
-        return min(known) / 1.15, max(known) * 1.15
+        return _mark_below(min(known) / 1.05), max(known) * 1.15
     return min(0.0, *known), max(0.0, *known) * 1.06 or 1.0
 
 
@@ -74,6 +74,12 @@ def _steps(low: float, high: float) -> list[float]:
     power = 10.0 ** math.floor(math.log10(rough))
     step = next(m * power for m in (1, 2, 5, 10) if m * power >= rough * 0.999)
     return [round(i * step, 12) for i in range(math.ceil(low / step), math.floor(high / step) + 1)]
+
+
+def _mark_below(value: float) -> float:
+    """1, 2 or 5 times a power of ten."""
+    power = 10.0 ** math.floor(math.log10(value))
+    return max(m * power for m in (1, 2, 5) if m * power <= value)
 
 
 def _decades(low: float, high: float) -> list[float]:

@@ -4,6 +4,11 @@ const drawCharts = ({ all, say, tip }) => {
   const root = document.documentElement;
   root.classList.add("charts");
   const finite = (value) => value !== null && value !== undefined && Number.isFinite(value);
+  /* 1, 2 or 5 times a power of ten. */
+  const markBelow = (value) => {
+    const power = 10 ** Math.floor(Math.log10(value));
+    return [5, 2, 1].find((mark) => mark * power <= value) * power;
+  };
   const text = (value) => (finite(value) ? value.toLocaleString("en-US", { maximumSignificantDigits: 4 }) : "–");
   const paint = (name) => getComputedStyle(root).getPropertyValue(name).trim();
   const dark = matchMedia("(prefers-color-scheme: dark)");
@@ -89,7 +94,7 @@ const drawCharts = ({ all, say, tip }) => {
         if (value > high) high = value;
       }
       if (low > high) return log ? [0.1, 1] : [0, 1];
-      return log ? [low / 1.15, high * 1.15] : [Math.min(0, low), high * 1.06 || 1];
+      return log ? [markBelow(low / 1.05), high * 1.15] : [Math.min(0, low), high * 1.06 || 1];
     }
 
     /* How far an engine stands from its place, in CSS pixels. */

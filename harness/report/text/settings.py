@@ -76,12 +76,20 @@ def _words(row: LedgerRow) -> str:
         return f"{name} (off in {few([label for label, value in values.items() if not value])})"
     limits = {label: float(value) for label, value in values.items() if isinstance(value, int | float)}
     if len(limits) == len(values):
-        ends = (min(limits.values()), max(limits.values()))
-        holders = [few([label for label, limit in limits.items() if limit == end]) for end in ends]
-        low, high = (
-            f"{number(end, 0)}{' ' * bool(unit)}{unit} in {who}"
-            for end, who in zip(ends, holders, strict=True)
-        )
-        return f"{name} ({low}, {high})"
+        return f"{name} ({_ends(limits)}{' ' * bool(unit)}{unit})"
     texts = list(dict.fromkeys(say(value) for value in known))
     return f"{name} ({' or '.join(texts)})" if max(map(len, texts)) <= _SHORT else name
+
+
+def _ends(limits: Mapping[str, float]) -> str:
+    """The least and the most of a setting's values by label, with the engine that alone has one of them."""
+    low, high = min(limits.values()), max(limits.values())
+    least, most = ([label for label in limits if limits[label] == end] for end in (low, high))
+    others = "others" if len(least) + len(most) == len(limits) else "others {} to"
+    if len(limits) == 2:
+        return f"{least[0]} {number(low, 0)}, {most[0]} {number(high, 0)}"
+    if len(least) == 1:
+        return f"{least[0]} {number(low, 0)}, {others.format('up')} {number(high, 0)}"
+    if len(most) == 1:
+        return f"{most[0]} {number(high, 0)}, {others.format('down')} {number(low, 0)}"
+    return f"{number(low, 0)} to {number(high, 0)}"

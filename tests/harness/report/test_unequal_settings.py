@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from pydantic import JsonValue
 
-from harness.report.text.settings import unequal_settings
+from harness.report.text.settings import _ends, unequal_settings
 from harness.report.text.terms import terms
 from harness.runs.reader import OnlineRun
 from harness.schema.fairness import Fact, Ledger, LedgerRow
@@ -41,12 +41,12 @@ def test_settings_are_named_with_values_that_are_short(run: OnlineRun) -> None:
     said = "Settings that differ: dtype (float16 or bfloat16), chunked prefill (off in roseinfer) and graphs."
     assert unequal_settings(shown) == said and said in terms(shown)
     assert unequal_settings(with_settings(run, threads=(1, 2))) == (
-        "Settings that differ: threads (1 in roseinfer, 2 in vLLM)."
+        "Settings that differ: threads (roseinfer 1, vLLM 2)."
     )
 
 
 @pytest.mark.parametrize(("limits", "said"), [
-    ((1, 1000), "Settings that differ and can matter: max batch (1 in roseinfer, 1,000 in vLLM)."),
+    ((1, 1000), "Settings that differ and can matter: max batch (roseinfer 1, vLLM 1,000)."),
     ((900, 1000), "The settings that differ are limits, which this load does not reach."),
 ])  # fmt: skip
 def test_a_limit_that_no_engine_can_reach_does_not_matter(
@@ -58,7 +58,15 @@ def test_a_limit_that_no_engine_can_reach_does_not_matter(
 def test_a_larger_cache_matters_where_later_prompts_can_use_it(run: OnlineRun) -> None:
     reusing = replace(run, requests=run.requests.assign(reusable_tokens=16))
     said = unequal_settings(with_settings(reusing, kv_tokens=(10**8, 10**9)))
-    assert (
-        said
-        == "Settings that differ: KV cache (100,000,000 tokens in roseinfer, 1,000,000,000 tokens in vLLM)."
-    )
+    assert said == "Settings that differ: KV cache (roseinfer 100,000,000, vLLM 1,000,000,000 tokens)."
+
+
+@pytest.mark.parametrize(("values", "said"), [
+    ((128, 2048, 2048), "a 128, others 2,048"),
+    ((128, 512, 2048), "a 128, others up to 2,048"),
+    ((128, 4096, 128), "b 4,096, others 128"),
+    ((256, 1024, 4096, 256), "c 4,096, others down to 256"),
+    ((1, 1, 2, 2), "1 to 2"),
+])  # fmt: skip
+def test_the_engine_that_alone_has_an_end_is_named(values: tuple[int, ...], said: str) -> None:
+    assert _ends(dict(zip("abcd", values, strict=False))) == said
