@@ -45,7 +45,7 @@ class Display:
     def __init__(self, console: Terminal, live: LiveStatus | None, quiet: bool) -> None:
         self._console, self._live, self._quiet = console, live, quiet
         self._cells, self._before, self._measured = 0, 0, 0
-        self._current = -1
+        self._begun: set[int] = set()
 
     def show(self, event: Event) -> None:
         """Print `event`."""
@@ -73,9 +73,9 @@ class Display:
             case WarmupProgress(label, requests, done):
                 self._now(f"{label}: warming up", done, requests)
             case CellProgress(cell, requests, progress):
-                if self._live is None and self._current != cell.index:
+                if self._live is None and cell.index not in self._begun:
                     self.line(f"[{cell.index + 1}/{self._cells}] {cell}: {requests} requests")
-                self._current = cell.index
+                self._begun.add(cell.index)
                 failed = f", {progress.failed} failed" if progress.failed else ""
                 counts = f"{progress.sent - progress.done} in flight{failed}"
                 ttft = f", TTFT p50 {progress.ttft_us / 1e3:.0f} ms" if progress.ttft_us else ""

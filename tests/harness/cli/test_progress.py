@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -26,6 +27,7 @@ from harness.runs.events import (
     Event,
     Reporting,
     Started,
+    WarmupProgress,
 )
 from harness.runs.schedule import Cell
 from harness.schema.cell_notice import CellNotice
@@ -83,6 +85,30 @@ def test_plain_lines_where_there_is_no_terminal(shown: Callable[[bool], str]) ->
         "skipped vLLM, scale 0.4, repeat 1: it died:",
         "last words",
         "  hint: hint it",
+    ]
+
+
+def test_cells_side_by_side_begin_with_a_line_each(capsys: pytest.CaptureFixture[str]) -> None:
+    cells = [replace(CELL, index=index) for index in (0, 1)]
+    label = ENGINE_VARIANT.label
+    with make_display(quiet=False) as display:
+        display.show(Started(Path("run"), 2))
+        for side in cells:
+            display.show(EngineStarting(label, Path("log")))
+            display.show(EngineWarming(label, 1.25, 3 + side.index))
+        for done in range(4):
+            for side in cells:
+                display.show(WarmupProgress(label, 3 + side.index, done))
+        for done in range(9):
+            for side in cells:
+                display.show(CellProgress(side, 10, Progress(done, done, 0)))
+    place = f"{label}, scale 0.4, repeat 1"
+    assert capsys.readouterr().err.splitlines() == [
+        "run run: 2 cells",
+        f"{label}: ready after 1.2 s; 3 requests to warm up",
+        f"{label}: ready after 1.2 s; 4 requests to warm up",
+        f"[1/2] {place}: 10 requests",
+        f"[2/2] {place}: 10 requests",
     ]
 
 
