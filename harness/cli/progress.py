@@ -29,6 +29,7 @@ from harness.runs.events import (
     Event,
     Reporting,
     Started,
+    TooFewClients,
     WarmupProgress,
 )
 from harness.schema.results import (
@@ -81,6 +82,9 @@ class Display:
                 ttft = f", TTFT p50 {progress.ttft_us / 1e3:.0f} ms" if progress.ttft_us else ""
                 self._now(f"[{cell.index + 1}/{self._cells}] {cell}: {counts}{ttft}", progress.done, requests)
                 self._share(self._measured + progress.done / max(requests, 1))
+            case TooFewClients(cell, clients, more):
+                few = f"{clients} client {'process is' if clients == 1 else 'processes are'} too few"
+                self.line(f"{cell}: {few}, measuring again with {more}")
             case CellDone(cell, summary):
                 self._measured += 1
                 self._share(self._measured)

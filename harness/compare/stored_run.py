@@ -9,7 +9,7 @@ from harness.errors import UsageError
 from harness.metrics.samples import Group, by_load
 from harness.metrics.validity import invalid_reasons
 from harness.runs.reader import read_raw
-from harness.schema.client_ceiling import client_ceiling
+from harness.schema.client_calibration import client_calibration
 from harness.schema.load import Load
 from harness.schema.online_settings import OnlineSettings
 from harness.schema.results import OnlineRunInfo
@@ -68,13 +68,13 @@ class StoredRun:
 
     def invalid(self, label: str) -> list[str]:
         """Why cells of an engine are not to be believed."""
-        ceiling = client_ceiling(self.info)
+        calibration = client_calibration(self.info)
         answers = [f"{label}: its answers are wrong: {self.wrong[label]}"] if label in self.wrong else []
         return answers + [
             f"{label}, {load}, repeat {group.repeat}: {reason}"
             for load, repeats in self.cells[label].items()
             for group in repeats
-            for reason in invalid_reasons(group, ceiling)
+            for reason in invalid_reasons(group, calibration)
         ]
 
     def _reference(self, label: str) -> str:

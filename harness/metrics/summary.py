@@ -26,7 +26,7 @@ from harness.metrics.samples import Group, by_load, split
 from harness.metrics.validity import discredit, invalid_reasons, scored
 from harness.metrics.waterfall import Reported, reported_mean, waterfall
 from harness.metrics.window import Cut, scheduled
-from harness.schema.calibration import ClientCeiling
+from harness.schema.calibration import Calibration
 from harness.schema.fairness import TaskScores
 from harness.schema.load import Load
 from harness.schema.metrics import LATENCIES, METRICS
@@ -42,8 +42,8 @@ class Known(TypedDict, total=False):
 
     #: The service level that a request of the goodput meets; without it goodput is None.
     slo: Slo | None
-    #: What one client process sustains; None: not known, and not judged by.
-    ceiling: ClientCeiling | None
+    #: What client processes sustain; None: not known, and not judged by.
+    calibration: Calibration | None
     #: What the engines' histograms say of each cell.
     reported: Reported | None
     #: Engines whose answers are wrong, by label, and why: their cells are invalid.
@@ -92,7 +92,7 @@ def summarize_points(points: Sequence[Point], **known: Unpack[Known]) -> list[On
             place = (group.label, group.load, group.repeat)
             count = None if (spoken := counts.get(place)) is None else spoken.count
             noticed = {"notices": cell_notices(group, machines, hits.get(place), count)}
-            summary = _summary(group, [group], found, slo, known.get("ceiling"), reported)
+            summary = _summary(group, [group], found, slo, known.get("calibration"), reported)
             each.append(summary.model_copy(update=costs([group], machines) | noticed))
         notices = pooled_notices(point.repeats, each, machines)
         if len(each) == 1:
@@ -135,7 +135,7 @@ def _summary(
     repeats: Sequence[Group],
     found: Estimates,
     slo: Slo | None,
-    ceiling: ClientCeiling | None,
+    calibration: Calibration | None,
     reported: Reported,
 ) -> OnlineSummary:
     requests, good = group.requests, group.good
@@ -146,7 +146,7 @@ def _summary(
     latencies |= {name: _engine_reported(good, name, reported) for name in unknown}
     if inferred(good):
         latencies["itl_ms"] = latencies["itl_ms"].model_copy(update={"source": "inferred"})
-    reasons = invalid_reasons(group, ceiling)
+    reasons = invalid_reasons(group, calibration)
     return OnlineSummary(
         engine=group.engine,
         variant=group.variant,

@@ -13,7 +13,7 @@ from harness.metrics.long_frames import chosen, median
 from harness.metrics.percentiles import Ordered
 from harness.metrics.rates import duration_s
 from harness.metrics.samples import Group
-from harness.schema.calibration import ClientCeiling
+from harness.schema.calibration import Calibration
 from harness.schema.cell_notice import CellNotice
 from harness.schema.common_settings import SHORT_CELL_S
 from harness.schema.fairness import TaskScores
@@ -34,17 +34,17 @@ MIN_ROUNDS = 3
 BRIEF = "measured for"
 
 
-def invalid_reasons(group: Group, ceiling: ClientCeiling | None = None) -> list[str]:
+def invalid_reasons(group: Group, calibration: Calibration | None = None) -> list[str]:
     """Why one repeat is not to be believed; nothing where it is.
 
     Failures and the client's load count over the whole cell, lag and TTFT in its window.
 
     Args:
-        ceiling: What one client process sustains; None: not known, and not judged by.
+        calibration: What client processes sustain; None: not known, and not judged by.
     """
     everything = (group.whole or group).requests
     failed = int(everything["error"].notna().sum())
-    above = [] if ceiling is None else _above_ceiling(everything, ceiling)
+    above = [] if calibration is None else [*_too_busy(everything, group.load, calibration)]
     if group.metrics.empty:
         unmeasured = group.whole is not None and group.requests.empty
         return [
@@ -61,6 +61,11 @@ def invalid_reasons(group: Group, ceiling: ClientCeiling | None = None) -> list[
             if late > limit
         ]
     return reasons + above
+
+
+def clients_needed(requests: pd.DataFrame, load: Load, calibration: Calibration) -> int:
+    """Client processes that would have done for the requests of a whole cell; 0: those that it had did."""
+    return max(_too_busy(requests, load, calibration).values(), default=0)
 
 
 def _lags_ms(group: Group) -> dict[str, float]:
@@ -132,17 +137,30 @@ def scored(summary: OnlineSummary, scores: TaskScores | None) -> OnlineSummary:
     )
 
 
-def _above_ceiling(requests: pd.DataFrame, ceiling: ClientCeiling) -> list[str]:
-    """By the busiest client process, over the whole cell."""
+def _too_busy(requests: pd.DataFrame, load: Load, calibration: Calibration) -> dict[str, int]:
+    """Why the busiest client process may have been the bottleneck, over the whole cell; how many would do."""
     seconds = duration_s(requests)
     if not seconds:
-        return []
-    clients = requests.groupby("client")["chunks"].agg(["sum", "size"])
-    busiest, together = clients.max() / seconds, clients.sum() / seconds
-    limits = (("chunks", "sum", ceiling.chunks_per_s), ("requests", "size", ceiling.requests_per_s))
-    return [
-        f"a client process took {busiest[of]:,.0f} {what}/s, above half of the {most:,.0f} that it can; "
-        f"--clients {ceil(together[of] / (CEILING_SHARE * most))} would do"
-        for what, of, most in limits
-        if busiest[of] > CEILING_SHARE * most
-    ]
+        return {}
+    of_each = requests.groupby("client")["chunks"].agg(["sum", "size"])
+    busiest, together, clients = of_each.max() / seconds, of_each.sum() / seconds, len(of_each)
+    ceiling = calibration.ceiling(clients)
+    found = {}
+    for what, of, most in (
+        ("chunks", "sum", ceiling.chunks_per_s),
+        ("requests", "size", ceiling.requests_per_s),
+    ):
+        limit = CEILING_SHARE * most
+        if busiest[of] > limit:
+            needed = max(clients + 1, _processes(together[of] / limit, load))
+            why = f"took {busiest[of]:,.0f} {what}/s, above half of the {most:,.0f} that it can"
+            found[f"a client process {why}; --clients {needed} would do"] = needed
+    return found
+
+
+def _processes(limits: float, load: Load) -> int:
+    """Among how many processes a load that is `limits` times what one may take is divided so that none takes
+    more. Each has whole requests in flight of a closed loop."""
+    in_flight = load.concurrency if isinstance(load, ClosedLoop) else 0
+    each = int(in_flight / limits)
+    return ceil(in_flight / each) if each else ceil(limits)

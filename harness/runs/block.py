@@ -24,6 +24,7 @@ from harness.loadgen.load_plan import LoadPlan, Progress, WireRequest
 from harness.made import Made, made
 from harness.metrics.prefixes import prefix_hits
 from harness.metrics.summary import summarize
+from harness.metrics.validity import clients_needed
 from harness.plain_text import visible
 from harness.records.answers import Answers
 from harness.records.cell import CellIdentity, CellRecords, Expected, cell_records
@@ -37,6 +38,7 @@ from harness.runs.events import (
     EngineStarting,
     EngineWarming,
     Notify,
+    TooFewClients,
     WarmupProgress,
 )
 from harness.runs.folder import log_file
@@ -58,8 +60,8 @@ MEASURED_DELAY_S = 0.5
 WARMUP_DELAY_S = 0.1
 #: How long an engine without work is watched: the kernel counts CPU time in hundredths of a second.
 WAITING_S = 0.5
-#: How often a closed loop that was too short is sent again, with other prompts, and how many more requests
-#: than its rate asks for.
+#: How often a closed loop is sent, with other prompts each time, until it lasts and its clients are enough,
+#: and how many more requests than its rate asks for.
 MAX_TRIES, MARGIN = 4, 1.2
 
 #: The cell that the same server measures after one; None: no more.
@@ -175,7 +177,7 @@ class _Measuring:
             def progress(progress: Progress, before: int = before) -> None:
                 self.notify(WarmupProgress(label, total, before + progress.done))
 
-            sent = self._send(wave, len(wave), progress, WARMUP_DELAY_S)
+            sent = self._send(wave, len(wave), self._clients, progress, WARMUP_DELAY_S)
             before += len(wave)
             records = self._records(sent.answers, wave, cell)
             self.server.check()
@@ -208,20 +210,28 @@ class _Measuring:
         """Send the cell's load and keep what came back. A cell that its server did not outlive is none."""
         settings = self.resolved.settings
         wanted_s = (settings.settle or 0.0) + settings.measured_s
-        first, n = 0, None
-        for _ in range(MAX_TRIES):
+        first, n, clients = 0, None, self._clients
+        for left in reversed(range(MAX_TRIES)):
             planned = self.resolved.workload.requests(cell.load, cell.load_seed, cell.shape_seed, first, n)
             requests = self._with_drawn_fields(planned, cell)
-            before, result, machine, server = self._load(cell, requests)
+            before, result, machine, server = self._load(cell, requests, clients)
             answers = result.answers
-            lasted_s = answers.lasted_s
-            if lasted_s >= wanted_s or answers.broken or not isinstance(cell.load, ClosedLoop):
+            records = self._records(answers, requests, cell)
+            if not left or answers.broken or not isinstance(cell.load, ClosedLoop):
+                break
+            in_flight, lasted_s, had = cell.load.concurrency, answers.lasted_s, len(result.usage)
+            needed = self._clients_needed(cell, records)
+            if lasted_s >= wanted_s and needed <= had:
                 break
             sent = sum(request.after is None for request in requests)  # a session counts once
-            rounds = sent * MARGIN * wanted_s / max(lasted_s, 0.01) / cell.load.concurrency
+            if (more := min(needed, in_flight, sent)) > had:
+                self.notify(TooFewClients(cell, had, more))
+                clients = more
+            elif lasted_s >= wanted_s:
+                break
+            rounds = sent * MARGIN * wanted_s / max(lasted_s, 0.01) / in_flight
             # In whole rounds: a last request alone would lower the rate.
-            first, n = first + sent, ceil(rounds) * cell.load.concurrency
-        records = self._records(answers, requests, cell)
+            first, n = first + sent, max(sent, ceil(rounds) * in_flight)
         write_cell(self.run.folder, cell.index, records)
         write_server(self.run.folder, cell.index, server.table(cell.index, answers.t0))
         after, ref, wanted = self._samples(), cell.engine_variant.ref, self.engine.histograms
@@ -242,7 +252,8 @@ class _Measuring:
         )  # fmt: skip
         self.run.finish(entry)
         [summary, *_] = summarize(
-            records.requests, records.chunks, slo=settings.slo, cut=settings.cut, ceiling=self.run.ceiling,
+            records.requests, records.chunks, slo=settings.slo, cut=settings.cut,
+            calibration=self.run.calibration,
             machines={cell.index: machine},
             wanted_s=settings.measured_s,
             prefixes=prefix_hits(records.requests, {cell.index: prefix_cache} if prefix_cache else {}),
@@ -251,8 +262,21 @@ class _Measuring:
         self.notify(CellDone(cell, summary))
         return summary
 
+    @property
+    def _clients(self) -> int:
+        """As many client processes as were estimated, or as a cell before has needed."""
+        return max(self.resolved.clients, self.run.clients)
+
+    def _clients_needed(self, cell: Cell, records: CellRecords) -> int:
+        """Client processes that would do for a cell, of those that may be taken; 0 where its own did, or
+        requests failed."""
+        most, calibration = self.run.info.most_clients, self.run.calibration
+        if most is None or calibration is None or records.requests["error"].notna().any():
+            return 0
+        return min(most, clients_needed(records.requests, cell.load, calibration))
+
     def _load(
-        self, cell: Cell, requests: Sequence[PlannedRequest]
+        self, cell: Cell, requests: Sequence[PlannedRequest], clients: int
     ) -> tuple[Samples, Sent, MachineLoad, ServerMonitor]:
         """Send a cell's requests: what the server counted before, what came back, what the machine did, what
         the server said of itself."""
@@ -268,7 +292,7 @@ class _Measuring:
             self.server.target, known_series(before, self._series), self.resolved.settings.metrics_interval
         )
         with self.testbed.watch(self.server) as watch, server:
-            sent = self._send(requests, in_flight, progress, MEASURED_DELAY_S)
+            sent = self._send(requests, in_flight, clients, progress, MEASURED_DELAY_S)
         self.server.check()
         power = [] if watch.begun is None else watch.machine.power_since(sent.answers.t0 - watch.begun)
         machine = watch.machine.model_copy(update={"idle_watts": self.idle_watts, "power": power})
@@ -307,6 +331,7 @@ class _Measuring:
         self,
         requests: Sequence[PlannedRequest],
         concurrency: int | None,
+        clients: int,
         progress: Callable[[Progress], None] | None,
         start_delay_s: float,
     ) -> Sent:
@@ -323,7 +348,7 @@ class _Measuring:
         wanted = made(n, lambda place: self._expected(requests[place]).wanted(exact))
         most = made(n, lambda place: requests[place].output_tokens)
         reading = Reading(wanted, self.asked.tokenizer, answered(requests), most)
-        return self.testbed.send(load, reading, self.resolved.clients, progress, start_delay_s)
+        return self.testbed.send(load, reading, clients, progress, start_delay_s)
 
     def _expected(self, request: PlannedRequest, reusable: int | None = None) -> Expected:
         """What a request asks for."""

@@ -72,6 +72,15 @@ class CellProgress:
 
 
 @dataclass(frozen=True)
+class TooFewClients:
+    """A cell is measured again, by `more` client processes: one of `clients` had more than its share."""
+
+    cell: Cell
+    clients: int
+    more: int
+
+
+@dataclass(frozen=True)
 class CellDone:
     """A cell is measured and saved."""
 
@@ -135,6 +144,7 @@ Event = (
     | EngineWarming
     | WarmupProgress
     | CellProgress
+    | TooFewClients
     | CellDone
     | ConfigurationDropped
     | BatchStarting

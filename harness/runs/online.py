@@ -72,6 +72,7 @@ def run_online(
             machines,
         )
         info.search, info.tune, info.prices = search, tune, prices
+        info.most_clients = resolved.most_clients
         if prices is not None:
             hourly(prices, info.environment, resolved.settings.device)
         folder = make_folder(settings.out, "online")
@@ -225,7 +226,7 @@ def _each_cell(run: Run) -> list[OnlineSummary]:
         records.chunks,
         slo=run.settings.slo,
         cut=run.settings.cut,
-        ceiling=run.ceiling,
+        calibration=run.calibration,
         wanted_s=run.settings.measured_s,
     )
     by_cell = {(summary.label, summary.repeat): summary for summary in made}

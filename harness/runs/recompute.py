@@ -15,7 +15,7 @@ from harness.metrics.estimates import measure
 from harness.metrics.long_frames import taken
 from harness.metrics.samples import Group, by_load, split
 from harness.metrics.summary import summarize_points
-from harness.schema.client_ceiling import client_ceiling
+from harness.schema.client_calibration import client_calibration
 from harness.schema.metrics import LATENCIES
 from harness.schema.results import Comparison, OnlineResults, OnlineRunInfo, OnlineSummary, gpus_used
 
@@ -42,14 +42,14 @@ def counted(info: OnlineRunInfo, requests: pd.DataFrame) -> pd.DataFrame:
 
 def recompute(results: OnlineResults, groups: Sequence[Group]) -> OnlineResults:
     """The results with summaries and comparisons made of the raw tables, under the run's own settings."""
-    settings, ceiling = results.meta.settings, client_ceiling(results.meta)
+    settings, calibration = results.meta.settings, client_calibration(results.meta)
     wrong = results.answers.wrong if results.answers else None
     with ThreadPoolExecutor(2) as threads:
         points = list(threads.map(partial(measure, slo=settings.slo), by_load(groups)))
     summaries = summarize_points(
         points,
         slo=settings.slo,
-        ceiling=ceiling,
+        calibration=calibration,
         reported=results.reported,
         wrong=wrong,
         machines=results.machines,

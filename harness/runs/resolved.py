@@ -41,7 +41,8 @@ REQUESTS_PER_CLIENT = 64
 @dataclass(frozen=True)
 class Resolved:
     """An online run, ready to start. `found` has one entry for each engine variant that is there;
-    `tokenizer` is the folder of that of running servers, None where it is unknown."""
+    `tokenizer` is the folder of that of running servers, None where it is unknown; `most_clients` how many
+    client processes may be taken where the settings' are too few, None where their number was given."""
 
     settings: OnlineSettings
     model: ModelFolder | None
@@ -55,6 +56,7 @@ class Resolved:
     machines: Machines
     calibration: Calibration | None = None
     drawn_fields: DrawnFields | None = None
+    most_clients: int | None = None
 
     @property
     def clients(self) -> int:
@@ -102,7 +104,8 @@ def resolve_online(settings: OnlineSettings, notify: Notify, machines: Machines 
     workload = Workload.make(settings, model.vocab_size, model.max_model_len, model.text_tokenizer())
     fields = drawn_fields(settings)
     calibration = machines.calibration(settings, lambda what: notify(Calibrating(what)))
-    clients = _clients(settings, workload, machines.clients(selection), calibration)
+    limits = machines.clients(selection)
+    clients = _clients(settings, workload, limits, calibration)
     return Resolved(
         settings=settings.model_copy(update={"clients": clients}),
         model=model.folder,
@@ -116,6 +119,7 @@ def resolve_online(settings: OnlineSettings, notify: Notify, machines: Machines 
         machines=machines,
         calibration=calibration,
         drawn_fields=fields,
+        most_clients=limits[1] if settings.clients == "auto" else None,
     )
 
 

@@ -16,8 +16,8 @@ from harness.plain_text import visible
 from harness.runs.folder import JOURNAL, RUN, SKIPPED, read_info
 from harness.runs.journal import JournalEntry, append_journal, read_journal
 from harness.runs.schedule import Block, measured_blocks, plan
-from harness.schema.calibration import ClientCeiling
-from harness.schema.client_ceiling import client_ceiling
+from harness.schema.calibration import Calibration
+from harness.schema.client_calibration import client_calibration
 from harness.schema.fairness import Fact
 from harness.schema.load import Load
 from harness.schema.online_settings import OnlineSettings
@@ -32,13 +32,15 @@ class Run:
     """A run of `bench online` and its folder. Every change is on disk before the method returns.
 
     `skipped` holds the engines that were not there when the run began (no load), which stay left out, and
-    every cell that failed, in whichever part of the run; `done` the cells in the journal.
+    every cell that failed, in whichever part of the run; `done` the cells in the journal, `clients` the most
+    client processes of one of them.
     """
 
     folder: Path
     info: OnlineRunInfo
     skipped: list[Skipped] = field(default_factory=list)
     done: set[int] = field(default_factory=set)
+    clients: int = 0
     #: Held by whoever changes a file of the run: blocks may be measured side by side.
     lock: threading.RLock = field(default_factory=threading.RLock, repr=False, compare=False)
 
@@ -73,9 +75,9 @@ class Run:
         return self.info.settings
 
     @property
-    def ceiling(self) -> ClientCeiling | None:
-        """What one of the run's client processes sustains; None where that was not measured."""
-        return client_ceiling(self.info)
+    def calibration(self) -> Calibration | None:
+        """What the run's client processes sustain; None where that was not measured."""
+        return client_calibration(self.info)
 
     def blocks(self) -> list[Block]:
         """Every block of the run, measured or not: the same whenever it is asked.
@@ -121,7 +123,7 @@ class Run:
         """A cell is measured, and its records are written."""
         with self.lock:
             append_journal(self.folder / JOURNAL, entry)
-            self.done.add(entry.cell)
+            self._take(entry)
 
     def skip(self, fault: Skipped) -> None:
         """A cell failed."""
@@ -144,6 +146,10 @@ class Run:
         dumped = _SKIPPED.dump_json(self.skipped, indent=2).decode()
         write_whole(self.folder / SKIPPED, visible(dumped).encode() + b"\n")
 
+    def _take(self, entry: JournalEntry) -> None:
+        self.done.add(entry.cell)
+        self.clients = max(self.clients, len(entry.clients))
+
     def _read_journal(self) -> None:
         cells = {cell.index: cell for block in self.blocks() for cell in block.cells}
         for entry in read_journal(self.folder / JOURNAL):
@@ -154,7 +160,7 @@ class Run:
                     f"cell {entry.cell} of {self.folder / JOURNAL} is not one of the run's settings",
                     "restore run.json and the variants of the engines, or start a new run",
                 )
-            self.done.add(entry.cell)
+            self._take(entry)
 
 
 def _place(skipped: Skipped) -> tuple[str, Load | None, int | None]:

@@ -134,7 +134,10 @@ class OnlineSettings(CommonSettings):
     text_prompts: bool = Field(
         False, description="send text of as many tokens instead of token ids, so that engines tokenize"
     )
-    clients: Literal["auto"] | Annotated[int, Field(ge=1)] = Field("auto", description="client processes")
+    clients: Literal["auto"] | Annotated[int, Field(ge=1)] = Field(
+        "auto",
+        description="client processes; auto estimates, and measures a closed loop that needs more again",
+    )
     calibrate: bool = Field(
         True, description="measure the client itself first where this machine has no calibration: 15 s"
     )

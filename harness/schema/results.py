@@ -283,6 +283,9 @@ class OnlineRunInfo(_RunInfo):
     prices: Prices | None = Field(None, description="the file given with --price")
     hosts: list[Host] = Field(default_factory=list, description="nodes of a cluster; empty: one machine")
     interrupted: bool = Field(False, description="the user ended it early: it has not every cell")
+    most_clients: int | None = Field(
+        None, description="client processes that --clients auto may take; null: their number was given"
+    )
 
     @property
     def subcommand(self) -> str:

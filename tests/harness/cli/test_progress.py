@@ -27,6 +27,7 @@ from harness.runs.events import (
     Event,
     Reporting,
     Started,
+    TooFewClients,
     WarmupProgress,
 )
 from harness.runs.schedule import Cell
@@ -102,6 +103,9 @@ def test_cells_side_by_side_begin_with_a_line_each(capsys: pytest.CaptureFixture
         for done in range(9):
             for side in cells:
                 display.show(CellProgress(side, 10, Progress(done, done, 0)))
+            if done == 4:
+                display.show(TooFewClients(cells[0], 1, 4))
+                display.show(TooFewClients(cells[1], 4, 5))
     place = f"{label}, scale 0.4, repeat 1"
     assert capsys.readouterr().err.splitlines() == [
         "run run: 2 cells",
@@ -109,6 +113,8 @@ def test_cells_side_by_side_begin_with_a_line_each(capsys: pytest.CaptureFixture
         f"{label}: ready after 1.2 s; 4 requests to warm up",
         f"[1/2] {place}: 10 requests",
         f"[2/2] {place}: 10 requests",
+        f"{place}: 1 client process is too few, measuring again with 4",
+        f"{place}: 4 client processes are too few, measuring again with 5",
     ]
 
 

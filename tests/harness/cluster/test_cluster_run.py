@@ -16,12 +16,15 @@ import pandas as pd
 import psutil
 import pytest
 
+from harness.calibration.calibration_file import this_machine
 from harness.cluster.machines import machines_of
 from harness.engines.cores import physical_cores
 from harness.errors import UsageError
 from harness.report.markdown import summary
+from harness.runs.events import Event, TooFewClients
 from harness.runs.online import run_online
 from harness.runs.reader import load_run
+from harness.schema.calibration import Calibration, ClientCeiling
 from harness.schema.online_settings import OnlineSettings
 from harness.schema.results import OnlineResults
 from tests.harness.cluster.conftest import STORE_BYTES
@@ -171,6 +174,33 @@ def test_repeats_are_measured_side_by_side(cluster: Any, tmp_path: Path) -> None
     journal = [json.loads(line) for line in (folder / "journal.jsonl").read_text().splitlines()]
     assert sorted(entry["cell"] for entry in journal) == [*range(8)]
     assert "Nodes of engines, p50 over the mean of all nodes" in summary(load_run(folder, trust=True))
+
+
+@pytest.mark.cluster
+def test_a_closed_loop_is_sent_again_by_more_clients_of_all_nodes(
+    cluster: Any, tmp_path: Path, start_mock: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ceilings = [
+        ClientCeiling(
+            processes=n, chunks_per_s=1e9, chunks_per_cpu_s=1e9, requests_per_s=rate, limit="client"
+        )
+        for n, rate in ((1, 0.01), (5, 1e9))
+    ]
+    found = Calibration(machine=this_machine(), created="now", quick=True, ceilings=ceilings, errors=[])
+    monkeypatch.setattr("harness.cluster.ray_cluster.RayMachines.calibration", lambda *_: found)
+    monkeypatch.setattr("harness.cluster.ray_cluster.RayMachines.clients", lambda *_: (3, 5))
+    given = {"engines": ["openai"], "base_url": start_mock().url, "model": "auto", "max_model_len": 1024}
+    given |= {"request_rate": None, "concurrency": [6], "clients": "auto", "repeats": 2}
+    events: list[Event] = []
+    settings = OnlineSettings.model_validate(QUICK | given | {"cluster": "auto", "out": tmp_path})
+    folder, _ = run_online(settings, ["bench"], events.append)
+    again = [event for event in events if isinstance(event, TooFewClients)]
+    assert [(event.cell.index, event.clients, event.more) for event in again] == [(0, 3, 5)]
+    requests = requests_of(folder)
+    assert requests["error"].isna().all() and len({*requests["host"]}) == 3
+    assert (requests.groupby("cell")["client"].nunique() == 5).all() and len(requests) == 2 * QUICK["n"]
+    journal = [json.loads(line) for line in (folder / "journal.jsonl").read_text().splitlines()]
+    assert [len(entry["clients"]) for entry in journal] == [5, 5]
 
 
 @pytest.mark.cluster
