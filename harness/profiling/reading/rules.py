@@ -15,8 +15,8 @@ from harness.schema.profile import Category, Component, StepKind
 CATEGORIES: tuple[tuple[Category, str], ...] = (
     (
         "communication",
-        r"nccl|nvshmem|all_?reduce|all_?gather|reduce_?scatter|cross_device_reduce|multimem|c10d|gloo|custom_ar|collective"
-        r"|memcpy ptop|^roseinfer\.ranks\.",
+        r"nccl|nvshmem|all_?reduce|all_?gather|reduce_?scatter|cross_device_reduce|multimem|c10d|gloo|custom_ar|join_ranks"
+        r"|^collective$|memcpy ptop|^roseinfer\.ranks\.",
     ),
     ("sampling", r"argmax|multinomial|sampl|top_?[kp]|gumbel|exponential|radixsort|aten::sort"),
     (

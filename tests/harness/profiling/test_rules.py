@@ -25,6 +25,10 @@ KERNELS = {
     "aten::add_": "norm and elementwise",
     "void at::native::reduce_kernel<512, 1, ReduceOp<float, ArgMaxOps<float>>>": "sampling",
     "ncclDevKernel_AllReduce_Sum_f16_RING_LL": "communication",
+    "collective": "communication",
+    "join_ranks": "communication",
+    "void cutlass::device_kernel<cutlass::gemm::kernel::GemmUniversal<cute::tuple<int, int, int, int>, "
+    "cutlass::gemm::collective::CollectiveMma<cutlass::gemm::MainloopSm90TmaGmma<3>>>>": "matmul",
     "ncclDevKernel_AllGather_RING_LL(ncclDevKernelArgsStorage<4096ul>)": "communication",
     "ncclDevKernel_SendRecv(ncclDevKernelArgsStorage<4096ul>)": "communication",
     "ncclKernel_AllReduce_RING_LL_Sum_half(ncclDevComm*, unsigned long, ncclWork*)": "communication",
