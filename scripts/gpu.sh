@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Tests and benchmarks on a machine with an NVIDIA GPU and PyTorch.
-# Usage: [PHASES="tests sanitize kernels steps ranks soak online clients cluster search offline profile published"] \
+# Usage: [PHASES="tests sanitize kernels steps ranks soak online clients cluster loads search offline profile published"] \
 #            scripts/gpu.sh OUT [WHEELS [BUNDLES]]
 # WHEELS is a folder of wheels to install from, for a machine without a network; BUNDLES holds what `bench engines
 # bundle` made, a folder an engine. SCALES, ENGINES and N as in the Makefile, MODEL and DTYPE (random:gpt2, fp16)
@@ -8,17 +8,17 @@
 # their tokens, N and ROUNDS (100, 30) how many requests at least, in all and for each in flight; REPEATS how often all
 # is measured. OPTIONS are more options of `bench online`, `search` and `offline` ("--max-model-len 4096").
 # Phases: `cluster` measures ENGINES once on the first GPU and once on all GPUs side by side, each a node of a Ray
-# cluster (needs ray[client] and Python's jsonschema), then the first engine on one node with the load of all others;
+# cluster (needs ray[client] and Python's jsonschema), `loads` the first engine on one node, with the load of all others;
 # `steps` says which kernels the steps of a Llama take (MODEL, random:qwen3-0.6b) and how each does by itself,
 # `ranks` how the model does on all GPUs of the machine; `soak` serves for SOAK (60) seconds; `search` finds the most
 # requests in flight (1,024 tokens in, 128 out) within SLO, in SEARCH_S (600) seconds at most; `published`, only where it
-# is named, measures PUBLISHED (h200-qwen3-8b) as configs/published says, with OPTIONS; `profile` profiles the
+# is named, measures PUBLISHED (one-gpu-qwen3-8b) as configs/published says, with OPTIONS; `profile` profiles the
 # run that `online` left in OUT, at its first scale and without variants of engines; `sanitize` needs compute-sanitizer,
 # from the CUDA toolkit or nvidia-cuda-sanitizer-api 13.5 (13.0 lacks a part). Full output and the runs go to OUT.
 set -uo pipefail
 cd "$(dirname "$0")/.."
 out=$1 wheels=${2:-} bundles=${3:-}
-all="tests sanitize kernels steps ranks soak online clients cluster search offline profile published"
+all="tests sanitize kernels steps ranks soak online clients cluster loads search offline profile published"
 phases=${PHASES:-${all% published}}
 scales=${SCALES:-0.4,0.8,1.6} engines=${ENGINES:-roseinfer,vllm,sglang}
 clients=${CLIENTS:-1,64,256} repeats=${REPEATS:-1}
@@ -87,17 +87,20 @@ for phase in $phases; do
             --concurrency "$clients" --input-len "${INPUT_LEN:-256}" --output-len "${OUTPUT_LEN:-64}" \
             --n "${N:-100}" --rounds "${ROUNDS:-30}"
         ;;
-    cluster)
+    cluster | loads)
         gpus=$(nvidia-smi -L 2>/dev/null | wc -l)
         sides=$((gpus > 2 ? gpus : 2))
         nodes=(python3 -m scripts.ray_nodes --out "$out" --pairs "$sides")
         closed=("${served[@]}" --concurrency "$clients" --input-len "${INPUT_LEN:-256}" --output-len "${OUTPUT_LEN:-64}"
             --n "${N:-100}" --rounds "${ROUNDS:-30}")
+        if [ "$phase" = loads ]; then
+            logged loads 40 "${nodes[@]}" $bench online --cluster auto --engines "${engines%%,*}" "${closed[@]}" --repeats "$repeats"
+            continue
+        fi
         repeated=(--engines "$engines" "${closed[@]}" --repeats $((repeats > 1 ? repeats * sides : 2 * sides)))
         CUDA_VISIBLE_DEVICES=0 logged cluster_alone 40 $bench online "${repeated[@]}"
         logged cluster_sides 50 "${nodes[@]}" $bench online --cluster auto --side-by-side "$sides" "${repeated[@]}"
         logged cluster_compare 40 $bench compare "$(run_of cluster_alone)" "$(run_of cluster_sides)"
-        logged cluster_loads 40 "${nodes[@]}" $bench online --cluster auto --engines "${engines%%,*}" "${closed[@]}"
         ;;
     search)
         logged search 40 $bench search --engines "$engines" "${served[@]}" --by concurrency --max-seconds "${SEARCH_S:-600}" \
@@ -105,7 +108,7 @@ for phase in $phases; do
             --output-len "${OUTPUT_LEN:-128}" --settle 3 --min-duration 6 --cells 8
         ;;
     published)
-        for name in ${PUBLISHED:-h200-qwen3-8b}; do
+        for name in ${PUBLISHED:-one-gpu-qwen3-8b}; do
             command=$([[ $name == *-offline ]] && echo offline || echo online)
             logged "$name" 40 $bench "$command" --config "configs/published/$name.yaml" --out "$out/runs" "${options[@]}"
         done

@@ -111,6 +111,9 @@ class Roseinfer(LocalEngine):
             if replicas and isinstance(replicas.value, int) and isinstance(threads, int):
                 facts["threads"] = Fact(value=threads * replicas.value, source=source)
             facts["chunked_prefill"] = Fact(value=chunk is not None, source=source)
+            attention, prompts = settings.get("attention"), settings.get("prefill_backend")
+            if prompts and prompts != attention:
+                facts["attention"] = Fact(value=f"{attention}, of prompts {prompts}", source=source)
             if isinstance(graphs, list):
                 facts["graphs"] = Fact(value=shortened(graphs), source=source)
         return facts

@@ -48,7 +48,7 @@ ROSEINFER_PAGE = {
         "device": "cpu", "dtype": "bfloat16", "kv_cache_dtype": "bfloat16", "max_model_len": 1024,
         "kv_tokens": 262144, "block_size": 16,
         "max_batch_size": 256, "prefill_max_tokens": 128, "chunked_prefill_size": None, "prefix_cache": False,
-        "overlap_schedule": True, "attention": "cpu-paged", "cuda_graph": [], "threads": 2,
+        "overlap_schedule": True, "attention": "cpu-paged", "prefill_backend": "sdpa", "cuda_graph": [], "threads": 2,
     }
 }  # fmt: skip
 TRANSFORMERS_ARGV = [
@@ -121,7 +121,7 @@ REPORTS: dict[EngineName, tuple[SelfReport, dict[str, JsonValue]]] = {
             "device": "cpu", "threads": 2, "dtype": "bfloat16", "kv_dtype": "bfloat16", "kv_tokens": 262144,
             "block_size": 16, "context": 1024, "max_batch": 256, "max_batched_tokens": 128,
             "chunked_prefill": False, "prefix_cache": False, "graphs": [], "overlap": True,
-            "attention": "cpu-paged",
+            "attention": "cpu-paged, of prompts sdpa",
         },
     ),
     "trtllm": (
