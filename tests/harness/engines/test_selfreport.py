@@ -48,7 +48,8 @@ ROSEINFER_PAGE = {
         "device": "cpu", "dtype": "bfloat16", "kv_cache_dtype": "bfloat16", "max_model_len": 1024,
         "kv_tokens": 262144, "block_size": 16,
         "max_batch_size": 256, "prefill_max_tokens": 128, "chunked_prefill_size": None, "prefix_cache": False,
-        "overlap_schedule": True, "attention": "cpu-paged", "prefill_backend": "sdpa", "cuda_graph": [], "threads": 2,
+        "overlap_schedule": True, "attention": "cpu-paged", "prefill_backend": "sdpa", "cuda_graph": [],
+        "threads": 2,
     }
 }  # fmt: skip
 TRANSFORMERS_ARGV = [
