@@ -1,4 +1,4 @@
-"""8-bit floats with a sign, 4 bits of exponent and 3 of mantissa (E4M3, without infinities)."""
+"""FP8 in the format E4M3 (4 bits of exponent, 3 of mantissa, no infinities)."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ LARGEST = 448.0
 
 
 def to_e4m3(x: Tensor) -> Tensor:
-    """`x` rounded, beyond ±LARGEST to these."""
+    """`x` rounded to E4M3, saturating at ±LARGEST."""
     return x.clamp(-LARGEST, LARGEST).to(E4M3)
 
 
 def movable(x: Tensor) -> Tensor:
-    """8-bit floats as bytes, for operators that move elements but not these; other tensors as they are."""
+    """FP8 tensors as bytes, for operators that move elements but do not take FP8; other tensors unchanged."""
     return x.view(torch.uint8) if x.dtype == E4M3 else x

@@ -11,8 +11,9 @@ from roseinfer.request.limits import Limits
 
 
 class RunnerInfo(msgspec.Struct, frozen=True):
-    """What computes a step. `cuda_graph`: batch sizes that have a graph; `decode_parts`: those of them that
-    decode in parts. `prompt_logprobs`: it gives them. A switch that does nothing here is off."""
+    """What computes a step. `cuda_graph`: decode batch sizes that have a graph; `decode_parts`: those of them
+    that are computed in parts. `prompt_logprobs`: whether it can give them. A switch that has no effect here
+    is off."""
 
     attention: str
     prefill_backend: str
@@ -23,7 +24,7 @@ class RunnerInfo(msgspec.Struct, frozen=True):
 
 
 class ModelInfo(msgspec.Struct, frozen=True):
-    """`linear` names what multiplies with the weights; `fused_ops`: kernels do several operators' work."""
+    """`linear` names the implementation of linear layers; `fused_ops`: whether kernels are fused."""
 
     dtype: str
     kv_cache_dtype: str
@@ -41,7 +42,7 @@ class EngineInfo(msgspec.Struct, frozen=True):
 
     @property
     def spin_s(self) -> float:
-        """Seconds that processes without work stay awake for more."""
+        """Seconds that processes without work busy-wait before they sleep."""
         return (self.config.spin_ms or 0.0) / 1e3
 
     def settings(self) -> dict[str, object]:

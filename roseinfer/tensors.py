@@ -1,4 +1,4 @@
-"""Arrays of the host on their way to a device, tensors on their way back, and words for a full memory."""
+"""Copies of arrays to a device and of tensors to the host, and the message of an out-of-memory error."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ def to_device(array: NDArray[Any], device: torch.device) -> Tensor:
 
 
 def fetch(tensor: Tensor) -> Tensor:
-    """`tensor` on the host. On a GPU this starts copying it to pinned memory of its own, and it is there when
-    the stream has come this far."""
+    """`tensor` on the host. From a GPU it is copied to new pinned memory asynchronously: it is there when the
+    current stream has reached this point."""
     if tensor.device.type == "cpu":
         return tensor
     host = torch.empty_like(tensor, device="cpu", pin_memory=True)
@@ -26,6 +26,7 @@ def fetch(tensor: Tensor) -> Tensor:
 
 
 def no_memory(error: Exception) -> str | None:
-    """`not enough memory: …`, one line, where `error` is that; on a CPU PyTorch has no type for it."""
+    """`not enough memory: …`, one line, if `error` is an out-of-memory error, which has no type of its own in
+    PyTorch on a CPU; else None."""
     full = isinstance(error, MemoryError | torch.OutOfMemoryError) or "DefaultCPUAllocator" in str(error)
     return f"not enough memory: {str(error).partition(chr(10))[0]}" if full else None

@@ -1,4 +1,4 @@
-"""Logits with the biases and penalties that requests ask for, and without ends that come too soon."""
+"""Adjusts logits before sampling: logit biases, penalties, and min_tokens."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ Floats = NDArray[np.float32]
 
 @dataclass(frozen=True)
 class Adjustments:
-    """Of `A` requests in a step.
+    """The adjustments of `A` requests in a step.
 
     Args:
-        rows: `[A]`, theirs in the step, rising.
-        tokens: `[A, L]`, what each request has, prompt and generated; UNKNOWN for one that the device has
-            sampled and the host has not seen. What is after `lengths` is no token.
-        prompts, lengths: `[A]`, tokens of the prompt, and of it with what was generated.
+        rows: `[A]`, the requests' rows in the step, ascending.
+        tokens: `[A, L]`, prompt and generated tokens; UNKNOWN for one that the device has sampled and the
+            host has not read. Entries from `lengths` on are not tokens.
+        prompts, lengths: `[A]`, numbers of prompt tokens, and of all tokens.
         params: each request's settings.
         eos: the model's end-of-text tokens.
     """
@@ -40,7 +40,7 @@ class Adjustments:
 
     @classmethod
     def of(cls, running: Running, rows: Ints, adjusting: Ints, eos: tuple[int, ...]) -> Adjustments:
-        """Of those at the places `adjusting` in a step of the running `rows`."""
+        """Those of the requests `rows[adjusting]`, where `rows` are the running rows of a step."""
         own = rows[adjusting]
         lengths = running.length[own]
         requests = [running.request(row) for row in own.tolist()]
@@ -54,7 +54,7 @@ class Adjustments:
         )
 
     def part(self, start: int, count: int) -> Adjustments | None:
-        """Of those among `count` rows from `start` on; None where there is none."""
+        """Those of `count` rows from `start` on; None where there are none."""
         first, end = np.searchsorted(self.rows, (start, start + count)).tolist()
         if first == end:
             return None
@@ -65,8 +65,8 @@ class Adjustments:
         )  # fmt: skip
 
     def apply(self, logits: Tensor, newest: Tensor) -> Tensor:
-        """The step's logits `[R, vocab]` as they are to be sampled from, in a copy. `newest` `[R]`: the last
-        token of each request that decodes."""
+        """A float32 copy of the step's logits `[R, vocab]` with the adjustments applied. `newest` `[R]`: the
+        last token of each request that decodes, used where it is UNKNOWN."""
         device, vocab = logits.device, logits.shape[-1]
         rows = to_device(self.rows, device)
         own = logits[rows].float()
@@ -76,7 +76,7 @@ class Adjustments:
         place = torch.arange(tokens.shape[1], device=device)
         known = place < to_device(self.lengths, device)[:, None]
         generated = known & (place >= to_device(self.prompts, device)[:, None])
-        nowhere = tokens.new_full((), vocab)  # a column that is cut off
+        nowhere = tokens.new_full((), vocab)  # an extra column, dropped below
         counts = own.new_zeros(len(own), vocab + 1)
         counts.scatter_add_(
             1, torch.where(generated, tokens, nowhere), torch.ones_like(tokens, dtype=own.dtype)
@@ -101,14 +101,14 @@ class Adjustments:
             own.index_put_((at, token), value, accumulate=True)
 
     def _mask_ends(self, own: Tensor) -> None:
-        """What would end an answer that has not got its `min_tokens` yet."""
+        """Set the logits of tokens that would end an answer before its `min_tokens` to -inf."""
         made = (self.lengths - self.prompts).tolist()
         ends = [
             (at, token)
             for at, params in enumerate(self.params)
             if made[at] < params.min_tokens
             for token in params.ends(self.eos)
-            if token < own.shape[1]  # a model's configuration may name one that it does not have
+            if token < own.shape[1]  # a model's config may name an id outside its vocabulary
         ]
         if ends:
             at, token = (to_device(np.array(column), own.device) for column in zip(*ends, strict=True))

@@ -1,4 +1,4 @@
-"""Chooses what computes a step: graphs and kernels on a GPU, operators elsewhere, as the switches say."""
+"""Chooses what runs a step: CUDA graphs and kernels on a GPU, PyTorch operators elsewhere, as configured."""
 
 from __future__ import annotations
 
@@ -22,34 +22,34 @@ from roseinfer.models.model import Model
 
 log = logging.getLogger(__name__)
 
-#: Cached keys for which a captured step of prompts has room, or the longest request's. More are gathered by a
-#: step that is launched kernel by kernel.
-_GATHERED = 16_384
+#: Tokens whose keys and values a captured prefill step can gather from the KV cache; at least max_model_len.
+#: Steps with more run eagerly.
+_GATHER_TOKENS = 16_384
 
 
 @dataclass(frozen=True)
 class Chosen:
-    """A runner, and what it is made of."""
+    """A runner, and its description."""
 
     runner: Runner
     info: RunnerInfo
 
 
 def triton_runs(device: torch.device) -> bool:
-    """A GPU, and Triton to compile for it."""
+    """Whether this is a GPU, with Triton to compile for it."""
     if device.type != "cuda":
         return False
     if importlib.util.find_spec("triton") is None:
-        log.warning("Triton is not installed: attention and small products fall back to PyTorch")
+        log.warning("Triton is not installed: attention and small GEMMs fall back to PyTorch")
         return False
     return True
 
 
-def _room(pool: KVPool, dtype: torch.dtype, limits: StepLimits) -> torch.Tensor:
-    """For keys and values of a layer, `[2, S, kv heads, dim]`; numbers, as attention may read what is not in
-    use, with a weight of 0."""
+def _gather_buffer(pool: KVPool, dtype: torch.dtype, limits: StepLimits) -> torch.Tensor:
+    """Memory for gathered keys and values of a layer, `[2, S, kv heads, dim]`. It is zeroed, because
+    attention may read unused rows, with a weight of 0."""
     shape = pool.shape
-    rows = max(_GATHERED, limits.max_model_len)
+    rows = max(_GATHER_TOKENS, limits.max_model_len)
     return torch.zeros(2, rows, shape.kv_heads, shape.head_dim, dtype=dtype, device=pool.device)
 
 
@@ -61,7 +61,7 @@ def choose_runner(
     limits: StepLimits,
     group: RankGroup | None = None,
 ) -> Chosen:
-    """`group`: on rank 0, the processes that have the other parts of the model. Raises ConfigError where a
+    """The runner for `model` and `config`. `group`: on rank 0, the other ranks. Raises ConfigError where a
     setting cannot work here."""
     capacity = config.max_active_requests
     if config.batch_invariant and not model.rows_alone:
@@ -84,7 +84,7 @@ def choose_runner(
     from roseinfer.engine.ranks.cuda_runner import ParallelCudaRunner
 
     prefill = choose(config.prefill_backend, model.config.head_dim, dtype, pool.device)
-    gathered = _room(pool, dtype, limits) if prefill.gathered and limits.mixed.cut else None
+    gathered = _gather_buffer(pool, dtype, limits) if prefill.gathered and limits.mixed.cut else None
     paged = CudaPagedAttention(pool, prefill.attend, gathered)
     if not config.cuda_graph:
         return Chosen(

@@ -33,21 +33,21 @@ from roseinfer.scheduler.request import Request
 from roseinfer.scheduler.running import Running
 from roseinfer.scheduler.scheduler import Scheduler, StepResult
 
-#: Share of the free memory that the cache may take when its size is not given.
+#: Fraction of the free memory that the KV cache takes when `kv_tokens` is not given.
 KV_MEMORY_SHARE = {"cuda": 0.8, "cpu": 0.1}
-#: The shortest context: a prompt of one token, and two more, as the warm-up has them.
+#: The smallest `max_model_len`: warm-up generates two tokens after a prompt of one.
 SHORTEST = 3
 
 
 class Engine:
-    """Owns the model, the cache and the scheduler. Not thread safe: one caller steps it."""
+    """Owns the model, the KV cache and the scheduler. Not thread-safe: one thread calls it."""
 
     def __init__(self, config: EngineConfig, on_rank_end: Callable[[str], None] | None = None) -> None:
-        """`on_rank_end` is called, by another thread, with the words for it when one of the engine's other
-        processes ends, or is silent for too long. Raises ConfigError where a setting cannot work."""
+        """`on_rank_end` is called from another thread, with an explanation, when another rank's process ends
+        or does not respond in time. Raises ConfigError where a setting cannot work."""
         check_ranks(config)
         ranks = config.tensor_parallel_size
-        self._group = RankGroup(config) if ranks > 1 else None  # they load while this process does
+        self._group = RankGroup(config) if ranks > 1 else None  # starts them: all ranks load at once
         loaded = load_model(config)
         model, device, dtype, shape = loaded.model, loaded.device, loaded.dtype, loaded.model.config
         max_model_len = config.max_model_len or shape.max_positions
@@ -58,7 +58,7 @@ class Engine:
         if max_model_len < SHORTEST:
             raise ConfigError(f"max_model_len {max_model_len} is too small: give {SHORTEST} or more")
         kv_shape = loaded.kv_shape
-        sharing = ranks if device.type == "cpu" else 1  # ranks in the same memory
+        sharing = ranks if device.type == "cpu" else 1  # ranks that share this memory
         kv_tokens = config.kv_tokens or _kv_tokens(
             sharing * kv_shape.bytes_per_token, device, config.max_active_requests * max_model_len
         )
@@ -126,44 +126,45 @@ class Engine:
 
     @property
     def preemptions(self) -> int:
-        """How often a request lost its blocks and was computed again, since the start."""
+        """Preemptions since the start: a request loses its blocks and is recomputed later."""
         return self._scheduler.preemptions
 
     @property
     def kv_usage(self) -> float:
-        """Share of the cache's blocks that are in use."""
+        """Fraction of the KV cache's blocks that are in use."""
         return 1 - self._allocator.num_free / self._allocator.num_blocks
 
     @property
     def prompt_tokens(self) -> int:
-        """Tokens of the prompts admitted since the prefix cache was flushed last."""
+        """Tokens of the prompts admitted since the last flush of the prefix cache."""
         return self._prefixes.prompt_tokens
 
     @property
     def cached_tokens(self) -> int:
-        """How many of the prompt tokens were in the prefix cache."""
+        """How many of `prompt_tokens` were in the prefix cache."""
         return self._prefixes.cached_tokens
 
     def watch(self, watcher: Callable[[Runner], Runner]) -> None:
-        """Put what `watcher` makes of the runner in its place. Call it when there is no work."""
+        """Replace the runner by `watcher(runner)`. Call it when there is no work."""
         self._loop.runner = watcher(self._loop.runner)
 
     def profile_ranks(self, path: str | None, *, with_stack: bool = False) -> str | None:
-        """Begin a torch profile of the engine's other processes, into files beside `path`; without a path end
-        it, which returns when they are written, with what went wrong. One process has no others."""
+        """Start a torch profile of the engine's other ranks, into files beside `path`. Without a path, stop
+        it and wait until the files are written; returns an error message or None. Without other ranks this
+        does nothing."""
         return None if self._group is None else self._group.profile(Profile(path, with_stack))
 
     def close(self) -> None:
-        """End the engine's other processes; it cannot be used any more."""
+        """End the engine's other processes. The engine cannot be used afterwards."""
         if self._group is not None:
             self._group.close()
 
     def flush_cache(self) -> None:
-        """Forget all prefixes. Running requests are not affected."""
+        """Empty the prefix cache. Running requests are not affected."""
         self._prefixes.flush()
 
     def add(self, request_id: int, prompt: NDArray[np.int32], params: SamplingParams) -> None:
-        """Queue a prompt `[n]`. Raises RequestError when it can never be served."""
+        """Queue a prompt `[n]` of token ids. Raises RequestError when it can never be served."""
         self.info.limits.check(prompt, params.max_tokens)
         self.info.limits.check_ids(params)
         self.submit(request_id, prompt, params, time.monotonic())
@@ -176,16 +177,17 @@ class Engine:
         submitted: float,
         client: int = 0,
     ) -> None:
-        """Queue a prompt `[n]` of `client` that is within the limits and waits since `submitted` (monotonic,
-        s)."""
+        """Queue a prompt `[n]` of `client`, waiting since `submitted` (monotonic, s). The caller has checked
+        its limits."""
         self._scheduler.add(Request(request_id, prompt, params, submitted, prompt, client))
 
     def discard(self, request_id: int) -> bool:
-        """Forget a request at whatever stage. False if it is not known (any more)."""
+        """Drop a request in any state. False if the id is unknown, or the request has ended."""
         return self._scheduler.discard(request_id)
 
     def step(self) -> StepResult | None:
-        """One token of every running request, or of fewer: see Loop; None when there is no work."""
+        """Process one step, with at most one token for each running request: see Loop. None when there is no
+        work."""
         return self._loop.step()
 
     def check_idle(self) -> None:
@@ -203,12 +205,12 @@ def _name(dtype: torch.dtype) -> str:
 
 
 def _mixes(policies: Policies) -> bool:
-    """Whether prompts and decoding requests share steps."""
+    """Whether a step may hold both prefill and decode rows."""
     return policies.composition is decode_first or isinstance(policies.composition, FillUp | TakeAlong)
 
 
 def _chunk(config: EngineConfig, policies: Policies) -> int | None:
-    """Tokens of a prompt in one step at most, where prompts are cut."""
+    """The most tokens of one prompt in a step; None where prompts are not chunked."""
     how = policies.composition
     if isinstance(how, FillUp):
         return min(policies.prefill_max_tokens, how.most)
@@ -216,7 +218,7 @@ def _chunk(config: EngineConfig, policies: Policies) -> int | None:
 
 
 def _mixed_steps(policies: Policies, capacity: int) -> MixedSteps:
-    """Those that are worth a graph."""
+    """The mixed prefill-decode steps to capture as CUDA graphs."""
     how = policies.composition
     if isinstance(how, FillUp):
         return MixedSteps(min(LARGE_ROWS, how.most), cut=True)
@@ -226,7 +228,7 @@ def _mixed_steps(policies: Policies, capacity: int) -> MixedSteps:
 
 
 def _kv_tokens(token_bytes: int, device: torch.device, useful: int) -> int:
-    """Tokens that a share of the free memory holds, at most `useful`."""
+    """Tokens of KV cache for KV_MEMORY_SHARE of the free memory, at most `useful`."""
     cuda = device.type == "cuda"
     free = torch.cuda.mem_get_info(device)[0] if cuda else psutil.virtual_memory().available
     return min(int(free * KV_MEMORY_SHARE[device.type]) // token_bytes, useful)

@@ -1,4 +1,4 @@
-"""Runs a step on a GPU from captured graphs: the host fills in what changed, launches, and reads later."""
+"""Runs steps on a GPU by replaying CUDA graphs: the host sends what changed, and reads the tokens later."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ from roseinfer.tracing.ranges import named_range
 
 @dataclass(frozen=True)
 class _Outcome:
-    """Requests of a step from `start` on: their logits `[≥ R, vocab]`, the likeliest `tokens` `[R]` on the
-    device, and where these are `given` on the host `[≥ R]` once the step has ended."""
+    """Results of a step's requests from `start` on: logits `[≥ R, vocab]`, greedy `tokens` `[R]` on the
+    device, and `given` `[≥ R]`, host memory that holds these tokens once the step has ended."""
 
     logits: Tensor
     tokens: Tensor
@@ -47,10 +47,10 @@ class _Outcome:
 
 
 class CudaRunner(Runner):
-    """`capacity` running rows with at most `max_blocks` blocks each, `max_batch` of them in a step; `parts`
-    as in Model.decode_parts.
+    """At most `capacity` running rows with `max_blocks` blocks each, `max_batch` of which decode in a step;
+    `parts` as in Model.decode_parts.
 
-    Row `capacity` is no request's: what pads a batch reads and writes there.
+    Row `capacity` belongs to no request: padding reads and writes there.
     """
 
     def __init__(
@@ -97,10 +97,10 @@ class CudaRunner(Runner):
 
     @torch.inference_mode()
     def capture(self, *, prompts: bool, mixed: MixedSteps) -> None:
-        """Capture every graph, the largest first: the smaller ones live in its memory.
+        """Capture every graph, the largest first, so that smaller ones reuse its memory.
 
-        `prompts`: also those for prompts, whose attention must then need nothing from the host, and for those
-        of `mixed`, which must read the cache if they are parts of prompts; no prompt is then in a larger one.
+        `prompts`: capture prefill steps and those of `mixed` too. Attention must then need nothing from the
+        host, and with `mixed.cut` it must read the KV cache; no prefill graph then exceeds `mixed.tokens`.
         """
         pool = torch.cuda.graph_pool_handle()
         most = min(mixed.tokens if mixed.cut else PROMPT_TOKENS[-1], self._max_prompt_tokens)
@@ -129,7 +129,7 @@ class CudaRunner(Runner):
 
     @torch.inference_mode()
     def follow(self, batch: Batch) -> None:
-        """Compute this rank's part of what rank 0 launches, which chooses the tokens."""
+        """Compute this rank's shard of a step that rank 0 launches and samples."""
         self._await_slot()
         for _ in self._forward(batch):
             pass
@@ -137,11 +137,11 @@ class CudaRunner(Runner):
         self._ended[-1].record()
 
     def _await_slot(self) -> None:
-        """Wait until the step SLOTS before the next has ended."""
+        """Wait until the step SLOTS before the next one has ended."""
         self._ended[0].synchronize()
 
     def _forward(self, batch: Batch) -> Iterator[_Outcome]:
-        """Launch the step, part by part: a part's logits lie where those of the next will."""
+        """Launch the step in parts. Each part's logits may overwrite those of the part before."""
         if batch.copies.shape[1]:
             self._pool.copy_blocks(*batch.copies)
         self._lines.change(batch.changed)
@@ -160,7 +160,7 @@ class CudaRunner(Runner):
             yield _Outcome(logits, self._decoded[:count], given, prompts)
 
     def _launch_mixed(self, batch: Batch) -> list[_Outcome]:
-        """Prompts and requests that decode at once, from a graph where there is one."""
+        """Launch prefill and decode rows as one forward pass, from a graph where one fits."""
         count, prompts, decodes = batch.decode_start, len(batch.segments), len(batch.decode_lengths)
         ends = len(batch.prefill_requests)
         keys = sum(segment.context + segment.count for segment in batch.segments)
@@ -188,7 +188,7 @@ class CudaRunner(Runner):
         ]
 
     def _mixed_step(self, size: int, decodes: int, room: int, prompts: Prompts | None = None) -> Tensor:
-        """As `_prompt_step` and `_decode_step` at once, to `_last`, `_mixed` and the outbox."""
+        """`_prompt_step` and `_decode_step` as one forward pass, to `_last`, `_mixed` and the outbox."""
         numbers = self._prompt[: prompt_numbers(size, room)]
         self._prompt_in.take(numbers)
         self._decode_in.take(self._decode, self._table)
@@ -210,7 +210,7 @@ class CudaRunner(Runner):
         return logits
 
     def _send_decode(self, batch: Batch, size: int) -> None:
-        """Fill the inbox for `size` requests that decode; those that `batch` has not are nobody's."""
+        """Fill the inbox for `size` decode rows; those beyond the batch's are padding."""
         array, most = self._decode_in.array(), self._max_batch
         put_decode(array, batch, size, most, self._padding_row)
         self._decode_in.send(2 * most + self._lines.put(batch.block_table, array[2 * most :]))
@@ -224,7 +224,7 @@ class CudaRunner(Runner):
         return captured.logits, self._decoded_out.next()
 
     def _decode_step(self, size: int) -> Tensor:
-        """From what is in the inbox to tokens in `_last`, `_decoded` and the outbox. Returns the logits."""
+        """From the inbox to tokens in `_last`, `_decoded` and the outbox. Returns the logits."""
         self._decode_in.take(self._decode, self._table)
         rows, lengths = self._decode[:size], self._decode[self._max_batch : self._max_batch + size]
         hidden = self._hidden(rows, lengths)
@@ -233,7 +233,8 @@ class CudaRunner(Runner):
         return logits
 
     def _hidden(self, rows: Tensor, lengths: Tensor) -> Tensor:
-        """Hidden states `[R, width]` of the last tokens, rows and lengths `[R]`."""
+        """Hidden states `[R, width]` of the last tokens of `rows` `[R]` with `lengths` `[R]` tokens. Some
+        batch sizes are computed in parts on parallel streams."""
         parts = self._parts.get(len(rows), 1)
         main, sides = torch.cuda.current_stream(), self._sides[: parts - 1]
         for side in sides:
@@ -264,14 +265,14 @@ class CudaRunner(Runner):
         return logits, self._first_out.next()
 
     def _send_prompts(self, batch: Batch, size: int, room: int) -> None:
-        """Fill the inbox for `size` tokens of `room` prompts; those that `batch` has not are padding."""
+        """Fill the inbox for `size` tokens of `room` prompts; those beyond the batch's are padding."""
         put_prompts(self._prompt_in.array(), batch, size, room, self._padding_row)
         self._prompt_in.send(prompt_numbers(size, room))
 
     def _prompt_step(self, size: int, room: int, prompts: Prompts | None = None) -> Tensor:
-        """From what is in the inbox to tokens in `_last`, `_first` and the outbox. Returns the logits.
+        """From the inbox to tokens in `_last`, `_first` and the outbox. Returns the logits.
 
-        `prompts`: for attention; None: they are in the inbox, and none has cached tokens.
+        `prompts`: what attention takes; None: it is read from the inbox, and no prompt has cached tokens.
         """
         numbers = self._prompt[: prompt_numbers(size, room)]
         self._prompt_in.take(numbers)
@@ -287,7 +288,7 @@ class CudaRunner(Runner):
         return logits
 
     def _newest(self, batch: Batch, sampling: SamplingBatch) -> Tensor | None:
-        """The last token of each request `[R]`, which the step overwrites, where adjustments need it."""
+        """A copy of each request's last token `[R]`, which the step overwrites; None without adjustments."""
         if sampling.adjustments is None:
             return None
         return self._last[to_device(batch.requests, self._last.device)]
@@ -295,7 +296,7 @@ class CudaRunner(Runner):
     def _chosen(
         self, outcome: _Outcome, batch: Batch, sampling: SamplingBatch, newest: Tensor | None
     ) -> Tensor:
-        """Where on the host the tokens will be: the likeliest are given already, others are drawn."""
+        """Host memory that will hold the tokens. Greedy ones are on their way; others are sampled here."""
         logits, tokens, given, start = outcome.logits, outcome.tokens, outcome.given, outcome.start
         count = len(tokens)
         how = part(sampling, start, count)

@@ -1,4 +1,4 @@
-"""Runs a step operator by operator: on a CPU, and on a GPU without graphs."""
+"""Runs a step operator by operator (eager mode): on a CPU, and on a GPU without CUDA graphs."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from roseinfer.tracing.ranges import named_range
 
 
 class EagerRunner(Runner):
-    """The model, its attention and the sampler, for at most `capacity` running rows."""
+    """Runs the model, its attention and the sampler, for at most `capacity` running rows."""
 
     def __init__(self, model: Model, attention: Attention, pool: KVPool, capacity: int) -> None:
         self._model, self._attention, self._pool = model, attention, pool
@@ -40,8 +40,8 @@ class EagerRunner(Runner):
 
     @torch.inference_mode()
     def follow(self, batch: Batch, prompt_rows: Ints) -> None:
-        """Compute this rank's part of what rank 0 launches, which chooses the tokens; all of `batch.tokens`
-        are known. `prompt_rows` `[P]`: those of `sampling.prompts`."""
+        """Compute this rank's shard of a step that rank 0 launches and samples. All of `batch.tokens` are
+        known. `prompt_rows` `[P]`: the rows of rank 0's `sampling.prompts`."""
         hidden, _ = self._forward(batch, self._tensor(batch.tokens))
         for _ in prompt_logits(hidden, self._model.logits, prompt_rows):
             pass

@@ -1,4 +1,4 @@
-"""A step's tokens, and their logprobs, on their way to the host."""
+"""Copies of a step's tokens and logprobs to the host."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from roseinfer.tensors import fetch
 class Fetched(Pending):
     """Tokens `[R]` in parts, and the logprobs of those that were asked for.
 
-    On a GPU the copies to the host start when this is made, and are complete once `event`, recorded after
-    them, has happened; on a CPU `event` is None.
+    On a GPU the copies to the host start on construction, and are complete with `event`, which is recorded
+    after them; on a CPU `event` is None.
     """
 
     def __init__(

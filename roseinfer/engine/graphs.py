@@ -11,36 +11,36 @@ from torch import Tensor
 
 from roseinfer.scheduler.policies import MIXED_SIZES
 
-#: Prompt tokens of the graphs for prompts, and how many prompts these take. More of either run eagerly. What
-#: padding to the next size costs was measured on an H200 (2026-11-22, docs/notes/h200.md).
+#: Prompt tokens of the prefill graphs, and the most prompts in one. Larger steps run eagerly. The cost of
+#: padding to the next size was measured on an H200 (2026-11-22, docs/notes/h200.md).
 PROMPT_TOKENS = (
     16, 32, 64, 96, 128, 192, 256, 320, 384, 448, 512, 640, 768, 896, 1024, 1280, 1536, 1792, 2048, 3072,
     4096, 6144, 8192,
 )  # fmt: skip
 MAX_PROMPTS = 64
-#: Rows of a large model's steps up to which they have a graph. More take longer to compute than to launch, of
-#: the 8B some 35 ms, and need no padding then. Measured on an H200, 2026-11-24.
+#: The most rows of a large model's step with a graph. Larger steps take longer to compute (some 35 ms for an
+#: 8B model) than to launch, and without a graph they need no padding. Measured on an H200, 2026-11-24.
 LARGE_ROWS = 2048
-#: Batch sizes that have graphs with parts of prompts beside them, and how many each.
+#: For mixed steps with chunked prompts: decode batch size → how many graphs, each with other prompt tokens.
 MIXED_PARTS = dict(zip(MIXED_SIZES, (16, 8, 4, 4, 4), strict=True))
-#: Those with whole prompts beside them, which many requests have.
+#: Decode batch sizes of the graphs for mixed steps with whole prompts, which run when many requests decode.
 WHOLE_SIZES = MIXED_SIZES[1:]
-#: Tokens of whole prompts in these are multiples of it.
+#: Prompt tokens of those graphs are multiples of this.
 WHOLE_STRIDE = 256
 #: Steps that may be in flight.
 SLOTS = 4
 
 
 class MixedSteps(msgspec.Struct, frozen=True):
-    """Steps with prompts beside requests that decode: whole prompts of up to `tokens` tokens, none of which
-    is cached; or, with `cut`, parts of prompts that make up to `tokens` rows with those that decode."""
+    """Steps with prefill and decode rows. Their prompts are whole, `tokens` tokens together at most, none of
+    them cached; or, with `cut`, chunks that make at most `tokens` rows together with the decode rows."""
 
     tokens: int = 0
     cut: bool = False
 
     def sizes(self, max_batch: int, max_tokens: int) -> list[tuple[int, int]]:
-        """Those that have a graph, the largest first: up to `max_tokens` tokens of prompts, and up to
-        `max_batch` requests that decode."""
+        """(prompt tokens, decode batch size) of every graph, the largest first: at most `max_tokens` and
+        `max_batch`."""
         if self.cut:
             pairs = [
                 (self.tokens * part // parts - batch, batch)
@@ -55,7 +55,8 @@ class MixedSteps(msgspec.Struct, frozen=True):
 
 
 def _up_to(max_batch: int, sizes: dict[int, int]) -> dict[int, int]:
-    """Sizes below `max_batch`, and that where a larger one holds it, with what that one has."""
+    """The `sizes` below `max_batch`, then `max_batch` with the value of the first size that holds it, if
+    any."""
     some = {size: parts for size, parts in sizes.items() if size < max_batch}
     larger = next((parts for size, parts in sizes.items() if size >= max_batch), None)
     return some if larger is None else {**some, max_batch: larger}
@@ -63,14 +64,14 @@ def _up_to(max_batch: int, sizes: dict[int, int]) -> dict[int, int]:
 
 @dataclass(frozen=True)
 class Captured:
-    """A graph, and the logits `[R, vocab]` that it leaves."""
+    """A CUDA graph, and the logits `[R, vocab]` that a replay writes."""
 
     graph: torch.cuda.CUDAGraph
     logits: Tensor
 
 
 def decode_sizes(largest: int) -> tuple[int, ...]:
-    """Batch sizes that have a graph: 1 to 4, then about a fifth to a third apart."""
+    """Decode batch sizes with a graph, up to `largest`: 1 to 4, then about a fifth to a third apart."""
     sizes = [1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 40, 48, 56, 64, *range(80, 160, 16), *range(160, 257, 32)]
     sizes += range(320, largest, 64)
     return (*(size for size in sizes if size < largest), largest)

@@ -1,4 +1,4 @@
-"""Loads the model of an engine, or a rank's part of it."""
+"""Loads an engine's model, or a tensor-parallel rank's shard of it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from roseinfer.models.shard import Shard
 
 @dataclass(frozen=True)
 class LoadedModel:
-    """A model, where it is, and the dtypes of weights and cache."""
+    """A model, its device, and the dtypes of its weights and of its KV cache."""
 
     model: Model
     device: torch.device
@@ -29,12 +29,12 @@ class LoadedModel:
 
     @property
     def kv_shape(self) -> KVShape:
-        """What a token has in the cache."""
+        """A token's entry in the KV cache."""
         return self.model.config.kv_shape(self.cache_dtype)
 
 
 def check_ranks(config: EngineConfig) -> None:
-    """Raises ConfigError where an engine of several processes cannot have these settings."""
+    """Raise ConfigError where these settings do not work with tensor parallelism."""
     ranks = config.tensor_parallel_size
     if ranks == 1:
         return
@@ -49,7 +49,8 @@ def check_ranks(config: EngineConfig) -> None:
 
 
 def own_gpu(rank: int, ranks: int, environment: Mapping[str, str]) -> torch.device:
-    """Engines that share the machine have `ranks` GPUs each."""
+    """The GPU of `rank`. Engines that share the machine (data parallelism, as `environment` says) take
+    `ranks` GPUs each, one after the other. Raises ConfigError where there are too few."""
     replicas, replica = (
         int(environment.get(name, default)) for name, default in ((REPLICAS, 1), (REPLICA, 0))
     )
@@ -62,7 +63,7 @@ def own_gpu(rank: int, ranks: int, environment: Mapping[str, str]) -> torch.devi
 
 
 def load_model(config: EngineConfig, rank: int = 0) -> LoadedModel:
-    """The part of `rank`, all of it where the engine has one process; sets this process's threads.
+    """The shard of `rank`; the whole model without tensor parallelism. Sets this process's CPU threads.
 
     Raises:
         ConfigError: There is no such model, or a setting cannot work with it here.

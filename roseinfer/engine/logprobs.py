@@ -1,4 +1,4 @@
-"""Logprobs of the tokens of a step, for the rows that ask for them."""
+"""Logprobs of a step's sampled and prompt tokens, for the requests that ask for them."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from roseinfer.request.logprobs import StepLogprobs
 from roseinfer.scheduler.running import Running
 from roseinfer.tensors import to_device
 
-#: Rows of a prompt whose logits are there at once.
+#: Prompt rows whose logits are computed at once: this bounds their memory.
 PROMPT_ROWS = 256
 
 
 @dataclass(frozen=True)
 class Asked:
-    """Who asks in a step: rows `[L]` of it, rising, their request ids `[L]`, and the most of the likeliest
-    tokens that any of them wants."""
+    """Rows `[L]` of a step that ask for logprobs, ascending, their request ids `[L]`, and the most top
+    tokens that any of them asks for."""
 
     rows: Ints
     ids: Ints
@@ -30,16 +30,16 @@ class Asked:
 
 
 def who_asks(wanted: Ints, ids: Ints) -> Asked | None:
-    """None when no request asks. `wanted` `[R]` is how many of the likeliest tokens each of the requests
-    `ids` `[R]` gets, -1 where it does not ask."""
+    """None when no request asks. `wanted` `[R]`: how many top tokens each of the requests `ids` `[R]` asks
+    for, -1 where it asks for no logprobs."""
     rows = np.flatnonzero(wanted >= 0)
     return Asked(rows, ids[rows], int(wanted.max())) if len(rows) else None
 
 
 @dataclass(frozen=True)
 class PromptAsked:
-    """Tokens of prompts whose logprobs are asked for: rows `[P]` of the batch whose logits are theirs, the
-    tokens `[P]`, their requests' ids and positions `[P]`, and the most of the likeliest that any wants."""
+    """Prompt tokens whose logprobs are asked for: rows `[P]` of the batch whose logits predict them, the
+    tokens `[P]`, their request ids and positions `[P]`, and the most top tokens that any request asks for."""
 
     rows: Ints
     tokens: Ints
@@ -70,16 +70,16 @@ def prompts_asked(batch: Batch, running: Running) -> PromptAsked | None:
 
 @dataclass(frozen=True)
 class DeviceLogprobs:
-    """As StepLogprobs, of some of the rows that ask: both `[l, 1 + k]`, int64 and float32."""
+    """As StepLogprobs, for some of the rows that ask, on the device: both `[l, 1 + k]`, int64 and float32."""
 
     tokens: Tensor
     values: Tensor
 
 
 def logprobs(logits: Tensor, taken: Tensor, k: int) -> DeviceLogprobs:
-    """Of tokens `[l]` that were taken, and of the `k` likeliest ones, for logits `[l, vocab]`.
+    """Logprobs of the tokens `taken` `[l]`, and of the `k` most likely ones, for logits `[l, vocab]`.
 
-    Of tokens with equal logits, the one that was taken comes first: it counts as the next larger number.
+    A taken token comes before others with an equal logit: its logit is raised to the next larger float32.
     """
     taken = taken[:, None]
     wide = logits.to(torch.float32, copy=True)
@@ -93,12 +93,12 @@ def logprobs(logits: Tensor, taken: Tensor, k: int) -> DeviceLogprobs:
 def asked_logprobs(
     logits: Tensor, taken: Tensor, asked: Asked | None, start: int = 0
 ) -> tuple[DeviceLogprobs, ...]:
-    """The logprobs of a part of a step, for those of its rows that ask; empty when none does.
+    """The logprobs of part of a step, for those of its rows that ask; empty when none does.
 
     Args:
-        logits: `[≥ R, vocab]`, first those of the part's rows.
+        logits: `[≥ R, vocab]`, the part's rows first.
         taken: `[R]`, the tokens of the part's rows.
-        start: which row of the step the part's first is.
+        start: the step's row at which the part begins.
     """
     if asked is None:
         return ()
@@ -112,7 +112,7 @@ def asked_logprobs(
 def prompt_logits(
     hidden: Tensor, logits_of: Callable[[Tensor], Tensor], rows: Ints
 ) -> Iterator[tuple[slice, Tensor]]:
-    """Logits of `rows` `[P]` of hidden states `[T, width]`, PROMPT_ROWS at once, each part with its slice of
+    """Logits of `rows` `[P]` of hidden states `[T, width]`, PROMPT_ROWS at a time, each with its slice of
     `rows`."""
     for start in range(0, len(rows), PROMPT_ROWS):
         some = slice(start, start + PROMPT_ROWS)
@@ -122,7 +122,7 @@ def prompt_logits(
 def prompt_logprobs(
     hidden: Tensor, logits_of: Callable[[Tensor], Tensor], asked: PromptAsked | None
 ) -> tuple[DeviceLogprobs, ...]:
-    """Those of prompts, from hidden states `[T, width]` of the batch; a part for every PROMPT_ROWS rows."""
+    """Logprobs of prompt tokens, from the batch's hidden states `[T, width]`, PROMPT_ROWS rows a part."""
     if asked is None:
         return ()
     return tuple(
@@ -132,7 +132,7 @@ def prompt_logprobs(
 
 
 def collect(asked: Asked | PromptAsked, parts: Sequence[DeviceLogprobs]) -> StepLogprobs | None:
-    """The logprobs in `parts` of a step, in the order of its rows; waits for the device."""
+    """The logprobs of all `parts` of a step, in the order of its rows. Waits for the device."""
     if not len(asked.ids):
         return None
     tokens, values = torch.cat([p.tokens for p in parts]), torch.cat([p.values for p in parts])

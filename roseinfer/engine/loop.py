@@ -1,4 +1,4 @@
-"""Prepare, launch, process: the engine's loop over steps."""
+"""The engine's loop: prepare a step, launch it, process its tokens."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from roseinfer.tracing.ranges import named_range
 
 
 class Loop:
-    """With `overlap`, the next step is launched before the tokens of the last one are waited for: the host
-    prepares and processes while the device computes. The tokens are the same either way.
+    """With `overlap`, a step is launched before the host waits for the tokens of the previous one, so that
+    the host prepares and processes while the device computes. The tokens are the same either way.
     """
 
     def __init__(self, scheduler: Scheduler, running: Running, runner: Runner, *, overlap: bool) -> None:
@@ -52,7 +52,7 @@ class Loop:
 
     def _sampling(self, batch: Batch) -> SamplingBatch:
         running, rows = self._running, batch.requests
-        if rows is not self._rows:  # the array of decoding rows is another one after every change
+        if rows is not self._rows:  # the scheduler makes a new array with every change
             self._rows = rows
             self._settings = (
                 running.temperature[rows], running.top_k[rows], running.top_p[rows], running.seed[rows]

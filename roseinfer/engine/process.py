@@ -1,7 +1,7 @@
-"""The engine process: it does nothing but step, and ends when its first channel closes.
+"""The engine process: it runs the engine's steps, and ends when its first channel closes.
 
-Started as `python -m roseinfer.engine.process CONFIG FD…`: an EngineConfig in JSON, and the descriptors of
-its ends of the channels, one for each front end.
+Started as `python -m roseinfer.engine.process CONFIG FD…`: an EngineConfig in JSON, and the file descriptors
+of its ends of the channels, one for each front end.
 """
 
 from __future__ import annotations
@@ -59,17 +59,17 @@ from roseinfer.tracing.ranges import named_range
 log = logging.getLogger(__name__)
 
 OMP_THREADS = "OMP_NUM_THREADS"
-#: Whoever has it is saying why the process ends.
-_LAST_WORDS = threading.Lock()
+#: Held, until the process ends, by the thread that logs why.
+_EXIT_LOCK = threading.Lock()
 
 
 def share_cores(config: EngineConfig, environment: Mapping[str, str]) -> EngineConfig:
-    """On a CPU, one compute thread fewer than PyTorch would take, which is one for each physical core; the
-    engine processes of a server share them.
+    """On a CPU, use one compute thread fewer than PyTorch's default, which is one for each physical core,
+    divided among the server's engine processes.
 
-    The core that is left is for the front ends. With a thread on every core each layer of each step waits for
-    whatever else runs on one of them (docs/notes/cpu-engine.md). `--threads`, which is of all these processes
-    together, and OMP_NUM_THREADS, which is of each, win.
+    The spare core is for the front ends. With a compute thread on every core, each layer of each step waits
+    for whatever else runs on one of them (docs/notes/cpu-engine.md). `--threads`, for all these processes
+    together, and OMP_NUM_THREADS, for each of them, take precedence.
     """
     replicas = int(environment.get(REPLICAS, "1"))
     if resolve_device(config.device).type != "cpu":
@@ -118,20 +118,19 @@ def run(config: EngineConfig, sockets: Sequence[socket.socket]) -> int:
 
 
 def end_now(why: str) -> NoReturn:
-    """Say why this process cannot go on, once, and end it, whatever it is doing."""
-    _LAST_WORDS.acquire()
+    """Log why this process cannot go on, once, and exit, whatever its threads are doing."""
+    _EXIT_LOCK.acquire()
     log.error("%s", why)
     os._exit(1)
 
 
 def trim_memory() -> None:
-    """Return free memory to the system: glibc keeps what lies between pieces in use, more with every shape of
-    batch."""
+    """Return free memory to the system: glibc's heap fragments further with every new batch shape."""
     ctypes.CDLL(None).malloc_trim(0)
 
 
 def end_with(sock: socket.socket) -> None:
-    """Have this process end, whatever it is doing, when the other side of `sock` is gone."""
+    """Exit this process, whatever it is doing, when the other side of `sock` is gone."""
 
     def watch() -> None:
         poll = select.poll()
@@ -143,7 +142,7 @@ def end_with(sock: socket.socket) -> None:
 
 
 def split(result: StepResult, owners: int) -> Iterator[tuple[int, Tokens]]:
-    """The step's tokens for each of `owners` front ends that has any."""
+    """The step's tokens for each of the `owners` front ends that has any in it."""
     if owners == 1:
         yield 0, _whole(result)
         return
@@ -195,7 +194,7 @@ def _serve(engine: Engine, channels: EngineChannels[ToEngine]) -> NoReturn:
                     profiler.add_ranges(message)
                 case _:
                     orders.append((owner, message))
-        while orders and (done := _obey(orders[0][1], engine, profiler)) is not None:
+        while orders and (done := _execute(orders[0][1], engine, profiler)) is not None:
             channels.send(orders.popleft()[0], done)
         with named_range("roseinfer.mp.step"):
             result = engine.step()
@@ -209,8 +208,8 @@ def _serve(engine: Engine, channels: EngineChannels[ToEngine]) -> NoReturn:
             profiler.step()
 
 
-def _obey(order: Order, engine: Engine, profiler: StepProfiler) -> Done | None:
-    """The answer; None while a profile is being written, for which orders wait."""
+def _execute(order: Order, engine: Engine, profiler: StepProfiler) -> Done | None:
+    """Carry out an order. Returns the answer; None while a profile is being written: then it has to wait."""
     if isinstance(order, StopProfile):
         profiler.stop()
     if profiler.writing:

@@ -1,4 +1,4 @@
-"""Ranges of other processes in a trace of torch's profiler."""
+"""Adds named ranges of other processes to a trace of torch.profiler."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from roseinfer.ipc.messages import Recorded
 
 log = logging.getLogger(__name__)
 
-#: What torch writes ahead of the events, in bytes at most.
+#: Bytes that torch writes before the events, at most.
 _HEAD = 1 << 20
 _BASE = re.compile(rb'"baseTimeNanoseconds": (\d+)')
 _EVENTS = re.compile(rb'"traceEvents": \[')
 
 
 def add_ranges(trace: Path, out: Path, processes: Sequence[Recorded]) -> None:
-    """Write `trace`, JSON of torch's profiler, as `out`, gzip, with the ranges of `processes`.
+    """Write `trace`, JSON of torch.profiler, to `out`, gzip, with the ranges of `processes` added.
 
-    Times of a trace are us after its baseTimeNanoseconds, which count from the epoch (Kineto's
-    output_json.cpp). A trace without it is written as it is.
+    Times in a trace are us since its baseTimeNanoseconds, which counts from the epoch (Kineto's
+    output_json.cpp). A trace without it is written unchanged.
     """
     with trace.open("rb") as source, gzip.open(out, "wb", compresslevel=5) as target:
         head = source.read(_HEAD)
@@ -43,7 +43,7 @@ def add_ranges(trace: Path, out: Path, processes: Sequence[Recorded]) -> None:
 
 
 def _events(process: Recorded, base: int) -> Iterator[dict[str, object]]:
-    """In Chrome's trace format; ranges are `user_annotation`, as torch calls its own."""
+    """In Chrome's trace format; ranges are of category `user_annotation`, as torch's own."""
     pid = process.pid
     yield {"ph": "M", "name": "process_name", "pid": pid, "tid": 0, "ts": 0, "args": {"name": "front end"}}
     for span in process.spans:

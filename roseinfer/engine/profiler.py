@@ -1,4 +1,4 @@
-"""A torch profile of the engine process, a number of steps long, with the ranges of the front ends."""
+"""Profiles some steps of the engine process with torch.profiler, and adds the front ends' named ranges."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ log = logging.getLogger(__name__)
 
 
 def nvtx_ranges() -> AbstractContextManager[object]:
-    """Every record_function and operator as an NVTX range, for Nsight Systems, where ROSEINFER_NVTX is 1."""
+    """Turns every record_function and operator into an NVTX range for Nsight Systems, if ROSEINFER_NVTX is
+    1."""
     wanted = os.environ.get("ROSEINFER_NVTX") == "1" and torch.cuda.is_available()
     if not wanted:
         return nullcontext()
@@ -29,9 +30,9 @@ def nvtx_ranges() -> AbstractContextManager[object]:
 
 
 class StepProfiler:
-    """Off until started. A profile ends after its steps or when it is stopped, and is written when each of
-    the `front_ends`, which `send` reaches, has sent its ranges. `ranks` has the engine's other processes
-    profile the same steps: see Engine.profile_ranks.
+    """Off until started. A profile ends after its number of steps, or when it is stopped. It is written when
+    each of the `front_ends`, which `send` reaches, has sent its ranges. `ranks` profiles the same steps in
+    the other ranks: see Engine.profile_ranks.
     """
 
     def __init__(
@@ -49,7 +50,7 @@ class StepProfiler:
         """Profile the next `steps` steps into a trace in `folder`, for MAX_PROFILE_SECONDS at most.
 
         Raises:
-            RequestError: a profile is running, or there can be no file in the folder.
+            RequestError: a profile is running already, or no file can be created in the folder.
         """
         if self._profile is not None:
             raise RequestError("a profile is already running; POST /stop_profile ends it")
@@ -59,13 +60,13 @@ class StepProfiler:
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             self._own.touch()
-            self._own.unlink()  # whoever waits for a file waits for the trace
+            self._own.unlink()  # clients take the first file in the folder for the trace
         except (OSError, ValueError) as error:  # ValueError: a NUL in the path
             raise RequestError(f"output_dir {folder!r}: {error}") from None
         activities = [ProfilerActivity.CPU]
         if torch.cuda.is_available():
             activities.append(ProfilerActivity.CUDA)
-            # As torch.profiler does for Inductor: replayed graphs do not outlive the end of CUPTI.
+            # As torch.profiler does for Inductor: CUDA graphs cannot be replayed after CUPTI's teardown.
             os.environ.setdefault("TEARDOWN_CUPTI", "0")
             os.environ.setdefault("DISABLE_CUPTI_LAZY_REINIT", "1")
         self.failure = None
@@ -83,20 +84,21 @@ class StepProfiler:
                 self.stop()
 
     def stop(self) -> None:
-        """End the profile, which is `writing` from then on; nothing happens when none is running."""
+        """End the profile and begin to write it (`writing`). Does nothing when none is running."""
         if self._profile is None:
             return
         running, self._profile = self._profile, None
         running.stop()
         self._send(Record(end=True))
         self.writing = True
-        with suppress(OSError, RuntimeError):  # where there is no room, add_ranges finds no file
+        with suppress(OSError, RuntimeError):  # on a full disk, add_ranges finds no file
             running.export_chrome_trace(str(self._own))
         if (why := self._ranks(None)) is not None:
             log.warning("%s", why)
 
     def add_ranges(self, ranges: Recorded) -> None:
-        """The ranges of one front end; after the last, the trace is there, or a `failure`."""
+        """Take the ranges of one front end. With the last one, the trace is written, or there is a
+        `failure`."""
         self._recorded.append(ranges)
         if len(self._recorded) == self._front_ends:
             try:
@@ -105,8 +107,8 @@ class StepProfiler:
             except OSError as error:
                 self.failure = f"the profile cannot be written: {error}"
                 log.warning("%s", self.failure)
-            torchs = self._own.with_name(f"{self._own.name}.tmp")  # while it writes
-            for rest in (self._own, self._partial, torchs):
+            temporary = self._own.with_name(f"{self._own.name}.tmp")  # of torch's export
+            for rest in (self._own, self._partial, temporary):
                 with suppress(OSError):
                     rest.unlink(missing_ok=True)
             self._recorded.clear()

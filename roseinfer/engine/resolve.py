@@ -1,4 +1,4 @@
-"""What `auto` means on this machine."""
+"""What `auto`, and settings that are not given, mean on this machine."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from roseinfer.scheduler.policies import (
     prefill_first,
 )
 
-#: From so many cores on, processes that wait awake leave some to others.
+#: With at least this many cores, processes that busy-wait leave enough to others.
 _SPARE_CORES = 8
-#: Bytes of weights from which on a GPU reads them once for prompts and next tokens. Smaller models, whose
-#: steps with prompts have to be captured, do so from `_MANY` requests on, with `_ROWS` tokens of prompts.
-#: Measured on an H200, 2026-11-22.
+#: A GPU mixes prefill and decode in every step, so that both read the weights once, for models of more than
+#: `_LARGE` bytes of weights. Smaller models, whose mixed steps must be captured to be fast, do so from
+#: `_MANY` requests on, with `_ROWS` prompt tokens a step. Measured on an H200, 2026-11-22.
 _LARGE, _MANY, _ROWS = 4 * 10**9, 128, 1024
-#: Requests of a large model that wait or decode, and the rows of their steps. Few prompts are computed at
-#: once, so that all decode together soon. Measured on an H200, 2026-11-24.
+#: For large models: how many requests wait or decode at most, and the rows of a step then. A few prompts are
+#: computed in one step, so that all of them soon decode together. Measured on an H200, 2026-11-24.
 _STEP_ROWS = ((16, 8192), (47, 2048), (64, 768), (256, 2048))
 TORCH_DTYPES = {"fp16": torch.float16, "bf16": torch.bfloat16, "fp32": torch.float32}
 
@@ -45,8 +45,8 @@ def resolve_device(device: Device) -> torch.device:
 def resolve_dtype(
     dtype: Dtype, device: torch.device, quantization: Quantization | None = None
 ) -> torch.dtype:
-    """auto is fp16 on a GPU, where quantized weights want bf16; bf16 on a CPU whose matrix units take it,
-    else fp32."""
+    """auto is fp16 on a GPU, or bf16 with quantized weights; on a CPU bf16 if oneDNN supports it there, else
+    fp32."""
     if dtype != "auto":
         return TORCH_DTYPES[dtype]
     if device.type == "cuda":
@@ -55,7 +55,7 @@ def resolve_dtype(
 
 
 def resolve_cache_dtype(wanted: KVCacheDtype, dtype: torch.dtype, device: torch.device) -> torch.dtype:
-    """Of cached keys and values of a model in `dtype`. Raises ConfigError where the GPU cannot convert it."""
+    """The KV cache's dtype for a model in `dtype`. Raises ConfigError where the GPU cannot convert to it."""
     if wanted == "auto":
         return dtype
     if device.type == "cuda" and (found := torch.cuda.get_device_capability(device)) < (8, 9):
@@ -67,10 +67,10 @@ def resolve_cache_dtype(wanted: KVCacheDtype, dtype: torch.dtype, device: torch.
 
 
 def resolve_policies(config: EngineConfig, device: torch.device, weights: int = 0) -> Policies:
-    """What a step may hold, of a model of so many bytes of weights if it computes prompts and next tokens at
-    once, else 0.
+    """The scheduling policies. `weights`: bytes of the model's weights if it computes prefill and decode rows
+    in one forward pass, else 0.
 
-    A CPU is at its arithmetic peak with one prompt, so that more of them only wait for each other.
+    On a CPU one prompt is compute-bound already: more prompts in a step would only wait for each other.
     """
     admissions: dict[str, Admission] = {"fifo": Fifo(), "pack": Pack(config.admission_lookahead)}
     chunk = config.chunked_prefill_size
@@ -91,8 +91,8 @@ def _prompt_tokens(device: torch.device, weights: int) -> int:
 
 
 def resolve_composition(config: EngineConfig, device: torch.device, weights: int) -> Composition:
-    """What a step is made of. A GPU computes its prompts and its decoding requests one after the other, but
-    for a model that does both at once: a large one always, others for many requests."""
+    """How steps are composed. A GPU alternates between prefill and decode steps, unless the model computes
+    both in one forward pass: a large model always does, others do with many requests."""
     if not config.decode_first:
         return prefill_first
     mixed = device.type != "cuda" if config.mixed_steps is None else config.mixed_steps
@@ -107,7 +107,7 @@ def resolve_composition(config: EngineConfig, device: torch.device, weights: int
 
 
 def resolve_spin_ms(config: EngineConfig, device: torch.device) -> float:
-    """Waiting awake takes no core from the work where a GPU computes and there are cores to spare."""
+    """By default processes busy-wait only where a GPU computes and there are cores to spare."""
     if config.spin_ms is not None:
         return config.spin_ms
     return 1000.0 if device.type == "cuda" and len(os.sched_getaffinity(0)) >= _SPARE_CORES else 0.0

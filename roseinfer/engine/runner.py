@@ -1,4 +1,4 @@
-"""The seam between the engine's loop and the device that computes a step."""
+"""The interface between the engine's loop and the device that computes a step."""
 
 from __future__ import annotations
 
@@ -10,26 +10,26 @@ from roseinfer.request.logprobs import StepLogprobs
 
 
 class Pending(ABC):
-    """A step that was launched."""
+    """A launched step."""
 
     @abstractmethod
     def tokens(self) -> Ints:
-        """Wait for the device; the sampled tokens `[R]`, in the order of `batch.requests`."""
+        """Wait for the device. Returns the sampled tokens `[R]`, in the order of `batch.requests`."""
 
     @abstractmethod
     def logprobs(self) -> StepLogprobs | None:
-        """Wait for the device; the logprobs of `sampling.asked`, None where no request asked."""
+        """Wait for the device. Returns the logprobs for `sampling.asked`, None where no request asked."""
 
     def prompt_logprobs(self) -> StepLogprobs | None:
-        """Wait for the device; those of `sampling.prompts`, None where no prompt asked, or it has none."""
+        """Wait for the device. Returns the logprobs for `sampling.prompts`, None where there are none."""
         return None
 
 
 class Runner(ABC):
     """Runs batches in the order in which they are launched.
 
-    It keeps the last sampled token of every running row where it computes: the decode rows of a batch start
-    from it, so that a step can be launched before the host has read the tokens of the one before.
+    The last sampled token of every running row stays on the device as the input of decode rows, so that a
+    step can be launched before the host has read the tokens of the previous one.
     """
 
     @abstractmethod

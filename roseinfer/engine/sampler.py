@@ -1,4 +1,4 @@
-"""The next token of each request, from its logits."""
+"""Samples the next token of each request from its logits."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from roseinfer.engine.adjustments import Adjustments
 from roseinfer.engine.logprobs import Asked, PromptAsked
 from roseinfer.tensors import to_device
 
-#: Requests that a CPU samples at once, or one for each of its threads: what is made on the way, 1.2 MiB each
-#: for 50,000 tokens, then stays in its caches and does not grow with the batch.
+#: Rows that a CPU samples at once, or one for each of its threads if these are more: temporaries, 1.2 MiB a
+#: row for a vocabulary of 50,000, then stay in the processor's caches and do not grow with the batch.
 CPU_ROWS = 4
 
 
 @dataclass(frozen=True)
 class SamplingBatch:
-    """How each of `R` requests samples, each array `[R]`; `position` is how many tokens it has.
+    """Sampling parameters of `R` requests, each array `[R]`; `position` is how many tokens a request has.
 
-    `asked`: which of them ask for logprobs; `prompts`: which prompts; `min_p` and `adjustments`: see
-    SamplingParams. None when none does.
+    `asked`, `prompts`: which requests ask for logprobs of sampled tokens, and of prompt tokens; `min_p` and
+    `adjustments`: see SamplingParams. Each is None when no request uses it.
     """
 
     temperature: NDArray[np.float32]
@@ -38,12 +38,12 @@ class SamplingBatch:
 
     @property
     def likeliest(self) -> bool:
-        """Whether every request takes the token that the model finds likeliest."""
+        """Whether every request is greedy and takes the argmax of the model's own logits."""
         return self.adjustments is None and not (self.temperature > 0).any()
 
 
 def part(batch: SamplingBatch, start: int, count: int) -> SamplingBatch:
-    """How `count` requests from `start` on sample."""
+    """The parameters of `count` requests from `start` on, without logprobs."""
     rows = slice(start, start + count)
     return SamplingBatch(
         batch.temperature[rows], batch.top_k[rows], batch.top_p[rows], batch.seed[rows], batch.position[rows],
@@ -53,19 +53,19 @@ def part(batch: SamplingBatch, start: int, count: int) -> SamplingBatch:
 
 
 def sample(logits: Tensor, how: SamplingBatch, newest: Tensor | None = None) -> Tensor:
-    """Next tokens `[R]` int64 for logits `[R, vocab]`; for adjustments, `newest` `[R]`: of requests that
-    decode, the tokens before them.
+    """Sample tokens `[R]` int64 from logits `[R, vocab]`. `newest` `[R]`, needed for adjustments: the last
+    token of each request that decodes.
 
-    temperature 0 takes the largest logit (the first of equals). Otherwise the softmax of logits/temperature,
-    cut to tokens that are min_p as likely as the likeliest, to the top_k likeliest and then to the smallest
-    set that holds top_p of the mass, is inverted at a uniform number that depends on the request's seed and
-    position alone.
+    temperature 0 takes the argmax (the first of equals). Otherwise the softmax of logits / temperature is
+    cut to the tokens that are at least min_p as likely as the most likely one, then to the top_k most likely,
+    then to the smallest set that holds top_p of the mass. A token is sampled by inverting the cumulative
+    distribution at a uniform number that depends only on the request's seed and position.
     """
     if how.adjustments is not None:
         assert newest is not None
         logits, how = how.adjustments.apply(logits, newest), replace(how, adjustments=None)
     if (how.temperature <= 0).all():
-        return _likeliest(logits)
+        return _argmax(logits)
     rows = len(logits) if logits.device.type != "cpu" else max(CPU_ROWS, torch.get_num_threads())
     starts = range(0, len(logits), rows)
     return torch.cat([_sample(logits[start : start + rows], part(how, start, rows)) for start in starts])
@@ -74,30 +74,30 @@ def sample(logits: Tensor, how: SamplingBatch, newest: Tensor | None = None) -> 
 def _sample(logits: Tensor, how: SamplingBatch) -> Tensor:
     greedy, device = how.temperature <= 0, logits.device
     temperature = to_device(np.where(greedy, 1, how.temperature), device)
-    below_best = logits.float() - logits.amax(-1, keepdim=True)  # 0 over any temperature stays 0
+    below_best = logits.float() - logits.amax(-1, keepdim=True)  # the largest is 0 at any temperature
     probabilities = torch.softmax(below_best / temperature[:, None], -1)
     if how.min_p is not None:
         least = probabilities.amax(-1, keepdim=True) * to_device(how.min_p, device)[:, None]
         probabilities *= probabilities >= least
     if (how.top_k > 0).any() or (how.top_p < 1).any():
-        likeliest, order = probabilities.sort(dim=-1, descending=True, stable=True)
-        # Back in the order of the vocabulary, where tokens of nearly equal probability keep their places.
-        probabilities = torch.zeros_like(probabilities).scatter_(-1, order, _cut(likeliest, how))
+        descending, order = probabilities.sort(dim=-1, descending=True, stable=True)
+        # Back to the order of the vocabulary, where tokens of nearly equal probability keep their places.
+        probabilities = torch.zeros_like(probabilities).scatter_(-1, order, _top_k_top_p(descending, how))
     cumulative = probabilities.double().cumsum(-1)
     mark = to_device(uniform(how.seed, how.position), device)[:, None] * cumulative[:, -1:]
     tokens = torch.searchsorted(cumulative, mark, right=True).clamp_(max=logits.shape[-1] - 1).squeeze(-1)
-    return torch.where(to_device(greedy, device), _likeliest(logits), tokens)
+    return torch.where(to_device(greedy, device), _argmax(logits), tokens)
 
 
-def _likeliest(logits: Tensor) -> Tensor:
+def _argmax(logits: Tensor) -> Tensor:
     """The first of the largest; on a CPU, NumPy finds it in a ninth of PyTorch's time."""
     if logits.device.type == "cpu":
         return torch.from_numpy(logits.float().numpy().argmax(-1))
     return logits.argmax(-1)
 
 
-def _cut(sorted_probabilities: Tensor, how: SamplingBatch) -> Tensor:
-    """Zero what top_k and top_p exclude; rows are sorted, the likeliest first, which always stays."""
+def _top_k_top_p(sorted_probabilities: Tensor, how: SamplingBatch) -> Tensor:
+    """Zero what top_k and top_p exclude. Rows are sorted in descending order; the first always stays."""
     device = sorted_probabilities.device
     vocab = sorted_probabilities.shape[-1]
     top_k = to_device(np.where(how.top_k > 0, how.top_k, vocab), device)[:, None]

@@ -1,7 +1,7 @@
-"""Host arrays on their way to the GPU and tokens on their way back, through pinned memory.
+"""Moves a step's arrays to the GPU, and its tokens back, through pinned host memory.
 
-Every box has SLOTS slots, one for each of the steps that may be in flight: before a step is launched, the one
-SLOTS before it has ended, and tokens are read before their slot is used again.
+A box is a ring of SLOTS slots, one for each step that may be in flight. A step is launched only after the
+step SLOTS before it has ended, and tokens are read before their slot is used again.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from torch import Tensor
 from roseinfer.engine.graphs import SLOTS
 from roseinfer.kernels.triton import host_memory
 
-#: Numbers in a line of memory: kernels read whole ones at once.
+#: int32 in 128 bytes, the size of a cache line: slots begin at one.
 _LINE = 32
 
 
 class _Box:
-    """The slot of this step as the host counts, and the ticket by which the device finds it."""
+    """The host's number of the current slot, and the device's own counter of it (`ticket`)."""
 
     def __init__(self, device: torch.device) -> None:
         self._turn, self._ticket = -1, host_memory.ticket(device)
@@ -29,16 +29,16 @@ class _Box:
         return self._turn
 
     def reset(self) -> None:
-        """Start again at the first slot, on both sides: capturing a graph has used some."""
+        """Restart at the first slot on host and device, after capturing graphs has used some."""
         self._turn = -1
         self._ticket.zero_()
 
 
 class Inbox(_Box):
-    """Up to `size` int32 a step. Every `array` is followed by one `send` on the host and one `take` on the
-    device, which a graph may contain.
+    """Up to `size` int32 a step, from host to device. Every `array` is followed by one `send` on the host
+    and one `take` on the device, which a graph may contain.
 
-    Not `pinned`: `send` copies, and the device takes from its own memory.
+    Not `pinned`: `send` copies to device memory, from which `take` reads.
     """
 
     def __init__(self, size: int, device: torch.device, *, pinned: bool) -> None:
@@ -50,32 +50,32 @@ class Inbox(_Box):
         self._pinned = pinned
 
     def array(self) -> NDArray[np.int32]:
-        """The host array to fill for this step; it holds what an earlier step left."""
+        """The host array to fill for this step; it still holds an earlier step's data."""
         return self._arrays[self._next()]
 
     def send(self, count: int) -> None:
-        """The first `count` of it are there."""
+        """The first `count` numbers of the array are filled in."""
         if not self._pinned:
             self._source[0, :count].copy_(self._hosts[self._turn, :count])
 
     def take(self, out: Tensor, table: Tensor | None = None) -> None:
-        """Fill `out` with the first of it, and lines of `table`: see `host_memory.read_slot`."""
+        """Copy the array's first numbers to `out`, and rows of `table`: see `host_memory.read_slot`."""
         host_memory.read_slot(self._source, self._ticket, out, table)
 
 
 class Lines:
-    """Which of `rows` lines of a table, `width` numbers each, changed since the last `put`."""
+    """Tracks which rows of a table `[rows, width]` changed since the last `put`."""
 
     def __init__(self, rows: int, width: int) -> None:
         self._changed, self._width = np.zeros(rows, dtype=np.bool_), width
         self.size = 1 + rows * (1 + width)
 
     def change(self, rows: NDArray[np.int64]) -> None:
-        """Lines `rows` are not what they were."""
+        """Mark `rows` as changed."""
         self._changed[rows] = True
 
     def put(self, table: NDArray[np.int64], array: NDArray[np.int32]) -> int:
-        """Write the changed lines of `table` to `array` `[≥ size]`, as `host_memory.read_slot` reads them.
+        """Write the changed rows of `table` to `array` `[≥ size]`, as `host_memory.read_slot` reads them.
 
         Returns how many numbers were written.
         """
@@ -90,16 +90,18 @@ class Lines:
 
 
 class Outbox(_Box):
-    """Up to `size` tokens a step. Every `give` on the device is followed by one `next` on the host."""
+    """Up to `size` tokens a step, from device to host. Every `give` on the device has one `next` on the
+    host."""
 
     def __init__(self, size: int, device: torch.device) -> None:
         super().__init__(device)
         self._hosts = torch.zeros(SLOTS, size, dtype=torch.int64, pin_memory=device.type == "cuda")
 
     def give(self, tokens: Tensor) -> None:
-        """Send `tokens` `[n]`; a graph may contain this."""
+        """Copy `tokens` `[n]` to the device's current slot; a graph may contain this."""
         host_memory.write_slot(tokens, self._hosts, self._ticket)
 
     def next(self) -> Tensor:
-        """Where the tokens `[size]` that are given next will be once the step has ended."""
+        """The slot `[size]` of the `give` that belongs to this call: its tokens are there once the step has
+        ended."""
         return self._hosts[self._next()]

@@ -1,4 +1,4 @@
-"""A batch as the arrays that a captured graph reads: of a fixed size, the rest of it padding."""
+"""A batch as the fixed-size arrays that a captured graph reads, filled up with padding."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ A = TypeVar("A", Tensor, NDArray[np.int32])
 
 
 def put_decode(array: NDArray[np.int32], batch: Batch, size: int, most: int, padding_row: int) -> None:
-    """Write the running rows of `size` requests that decode, and at `most` their lengths, to `array`
-    `[≥ 2 · most]`. Those that `batch` has not are `padding_row` with length 0."""
+    """Write `size` decode rows to `array` `[≥ 2 · most]`: running rows from index 0 on, lengths from index
+    `most` on. Rows beyond the batch's are `padding_row` with length 0."""
     count = len(batch.decode_lengths)
     array[:count] = batch.decode_requests
     array[count:size] = padding_row
@@ -26,7 +26,7 @@ def put_decode(array: NDArray[np.int32], batch: Batch, size: int, most: int, pad
 
 def put_prompts(array: NDArray[np.int32], batch: Batch, size: int, room: int, padding_row: int) -> None:
     """Write `size` tokens of `room` prompts to `array` `[≥ prompt_numbers]`: token ids, positions and cache
-    slots, then `prompt_arrays`. Tokens that `batch` has not have slot -1, prompts `padding_row`."""
+    slots, then `prompt_arrays`. Padding tokens have slot -1, padding prompts have row `padding_row`."""
     count, prompts, ends = batch.decode_start, len(batch.segments), len(batch.prefill_requests)
     sources = (batch.tokens, 0), (batch.positions, 0), (batch.cache_slots, -1)
     for row, (source, padding) in zip(array[: 3 * size].reshape(3, size), sources, strict=True):
@@ -49,9 +49,9 @@ def put_prompts(array: NDArray[np.int32], batch: Batch, size: int, room: int, pa
 
 
 class PromptArrays(NamedTuple, Generic[A]):
-    """The prompts of a step: where their rows begin, and end, `queries` `[room + 1]`, and their keys with
-    those that are cached, `keys` `[room + 1]`; their running rows `requests` `[room]`. Of those that end, the
-    `last` rows and the running rows, `ended`, both `[room]`."""
+    """The prompts of a step. Cumulative lengths (cu_seqlens) of their rows, `queries` `[room + 1]`, and of
+    their keys, cached ones included, `keys` `[room + 1]`; their running rows `requests` `[room]`. Of the
+    prompts that end in this step: their `last` rows, and their running rows `ended`, both `[room]`."""
 
     queries: A
     keys: A
@@ -61,12 +61,12 @@ class PromptArrays(NamedTuple, Generic[A]):
 
 
 def prompt_arrays(array: A, size: int, room: int) -> PromptArrays[A]:
-    """What follows the three arrays of `size` tokens."""
+    """Views of what follows the three arrays of `size` tokens."""
     lengths = [room + 1, room + 1, room, room, room]
     ends = [3 * size + end for end in accumulate(lengths)]
     return PromptArrays(*(array[end - length : end] for length, end in zip(lengths, ends, strict=True)))
 
 
 def prompt_numbers(size: int, room: int) -> int:
-    """Of all arrays together."""
+    """Numbers in all arrays together."""
     return 3 * size + 5 * room + 2

@@ -1,4 +1,4 @@
-"""First-use costs, paid before the first request: kernels are built once for each shape they meet."""
+"""Warm-up before the first request: kernels are compiled at their first use with each shape."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ BATCH_SIZES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
 
 
 class Steps(Protocol):
-    """What is warmed up: an engine that takes requests and steps."""
+    """What warm-up needs of an engine."""
 
     @property
     def info(self) -> EngineInfo: ...
@@ -32,8 +32,8 @@ class Steps(Protocol):
 
 
 def warm_up(engine: Steps) -> None:
-    """Run prompts and decode batches of the usual sizes, on a GPU also the largest steps, which no graph has:
-    memory is allocated and kernels are loaded at their first call. Then leave the engine empty."""
+    """Run prompts and decode batches of common sizes, and on a GPU the largest steps, which have no graph, so
+    that memory is allocated and kernels are loaded. Leaves the engine empty."""
     longest = engine.info.limits.left(2)
     two = SamplingParams(max_tokens=2, ignore_eos=True)
     for length in sorted({min(length, longest) for length in PROMPT_LENGTHS}):

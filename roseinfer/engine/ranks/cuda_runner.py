@@ -12,12 +12,12 @@ from roseinfer.engine.runner import Pending
 from roseinfer.engine.sampler import SamplingBatch
 from roseinfer.request.logprobs import StepLogprobs
 
-#: How long graphs may take, kernels that are compiled for the first time included.
+#: Seconds that capturing all graphs may take, compilation of their kernels included.
 _CAPTURE_S = 900.0
 
 
 class ParallelCudaRunner(CudaRunner):
-    """It alone knows the requests and chooses their tokens; the other ranks launch what it announces."""
+    """Rank 0 alone knows the requests and samples; the other ranks launch the steps that it announces."""
 
     def __init__(self, group: RankGroup, *args: Any, **settings: Any) -> None:
         """`args` and `settings` as CudaRunner takes them."""
@@ -26,12 +26,12 @@ class ParallelCudaRunner(CudaRunner):
         group.watch_waits()
 
     def capture(self, *, prompts: bool, mixed: MixedSteps) -> None:
-        """As in CudaRunner. Raises RankError when another rank has ended or never gets there."""
+        """As in CudaRunner. Raises RankError when another rank has ended or does not capture in time."""
         with self._group.waited_for(_CAPTURE_S):
             super().capture(prompts=prompts, mixed=mixed)
 
     def launch(self, batch: Batch, sampling: SamplingBatch) -> Pending:
-        """As in Runner. Raises RankError when another rank has ended or is silent."""
+        """As in Runner. Raises RankError when another rank has ended or does not respond."""
         with self._group.waited_for():
             self._await_slot()
         self._group.announce(batch, batch.tokens[batch.decode_start :], NO_INTS)
@@ -39,7 +39,7 @@ class ParallelCudaRunner(CudaRunner):
 
 
 class _Waited(Pending):
-    """A step that other ranks compute too: the wait for it is watched."""
+    """A step that other ranks compute too: waiting for it has a time limit."""
 
     def __init__(self, pending: Pending, group: RankGroup) -> None:
         self._pending, self._group = pending, group

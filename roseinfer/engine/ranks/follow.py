@@ -1,7 +1,7 @@
-"""A rank other than 0: it computes its part of every step that rank 0 announces, and ends with rank 0, which
-kills it where it cannot end by itself.
+"""A rank other than 0: it computes its shard of every step that rank 0 announces. It ends with rank 0, which
+kills it if it does not end by itself.
 
-Started as `python -m roseinfer.engine.ranks.follow CONFIG RANK FD`: an EngineConfig in JSON, and the
+Started as `python -m roseinfer.engine.ranks.follow CONFIG RANK FD`: an EngineConfig in JSON, and the file
 descriptor of its end of a socket to rank 0.
 """
 
@@ -33,7 +33,7 @@ from roseinfer.tensors import no_memory
 
 log = logging.getLogger(__name__)
 
-#: Of prctl(2).
+#: From prctl(2).
 _PR_SET_PDEATHSIG = 1
 _TRACE = ".trace.json.gz"
 
@@ -76,7 +76,7 @@ def run(config: EngineConfig, rank: int, sock: socket.socket) -> int:
             return 2
         if not isinstance(error, RuntimeError) or not is_missing(error):
             raise
-        while sock.recv(1):  # rank 0 says how it went and ends; who ends before it is taken for the cause
+        while sock.recv(1):  # until rank 0 has ended: it takes a rank that ends before it for the cause
             pass
     return 0
 
@@ -84,7 +84,7 @@ def run(config: EngineConfig, rank: int, sock: socket.socket) -> int:
 def _computer(
     config: EngineConfig, part: LoadedModel, pool: KVPool, limits: StepLimits
 ) -> Callable[[Step], None]:
-    """What computes this rank's part of a step."""
+    """A function that computes this rank's shard of a step."""
     runner = choose_runner(config, part.model, pool, part.dtype, limits).runner
     if isinstance(runner, EagerRunner):
         return lambda step: runner.follow(step.batch, step.prompt_rows)
@@ -112,10 +112,10 @@ if __name__ == "__main__":
     logging.basicConfig(level=logging.INFO, format="%(levelname)s: %(message)s")
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)  # it ends with rank 0, which answers clients first
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)  # also a rank that hangs
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)  # even if it hangs
     given, own_rank, fd = sys.argv[1:]
     with socket.socket(fileno=int(fd)) as end:
         code = run(msgspec.json.decode(given, type=EngineConfig), int(own_rank), end)
         if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
-            os._exit(code)  # CUDA's own end waits for kernels, which may wait for a rank that has gone
+            os._exit(code)  # CUDA's shutdown waits for kernels, which may wait for a rank that has ended
         sys.exit(code)

@@ -1,4 +1,4 @@
-"""The other ranks of an engine: started, connected, watched and ended."""
+"""Starts, connects, monitors and ends the other tensor-parallel ranks of an engine, from rank 0."""
 
 from __future__ import annotations
 
@@ -27,16 +27,17 @@ from roseinfer.modules import module_command
 
 log = logging.getLogger(__name__)
 
-#: Sent to a rank for each step, and before a Profile, which is a line of JSON.
+#: Bytes sent to a rank: for each step, and before a Profile, which follows as a line of JSON.
 STEP, PROFILE = b"s", b"p"
-#: How long a rank that other ranks miss may take to end.
+#: Seconds that are waited for a rank to end.
 _END_S = 3.0
-#: How long one may take to write its profile.
+#: Seconds that a rank may take to write its profile.
 _WRITE_S = 120.0
 
 
 class RankError(Exception):
-    """Another rank has ended or is silent; the engine cannot go on. The message says which, and how."""
+    """Another rank has ended or does not respond; the engine cannot go on. The message says which, and how
+    it ended."""
 
 
 class StepLimits(msgspec.Struct, frozen=True):
@@ -49,8 +50,8 @@ class StepLimits(msgspec.Struct, frozen=True):
 
 
 class Start(msgspec.Struct, frozen=True):
-    """What a rank gets once all have loaded: blocks of the cache, limits of a step, the file by which they
-    find each other, and the descriptor of the memory for steps, which comes beside it."""
+    """Sent to a rank once all have loaded: blocks of the KV cache, limits of a step, and the file through
+    which the ranks find each other. The file descriptor of the memory for steps comes with it."""
 
     num_blocks: int
     limits: StepLimits
@@ -59,24 +60,24 @@ class Start(msgspec.Struct, frozen=True):
 
 
 class RankDone(msgspec.Struct, frozen=True):
-    """What a rank says when it has loaded its part, again when it has its cache, or why it cannot go on."""
+    """A rank has loaded its shard, has allocated its cache, or has written its profile; or why it cannot."""
 
     error: str | None = None
 
 
 class Profile(msgspec.Struct, frozen=True):
-    """Profile the steps that follow, each rank into a file beside that of rank 0, `path`; without a path end
-    the profile and write it, for which a RankDone answers."""
+    """Profile the steps that follow, each rank into a file beside rank 0's `path`. Without a path, end the
+    profile and write it; a RankDone answers."""
 
     path: str | None = None
     with_stack: bool = False
 
 
 class RankGroup:
-    """Ranks 1 to `config.tensor_parallel_size` - 1, which load as soon as this is made.
+    """Ranks 1 to `config.tensor_parallel_size` - 1, which start loading on construction.
 
-    They end with this process, whatever they are doing, when the group is closed, and when it is not referred
-    to any more. The thread that makes the group must last as long as it.
+    They end when the group is closed or garbage-collected, and with this process, whatever they are doing.
+    The thread that makes the group must live as long as the group: Linux kills the ranks when it ends.
     """
 
     def __init__(self, config: EngineConfig) -> None:
@@ -105,7 +106,7 @@ class RankGroup:
             )
 
     def connect(self, own: Ranks, num_blocks: int, limits: StepLimits, sizes: StepSizes) -> None:
-        """Wait until every rank has loaded, and begin.
+        """Wait until every rank has loaded, then connect them.
 
         Raises:
             ConfigError: A rank could not load.
@@ -129,13 +130,13 @@ class RankGroup:
     def _await_all(self) -> None:
         """Wait for every rank's RankDone. Raises ConfigError where a rank could not go on."""
         for rank, (sock, process) in enumerate(zip(self._sockets, self.processes, strict=True), start=1):
-            done = _said(sock) or RankDone(_end(rank, process))
+            done = _receive(sock) or RankDone(_end(rank, process))
             if done.error is not None:
                 self.close()
                 raise ConfigError(done.error)
 
     def announce(self, batch: Batch, decoded: Ints, prompt_rows: Ints) -> None:
-        """Hand a step to every rank. Raises RankError when one has ended."""
+        """Send a step to every rank. Raises RankError when one has ended."""
         assert self._memory is not None
         self._memory.write(batch, decoded, prompt_rows)
         for sock in self._sockets:
@@ -145,8 +146,8 @@ class RankGroup:
                 raise self._error() from None
 
     def profile(self, order: Profile) -> str | None:
-        """Begin or end a profile of the ranks; an end waits until they have written. Returns what went wrong
-        with one of them, or None."""
+        """Start or end a profile of the ranks. Ending it waits until they have written their files. Returns
+        the first error message of a rank, or None."""
         failures: list[str | None] = []
         for sock in self._sockets:
             with contextlib.suppress(OSError):  # the next step finds that it has ended
@@ -154,7 +155,7 @@ class RankGroup:
         for rank, sock in enumerate(self._sockets if order.path is None else (), start=1):
             sock.settimeout(_WRITE_S)
             try:
-                failures.append(done.error if (done := _said(sock)) is not None else None)
+                failures.append(done.error if (done := _receive(sock)) is not None else None)
             except TimeoutError:
                 failures.append(f"rank {rank} has not written its profile within {_WRITE_S:.0f} s")
             except OSError:  # the next step finds that it has ended
@@ -165,7 +166,7 @@ class RankGroup:
 
     @contextlib.contextmanager
     def watched(self) -> Iterator[None]:
-        """Raises RankError in place of what a missing rank makes of a sum."""
+        """Raise RankError in place of the RuntimeError of a collective in which a rank is missing."""
         try:
             yield
         except RuntimeError as error:
@@ -175,8 +176,8 @@ class RankGroup:
 
     @contextlib.contextmanager
     def waited_for(self, limit_s: float | None = None) -> Iterator[None]:
-        """A wait for a GPU, which waits for those of other ranks, but for none that has ended or is silent
-        for too long: `limit_s`, else the engine's. Raises RankError in that case."""
+        """Limit a wait for this rank's GPU, which in turn waits for those of other ranks, to `limit_s`
+        seconds, else to the engine's rank timeout. Raises RankError when a rank has ended or time is up."""
         self._wait_limit_s = self._timeout_s if limit_s is None else limit_s
         self._waits_since = time.monotonic()
         try:
@@ -187,11 +188,11 @@ class RankGroup:
             raise self._error()
 
     def watch_waits(self) -> None:
-        """Begin to watch what `waited_for` holds."""
+        """Start the thread that enforces the limits of `waited_for`."""
         threading.Thread(target=_watch_waits, args=(weakref.ref(self), self._closing), daemon=True).start()
 
     def on_end(self, tell: Callable[[str], None]) -> None:
-        """Have `tell` called, by another thread, with the words for it when a rank ends that must not."""
+        """Have `tell` called from another thread, with an explanation, when a rank ends unexpectedly."""
         with self._ended:
             self._on_end = tell
             ends = list(self._ends.values())
@@ -212,13 +213,13 @@ class RankGroup:
         return f"a step has waited {self._wait_limit_s:g} s for another rank of the engine ({states})"
 
     def last_words(self, rank: int) -> str:
-        """How a rank that has ended did, and why if it has said so."""
+        """How a rank ended, and why, if it has reported that."""
         how = _end(rank, self.processes[rank - 1])
         try:
-            said = _said(self._sockets[rank - 1])
+            report = _receive(self._sockets[rank - 1])
         except OSError:  # closed here
-            said = None
-        return f"{how}: {said.error}" if said is not None and said.error is not None else how
+            report = None
+        return f"{how}: {report.error}" if report is not None and report.error is not None else how
 
     def _note(self, rank: int, how: str) -> None:
         with self._ended:
@@ -251,14 +252,14 @@ def _end(rank: int, process: subprocess.Popen[bytes]) -> str:
     return f"rank {rank} of the engine has ended ({how})"
 
 
-def _said(sock: socket.socket) -> RankDone | None:
-    """The next of what a rank says; None where it has ended."""
+def _receive(sock: socket.socket) -> RankDone | None:
+    """The next message of a rank; None where it has ended."""
     answer = line_of(sock)
     return msgspec.json.decode(answer, type=RankDone) if answer.endswith(b"\n") else None
 
 
 def line_of(sock: socket.socket) -> bytes:
-    """Up to the end of the line, and no byte more: others may follow it."""
+    """Read one line, and no byte more: other messages may follow it."""
     line = b""
     while not line.endswith(b"\n") and (more := sock.recv(1)):
         line += more

@@ -1,4 +1,4 @@
-"""A torch profile of a rank other than 0, from one order of rank 0 to the next."""
+"""A torch profile of a rank other than 0, which rank 0 starts and ends."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class RankProfile:
         self._path = Path()
 
     def start(self, path: Path, with_stack: bool) -> None:
-        """Profile from now on; `path` is that of the trace, gzip."""
+        """Start profiling; the trace (gzip) goes to `path`."""
         activities = [ProfilerActivity.CPU]
         if torch.cuda.is_available():
             activities.append(ProfilerActivity.CUDA)
@@ -24,7 +24,7 @@ class RankProfile:
         self._running.start()
 
     def stop(self) -> str | None:
-        """End it and write the trace. Returns why there is none, or None."""
+        """End the profile and write the trace. Returns an error message, or None."""
         if self._running is None:
             return None
         running, self._running = self._running, None

@@ -1,4 +1,4 @@
-"""Runs a step on several processes, each with its part of every layer."""
+"""Runs steps on several CPU processes, each with its shard of every layer."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from roseinfer.models.model import Model
 
 
 class ParallelRunner(EagerRunner):
-    """Rank 0, which alone knows the requests and chooses their tokens."""
+    """Rank 0, which alone knows the requests and samples."""
 
     def __init__(
         self, model: Model, attention: Attention, pool: KVPool, capacity: int, group: RankGroup
@@ -22,7 +22,7 @@ class ParallelRunner(EagerRunner):
         self._group = group
 
     def launch(self, batch: Batch, sampling: SamplingBatch) -> Pending:
-        """As in Runner. Raises RankError when another rank has ended or is silent."""
+        """As in Runner. Raises RankError when another rank has ended or does not respond."""
         decoded = self._last[self._tensor(batch.decode_requests)].numpy()
         prompt_rows = NO_INTS if sampling.prompts is None else sampling.prompts.rows
         self._group.announce(batch, decoded, prompt_rows)

@@ -1,4 +1,4 @@
-"""A step on its way from rank 0 to the others: its arrays, one after the other, in memory that all share."""
+"""Passes steps from rank 0 to the other ranks, as arrays in shared memory."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ import numpy as np
 from roseinfer.batch import Batch, Ints, Segment
 from roseinfer.engine.graphs import MAX_PROMPTS, SLOTS
 
-#: Arrays of a step, each behind its length.
+#: Arrays of a step. Its slot holds their lengths, then the arrays.
 _ARRAYS = 11
 
 
 @dataclass(frozen=True)
 class StepSizes:
-    """The most that a step may have: tokens and requests; running rows, and blocks of each."""
+    """The most that a step may have: tokens, running requests, and blocks of one request."""
 
     tokens: int
     requests: int
@@ -25,29 +25,29 @@ class StepSizes:
 
     @property
     def logits(self) -> int:
-        """Rows of them, in a step of prompts and of requests that decode."""
+        """Rows of logits, in a step with prefill and decode rows."""
         return max(MAX_PROMPTS, self.requests) + self.requests
 
     @property
     def numbers(self) -> int:
-        """Of one step, its table whole and as many blocks copied as it has."""
+        """int64 numbers of one step, with its whole block table and a copy of every block."""
         return _ARRAYS + 4 * self.tokens + self.requests * (3 * self.blocks + 12)
 
 
 @dataclass(frozen=True)
 class Step:
-    """A batch, and the rows `prompt_rows` `[P]` of it whose logits are wanted besides `batch.last_rows`."""
+    """A batch, and the rows `prompt_rows` `[P]` whose logits are wanted besides those of `last_rows`."""
 
     batch: Batch
     prompt_rows: Ints
 
 
 class StepMemory:
-    """The steps in flight, in SLOTS slots. A rank reads a step before it first waits for the others
-    in it, and rank 0 announces none before the one SLOTS before it has ended: it finds the slot free.
+    """The steps in flight, in a ring of SLOTS slots. A rank reads a step before its first collective of that
+    step, and rank 0 announces a step only after the step SLOTS before it has ended, so its slot is free.
 
     Args:
-        descriptor: Of shared memory, as `create` makes it.
+        descriptor: File descriptor of the shared memory, as `create` makes it.
         block_size: Tokens in a block.
     """
 
@@ -59,7 +59,7 @@ class StepMemory:
 
     @staticmethod
     def create(sizes: StepSizes) -> int:
-        """Shared memory without a name: the descriptor. It takes no room before it is written to."""
+        """Create anonymous shared memory. Returns its file descriptor. Pages are allocated when written."""
         descriptor = os.memfd_create("roseinfer-step")
         os.ftruncate(descriptor, SLOTS * sizes.numbers * 8)
         return descriptor
@@ -70,7 +70,7 @@ class StepMemory:
         return slot
 
     def write(self, batch: Batch, decoded: Ints, prompt_rows: Ints) -> None:
-        """Hand a step over. `decoded` `[D]` are the input tokens of its one-token rows."""
+        """Write a step to the next slot. `decoded` `[D]`: the input tokens of its decode rows."""
         segments = np.array([(s.start, s.count, s.context, s.request) for s in batch.segments], np.int64)
         arrays = (
             np.concatenate((batch.tokens[: batch.decode_start], decoded)),
@@ -91,8 +91,8 @@ class StepMemory:
         np.concatenate(arrays, out=slot[_ARRAYS : _ARRAYS + sum(lengths)])
 
     def read(self) -> Step:
-        """The next step, in a copy, but for the block table, which is this object's and holds what the step
-        needs until the next is read."""
+        """The next step. Its arrays are copies, except for the block table, which belongs to this object and
+        is valid until the next `read`."""
         slot = self._next()
         lengths = slot[:_ARRAYS]
         numbers = slot[_ARRAYS : _ARRAYS + int(lengths.sum())].copy()
