@@ -1,4 +1,4 @@
-"""The scheduler's contract with a runner: the tokens of one step."""
+"""The interface between the scheduler and a runner: the tokens of one step."""
 
 from __future__ import annotations
 
@@ -31,23 +31,23 @@ class Segment:
 
 @dataclass(frozen=True)
 class Batch:
-    """The tokens of one step: `T` rows, first the prefill segments, then `D` rows of one token each.
+    """The tokens of one step: `T` rows, first the prefill segments, then `D` decode rows of one token each.
 
-    A runner may launch the two parts apart. It keeps the last token that it sampled for every running row;
-    that is the input of all decode rows, whose `tokens` are UNKNOWN where the host does not know them yet.
+    A runner may launch the two parts separately. It keeps the last token that it sampled for every running
+    row as the input of decode rows, whose `tokens` are UNKNOWN where the host has not read them yet.
 
     Args:
         tokens, positions: `[T]`.
-        cache_slots: `[T]`, where in the cache each row's key and value belong (block · block size + offset).
+        cache_slots: `[T]`, where each row's key and value go in the KV cache (block · block size + offset).
         segments: the prefill part; a segment that is not the last of its prompt yields no token.
-        decode_lengths: `[D]`, tokens of those requests, the row's own included.
+        decode_lengths: `[D]`, tokens of the decoding requests, the row's own included.
         last_rows: `[R]`, the rows whose logits are wanted: last tokens of prompts, then all decode rows.
-        requests: `[R]`, which running row each of these is.
-        block_table: `[running rows, max blocks]`, a view of the scheduler's own: it holds what this step
-            needs until the next batch is prepared.
+        requests: `[R]`, the running rows of `last_rows`.
+        block_table: `[running rows, max blocks]`, a view of the scheduler's table, valid until the next batch
+            is prepared.
         block_size: tokens in a block.
-        changed: `[C]`, running rows whose line of `block_table` is not what it was in the batch before.
-        copies: `[2, K]`, blocks to copy before anything is written, sources over targets.
+        changed: `[C]`, running rows whose row of `block_table` differs from the previous batch.
+        copies: `[2, K]`, blocks to copy before anything is written: sources, then targets.
     """
 
     tokens: Ints
@@ -64,7 +64,7 @@ class Batch:
 
     @property
     def decode_start(self) -> int:
-        """The first one-token row."""
+        """The first decode row."""
         return len(self.tokens) - len(self.decode_lengths)
 
     @property
@@ -74,11 +74,11 @@ class Batch:
 
     @property
     def decode_requests(self) -> Ints:
-        """`[D]`, running rows of the one-token rows."""
+        """`[D]`, running rows of the decode rows."""
         return self.requests[len(self.requests) - len(self.decode_lengths) :]
 
     @cached_property
     def decode_blocks(self) -> Ints:
-        """`[D, max blocks]`, block tables of the one-token rows, as wide as the longest of them needs."""
+        """`[D, max blocks]`, block tables of the decode rows, as wide as the longest request needs."""
         widest = -(-int(self.decode_lengths.max(initial=0)) // self.block_size)
         return self.block_table[self.decode_requests, :widest]

@@ -1,1 +1,1 @@
-"""The paged key-value cache: its memory, its blocks, and which of them hold known prefixes."""
+"""The paged KV cache: its memory, its blocks, and the prefix cache."""

@@ -1,4 +1,4 @@
-"""The cache's blocks: a free list, reference counts, and blocks without references that can be evicted."""
+"""The blocks of the KV cache: a free list, reference counts, and eviction of blocks without references."""
 
 from __future__ import annotations
 
@@ -17,9 +17,8 @@ class OutOfBlocksError(Exception):
 class BlockAllocator:
     """Hands out block ids `0 … num_blocks − 1`, counts references to them, and takes them back.
 
-    A block marked with `keep` becomes evictable when its last reference is dropped: it stays as it is until
-    no block is free. Then the one that was released the longest ago is handed out, after a call of `on_evict`
-    with it.
+    A block marked with `keep` becomes evictable when its last reference is dropped: its contents stay until
+    no block is free. Then the block released the longest ago is handed out, after `on_evict(block)`.
     """
 
     def __init__(self, num_blocks: int) -> None:
@@ -68,10 +67,10 @@ class BlockAllocator:
         self._references[blocks] += 1
 
     def release(self, blocks: Ints) -> None:
-        """Drop a reference of each of `blocks`, as often as it is listed. Without any, a block is free or
-        evictable.
+        """Drop a reference of each of `blocks`, as often as it is listed. A block without references is free,
+        or evictable if it is to be kept.
 
-        Of those to keep, the last counts as released first: a prefix is evicted after what follows it.
+        Of the blocks to keep, the last counts as released first: a prefix is evicted after what follows it.
         """
         np.subtract.at(self._references, blocks, 1)
         freed = blocks[self._references[blocks] == 0]
@@ -81,7 +80,7 @@ class BlockAllocator:
         self._push(freed[~keep])
 
     def keep(self, block: int) -> None:
-        """Keep `block`, which has a reference, when its last reference is dropped."""
+        """Make `block`, which has a reference, evictable when its last reference is dropped."""
         self._keep[block] = True
 
     def forget(self, block: int) -> None:

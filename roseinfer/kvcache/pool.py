@@ -1,4 +1,4 @@
-"""The memory of the paged cache: one pool for all layers."""
+"""The memory of the paged KV cache: one pool for all layers."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from roseinfer.tensors import to_device
 
 @dataclass(frozen=True)
 class KVShape:
-    """What a token has in the cache: in each of `layers` a key and a value, `[kv_heads, head_dim]` each."""
+    """A token's entry in the KV cache: in each of `layers` a key and a value, `[kv_heads, head_dim]` each."""
 
     layers: int
     kv_heads: int
@@ -24,7 +24,7 @@ class KVShape:
 
     @property
     def bytes_per_token(self) -> int:
-        """Of all layers."""
+        """Bytes of a token's keys and values in all layers."""
         return 2 * self.layers * self.kv_heads * self.head_dim * self.dtype.itemsize
 
 
@@ -41,7 +41,7 @@ class KVPool:
         sizes = (shape.layers, 2, num_blocks * block_size, shape.kv_heads, shape.head_dim)
         try:
             self._memory = torch.zeros(sizes, device=device, dtype=shape.dtype)
-        except RuntimeError as error:  # PyTorch's word for a full memory
+        except RuntimeError as error:  # PyTorch's out-of-memory error
             size = num_blocks * block_size * shape.bytes_per_token / 2**30
             raise ConfigError(
                 f"no memory for a KV cache of {size:,.1f} GiB; give fewer --kv-tokens"
@@ -53,7 +53,7 @@ class KVPool:
         return keys, values
 
     def copy_blocks(self, sources: Ints, targets: Ints) -> None:
-        """Copy whole blocks in every layer, all of them read before any is written."""
+        """Copy whole blocks in every layer; all sources are read before any target is written."""
         layers, sides, _, *row = self._memory.shape
         blocks = movable(self._memory).view(layers, sides, self.num_blocks, self.block_size, *row)
         source, target = (to_device(side, self.device) for side in (sources, targets))

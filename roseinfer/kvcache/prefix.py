@@ -1,4 +1,4 @@
-"""Full blocks of keys and values, found again by their tokens."""
+"""The prefix cache: finds full blocks of keys and values by the tokens up to their end."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from roseinfer.kvcache.blocks import BlockAllocator
 
 @dataclass(frozen=True)
 class Reuse:
-    """What of a prompt is in the cache: its first `tokens` tokens, in `blocks`, which are shared.
+    """The cached part of a prompt: its first `tokens` tokens, in `blocks`, which are shared.
 
-    Where the next token belongs into a block that others read, that block is `copy_from`: the request writes
-    to a copy of it.
+    Where the next token belongs into a shared block, that block is `copy_from`: the request writes to a copy
+    of it (copy-on-write).
     """
 
     tokens: int
@@ -30,9 +30,9 @@ class Reuse:
 class PrefixCache:
     """Maps a block's hash to the block.
 
-    A hash covers all tokens up to the end of its block: 128 bits of BLAKE2b over the hash of the block before
-    and the block's tokens, under a key of this process. So equal hashes mean equal prefixes,
-    and collisions cannot be prepared.
+    A hash covers all tokens up to the end of its block: 128 bits of BLAKE2b over the previous block's hash
+    and the block's tokens, under a random key of this process. So equal hashes mean equal prefixes, and
+    clients cannot construct collisions.
     """
 
     #: Whether anything is ever found.
@@ -56,7 +56,7 @@ class PrefixCache:
             hashes.append(blake2b(block, digest_size=16, key=self._key).digest())
 
     def find(self, hashes: Sequence[bytes], known: int) -> Iterator[Reuse]:
-        """Ways to reuse a prefix of `known` tokens, the one that leaves the least to compute first.
+        """Ways to reuse a prefix of a prompt of `known` tokens, the longest first.
 
         The last token is always computed, because its logits are wanted.
         """
@@ -73,7 +73,7 @@ class PrefixCache:
         yield Reuse(len(blocks) * self._block_size, blocks, blocks[:0])
 
     def insert(self, hashes: Sequence[bytes], blocks: Ints) -> None:
-        """`blocks`, which have references, have the hashes `hashes`. A known hash keeps its block."""
+        """Add `blocks`, which have references, under `hashes`. A hash that is known keeps its block."""
         for key, block in zip(hashes, blocks.tolist(), strict=False):
             if key not in self._block_of:
                 self._block_of[key] = block

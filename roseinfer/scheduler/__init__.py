@@ -1,1 +1,1 @@
-"""Which requests run, and with which blocks of the cache."""
+"""Which requests run, and which blocks of the KV cache they hold."""

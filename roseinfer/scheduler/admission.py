@@ -10,11 +10,11 @@ from roseinfer.scheduler.request import Request
 
 
 class Admission(ABC):
-    """Picks among the waiting requests, the first come first; `fits` says whether one can be admitted now."""
+    """Picks one of the waiting requests, which come in queue order."""
 
     @abstractmethod
     def pick(self, waiting: Iterable[Request], fits: Callable[[Request], bool]) -> Request | None:
-        """The request to admit; None to admit no more in this step."""
+        """The request to admit, which `fits` (can be admitted now); None to admit no more in this step."""
 
 
 class Fifo(Admission):
@@ -26,9 +26,10 @@ class Fifo(Admission):
 
 
 class Pack(Admission):
-    """Fills a step: where the first in the queue does not fit, the first of the next `lookahead` that does.
+    """Fills a step: where the first in the queue does not fit, picks the first of the next `lookahead` that
+    does.
 
-    A request at the head of the queue is passed at most `lookahead` times, so that none waits without end.
+    The request at the head of the queue is passed at most `lookahead` times, so that none starves.
     """
 
     def __init__(self, lookahead: int) -> None:

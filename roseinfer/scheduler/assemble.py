@@ -1,4 +1,4 @@
-"""Chunks of prompts and decode rows, as the arrays that a runner takes."""
+"""Builds the batch of a step from chunks of prompts and decode rows."""
 
 from __future__ import annotations
 

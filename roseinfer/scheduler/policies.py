@@ -1,4 +1,4 @@
-"""What a step may hold: limits, and the choices that have alternatives."""
+"""Scheduling policies: the limits of a step, how prompts are chunked, and how steps are composed."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from roseinfer.scheduler.admission import Admission, Fifo
 
 @dataclass(frozen=True)
 class Chunk:
-    """`count` tokens of the prompt in `row`, after `context` computed ones; `last`: they complete it."""
+    """`count` tokens of the prompt in running row `row`, after `context` computed ones; `last`: they complete
+    the prompt."""
 
     row: int
     context: int
@@ -22,7 +23,7 @@ class Chunk:
 
 
 class Chunking(ABC):
-    """How much of a prompt a step computes."""
+    """How many tokens of a prompt a step computes."""
 
     @abstractmethod
     def part(self, rest: int, budget: int, *, first: bool) -> int:
@@ -41,7 +42,7 @@ class WholePrompts(Chunking):
 
 @dataclass(frozen=True)
 class ChunkedPrompts(Chunking):
-    """A prompt is computed in parts of at most `size` tokens, and never more than the budget has left."""
+    """A prompt is computed in chunks of at most `size` tokens, and never more than the budget has left."""
 
     size: int
 
@@ -50,16 +51,16 @@ class ChunkedPrompts(Chunking):
 
 
 class Prompts(Protocol):
-    """Parts of prompts: as the limits say, or of `budget` tokens at most if that is less, with prompts cut
-    for it or not."""
+    """Returns chunks of prompts within the limits of a step, and within `budget` tokens if given. `cut`:
+    prompts are chunked to fill the budget, whatever the chunking policy."""
 
     def __call__(self, budget: int | None = None, *, cut: bool = False) -> list[Chunk]: ...
 
 
 @dataclass(frozen=True)
 class StepParts:
-    """The two parts of a step, each made when it is called, how many requests wait for a first token, and how
-    many for a next one."""
+    """The prefill and the decode part of a step, each made when it is called; how many requests wait for
+    their first token, and how many decode."""
 
     prompts: Prompts
     decode: Callable[[], Ints]
@@ -67,32 +68,33 @@ class StepParts:
     decoding: int = 0
 
 
-#: Chooses the parts of a step by calling for them: first come the prompts, then the decode rows.
+#: Composes a step by calling for its parts. Returns chunks of prompts, and decode rows.
 Composition = Callable[[StepParts], tuple[list[Chunk], Ints]]
 
 
 def decode_first(parts: StepParts) -> tuple[list[Chunk], Ints]:
-    """Every step decodes; prompts take what blocks are left."""
+    """Every step decodes; prompts take the blocks that are left."""
     rows = parts.decode()
     return parts.prompts(), rows
 
 
 def prefill_first(parts: StepParts) -> tuple[list[Chunk], Ints]:
-    """A step that has prompts computes only them: decoding waits until no prompt can be admitted."""
+    """A step with prompts computes only them: decoding waits until no prompt can be admitted."""
     chunks = parts.prompts()
     return chunks, NO_INTS if chunks else parts.decode()
 
 
-#: Steps of prompts in a row before one that decodes; at 4,096 tokens each, 65,536.
+#: Consecutive prefill steps before a decode step; at 4,096 tokens each, 65,536 tokens.
 MOST_IN_A_ROW = 16
 
 
 class Alternate:
-    """A step computes prompts or decodes, in turns while there is both.
+    """A step is either prefill or decode, alternating while there is both.
 
-    Where a device does one after the other anyway, first tokens need not wait for other requests' next ones.
-    Whole prompts keep the turn while a step of them leaves others waiting: decoding is done once for all.
-    They keep it for MOST_IN_A_ROW steps at most: prompts with short answers may come without end.
+    On a device that computes the two one after the other anyway, first tokens then need not wait for other
+    requests to decode. Prefill steps of whole prompts follow each other while prompts are left waiting, so
+    that afterwards all decode together; at most MOST_IN_A_ROW of them, as prompts with short answers may
+    arrive without end.
     """
 
     def __init__(self) -> None:
@@ -114,13 +116,13 @@ class Alternate:
         return rows
 
 
-#: To which requests that decode are padded in captured steps with prompts.
+#: Decode batch sizes to which captured mixed steps are padded.
 MIXED_SIZES = (16, 64, 128, 192, 256)
 
 
 class TakeAlong:
-    """Where at least `requests` wait or decode, every step decodes and takes whole prompts of up to `rows`
-    tokens along: next tokens come at an even pace. Fewer take turns as in Alternate."""
+    """Where at least `requests` wait or decode, every step decodes and adds whole prompts, `rows` tokens
+    together at most, which keeps inter-token latencies even. With fewer requests, as Alternate."""
 
     def __init__(self, requests: int, rows: int) -> None:
         self.requests, self.rows = requests, rows
@@ -134,11 +136,11 @@ class TakeAlong:
 
 
 class FillUp:
-    """Every step decodes, and prompts fill it up, so that weights are read once for both.
+    """Every step decodes and is filled up with chunks of prompts, so that both read the weights once, as in
+    Sarathi-Serve (Agrawal et al., OSDI 2024).
 
     `rows`: how many requests wait or decode at most, and the rows that a step then has; the last serves for
-    more. Prompts are cut to fit. Requests that decode count as captured steps have them, in MIXED_SIZES, and
-    leave at least half of the rows.
+    more. Decode rows count as padded to MIXED_SIZES in captured steps, and leave at least half of the rows.
     """
 
     def __init__(self, rows: tuple[tuple[int, int], ...]) -> None:
@@ -150,11 +152,11 @@ class FillUp:
 
     @property
     def most(self) -> int:
-        """Rows of its largest steps."""
+        """Rows of the largest steps."""
         return max(rows for _, rows in self.rows)
 
     def budget(self, waiting: int, decoding: int) -> int:
-        """Tokens of prompts where so many requests wait, and so many decode in this step."""
+        """Prompt tokens of a step where `waiting` requests wait and `decoding` requests decode."""
         rows = next((rows for most, rows in self.rows if waiting + decoding <= most), self.rows[-1][1])
         padded = next((size for size in (0, *MIXED_SIZES) if decoding <= size), decoding)
         return max(rows - padded, rows // 2, 1)
@@ -162,7 +164,8 @@ class FillUp:
 
 @dataclass(frozen=True)
 class Policies:
-    """Limits: requests that decode in one step, prompts in one step, and prompt tokens in one step."""
+    """Limits of a step: decoding requests, prompts, and prompt tokens. Then how requests are admitted,
+    prompts chunked and steps composed."""
 
     max_batch_size: int
     prefill_max_batch_size: int

@@ -12,12 +12,12 @@ from roseinfer.request.params import SamplingParams
 
 @dataclass(slots=True, eq=False)
 class Request:
-    """A prompt `[n]` of token ids, and the times (s) of what happened to it.
+    """A prompt `[n]` of token ids, and its times (monotonic, s): submission, admission, first token.
 
-    `tokens` is the prompt with what was generated so far: more than the prompt after a preemption.
-    `hashes` are those of its full blocks, for the prefix cache, which had `cached_tokens` of the prompt.
-    `client` is who asks: see Waiting. `passed` counts the requests that came later and were admitted while
-    this one was the first in the queue.
+    `tokens`: what is to be computed: the prompt, and after a preemption also the tokens generated before it.
+    `hashes`: of the full blocks of `tokens`, for the prefix cache, which had `cached_tokens` of the prompt.
+    `client`: who asks: see Waiting. `passed`: how many later requests were admitted while this one was the
+    first in the queue.
     """
 
     id: int

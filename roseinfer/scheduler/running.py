@@ -1,4 +1,4 @@
-"""The running requests as arrays, one row each: a step costs the same Python whatever their number."""
+"""The running requests as arrays, one row each, so that a step's host time hardly grows with their number."""
 
 from __future__ import annotations
 
@@ -10,14 +10,15 @@ from roseinfer.scheduler.request import Request
 
 
 class Running:
-    """Rows `0 … capacity − 1`.
+    """Rows `0 … capacity − 1`, each free or with one request (a running row).
 
     `order` lists the rows in use, the first admitted first; `prefilling` those of them whose prompt is not
     computed yet; `decoding` those that decode, in the order of their turns.
 
-    A row's request has `length` tokens (prompt and generated; those that a launched step is making count, and
-    are UNKNOWN), at most one more than `max_model_len`: no step computes the last one. Its first `blocks`
-    blocks take their keys and values; while it is prefilling, the first `computed` tokens have theirs.
+    A row's request has `length` tokens, prompt and generated. Tokens that a launched step samples count, and
+    are UNKNOWN until the host reads them. `length` is at most `max_model_len` + 1, as no step computes the
+    last token. The row's first `blocks` entries of `block_table` hold the keys and values; during prefill,
+    those of the first `computed` tokens are there.
     """
 
     def __init__(self, capacity: int, max_model_len: int, block_size: int) -> None:
@@ -65,7 +66,7 @@ class Running:
         return request
 
     def add(self, request: Request, blocks: Ints, computed: int) -> int:
-        """Put `request` in a free row with `blocks` for its keys and values, of which `computed` are there.
+        """Put `request` in a free row with `blocks`, which have the keys and values of `computed` tokens.
 
         Returns the row.
         """
@@ -98,7 +99,7 @@ class Running:
         return row
 
     def remove(self, rows: Ints) -> None:
-        """`rows` no longer run. They and their blocks stay taken until `vacate`."""
+        """Stop running `rows`. They keep their blocks until `vacate`."""
         self.alive[rows] = False
         self.order = self.order[self.alive[self.order]]
         self.decoding = self.decoding[self.alive[self.decoding]]
@@ -107,7 +108,7 @@ class Running:
             del self._row_of[self.request(row).id]
 
     def vacate(self, row: int) -> Ints:
-        """Make the row of a removed request free. Returns the blocks to release."""
+        """Free the row of a removed request. Returns its blocks, which the caller releases."""
         self.requests[row] = None
         self.stop_tokens.pop(row, None)
         self._free_rows.append(row)
@@ -118,13 +119,13 @@ class Running:
         return self.block_table[row, : self.blocks[row]]
 
     def num_cached(self, row: int) -> int:
-        """Known tokens of `row` whose keys and values are cached, or will be by a step that was launched."""
+        """Known tokens of `row` whose keys and values are cached, or will be by a launched step."""
         if row in self.prefilling:
             return int(self.computed[row])
         return min(len(self.known_tokens(row)), int(self.length[row]) - 1)
 
     def known_tokens(self, row: int) -> NDArray[np.int32]:
-        """Prompt and generated tokens of `row` that the host has seen."""
+        """Prompt and generated tokens of `row` that the host has read."""
         known: NDArray[np.int32] = self.tokens[row, : self.length[row]]
         known = known[known != UNKNOWN]
         return known

@@ -1,4 +1,4 @@
-"""Continuous batching: which tokens the next step computes."""
+"""Continuous batching (Yu et al., OSDI 2022): which tokens the next step computes."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ from roseinfer.scheduler.waiting import Waiting
 class StepResult:
     """The tokens of a step: request ids and tokens `[R]`.
 
-    `finished`: the requests that ended with it. `logprobs`: of those that asked for them. `begun`: of the
-    requests that may stop at a string, at their first token, their times so far. `prompt_logprobs`: of the
-    prompts that were computed."""
+    `finished`: the requests that ended. `logprobs`: of the requests that asked for them. `begun`: the times
+    so far of requests with stop strings that got their first token. `prompt_logprobs`: of prompts computed in
+    this step that asked for them."""
 
     ids: Ints
     tokens: Ints
@@ -39,19 +39,20 @@ class StepResult:
 
 
 class _MustWaitError(Exception):
-    """Blocks are short, and a launched step has to be processed before any can be taken from a request."""
+    """Too few free blocks, and a launched step must be processed before a request can be preempted."""
 
 
 class Scheduler:
     """Requests wait, run together, and leave when done.
 
-    A step is `prepare`, launch (the caller's), `launched`, `process`. The next step may be prepared before
-    `process`: the tokens that it starts from are then UNKNOWN to the host. A request that ended in the
-    meantime gives its row and blocks back only when the last step launched with it has been processed.
+    A step is `prepare`, launch (by the caller), `launched`, `process`. The next step may be prepared before
+    `process`: its input tokens are then UNKNOWN to the host. A request that ends in the meantime gives its
+    row and blocks back only when the last step launched with it has been processed.
 
-    A request needs blocks only for the tokens it has; when none is left, the request that was admitted last,
-    of the client that has most, goes back to the head of its queue and is computed again later. So it does
-    where a client that has nothing running would wait for one that has more than its part.
+    A request needs blocks only for the tokens it has. When no block is left, a request is preempted: the one
+    admitted last, of the client with the most running requests, goes back to the head of its queue and is
+    recomputed later. The same happens where a client with nothing running would wait for clients that have
+    more than their fair share.
     """
 
     def __init__(
@@ -89,12 +90,12 @@ class Scheduler:
         return len(self._waiting) > 0 or len(self._running) > 0 or self._launched > self._processed
 
     def add(self, request: Request) -> None:
-        """Queue a request, whose prompt and answer the whole cache must hold: see Limits."""
+        """Queue a request, whose prompt and answer must fit the KV cache: see Limits."""
         self._prefixes.hash(request.hashes, request.tokens)
         self._waiting.add(request)
 
     def discard(self, request_id: int) -> bool:
-        """Forget a request whose client went away, at whatever stage. False if it is not known."""
+        """Drop a request whose client went away, in any state. False if it is not known."""
         row = self._running.row_of(request_id)
         if row is None:
             return self._waiting.discard(request_id)
@@ -102,9 +103,10 @@ class Scheduler:
         return True
 
     def prepare(self) -> Batch | None:
-        """The next step's batch; None when there is none before a launched step has been processed."""
+        """The next step's batch; None when there is nothing to do, or a launched step must be processed
+        first."""
         self._changed, self._copies = [], [NO_COPIES]
-        if self._waiting.num_clients > 1 and self._someone_is_kept_out():
+        if self._waiting.num_clients > 1 and self._client_starves():
             if self._launched > self._processed:
                 return None
             self._preempt(self._victim())
@@ -124,7 +126,7 @@ class Scheduler:
         return assemble(running, chunks, decode, changed, copies)
 
     def launched(self, batch: Batch) -> None:
-        """The batch is being computed: each of its requests has one more token, of unknown value."""
+        """Record that the batch was launched: each of its requests has one more token, still UNKNOWN."""
         self._launched += 1
         running, rows = self._running, batch.requests
         for segment in batch.segments:
@@ -144,7 +146,7 @@ class Scheduler:
             running.decoding = turns[running.length[turns] < running.last_stop[turns]]
 
     def process(self, batch: Batch, tokens: Ints) -> StepResult:
-        """Take in the step's next tokens `[R]` and end the requests that are done."""
+        """Take the step's sampled tokens `[R]`, and end the requests that are done."""
         self._processed += 1
         now = self._clock()
         running, rows = self._running, batch.requests
@@ -156,7 +158,7 @@ class Scheduler:
                 if request.params.stops:
                     begun.append(self._finished(row, FinishReason.STOP, now))
         length = batch.positions[batch.last_rows] + 1
-        if self._leaving:  # of requests that left after the launch, the tokens are dropped
+        if self._leaving:  # drop the tokens of requests that left after the launch
             alive = running.alive[rows]
             rows, tokens, length = rows[alive], tokens[alive], length[alive]
         running.tokens[rows, length] = tokens
@@ -185,7 +187,7 @@ class Scheduler:
         return found
 
     def _at_stop_tokens(self, rows: Ints, tokens: Ints, length: Ints) -> NDArray[np.bool_]:
-        """Which of `rows` have got a token that they name as their end, and as many as they must."""
+        """Which of `rows` got one of their stop tokens, and have at least `min_tokens` tokens."""
         stops, request = self._running.stop_tokens, self._running.request
         return np.array(
             [
@@ -208,7 +210,7 @@ class Scheduler:
         )
 
     def _decode(self) -> Ints:
-        """Rows that decode, each with a block for its next token; preempts where blocks run out."""
+        """Rows that decode, each with a block for its next token; preempts requests where blocks run out."""
         running, most = self._running, self._policies.max_batch_size
         while True:
             rows = running.decoding if len(running.decoding) <= most else running.decoding[:most]
@@ -224,9 +226,9 @@ class Scheduler:
             self._changed.append(short)
         return rows
 
-    def _someone_is_kept_out(self) -> bool:
-        """Whether the next request waits because other clients have what its own has none of: rows, or blocks
-        up to an equal part of all."""
+    def _client_starves(self) -> bool:
+        """Whether the next request's client has nothing running, and the request waits because other clients
+        hold all rows, or the blocks it needs, which are no more than an equal share of all."""
         request, clients = next(iter(self._waiting), None), self._waiting.running
         if request is None or request.client in clients or max(clients.values(), default=0) < 2:
             return False
@@ -235,7 +237,7 @@ class Scheduler:
         return self._running.full or self._allocator.num_free < blocks <= part
 
     def _victim(self) -> int:
-        """The row that was admitted last, of a client that has most of them."""
+        """The row that was admitted last, of the client with the most rows."""
         running, clients = self._running, self._waiting.running
         if len(clients) == 1:
             return int(running.order[-1])
@@ -245,13 +247,13 @@ class Scheduler:
 
     def _preempt(self, row: int) -> None:
         request = replace(self._running.request(row), tokens=self._running.known_tokens(row))
-        self._waiting.put_back(request)  # first: a client of which nothing is left is forgotten
+        self._waiting.put_back(request)  # first, as a client without requests is forgotten
         self._leave(np.array([row]))
         self._prefixes.hash(request.hashes, request.tokens)
         self.preemptions += 1
 
     def _leave(self, rows: Ints) -> None:
-        """`rows` run no more, and are vacated when the steps launched so far have been processed."""
+        """Stop running `rows`; they are vacated when the steps launched so far have been processed."""
         for row in rows.tolist():
             request = self._running.request(row)
             self._waiting.left(request.client, int(self._running.length[row]) - len(request.tokens))
@@ -268,7 +270,7 @@ class Scheduler:
             self._allocator.release(np.concatenate(blocks))
 
     def _share_prefix(self, row: int) -> None:
-        """Put the full blocks of `row` into the prefix cache."""
+        """Insert the full blocks of `row` into the prefix cache."""
         if not self._prefixes.remembers:
             return
         request, cached = self._running.request(row), self._running.num_cached(row)
@@ -277,7 +279,7 @@ class Scheduler:
         self._prefixes.insert(full, self._running.blocks_of(row))
 
     def _prompts(self, budget: int | None = None, *, cut: bool = False) -> list[Chunk]:
-        """Parts of prompts: of those begun, then of newly admitted ones, while the step's budget lasts."""
+        """Chunks of prompts already begun, then of newly admitted ones, while the step's budget lasts."""
         running, policies = self._running, self._policies
         chunks: list[Chunk] = []
         most = policies.prefill_max_tokens
@@ -300,7 +302,7 @@ class Scheduler:
         return chunks
 
     def _admit(self, chunking: Chunking, budget: int, *, first: bool) -> int | None:
-        """Give the next waiting request a row and blocks; None if no request fits. Returns the row."""
+        """Give the next waiting request a row and blocks. Returns the row, or None if no request fits."""
         running = self._running
         if not len(self._waiting) or running.full:
             return None
@@ -329,7 +331,8 @@ class Scheduler:
         return running.add(request, self._allocate(request, reuse), reuse.tokens)
 
     def _has_room(self, request: Request, reuse: Reuse) -> bool:
-        """One block more than needed now, so that what is admitted is not preempted at once."""
+        """Whether there are blocks for `request`, and one to spare if others run, so that it is not preempted
+        at once."""
         revived = 0  # evictable blocks that get a reference
         if reuse.tokens:
             revived = self._allocator.num_unreferenced(np.concatenate([reuse.blocks, reuse.copy_from]))

@@ -1,4 +1,4 @@
-"""The requests that wait: first come, first served for each client, and fair between clients."""
+"""The waiting requests: first come, first served within a client, and fair between clients."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from roseinfer.scheduler.request import Request
 
 
 class Waiting:
-    """One queue for each client. The client that has been given the fewest tokens is the next: those of its
-    prompts count when they are admitted, generated ones when their request leaves (after the virtual token
-    counters of Sheng et al., OSDI 2024). A client that comes begins level with the one that was served last.
+    """One queue for each client. The client that was given the fewest tokens is next: prompt tokens count
+    when their request is admitted, generated ones when it leaves (after the virtual token counter of Sheng et
+    al., OSDI 2024). A new client starts at the count of the client that was served last.
 
-    What runs is counted here, too, because a client is remembered while anything of it waits or runs.
+    Running requests are counted here, too: a client is remembered while any of its requests waits or runs.
     """
 
     def __init__(self) -> None:
@@ -29,11 +29,11 @@ class Waiting:
 
     @property
     def num_clients(self) -> int:
-        """Clients of which anything waits or runs."""
+        """Clients with waiting or running requests."""
         return len(self._given)
 
     def __iter__(self) -> Iterator[Request]:
-        """In the order of admission: the next of each client, then the second ones, …"""
+        """In the order of admission: the first request of each client, then the second ones, …"""
         if not self._queues:
             return
         first = min(self._queues, key=self._given.__getitem__)
@@ -47,19 +47,19 @@ class Waiting:
             yield from (request for request in turn if request is not None and request is not head)
 
     def add(self, request: Request) -> None:
-        """At the end of its client's queue."""
+        """Add a request at the end of its client's queue."""
         client = request.client
         self._given.setdefault(client, self._level)
         self._queues.setdefault(client, OrderedDict())[request.id] = request
         self._client_of[request.id] = client
 
     def put_back(self, request: Request) -> None:
-        """At the head of its client's queue: it has been running."""
+        """Add a preempted request at the head of its client's queue."""
         self.add(request)
         self._queues[request.client].move_to_end(request.id, last=False)
 
     def discard(self, request_id: int) -> bool:
-        """Forget a request. False if it does not wait."""
+        """Drop a request. False if it is not waiting."""
         client = self._client_of.get(request_id)
         if client is None:
             return False
@@ -68,7 +68,7 @@ class Waiting:
         return True
 
     def admit(self, request: Request, tokens: int) -> None:
-        """`request` waits no longer, and `tokens` are computed for it."""
+        """`request` leaves the queue to run, and `tokens` prompt tokens are to be computed for it."""
         client = request.client
         self._take(client, request.id)
         self._level = max(self._level, self._given[client])
@@ -76,7 +76,7 @@ class Waiting:
         self.running[client] += 1
 
     def left(self, client: int, tokens: int) -> None:
-        """A request of `client` runs no longer, and has got `tokens` since it was admitted."""
+        """A request of `client` stopped running; `tokens` were generated since it was admitted."""
         self._given[client] += tokens
         self.running[client] -= 1
         if not self.running[client]:
