@@ -1,1 +1,1 @@
-"""Attention over paged keys and values."""
+"""Attention over the paged KV cache."""

@@ -17,7 +17,7 @@ from roseinfer.kvcache.pool import KVPool
 
 log = logging.getLogger(__name__)
 
-#: By results that are the same in every batch.
+#: What batch-invariant results need.
 NEEDED = (
     "the C++ kernels: --device cpu --dtype bf16 with packed weights, on a processor with AVX-512, and a "
     "model whose widths and heads are whole vectors"
@@ -26,7 +26,7 @@ NEEDED = (
 
 @dataclass(frozen=True)
 class Made:
-    """An implementation, and what the start-up line calls its parts for one token and for prompts."""
+    """An implementation, and the names of its decode and its prefill attention in the start-up line."""
 
     attention: Attention
     decode: str
@@ -40,13 +40,13 @@ def make_attention(
     prefill_backend: PrefillBackend | None = None,
     batch_invariant: bool = False,
 ) -> Made:
-    """Without a GPU's kernels: C++ on a CPU, else PyTorch's operators. Raises ConfigError where results that
-    are the same in every batch are asked for and cannot be had."""
+    """Attention without GPU kernels: C++ on a CPU, else PyTorch's operators. Raises ConfigError where
+    `batch_invariant` cannot be had."""
     if batch_invariant:
         return Made(_invariant(pool, cpu_kernels), "cpu-invariant", "cpu-invariant")
     cpu_kernels = cpu_kernels and pool.device.type == "cpu"
     if cpu_kernels and pool.shape.dtype == E4M3:
-        log.warning("attention is PyTorch's: the C++ kernels do not take a KV cache in 8-bit floats")
+        log.warning("attention falls back to PyTorch: the C++ kernels do not take an FP8 KV cache")
     if cpu_kernels and CpuPagedAttention.supports(pool.shape):
         try:
             if prefill_backend in (None, "auto", "auto2") and CpuPrefillAttention.supports(pool.shape):

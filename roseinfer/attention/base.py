@@ -1,4 +1,4 @@
-"""The seam between a model and the keys and values of its requests."""
+"""The interface between a model and the KV cache of its requests."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from roseinfer.batch import Batch
 
 
 class Attention(ABC):
-    """Keeps keys and values, and attends. One instance serves all layers."""
+    """Stores keys and values, and computes attention. One instance serves all layers."""
 
     @abstractmethod
     def begin(self, batch: Batch) -> None:

@@ -1,4 +1,4 @@
-"""Paged attention on a CPU in which a token's result is the same in every batch."""
+"""Batch-invariant paged attention on a CPU: a token's result is the same in every batch."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from roseinfer.kernels.cpu.paged import paged_decode
 
 
 class CpuInvariantAttention(CpuPagedAttention):
-    """Tokens of prompts go through the kernel of single tokens, each with the tokens before it.
+    """Prefill runs the decode kernel for every prompt token, each with the tokens before it.
 
-    So a token gets the same result, bit for bit, in a prompt, in a part of one, when it was generated, and
-    when it is computed again after its request was interrupted.
+    So a token gets the same result, bit for bit, in a whole prompt, in a chunk, as a generated token, and
+    when it is recomputed after a preemption.
     """
 
     def _prepare_prefill(self) -> None:

@@ -1,4 +1,4 @@
-"""Paged attention on a CPU: prompts through PyTorch, one-token rows through a C++ kernel."""
+"""Paged attention on a CPU: prefill in PyTorch, decode in a C++ kernel."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from roseinfer.tracing.ranges import named_range
 
 
 class CpuPagedAttention(TorchPagedAttention):
-    """Reads cached keys and values where they are, block by block. Raises BuildError."""
+    """Decode reads cached keys and values in place, block by block. Raises BuildError."""
 
     def __init__(self, pool: KVPool) -> None:
         super().__init__(pool)
@@ -20,7 +20,7 @@ class CpuPagedAttention(TorchPagedAttention):
 
     @staticmethod
     def supports(shape: KVShape) -> bool:
-        """The kernel reads heads in whole vectors, float32 or bfloat16."""
+        """The kernel takes float32 or bfloat16, and head sizes that are multiples of VECTOR."""
         return shape.dtype in DECODE_DTYPES and shape.head_dim % VECTOR == 0
 
     def _prepare_decode(self) -> None:

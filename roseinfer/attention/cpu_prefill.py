@@ -1,4 +1,4 @@
-"""Paged attention on a CPU, prompts too through a C++ kernel."""
+"""Paged attention on a CPU, prefill and decode in C++ kernels."""
 
 from __future__ import annotations
 
@@ -13,11 +13,12 @@ from roseinfer.kvcache.pool import KVShape
 
 
 class CpuPrefillAttention(CpuPagedAttention):
-    """bfloat16: prompts, too, read cached keys and values where they are."""
+    """bfloat16: prefill, too, reads cached keys and values in place."""
 
     @staticmethod
     def supports(shape: KVShape) -> bool:
-        """bf16 on a CPU with AVX-512 and no AMX, heads of whole vectors. Raises BuildError."""
+        """bf16 on a CPU with AVX-512 and no AMX, and head sizes that are multiples of VECTOR, up to
+        MAX_PREFILL_DIM. Raises BuildError."""
         fits = CpuPagedAttention.supports(shape) and shape.head_dim <= MAX_PREFILL_DIM
         return fits and shape.dtype == torch.bfloat16 and has_bf16_products()
 

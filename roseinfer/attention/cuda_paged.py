@@ -1,4 +1,4 @@
-"""Paged attention on a GPU: Triton for the tokens of running requests; prompts as chosen."""
+"""Paged attention on a GPU: decode in Triton or CUDA C++ kernels, prefill in the chosen backend."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from roseinfer.tensors import to_device
 
 @dataclass(frozen=True)
 class Blocks:
-    """Where all keys of a captured step's prompts are, as `prefill_paged` and `gather_kv` take it."""
+    """Block tables of a captured step's prompts, as `prefill_paged` and `gather_kv` take them."""
 
     table: Tensor
     rows: Tensor
@@ -32,8 +32,8 @@ class Blocks:
 
 @dataclass(frozen=True)
 class Prompts:
-    """The prompt rows of a step: `slots` `[T]`, where their keys and values go (−1: nowhere). Where some keys
-    are in the cache already, `cached` is the slots of all of them or their blocks, else None."""
+    """The prefill rows of a step: `slots` `[T]`, where their keys and values go (−1: nowhere). `cached`: the
+    slots or the blocks of all keys of the prompts, if some are in the cache already; else None."""
 
     slots: Tensor
     spans: Spans
@@ -42,7 +42,7 @@ class Prompts:
 
 @dataclass(frozen=True)
 class Decodes:
-    """The one-token rows of a step, as `paged_decode` takes them."""
+    """The decode rows of a step, as `paged_decode` takes them."""
 
     table: Tensor
     rows: Tensor
@@ -52,10 +52,10 @@ class Decodes:
 class CudaPagedAttention(Attention):
     """`begin` takes a step from the host; `use` one whose arrays are on the device already.
 
-    `gathered` `[2, S, kv heads, dim]`: a captured step puts the cached keys and values of its prompts there,
-    for `prefill`; None: Triton's kernel reads them where they are.
-    With a cache in 8-bit floats, keys and values of the step are rounded as in TorchPagedAttention, those of
-    prompts in place.
+    `gathered` `[2, S, kv heads, dim]`: a captured step gathers the cached keys and values of its prompts
+    there, for `prefill`; None: the Triton kernel reads them in place.
+    With an FP8 cache, keys and values of the step are rounded as in TorchPagedAttention, those of prompts in
+    place.
     """
 
     def __init__(self, pool: KVPool, prefill: Prefill, gathered: Tensor | None = None) -> None:
@@ -64,18 +64,18 @@ class CudaPagedAttention(Attention):
         self._decodes: Decodes | None = None
 
     def use(self, prompts: Prompts | None, decodes: Decodes | None) -> None:
-        """The step that `attend` is called for next: prompt rows first."""
+        """Set the step of the following calls of `attend`, whose rows are prefill, then decode."""
         self._prompts, self._decodes = prompts, decodes
 
     def takes(self, keys: int) -> bool:
-        """Whether the prompts of a captured step can have so many keys together."""
+        """Whether the prompts of a captured step may have `keys` keys together."""
         return self._gathered is None or keys <= self._gathered.shape[1]
 
     def begin(self, batch: Batch) -> None:
         self.use(self.prompts(batch) if batch.segments else None, self._decodes_of(batch))
 
     def prompts(self, batch: Batch) -> Prompts:
-        """The prompt rows of `batch`."""
+        """The prefill rows of `batch`."""
         counts = np.array([segment.count for segment in batch.segments])
         lengths = counts + [segment.context for segment in batch.segments]
         query, key = (np.concatenate([[0], c.cumsum()]).astype(np.int32) for c in (counts, lengths))
@@ -108,10 +108,10 @@ class CudaPagedAttention(Attention):
     def attend_product(
         self, layer: int, qkv: Tensor, positions: Tensor | None, heads: Heads, rotation: Rotation
     ) -> Tensor:
-        """As `attend`, from the product that made queries, keys and values, `[T, (queries + 2 · keys) ·
-        dim]`: their norms and rotation are done here, and may change it.
+        """As `attend`, from the output of the QKV projection, `[T, (queries + 2 · keys) · dim]`: norms and
+        rotary embeddings of queries and keys are applied here, and may change it.
 
-        `positions` `[T]`; None where all rows are of one token, which stand at the end of their requests.
+        `positions` `[T]`; None where all rows are decode rows, at the end of their requests.
         """
         prompts, decodes = self._prompts, self._decodes
         start = 0 if prompts is None else len(prompts.slots)
@@ -145,7 +145,7 @@ class CudaPagedAttention(Attention):
 
     @property
     def decodes_alone(self) -> Decodes | None:
-        """Of a step without prompts, for kernels that attend themselves."""
+        """The decode rows of a step without prompts, for fused kernels that include attention."""
         return self._decodes if self._prompts is None else None
 
     @property

@@ -1,4 +1,4 @@
-"""FlashAttention-3 of prompts (Shah et al., 2024), where the package of its forward kernels is installed."""
+"""Prefill by FlashAttention-3 (Shah et al., 2024), where the package of its forward kernels is installed."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ PACKAGE = "fa3_fwd_interface"
 
 
 def loads() -> bool:
-    """Whether the package is there, for this release of PyTorch."""
+    """Whether the package is installed and was built for this release of PyTorch."""
     try:
         import_module(PACKAGE)
     except (ImportError, OSError):

@@ -1,4 +1,4 @@
-"""FlashInfer's attention of prompts (Ye et al., 2025), where its package is installed."""
+"""Prefill by FlashInfer (Ye et al., 2025), where its package is installed."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from torch import Tensor
 
 from roseinfer.attention.prefill import Spans, into
 
-#: FlashInfer's own recommendation, for what it leaves between two kernels.
+#: The size that FlashInfer recommends for its workspace.
 _WORKSPACE_BYTES = 128 << 20
 
 
 class FlashInfer:
     """A `Prefill` for half precision. It plans a step on the host, before the first layer, and waits for the
-    device there: a graph cannot hold it."""
+    device there, so a CUDA graph cannot capture it."""
 
     def __init__(self, device: torch.device) -> None:
         workspace = torch.empty(_WORKSPACE_BYTES, dtype=torch.uint8, device=device)

@@ -1,4 +1,4 @@
-"""Attention of prompt tokens, whose keys and values lie one after the other."""
+"""Prefill attention over contiguous keys and values."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from torch.nn import functional as F
 
 @dataclass(frozen=True)
 class Spans:
-    """Which rows belong to which of `P` prompts: `query` and `key` `[P + 1]` int32 are where they begin (and
-    where the last ends), on the device. A prompt's queries are its last keys' own. `longest_query` and
-    `longest_key` are at least the longest of each."""
+    """Which rows belong to which of `P` prompts: cumulative lengths (cu_seqlens) of their queries and of
+    their keys, `query` and `key` `[P + 1]` int32 on the device. A prompt's queries are the tokens of its last
+    keys. `longest_query` and `longest_key` are upper bounds of the lengths."""
 
     query: Tensor
     key: Tensor
@@ -24,11 +24,11 @@ class Spans:
 
 
 class Prefill(Protocol):
-    """Causal attention."""
+    """Causal attention within each prompt."""
 
     def __call__(self, q: Tensor, k: Tensor, v: Tensor, spans: Spans, out: Tensor | None = None) -> Tensor:
         """q `[T, heads, dim]`, k and v `[S, kv heads, dim]` → `[T, heads, dim]`, in `out` where it is given.
-        Rows that no prompt has are undefined; of keys and values such rows must be numbers."""
+        Rows of the result that belong to no prompt are undefined; such rows of k and v must be finite."""
 
 
 def into(out: Tensor | None, attended: Tensor) -> Tensor:
@@ -37,7 +37,7 @@ def into(out: Tensor | None, attended: Tensor) -> Tensor:
 
 
 def flash(q: Tensor, k: Tensor, v: Tensor, spans: Spans, out: Tensor | None = None) -> Tensor:
-    """FlashAttention-2 over variable lengths (Dao, 2023), as PyTorch carries it: half precision on a GPU."""
+    """PyTorch's FlashAttention-2 for variable lengths (Dao, 2023): half precision on a GPU."""
     attended = torch.ops.aten._flash_attention_forward(
         q, k, v, spans.query, spans.key, spans.longest_query, spans.longest_key, 0.0, True, False
     )[0]
@@ -45,7 +45,7 @@ def flash(q: Tensor, k: Tensor, v: Tensor, spans: Spans, out: Tensor | None = No
 
 
 def sdpa(q: Tensor, k: Tensor, v: Tensor, spans: Spans, out: Tensor | None = None) -> Tensor:
-    """PyTorch's own operator, prompt by prompt: any dtype, any device."""
+    """PyTorch's scaled_dot_product_attention, prompt by prompt: any dtype, any device."""
     if out is None:
         out = torch.empty_like(q, memory_format=torch.contiguous_format)
     queries, keys = spans.query.tolist(), spans.key.tolist()

@@ -1,4 +1,4 @@
-"""Chooses what attends to prompts on a GPU."""
+"""Chooses the prefill attention backend of a GPU."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from roseinfer.config import ConfigError, PrefillBackend
 from roseinfer.kernels.capability import is_hopper
 from roseinfer.kernels.triton import prefill as kernel
 
-#: What is tried one after the other; any other backend is what its name says, or an error.
+#: Backends that are tried one after the other; any other name is that backend, or an error.
 _ORDERS: dict[PrefillBackend | None, tuple[PrefillBackend, ...]] = {
     None: ("flash-attn-3", "triton", "flash-attn", "sdpa"),
     "auto": ("flashinfer", "flash-attn", "sdpa"),
@@ -25,8 +25,9 @@ _ORDERS: dict[PrefillBackend | None, tuple[PrefillBackend, ...]] = {
 
 @dataclass(frozen=True)
 class Backend:
-    """`capturable`: it needs nothing from the host, so that a CUDA graph can hold it. `paged`: also a graph
-    that reads keys and values from the cache, by Triton's kernel or, if they are `gathered`, for `attend`."""
+    """`capturable`: it needs nothing from the host, so that a CUDA graph can capture it. `paged`: a captured
+    step can also use keys and values in the cache, which the Triton kernel reads in place, or which are
+    `gathered` for `attend`."""
 
     name: PrefillBackend
     attend: Prefill
@@ -38,7 +39,8 @@ class Backend:
 def choose(
     backend: PrefillBackend | None, head_dim: int, dtype: torch.dtype, device: torch.device
 ) -> Backend:
-    """The first of the backends meant that can run. Raises ConfigError where the one that is named cannot."""
+    """The first backend in the order of `backend` that can run here. Raises ConfigError where a named one
+    cannot."""
     names = _ORDERS[backend] if backend is None or backend in _ORDERS else (backend,)
     lacking = {name: _lacking(name, head_dim, dtype, device) for name in names}
     for name in names:
@@ -48,7 +50,7 @@ def choose(
 
 
 def _lacking(name: PrefillBackend, head_dim: int, dtype: torch.dtype, device: torch.device) -> str | None:
-    """What the backend needs and does not have here."""
+    """What the backend needs and does not have here; None if it can run."""
     half = dtype in (torch.float16, torch.bfloat16)
     if name == "flashinfer" and find_spec("flashinfer") is None:
         return "its package: pip install flashinfer-python"

@@ -16,8 +16,8 @@ from roseinfer.tensors import to_device
 class TorchPagedAttention(Attention):
     """Gathers each request's cached rows by its block table and calls scaled_dot_product_attention.
 
-    With a cache in 8-bit floats every query meets rounded keys and values, those of its own step too, so that
-    a token's result does not depend on which of them were cached before.
+    With an FP8 cache every query sees rounded keys and values, those of its own step too, so that a token's
+    result does not depend on which of them were cached before.
     """
 
     def __init__(self, pool: KVPool) -> None:
@@ -86,12 +86,12 @@ class TorchPagedAttention(Attention):
 
 
 def gather(cache: Tensor, rows: Tensor, dtype: torch.dtype) -> Tensor:
-    """Those rows of a cache `[slots, kv heads, dim]`, in `dtype`."""
+    """Rows `rows` of a cache `[slots, kv heads, dim]`, in `dtype`."""
     return movable(cache).index_select(0, rows).view(cache.dtype).to(dtype)
 
 
 def _store(cache: Tensor, rows: Tensor, x: Tensor) -> None:
-    """Write `x` `[rows, kv heads, dim]`, of which a cache in 8-bit floats has every element."""
+    """Write `x` `[rows, kv heads, dim]`, which an FP8 cache represents exactly, to `rows` of the cache."""
     movable(cache).index_copy_(0, rows, movable(x.to(cache.dtype)))
 
 

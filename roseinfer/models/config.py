@@ -1,4 +1,4 @@
-"""Shapes of models, read from a Hugging Face config.json."""
+"""Model shapes, read from a Hugging Face config.json."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ class ModelConfig:
     eos_token_ids: tuple[int, ...]
 
     def kv_shape(self, dtype: torch.dtype) -> KVShape:
-        """What a token has in the cache, in `dtype`."""
+        """A token's entry in a KV cache of `dtype`."""
         return KVShape(self.layers, self.kv_heads, self.head_dim, dtype)
 
 
 def weight_bytes(config: ModelConfig, dtype: torch.dtype) -> int:
-    """Bytes of the matrices of all layers, which every step reads."""
+    """Bytes of the weight matrices of all layers, which every step reads."""
     attention = 2 * (config.heads + config.kv_heads) * config.head_dim
     ffn = (3 if isinstance(config, LlamaConfig) else 2) * config.ffn_width
     return config.layers * config.width * (attention + ffn) * dtype.itemsize
@@ -90,7 +90,7 @@ def llama(raw: dict[str, Any]) -> LlamaConfig:
     kv_heads = raw.get("num_key_value_heads") or heads
     head_dim = raw.get("head_dim") or (128 if family == "qwen3" else width // heads)
     if heads % kv_heads or head_dim % 2:
-        raise ConfigError(f"{heads} heads over {kv_heads} of keys, {head_dim} wide, do not divide evenly")
+        raise ConfigError(f"{heads} heads, {kv_heads} KV heads and head size {head_dim} do not divide evenly")
     bias = bool(raw.get("attention_bias", False))
     return LlamaConfig(
         family=family,

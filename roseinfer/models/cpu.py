@@ -1,4 +1,4 @@
-"""The C++ kernels of a CPU as a model's products and operators."""
+"""The C++ CPU kernels as a model's linear layers and operators."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from roseinfer.models.ops import Ops
 
 
 class CpuLinear(Linear):
-    """bfloat16, with bias, GELU and residual added to the float32 sums. Raises BuildError."""
+    """bfloat16; bias, GELU and residual are applied to the float32 sums. Raises BuildError."""
 
     name = "cpu-bf16"
     rows_alone = True
@@ -26,7 +26,7 @@ class CpuLinear(Linear):
 
     @staticmethod
     def supports(config: ModelConfig, device: torch.device, dtype: torch.dtype) -> bool:
-        """bf16 on a CPU with AVX-512 and no AMX, even numbers of inputs. Raises BuildError."""
+        """bf16 on a CPU with AVX-512 and no AMX, and even input sizes. Raises BuildError."""
         even = not (config.width | config.ffn_width | config.heads * config.head_dim) % 2
         return even and device.type == "cpu" and dtype == torch.bfloat16 and has_bf16_products()
 
@@ -50,7 +50,7 @@ class CpuOps(Ops):
 
     @staticmethod
     def supports(config: ModelConfig, device: torch.device, dtype: torch.dtype) -> bool:
-        """Widths of whole vectors, as half a head must be."""
+        """The widths, and half of the head size, must be multiples of `ops.VECTOR`."""
         vector = ops.VECTOR
         whole = not (config.width % vector or config.ffn_width % vector or config.head_dim % (2 * vector))
         return device.type == "cpu" and dtype in ops.DTYPES and whole

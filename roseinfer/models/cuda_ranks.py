@@ -1,4 +1,4 @@
-"""What the ranks of a model on several GPUs of a machine do together: see Ranks."""
+"""Communication between the tensor-parallel ranks of a model on several GPUs of one machine: see Ranks."""
 
 from __future__ import annotations
 
@@ -19,18 +19,19 @@ from roseinfer.models.linear import Linear
 from roseinfer.models.ranks import Ranks
 from roseinfer.models.shard import Shard
 
-#: Rows from which on more than two ranks add by NCCL, where each reads less of the others.
+#: With at least this many rows, more than two ranks use NCCL's all-reduce, in which each reads less from its
+#: peers.
 _MANY_ROWS = 512
-#: Roseinfer's kernels read what peers have written, and need no multicast.
+#: roseinfer's kernels read peer memory, and need no NVLink multicast.
 _NO_MULTICAST = "TORCH_SYMM_MEM_DISABLE_MULTICAST"
-#: PyTorch's types do not have most of what is used of it here.
+#: PyTorch's type annotations lack most of what is used here.
 _dist: Any = dist
 
 
 class CudaRanks(Ranks):
-    """One process a GPU; all make the same calls in the same order, also within captured graphs.
+    """One process for each GPU; all make the same calls in the same order, also within captured graphs.
 
-    Rank 0 alone looks up embeddings and chooses tokens: the others get hidden states, and give logits.
+    Rank 0 alone looks up embeddings and samples: it broadcasts hidden states and gathers logits.
     """
 
     def __init__(self, shard: Shard, vocab_size: int, width: int, dtype: torch.dtype) -> None:
@@ -74,28 +75,28 @@ class CudaRanks(Ranks):
         return self.memory.broadcast(len(tokens))
 
     def embed_last(self, last: Tensor, rows: Tensor, table: Tensor) -> Tensor:
-        """Of the tokens `last[rows]`, as `embed_rows` takes them."""
+        """As `embed`, of the tokens `last[rows]`: see `embed_rows`."""
         part = self.memory.part(len(rows))
         if self._shard.rank == 0:
             embed_rows(last, rows, table, part)
         return self.memory.broadcast(len(rows))
 
     def add(self, linear: Linear, x: Tensor, residual: Tensor) -> Tensor:
-        """As in Ranks, in the place of `residual`."""
+        """As in Ranks, in place in `residual`."""
         part = self._product(linear, x)
         if self._by_nccl(part):
             return residual.add_(part)
         return self.memory.add_(residual)
 
     def add_norm(self, linear: Linear, x: Tensor, residual: Tensor, gain: Tensor, eps: float) -> Tensor:
-        """As `add`, of which the RMS norm with `gain` `[out]` is returned."""
+        """As `add`; returns the RMS norm of the result, with `gain` `[out]`."""
         part = self._product(linear, x)
         if self._by_nccl(part):
             return add_rms_norm_(residual, part[None], gain, eps)
         return self.memory.add_norm_(residual, gain, eps)
 
     def logits(self, linear: Linear, x: Tensor) -> Tensor:
-        """Of the whole vocabulary, `[R, vocab]`, on rank 0; elsewhere undefined."""
+        """Logits of the whole vocabulary, `[R, vocab]`, on rank 0; undefined on other ranks."""
         part = self.memory.logits(len(x))
         torch.mm(x, linear.weight.t(), out=part[:, : len(linear.weight)])
         return self.memory.gather(len(x))
@@ -108,7 +109,7 @@ class CudaRanks(Ranks):
         return part if linear.bias is None else part.add_(linear.bias)
 
     def _by_nccl(self, part: Tensor) -> bool:
-        """Sum `part` in place where that is faster."""
+        """All-reduce `part` in place with NCCL where that is faster. Returns whether it has."""
         if self._shard.ranks == 2 or len(part) < _MANY_ROWS:
             return False
         _dist.all_reduce(part)

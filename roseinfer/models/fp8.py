@@ -1,4 +1,4 @@
-"""Products in 8-bit floats (E4M3): a scale for each output of the weight, and one for each row of x."""
+"""Linear layers in FP8 (E4M3), with a scale for each output of the weight and for each row of x."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch import Tensor
 from roseinfer.e4m3 import E4M3, LARGEST
 from roseinfer.models.linear import Linear
 
-#: Of a row of zeros.
+#: The scale of a row of zeros.
 SMALLEST_SCALE = 1e-12
 
 
@@ -23,16 +23,16 @@ class Rows:
 
 
 def quantize(x: Tensor) -> Rows:
-    """Each row of `x` `[T, inputs]` by its largest magnitude."""
+    """Quantize each row of `x` `[T, inputs]` by its largest magnitude."""
     wide = x.float()
     scales = (wide.abs().amax(-1, keepdim=True) / LARGEST).clamp_(min=SMALLEST_SCALE)
     return Rows((wide / scales).to(E4M3), scales)
 
 
 class Fp8Linear(Linear):
-    """`x Wᵀ + b` with both rounded to E4M3 and sums in float32.
+    """`x Wᵀ + b` with x and W rounded to E4M3, and float32 sums.
 
-    On a CPU the products of the rounded numbers are made in float32: slow, and what a GPU is compared with.
+    On a CPU the rounded numbers are multiplied in float32: slow, and the reference for GPUs.
     """
 
     name = "fp8"
@@ -45,8 +45,8 @@ class Fp8Linear(Linear):
 
     @staticmethod
     def supports(device: torch.device, dtype: torch.dtype, divisor: int) -> bool:
-        """On a GPU: bf16, compute capability 8.9 on, and sizes, all multiples of `divisor`, that are of
-        16."""
+        """On a GPU: bf16, compute capability 8.9 or later, and `divisor`, which divides all sizes, a multiple
+        of 16."""
         return device.type != "cuda" or (
             dtype == torch.bfloat16
             and torch.cuda.get_device_capability(device) >= (8, 9)
@@ -57,7 +57,7 @@ class Fp8Linear(Linear):
         return self.times(quantize(x), x.dtype)
 
     def times(self, x: Rows, dtype: torch.dtype) -> Tensor:
-        """The product of rows that are rounded already, `[T, outputs]` in `dtype`."""
+        """`x Wᵀ + b` of rows that are quantized already, `[T, outputs]` in `dtype`."""
         if self._wide is None:
             out: Tensor = torch._scaled_mm(
                 x.values, self.weight.t(), x.scales, self.scales.t(), bias=self.bias, out_dtype=dtype

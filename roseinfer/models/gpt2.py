@@ -41,7 +41,7 @@ class Layer:
 
 
 class GPT2(Model):
-    """Layer norm, learned positions, GELU, tied head."""
+    """Layer norm, learned positions, GELU, tied LM head."""
 
     def __init__(
         self,
@@ -53,7 +53,7 @@ class GPT2(Model):
         linear: type[Linear],
         ranks: Ranks = ALONE,
     ) -> None:
-        """`config` and `weights` are those of this rank's part."""
+        """`config` and `weights` are those of this rank's shard."""
         self.config = config
         self.linear = linear
         self.ranks = ranks
@@ -67,7 +67,7 @@ class GPT2(Model):
         def norm(name: str) -> Norm:
             return Norm(tensor(f"{name}.weight", width), tensor(f"{name}.bias", width), config.norm_eps)
 
-        def product(name: str, inputs: int, outputs: int) -> Linear:
+        def layer(name: str, inputs: int, outputs: int) -> Linear:
             # GPT-2 checkpoints store [in, out].
             weight = tensor(f"{name}.weight", inputs, outputs).t()
             return linear(weight, tensor(f"{name}.bias", outputs))
@@ -77,11 +77,11 @@ class GPT2(Model):
         self._layers = [
             Layer(
                 norm_1=norm(f"h.{i}.ln_1"),
-                qkv=product(f"h.{i}.attn.c_attn", width, 3 * heads),
-                out=product(f"h.{i}.attn.c_proj", heads, width),
+                qkv=layer(f"h.{i}.attn.c_attn", width, 3 * heads),
+                out=layer(f"h.{i}.attn.c_proj", heads, width),
                 norm_2=norm(f"h.{i}.ln_2"),
-                up=product(f"h.{i}.mlp.c_fc", width, ffn),
-                down=product(f"h.{i}.mlp.c_proj", ffn, width),
+                up=layer(f"h.{i}.mlp.c_fc", width, ffn),
+                down=layer(f"h.{i}.mlp.c_proj", ffn, width),
             )
             for i in range(config.layers)
         ]

@@ -1,4 +1,4 @@
-"""GPT-2 on a GPU, in few kernels: two a layer for a handful of rows, seven for more, with cuBLAS for many."""
+"""GPT-2 on a GPU with fused kernels: two a layer for up to 8 decode rows, seven otherwise, some of cuBLAS."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ from roseinfer.kernels.triton.resident import ResidentTile
 from roseinfer.models.gpt2 import GPT2
 from roseinfer.models.linear import Linear
 
-#: cuBLAS has its fast kernels where an output's row is a multiple of this: a step of 64 requests took 530
+#: cuBLAS has faster kernels where the number of outputs is a multiple of this: a step of 64 requests took 530
 #: instead of 634 us (H200, 2026-11-21, docs/notes/h200.md).
 _ALIGNED = 64
-#: Tiles of a layer's products of up to so many rows; cuBLAS makes those that are not here. What is added to
-#: the residual stream has few outputs, so inputs are split. The fastest of those tried with GPT-2 124M in
-#: fp16 on an H200, 2026-11-22: see docs/notes/h200.md.
+#: Tiles of a layer's GEMMs of up to so many rows; the others are left to cuBLAS. `out` and `down`, which are
+#: added to the residual stream, have few outputs, so they are split along K. The fastest of those tried with
+#: GPT-2 124M in fp16 on an H200, 2026-11-22: see docs/notes/h200.md.
 TILES: dict[int, dict[str, Tile]] = {
     MAX_RESIDENT_ROWS: {
         "qkv": ResidentTile(),
@@ -57,14 +57,15 @@ TILES: dict[int, dict[str, Tile]] = {
 
 
 def tile_of(name: str, x: Tensor, weight: Tensor) -> Tile | None:
-    """What makes the product `name` of x `[R, K]` with weight `[N, K]`; None: cuBLAS."""
+    """The tile for GEMM `name` of x `[R, K]` with weight `[N, K]`; None: cuBLAS."""
     tiles = next((tiles for rows, tiles in TILES.items() if len(x) <= rows), {})
     tile = tiles.get(name)
     return tile if tile is not None and tile.takes(x, weight) else None
 
 
 class CudaGPT2(GPT2):
-    """The same weights and, within rounding, the same results as GPT2; hidden states are normed already."""
+    """The same weights and, within rounding, the same results as GPT2, but hidden states have gone through
+    the final norm."""
 
     fused: ClassVar[bool] = True
     #: Measured with GPT-2 124M in fp16 on an H200, 2026-11-22: see docs/notes/h200.md.
@@ -153,7 +154,7 @@ def _product(x: Tensor, linear: Linear, name: str, *, gelu: bool = False) -> Ten
 
 
 def _branch(x: Tensor, linear: Linear, name: str) -> Tensor:
-    """What is added to the residual stream but for the bias, `[parts, R, width]`."""
+    """Split-K partial sums of what is added to the residual stream, without the bias, `[parts, R, width]`."""
     if tile := tile_of(name, x, linear.weight):
         return product_in_parts(x, linear.weight, tile)
     return (x @ linear.weight.t())[None]

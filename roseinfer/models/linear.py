@@ -1,4 +1,4 @@
-"""Matrix products with what follows them fused in, where the device has a kernel for that."""
+"""Linear layers, fused with the operation after them where the device has a kernel for that."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-#: oneDNN's product with packed weights and an operation after it, as torch.compile's CPU backend uses it.
+#: oneDNN's linear with packed weights and a fused operation after it, as torch.compile's CPU backend uses it.
 _pointwise = torch.ops.mkldnn._linear_pointwise
 
 
@@ -19,9 +19,9 @@ class Linear:
     """
 
     name = "torch"
-    #: Of a weight that is quantized, float32, one for each output.
+    #: Scales of a quantized weight, float32, one for each output.
     scales: Tensor | None = None
-    #: Whether a row's result is the same, bit for bit, whatever rows are beside it.
+    #: Whether it is batch-invariant: a row's result is the same, bit for bit, whatever the other rows are.
     rows_alone: ClassVar[bool] = False
 
     def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
@@ -41,9 +41,9 @@ class Linear:
 
 
 class OneDnnLinear(Linear):
-    """The weight lies in the blocked layout of oneDNN's kernels, which saves a reordering at every call.
+    """Stores the weight in the blocked layout of oneDNN's kernels, which saves a reorder at every call.
 
-    That is half of the time of a product with few tokens.
+    That is half of the time of a GEMM with few rows.
     """
 
     name = "onednn"

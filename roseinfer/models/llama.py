@@ -18,10 +18,10 @@ from roseinfer.models.weights import Weights
 
 @dataclass(frozen=True)
 class Layer:
-    """One transformer block, pre-norm. The norms are gains of RMS norms, `[width]`.
+    """One transformer block, pre-norm. `norm_1` and `norm_2` are gains of RMS norms, `[width]`.
 
-    `qkv` gives queries, keys and values side by side, `gate_up` the gate before what it multiplies.
-    `qk_norm` is `[heads + kv heads, head_dim]`, None where the family has none.
+    `qkv` is the projections of queries, keys and values, concatenated; `gate_up` those of gate and up.
+    `qk_norm`: gains of the norms of queries and keys, `[heads + kv heads, head_dim]`, or None.
     """
 
     norm_1: Tensor
@@ -34,7 +34,7 @@ class Layer:
 
 
 class Llama(Model):
-    """RMS norm, rotary positions, grouped queries, SwiGLU."""
+    """RMS norm, rotary position embeddings, grouped-query attention, SwiGLU."""
 
     def __init__(
         self,
@@ -48,8 +48,8 @@ class Llama(Model):
         head: type[Linear] | None = None,
         ranks: Ranks = ALONE,
     ) -> None:
-        """`head` multiplies with the last weight, where another than `linear` does. `config` and `weights`
-        are those of this rank's part."""
+        """`head`: the kind of the LM head, where it is not `linear`. `config` and `weights` are those of this
+        rank's shard."""
         self.config: LlamaConfig = config
         self.linear = linear
         self.ranks, self._ops = ranks, ops
@@ -59,8 +59,8 @@ class Llama(Model):
         def tensor(name: str, *shape: int) -> Tensor:
             return weights.get(name, shape).to(device=device, dtype=dtype)
 
-        def product(names: dict[str, int], inputs: int, *, bias: bool) -> Linear:
-            """One product for the matrices of `names` (and their numbers of outputs), side by side."""
+        def merged(names: dict[str, int], inputs: int, *, bias: bool) -> Linear:
+            """One linear layer of the concatenated weights `names`, given with their numbers of outputs."""
             weight = torch.cat([tensor(f"{name}.weight", size, inputs) for name, size in names.items()])
             if not bias:
                 return linear(weight, None)
@@ -76,14 +76,12 @@ class Llama(Model):
                 qk_norm = torch.cat((q.expand(config.heads, dim), k.expand(config.kv_heads, dim)))
             return Layer(
                 norm_1=tensor(f"{at}.input_layernorm.weight", width),
-                qkv=product(qkv, width, bias=config.qkv_bias),
+                qkv=merged(qkv, width, bias=config.qkv_bias),
                 qk_norm=qk_norm,
-                out=product({f"{attn}.o_proj": width}, q_width, bias=config.out_bias),
+                out=merged({f"{attn}.o_proj": width}, q_width, bias=config.out_bias),
                 norm_2=tensor(f"{at}.post_attention_layernorm.weight", width),
-                gate_up=product(
-                    {f"{mlp}.gate_proj": ffn, f"{mlp}.up_proj": ffn}, width, bias=config.mlp_bias
-                ),
-                down=product({f"{mlp}.down_proj": width}, ffn, bias=config.mlp_bias),
+                gate_up=merged({f"{mlp}.gate_proj": ffn, f"{mlp}.up_proj": ffn}, width, bias=config.mlp_bias),
+                down=merged({f"{mlp}.down_proj": width}, ffn, bias=config.mlp_bias),
             )
 
         self._tokens = tensor("model.embed_tokens.weight", config.vocab_size, width)
@@ -92,7 +90,7 @@ class Llama(Model):
         tied = config.tied_head
         last = ranks.own_rows(self._tokens) if tied else tensor("lm_head.weight", config.vocab_size, width)
         self._head = (head or linear)(last, None)
-        self._turns = config.rope.table(config.max_positions, dim).to(device)
+        self._turns = config.rope.table(config.max_positions, dim).to(device)  # cos and sin of RoPE
 
     @property
     def rows_alone(self) -> bool:

@@ -1,4 +1,4 @@
-"""The Llama family on a GPU, in few kernels: five a layer for up to 8 requests, eight for more rows."""
+"""The Llama family on a GPU with fused kernels: five a layer for up to 8 decode rows, eight otherwise."""
 
 from __future__ import annotations
 
@@ -22,10 +22,11 @@ from roseinfer.models.cuda_ranks import CudaRanks
 from roseinfer.models.linear import Linear
 from roseinfer.models.llama import Layer, Llama
 
-#: Elements of a weight up to which the start of kernels counts more than what cuBLAS gains.
+#: GEMMs whose weight has at most this many elements run in Triton: they start while the kernel before ends,
+#: which gains more than cuBLAS' faster kernels.
 _SMALL = 7 << 20
-#: Tiles of products of up to so many rows with a small weight: of those whose result is added to the residual
-#: stream, which have few outputs, and of the gates. Measured on an H200, 2026-11-22.
+#: Tiles of GEMMs of up to so many rows with a small weight: of those whose result is added to the residual
+#: stream, which have few outputs, and of gate and up. Measured on an H200, 2026-11-22.
 TILES: dict[int, tuple[PipelinedTile, GatedTile]] = {
     16: (PipelinedTile(16, 32, splits=4), GatedTile(16, 32, inputs=128)),
     64: (PipelinedTile(64, 64, splits=4, stages=4), GatedTile(64, 32, stages=5)),
@@ -99,7 +100,7 @@ class CudaLlama(Llama):
         return linear.add(x, residual)
 
     def _add_norm_(self, x: Tensor, inputs: Tensor, linear: Linear, gain: Tensor) -> Tensor:
-        """Add a product to `x` in place; its RMS norm."""
+        """Add a linear layer of `inputs` to `x` in place. Returns the RMS norm of `x`, with `gain`."""
         if isinstance(self.ranks, CudaRanks):
             return self.ranks.add_norm(linear, inputs, x, gain, self.config.norm_eps)
         return add_rms_norm_(x, _branch(inputs, linear), gain, self.config.norm_eps)
@@ -119,7 +120,7 @@ class CudaLlama(Llama):
 
 
 def _normed_product(x: Tensor, gain: Tensor, eps: float, linear: Linear, *, gated: bool = False) -> Tensor:
-    """The product of the RMS norm of x, with SwiGLU after it where `gated`."""
+    """A linear layer of the RMS norm of x, with SwiGLU after it where `gated`."""
     weight, bias, scales = linear.weight, linear.bias, linear.scales
     if stream.takes(x, weight, gated=gated, normed=True):
         return stream.product(x, weight, bias, norm=(gain, eps), gated=gated, scales=scales)
@@ -130,7 +131,7 @@ def _normed_product(x: Tensor, gain: Tensor, eps: float, linear: Linear, *, gate
 
 
 def _gated(x: Tensor, linear: Linear) -> Tensor:
-    """A product with SwiGLU after it."""
+    """The gate and up projections, with SwiGLU after them."""
     tiles = _tiles(x, linear)
     if tiles is not None and tiles[1].takes(x, linear.weight):
         return gated_product(x, linear.weight, tiles[1])
@@ -138,7 +139,7 @@ def _gated(x: Tensor, linear: Linear) -> Tensor:
 
 
 def _branch(x: Tensor, linear: Linear) -> Tensor:
-    """What is added to the residual stream, `[parts, T, width]`."""
+    """Split-K partial sums of what is added to the residual stream, `[parts, T, width]`."""
     tiles = _tiles(x, linear)
     if tiles is not None and tiles[0].takes(x, linear.weight):
         return product_in_parts(x, linear.weight, tiles[0])

@@ -1,5 +1,5 @@
-"""The Llama family on a GPU with products in 8-bit floats: five kernels a layer for up to 8 requests, where
-only weights are rounded, and nine for more rows."""
+"""The Llama family on a GPU with linear layers in FP8: five kernels a layer for up to 8 decode rows, where
+only weights are quantized, and nine otherwise."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from roseinfer.models.fp8 import Fp8Linear, Rows
 from roseinfer.models.linear import Linear
 from roseinfer.models.llama_cuda import CudaLlama
 
-#: Of few rows, the first that takes a product; more rows are cuBLAS'. Measured on an H200, 2026-11-22.
+#: The first that takes a GEMM runs it; otherwise cuBLAS does. Measured on an H200, 2026-11-22.
 TILES = (Fp8Tile(16, 32, inputs=256, stages=4), Fp8Tile(64, 32, inputs=256, stages=4))
 
 
 class Fp8CudaLlama(CudaLlama):
-    """What is between the products leaves rows that are rounded already."""
+    """The kernels between the linear layers quantize their outputs."""
 
     def _layers_of(self, x: Tensor, positions: Tensor | None, attention: CudaPagedAttention) -> Tensor:
         if len(x) <= stream.MAX_ROWS and attention.decodes_alone is not None:

@@ -1,4 +1,4 @@
-"""A model of a folder, with the products and kernels that its device has."""
+"""Loads a model folder, with the linear layers and kernels that suit its device."""
 
 import logging
 import math
@@ -39,8 +39,8 @@ def load(
     """The model `model`: a local folder in Hugging Face layout, a name of rosemodels, or a hub id.
 
     Args:
-        shard: This process's part of it; on a GPU of a Llama, with `fused`. What the ranks do together is in
-            the model's `ranks`, which are to be connected before it is used.
+        shard: This process's shard of it; on a GPU only of a Llama, with `fused`. The ranks communicate
+            through the model's `ranks`, to be connected before the model is used.
 
     Raises:
         ConfigError: It cannot be quantized or divided as asked.
@@ -105,7 +105,7 @@ def _linear(
         if kernel and CpuLinear.supports(shape, device, dtype):
             return CpuLinear
     except BuildError as error:
-        log.warning("CPU kernels are off, matrix products fall back to oneDNN: %s", error)
+        log.warning("CPU kernels are off, linear layers fall back to oneDNN: %s", error)
     return OneDnnLinear if OneDnnLinear.supports(device, dtype) else Linear
 
 

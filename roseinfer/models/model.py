@@ -1,4 +1,4 @@
-"""The seam between the engine and a family of models."""
+"""The interface between the engine and a family of models."""
 
 from __future__ import annotations
 
@@ -16,22 +16,23 @@ from roseinfer.models.ranks import ALONE, Ranks
 
 
 class Model(ABC):
-    """Weights on one device in one dtype; `linear` multiplies with them."""
+    """Weights on one device in one dtype; `linear` is the kind of their linear layers."""
 
     config: ModelConfig
     linear: type[Linear]
-    #: What it does together with other processes that have parts of it.
+    #: Communication with the other tensor-parallel ranks.
     ranks: Ranks = ALONE
-    #: Whether its kernels do several operators' work at once.
+    #: Whether it uses fused kernels.
     fused: ClassVar[bool] = False
-    #: Batch size of a decode step → the parts in which it is computed side by side; 1 where it is not listed.
+    #: Decode batch size → number of parts that are computed on parallel streams; 1 where it is not listed.
     decode_parts: ClassVar[Mapping[int, int]] = {}
-    #: Whether `forward` of prompts and of requests that decode is best done at once.
+    #: Whether prefill and decode rows are best computed in one `forward`.
     mixes: ClassVar[bool] = False
 
     @property
     def rows_alone(self) -> bool:
-        """Whether, but for attention, a token's result is the same, bit for bit, in every batch."""
+        """Whether, apart from attention, it is batch-invariant: a token's result is the same, bit for bit, in
+        every batch."""
         return self.linear.rows_alone
 
     @abstractmethod
@@ -42,12 +43,13 @@ class Model(ABC):
         """
 
     def forward_last(self, last: Tensor, rows: Tensor, lengths: Tensor, attention: Attention) -> Tensor:
-        """`forward` of the tokens `last[rows]` at positions `lengths - 1`, one row a request: last `[running
-        rows]` int64, rows and lengths `[R]` int32."""
+        """`forward` of decode rows, one a request: the tokens `last[rows]` at positions `lengths - 1`; last
+        `[running rows]` int64, rows and lengths `[R]` int32."""
         return self.forward(last.index_select(0, rows), (lengths - 1).clamp_(min=0), attention)
 
     def choose(self, hidden: Tensor, rows: Tensor, last: Tensor, out: Tensor) -> Tensor:
-        """The likeliest next tokens of hidden states `[R, width]` to `out` `[R]` int64 and to `last[rows]`.
+        """Write the greedy next tokens (argmax) of hidden states `[R, width]` to `out` `[R]` int64 and to
+        `last[rows]`.
 
         Returns the logits `[R, vocab]`.
         """

@@ -1,4 +1,4 @@
-"""What is between the matrix products of a Llama layer, in plain PyTorch operators."""
+"""The operators between the linear layers of a Llama layer, in plain PyTorch."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torch.nn import functional as F
 class Ops:
     """The reference, on any device. A device's own kernels are a subclass with the same results."""
 
-    #: Whether a row's result is the same, bit for bit, whatever rows are beside it.
+    #: Whether it is batch-invariant: a row's result is the same, bit for bit, whatever the other rows are.
     rows_alone: ClassVar[bool] = False
 
     def rms_norm(self, x: Tensor, gain: Tensor, eps: float) -> Tensor:
@@ -22,13 +22,13 @@ class Ops:
         return wide.to(x.dtype) * gain
 
     def rotate(self, qk: Tensor, gain: Tensor | None, eps: float, turns: Tensor) -> Tensor:
-        """Queries and keys with their positions in them.
+        """Apply rotary position embeddings (Su et al., 2021) to queries and keys.
 
         Args:
             qk: `[T, heads + kv heads, head_dim]`; a row is contiguous.
-            gain: `[heads + kv heads, head_dim]` of an RMS norm over each head first, or None.
-            turns: cos and sin of each row's angles, `[T, 2, head_dim / 2]` float32. Element i of a head turns
-                with element i + head_dim / 2.
+            gain: `[heads + kv heads, head_dim]`, gains of an RMS norm over each head before that, or None.
+            turns: cos and sin of each row's angles, `[T, 2, head_dim / 2]` float32. Elements i and
+                i + head_dim / 2 of a head are rotated together.
 
         Returns:
             The same shape; may be `qk` itself, changed.

@@ -1,4 +1,4 @@
-"""What the ranks of a model do together: sums of their parts of a layer, logits of the whole vocabulary."""
+"""Communication between a model's tensor-parallel ranks: sums of partial results, logits of all of them."""
 
 from __future__ import annotations
 
@@ -15,54 +15,56 @@ from roseinfer.models.linear import Linear
 from roseinfer.models.shard import Shard
 from roseinfer.tracing.ranges import named_range
 
-#: PyTorch's types do not have most of what is used of it here.
+#: PyTorch's type annotations lack most of what is used here.
 _c10d: Any = dist
 
 
 def is_missing(error: RuntimeError) -> bool:
-    """Whether it is because another rank has gone or is silent."""
+    """Whether `error` was raised because another rank has ended or does not respond."""
     return "gloo" in str(error)
 
 
 class Ranks:
-    """One process alone: its parts are the whole."""
+    """A single process, which has the whole model; subclasses communicate."""
 
     def room(self, tokens: int, rows: int) -> None:
-        """The most of a step: tokens, and rows of logits. Called before `connect`."""
+        """Set the most tokens, and rows of logits, of a step. Called before `connect`."""
 
     def connect(self, file: Path, timeout_s: float) -> None:
-        """Wait for the other ranks, which give the same `file`; it must not exist before. From then on none
-        is waited for longer than `timeout_s`."""
+        """Wait for the other ranks, which pass the same `file`; it must not exist before. From then on no
+        rank is waited for longer than `timeout_s` seconds."""
 
     def give_up(self) -> None:
-        """Wait for no other rank any more, also where a GPU does; results are worth nothing from now on."""
+        """Stop waiting for other ranks, on the GPU too. Results are invalid from now on."""
 
     def own_rows(self, table: Tensor) -> Tensor:
-        """Of the embeddings that the rank has, those of its part of the vocabulary, for its logits."""
+        """The rows of the rank's embedding table for its part of the vocabulary, of which it makes logits."""
         return table
 
     def embed(self, tokens: Tensor, table: Tensor) -> Tensor:
-        """Rows `[T, width]` of the ids `tokens` `[T]`. `table` is what the rank has of the embeddings."""
+        """Embeddings `[T, width]` of the ids `tokens` `[T]`. `table`: what the rank has of the embedding
+        table."""
         return F.embedding(tokens, table)
 
     def add(self, linear: Linear, x: Tensor, residual: Tensor) -> Tensor:
-        """`residual` and the product of `x` `[T, in]`, of which each rank has a part of `in`: `[T, out]`."""
+        """`residual` plus `linear` of `x` `[T, in]`, of which each rank has a part of `in`: `[T, out]`."""
         return linear.add(x, residual)
 
     def whole(self, logits: Tensor) -> Tensor:
-        """Logits `[R, vocab]` of those `[R, part]` of the rank's part of the vocabulary."""
+        """Logits `[R, vocab]`, gathered from those `[R, part]` of each rank's part of the vocabulary."""
         return logits
 
 
-#: One process.
+#: Without tensor parallelism.
 ALONE = Ranks()
 
 
 class GlooRanks(Ranks):
-    """Processes of one machine that talk over its loopback; all make the same calls in the same order.
+    """Processes of one machine that communicate with Gloo over its loopback interface; all make the same
+    calls in the same order.
 
-    Every method raises RuntimeError when a rank has gone, or is silent for the `timeout_s` of `connect`: see
-    `is_missing`.
+    Every method raises RuntimeError when a rank has ended, or does not respond within the `timeout_s` of
+    `connect`: see `is_missing`.
     """
 
     def __init__(self, shard: Shard, vocab_size: int) -> None:
@@ -86,7 +88,7 @@ class GlooRanks(Ranks):
         return self._sum(linear.add(x, residual) if self._shard.rank == 0 else linear(x))
 
     def whole(self, logits: Tensor) -> Tensor:
-        """The whole vocabulary's on rank 0, which chooses the tokens; elsewhere what was given."""
+        """As in Ranks on rank 0, which samples; on other ranks `logits` unchanged."""
         if not len(logits):
             return logits.new_empty(0, self._vocab_size)
         share = self._shard.vocabulary_share(self._vocab_size)
@@ -103,7 +105,7 @@ class GlooRanks(Ranks):
         return torch.cat(parts, 1)[:, : self._vocab_size]
 
     def _sum(self, part: Tensor) -> Tensor:
-        """Of all ranks' `part`, in its place."""
+        """All-reduce `part` in place."""
         part = part.contiguous()
         if len(part):
             with named_range("roseinfer.ranks.all_reduce"):

@@ -14,7 +14,7 @@ from roseinfer.config import ConfigError
 
 @dataclass(frozen=True)
 class Rope:
-    """How fast each pair of elements turns with the position; `kind` is default, linear or llama3."""
+    """The rotation frequency of each pair of elements; `kind` is default, linear or llama3."""
 
     theta: float = 10_000.0
     kind: str = "default"
@@ -60,7 +60,7 @@ class Rope:
         return frequencies
 
     def _llama3(self, frequencies: Tensor) -> Tensor:
-        """Slow pairs turn slower by `factor`, fast ones as before, those between by interpolation.
+        """Low frequencies are divided by `factor`, high ones are kept, those between are interpolated.
 
         From meta-llama/llama-models, `apply_scaling`.
         """

@@ -1,4 +1,4 @@
-"""Which part of a model a rank has, where several processes share each layer (Shoeybi et al., 2019)."""
+"""Which part of a model a rank has under tensor parallelism (Megatron-LM, Shoeybi et al., 2019)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ AnyConfig = TypeVar("AnyConfig", bound=ModelConfig)
 
 @dataclass(frozen=True)
 class Cut:
-    """What is taken of a tensor: along the dimension `dim`, `size` long, the `ranges` from start to end."""
+    """The part of a tensor: along dimension `dim`, `size` long, the `ranges` (start, end)."""
 
     dim: int
     size: int
@@ -26,8 +26,8 @@ class Cut:
 class Shard:
     """Rank `rank` of `ranks`: a share of the heads, of the MLP and of the vocabulary.
 
-    Products that make these are cut by their outputs, those that read them by their inputs: the sum of all
-    ranks' results is the layer's. Norms and positions are whole on every rank.
+    Linear layers that produce these are split by outputs (column-parallel), those that read them by inputs
+    (row-parallel): the sum of all ranks' results is the layer's. Norms and positions are replicated.
     """
 
     rank: int
@@ -36,12 +36,12 @@ class Shard:
     first_embeds: bool = False
 
     def config(self, whole: AnyConfig) -> AnyConfig:
-        """The shape of this part of a model; its vocabulary is the whole one's.
+        """The shape of this shard of the model `whole`; `vocab_size` stays the whole model's.
 
-        With fewer heads of keys and values than ranks, neighbouring ranks have the same one.
+        With fewer KV heads than ranks, neighbouring ranks have the same one.
 
         Raises:
-            ConfigError: the model does not divide into so many parts.
+            ConfigError: the model does not divide into so many shards.
         """
         ranks, kv = self.ranks, whole.kv_heads
         if whole.heads % ranks or whole.ffn_width % ranks or (kv % ranks and ranks % kv):
@@ -57,17 +57,16 @@ class Shard:
         )
 
     def vocabulary_share(self, size: int) -> int:
-        """How many tokens every rank has, but for the last, which may have fewer."""
+        """How many tokens of the vocabulary every rank has, except the last, which may have fewer."""
         return -(-size // self.ranks)
 
     def vocabulary(self, size: int) -> tuple[int, int]:
-        """The tokens that this rank has, from the first to the one after the last; the last rank may have
-        fewer."""
+        """This rank's range (start, end) of the vocabulary; that of the last rank may be shorter."""
         share = self.vocabulary_share(size)
         return min(self.rank * share, size), min((self.rank + 1) * share, size)
 
     def cuts(self, whole: ModelConfig) -> Mapping[str, Cut]:
-        """By patterns of tensors' names. What matches none is not cut."""
+        """The cuts by patterns of tensors' names. A tensor that matches none is replicated."""
         dim = whole.head_dim
         heads, ffn = self._share(whole.heads, dim), self._share(whole.ffn_width)
         q, f = whole.heads * dim, whole.ffn_width
@@ -95,7 +94,7 @@ class Shard:
         }
 
     def _table(self, rows: Cut, *, tied: bool) -> Mapping[str, Cut]:
-        """How the embeddings are cut, with which logits are made too where these are `tied`."""
+        """The cut of the embedding table, which is the LM head's weight too where they are `tied`."""
         if self.first_embeds and self.rank == 0:
             return {}
         if self.first_embeds and not tied:
@@ -108,11 +107,12 @@ class Shard:
         return next(found, None)
 
     def silent(self, name: str) -> bool:
-        """Whether the tensor `name` is added once to the sum of all ranks, and another rank does so."""
+        """Whether the tensor `name` is a bias that rank 0 alone adds to the sum, and this is another rank."""
         return self.rank > 0 and re.search(r"(o_proj|down_proj|c_proj)\.bias$", name) is not None
 
     def _share(self, parts: int, size: int = 1) -> tuple[int, int]:
-        """Of `parts` of `size` elements each; of fewer parts than ranks one."""
+        """This rank's range (start, end) of `parts` of `size` elements each; with fewer parts than ranks, one
+        part."""
         if parts < self.ranks:
             first = self.rank * parts // self.ranks
             return first * size, (first + 1) * size

@@ -61,15 +61,15 @@ class Weights:
 
 
 class ShardWeights(Weights):
-    """A rank's part of each tensor of the model `whole`; nothing else is read."""
+    """A rank's shard of each tensor of the model `whole`; nothing else is read."""
 
     def __init__(self, folder: Path, shard: Shard, whole: ModelConfig) -> None:
         super().__init__(folder)
         self._shard, self._whole = shard, whole
 
     def get(self, name: str, shape: tuple[int, ...]) -> torch.Tensor:
-        """The part of `name` that the rank has, zeros for a bias that another rank adds. `shape` is the
-        part's, but for a vocabulary's, which is whole."""
+        """The rank's shard of `name`; zeros for a bias that another rank adds. `shape` is the shard's, except
+        along the vocabulary, where it is whole."""
         cut = self._shard.cut(name, self._whole)
         if cut is None:
             whole = super().get(name, shape)

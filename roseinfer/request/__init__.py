@@ -1,1 +1,1 @@
-"""Requests as every part of the engine knows them: how they sample, how they end, their logprobs."""
+"""What all parts know of a request: sampling parameters, limits, how it ends, its logprobs."""

@@ -1,4 +1,4 @@
-"""What a request must fit."""
+"""The limits that every request must fit."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ class Limits(msgspec.Struct, frozen=True):
                 raise RequestError(f"{field}: token ids must be from 0 to {self.vocab_size - 1}", field)
 
     def check(self, prompt: NDArray[np.int32], max_tokens: int) -> None:
-        """Raise RequestError unless the engine can serve this prompt `[n]` with an answer of `max_tokens`; 0:
-        one token is made and not shown, which needs no room."""
+        """Raise RequestError unless the engine can serve this prompt `[n]` with an answer of `max_tokens`
+        tokens; 0: the one token that is generated is not shown, and needs no room."""
         if len(prompt) == 0:
             raise RequestError("the prompt is empty", "prompt")
         total = len(prompt) + max_tokens

@@ -1,4 +1,4 @@
-"""The logprobs of a step's tokens, as they travel from the engine to the front ends."""
+"""The logprobs of a step's tokens, as the engine sends them to the front ends."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from numpy.typing import NDArray
 
 @dataclass(frozen=True)
 class TokenLogprobs:
-    """Of one token: `tokens` are the one taken, then the likeliest in falling order; `values` are theirs."""
+    """Of one position: `tokens` are the token taken, then the most likely ones in descending order; `values`
+    are their logprobs."""
 
     tokens: list[int]
     values: list[float]
@@ -18,12 +19,12 @@ class TokenLogprobs:
 
 @dataclass(frozen=True)
 class StepLogprobs:
-    """Natural logarithms of the model's own probabilities, before temperature and cuts.
+    """Natural logarithms of the model's own probabilities, before temperature, top_k, top_p and min_p.
 
     Args:
         ids: `[L]`, the requests that ask for them.
-        tokens: `[L, 1 + k]`, the token taken, then the `k` likeliest ones in falling order.
-        values: `[L, 1 + k]`, theirs; `k` is the most that any request asks for.
+        tokens: `[L, 1 + k]`, the token taken, then the `k` most likely ones in descending order.
+        values: `[L, 1 + k]`, their logprobs; `k` is the most that any request asks for.
         positions: `[L]`, where in its prompt each token is; None for tokens that were generated.
     """
 

@@ -1,4 +1,4 @@
-"""How a request's tokens are chosen, and how a request ends."""
+"""A request's sampling parameters, and how it ends."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from enum import StrEnum
 
 import msgspec
 
-#: How many of the likeliest tokens a request may ask for with each of its own.
+#: How many top tokens a request may ask for with each logprob.
 MAX_LOGPROBS = 20
 MAX_TEMPERATURE = MAX_REPETITION_PENALTY = 100
 #: OpenAI's bounds of what is added to logits, and subtracted from them.
@@ -22,8 +22,8 @@ CONTEXT_LENGTH_EXCEEDED = "context_length_exceeded"
 
 
 class RequestError(Exception):
-    """A request that this engine can never serve. The message is for the client; `field` is what is wrong,
-    `code` OpenAI's word for it, where there is one."""
+    """A request that this engine can never serve. The message is for the client; `field` is the field that is
+    wrong, `code` OpenAI's error code, where there is one."""
 
     def __init__(self, message: str, field: str | None = None, code: str | None = None) -> None:
         super().__init__(message)
@@ -38,21 +38,20 @@ class FinishReason(StrEnum):
 
 
 class SamplingParams(msgspec.Struct, frozen=True, array_like=True):
-    """How the next token is chosen. temperature 0 is greedy; top_k 0 and top_p 1 are no limit.
+    """How tokens are sampled. temperature 0 is greedy; top_k 0 and top_p 1 are no limit.
 
-    `seed` makes a request's tokens depend on nothing but its own logits, whatever else is in the batch.
-    `logprobs` is how many of the likeliest tokens come with each token's own logprob; None: no logprobs.
-    `prompt_logprobs`: the same for the tokens of the prompt, after its first.
-    `stops`: the front end may end the request early, at a stop string, and needs its times so far with the
-    first token. Raises RequestError for a value out of its range.
+    `seed` determines the random numbers: sampled tokens depend on nothing but it and the request's logits.
+    `logprobs`: how many top tokens come with each token's logprob; None: no logprobs. `prompt_logprobs`: the
+    same for the tokens of the prompt, except the first. `stops`: the front end may end the request early, at
+    a stop string, and needs its times so far with the first token. Raises RequestError for a value out of
+    its range.
 
-    Before all of that, in this order, `logit_bias` is added to the logits of tokens; those of all tokens that
-    the request has are divided by `repetition_penalty` where they are positive, else multiplied with it
-    (Keskar et al. 2019, as in transformers); from those of generated tokens `presence_penalty` is subtracted,
-    and `frequency_penalty` for each time (OpenAI). Temperature follows, then `min_p`: what is less likely
-    than the likeliest token times it is left out; then top_k and top_p. `stop_token_ids` end an answer as
-    the end-of-text token does, also with `ignore_eos`. None of those that end it is among the first
-    `min_tokens` tokens: their logits are -inf until then.
+    Logits are adjusted in this order: `logit_bias` is added; logits of all tokens of prompt and answer are
+    divided by `repetition_penalty` where they are positive, else multiplied by it (Keskar et al. 2019, as in
+    transformers); `frequency_penalty` for each occurrence in the answer, and `presence_penalty` once, are
+    subtracted (OpenAI). Then come temperature; `min_p`, which drops tokens whose probability is below it
+    times the largest; top_k; and top_p. `stop_token_ids` end an answer as the end-of-text token does, also
+    with `ignore_eos`. Until an answer has `min_tokens` tokens, tokens that would end it have logit -inf.
     """
 
     max_tokens: int
@@ -74,13 +73,13 @@ class SamplingParams(msgspec.Struct, frozen=True, array_like=True):
 
     @property
     def adjusts(self) -> bool:
-        """Whether logits are changed before anything else, for all tokens of the answer."""
+        """Whether logits have a bias or penalties, for all tokens of the answer."""
         penalties = (self.repetition_penalty, self.presence_penalty, self.frequency_penalty)
         return penalties != (1, 0, 0) or bool(self.logit_bias)
 
     @property
     def masks_ends(self) -> bool:
-        """Whether tokens that end the answer are left out at first."""
+        """Whether tokens that end the answer are excluded at first."""
         return self.min_tokens > 0 and (not self.ignore_eos or bool(self.stop_token_ids))
 
     def ends(self, eos: tuple[int, ...]) -> tuple[int, ...]:
@@ -112,7 +111,7 @@ class SamplingParams(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Finished(msgspec.Struct, frozen=True, array_like=True):
-    """The end of a request, its times in seconds, and how much of its prompt was in the prefix cache."""
+    """The end of a request, its times (s), and how many of its prompt tokens were in the prefix cache."""
 
     id: int
     reason: FinishReason

@@ -184,7 +184,7 @@ def test_what_is_cached_is_said(
     info = engines["fp8"].info
     assert f"kv_tokens={tokens['fp8']}" in info.describe()
     assert "kv_cache_dtype=float8_e4m3fn" in info.describe() and "attention=torch" in info.describe()
-    assert "the C++ kernels do not take a KV cache in 8-bit floats" in caplog.text
+    assert "the C++ kernels do not take an FP8 KV cache" in caplog.text
     assert caplog.records[-1].levelno == logging.WARNING
 
 

@@ -89,7 +89,7 @@ def test_which_widths_the_kernels_take() -> None:
         ({"rope_parameters": {"rope_type": "llama3", "factor": 8}}, "low_freq_factor"),
         ({"hidden_act": "gelu"}, "gelu"),
         ({"use_sliding_window": True}, "sliding"),
-        ({"num_key_value_heads": 3}, "4 heads over 3"),
+        ({"num_key_value_heads": 3}, "4 heads, 3 KV heads"),
         ({"partial_rotary_factor": 0.5}, "partial_rotary_factor"),
     ],
 )
