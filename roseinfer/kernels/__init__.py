@@ -1,1 +1,1 @@
-"""Kernels that PyTorch does not have. Each has a plain PyTorch reference and a switch."""
+"""Kernels that PyTorch lacks. Each has a plain PyTorch reference, and a switch that turns it off."""

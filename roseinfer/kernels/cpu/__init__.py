@@ -1,1 +1,1 @@
-"""C++ kernels for CPUs, built by the machine's own compiler at first use."""
+"""C++ kernels for CPUs, built with the machine's compiler at first use."""

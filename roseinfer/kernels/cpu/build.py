@@ -1,4 +1,4 @@
-"""Builds the C++ kernels with the machine's compiler and keeps them in the user's cache."""
+"""Builds the C++ kernels with the machine's compiler, and keeps them in the user's cache folder."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SOURCES = sorted(HERE.glob("*.cpp"))
 FLAGS = ("-O3", "-march=native", "-ffast-math", "-fno-finite-math-only", "-std=c++17", "-fPIC", "-fopenmp")
 
 
-#: Types of what kernels are called with.
+#: Types of kernel arguments.
 POINTER, LONG, INT, FLOAT = ctypes.c_void_p, ctypes.c_int64, ctypes.c_int32, ctypes.c_float
 
 
@@ -47,10 +47,10 @@ def load_library() -> ctypes.CDLL:
 
 @cache
 def _load_once() -> ctypes.CDLL | str:
-    """The library, or why there is none: a compiler that fails once is not asked again."""
+    """The library, or why there is none: a build that has failed is not tried again."""
     try:
         return _load()
-    except (BuildError, OSError) as error:  # also no such compiler, or a cache that cannot be written
+    except (BuildError, OSError) as error:  # OSError: no such compiler, or the folder cannot be written
         return str(error)
 
 
@@ -91,6 +91,6 @@ def _build(compiler: str, path: Path) -> None:
 
 
 def _cpu_flags() -> str:
-    """What `-march=native` depends on, so that a cache shared by machines stays right."""
+    """What `-march=native` depends on, so that machines can share a cache folder."""
     lines = Path("/proc/cpuinfo").read_text().splitlines()
     return next((line for line in lines if line.startswith(("flags", "Features"))), "")

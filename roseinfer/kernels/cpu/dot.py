@@ -1,4 +1,4 @@
-"""Whether the kernels that multiply bfloat16 are used here."""
+"""Whether the bfloat16 GEMM kernels are used here."""
 
 from __future__ import annotations
 
@@ -8,5 +8,5 @@ from roseinfer.kernels.cpu.build import load_library
 
 
 def has_bf16_products() -> bool:
-    """AVX-512, but not AMX, whose tiles (through oneDNN) are faster. Raises BuildError."""
+    """Whether the processor has AVX-512 but not AMX, with which oneDNN is faster. Raises BuildError."""
     return not torch.cpu._is_amx_tile_supported() and bool(load_library().has_bf16_products())

@@ -1,5 +1,5 @@
-// Products of bfloat16 rows and weights, and what follows them (CPU). A row's result does not depend on those
-// beside it.
+// GEMM of bfloat16 rows and weights with a fused epilogue (CPU). It is batch-invariant: a row's result does not depend
+// on the other rows.
 #include <omp.h>
 
 #include <algorithm>
@@ -12,7 +12,7 @@ namespace {
 
 struct Product {
     const input* x;
-    const bf16 *weight, *bias, *residual;  // bias: whole vectors; bias and residual may be null
+    const bf16 *weight, *bias, *residual;  // bias is padded to whole vectors; bias and residual may be null
     bf16* out;
     int64_t rows, inputs, outputs;
     bool gelu;
@@ -22,7 +22,7 @@ inline vec gelu(vec x) {  // the tanh form
     return x / (1 + exp(-1.5957691216f * (x + 0.044715f * x * x * x)));
 }
 
-// What follows the sum of outputs `column` to `column` + 16 of a row.
+// The epilogue of outputs `column` to `column` + 16 of a row.
 inline void finish(const Product& p, vec sum, int64_t row, int64_t column) {
     const int64_t at = row * p.outputs + column, left = p.outputs - column;
     if (p.bias) sum += load(p.bias + column);
@@ -42,7 +42,7 @@ inline void finish(const Product& p, vec sum, int64_t row, int64_t column) {
 
 void multiply(const Product& p) {
     const int64_t panels = (p.outputs + PANEL - 1) / PANEL, passes = (p.rows + ROWS - 1) / ROWS;
-    const int64_t per_thread = 2 * omp_get_max_threads() / panels;  // of few panels, rows are dealt out too
+    const int64_t per_thread = 2 * omp_get_max_threads() / panels;  // with few panels, rows are split among threads too
     const int64_t chunks = std::min(passes, std::max<int64_t>(per_thread, 1));
 #pragma omp parallel for schedule(static)
     for (int64_t job = 0; job < panels * chunks; ++job) {
@@ -75,7 +75,7 @@ extern "C" void linear_bf16(const void* weight, const void* bias, const void* x,
 }
 #endif
 
-// Whether this processor has the instructions of these products.
+// Whether this processor has the instructions that these kernels need.
 extern "C" int32_t has_bf16_products() {
 #ifdef __AVX512BW__
     return 1;

@@ -1,4 +1,4 @@
-"""The C++ product of bfloat16 rows and weights; see linear.cpp and products.h."""
+"""The C++ GEMM of bfloat16 rows and weights; see linear.cpp and products.h."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Packed:
 
 
 def pack(weight: Tensor, bias: Tensor | None) -> Packed:
-    """`weight` `[outputs, inputs]`, with an even number of inputs, and `bias` `[outputs]`, both bfloat16."""
+    """Pack `weight` `[outputs, inputs]`, inputs even, and `bias` `[outputs]`, both bfloat16."""
     outputs, inputs = weight.shape
     fill = -outputs % _VECTOR
     panels = _in_panels(F.pad(weight, (0, 0, 0, fill)))
@@ -63,7 +63,7 @@ def _kernel() -> Callable[..., None]:
 
 
 def _in_panels(weight: Tensor) -> Tensor:
-    """`[out, in]`, whole vectors of outputs → flat: panels, pairs of inputs, outputs, the two of the pair."""
+    """`[out, in]`, out a multiple of _VECTOR → flat: panels of outputs, pairs of inputs, outputs, pair."""
     whole = len(weight) // _PANEL * _PANEL
     pairs = weight.reshape(len(weight), -1, 2)
     panels = pairs[:whole].view(-1, _PANEL, *pairs.shape[1:])

@@ -1,5 +1,5 @@
-// What is between the matrix products of a Llama layer (CPU), one pass over memory each.
-// Widths are multiples of 16; sums and products are float32.
+// The operators between the linear layers of a Llama layer (CPU), each in one pass over memory.
+// Widths are multiples of 16; arithmetic is float32.
 #include <cmath>
 
 #include "vec.h"
@@ -22,7 +22,7 @@ void rms_norm(const T* x, const T* gain, T* out, int64_t rows, int width, float 
     }
 }
 
-// In place. `gain` is of an RMS norm over each head, or null; `turns` holds cos, then sin of a row's angles.
+// RoPE in place. `gain`: of an RMS norm over each head before it, or null; `turns`: cos, then sin of each row's angles.
 template <typename T>
 void rotate(T* qk, const T* gain, const float* turns, int64_t rows, int64_t stride, int heads, int dim, float eps) {
     const int half = dim / 2;

@@ -1,4 +1,4 @@
-"""C++ kernels for what is between the matrix products of a Llama layer; see llama_ops.cpp.
+"""C++ kernels for the operators between the linear layers of a Llama layer; see llama_ops.cpp.
 
 Tensors are contiguous, float32 or bfloat16. References: `roseinfer.models.ops.Ops`, of the same arguments.
 All raise BuildError where the kernels cannot be built.
@@ -15,7 +15,7 @@ from torch import Tensor
 from roseinfer.kernels.cpu.build import FLOAT, INT, LONG, POINTER, kernel
 
 _SUFFIX = {torch.float32: "fp32", torch.bfloat16: "bf16"}
-#: Kernels work in vectors of so many elements; half a head is the least that they take.
+#: Kernels work in vectors of this many elements; widths, and half of a head, must be multiples of it.
 VECTOR = 16
 DTYPES = tuple(_SUFFIX)
 
@@ -28,7 +28,7 @@ def rms_norm(x: Tensor, gain: Tensor, eps: float) -> Tensor:
 
 
 def rotate(qk: Tensor, gain: Tensor | None, eps: float, turns: Tensor) -> Tensor:
-    """Rotary positions in `qk` `[T, heads, head_dim]`, in place."""
+    """Apply RoPE to `qk` `[T, heads, head_dim]` in place."""
     _rotate(qk.dtype)(
         qk.data_ptr(), None if gain is None else gain.data_ptr(), turns.data_ptr(),
         len(qk), qk.stride(0), qk.shape[1], qk.shape[2], eps,

@@ -1,4 +1,4 @@
-"""C++ kernels that attend to cached keys and values, block by block; see paged_decode.cpp, paged_prefill.cpp.
+"""C++ attention kernels over the paged KV cache; see paged_decode.cpp and paged_prefill.cpp.
 
 Reference: `roseinfer.attention.torch_paged.TorchPagedAttention`. Both raise BuildError where the kernels
 cannot be built.
@@ -18,9 +18,9 @@ from roseinfer.kernels.cpu.build import FLOAT, INT, LONG, POINTER, kernel
 
 _DECODE = {torch.float32: "paged_decode_fp32", torch.bfloat16: "paged_decode_bf16"}
 DECODE_DTYPES = tuple(_DECODE)
-#: Elements of a head, and tokens of a prompt, that the kernels take at a time.
+#: Elements of a head, and tokens of a prompt, that the kernels process at a time.
 VECTOR = 16
-#: The largest head of `paged_prefill`.
+#: The largest head size of `paged_prefill`.
 MAX_PREFILL_DIM = 1024
 
 
@@ -31,10 +31,11 @@ def paged_decode(
     """Store one token of each of `D` requests, attend to its request's tokens, and write the result to `out`.
 
     Args:
-        q, out: `[D, heads, dim]`, and k, v `[D, kv heads, dim]`: a token's row is contiguous, `out` wholly.
+        q, out: `[D, heads, dim]`, and k, v `[D, kv heads, dim]`: a token's row is contiguous, as is all of
+            `out`.
         keys, values: one layer's cache, `[slots, kv heads, dim]`.
-        slots: `[D]`, where the tokens' keys and values belong.
-        blocks: `[D, max blocks]`, block tables; rows of it may be the same memory.
+        slots: `[D]`, where the tokens' keys and values go.
+        blocks: `[D, max blocks]`, block tables; its rows may share memory.
         lengths: `[D]`, tokens of each request, the new one included.
     """
     _paged_decode(q.dtype)(
@@ -54,9 +55,10 @@ def paged_prefill(
     Args:
         q, out: `[T, heads, dim]`, and k, v `[T, kv heads, dim]`, keys, values: as in `paged_decode`.
         workspace: `workspace_size` elements, which are overwritten.
-        slots: `[T]`, where the tokens' keys and values belong.
-        blocks: flat, the blocks of what is cached of each prompt.
-        prompts: `[P, 4]`, of each prompt its first row, its rows, its cached tokens, its first of `blocks`.
+        slots: `[T]`, where the tokens' keys and values go.
+        blocks: flat, the blocks of each prompt's cached tokens.
+        prompts: `[P, 4]`, for each prompt its first row, its number of rows, its number of cached tokens, and
+            the index of its first block in `blocks`.
     """
     _paged_prefill()(
         q.data_ptr(), k.data_ptr(), v.data_ptr(), q.stride(0), k.stride(0), v.stride(0),

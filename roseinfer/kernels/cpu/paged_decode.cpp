@@ -1,7 +1,7 @@
-// Attention of one new token per request over its paged keys and values (CPU).
+// Decode attention over the paged KV cache (CPU).
 //
-// Work is dealt out by request and by groups of neighbouring heads. A job first stores the new key and value,
-// then reads the request's rows where they lie: scores, softmax in float32, weighted sum. Nothing is gathered.
+// A job is a request and a group of neighbouring KV heads. It first stores the new key and value, then reads the
+// request's rows in place: scores, softmax in float32, weighted sum. Nothing is gathered.
 #include <omp.h>
 
 #include <algorithm>
@@ -13,7 +13,8 @@ namespace {
 
 constexpr int TILE = W;  // tokens that are read at a time: a vector of scores
 
-// Heads per job: as many neighbours as leave each of several threads two jobs, so that a token's row is read in one go.
+// KV heads per job: as many as leave two jobs for each thread (all with one thread), so that more of a token's row is
+// read at once.
 int heads_per_job(int64_t requests, int kv_heads) {
     const int threads = omp_get_max_threads();
     const int64_t wanted = threads > 1 ? 2 * threads : 1;
@@ -22,7 +23,7 @@ int heads_per_job(int64_t requests, int kv_heads) {
     return kv_heads / parts;
 }
 
-// In place, over `length` scores; what follows them up to a whole vector is overwritten.
+// Softmax in place of `length` scores; the rest of the last vector is overwritten.
 void softmax(float* score, int64_t length) {
     const int64_t end = up(length, W);
     const float top = largest(score, length, end);
@@ -38,13 +39,13 @@ void softmax(float* score, int64_t length) {
 
 #ifdef __AVX512BF16__
 template <typename T>
-using Query = T;  // the dot product takes both as they are
+using Query = T;  // the bf16 dot product takes it unconverted
 #else
 template <typename T>
 using Query = float;  // converted once, not for every key
 #endif
 
-// Adds to sum[i] the products of `dim` elements of a query and of keys[i], by lanes.
+// Adds to sum[i] the elementwise products of `dim` elements of a query and of keys[i]; the lanes are summed later.
 template <typename Q, typename T>
 inline void add_products(vec (&sum)[TILE], const Q* query, const T* const* keys, int64_t at, int dim) {
     for (int d = 0; d < dim; d += W) {
@@ -67,7 +68,7 @@ inline void add_products(vec (&sum)[TILE], const bf16* query, const bf16* const*
 }
 #endif
 
-// Adds to R sums of V vectors `count` values, each by the sum's own weights.
+// Adds `count` values to R weighted sums of V vectors, each with its own weights.
 template <int R, int V, typename T>
 void add_weighted(float* to, int dim, const float* weights, int64_t weights_stride, const T* const* values, int64_t at,
                   int count) {
@@ -86,7 +87,7 @@ void add_weighted(float* to, int dim, const float* weights, int64_t weights_stri
     }
 }
 
-constexpr int MOST = 4;  // sums, and vectors of each, at a time: 16 of the 32 registers
+constexpr int MOST = 4;  // sums, and vectors of each, at a time: 16 of the 32 vector registers
 
 template <int R, typename T>
 void add_parts(float* to, int dim, const float* weights, int64_t weights_stride, const T* const* values, int64_t at,
@@ -98,7 +99,7 @@ void add_parts(float* to, int dim, const float* weights, int64_t weights_stride,
     for (; d < dim; d += W) add_weighted<R, 1>(to + d, dim, weights, weights_stride, values, at + d, count);
 }
 
-// Adds values to `group` sums of `dim` elements, which follow each other.
+// Adds values to `group` weighted sums of `dim` elements, which are contiguous.
 template <typename T>
 void add_values(int group, float* to, int dim, const float* weights, int64_t weights_stride, const T* const* values,
                 int64_t at, int count) {

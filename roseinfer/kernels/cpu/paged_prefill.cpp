@@ -1,8 +1,8 @@
-// Causal attention of prompts over paged keys and values (CPU, bfloat16).
+// Prefill attention (causal) over the paged KV cache (CPU, bfloat16).
 //
-// First the keys and values of each prompt and head are laid out for its products (products.h), keys as outputs
-// of a product with the dimensions, values as outputs of one with the keys; new ones are stored in the cache on the
-// way. Then nine queries at a time: all scores, softmax in float32, the weighted sum.
+// First the keys and values of each prompt and KV head are packed as the weights of two GEMMs (products.h): Q K^T,
+// whose outputs are keys, and P V, whose outputs are dimensions. New ones are stored in the cache on the way. Then, for
+// nine queries at a time: all scores, softmax in float32, the weighted sum.
 #include <omp.h>
 
 #include <algorithm>
@@ -17,7 +17,7 @@ namespace {
 struct Prompt {
     int64_t start, count;  // its rows of q, k and v
     int64_t context;       // tokens before them, which are cached
-    int64_t blocks;        // where the ids of the blocks of these begin
+    int64_t blocks;        // index of the first of their block ids
 };
 
 struct Tensors {
@@ -29,7 +29,7 @@ struct Tensors {
     float scale;
 };
 
-// One head of one prompt, laid out: keys in panels of keys, values in panels of dimensions.
+// One KV head of one prompt, packed: keys in panels of keys, values in panels of dimensions.
 struct Head {
     Prompt prompt;
     int64_t kv, length, padded;  // length: all keys; padded: to whole vectors
@@ -54,7 +54,7 @@ const bf16* row(const Tensors& all, const Head& head, int64_t t, const bf16* fre
     return from;
 }
 
-// A panel of keys, and as many values.
+// Packs a panel of keys, and as many values.
 void lay_out(const Tensors& all, const Head& head, int64_t first) {
     const int64_t width = std::min(PANEL, head.padded - first), dim = all.dim;
     static const bf16 zeros[1024] = {};  // heads are no larger
@@ -81,7 +81,7 @@ void lay_out(const Tensors& all, const Head& head, int64_t first) {
     }
 }
 
-// 2^x from 2^-126 on, relative error below 5e-5: far less than bfloat16 rounds.
+// 2^x, at least 2^-126, with a relative error below 5e-5: far less than the rounding of bfloat16.
 inline vec exp2(vec x) {
     const __m512 least = _mm512_set1_ps(-126.0f), clipped = _mm512_max_ps(reinterpret_cast<__m512>(x), least);
     const __m512 whole = _mm512_roundscale_ps(clipped, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
@@ -90,7 +90,7 @@ inline vec exp2(vec x) {
     return reinterpret_cast<vec>(_mm512_scalef_ps(reinterpret_cast<__m512>(part), whole));
 }
 
-// exp((score - largest) · scale) over `end` scores, of which `length` count; returns 1 / their sum.
+// exp((score - largest) · scale) of `end` scores, of which the first `length` count; returns 1 / their sum.
 float softmax(float* score, input* weight, int64_t length, int64_t end, float scale) {
     const float top = largest(score, length, end), bits = scale * 1.44269504f;
     vec total = {};
@@ -102,7 +102,7 @@ float softmax(float* score, input* weight, int64_t length, int64_t end, float sc
     return 1 / sum(total);
 }
 
-// Queries `first` to `first` + `rows` of a prompt.
+// Attention of queries `first` to `first` + `rows` of a prompt.
 void attend(const Tensors& all, const Job& job, int64_t rows, float* score, input* weight, int64_t stride) {
     const Head& head = *job.head;
     const int64_t seen = head.prompt.context + job.first + 1, end = up(seen + rows - 1, W);
@@ -166,7 +166,7 @@ void prefill(const Tensors& all, const Prompt* prompts, int64_t num_prompts) {
 }  // namespace
 
 // q, k, v: rows of heads, `stride` apart; keys, values: the cache [rows, kv heads, dim]; out [rows, heads, dim].
-// workspace: 2 · kv_heads · dim elements for each key, their number rounded up to 16 for each prompt.
+// workspace: 2 · kv_heads · dim elements for each key, with the keys of each prompt rounded up to a multiple of 16.
 // prompts: start, count, context and first block of each.
 extern "C" void paged_prefill_bf16(const void* q, const void* k, const void* v, int64_t q_stride, int64_t k_stride,
                                    int64_t v_stride, void* keys, void* values, void* out, void* workspace,

@@ -1,8 +1,9 @@
-// Products of bfloat16 with sums in float32: by the processor's dot product where it has one, else each of a pair
-// widened to float32, which is a shift or a mask.
+// The inner kernel of GEMMs of bfloat16 with float32 sums: by AVX512_BF16's dot product where the processor has it,
+// else with each of a pair widened to float32, which is a shift or a mask.
 //
-// Weights lie in panels of 48 outputs, the last one narrower; in a panel, pairs of inputs follow each other, each
-// for all outputs of the panel. So a panel is one stream, read once for up to nine rows that share it in registers.
+// Weights are packed in panels of 48 outputs, the last one narrower. A panel holds one pair of inputs after the other,
+// each for all of its outputs. So a panel is one stream, which is read once for up to nine rows, whose sums stay in
+// registers.
 #pragma once
 
 #include "vec.h"
@@ -16,10 +17,10 @@ using input = bf16;
 using input = float;  // widened once, not for every panel
 #endif
 
-constexpr int VECTORS = 3;  // of 16 outputs, in a panel
-constexpr int ROWS = 9;     // with three vectors each: 27 of the 32 registers
+constexpr int VECTORS = 3;  // vectors of 16 outputs in a panel
+constexpr int ROWS = 9;     // rows at a time; with three vectors each, 27 of the 32 registers
 constexpr int64_t PANEL = VECTORS * W;
-// Where several rows use what is read, the processor does not read ahead far enough by itself.
+// With at least SEVERAL rows the kernel prefetches: the hardware prefetcher does not read far enough ahead then.
 constexpr int SEVERAL = 4;
 constexpr int64_t AHEAD = 4096;  // elements, 8 KiB
 

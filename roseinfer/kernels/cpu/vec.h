@@ -115,7 +115,7 @@ inline float largest(vec v) {
     return most;
 }
 
-// The largest of `length` floats; what follows them up to `end`, a multiple of W, becomes -infinity.
+// The largest of `length` floats; those from `length` to `end`, a multiple of W, are set to -infinity.
 inline float largest(float* x, int64_t length, int64_t end) {
     std::fill(x + length, x + end, -INFINITY);
     vec most = load(x);

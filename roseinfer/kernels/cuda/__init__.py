@@ -1,1 +1,1 @@
-"""Kernels in CUDA C++, where Triton lacks something: loads in flight across barriers, work for each warp."""
+"""Kernels in CUDA C++, for what Triton lacks: loads in flight across barriers, control of single warps."""

@@ -1,7 +1,7 @@
-// Attention of one query over cached tokens, by all warps of a block.
+// Attention of one query over cached tokens, computed by all warps of a block.
 //
-// A group of DIM / 8 lanes holds a token's key and value, 16 bytes a lane, and a softmax of its own over the
-// tokens it saw; the groups' results are merged in shared memory. Scores are to base 2.
+// A group of DIM / 8 lanes holds a token's key and value, 16 bytes a lane, and has its own online softmax over the
+// tokens it saw; the groups' results are merged in shared memory. Scores are scaled by log2(e), for exp2.
 
 #define LANES (DIM / 8)
 #define GROUPS (32 / LANES)
@@ -56,8 +56,8 @@ __device__ __forceinline__ void accumulate(Softmax& state, const float (&scores)
     }
 }
 
-// The new token, after `cached` ones: 16 bytes of its key and value a lane of the first group, by a whole warp.
-// With `append` it is stored in the cache.
+// The new token, which follows `cached` ones. A whole warp calls this; each lane of its first group has 16 bytes of the
+// key and of the value. With `append` they are stored in the cache.
 __device__ __forceinline__ void accumulate_new(
     Softmax& state, const float (&q)[8], uint4 key, uint4 value, const Cache& cache, int cached, int head, bool append,
     int lane
@@ -73,7 +73,7 @@ __device__ __forceinline__ void accumulate_new(
     __syncwarp();
 }
 
-// Where the keys, and the values, of UNROLL tokens a group are, `start` on.
+// Offsets in the cache of the keys, and of the values, of UNROLL tokens for each group, from `start` on.
 __device__ __forceinline__ void find(
     size_t (&places)[UNROLL], const Cache& cache, int head, int start, int end, int lane
 ) {
@@ -84,7 +84,7 @@ __device__ __forceinline__ void find(
     }
 }
 
-// What is there.
+// The keys and values at these offsets.
 struct Tokens {
     uint4 keys[UNROLL], values[UNROLL];
     __device__ __forceinline__ void load(
@@ -101,7 +101,8 @@ struct Tokens {
     }
 };
 
-// UNROLL tokens a group from `start` on, as many `stride` further on, and so on to `end`; `tokens` holds the first.
+// Attends to UNROLL tokens for each group from `start` on, then to those `stride` further, and so on to `end`; `tokens`
+// holds the first.
 __device__ __forceinline__ void attend(
     Softmax& state, const float (&q)[8], const Cache& cache, int head, int start, int end, int stride,
     Tokens& tokens, int lane
@@ -122,7 +123,7 @@ __device__ __forceinline__ void attend(
     }
 }
 
-// One softmax for all groups of the warp.
+// Merges the softmax of all groups of the warp.
 __device__ __forceinline__ void merge_groups(Softmax& state) {
 #pragma unroll
     for (int step = LANES; step < 32; step *= 2) {

@@ -1,4 +1,4 @@
-"""CUDA C++ to kernels, by the compiler that PyTorch carries (NVRTC): no toolkit is needed."""
+"""Compiles CUDA C++ with NVRTC, which comes with PyTorch: no CUDA toolkit is needed."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ log = logging.getLogger(__name__)
 _FOLDER = Path(__file__).parent
 
 
-#: Macros of the smallest kernel there is.
+#: Macros of a small kernel, which is compiled to see whether any can be.
 PROBE = (
     ("BF16", 0),
     ("DIM", 32),
@@ -37,17 +37,17 @@ def available() -> bool:
     try:
         kernel("paged_decode", "paged_decode", *PROBE)
     except BuildError as error:
-        log.warning("CUDA kernels are off, attention falls back to Triton: %s", error)
+        log.warning("CUDA C++ kernels are off, those of Triton and PyTorch are used: %s", error)
         return False
     return True
 
 
 @cache
 def kernel(file: str, function: str, *defines: tuple[str, int | float]) -> Kernel:
-    """The kernel `function` of `file`.cu, with macros set.
+    """The kernel `function` of `file`.cu, compiled with the macros `defines`.
 
     Raises:
-        BuildError: There is no compiler, or it says no.
+        BuildError: There is no compiler, or it fails.
     """
     parts = ["#define INFINITY __int_as_float(0x7f800000)"]
     parts += [f"#define {macro} {value}" for macro, value in defines]
@@ -60,6 +60,6 @@ def kernel(file: str, function: str, *defines: tuple[str, int | float]) -> Kerne
 
 
 def with_includes(name: str) -> str:
-    """A file of this folder, with those it includes in their places: PyTorch's compiler reads no others."""
+    """The text of a file of this folder with its includes expanded, as NVRTC gets one text and no files."""
     text = (_FOLDER / name).read_text()
     return re.sub(r'#include "(.+)"\n', lambda found: with_includes(found[1]), text)

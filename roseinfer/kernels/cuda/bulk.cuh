@@ -1,11 +1,11 @@
-// Rows of bytes on their way to shared memory by the copy engine of a multiprocessor, counted by barriers there
-// (compute capability 9.0 on).
+// Bulk asynchronous copies from global to shared memory (cp.async.bulk, by the SM's TMA unit), whose completion
+// mbarriers in shared memory track (compute capability 9.0 or later).
 
 typedef unsigned long long barrier_t;
 
 __device__ __forceinline__ unsigned shared_address(const void* at) { return (unsigned)__cvta_generic_to_shared(at); }
 
-// One thread does this for all, and a block's barrier follows.
+// Initialise a barrier, by one thread, which then calls `prepared`; a __syncthreads must follow.
 __device__ __forceinline__ void prepare(barrier_t* barrier, int arrivals) {
     asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(shared_address(barrier)), "r"(arrivals) : "memory");
 }
@@ -13,7 +13,7 @@ __device__ __forceinline__ void prepared() { asm volatile("fence.mbarrier_init.r
 __device__ __forceinline__ void arrive(barrier_t* barrier) {
     asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(shared_address(barrier)) : "memory");
 }
-// Arrive, and let the barrier wait for so many bytes.
+// Arrive, and have the barrier's phase also wait for `bytes` bytes to be copied.
 __device__ __forceinline__ void expect(barrier_t* barrier, int bytes) {
     asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(barrier)), "r"(bytes)
                  : "memory");
@@ -25,7 +25,7 @@ __device__ __forceinline__ void await(barrier_t* barrier, int parity) {
             shared_address(barrier)), "r"(parity)
         : "memory");
 }
-// A multiple of 16 bytes; both ends are aligned to 16.
+// Copy `bytes` bytes, a multiple of 16; both addresses are aligned to 16.
 __device__ __forceinline__ void copy_bulk(void* to, const void* from, int bytes, barrier_t* barrier) {
     asm volatile(
         "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(

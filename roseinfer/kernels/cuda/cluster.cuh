@@ -1,4 +1,4 @@
-// Thread blocks that work in clusters of CLUSTER and reach each other's shared memory (compute capability 9.0 on).
+// Thread block clusters of CLUSTER blocks, and distributed shared memory (compute capability 9.0 or later).
 
 #ifndef CLUSTER
 #define CLUSTER 8
@@ -13,7 +13,7 @@ __device__ __forceinline__ int cluster_rank() {
     return rank;
 }
 
-// Where `at`, in this block's shared memory, is in that of block `rank`.
+// The address of block `rank`'s counterpart of `at`, which is in this block's shared memory.
 __device__ __forceinline__ unsigned there(const void* at, int rank) {
     unsigned address;
     asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(address) : "r"((unsigned)__cvta_generic_to_shared(at)), "r"(rank));

@@ -1,10 +1,10 @@
-// What the GPUs of a model do together, over the memory that each can read of the others (NVLink).
+// Collectives of a tensor-parallel model, by reading peer memory over NVLink.
 //
-// Every rank has written its part of a result to memory that its peers can read, and runs this kernel: a block first
-// signals to the same block of every peer that its rank's part is there, and waits for their signals; then it reads all
-// parts, in the order of the ranks, so that every rank has the same sums. Nobody writes to that memory again before the
-// next such meeting but one: see collectives.py. Where the host says that a peer will never come, nobody waits any more,
-// and results are worth nothing.
+// Every rank has written its partial result to memory that its peers can read, and runs this kernel. A block first
+// signals to the same block of every peer that its rank's part is there, and waits for their signals (a barrier between
+// the ranks). Then it reads all parts in the order of the ranks, so that every rank has bitwise the same sums. That
+// memory is written again only after the next barrier, which is for the other buffer: see collectives.py. Where the
+// host has set `alone`, because a peer is missing, no block waits, and results are invalid.
 //
 // SUM: out += the sum of all parts. BROADCAST: out = rank 0's part. GATHER: on rank 0, out = all parts side by side.
 // NORM: after SUM also `normed`, the RMS norm of a row with `gain`.
@@ -16,7 +16,7 @@
 #define GATHER (MODE == 2)
 #define EIGHTS (WIDTH / 8)
 
-// From a peer's memory, as it is now.
+// Load from a peer's memory, not from a cache that may be stale.
 __device__ __forceinline__ uint4 load_peer(const half_t* at) {
     uint4 v;
     asm volatile("ld.relaxed.sys.global.v4.u32 {%0, %1, %2, %3}, [%4];"
@@ -24,7 +24,8 @@ __device__ __forceinline__ uint4 load_peer(const half_t* at) {
     return v;
 }
 
-// This rank's part is there, and all peers' are. `signals[r]`: memory of rank r, [blocks, RANKS]; `alone`: the host's.
+// The barrier: this rank's part is written; returns when all peers' parts are. `signals[r]`: memory of rank r, [blocks,
+// RANKS]; `meetings`: this rank's count of barriers for each block; `alone`: set by the host to stop waiting.
 __device__ __forceinline__ void meet(unsigned* const* signals, unsigned* meetings, const volatile int* alone) {
     __shared__ unsigned number;
     if (threadIdx.x == 0) number = ++meetings[blockIdx.x];
@@ -68,7 +69,8 @@ extern "C" __global__ void __launch_bounds__(THREADS) collective(
     pdl_wait();
     meet(signals, meetings, alone);
 #if GATHER
-    // A row of `out` has VOCABULARY elements; of the WIDTH of a row of a part SHARE are used, of the last part fewer.
+    // A row of `out` has VOCABULARY elements. A row of a part has WIDTH, of which SHARE are used, fewer in the last
+    // part.
     const size_t threads = (size_t)gridDim.x * THREADS, first = blockIdx.x * THREADS + threadIdx.x;
     constexpr int each = SHARE % 8 == 0 && VOCABULARY % 8 == 0 ? 8 : 1, of_part = SHARE / each;
     for (size_t i = first; RANK == 0 && i < (size_t)rows * RANKS * of_part; i += threads) {

@@ -1,6 +1,6 @@
-"""What the GPUs of a model do together, by kernels that read each other's memory: see `collectives.cu`.
+"""Collectives of a tensor-parallel model, in kernels that read peer memory over NVLink: see `collectives.cu`.
 
-Memory comes from PyTorch's symmetric memory, without multicast. References: `torch.distributed.all_reduce`,
+The memory is PyTorch's symmetric memory, without multicast. References: `torch.distributed.all_reduce`,
 `broadcast` and `gather`.
 """
 
@@ -15,7 +15,7 @@ from torch.distributed import _symmetric_memory as symmetric
 
 from roseinfer.kernels.cuda.build import kernel
 
-#: Blocks of a kernel at most: all of them run at once.
+#: Thread blocks of a kernel at most: all of them are resident at once.
 _BLOCKS = 264
 _THREADS = 512
 _ALIGN = 1 << 10
@@ -23,8 +23,8 @@ _ALIGN = 1 << 10
 
 @dataclass(frozen=True)
 class PeerSizes:
-    """What peers read of each other: sums of up to `tokens` rows of `width` elements, and logits of up to
-    `rows` rows, of which each of the ranks has `share` of `vocabulary`."""
+    """Sizes of the buffers that peers read: partial sums of up to `tokens` rows of `width` elements, and
+    logits of up to `rows` rows, of which each rank has `share` of the `vocabulary` elements."""
 
     tokens: int
     width: int
@@ -34,11 +34,11 @@ class PeerSizes:
 
 
 class PeerMemory:
-    """This rank's parts of results, where its peers read them.
+    """This rank's partial results, in memory that its peers read.
 
-    All ranks make the same calls in the same order. There are two places for parts of sums, used in turns: a
-    rank that has met its peers at one of them knows that they have read the other. A step ends with `gather`,
-    so that the next may begin with either.
+    All ranks make the same calls in the same order. There are two buffers for partial sums, used in turns: a
+    rank that has synchronised with its peers on one of them knows that they have read the other. A step ends
+    with `gather`, so that the next may begin with either.
 
     Args:
         group: of torch.distributed, over NCCL, with all ranks of the model.
@@ -69,17 +69,17 @@ class PeerMemory:
         torch.cuda.synchronize(device)
 
     def give_up(self) -> None:
-        """Have no kernel wait for peers any more, from any thread: results are worth nothing from now on."""
+        """Make kernels stop waiting for peers; any thread may call this. Results are invalid from now on."""
         self._alone.fill_(1)
 
     def part(self, rows: int) -> Tensor:
-        """Where this rank's part `[rows, width]` of the next sum goes."""
+        """The buffer for this rank's part `[rows, width]` of the next sum."""
         self._turn ^= 1
         width = self._sizes.width
         return self._own[self._turn][: rows * width].view(rows, width)
 
     def logits(self, rows: int) -> Tensor:
-        """Where this rank's part `[rows, share]` of the next logits goes."""
+        """The buffer for this rank's part `[rows, share]` of the next logits."""
         return self._own[2][: rows * self._pitch].view(rows, self._pitch)[:, : self._sizes.share]
 
     def add_(self, x: Tensor) -> Tensor:
@@ -100,7 +100,7 @@ class PeerMemory:
         return out
 
     def gather(self, rows: int) -> Tensor:
-        """Logits `[rows, vocabulary]` on rank 0, on others undefined numbers."""
+        """The logits `[rows, vocabulary]` of all ranks on rank 0; undefined on other ranks."""
         sizes = self._sizes
         out = torch.empty(rows, sizes.vocabulary, dtype=self._dtype, device=self._memory.device)
         self._run(2, 2, out, count=rows * self._ranks * sizes.share // 8)

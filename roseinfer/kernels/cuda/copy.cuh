@@ -1,24 +1,24 @@
-// Sixteen bytes on their way from global to shared memory past the registers, in groups that arrive in order.
+// Asynchronous copies of 16 bytes from global to shared memory (cp.async), in groups that complete in order.
 
 __device__ __forceinline__ void copy(void* to, const void* from) {
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"((unsigned)__cvta_generic_to_shared(to)), "l"(from)
                  : "memory");
 }
-// Zeros unless `wanted`, when `from` is not read.
+// Unless `wanted`, `from` is not read and zeros are stored.
 __device__ __forceinline__ void copy_if(void* to, const void* from, bool wanted) {
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"((unsigned)__cvta_generic_to_shared(to)),
                  "l"(from), "r"(wanted ? 16 : 0)
                  : "memory");
 }
-// What this thread has asked for since the last one is a group.
+// Close a group: all copies of this thread since the previous commit.
 __device__ __forceinline__ void commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
-// All but the last LEFT groups of this thread are there.
+// Wait until all but the last LEFT groups of this thread have arrived.
 template <int LEFT>
 __device__ __forceinline__ void arrived() {
     asm volatile("cp.async.wait_group %0;" ::"n"(LEFT) : "memory");
 }
 
-// What the kernel before wrote: from the L2 cache, as that of a multiprocessor may be older.
+// Load what the previous kernel wrote: from the L2 cache, as the SM's L1 cache may be stale.
 __device__ __forceinline__ uint4 load_fresh(const half_t* at) {
     uint4 v;
     asm volatile("ld.global.cg.v4.u32 {%0, %1, %2, %3}, [%4];" : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "l"(at));

@@ -1,18 +1,19 @@
-// The next token of each request: the softmax of its logits, cut to the top_k likeliest and then to the smallest set that
-// holds top_p of the mass, inverted at a uniform number. Nothing is sorted.
+// Samples the next token of each request: the softmax of its logits, cut to the top_k most likely tokens and then to
+// the smallest set that holds top_p of the mass, is inverted at a uniform random number. Nothing is sorted.
 //
-// A cluster of CLUSTER blocks has one request, a thread EACH of its logits as weights, 1 for the likeliest. Where the cut
-// is, is searched for among the values that a half can have: there are 65,536, so sixteen sums over all weights find it.
-// Of tokens as likely as the last that is kept, the first in the vocabulary are. All sums are in one order, so that a
-// request's token does not depend on the others.
+// A cluster of CLUSTER blocks has one request. Each thread holds EACH of its logits as weights, exp of the difference
+// to the largest logit over temperature. The smallest kept weight is found by binary search among the values that a
+// half can have: there are 65,536, so at most sixteen sums over all weights find it. Of tokens as likely as the last
+// one that is kept, the first in the vocabulary are kept. All sums have a fixed order, so that a request's token does
+// not depend on the other requests.
 #include "half.cuh"
 #include "cluster.cuh"
 
 #define THREADS (32 * WARPS)
-#define SPAN (THREADS * EACH)  // of the vocabulary, of a block
+#define SPAN (THREADS * EACH)  // tokens of the vocabulary for each block
 #define LOWEST (BF16 ? 0x007f : 0x03ff)  // minus infinity in the order of `place_of`
 
-// `scale` is log2(e) / temperature, `top_k` at least 1; `row` of what the next step starts from.
+// Sampling parameters: `scale` is log2(e) / temperature, `top_k` at least 1; `row`: the request's entry of `last`.
 struct How {
     double uniform;
     float scale, top_p;
@@ -32,13 +33,13 @@ __device__ __forceinline__ Part part_of(const Part* at, int rank) {
     return {get(there(&at->mass, rank)), __float_as_int(get(there((const float*)&at->count, rank)))};
 }
 
-// Halves in their order as whole numbers, and back.
+// Maps halves to integers of the same order, and back.
 __device__ __forceinline__ int place_of(half_t x) { return x & 0x8000 ? ~x & 0xffff : x | 0x8000; }
 __device__ __forceinline__ float value_at(int place) {
     return widen((unsigned)(place & 0x8000 ? place ^ 0x8000 : ~place & 0xffff)).x;
 }
 
-// What the blocks of a cluster read from each other, in turns.
+// What the blocks of a cluster read from each other; arrays of 2 are used alternately.
 struct Shared {
     float tops[WARPS], top;
     Part of_warps[2][WARPS], of_block[2];
@@ -98,7 +99,7 @@ extern "C" __global__ void __cluster_dims__(1, 1, CLUSTER) __launch_bounds__(THR
     for (int e = 0; e < EACH; e++) weight[e] = weight_of(weight[e]);
 
     int turn = 0;
-    // Mass and number of the weights above `limit`.
+    // The sum and the number of the weights above `limit`.
     auto above = [&](float limit) {
         Part x{0, 0};
 #pragma unroll
@@ -107,7 +108,7 @@ extern "C" __global__ void __cluster_dims__(1, 1, CLUSTER) __launch_bounds__(THR
         turn ^= 1;
         return sum_of_all(x, shared, turn);
     };
-    // The smallest weight of a half above which there are fewer than `most` weights, and less than `wanted` of mass.
+    // Binary search for the smallest weight above which there are fewer than `most` weights, with a sum below `wanted`.
     auto search = [&](int most, float wanted) {
         int low = LOWEST, high = place_of(narrow(top));
         while (low < high) {
@@ -119,8 +120,8 @@ extern "C" __global__ void __cluster_dims__(1, 1, CLUSTER) __launch_bounds__(THR
         return weight_of(value_at(high));
     };
     float limit = 0;       // weights above it are kept,
-    int ties = 0;          // and the first so many that equal it
-    float kept = 0;
+    int ties = 0;          // and the first `ties` of those that equal it
+    float kept = 0;        // the sum of what top_k keeps
     if (how.top_k < vocab) {
         limit = search(how.top_k, INFINITY);
         const Part x = above(limit);
@@ -140,7 +141,7 @@ extern "C" __global__ void __cluster_dims__(1, 1, CLUSTER) __launch_bounds__(THR
         }
     }
 
-    // Mass above the limit and number of those at it, of a warp, a block and the cluster.
+    // The sum of the weights above the limit and the number of those that equal it: of warp, block and cluster.
     Part own{0, 0};
 #pragma unroll
     for (int e = 0; e < EACH; e++) {
@@ -158,7 +159,7 @@ extern "C" __global__ void __cluster_dims__(1, 1, CLUSTER) __launch_bounds__(THR
     arrive();  // no block ends before all have read
     await();
     const double total = mass_of(all), mark = fmin(how.uniform, 1 - 1e-9) * total;
-    if (!(total > 0)) {  // logits that are no numbers
+    if (!(total > 0)) {  // the logits have NaN
         if (rank == 0 && threadIdx.x == 0) out[blockIdx.x] = last[how.row] = 0;
         return;
     }
@@ -166,7 +167,7 @@ extern "C" __global__ void __cluster_dims__(1, 1, CLUSTER) __launch_bounds__(THR
     for (int w = 0; w < warp; w++) in_block = in_block + shared.of_warps[turn][w];
     Part here = before + in_block;
     const Part until = before + (in_block + shared.of_warps[turn][warp]);
-    if (mass_of(here) > mark || mass_of(until) <= mark) return;  // another warp has it
+    if (mass_of(here) > mark || mass_of(until) <= mark) return;  // another warp has the token
     int token = -1;
     bool found = false;
 #pragma unroll

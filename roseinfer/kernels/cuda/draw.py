@@ -1,6 +1,6 @@
-"""Drawn tokens of half-precision logits in one kernel, without a sort: see `draw.cu`.
+"""Samples tokens from half-precision logits, with top_k and top_p but without a sort: see `draw.cu`.
 
-On GPUs of compute capability 9.0 on. Reference: `roseinfer.engine.sampler.sample`.
+For GPUs of compute capability 9.0 or later. Reference: `roseinfer.engine.sampler.sample`.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from roseinfer.tensors import to_device
 
 _WARPS, _CLUSTER = 16, 8
 _THREADS = 32 * _WARPS * _CLUSTER
-#: Logits of a thread at most: they stay in registers.
+#: Logits of a thread at most, which it keeps in registers.
 _MOST = 64
-#: `How` of draw.cu.
+#: The struct `How` of draw.cu.
 _HOW = np.dtype([("uniform", "f8"), ("scale", "f4"), ("top_p", "f4"), ("top_k", "i4"), ("row", "i4")])
-#: Below it the likeliest token is the only one, whatever its lead.
+#: The smallest temperature: below it only the most likely token has any probability left.
 _COLDEST = 1e-30
 
 
 def takes(logits: Tensor) -> bool:
-    """Whether the kernel can draw from them."""
+    """Whether the kernel can sample from `logits`."""
     return (
         logits.element_size() == 2
         and logits.stride(1) == 1
@@ -47,10 +47,10 @@ def draw(
     last: Tensor,
     out: Tensor,
 ) -> None:
-    """Draw a token of every row of `logits` `[R, vocab]` to `out` `[R]` int64 and to `last[rows]`.
+    """Sample a token from every row of `logits` `[R, vocab]` to `out` `[R]` int64 and to `last[rows]`.
 
-    Temperature 0 takes the first of the likeliest; top_k 0 and top_p 1 are no limit; `uniform` is in [0, 1).
-    All arrays `[R]`.
+    temperature 0 takes the argmax (the first of equals); top_k 0 and top_p 1 are no limit; `uniform`: the
+    random numbers, in [0, 1). All arrays `[R]`.
     """
     count, vocab = logits.shape
     settings: NDArray[Any] = np.empty(count, _HOW)

@@ -1,4 +1,4 @@
-// 8-bit floats (E4M3) of the cache. IEEE halves hold each of them exactly, whatever the model's own kind of halves.
+// FP8 (E4M3) in the KV cache. IEEE halves represent it exactly, and are used for it even where the model is bfloat16.
 
 // Two floats in IEEE halves, the first low.
 __device__ __forceinline__ unsigned ieee_pair(float low, float high) {
@@ -22,7 +22,7 @@ __device__ __forceinline__ unsigned expand(unsigned short bytes) {  // to IEEE h
 __device__ __forceinline__ unsigned expand_low(unsigned bytes) { return expand((unsigned short)bytes); }
 __device__ __forceinline__ unsigned expand_high(unsigned bytes) { return expand((unsigned short)(bytes >> 16)); }
 
-// Eight of them from eight of the model's halves, saturating at the largest.
+// Eight FP8 numbers from eight of the model's halves, saturating at the largest.
 __device__ __forceinline__ uint2 rounded_e4m3(uint4 halves) {
     const Eight from(halves);
     unsigned short pairs[4];
@@ -32,7 +32,7 @@ __device__ __forceinline__ uint2 rounded_e4m3(uint4 halves) {
     return make_uint2(pairs[0] | (unsigned)pairs[1] << 16, pairs[2] | (unsigned)pairs[3] << 16);
 }
 
-// Eight as IEEE halves, and as floats.
+// Eight FP8 numbers as IEEE halves, and those as floats.
 __device__ __forceinline__ uint4 expanded(uint2 raw) {
     return make_uint4(expand_low(raw.x), expand_high(raw.x), expand_low(raw.y), expand_high(raw.y));
 }

@@ -1,9 +1,10 @@
-// A layer of GPT-2 for a few rows, one new token of each of ROWS requests, in two kernels: `attention` and `mlp`.
+// A layer of GPT-2 for ROWS decode rows (one new token for each request), in two kernels: `attention` and `mlp`.
 //
-// Thread blocks work in clusters of CLUSTER. A cluster has a head, or a share of the hidden units, to itself, and
-// its blocks give each other what they computed through shared memory. What it adds to the residual stream it
-// leaves as a part, `[ROWS, WIDTH]` float32; the next kernel adds the parts up. So nothing but the ends of kernels
-// holds the device up, and weights and cached tokens are on their way before the kernel ahead has ended.
+// Thread blocks form clusters of CLUSTER. Each cluster has a head, or a share of the MLP's hidden units, to itself, and
+// its blocks exchange intermediate results through distributed shared memory. A cluster writes its contribution to the
+// residual stream as a partial sum, `[ROWS, WIDTH]` float32, and the next kernel adds these up. So there is no barrier
+// across clusters but the end of a kernel, and loads of weights and cached tokens start before the previous kernel
+// ends.
 #include "half.cuh"
 #include "copy.cuh"
 #include "attend.cuh"
@@ -11,15 +12,15 @@
 #include "tiles.cuh"
 
 #define THREADS (32 * WARPS)
-#define SHARE (WIDTH / CLUSTER)  // columns of the residual stream that a block adds up, and is to compute
-#define TILES (WIDTH / 256)      // of 8 outputs, for a warp; and blocks of 32 inputs
-#define MOST_PARTS 16
+#define SHARE (WIDTH / CLUSTER)  // columns of the residual stream that a block adds up, and that it computes
+#define TILES (WIDTH / 256)      // tiles of 8 outputs of a warp, and blocks of 32 inputs
+#define MOST_PARTS 16            // partial sums at most
 #define PAD 32  // halves after a row: lanes that read neighbouring rows hit different banks
 
 static_assert(WARPS == CLUSTER, "a warp writes to the block of its number");
 static_assert(DIM == 64 && HEADS <= MOST_PARTS && ROWS <= WARPS && INNER == 4 * WIDTH, "as the work is dealt");
 
-// All that this thread has asked for is there.
+// Wait for all asynchronous copies of this thread.
 __device__ __forceinline__ void copied() { asm volatile("cp.async.wait_all;" ::: "memory"); }
 
 __device__ __forceinline__ float4 read_parts(const float* at) {
@@ -41,7 +42,7 @@ __device__ __forceinline__ float warp_sum(float x) {
     return x;
 }
 
-// The residual stream in a block's shared memory; what the norm needs, and makes of it.
+// The residual stream `x` in a block's shared memory, the layer norm's parameters, and its result `normed`.
 struct Stream {
     uint4 gain[WIDTH / 8], shift[WIDTH / 8];
     float4 sums[WARPS][ROWS][SHARE / 4];
@@ -49,7 +50,7 @@ struct Stream {
     half_t normed[ROWS][WIDTH + PAD];
 };
 
-// What the kernel before left: `x` `[ROWS, WIDTH]`, and `count` parts with the bias that belongs to them.
+// Results of the previous kernel: `x` `[ROWS, WIDTH]`, and `count` partial sums with the bias that belongs to them.
 struct Before {
     const half_t* x;
     const half_t* bias;
@@ -57,8 +58,8 @@ struct Before {
     int count;
 };
 
-// Adds up what the kernel before left: its end is awaited here. Every block of the cluster adds up its share and
-// gives it to all; the first cluster leaves the sum in `kept`.
+// Waits for the previous kernel's end and adds up its results. Every block of the cluster adds up its share of the
+// columns and sends it to all blocks; the first cluster writes the sum to `kept`.
 __device__ __forceinline__ void gather(
     Stream& stream, const Before& before, half_t* kept, const half_t* gain, const half_t* shift, int rank
 ) {
@@ -110,7 +111,7 @@ __device__ __forceinline__ void gather(
     await();
 }
 
-// A warp a row.
+// Layer norm, a warp for each row.
 __device__ __forceinline__ void normalise(Stream& stream) {
     const int row = threadIdx.x / 32, lane = threadIdx.x % 32;
     if (row < ROWS) {
@@ -150,8 +151,8 @@ __device__ __forceinline__ void normalise(Stream& stream) {
     __syncthreads();
 }
 
-// Gives what every block of the cluster has of its `own` to all of them. Stores to one block at neighbouring places
-// travel together: so each warp serves one block.
+// All-gather within the cluster: every block's `own` goes to `all` of every block. Each warp writes to one block, as
+// stores to neighbouring addresses of one block are combined.
 template <int OWN>
 __device__ __forceinline__ void share(half_t* all, int stride, const half_t (&own)[ROWS][OWN], int rank) {
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
@@ -164,7 +165,7 @@ __device__ __forceinline__ void share(half_t* all, int stride, const half_t (&ow
     await();
 }
 
-// A part of what is added to the residual stream: warps 2i and 2i + 1 have half of the inputs each.
+// Writes the cluster's partial sum of the residual stream: warps 2i and 2i + 1 have half of the inputs each.
 __device__ __forceinline__ void leave(float* parts, int part, const float (*found)[ROWS][TILES * 8], int rank) {
     __syncthreads();
     for (int n = threadIdx.x; n < ROWS * SHARE; n += THREADS) {
@@ -173,7 +174,7 @@ __device__ __forceinline__ void leave(float* parts, int part, const float (*foun
     }
 }
 
-// What some warps found for a row: see Softmax.
+// The merged softmax state of some warps for a row: see Softmax.
 struct __align__(8) Found {
     float accumulator[DIM], running_max, running_sum;
 };
@@ -190,8 +191,8 @@ struct AttentionShared {
     Found by_warp[WARPS], by_block[CLUSTER][ROWS];
 };
 
-// A head for each cluster: norm, queries, keys and values, attention over the cached tokens and the new one, which
-// is appended, and the head's part of the output product.
+// One head for each cluster: layer norm, QKV projection, attention over the cached tokens and the new one, which is
+// appended to the cache, and the head's partial sum of the output projection.
 extern "C" __global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(THREADS, 2) attention(
     const half_t* x, const half_t* bias_before, const float* parts_before, int count_before, half_t* kept,
     const half_t* gain, const half_t* shift, const half_t* qkv_weight, const half_t* qkv_bias,
@@ -219,7 +220,7 @@ extern "C" __global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(THR
     }
     const int output = rank * OUTPUTS + threadIdx.x % OUTPUTS;
     const float bias = read_one(qkv_bias + output / DIM * WIDTH + head * DIM + output % DIM);
-    // Tokens of a row are dealt to PER_ROW warps of every block; warps left over have none.
+    // The cached tokens of a row are split among PER_ROW warps of every block; the remaining warps have none.
     const int row = warp % ROWS, slot = rank * PER_ROW + warp / ROWS;
     const bool busy = warp / ROWS < PER_ROW;
     const Cache cache{keys, values, table + (size_t)rows[row] * table_stride};
@@ -307,8 +308,8 @@ struct MlpShared {
     float found[WARPS][ROWS][TILES * 8];
 };
 
-// A share of the hidden units for each cluster: norm, product, GELU (the tanh form, Hendrycks and Gimpel 2016), and
-// their part of the product back.
+// A share of the hidden units for each cluster: layer norm, up projection, GELU (the tanh form, Hendrycks and Gimpel
+// 2016), and the partial sum of the down projection.
 extern "C" __global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(THREADS, 2) mlp(
     const half_t* x, const half_t* bias_before, const float* parts_before, int count_before, half_t* kept,
     const half_t* gain, const half_t* shift, const half_t* up_weight, const half_t* up_bias,

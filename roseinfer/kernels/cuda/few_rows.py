@@ -1,7 +1,7 @@
-"""A layer of GPT-2 for one new token of each of a few requests, in two kernels: see `few_rows.cu`.
+"""A layer of GPT-2 for a few decode rows, in two kernels: see `few_rows.cu`.
 
-For NVIDIA GPUs of compute capability 9.0 on, whose thread blocks can write to each other's shared memory.
-Reference: `GPT2.forward`.
+For NVIDIA GPUs of compute capability 9.0 or later, where the blocks of a cluster can write to each other's
+shared memory. Reference: `GPT2.forward`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from roseinfer.kernels.capability import is_hopper
 from roseinfer.kernels.cuda.build import available, kernel
 from roseinfer.kernels.cuda.launch import Kernel
 
-#: More rows than this are left to the matrix units (H200, 2026-11-21, docs/notes/h200.md).
+#: More rows than this are left to other kernels (H200, 2026-11-21, docs/notes/h200.md).
 MAX_ROWS = 8
 _WARPS = _CLUSTER = 8
 _PARTS = 16
@@ -23,7 +23,7 @@ _PARTS = 16
 
 @dataclass(frozen=True)
 class Shape:
-    """What the kernels are compiled for; `width` columns of the residual stream, `inner` hidden units."""
+    """The shape that kernels are compiled for: `width` of the residual stream, `inner` units of the MLP."""
 
     width: int
     heads: int
@@ -48,7 +48,7 @@ class Shape:
 class Stream:
     """The residual stream between two kernels: `x + bias + parts.sum(0)`.
 
-    x `[R, width]`; bias `[width]`; parts `[P, R, width]` float32; `x` alone where these are None.
+    x `[R, width]`; bias `[width]`; parts `[P, R, width]` float32; `x` alone where bias and parts are None.
     """
 
     x: Tensor
@@ -56,7 +56,7 @@ class Stream:
     parts: Tensor | None = None
 
     def arguments(self, kept: Tensor) -> list[Tensor | int]:
-        """As the kernels take it, and where they are to leave the sum."""
+        """Kernel arguments for this stream, and `kept`, where the kernel writes the sum."""
         if self.bias is None or self.parts is None:
             return [self.x, self.x, self.x, 0, kept]
         return [self.x, self.bias, self.parts, len(self.parts), kept]
@@ -66,11 +66,12 @@ def attention(
     shape: Shape, stream: Stream, gain: Tensor, shift: Tensor, qkv: tuple[Tensor, Tensor],
     out: tuple[Tensor, Tensor], cache: tuple[Tensor, Tensor], table: Tensor, rows: Tensor, lengths: Tensor,
 ) -> Stream:  # fmt: skip
-    """The attention half of a layer, and the append to the cache.
+    """The attention half of a layer, which also appends keys and values to the cache.
 
     Args:
         gain, shift: of the norm, `[width]`.
-        qkv, out: weight and bias of the two products, `[3 · width, width]` and `[width, width]`.
+        qkv, out: weight and bias of the two projections; the weights are `[3 · width, width]` and `[width,
+            width]`.
         cache: one layer's keys and values, `[slots, heads, 64]`.
         table, rows, lengths: as in `roseinfer.kernels.triton.paged_decode`.
     """
@@ -93,7 +94,8 @@ def mlp(
     shape: Shape, stream: Stream, gain: Tensor, shift: Tensor, up: tuple[Tensor, Tensor],
     down: tuple[Tensor, Tensor],
 ) -> Stream:  # fmt: skip
-    """The other half: `up` and `down` are weight and bias, `[inner, width]` and `[width, inner]`."""
+    """The MLP half: `up` and `down` are weight and bias; the weights are `[inner, width]` and `[width,
+    inner]`."""
     count = len(stream.x)
     kept = torch.empty_like(stream.x)
     parts = _parts(_PARTS, kept)
@@ -107,7 +109,7 @@ def mlp(
 
 
 def _shared_bytes(shape: Shape, rows: int) -> int:
-    """Enough for `AttentionShared` and `MlpShared`."""
+    """An upper bound of the sizes of `AttentionShared` and `MlpShared`."""
     return 4 * shape.width + 4096 + rows * (10 * shape.width + 4096)
 
 

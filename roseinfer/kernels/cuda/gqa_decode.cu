@@ -1,13 +1,14 @@
-// Attention of one new token of each request with grouped queries, from the product that made queries, keys and values:
-// their norms and rotation, the append to the cache, and the join of what several blocks found.
+// Decode attention with grouped queries (GQA), from the output of the QKV projection: QK norm, RoPE, the append to the
+// cache, attention, and the merge of the splits (flash decoding).
 //
-// A block has one request, one head of keys with all of its queries, and a share of the cached tokens; the SPLITS blocks
-// that share a request's are a cluster. A warp takes 16 tokens at a time, which come through a ring in shared memory of
-// its own. Scores are sums of halves by the matrix units, weights times values are tf32: values
-// are exact in it, and the layout of the scores is that of the weights, so nothing changes lanes. Scores are to base 2.
+// A block has one request, one KV head with all of its query heads, and a share of the cached tokens; the SPLITS blocks
+// of a request and a KV head are a cluster. A warp takes 16 tokens at a time, which arrive in a ring buffer of its own
+// in shared memory. Q K^T is computed by the tensor cores in half precision, P V in tf32: values are exact in tf32, and
+// the accumulators of Q K^T have the layout of the P operand of P V, so no data moves between lanes. Scores are scaled
+// by log2(e), for exp2.
 //
-// With FP8 the cache holds 8-bit floats. IEEE halves hold them exactly, so both products are of IEEE halves, in which a
-// weight has as many bits as in tf32.
+// With FP8 the cache is E4M3. IEEE halves represent it exactly, so both multiplications use IEEE halves, in which P has
+// as many mantissa bits as in tf32.
 #include "half.cuh"
 #include "copy.cuh"
 #include "mma.cuh"
@@ -20,9 +21,9 @@
 
 #define THREADS (32 * WARPS)
 #define QUERIES (HEADS / KV_HEADS)
-#define RESIDENT (WARPS > 4 ? 1 : 12 / WARPS)  // blocks of a multiprocessor
+#define RESIDENT (WARPS > 4 ? 1 : 12 / WARPS)  // blocks on an SM
 #define GROUP 16            // tokens that a warp takes at a time
-#define HALVES (DIM / 64)   // of a value
+#define HALVES (DIM / 64)   // runs of 64 elements of a value
 #define ROW (KV_HEADS * DIM)
 #if FP8
 typedef unsigned char cached_t;
@@ -31,14 +32,14 @@ typedef unsigned char cached_t;
 typedef half_t cached_t;
 #define VALUE_PITCH (DIM + 8)
 #endif
-#define KEY_PITCH (DIM + 32)  // elements from token to token in shared memory, as VALUE_PITCH: no two lanes that read
-                              // at once hit the same bank
+#define KEY_PITCH (DIM + 32)  // elements from token to token in shared memory, as VALUE_PITCH; padded so that lanes that
+                              // read at once hit different banks
 #define PART (16 / (int)sizeof(cached_t))  // elements that a lane copies at once
 #define SLOT (GROUP * (KEY_PITCH + VALUE_PITCH))
 
 static_assert(QUERIES <= 8 && DIM % 64 == 0 && BLOCK_SIZE % GROUP == 0 && SPLITS <= 8, "as the work is dealt");
 
-// A group of tokens, of which `there` are some; keys and values of the first are at `place` of the cache.
+// Start the copy of a group of tokens, of which the first `there` exist; the first one is at `place` of the cache.
 __device__ __forceinline__ void ask(
     cached_t* to, const cached_t* keys, const cached_t* values, size_t place, int there, int lane
 ) {
@@ -53,7 +54,7 @@ __device__ __forceinline__ void ask(
         copy_if(to + GROUP * KEY_PITCH + (i + token) * VALUE_PITCH + part, values + from + i * ROW, i + token < there);
 }
 
-// Eight elements of the cache, as the matrix units take them.
+// Eight elements of the cache as halves, for the tensor cores.
 __device__ __forceinline__ uint4 halves_of(const cached_t* at) {
 #if FP8
     return expanded(*(const uint2*)at);
@@ -62,7 +63,7 @@ __device__ __forceinline__ uint4 halves_of(const cached_t* at) {
 #endif
 }
 
-// Of a query, in the halves that the matrix units take.
+// Eight elements of a query, in the halves that the tensor cores take, as floats.
 __device__ __forceinline__ void floats_of(float (&to)[8], uint4 halves) {
 #if FP8
     expand_to(to, halves);
@@ -73,7 +74,7 @@ __device__ __forceinline__ void floats_of(float (&to)[8], uint4 halves) {
 #endif
 }
 
-// What eight halves are in the cache, as floats; where `append` they are put there.
+// Eight halves as the cache represents them, as floats; with `append` they are stored in the cache.
 __device__ __forceinline__ void cache_new(float (&as)[8], uint4 halves, cached_t* to, bool append) {
 #if FP8
     const uint2 raw = rounded_e4m3(halves);
@@ -85,7 +86,8 @@ __device__ __forceinline__ void cache_new(float (&as)[8], uint4 halves, cached_t
 #endif
 }
 
-// Of query g: the running max, the sum of the weights, and elements 64 h + 8 (2t + i) + e of the weighted sum.
+// Online softmax of query g: the running max, the sum of the weights, and elements 64 h + 8 (2t + i) + e of the
+// weighted sum of values.
 struct Softmax {
     float top, total, sum[HALVES][8][2];
 
@@ -268,7 +270,7 @@ extern "C" __global__ void BLOCKS_OF_REQUEST __launch_bounds__(THREADS, RESIDENT
         slot = slot + 1 == DEPTH ? 0 : slot + 1;
     }
 
-    // One softmax for the block, one for the request.
+    // Merge the softmax of the warps, then, with SPLITS > 1, of the blocks.
     state.total += __shfl_xor_sync(~0u, state.total, 1);
     state.total += __shfl_xor_sync(~0u, state.total, 2);
     if (t == 0) tops[warp][g] = state.top, totals[warp][g] = state.total;

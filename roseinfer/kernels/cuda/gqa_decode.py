@@ -1,8 +1,8 @@
-"""Attention of one new token of each request with grouped queries: see `gqa_decode.cu`.
+"""Decode attention with grouped queries (GQA), fused with QK norm, RoPE and the append to the cache: see
+`gqa_decode.cu`.
 
-Half precision, head sizes of 64 and 128, at most 8 queries to a head of keys, on GPUs of compute capability
-9.0 on. References: `Ops.rotate`, then
-`TorchPagedAttention`.
+Half precision, head sizes 64 and 128, at most 8 query heads for each KV head, on GPUs of compute capability
+9.0 or later. References: `Ops.rotate`, then `TorchPagedAttention`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _GROUP = 16
 
 @dataclass(frozen=True)
 class Heads:
-    """A layer's heads of queries and of keys, and their size."""
+    """A layer's numbers of query heads and of KV heads (`keys`), and the head size."""
 
     queries: int
     keys: int
@@ -30,8 +30,8 @@ class Heads:
 
 @dataclass(frozen=True)
 class Rotation:
-    """What queries and keys meet on their way from the product: `turns` `[positions, 2, dim / 2]` float32,
-    cos and sin of every position; gains `[dim]` of their norms, or None."""
+    """Norms and rotary embeddings of queries and keys: `turns` `[positions, 2, dim / 2]` float32, cos and sin
+    for every position; gains `[dim]` of the RMS norms, or None."""
 
     turns: Tensor
     q_gain: Tensor | None
@@ -41,7 +41,8 @@ class Rotation:
 
 @dataclass(frozen=True)
 class How:
-    """`warps` of a block, groups of 16 tokens in flight for each, blocks that share a request's tokens."""
+    """Launch configuration: `warps` of a block, groups of 16 tokens in flight for each warp (`depth`), and
+    blocks that share a request's tokens (`splits`, flash decoding)."""
 
     warps: int = 4
     depth: int = 2
@@ -61,7 +62,8 @@ def supports(heads: Heads, block_size: int, dtype: torch.dtype, device: torch.de
 
 
 def how_for(requests: int, heads: Heads) -> How:
-    """By the number of requests and heads; measured on an H200, 2026-11-22, with 8 heads of keys."""
+    """The fastest configuration for so many requests and heads; measured on an H200, 2026-11-22, with 8 KV
+    heads."""
     places = requests * heads.keys
     if places <= 32:
         return How(8, splits=4)
@@ -72,7 +74,7 @@ def gqa_decode(
     qkv: Tensor, heads: Heads, rotation: Rotation, cache: tuple[Tensor, Tensor], table: Tensor, rows: Tensor,
     lengths: Tensor, block_size: int, how: How | None = None, out: Tensor | None = None,
 ) -> Tensor:  # fmt: skip
-    """Normalise and rotate queries and keys, append keys and values to the cache, and attend.
+    """Apply norms and rotary embeddings to queries and keys, append keys and values to the cache, and attend.
 
     Args:
         qkv: `[D, (queries + 2 · keys) · dim]`, a row is contiguous.

@@ -1,4 +1,4 @@
-// Half precision without headers. BF16 says which: bfloat16, or IEEE half.
+// Half precision without CUDA's headers. BF16 says which: bfloat16, or IEEE half.
 
 typedef unsigned short half_t;
 
@@ -37,7 +37,7 @@ struct Eight {
     }
 };
 
-// Sixteen bytes that are read once and not written by this kernel: they pass L1 by.
+// Load 16 bytes that are read once and not written by this kernel, bypassing the L1 cache.
 __device__ __forceinline__ uint4 load_once(const half_t* at) {
     uint4 v;
     asm("ld.global.nc.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];"
@@ -46,7 +46,7 @@ __device__ __forceinline__ uint4 load_once(const half_t* at) {
 }
 
 // Programmatic dependent launch (PDL). `pdl_launch`: the next kernel in the stream may start. `pdl_wait`: wait until
-// the kernel before has ended and its results are there; what does not depend on it is loaded before this call.
+// the previous kernel has ended and its results are visible; what does not depend on it is loaded before this call.
 // Older GPUs run one kernel after the other.
 #if __CUDA_ARCH__ >= 900
 __device__ __forceinline__ void pdl_launch() { asm volatile("griddepcontrol.launch_dependents;" ::: "memory"); }

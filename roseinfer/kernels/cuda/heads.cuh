@@ -1,6 +1,6 @@
-// A head of a query or a key: its norm and its rotation, in the layout in which the matrix units multiply it.
+// A head of a query or a key: its RMS norm and RoPE, in the operand layout of the tensor cores.
 
-#define BLOCKS (DIM / 32)  // of 32 elements of a head
+#define BLOCKS (DIM / 32)  // blocks of 32 elements of a head
 
 // Elements 32 b + 8 t to 32 b + 8 t + 7 of a head for each b, where (g, t) = (lane / 4, lane % 4).
 struct Lane {
@@ -16,7 +16,7 @@ struct Lane {
     }
 };
 
-// cos and sin of the position for the elements of a lane; element d turns with d + DIM / 2.
+// cos and sin of the position for the elements of a lane; elements d and d + DIM / 2 are rotated together.
 struct Turn {
     float4 cos[BLOCKS / 2][2], sin[BLOCKS / 2][2];
 
@@ -37,7 +37,7 @@ struct Head {
     float at[BLOCKS][8];
 };
 
-// Normalises and rotates a head, and scales it.
+// Normalises (with NORM) and rotates a head, and scales it by `by`.
 __device__ __forceinline__ Head prepared(const Lane& raw, const Lane& gain, const Turn& turn, float by) {
     Head out;
     float (&at)[BLOCKS][8] = out.at;
@@ -73,7 +73,7 @@ __device__ __forceinline__ Head prepared(const Lane& raw, const Lane& gain, cons
     return out;
 }
 
-// Rounded to halves, of the kind that ROUND makes two of.
+// The head rounded to halves; ROUND rounds two floats to a pair.
 template <unsigned (*ROUND)(float, float)>
 __device__ __forceinline__ Lane packed(const Head& head) {
     Lane out;

@@ -1,4 +1,4 @@
-"""Launches compiled kernels through the driver: torch's own launcher cannot start one while another ends."""
+"""Launches compiled kernels by the CUDA driver: PyTorch's launcher has no programmatic dependent launch."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from torch import Tensor
 
 from roseinfer.kernels.capability import is_hopper
 
-#: Names and layouts as in CUDA's driver API (cuda.h, 12.0 on).
+#: Names and layouts as in CUDA's driver API (cuda.h, 12.0 or later).
 _PROGRAMMATIC_STREAM_SERIALIZATION = 6
 _MAX_DYNAMIC_SHARED_SIZE_BYTES = 8
 _PREFERRED_SHARED_MEMORY_CARVEOUT = 9
 
 
 class _Attribute(ctypes.Structure):
-    """CUlaunchAttribute: a number and a union of 64 bytes."""
+    """CUlaunchAttribute: an id and a union of 64 bytes."""
 
     _fields_ = [
         ("id", ctypes.c_int),
@@ -41,8 +41,8 @@ class _Config(ctypes.Structure):
 
 
 class Kernel:
-    """A kernel that starts while the one before it ends, where the device can do that (programmatic dependent
-    launch): it calls `pdl_wait` of half.cuh before the first use of that one's results."""
+    """A compiled kernel, launched with programmatic dependent launch where the device has it: it starts while
+    the kernel before it ends, and calls `pdl_wait` of half.cuh before it uses that kernel's results."""
 
     def __init__(self, compiled: Any) -> None:
         self._function: ctypes.c_void_p = compiled.func
@@ -61,9 +61,9 @@ class Kernel:
         """Launch on the current stream.
 
         Args:
-            args: tensors go as pointers, integers as C's `int`.
-            shared_bytes: of a block, besides what the kernel declares.
-            beside: a multiprocessor's L1 cache is shared memory as far as can be, for more blocks at once.
+            args: tensors are passed as pointers, integers as C's `int`.
+            shared_bytes: dynamic shared memory of a block.
+            beside: give as much as possible of an SM's L1 cache to shared memory, so that more blocks fit.
         """
         driver, stream = torch.cuda._utils._get_gpu_runtime_library(), torch.cuda.current_stream()
         if shared_bytes > self._allowed:

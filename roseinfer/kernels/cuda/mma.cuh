@@ -1,5 +1,5 @@
-// The matrix units, with 8 of their 16 rows in use. Lane (g, t) = (lane / 4, lane % 4) holds row g of `a`, column g of
-// `b`, and columns 2t and 2t + 1 of row g of the sums.
+// Tensor core instructions (mma.sync m16n8), with 8 of their 16 rows in use. Lane (g, t) = (lane / 4, lane % 4) holds
+// row g of `a`, column g of `b`, and columns 2t and 2t + 1 of row g of the sums.
 
 // sums += a [8, 16] b [16, 8]: the lane's inputs are 2t, 2t + 1 (low) and 2t + 8, 2t + 9 (high), in halves; IEEE's
 // with FP8.

@@ -1,5 +1,5 @@
-// Attention of one new token of each request, and the append of its key and value. A block is one query head of
-// one request and one split of its cached tokens.
+// Decode attention over the paged KV cache, and the append of the new token's key and value. A block has one query head
+// of one request, and one split of its cached tokens.
 
 #include "half.cuh"
 #include "attend.cuh"

@@ -1,4 +1,4 @@
-"""Attention of one new token of each request over its cached blocks: see `paged_decode.cu`.
+"""Decode attention over the paged KV cache: see `paged_decode.cu`.
 
 The same as `roseinfer.kernels.triton.paged_decode`, in half precision for head sizes of 32, 64, 128 and 256.
 """
@@ -22,7 +22,7 @@ def launch(
     q: Tensor, k: Tensor, v: Tensor, keys: Tensor, values: Tensor, table: Tensor, rows: Tensor,
     lengths: Tensor, parts: Tensor, lse: Tensor, block_size: int, splits: int,
 ) -> None:  # fmt: skip
-    """As the Triton kernel of the same arguments; `parts` in the dtype of `q` where `splits` is 1."""
+    """As the Triton kernel with the same arguments; `parts` is in the dtype of `q` where `splits` is 1."""
     count, heads, dim = q.shape
     kv_heads = k.shape[1]
     run = kernel(

@@ -1,34 +1,34 @@
-// A matrix product of up to 8 rows, as fast as memory gives the weights: y = f(x W^T), W [outputs, INPUTS].
+// A memory-bound GEMM of up to 8 rows of x, which streams the weights once: y = f(x W^T), W [outputs, INPUTS].
 //
-// A block makes tiles of 8 x TILES outputs, one after the other. One warp of it asks the copy engine for CHUNK inputs of
-// a tile at a time, DEPTH of which are in flight, from before the kernel ahead has ended; each of the others has a share
-// of every chunk. The matrix units take x as 16 rows of which 8 are used; which 8 of the 32 neighbouring inputs a lane
-// holds is the same for x and W, so their order does not matter.
+// A block computes tiles of 8 x TILES outputs, one after the other. One producer warp issues bulk copies of CHUNK
+// inputs of a tile at a time into a ring buffer of DEPTH stages; it starts before the previous kernel has ended. The
+// WARPS consumer warps each multiply a share of every chunk. The tensor cores take x as 16 rows, of which 8 are used.
+// Which 8 of 32 neighbouring inputs a lane holds is the same for x and W, so the order of the inputs does not matter.
 //
-// NORM: x is first RMS-normalised with `gain`. The norm's factor is one a row, and is applied to the sums.
-// GATED: W holds OUTPUTS gates, then what they multiply: y = silu(x G^T) (x U^T). ADD: y += residual. BIAS: y += bias.
-// HELD: x stays in shared memory, else it is read for every tile. EIGHT: W is E4M3 with a scale for each row, and is
-// multiplied as bfloat16.
+// NORM: x is first RMS-normalised with `gain`. The norm's factor, one for each row, is applied to the sums. GATED: W
+// holds OUTPUTS rows of gate, then as many of up: y = silu(x G^T) (x U^T). ADD: y += residual. BIAS: y += bias. HELD: x
+// stays in shared memory, else it is read for every tile. EIGHT: W is E4M3 with a scale for each row, and is multiplied
+// as bfloat16.
 #include "half.cuh"
 #include "copy.cuh"
 #include "bulk.cuh"
 #include "mma.cuh"
 
-#define THREADS (32 * WARPS)    // that multiply
+#define THREADS (32 * WARPS)    // of the consumer warps
 #define CHUNKS (INPUTS / CHUNK)
-#define PARTS (1 + EIGHT)       // of 8 inputs, that a lane holds of a step: 16 bytes of a weight
-#define STEP (32 * PARTS)       // inputs of a warp at once
-#define STEPS (CHUNK / (WARPS * STEP))  // of a warp in a chunk
-#define COLUMNS (8 * TILES)     // of a tile's sums
-#define MADE (GATED ? COLUMNS / 2 : COLUMNS)  // of its outputs
-#define STRIDE (TILES % 2 ? COLUMNS : COLUMNS + 8)  // lanes that write neighbouring rows hit different banks
-#define EACH ((8 * MADE + THREADS - 1) / THREADS)   // outputs a thread finishes
-#define PITCH (CHUNK + 32 * PARTS)  // of a row in shared memory: lanes that read neighbouring rows hit different banks
-#define BLOCKS (EIGHT && !HELD ? 1 : 2)  // on a multiprocessor, as far as registers go
+#define PARTS (1 + EIGHT)       // runs of 8 inputs that a lane holds in a step: 16 bytes of the weight
+#define STEP (32 * PARTS)       // inputs that a warp multiplies at once
+#define STEPS (CHUNK / (WARPS * STEP))  // steps of a warp in a chunk
+#define COLUMNS (8 * TILES)     // sums of a tile, for each row of x
+#define MADE (GATED ? COLUMNS / 2 : COLUMNS)  // outputs of a tile, for each row of x
+#define STRIDE (TILES % 2 ? COLUMNS : COLUMNS + 8)  // padded: lanes that write neighbouring rows hit different banks
+#define EACH ((8 * MADE + THREADS - 1) / THREADS)   // outputs that a thread writes
+#define PITCH (CHUNK + 32 * PARTS)  // of a row in shared memory, padded as STRIDE for lanes that read
+#define BLOCKS (EIGHT && !HELD ? 1 : 2)  // blocks on an SM, as far as registers allow
 #if BF16
 #define SHRINK 1.0f
 #else
-#define SHRINK 0.0625f  // a gain may carry an element of a row beyond the range of IEEE halves
+#define SHRINK 0.0625f  // x times a gain may exceed the range of IEEE halves
 #endif
 
 static_assert(INPUTS % CHUNK == 0 && CHUNK % (WARPS * STEP) == 0 && CHUNK % 64 == 0 && (HELD || !NORM), "as it is dealt");
@@ -41,14 +41,15 @@ typedef unsigned char weight_t;
 typedef half_t weight_t;
 #endif
 
-// Of four E4M3 numbers the second and the fourth, as bfloat16: their bits where those of 2^-120 times the number are.
+// The second and the fourth of four E4M3 numbers, as bfloat16. Shifted to bfloat16's exponent and mantissa, an E4M3
+// number is 2^-120 times too small.
 __device__ __forceinline__ unsigned odd_of(unsigned four) {
     unsigned two;
     asm("mul.rn.bf16x2 %0, %1, %2;"
         : "=r"(two) : "r"((four & 0x80008000u) | (four & 0x7f007f00u) >> 4), "r"(0x7b807b80u));  // 2^120
     return two;
 }
-// sums += a W: eight inputs of a lane, of W as they lie in memory, of x as `ordered` leaves them.
+// sums += a W for eight inputs of a lane: of W in memory order, of x in that of `ordered`.
 __device__ __forceinline__ void multiply_eight(float* sums, uint4 a, uint4 w, int part) {
 #if EIGHT
     const unsigned low = part ? w.z : w.x, high = part ? w.w : w.y;
@@ -59,7 +60,7 @@ __device__ __forceinline__ void multiply_eight(float* sums, uint4 a, uint4 w, in
     multiply(sums, a.z, a.w, w.z, w.w);
 #endif
 }
-// Eight inputs of x in the order in which pairs of W are made: the first and the third, the second and the fourth.
+// Eight inputs of x in the order in which `odd_of` pairs those of W: first and third, second and fourth.
 __device__ __forceinline__ uint4 ordered(uint4 v) {
 #if EIGHT
     return make_uint4(__byte_perm(v.x, v.y, 0x5410), __byte_perm(v.x, v.y, 0x7632),
@@ -77,14 +78,14 @@ __device__ __forceinline__ float squares_of(unsigned two) {
     const float2 x = widen(two);
     return x.x * x.x + x.y * x.y;
 }
-// All warps but the one that asks.
+// A barrier of the consumer warps.
 __device__ __forceinline__ void sync_threads() { asm volatile("bar.sync 1, %0;" ::"n"(THREADS) : "memory"); }
 
 extern "C" __global__ void __launch_bounds__(THREADS + 32, BLOCKS) stream(
     const half_t* x, const half_t* gain, const weight_t* weight, const float* scales, const half_t* bias,
     const half_t* residual, half_t* out, int rows
 ) {
-    extern __shared__ __align__(128) weight_t ring[];  // [DEPTH, COLUMNS, PITCH], then what is held of x
+    extern __shared__ __align__(128) weight_t ring[];  // [DEPTH, COLUMNS, PITCH], then x if HELD
     __shared__ __align__(16) float found[2][WARPS][8 * STRIDE];
     __shared__ float squares[WARPS][8];
     __shared__ barrier_t full[DEPTH], empty[DEPTH];
@@ -113,7 +114,7 @@ extern "C" __global__ void __launch_bounds__(THREADS + 32, BLOCKS) stream(
         return;
     }
 
-    // Of the inputs of a step of this warp in a chunk, lane (g, t) holds the t-th quarter of row, or output, g.
+    // Of this warp's inputs in a step, lane (g, t) holds the t-th quarter, of row g of x and of output g.
     const int share = warp * STEPS * STEP + t * 8 * PARTS;
     const half_t* const x_at = x + (size_t)g * INPUTS + share;
     const bool mine = g < rows;

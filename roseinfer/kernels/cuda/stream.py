@@ -1,6 +1,7 @@
-"""Matrix products of up to 8 rows at the rate at which memory gives the weights: see `stream.cu`.
+"""GEMV and skinny GEMM, for up to 8 rows of x, at the bandwidth at which memory delivers the weights: see
+`stream.cu`.
 
-Half precision, or bfloat16 with weights in E4M3, on GPUs of compute capability 9.0 on. References:
+Half precision, or bfloat16 with weights in E4M3, on GPUs of compute capability 9.0 or later. References:
 `F.linear`, `Ops.rms_norm`, `Ops.swiglu`.
 """
 
@@ -19,22 +20,23 @@ from roseinfer.kernels.triton.launch import multiprocessors
 
 #: More rows than this are left to other kernels.
 MAX_ROWS = 8
-#: Inputs of which a block holds those of its rows of x.
+#: Up to this many inputs, each block keeps x in shared memory (`Plan.held`).
 _HELD_INPUTS = 5_120
-#: Bytes of a weight's row in a chunk at most, from so many inputs on, else half of it.
-_CHUNK, _MANY_INPUTS = 2560, 4096
-#: Bytes of shared memory for a block: more than half of a multiprocessor's, as two blocks of a kernel that
-#: starts early on one of them would leave another idle. With a weight of so many bytes at most, less: the
-#: next kernel's blocks beside it gain more.
-_ROOM, _ROOM_BESIDE, _SMALL = 160 * 1024, 112 * 1024, 16 << 20
-#: Bytes on their way at least.
-_UNDER_WAY = 64 * 1024
+#: Bytes of a weight row in a chunk at most, for this many inputs or more; half as many for fewer inputs.
+_MAX_CHUNK_BYTES, _MANY_INPUTS = 2560, 4096
+#: Shared memory of a block, in bytes: more than half of an SM's. Otherwise two blocks of a kernel that starts
+#: early could share an SM, and another SM would be idle. For weights of at most `_SMALL_WEIGHT` bytes it is
+#: less, as it gains more there to have blocks of the next kernel on the same SM.
+_SHARED_BYTES, _SHARED_BYTES_SMALL, _SMALL_WEIGHT = 160 * 1024, 112 * 1024, 16 << 20
+#: Bytes of the weight in flight for each block, at least.
+_MIN_IN_FLIGHT = 64 * 1024
 
 
 @dataclass(frozen=True)
 class Plan:
-    """How a product is dealt: `tiles` of 8 outputs at a time by a block of `warps`, `chunk` inputs at a time,
-    of which `depth` are in flight; `held`: x in shared memory. `size`: bytes of an element of the weight."""
+    """Tiling of a GEMM: a block of `warps` computes `tiles` · 8 outputs at a time. It reads `chunk` inputs of
+    them at a time into a ring buffer of `depth` stages. `held`: x stays in shared memory. `size`: bytes of an
+    element of the weight."""
 
     tiles: int
     warps: int
@@ -45,29 +47,29 @@ class Plan:
 
     @property
     def ring(self) -> int:
-        """Bytes."""
+        """Bytes of the ring buffer."""
         return self.depth * _chunk_bytes(self.tiles, self.size * self.chunk)
 
 
-#: What is better than the rule beside the other products of a layer: by inputs, outputs, `gated`, `size` and
-#: rows, which are one or more. Measured on an H200, 2026-11-22 and 2026-11-24 (benchmarks.stream_plans).
+#: Tilings that are faster than those of the rule in `plan`, measured within whole layers: by inputs, outputs,
+#: `gated`, `size`, and one or more rows. On an H200, 2026-11-22 and 2026-11-24 (benchmarks.stream_plans).
 _MEASURED = {
     (2048, 1024, False, 2, "one"): Plan(1, 8, 512, 4, held=True),
-    # Qwen3-8B, and with the same widths Llama-3.1-8B
+    # Qwen3-8B, and Llama-3.1-8B, which has the same widths
     (4096, 6144, False, 2, "one"): Plan(1, 8, 1024, 11, held=True),
     (4096, 6144, False, 2, "more"): Plan(1, 8, 1024, 8, held=True),
     (4096, 4096, False, 2, "more"): Plan(1, 8, 1024, 8, held=True),
     (4096, 12288, True, 2, "more"): Plan(2, 8, 1024, 4, held=True),
     (12288, 4096, False, 2, "one"): Plan(4, 8, 1024, 3, held=False),
     (12288, 4096, False, 2, "more"): Plan(4, 8, 1024, 3, held=False),
-    # a half of it
+    # one of two ranks of it
     (4096, 3072, False, 2, "one"): Plan(2, 8, 1024, 4, held=True),
     (4096, 3072, False, 2, "more"): Plan(1, 8, 1024, 8, held=True),
     (2048, 4096, False, 2, "one"): Plan(2, 8, 1024, 5, held=True),
     (4096, 6144, True, 2, "more"): Plan(2, 8, 1024, 4, held=True),
     (6144, 4096, False, 2, "one"): Plan(4, 8, 1024, 3, held=False),
     (6144, 4096, False, 2, "more"): Plan(4, 8, 1024, 3, held=False),
-    # a half of Qwen3-32B
+    # one of two ranks of Qwen3-32B
     (5120, 5120, False, 2, "one"): Plan(2, 8, 1024, 5, held=True),
     (4096, 5120, False, 2, "one"): Plan(2, 8, 1024, 5, held=True),
     (5120, 12800, True, 2, "one"): Plan(2, 8, 1280, 4, held=True),
@@ -76,24 +78,25 @@ _MEASURED = {
 }
 
 
-def _chunk_bytes(tiles: int, row: int) -> int:
-    return 8 * tiles * (row + 64)
+def _chunk_bytes(tiles: int, row_bytes: int) -> int:
+    """Shared memory of a chunk; 64 bytes of padding a row avoid bank conflicts."""
+    return 8 * tiles * (row_bytes + 64)
 
 
 @cache
 def plan(
     inputs: int, outputs: int, gated: bool, blocks: int, rows: int = MAX_ROWS, size: int = 2
 ) -> Plan | None:
-    """For `[outputs, inputs]` of `size` bytes each and up to `rows` rows, on a device that runs so many
-    blocks at once; None where nothing fits.
+    """The tiling for a weight `[outputs, inputs]` of `size` bytes an element and up to `rows` rows of x, on a
+    device that runs `blocks` blocks at once; None where none fits.
 
-    Tiles are such that few blocks are idle at the end, the second smallest of those where x is held and the
-    largest else; measured on an H200, 2026-11-22, with halves.
+    `tiles` leaves the fewest blocks idle in the last wave. Of equals it is 2, then 4, then 1 where x is held,
+    else the largest; measured on an H200, 2026-11-22, in half precision.
     """
     measured = _MEASURED.get((inputs, outputs, gated, size, "one" if rows == 1 else "more"))
     if measured is not None:
         return measured
-    step = 64 // size  # inputs of a warp at once
+    step = 64 // size  # inputs that a warp multiplies at once
     warps = next((warps for warps in (8, 4) if inputs % (step * warps) == 0), None)
     if warps is None:
         return None
@@ -107,18 +110,18 @@ def plan(
     if not idle:
         return None
     tiles = min(idle, key=lambda fit: fit[0])[1]
-    longest = (_CHUNK if inputs >= _MANY_INPUTS else _CHUNK // 2) // size
+    longest = (_MAX_CHUNK_BYTES if inputs >= _MANY_INPUTS else _MAX_CHUNK_BYTES // 2) // size
     chunk = max(c for c in range(step * warps, longest + 1, step * warps) if inputs % c == 0)
-    beside = rows <= 4 and size * inputs * outputs * (1 + gated) <= _SMALL
-    room = (
-        (_ROOM_BESIDE if beside else _ROOM) - held * rows * inputs * 2 - 2 * warps * 8 * (8 * tiles + 8) * 4
-    )
-    each = _chunk_bytes(tiles, size * chunk)
-    return Plan(tiles, warps, chunk, min(16, max(2, -(-_UNDER_WAY // each), room // each)), held, size)
+    small = rows <= 4 and size * inputs * outputs * (1 + gated) <= _SMALL_WEIGHT
+    x_bytes, sums_bytes = held * rows * inputs * 2, 2 * warps * 8 * (8 * tiles + 8) * 4
+    ring_bytes = (_SHARED_BYTES_SMALL if small else _SHARED_BYTES) - x_bytes - sums_bytes
+    stage = _chunk_bytes(tiles, size * chunk)
+    depth = min(16, max(2, -(-_MIN_IN_FLIGHT // stage), ring_bytes // stage))
+    return Plan(tiles, warps, chunk, depth, held, size)
 
 
 def takes(x: Tensor, weight: Tensor, *, gated: bool = False, normed: bool = False) -> bool:
-    """Whether the kernel can make this product."""
+    """Whether the kernel can multiply `x` with `weight`."""
     if len(x) > MAX_ROWS or x.element_size() != 2 or not (is_hopper(x.device) and available()):
         return False
     if weight.dtype != x.dtype and (weight.dtype, x.dtype) != (E4M3, torch.bfloat16):
@@ -140,19 +143,19 @@ def product(
     how: Plan | None = None,
     out: Tensor | None = None,
 ) -> Tensor:
-    """`x Wᵀ`, what is asked for around it included.
+    """`x Wᵀ`, fused with the operations before and after it that are asked for.
 
     Args:
         x: `[R, inputs]`, R at most MAX_ROWS.
         weight: `[outputs, inputs]` in the dtype of x, or E4M3 where x is bfloat16; with `gated`
             `[2 · outputs, inputs]`, gates first.
         bias: as many numbers as `weight` has rows.
-        norm: gain `[inputs]` and epsilon of an RMS norm of x ahead of the product.
-        residual: `[R, outputs]`, added.
-        gated: SwiGLU after the product.
+        norm: gain `[inputs]` and epsilon of an RMS norm of x before the multiplication.
+        residual: `[R, outputs]`, added to the result.
+        gated: SwiGLU after the multiplication.
         scales: of an E4M3 weight, one float32 for each of its rows.
-        how: instead of `plan`'s.
-        out: where the result goes.
+        how: a tiling to use instead of `plan`'s.
+        out: where the result goes, `[R, outputs]`.
 
     Returns:
         `[R, outputs]` in the dtype of x.

@@ -1,5 +1,5 @@
-// Products are made by the matrix units, of up to 8 rows at the cost of one: a warp has some tiles of 8 outputs and a
-// share of the inputs, of which lane (g, t) holds 8 neighbouring ones of output, or row, g.
+// GEMMs of up to 8 rows by the tensor cores, at the cost of one row: a warp has some tiles of 8 outputs and a share of
+// the inputs, of which lane (g, t) holds 8 neighbouring ones of output g of the weight, and of row g of x.
 
 // `sums` += a row of `a` `[16, 16]`, whose rows 8 on are zero, times a column of `b` `[16, 8]`.
 __device__ __forceinline__ void multiply(float (&sums)[4], unsigned a_low, unsigned a_high, unsigned b_low, unsigned b_high) {
@@ -18,13 +18,13 @@ template <int COUNT, int BLOCKS>
 struct Tiles {
     uint4 weights[COUNT][BLOCKS];
 
-    // `at`: where this lane's inputs of its output of tile `i` begin.
+    // `at`: the first of this lane's inputs of its output of tile `i`.
     __device__ __forceinline__ void load(int i, const half_t* at) {
 #pragma unroll
         for (int b = 0; b < BLOCKS; b++) weights[i][b] = load_once(at + b * 32);
     }
 
-    // Their products with ROWS rows, of which `x` has this warp's inputs: `found[row][output]`.
+    // Multiplies them with ROWS rows, of which `x` has this warp's inputs: partial sums `found[row][output]`.
     __device__ __forceinline__ void times(float (*found)[COUNT * 8], const half_t* x, int stride) const {
         const int lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
         float sums[COUNT][4] = {};

@@ -1,4 +1,4 @@
-"""The likeliest token of each row, kept where the next step starts from. Reference: `logits.argmax(-1)`."""
+"""Greedy sampling: the argmax of each row, stored for the next step, too. Reference: `logits.argmax(-1)`."""
 
 from __future__ import annotations
 
@@ -39,8 +39,9 @@ def _argmax(best_ptr, token_ptr, rows_ptr, last_ptr, out_ptr, PARTS: tl.constexp
 
 
 def choose(best: Tensor, token: Tensor, rows: Tensor, last: Tensor, out: Tensor) -> None:
-    """From the best of every part of the vocabulary, `best` `[R, parts]` float32 at `token` `[R, parts]`
-    int32, to `out` `[R]` int64 and to `last[rows]`, `rows` `[R]` int32. The first of equals."""
+    """Reduce the largest logits of every part of the vocabulary, `best` `[R, parts]` float32 at `token` `[R,
+    parts]` int32, to the argmax: to `out` `[R]` int64 and to `last[rows]`, `rows` `[R]` int32. The first of
+    equals."""
     parts = best.shape[1]
     _argmax[(len(out),)](
         best, token, rows, last, out, PARTS=parts, PAD_PARTS=triton.next_power_of_2(parts), num_warps=4,

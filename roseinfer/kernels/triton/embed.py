@@ -1,4 +1,4 @@
-"""The first hidden states of a step's requests. Reference: `F.embedding`, and the sum of two."""
+"""Embeddings of decode rows: of tokens, or of tokens and positions. Reference: `F.embedding`, and a sum."""
 
 from __future__ import annotations
 

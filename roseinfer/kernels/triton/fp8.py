@@ -1,4 +1,4 @@
-"""What is between products in 8-bit floats: each kernel leaves rows rounded to E4M3, and their scales.
+"""The operators between FP8 linear layers: each kernel writes rows quantized to E4M3, and their scales.
 
 References: `roseinfer.models.fp8.quantize`, of `add_rms_norm_` and of `swiglu`.
 """
@@ -73,7 +73,7 @@ def _round(x: Tensor, width: int, *, gated: bool) -> tuple[Tensor, Tensor]:
 
 
 def norm_rows_(x: Tensor, branch: Tensor | None, gain: Tensor, eps: float) -> tuple[Tensor, Tensor]:
-    """As `round_rows`, of the RMS norm with `gain` of `x` `[T, width]`, to which `branch` is added in
+    """As `round_rows`, of the RMS norm with `gain` of `x` `[T, width]`, to which `branch` is first added in
     place."""
     width = x.shape[1]
     values, scales = _empty(x, width)

@@ -1,7 +1,7 @@
-"""Products in 8-bit floats of up to 64 rows, at the rate at which memory gives the weights.
+"""FP8 GEMMs of up to 64 rows, at the bandwidth at which memory delivers the weights.
 
-A program makes some outputs from all inputs, a step at a time, of which some are always in flight; it asks
-for the first of its weights before the kernel ahead has ended. Reference:
+A program computes some outputs from all inputs, in a software pipeline of several stages. It prefetches its
+first weights into the L2 cache before the previous kernel has ended. Reference:
 `roseinfer.models.fp8.Fp8Linear.times`.
 """
 
@@ -16,7 +16,7 @@ from torch import Tensor
 
 from roseinfer.kernels.triton.launch import early, pdl_wait
 
-#: Bytes in a line of the cache.
+#: Bytes of a cache line.
 _LINE = tl.constexpr(128)
 
 
@@ -51,8 +51,8 @@ def _fp8_linear(
 
 @dataclass(frozen=True)
 class Fp8Tile:
-    """A program's work: all of up to `rows` rows by `outputs`, `inputs` at a time, of which `stages` are
-    in flight."""
+    """Tiling of a GEMM: a program computes all of up to `rows` rows by `outputs`, `inputs` at a time in a
+    pipeline of `stages`."""
 
     rows: int
     outputs: int
@@ -61,7 +61,7 @@ class Fp8Tile:
     warps: int = 4
 
     def takes(self, x: Tensor, weight: Tensor) -> bool:
-        """Where it divides the product evenly, on a device whose matrix units take 8-bit floats."""
+        """Whether it divides the GEMM evenly, and suits it."""
         even = len(weight) % self.outputs == 0 and x.shape[1] % self.inputs == 0
         return even and len(x) <= self.rows and x.shape[1] >= 1024
 
@@ -69,7 +69,7 @@ class Fp8Tile:
 def fp8_product(
     x: Tensor, x_scales: Tensor, weight: Tensor, scales: Tensor, tile: Fp8Tile, dtype: torch.dtype
 ) -> Tensor:
-    """`x Wᵀ` in `dtype`: x `[R, K]` and W `[N, K]` in E4M3, with scales of their rows, float32."""
+    """`x Wᵀ` in `dtype`: x `[R, K]` and W `[N, K]` in E4M3, with float32 scales `[R, 1]` and `[N, 1]`."""
     (count, inputs), outputs = x.shape, len(weight)
     out = torch.empty(count, outputs, dtype=dtype, device=x.device)
     _fp8_linear[(outputs // tile.outputs,)](

@@ -1,6 +1,6 @@
-"""The product of gates and what they multiply with SwiGLU after it, of some dozen to a few hundred rows.
+"""The gate and up projections with SwiGLU fused, for some dozen to a few hundred rows.
 
-As `pipelined`, with two tiles of the weight a program. Reference: `F.linear`, then `Ops.swiglu`.
+As `pipelined`, with two tiles of the weight for each program. Reference: `F.linear`, then `Ops.swiglu`.
 """
 
 from __future__ import annotations
@@ -45,7 +45,8 @@ def _gated_linear(
 
 @dataclass(frozen=True)
 class GatedTile:
-    """A program's work: `rows` by `outputs`, `inputs` at a time, of which `stages` are in flight."""
+    """Tiling of a GEMM: a program computes `rows` by `outputs`, `inputs` at a time in a pipeline of
+    `stages`."""
 
     rows: int
     outputs: int
@@ -54,7 +55,7 @@ class GatedTile:
     warps: int = 4
 
     def takes(self, x: Tensor, weight: Tensor) -> bool:
-        """Where it divides the product evenly."""
+        """Whether it divides the GEMM evenly."""
         return (
             x.element_size() == 2 and len(weight) % (2 * self.outputs) == 0 and x.shape[1] % self.inputs == 0
         )

@@ -1,7 +1,7 @@
-"""Keys and values of many prompts out of the blocks of a paged cache, one after the other.
+"""Gathers keys and values of many prompts from the paged KV cache into contiguous memory.
 
-For attention that does not read blocks. Which prompt a row belongs to it reads on the device, so that one
-captured launch serves any lengths. Reference: `roseinfer.attention.torch_paged.gather`.
+For attention kernels that do not read a paged cache. Which prompt a row belongs to is read on the device, so
+that one captured launch serves any lengths. Reference: `roseinfer.attention.torch_paged.gather`.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from torch import Tensor
 
 from roseinfer.kernels.triton.launch import early, padded_prompts, pdl_wait
 
-#: Rows of a program.
+#: Tokens of a program.
 _TOKENS = 8
 
 
@@ -47,10 +47,15 @@ def gather_kv(
     keys: Tensor, values: Tensor, key: Tensor, table: Tensor, rows: Tensor, block_size: int, k: Tensor,
     v: Tensor,
 ) -> None:  # fmt: skip
-    """Copy to `k`, `v` `[S, kv heads, dim]`, as their dtype, what a layer's `keys` and `values` `[slots, kv
-    heads, dim]` have for each of `P` prompts: prompt i from row `key[i]` to `key[i + 1]`, `key` `[P + 1]`,
-    of which the last is at most S. Its blocks are line `rows[i]`, `rows` `[P]`, of `table` `[running rows,
-    max blocks]`, all int32. Rows after the last prompt are left as they are."""
+    """Copy keys and values of `P` prompts to `k`, `v`, in their dtype.
+
+    Args:
+        keys, values: one layer's cache, `[slots, kv heads, dim]`.
+        key: `[P + 1]` int32; prompt i goes to rows `key[i]` to `key[i + 1]` of `k` and `v`.
+        table: block tables, `[running rows, max blocks]` int32.
+        rows: `[P]` int32, which row of `table` each prompt has.
+        k, v: `[S, kv heads, dim]`, S at least `key[P]`. Rows after the last prompt are left unchanged.
+    """
     (room, heads, dim), prompts = k.shape, len(key) - 1
     width = heads * dim
     _gather_kv[(triton.cdiv(room, _TOKENS),)](

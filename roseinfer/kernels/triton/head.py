@@ -1,4 +1,4 @@
-"""The LM head for a few rows. Every program keeps its best logit, so that no kernel reads all of them again.
+"""The LM head for a few rows. Every program keeps its largest logit, so that argmax need not read all logits.
 
 Reference: `F.linear`, then `argmax`.
 """
@@ -12,8 +12,8 @@ from torch import Tensor
 
 from roseinfer.kernels.triton.launch import early, multiprocessors, pdl_wait
 
-#: More rows than this are left to the matrix units: on an H200 a step of 8 requests took 600 us with
-#: products like this and 455 with cuBLAS (2026-11-21, docs/notes/h200.md).
+#: More rows than this are left to cuBLAS: this kernel does not use tensor cores, and on an H200 a step of 8
+#: requests took 600 us with GEMMs like this and 455 with cuBLAS (2026-11-21, docs/notes/h200.md).
 MAX_ROWS = 4
 _TILE = 16
 
@@ -59,8 +59,8 @@ def head(x: Tensor, weight: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """`x` `[R, width]`, R at most MAX_ROWS, times `weight` `[vocab, width]`.
 
     Returns:
-        Logits `[R, vocab]` in the dtype of `x`; of what each program saw the best logit (float32, before
-        rounding) and its token (int32), both `[R, programs]`.
+        Logits `[R, vocab]` in the dtype of `x`; each program's largest logit (float32, before rounding) and
+        its token (int32), both `[R, programs]`.
     """
     (count, width), vocab = x.shape, len(weight)
     tiles = triton.cdiv(vocab, _TILE)

@@ -1,6 +1,7 @@
-"""A step's arrays from host memory and its results back, by kernels: no copy engine delays the next step.
+"""Kernels that read a step's arrays from pinned host memory and write its results there, as a copy engine
+would delay the next step.
 
-Host and device both count the steps and use the slots in turn. On the device the count is a ticket.
+Host and device both count the steps and use the slots in turn. The device's counter is called a ticket.
 """
 
 from __future__ import annotations
@@ -41,10 +42,10 @@ def read_slot(source: Tensor, ticket: Tensor, out: Tensor, table: Tensor | None 
     """Copy a slot of `source` `[slots, words]` to `out` `[n]`, both int32; the next slot at the next call.
 
     Args:
-        source: of the device or in pinned memory.
-        ticket: a zero `[1]` int64 on the device, of this source alone.
+        source: on the device or in pinned memory.
+        ticket: a counter `[1]` int64 on the device, zero at first, for this source alone.
         table: `[rows, width]` int32. After the `n` words the slot has a count, then that many row numbers in
-            `rows` places, then that many lines, which replace those rows of the table.
+            `rows` places, then that many rows, which replace those of the table.
     """
     slots, words = source.shape
     rows, width = table.shape if table is not None else (0, 0)
@@ -65,7 +66,8 @@ def _write_slot(x_ptr, target_ptr, ticket_ptr, count, SLOTS: tl.constexpr, WORDS
 
 def write_slot(x: Tensor, target: Tensor, ticket: Tensor) -> None:
     """Copy `x` `[n]` to a slot of `target` `[slots, words]`, both int64, `target` in pinned memory; the next
-    slot at the next call. `ticket` is a zero `[1]` int64 on the device, of this target alone."""
+    slot at the next call. `ticket`: a counter `[1]` int64 on the device, zero at first, for this target
+    alone."""
     slots, words = target.shape
     _write_slot[(1,)](
         x, target, ticket, len(x), SLOTS=slots, WORDS=words, PAD_WORDS=triton.next_power_of_2(words),
@@ -74,5 +76,5 @@ def write_slot(x: Tensor, target: Tensor, ticket: Tensor) -> None:
 
 
 def ticket(device: torch.device) -> Tensor:
-    """What `read_slot` and `write_slot` count with."""
+    """A new counter for `read_slot` or `write_slot`."""
     return torch.zeros(1, dtype=torch.int64, device=device)

@@ -1,7 +1,7 @@
-"""How kernels are started: how many programs, and whether while the kernel before still runs.
+"""How kernels are launched: the number of programs, and programmatic dependent launch.
 
-Numbers that change from step to step are not specialised (`do_not_specialize`): Triton would compile a kernel
-once more for 1 and for multiples of 16, while requests are served.
+Integers that change from step to step are not specialised (`do_not_specialize`): Triton would otherwise
+compile a kernel again for 1 and for multiples of 16, while requests are served.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from roseinfer.kernels.capability import is_hopper
 
 @cache
 def multiprocessors(device: torch.device) -> int:
-    """How many programs the device runs at once at least; a number like a GPU's where there is none."""
+    """The number of the GPU's SMs; 8 on other devices, where kernels are interpreted."""
     return torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else 8
 
 
@@ -30,14 +30,14 @@ def early(device: torch.device) -> dict[str, Any]:
 
 
 def padded_prompts(prompts: int) -> int:
-    """A power of 2 that is no less; one compiled kernel serves up to 128."""
+    """The next power of 2, at least 128, so that one compiled kernel serves up to 128 prompts."""
     return max(128, triton.next_power_of_2(prompts))
 
 
 @triton.jit
 def pdl_wait(EARLY: tl.constexpr, LATE: tl.constexpr = False):
-    """Let the next kernel start, or with LATE leave that to `pdl_launch_late`, then wait for the kernels
-    before this one. What does not depend on them, such as weights, is loaded before this call."""
+    """Let the next kernel start (with LATE, `pdl_launch_late` does that), then wait for the previous kernel.
+    What does not depend on its results, such as weights, is loaded before this call."""
     if EARLY:
         if not LATE:
             gdc_launch_dependents()
@@ -46,6 +46,6 @@ def pdl_wait(EARLY: tl.constexpr, LATE: tl.constexpr = False):
 
 @triton.jit
 def pdl_launch_late(EARLY: tl.constexpr, LATE: tl.constexpr):
-    """Let the next kernel start where `pdl_wait` has not."""
+    """Let the next kernel start, if `pdl_wait` has not."""
     if EARLY and LATE:
         gdc_launch_dependents()

@@ -42,8 +42,8 @@ def norm(x: Tensor, gain: Tensor, shift: Tensor, eps: float) -> Tensor:
 
 
 def add_norm_(x: Tensor, branch: Tensor, bias: Tensor, gain: Tensor, shift: Tensor, eps: float) -> Tensor:
-    """Add `branch` `[parts, T, width]`, all its parts, and `bias` `[width]` to `x` `[T, width]` in place; its
-    layer norm."""
+    """Add the sum of `branch` `[parts, T, width]` over its parts, and `bias` `[width]`, to `x` `[T, width]`
+    in place. Returns the layer norm of `x`."""
     return _launch(x, branch, bias, gain, shift, eps, parts=len(branch))
 
 

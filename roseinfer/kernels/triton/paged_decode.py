@@ -1,9 +1,9 @@
-"""Attention of one new token of each request over its cached blocks, and the append of its key and value.
+"""Decode attention over the paged KV cache, and the append of the new token's key and value.
 
-The cached tokens of a request are split among several programs where there are few requests. Each leaves
-its result and the logarithm of its sum of exponentials (LSE), with which a second kernel merges the results
-(flash decoding, Dao et al. 2023). Where head size and cache allow it, `roseinfer.kernels.cuda.paged_decode`,
-which has more loads in flight, runs instead of the first kernel.
+With few requests, the cached tokens of each are split among several programs. Each writes its result and the
+logarithm of its sum of exponentials (LSE), with which a second kernel merges the results (flash decoding, Dao
+et al. 2023). Where head size and cache allow it, `roseinfer.kernels.cuda.paged_decode`, which has more loads
+in flight, runs instead of the first kernel.
 Reference: `TorchPagedAttention`.
 """
 
@@ -101,8 +101,8 @@ def _merge_splits(parts_ptr, lse_ptr, out_ptr,
 
 
 def splits_for(requests: int, heads: int, device: torch.device) -> int:
-    """Into how many parts a request's tokens are split, so that there is work for every multiprocessor: a
-    power of two, at most 8."""
+    """Into how many parts a request's tokens are split, so that every SM has work: a power of two, at most
+    8."""
     wanted = triton.cdiv(multiprocessors(device), requests * heads)
     return min(8, int(triton.next_power_of_2(wanted)))
 
@@ -117,9 +117,9 @@ def paged_decode(
         q: `[D, heads, dim]`, and k, v `[D, kv heads, dim]`: a token's row of each is contiguous.
         keys, values: one layer's cache, `[slots, kv heads, dim]`, in the dtype of `k` or in E4M3.
         table: block tables, `[running rows, max blocks]` int32.
-        rows: `[D]` int32, which line of `table` each request has.
-        lengths: `[D]` int32, tokens of each request, the new one included; 0 for a row that is padding, which
-            writes nothing and gives anything finite.
+        rows: `[D]` int32, which row of `table` each request has.
+        lengths: `[D]` int32, tokens of each request, the new one included; 0 for a padding row, which writes
+            nothing to the cache and has an undefined but finite result.
 
     Returns:
         `[D, heads · dim]` in the dtype of `q`.

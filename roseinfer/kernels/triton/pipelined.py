@@ -1,7 +1,7 @@
-"""Matrix products of some dozen to a few hundred rows, each launched while the kernel ahead of it ends.
+"""GEMMs of some dozen to a few hundred rows, launched while the previous kernel ends.
 
-A program prefetches its part of the weight into the L2 cache before it waits for that kernel; then it goes
-through the inputs in steps, of which some are always in flight. Sums are in float32.
+A program prefetches its part of the weight into the L2 cache before it waits for that kernel. Then it loops
+over the inputs in a software pipeline of several stages. Sums are in float32.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from torch import Tensor
 from roseinfer.kernels.triton.launch import early, pdl_launch_late, pdl_wait
 from roseinfer.kernels.triton.products import Tile, gelu_of
 
-#: Halves in a line of the cache.
+#: Halves in a cache line.
 _LINE = tl.constexpr(64)
 
 
@@ -59,9 +59,9 @@ def _pipelined_linear(
 
 @dataclass(frozen=True)
 class PipelinedTile(Tile):
-    """A program's work: `rows` by `outputs`, of one of `splits` parts of the inputs, `inputs` at a time, of
-    which `stages` are in flight. `late`: the next kernel would compete for the memory, and starts
-    only when this one has read its inputs."""
+    """Tiling of a GEMM: a program computes `rows` by `outputs` from one of `splits` parts of the inputs
+    (split-K), `inputs` at a time in a pipeline of `stages`. `late`: the next kernel, which would compete for
+    memory bandwidth, starts only when this one has read its inputs."""
 
     rows: int
     outputs: int
@@ -71,7 +71,7 @@ class PipelinedTile(Tile):
     late: bool = False
 
     def takes(self, x: Tensor, weight: Tensor) -> bool:
-        """Where it divides the product evenly."""
+        """Whether it divides the GEMM evenly."""
         return (
             x.element_size() == 2
             and len(weight) % self.outputs == 0

@@ -1,10 +1,10 @@
-"""Causal attention of many prompts of any lengths, whose keys and values lie one after the other, or in the
-blocks of a paged cache.
+"""Prefill attention (causal) of many prompts of any lengths, with keys and values contiguous or in a paged KV
+cache.
 
-A program takes a tile of one prompt's queries for one head, and goes through the keys that they see, a block
-at a time (FlashAttention-2, Dao, 2023). Which tile that is it reads on the device, so that the number of
-programs follows from the numbers of rows and prompts, and one captured launch serves any lengths: prompt i,
-from row s on, owns the tiles from s // ROWS + i up to the next prompt's first, never fewer than it needs.
+A program takes a tile of one prompt's queries for one head, and loops over the keys that they see, a block at
+a time (FlashAttention-2, Dao, 2023). It finds its tile on the device: the number of programs depends only on
+the numbers of rows and prompts, so that one captured launch serves any lengths. Prompt i, from row s on, owns
+the tiles from s // ROWS + i up to the next prompt's first, never fewer than it needs.
 Reference: `roseinfer.attention.prefill.sdpa`.
 """
 
@@ -31,7 +31,7 @@ def _prefill_attention(
 ):  # fmt: skip
     pdl_wait(EARLY)
     head = tl.program_id(0)
-    tile = tl.num_programs(1) - 1 - tl.program_id(1)  # those that see the most keys first
+    tile = tl.num_programs(1) - 1 - tl.program_id(1)  # tiles that see the most keys first
     p = tl.arange(0, PAD_PROMPTS)
     first = tl.load(query_ptr + p, p < prompts, 0) // ROWS + p
     prompt = tl.sum(((first <= tile) & (p < prompts)).to(tl.int32), 0) - 1
@@ -81,15 +81,15 @@ def _prefill_attention(
 
 
 def prefill(q: Tensor, k: Tensor, v: Tensor, query: Tensor, key: Tensor, out: Tensor | None = None) -> Tensor:
-    """Attend within each of `P` prompts, whose queries are its last keys' own.
+    """Attend within each of `P` prompts; a prompt's queries are the tokens of its last keys.
 
     Args:
         q: `[T, heads, dim]`, dim at most MAX_DIM, and k, v `[S, kv heads, dim]`: a token's row is contiguous.
-        query, key: `[P + 1]` int32 on the device, the rows at which prompts begin, and where the last ends.
-            A prompt without rows is padding, as are rows after the last prompt, whose result is undefined.
+        query, key: cumulative lengths (cu_seqlens) of queries and of keys, `[P + 1]` int32 on the device. A
+            prompt without rows is padding, as are rows after the last prompt, whose result is undefined.
 
     Returns:
-        `[T, heads, dim]` in the dtype of `q`, contiguous, in `out` where it is given. Nothing of this waits
+        `[T, heads, dim]` in the dtype of `q`, contiguous, in `out` where it is given. The host does not wait
         for the device.
     """
     if out is None:
@@ -101,9 +101,9 @@ def prefill_paged(
     q: Tensor, keys: Tensor, values: Tensor, query: Tensor, key: Tensor, table: Tensor, rows: Tensor,
     block_size: int, out: Tensor,
 ) -> None:  # fmt: skip
-    """As `prefill`, where all keys and values are in a layer's cache, `keys` and `values` `[slots, kv heads,
-    dim]`, in the dtype of `q` or in E4M3: the blocks of prompt i are line `rows[i]`, `rows` `[P]`, of `table`
-    `[running rows, max blocks]`, both int32. To `out` `[T, heads, dim]`, contiguous."""
+    """As `prefill`, with all keys and values in a layer's cache, `keys` and `values` `[slots, kv heads, dim]`
+    in the dtype of `q` or in E4M3. The blocks of prompt i are row `rows[i]`, `rows` `[P]`, of `table`
+    `[running rows, max blocks]`, both int32. The result goes to `out` `[T, heads, dim]`, contiguous."""
     _launch(q, keys, values, query, key, out, table, rows, block_size)
 
 

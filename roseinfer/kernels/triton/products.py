@@ -1,7 +1,8 @@
-"""Matrix products of few enough rows that the start of kernels counts, by the tile that suits their number.
+"""GEMMs of so few rows that launch latency matters, with a tiling that suits the number of rows.
 
-Where the outputs are too few to give every multiprocessor a tile, the inputs are split too, and what reads
-the product adds up its parts. Sums are in float32. References: `F.linear`, `F.gelu(approximate="tanh")`.
+Where there are too few outputs to give every SM a tile, the inputs are split too (split-K), and the kernel
+that reads the result adds up the partial sums. Sums are in float32. References: `F.linear`,
+`F.gelu(approximate="tanh")`.
 """
 
 from __future__ import annotations
@@ -22,17 +23,17 @@ def gelu_of(x):
 
 
 class Tile(ABC):
-    """A kernel, and the part of a product that one of its programs makes; inputs are split in `splits`."""
+    """A GEMM kernel and its tiling; the inputs are split in `splits` parts."""
 
     splits: int
 
     @abstractmethod
     def takes(self, x: Tensor, weight: Tensor) -> bool:
-        """Whether the product of x `[R, K]` with weight `[N, K]` is one that it can make, and does well."""
+        """Whether it can multiply x `[R, K]` with weight `[N, K]`, and does so well."""
 
     @abstractmethod
     def launch(self, x: Tensor, weight: Tensor, bias: Tensor | None, out: Tensor, *, gelu: bool) -> None:
-        """Make it. With a bias `out` is `[R, N]`, and `splits` 1; without one `[splits, R, N]`."""
+        """Run the GEMM. With a bias `out` is `[R, N]`, and `splits` 1; without one `[splits, R, N]`."""
 
 
 def product(x: Tensor, weight: Tensor, bias: Tensor, tile: Tile, *, gelu: bool = False) -> Tensor:
@@ -43,7 +44,7 @@ def product(x: Tensor, weight: Tensor, bias: Tensor, tile: Tile, *, gelu: bool =
 
 
 def product_in_parts(x: Tensor, weight: Tensor, tile: Tile) -> Tensor:
-    """`[splits, R, N]` float32, whose sum over the splits is `x @ weight.T`."""
+    """Partial sums `[splits, R, N]` float32, which add up to `x @ weight.T`."""
     out = torch.empty(tile.splits, len(x), len(weight), dtype=torch.float32, device=x.device)
     tile.launch(x, weight, None, out, gelu=False)
     return out

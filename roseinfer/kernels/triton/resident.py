@@ -1,6 +1,6 @@
-"""Matrix products of up to some dozen rows, bound by reading the weights and by the start of kernels.
+"""GEMMs of up to some dozen rows, bound by memory bandwidth and launch latency.
 
-Every program loads its whole tile of the weight before the kernel ahead of it has ended. Sums are in float32.
+Every program loads its whole tile of the weight before the previous kernel has ended. Sums are in float32.
 """
 
 from __future__ import annotations
@@ -53,7 +53,8 @@ def _linear(
 
 @dataclass(frozen=True)
 class ResidentTile(Tile):
-    """A program's work: all rows by `outputs`, of one of `splits` parts of the inputs, `inputs` at a time."""
+    """Tiling of a GEMM: a program computes all rows by `outputs` from one of `splits` parts of the inputs
+    (split-K), `inputs` at a time."""
 
     outputs: int = 32
     splits: int = 1

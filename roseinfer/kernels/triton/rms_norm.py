@@ -34,7 +34,8 @@ def rms_norm(x: Tensor, gain: Tensor, eps: float) -> Tensor:
 
 
 def add_rms_norm_(x: Tensor, branch: Tensor, gain: Tensor, eps: float) -> Tensor:
-    """Add `branch` `[parts, T, width]`, all its parts, to `x` `[T, width]` in place; its RMS norm."""
+    """Add the sum of `branch` `[parts, T, width]` over its parts to `x` `[T, width]` in place. Returns the
+    RMS norm of `x`."""
     return _launch(x, branch, gain, eps, parts=len(branch))
 
 

@@ -1,4 +1,4 @@
-"""Norms and rotation of queries and keys, in place, and the append of keys and values to the paged cache.
+"""QK norm and RoPE of queries and keys, in place, and the append of keys and values to the paged KV cache.
 
 References: `Ops.rotate`, and `index_copy_` by slot, `to_e4m3`.
 """
@@ -18,7 +18,7 @@ from roseinfer.kernels.triton.rounded import rounded
 @triton.jit
 def _rotated(at, gain_ptr, cos, sin, inside, eps, DIM: tl.constexpr, PAD_HALF: tl.constexpr,
              NORM: tl.constexpr):  # fmt: skip
-    """Both halves of some heads, `[heads, dim / 2]` each, whose first elements are at `at`."""
+    """Both halves of some heads after norm and RoPE, `[heads, dim / 2]` each; `at`: their first elements."""
     d = tl.arange(0, PAD_HALF)
     within = inside & (d < DIM // 2)[None, :]
     low = tl.load(at + d[None, :], within, 0.0).to(tl.float32)
@@ -45,7 +45,7 @@ def _rotate_heads(at, gain_ptr, cos, sin, inside, eps, DIM: tl.constexpr, PAD_HA
 
 @triton.jit
 def _store(to, at, x, inside, FP8: tl.constexpr):
-    """`x` to the cache, and what it is there back to where it came from."""
+    """Store `x` in the cache at `to`, and with FP8 the rounded value back at `at`."""
     x = rounded(x, FP8)
     tl.store(to, x, inside)
     if FP8:
@@ -108,11 +108,12 @@ def rotate_(
     qkv: Tensor, positions: Tensor, heads: Heads, rotation: Rotation,
     store: tuple[Tensor, Tensor, Tensor] | None = None,
 ) -> None:  # fmt: skip
-    """Change queries and keys of `qkv` `[T, (queries + 2 · keys) · dim]` at `positions` `[T]` in place.
+    """Apply norms and RoPE in place to queries and keys of `qkv` `[T, (queries + 2 · keys) · dim]`, at
+    `positions` `[T]`.
 
-    `store`: one layer's keys and values, `[slots, keys, dim]` each, and the slots `[T]` of the cache to which
-    keys and values go. Those in `qkv` become what is in the cache, rounded again where that has 8-bit floats;
-    with slot −1, which is nowhere, they become 0: attention may read them, with a weight of 0.
+    `store`: one layer's cache of keys and of values, `[slots, keys, dim]` each, and the slots `[T]` to which
+    keys and values go. Those in `qkv` become what the cache holds, which an FP8 cache rounds. With slot −1
+    nothing is stored, and they become 0, as attention may read them with a weight of 0.
     """
     keys, values, slots = store if store is not None else (qkv, qkv, positions)
     q_gain, k_gain = rotation.q_gain, rotation.k_gain

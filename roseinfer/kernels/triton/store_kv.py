@@ -1,4 +1,4 @@
-"""Keys and values of prompt tokens into the paged cache. References: `index_copy_` by slot, `to_e4m3`."""
+"""Stores keys and values of prompts in the paged KV cache. References: `index_copy_` by slot, `to_e4m3`."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ def _store_kv(k_ptr, v_ptr, k_stride, v_stride, keys_ptr, values_ptr, slots_ptr,
 
 def store_kv(k: Tensor, v: Tensor, keys: Tensor, values: Tensor, slots: Tensor) -> None:
     """Write `k`, `v` `[T, kv heads, dim]` (a token's row is contiguous) to `slots` `[T]` of one layer's
-    `keys`, `values` `[slots, kv heads, dim]`. `k` and `v` become what is in the cache, which changes them
-    where that has 8-bit floats; with slot −1, which is nowhere, they become 0: attention may read them, with
-    a weight of 0."""
+    `keys`, `values` `[slots, kv heads, dim]`. `k` and `v` become what the cache holds, which an FP8 cache
+    rounds. With slot −1 nothing is stored, and they become 0, as attention may read them with a weight of
+    0."""
     width = k.shape[1] * k.shape[2]
     _store_kv[(len(k),)](
         k, v, k.stride(0), v.stride(0), keys, values, slots, WIDTH=width,

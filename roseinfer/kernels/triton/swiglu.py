@@ -1,4 +1,4 @@
-"""SwiGLU after a product that made gates and what they multiply. Reference: `Ops.swiglu`."""
+"""SwiGLU of the outputs of the gate and up projections. Reference: `Ops.swiglu`."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def _swiglu(x_ptr, out_ptr, WIDTH: tl.constexpr, BLOCK: tl.constexpr, EARLY: tl.
 
 
 def swiglu(gate_up: Tensor) -> Tensor:
-    """`[T, 2 · ffn]`, gates first → `[T, ffn]`."""
+    """`silu(gate) · up`: `[T, 2 · ffn]`, gates first → `[T, ffn]`."""
     rows, width = gate_up.shape[0], gate_up.shape[1] // 2
     out = torch.empty(rows, width, dtype=gate_up.dtype, device=gate_up.device)
     _swiglu[(rows, triton.cdiv(width, _BLOCK))](
