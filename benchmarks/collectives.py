@@ -1,8 +1,8 @@
-"""What several GPUs of a machine do together in a step, beside NCCL and PyTorch's symmetric memory; Markdown.
+"""The engine's collectives compared with NCCL and PyTorch's symmetric memory, on GPUs of a machine; Markdown.
 
     python -m benchmarks.collectives --ranks 2 --width 4096 --rows 1 8 64 1024
 
-Each in a captured graph, µs a call, after its result was checked against float32. See
+µs a call in a captured graph, after the results were checked against float32. See
 `roseinfer.kernels.cuda.collectives`.
 """
 
@@ -22,18 +22,18 @@ from torch import distributed as dist
 from roseinfer.kernels.cuda.collectives import PeerMemory, PeerSizes
 
 EPS, VOCABULARY, CALLS = 1e-6, 151_936, 50
-#: PyTorch's types do not have most of what is used of it here.
+#: PyTorch's type annotations lack most of what is used here.
 _dist: Any = dist
 _symmetric: Any = torch.ops.symm_mem
 
 
 def check(got: Tensor, wanted: Tensor) -> None:
-    """In bfloat16, sums of a few numbers."""
+    """Compare sums of a few bfloat16 numbers with float32 ones."""
     torch.testing.assert_close(got.float(), wanted, rtol=2e-2, atol=4e-2)
 
 
 def microseconds(call: Callable[[], object]) -> float:
-    """Of a call, in a graph of CALLS."""
+    """µs of a call, in a captured graph of CALLS."""
     for _ in range(3):
         call()
     torch.cuda.synchronize()
@@ -60,7 +60,7 @@ def equal_on_all(*shape: int) -> Tensor:
 
 
 def checked(memory: PeerMemory, rank: int, ranks: int, width: int, rows: int) -> list[float]:
-    """Check, then time, sums, sums with norms, rank 0's rows, and logits."""
+    """Check, then time: all-reduce, all-reduce with RMS norm, broadcast, and gather of logits. µs each."""
     parts, x, gain = equal_on_all(ranks, rows, width), equal_on_all(rows, width), equal_on_all(width)
     share = -(-VOCABULARY // ranks)
     logits = equal_on_all(rows, VOCABULARY)
@@ -98,7 +98,7 @@ def checked(memory: PeerMemory, rank: int, ranks: int, width: int, rows: int) ->
 
 
 def measure(rank: int, given: argparse.Namespace, file: str) -> None:
-    """All of one rank's calls."""
+    """The process of one rank."""
     torch.cuda.set_device(rank)
     ranks, width, most = given.ranks, given.width, max(given.rows)
     _dist.init_process_group("nccl", init_method=f"file://{file}", rank=rank, world_size=ranks)

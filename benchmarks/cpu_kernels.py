@@ -1,10 +1,11 @@
-"""The CPU kernels compared with their floor and with what they replace, in one run; Markdown.
+"""CPU kernels compared with their lower bound and with what they replace, in one run; Markdown.
 
     python -m benchmarks.cpu_kernels [--threads 2] [--model random:gpt2]
 
-Weights and caches are as many copies as do not fit the processor's cache, and used in turn. Kernel and
-reference take turns too; a time is the median of them. `floor`: the time in which this machine reads the
-bytes that have to be read, or, where that is more, multiplies at the best rate of any product of this run.
+Weights and KV caches have so many copies, used in turn, that they do not fit the processor's cache. Kernel
+and reference alternate; a time is the median of its calls. `floor` (roofline): the time to read the bytes
+that must be read at this machine's bandwidth, or, where that is longer, to compute the FLOPs at the highest
+rate of this run.
 """
 
 from __future__ import annotations
@@ -33,14 +34,14 @@ from roseinfer.models.cpu import CpuLinear
 from roseinfer.models.linear import OneDnnLinear
 
 CPU, BF16 = torch.device("cpu"), torch.bfloat16
-#: More than processors keep.
+#: More than processors' caches hold.
 COLD_BYTES = 256 << 20
 BLOCK = 16
 
 
 @dataclass(frozen=True)
 class Case:
-    """A kernel and its reference, on one input. `read`: bytes that each has to read; `flops`: of each."""
+    """A kernel and its reference on the same input, the bytes that a call must read, and its FLOPs."""
 
     name: str
     kernel: Callable[[], object]
@@ -54,7 +55,7 @@ def copies(bytes_each: int) -> int:
 
 
 def products(shape: ModelConfig, rows: int) -> Iterator[Case]:
-    """The matrices of a layer, and the head."""
+    """GEMMs with the weights of a layer, and with that of the LM head."""
     width, inner = shape.width, shape.ffn_width
     heads = (shape.heads + 2 * shape.kv_heads) * shape.head_dim
     for name, outputs, inputs in (
@@ -81,7 +82,7 @@ def each_in_turn(layers: Sequence[Callable[[Tensor], Tensor]], x: Tensor) -> Cal
 
 
 def attention(shape: ModelConfig, requests: int, length: int) -> Case:
-    """One new token each."""
+    """Decode attention of `requests` requests of `length` tokens."""
     needed = -(-length // BLOCK)
     read = 2 * 2 * requests * length * shape.kv_heads * shape.head_dim
     layers = copies(read)
@@ -107,7 +108,7 @@ def attention(shape: ModelConfig, requests: int, length: int) -> Case:
 
 
 def turns(case: Case, seconds: float) -> Timed:
-    """Medians of both, called in turn for that long."""
+    """Medians of kernel and reference, called alternately for `seconds`."""
     times: tuple[list[float], list[float]] = ([], [])
     until = time.perf_counter() + seconds
     while time.perf_counter() < until or len(times[0]) < 5:

@@ -1,11 +1,11 @@
-"""What 8-bit floats cost in quality on real weights: perplexity and greedy agreement; Markdown.
+"""What FP8 costs in quality on real weights: perplexity, and agreement of greedy tokens; Markdown.
 
     python -m benchmarks.fp8_quality smollm2-135m LICENSE docs/method.md
 
-On a CPU: weights and inputs in 8-bit floats (`--quantization fp8`, whose products are made of the rounded
-numbers there) beside float32, and keys and values (`--kv-cache-dtype fp8`) beside bf16. Every token of a
-text's first `--tokens` is predicted from all before it; the last two columns are the share of places where
-both find the same token the likeliest, and the Kullback-Leibler divergence between them.
+On a CPU: weights and activations in FP8 (`--quantization fp8`, which multiplies the rounded numbers in
+float32 there) compared with float32, and the KV cache in FP8 (`--kv-cache-dtype fp8`) with bf16. Each of a
+text's first `--tokens` tokens is predicted from all before it. The last two columns are the share of
+positions at which both have the same argmax, and the Kullback-Leibler divergence between them.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def logits_of(model: Model, tokens: np.ndarray[tuple[int], np.dtype[np.int64]], 
 
 @dataclass(frozen=True)
 class Numbers:
-    """In what a model computes: `dtype`, and 8-bit floats for the weights or for the cache."""
+    """A model's number formats: `dtype`, and FP8 for weights and activations or for the KV cache."""
 
     dtype: torch.dtype
     quantization: Quantization | None = None
@@ -76,8 +76,8 @@ COMPARED = {
 
 @dataclass(frozen=True)
 class Quality:
-    """Perplexity of a text exact and in 8-bit floats, the share of places where both find the same token the
-    likeliest, and the Kullback-Leibler divergence between them, nats a token."""
+    """Perplexity of a text without and with FP8, the share of positions at which both have the same argmax,
+    and the Kullback-Leibler divergence between them, nats a token."""
 
     tokens: int
     exact: float

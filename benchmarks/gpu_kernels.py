@@ -1,11 +1,12 @@
-"""The GPU kernels compared with their floor and with PyTorch's operators, in one run; Markdown.
+"""GPU kernels compared with their lower bound and with PyTorch's operators, in one run; Markdown.
 
     python -m benchmarks.gpu_kernels
 
-GPT-2 124M in fp16. A time is a call's share of a captured graph of many, each with a layer's weights or cache
-of its own: together more than the L2 cache holds. Kernels that start while the one before ends gain by that,
-as in a step. `floor`: the time in which this GPU moves the bytes that have to be read and written, at the
-rate of a sum over memory, or, where that is more, multiplies at the rate of a large product of this run.
+GPT-2 124M in fp16. A time is a call's share of a captured graph of many calls, each with the weights or cache
+of another layer, together more than the L2 cache holds. Kernels that start while the previous one ends gain
+by that, as they do in a step. `floor` (roofline): the time to move the bytes that must be read and written,
+at the bandwidth of a sum over memory, or, where that is longer, to compute the FLOPs at the rate of a large
+GEMM, both measured in this run.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ SIZES = {"qkv": (3 * WIDTH, WIDTH), "out": (WIDTH, WIDTH), "up": (INNER, WIDTH),
 
 @dataclass(frozen=True)
 class Case:
-    """A kernel of layer `i`, and what PyTorch has for it, if anything. `moved`: bytes of each call."""
+    """A kernel with the tensors of layer `i`, and PyTorch's equivalent, if any. `moved`: bytes of a call."""
 
     name: str
     kernel: Callable[[int], object]
@@ -44,7 +45,7 @@ class Case:
 
 
 def seconds(call: Callable[[int], object]) -> float:
-    """Of one call, the median of 40 replays."""
+    """Seconds of one call, the median of 40 replays."""
     stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
     stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(stream):
@@ -70,7 +71,7 @@ def draw(*shape: int) -> Tensor:
 
 
 class Model:
-    """Weights of all layers, and a cache for 256 requests of 288 tokens in blocks in no order."""
+    """Weights of all layers, and a KV cache for 256 requests of 288 tokens, in blocks in random order."""
 
     def __init__(self) -> None:
         self.weights = [{n: draw(*size) / 30 for n, size in SIZES.items()} for _ in range(LAYERS)]
@@ -97,7 +98,7 @@ def product_cases(model: Model, rows: int) -> Iterator[Case]:
 
 
 def product_case(model: Model, name: str, x: Tensor, tile: Tile, moved: int) -> Case:
-    """Of one of a layer's matrices: whole with its bias, or in parts that the next kernel sums."""
+    """A GEMM with one of a layer's weights: whole with bias, or split along K for the next kernel to sum."""
     bias, whole, gelu = model.bias[name], name in ("qkv", "up"), name == "up"
     weights = [layer[name] for layer in model.weights]
 
@@ -121,14 +122,14 @@ def layer_cases(model: Model, rows: int) -> Iterator[Case]:
     norms = model.gain, model.shift
     cached = 4 * rows * 288 * WIDTH
     yield Case(
-        f"attention half of a layer, {rows} rows",
+        f"attention half of a layer, {rows} decode rows",
         lambda i: few_rows.attention(
             shape, few_rows.Stream(x), *norms, pairs[i]["qkv"], pairs[i]["out"], model.cache[i], *step
         ),
         None, 2 * 4 * WIDTH**2 + cached, 2 * rows * 4 * WIDTH**2,
     )  # fmt: skip
     yield Case(
-        f"other half, {rows} rows",
+        f"MLP half of a layer, {rows} decode rows",
         lambda i: few_rows.mlp(shape, few_rows.Stream(x), *norms, pairs[i]["up"], pairs[i]["down"]),
         None, 2 * 2 * WIDTH * INNER, 2 * rows * 2 * WIDTH * INNER,
     )  # fmt: skip
@@ -139,7 +140,7 @@ def decode_case(model: Model, rows: int) -> Case:
     table, requests, lengths = model.requests(rows, 288)
     moved = 4 * rows * 288 * WIDTH
     return Case(
-        f"attention of new tokens, {rows} x 288",
+        f"decode attention, {rows} x 288",
         lambda i: paged_decode.paged_decode(q, k, v, *model.cache[i], table, requests, lengths, BLOCK),
         None, moved, moved,
     )  # fmt: skip
@@ -158,7 +159,7 @@ def norm_case(model: Model, rows: int) -> Case:
 def head_case(model: Model) -> Case:
     x, size = draw(1, WIDTH), VOCAB * WIDTH
     return Case(
-        "head, 1 row",
+        "LM head, 1 row",
         lambda i: head.head(x, model.head), lambda i: x @ model.head.t(), 2 * size, 2 * size,
     )  # fmt: skip
 
@@ -169,7 +170,7 @@ def prompt_cases(model: Model, prompts: int, length: int) -> Iterator[Case]:
     starts = torch.tensor([0, *accumulate([length] * prompts)], device=DEVICE, dtype=torch.int32)
     spans = Spans(starts, starts, length, length)
     yield Case(
-        f"attention of prompts, {prompts} x {length}",
+        f"prefill attention, {prompts} x {length}",
         lambda i: prefill(q, k, v, starts, starts), lambda i: flash(q, k, v, spans),
         8 * count * WIDTH, 2 * prompts * length * length * WIDTH,
     )  # fmt: skip
@@ -202,7 +203,7 @@ def main() -> None:
     square = draw(2, 8192, 8192)
     peak = 2 * 8192**3 / seconds(lambda i: square[0] @ square[1])
     name = torch.cuda.get_device_name()
-    print(f"{name}; reading {speed / 1e12:.2f} TB/s, product {peak / 1e12:.0f} TFLOP/s\n\n{HEAD}")
+    print(f"{name}; reading {speed / 1e12:.2f} TB/s, GEMM {peak / 1e12:.0f} TFLOP/s\n\n{HEAD}")
     for case in all_cases(model):
         reference_s = seconds(case.reference) if case.reference else None
         timed = Timed(case.name, case.moved, case.flops, seconds(case.kernel), reference_s)

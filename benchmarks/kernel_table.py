@@ -1,4 +1,4 @@
-"""Kernels compared with their floor and with what they replace, as Markdown."""
+"""A Markdown table of kernels, their lower bounds and what they replace."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ HEAD = (
 class Timed:
     """Seconds of one call of a kernel, and of a reference, if there is one.
 
-    Each call has to move `moved` bytes of memory and to make `flops` operations.
+    Each call must move `moved` bytes of memory and compute `flops` floating-point operations.
     """
 
     name: str
@@ -24,7 +24,7 @@ class Timed:
     reference_s: float | None
 
     def row(self, bytes_per_s: float, flops_per_s: float) -> str:
-        """Of the table. `floor`: the time for its bytes, or for its operations if that is more."""
+        """A row of the table. `floor` (roofline): the time for the bytes, or the FLOPs if that is longer."""
         floor = max(self.moved / bytes_per_s, self.flops / flops_per_s)
         compared = " | "
         if self.reference_s is not None:

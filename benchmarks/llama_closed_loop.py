@@ -1,10 +1,10 @@
-"""A closed loop on an engine in this process: time to first token, time a token, tokens a second; Markdown.
+"""A closed loop on an engine in this process: TTFT, TPOT and throughput; Markdown.
 
     python -m benchmarks.llama_closed_loop random:qwen3-8b 1 8 64 --input-len 1024 --output-len 128
 
-With so many requests in flight, `--rounds` times as many are served; who ends is followed at once. All of the
-run counts, its beginning, when everybody waits for a first token, included. Weights and `--option` as in
-`llama_steps`.
+For each number of requests in flight, `--rounds` times as many requests are served: each that ends is
+replaced at once. The whole run counts, its start included, when all requests wait for their first token.
+Weights and `--option` as in `llama_steps`.
 """
 
 from __future__ import annotations

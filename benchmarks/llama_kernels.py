@@ -1,11 +1,11 @@
-"""Which kernels the steps of a Llama take on this GPU, without a server and without a disk; Markdown.
+"""Which kernels the steps of a Llama run on this GPU, without a server or weights on disk; Markdown.
 
     python -m benchmarks.llama_kernels random:qwen3-8b --prompts 8x1024 --decode 64x1088 --loop 64
 
-`--prompts 8x1024` is a step that computes so many prompts of so many tokens, `--decode 64x1088` steps of so
-many requests with so many tokens each, and `--loop 64` those of a closed loop with so many requests in
-flight, of `--input-len` and `--output-len`, once the first have ended. torch's profiler sees `--steps` steps
-of each. `idle` is the time in which no kernel ran. Weights and `--option` as in `llama_steps`.
+`--prompts 8x1024`: a prefill step of 8 prompts of 1,024 tokens. `--decode 64x1088`: decode steps of 64
+requests with 1,088 tokens each. `--loop 64`: steps of a closed loop with 64 requests in flight, of
+`--input-len` and `--output-len`, once the first have ended. torch.profiler records `--steps` steps of each.
+`idle`: time in which no kernel ran. Weights and `--option` as in `llama_steps`.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from roseinfer.request.params import SamplingParams
 
 
 def table(what: str, steps: int, work: Callable[[], object]) -> str:
-    """Kernels of `work`, which makes `steps` steps, those with the most time first."""
+    """Kernels of `work`, which runs `steps` steps, those with the most time first."""
     torch.cuda.synchronize()
     with profile(activities=[ProfilerActivity.CUDA]) as profiled:
         work()
@@ -63,7 +63,7 @@ def _short(name: str) -> str:
 
 
 def decoding(engine: Engine, count: int, context: int, steps: int) -> Callable[[], object]:
-    """Begin `count` requests of `context` tokens; what makes `steps` steps of them."""
+    """Prefill `count` requests of `context` tokens. Returns a function that runs `steps` decode steps."""
     add(engine, count, context, steps + 200)
     while engine.num_waiting or engine._loop._running.prefilling:
         engine.step()
@@ -73,7 +73,7 @@ def decoding(engine: Engine, count: int, context: int, steps: int) -> Callable[[
 
 
 def loop(engine: Engine, in_flight: int, input_len: int, output_len: int) -> Iterator[int]:
-    """A closed loop, a step at each turn, for ever; how many requests it has submitted."""
+    """A closed loop without end, a step at each turn. Yields how many requests have been submitted."""
     rng, submitted = np.random.default_rng(0), 0
     ended = in_flight
     while True:

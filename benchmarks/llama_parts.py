@@ -1,13 +1,13 @@
-"""The kernels of a Llama's layer one by one, in bfloat16 on this GPU, by rows or lengths; Markdown.
+"""The kernels of a Llama's layer one by one, in bfloat16 on this GPU; Markdown.
 
     python -m benchmarks.llama_parts random:qwen3-8b --only products,prompts,decode,between
 
-`products`: cuBLAS, by `--rows`, with the weights of several layers, so that none stays in the cache.
-`prompts`: attention of prompts by Triton's kernel, keys in a row or in blocks of the cache, by
-FlashAttention-3 where fa3-fwd is installed, and by cuDNN's for variable lengths. `decode`: attention of next
-tokens for every way to divide it (`How`). `between`: norms, SwiGLU and rotation. µs a call in a captured
-graph of many, but for cuDNN, which cannot be captured. `furthest`: the largest difference of
-the prompts' kernels from the first.
+`products`: GEMMs by cuBLAS, for each of `--rows`, with the weights of several layers, so that none stays in
+the L2 cache. `prompts`: prefill attention by the Triton kernel, with contiguous keys and with a paged cache,
+by FlashAttention-3 where fa3-fwd is installed, and by cuDNN for variable lengths. `decode`: decode attention
+with every launch configuration (`How`). `between`: norms, SwiGLU and RoPE. Times are µs a call in a captured
+graph of many, except cuDNN's, which cannot be captured. `furthest`: the largest difference of the prefill
+kernels from the first.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ from roseinfer.kernels.triton.swiglu import swiglu
 from rosemodels import llama
 
 DEVICE, DTYPE, BLOCK = torch.device("cuda"), torch.bfloat16, 16
-#: Layers whose weights a product takes in turns.
+#: Layers whose weights a GEMM uses in turn.
 LAYERS = 8
 ROWS = (64, 128, 256, 512, 576, 768, 1024, 1088, 2048, 4096, 8192)
-#: Tokens of prompts, and cached tokens before each.
+#: New tokens of each prompt, and cached tokens before them.
 PROMPTS = (
     ([1024], [0]), ([1024] * 8, [0] * 8), ([4096], [0]), ([256] * 32, [0] * 32), ([500, 460], [524, 0]),
     ([960], [64]), ([1024], [7168]),
@@ -50,7 +50,7 @@ def drawn(*shape: int) -> Tensor:
 
 
 def spent(run: Callable[[], object], calls: int) -> float:
-    """µs of one of the `calls` that `run` makes."""
+    """µs for each of the `calls` calls that `run` makes."""
     return 1e6 * median(run, repeats=7) / calls
 
 
@@ -175,7 +175,7 @@ def attended(
 
 
 def fits(how: How, heads: Heads) -> bool:
-    """In the shared memory of a multiprocessor."""
+    """Whether the ring buffers fit the shared memory of an SM."""
     return how.warps * how.depth * 2 * BLOCK * (2 * heads.dim + 40) <= 220 << 10
 
 

@@ -1,9 +1,10 @@
-"""A Llama's engine on this GPU under hard use: nothing leaks; Markdown.
+"""Soak test of a Llama's engine on this GPU: nothing leaks; Markdown.
 
     python -m benchmarks.llama_soak random:qwen3-0.6b --seconds 60
 
-Requests of 1 to `--longest` tokens in bursts, answers of 1 to 200, some drawn, some aborted at any stage.
-Memory of the process and of the GPU is shown at every tenth of the time; at the end every block must be free.
+Requests of 1 to `--longest` tokens come in bursts, with answers of 1 to 200. Some are sampled with a
+temperature, the others greedy; some are aborted at any stage. Memory of the process and of the GPU is shown
+at every tenth of the time; at the end every block must be free.
 """
 
 from __future__ import annotations

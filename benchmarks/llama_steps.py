@@ -1,12 +1,13 @@
-"""Steps of a Llama on this GPU beside their floor, without a server and without a disk; Markdown.
+"""Steps of a Llama on this GPU and their lower bound, without a server or weights on disk; Markdown.
 
     python -m benchmarks.llama_steps random:qwen3-0.6b 1 8 64 --context 288 --prompts 256,1024
 
-Decode steps of the numbers of requests given, each with `--context` tokens, and prompts of so many tokens, as
-the engine launches them. `floor`: the bytes of weights and cache that a step reads at the rate at which this
-GPU copies, or, if more, its multiplications at the rate of a large product, both of this run. `--plain` turns
-the fused kernels off; `--ranks` takes several GPUs, while the floor is that of one. Weights are drawn on the
-device. `--option quantization=fp8` is a setting of the engine, as `EngineConfig` names it.
+Decode steps of the given numbers of requests, each with `--context` tokens, and prefill steps of one prompt
+of each of `--prompts` tokens, as the engine launches them. `floor` (roofline): the time to read the bytes of
+weights and KV cache at this GPU's copy bandwidth, or, if longer, to compute the FLOPs at the rate of a large
+GEMM, both measured in this run. `--plain` turns the fused kernels off; `--ranks` uses several GPUs, while the
+floor is that of one. Weights are random, made on the device. `--option quantization=fp8` is a setting of
+the engine, as `EngineConfig` names it.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from rosemodels import llama
 
 
 class Drawn:
-    """Stands where safetensors files would: tensors of the right shape, drawn on the device."""
+    """Takes the place of safetensors files: random tensors of the right shape, made on the device."""
 
     def __init__(self, shape: llama.Shape) -> None:
         self._stds = {tensor.name: tensor.std for tensor in llama.tensors(shape)}
@@ -60,14 +61,14 @@ def median(run: Callable[[], object], repeats: int = 20) -> float:
 
 
 def copy_rate() -> float:
-    """Bytes a second, read and written."""
+    """Copy bandwidth: bytes a second, read and written."""
     x = torch.empty(1 << 30, dtype=torch.uint8, device="cuda")
     y = torch.empty_like(x)
     return 2 * len(x) / median(lambda: y.copy_(x))
 
 
 def product_rate() -> float:
-    """Multiplications and additions a second in bfloat16."""
+    """FLOP/s of a large GEMM in bfloat16."""
     a, b = torch.randn(2, 8192, 8192, device="cuda", dtype=torch.bfloat16)
     return 2 * 8192**3 / median(lambda: a @ b)
 
@@ -85,7 +86,7 @@ def engine_of(
     ranks: int = 1,
     options: Sequence[str] = (),
 ) -> Engine:
-    """An engine of a named shape in bfloat16. On several GPUs its weights are on the disk."""
+    """An engine of a named shape in bfloat16, with random weights, which several ranks read from the disk."""
     settings = {key: yaml.safe_load(value) for key, _, value in (o.partition("=") for o in options)}
     shape = llama.SHAPES[name.removeprefix("random:")]
     parsed = configs.parse(llama.config(shape))
@@ -116,7 +117,7 @@ def run(engine: Engine) -> None:
 
 
 def decode_step(engine: Engine, count: int, context: int, steps: int = 30) -> float:
-    """Seconds of a step of `count` requests, of which the last has had its prompt computed."""
+    """Seconds of a decode step of `count` requests, once the last of them has been prefilled."""
     add(engine, count, context, steps + 200)
     while engine.num_waiting or engine._loop._running.prefilling:
         engine.step()
@@ -140,7 +141,7 @@ def main() -> None:
     take_options(parser)
     given = parser.parse_args()
     copies, products = copy_rate(), product_rate()
-    print(f"copy {copies / 1e12:.2f} TB/s, product {products / 1e12:.0f} TFLOP/s")
+    print(f"copy {copies / 1e12:.2f} TB/s, GEMM {products / 1e12:.0f} TFLOP/s")
     most = max(given.requests, default=1)
     lengths = [int(length) for length in given.prompts.split(",") if length]
     longest = max([given.context + 256, *(length + 16 for length in lengths)])

@@ -1,13 +1,13 @@
-"""Products of few rows of a Llama's layer for every way to deal them, in bfloat16 on this GPU; Markdown.
+"""Skinny GEMMs of a Llama's layer with every tiling (`stream.Plan`), in bfloat16 on this GPU; Markdown.
 
     python -m benchmarks.stream_plans random:qwen3-32b --ranks 2 --rows 1 8
 
-Those of one of `--ranks` GPUs that share the layer. First each by itself: µs a call in a captured graph of
-many, with the weights of several layers, so that none stays in the cache; TB/s of the weights; cuBLAS beside
-it, without the norm, residual and gates that `stream` includes. Then the fastest few of each in the place of
-what `stream.plan` chooses in layers of the four products, one product after the other, the best kept: kernels
-start while the one before ends, so that the fastest alone need not be the best beside others. See
-`roseinfer.kernels.cuda.stream`.
+The GEMMs are those of one of `--ranks` tensor-parallel GPUs. First each is measured alone: µs a call in a
+captured graph of many calls, with the weights of several layers, so that none stays in the L2 cache; TB/s of
+weights; and cuBLAS, without the norm, residual and SwiGLU that `stream` fuses. Then the fastest tilings of
+each replace that of `stream.plan` in whole layers of the four GEMMs, one GEMM after the other, and the best
+is kept: a kernel starts while the previous one ends, so the fastest alone need not be the fastest in a layer.
+See `roseinfer.kernels.cuda.stream`.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ from roseinfer.kernels.cuda.stream import Plan
 from roseinfer.kernels.triton.launch import multiprocessors
 from rosemodels import llama
 
-#: Shared memory of a block, less a little for the sums of its warps.
+#: Shared memory of a block that is tried, in bytes, without that for the sums of its warps.
 SHARED_BYTES = (104 << 10, 152 << 10, 200 << 10)
-#: Of a product, how many ways are tried in a layer.
+#: How many tilings of a GEMM are tried in a layer.
 TRIED = 6
 
 
 @dataclass
 class Product:
-    """One of a layer's: `[outputs, inputs]`, twice the outputs where `gated`."""
+    """One of a layer's GEMMs: weight `[outputs, inputs]`, twice the outputs where `gated`."""
 
     name: str
     outputs: int
@@ -72,7 +72,7 @@ class Product:
         return stream.plan(self.inputs, self.outputs, self.gated, multiprocessors(DEVICE), rows)
 
     def plans(self) -> Iterator[Plan]:
-        """Every way that the kernel takes."""
+        """Every tiling that the kernel supports."""
         for tiles, warps in itertools.product((1, 2, 4), (4, 8)):
             if (self.gated and tiles == 1) or self.outputs % (8 * tiles // (1 + self.gated)):
                 continue
@@ -99,7 +99,7 @@ class Product:
 
 
 def alone(product: Product) -> list[Plan | None]:
-    """Prints a row. The fastest ways, first of all that of `stream.plan`."""
+    """Prints a row of the table. Returns None, which stands for `stream.plan`'s, then the fastest tilings."""
     every = list(product.plans())
     with ThreadPoolExecutor(initializer=partial(torch.cuda.set_device, 0)) as pool:  # compiles them
         list(pool.map(lambda how: product.call(how, product.weights[0]), every))
@@ -120,7 +120,7 @@ def shown(how: Plan | None) -> str:
 
 
 def in_layers(products: list[Product], tried: list[list[Plan | None]]) -> None:
-    """Prints µs a layer, as chosen and with the best way of one product after the other."""
+    """Prints µs a layer as chosen, and with the best tiling of one GEMM after the other."""
 
     def layers(ways: list[Plan | None]) -> float:
         def call() -> None:
@@ -156,7 +156,7 @@ def main() -> None:
             Product("gate and up", ffn, shape.width, True, True, rows),
             Product("down", shape.width, ffn, False, False, rows),
         ]
-        print("\n| rows | product | µs | TB/s | tiles, warps, chunk, depth | fastest, µs | cuBLAS, µs |")
+        print("\n| rows | GEMM | µs | TB/s | tiles, warps, chunk, depth | fastest, µs | cuBLAS, µs |")
         print("|---:|---|---:|---:|---|---|---:|")
         in_layers(products, [alone(product) for product in products])
 
