@@ -1,4 +1,4 @@
-"""Modules of roseinfer, run as processes."""
+"""Commands that run modules of roseinfer as processes."""
 
 from __future__ import annotations
 
@@ -9,6 +9,6 @@ from pathlib import Path
 def module_command(name: str) -> list[str]:
     """The command that runs a module.
 
-    Like this process, it looks for modules in the current folder only where it was started as `python -m …`.
+    As this process, it imports from the current folder only if this process was started as `python -m …`.
     """
     return [sys.executable, *([] if sys.path[0] in ("", str(Path.cwd())) else ["-P"]), "-m", name]

@@ -1,1 +1,1 @@
-"""The one channel between the HTTP front end and the engine process."""
+"""The channels between HTTP front ends and engine processes."""

@@ -1,4 +1,4 @@
-"""The engine's ends of its channels, one to each front end."""
+"""The engine's side of its channels, one to each front end."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from roseinfer.ipc.framing import FrameReader, frame
 
 T = TypeVar("T")
 
-#: Bytes that may wait for a front end that does not read: minutes of tokens.
+#: Bytes that are buffered for a front end that does not read: minutes of tokens.
 MAX_BACKLOG = 64 << 20
 #: Seconds without a message after which `on_idle` is called.
 IDLE_S = 2.0
@@ -25,10 +25,9 @@ class FrontEndStuckError(Exception):
 
 
 class EngineChannels(Generic[T]):
-    """Nothing here waits, except `receive` with `wait`.
+    """Non-blocking, except `receive` with `wait`, which busy-waits for `spin_s` seconds before it sleeps.
 
-    What a socket does not take is kept, up to `max_backlog` bytes, and sent on by a later call. A `receive`
-    that waits stays awake for `spin_s` seconds before it sleeps.
+    What a socket does not take is buffered, up to `max_backlog` bytes, and sent by a later `receive`.
     """
 
     spin_s = 0.0
@@ -80,7 +79,7 @@ class EngineChannels(Generic[T]):
         return found
 
     def send(self, index: int, message: object) -> None:
-        """Raises FrontEndStuckError; a front end that is gone gets nothing."""
+        """Send or buffer a message; a front end that is gone gets nothing. Raises FrontEndStuckError."""
         data = frame(self._encode(message))
         backlog = self._backlogs[index]
         if backlog:
@@ -100,7 +99,7 @@ class EngineChannels(Generic[T]):
             self._poll.modify(self._sockets[index], select.POLLIN)
 
     def _write(self, index: int, data: bytes | bytearray) -> int:
-        """Bytes taken; all of them when the front end is gone, which its parent notices."""
+        """Bytes that the socket took; all of them when the front end is gone, which its parent notices."""
         try:
             return self._sockets[index].send(data)
         except BlockingIOError:

@@ -1,4 +1,4 @@
-"""Messages in a byte stream: a length in four bytes, then msgpack."""
+"""Frames messages in a byte stream: a length in four bytes, little-endian, then the payload (msgpack)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ def frame(payload: bytes) -> bytes:
 
 
 class FrameReader:
-    """Cuts a byte stream into the payloads of its frames, however it arrives."""
+    """Splits a byte stream, which arrives in any pieces, into the payloads of its frames."""
 
     def __init__(self) -> None:
         self._buffer = bytearray()

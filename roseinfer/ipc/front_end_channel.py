@@ -1,4 +1,4 @@
-"""A front end's end of its channel to the engine."""
+"""A front end's side of its channel to the engine."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ T = TypeVar("T")
 
 
 class FrontEndChannel(asyncio.Protocol, Generic[T]):
-    """`on_messages` is called with the messages that have come together, `on_close` once."""
+    """`on_messages` is called with the messages that one read completes, `on_close` once."""
 
     def __init__(
         self, incoming: type[T], on_messages: Callable[[list[T]], None], on_close: Callable[[], None]
@@ -43,5 +43,5 @@ class FrontEndChannel(asyncio.Protocol, Generic[T]):
             self._transport.write(frame(self._encode(message)))
 
     def close(self) -> None:
-        """The engine learns of it."""
+        """Close the channel, which the engine notices."""
         self._transport.close()

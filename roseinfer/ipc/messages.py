@@ -10,19 +10,19 @@ from roseinfer.request.logprobs import StepLogprobs
 from roseinfer.request.params import Finished, SamplingParams
 from roseinfer.tracing.spans import Span
 
-#: A request's id is `front end << OWNER_SHIFT | number`, so that its tokens find their way back.
+#: A request's id is `front end << OWNER_SHIFT | number`: it says which front end gets its tokens.
 OWNER_SHIFT = 40
-#: Within those of a front end, ids are `replica << REPLICA_SHIFT | number`.
+#: Within a front end, `number` is `replica << REPLICA_SHIFT | number`.
 REPLICA_SHIFT = 34
 MAX_REPLICAS = 1 << (OWNER_SHIFT - REPLICA_SHIFT)
-#: What a profile may be at most, in steps and seconds: its events are in memory until it ends.
+#: The longest profile, in steps and in seconds: its events are in memory until it ends.
 MAX_PROFILE_STEPS = 1000
 MAX_PROFILE_SECONDS = 60.0
 
 
 class Submit(msgspec.Struct, frozen=True, tag=True, array_like=True):
-    """Queue a request; `prompt` is int32 token ids as bytes, `submitted` when it was sent (monotonic, s),
-    which may be a step before it is read. Requests of the same `client` share its part."""
+    """Queue a request. `prompt`: int32 token ids as bytes; `submitted`: when it was sent (monotonic, s),
+    which may be a step before it is read. Requests of the same `client` share its fair share."""
 
     id: int
     prompt: bytes
@@ -32,7 +32,7 @@ class Submit(msgspec.Struct, frozen=True, tag=True, array_like=True):
 
 
 class Discard(msgspec.Struct, frozen=True, tag=True, array_like=True):
-    """Forget a request whose client went away."""
+    """Drop a request whose client went away."""
 
     id: int
 
@@ -59,7 +59,7 @@ class StopProfile(msgspec.Struct, frozen=True, tag=True, array_like=True):
 
 
 class CheckBlocks(msgspec.Struct, frozen=True, tag=True, array_like=True):
-    """See whether every block of the cache is free, as it must be without requests; a Done answers."""
+    """Check that every block of the KV cache is free, as it must be without requests; a Done answers."""
 
 
 class Done(msgspec.Struct, frozen=True, tag=True, array_like=True):
@@ -94,8 +94,8 @@ class Failed(msgspec.Struct, frozen=True, tag=True, array_like=True):
 
 
 class Tokens(msgspec.Struct, frozen=True, tag=True, array_like=True):
-    """One step: request ids (int64) and their next tokens (int64) as bytes, who ended with it, and of those
-    that may stop at a string, at their first token, their times so far."""
+    """One step: request ids (int64) and their next tokens (int64) as bytes, the requests that ended, and the
+    times so far of requests with stop strings that got their first token."""
 
     ids: bytes
     tokens: bytes
@@ -104,8 +104,7 @@ class Tokens(msgspec.Struct, frozen=True, tag=True, array_like=True):
 
 
 class PackedLogprobs(msgspec.Struct, frozen=True, tag=True, array_like=True):
-    """Logprobs of the tokens in the Tokens after it, or of prompts where there are `positions`: StepLogprobs
-    as bytes."""
+    """StepLogprobs as bytes: of the tokens in the next Tokens, or of prompts where there are `positions`."""
 
     ids: bytes
     tokens: bytes
@@ -143,7 +142,7 @@ class Load(msgspec.Struct, frozen=True, tag=True, array_like=True):
         return self.cached_tokens / self.prompt_tokens if self.prompt_tokens else 0.0
 
 
-#: What is answered with Done, in the order in which it was sent.
+#: Messages that are answered with Done, in the order in which they were sent.
 Order = StartProfile | StopProfile | CheckBlocks
 ToEngine = Submit | Discard | Query | Order | Recorded
 FromEngine = Ready | Failed | Tokens | PackedLogprobs | Load | Done | Record

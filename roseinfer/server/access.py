@@ -1,4 +1,4 @@
-"""Who may ask: API keys, and the names under which a server is asked."""
+"""Access control: API keys, and the host names under which a server answers."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from roseinfer.config import ConfigError
 from roseinfer.server.http.errors import HttpError
 from roseinfer.server.http.parser import HttpRequest
 
-#: The environment variable with the keys, one a line: of the server, and of its front ends.
+#: The environment variable with the API keys, one a line, for the server and for its front ends.
 KEYS = "ROSEINFER_API_KEY"
 
 
 class Access:
-    """Decides by a request's headers.
+    """Checks a request's headers.
 
     Args:
-        keys: any of them is accepted as a bearer token; without keys, everybody is.
-        hosts: names in the Host header besides addresses and localhost. Without hosts, a server with keys
-            takes every name: a page of another site that has its name point here cannot send the key.
-        salt: secret of this server, for the numbers of clients.
+        keys: any of them is accepted as a bearer token; without keys, every request is.
+        hosts: names accepted in the Host header besides addresses and localhost. Without hosts, a server with
+            keys accepts every name: a page that attacks by DNS rebinding cannot send the key.
+        salt: a secret of this server, for the numbers of clients.
     """
 
     def __init__(self, keys: Sequence[str], hosts: Sequence[str], salt: bytes = b"") -> None:
@@ -37,7 +37,7 @@ class Access:
         self._number_at = lru_cache(1024)(lambda peer: _number(_network(peer), salt))
 
     def check_key(self, request: HttpRequest) -> HttpError | None:
-        """Why the request may not be answered. Takes the same time for every wrong key."""
+        """The error for a request without a valid key, else None. Takes the same time for every wrong key."""
         if not self._digests:
             return None
         given = _digest(_key(request))
@@ -46,13 +46,13 @@ class Access:
         return HttpError(401, "the API key is missing or wrong", headers={"www-authenticate": "Bearer"})
 
     def client(self, request: HttpRequest, peer: str) -> int:
-        """A number for who asks, from 0 to 2**63 - 1: whose key it is where there are several, else the
-        address `peer`, of IPv6 its network of 64 bits, which one client has as a whole."""
+        """A number for the client, from 0 to 2**63 - 1: by its key where there are several keys, else by its
+        address `peer`; of an IPv6 address the /64 network, all of which one client may have."""
         return _number(_key(request), self._salt) if len(self._digests) > 1 else self._number_at(peer)
 
     def check_host(self, request: HttpRequest) -> HttpError | None:
-        """Why a request to this name is not answered: pages of other sites could read the answers if their
-        names, too, were taken for this server's."""
+        """The error for a Host header that is not a name of this server, else None: otherwise pages of other
+        sites could read answers by DNS rebinding."""
         host = request.headers.get(b"host")
         if host is None:  # in HTTP/1.0
             return None

@@ -1,4 +1,4 @@
-"""Routes."""
+"""The routes of the HTTP server."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ from roseinfer.server.openai.submission import Submission
 from roseinfer.server.queue_limits import QueueLimits
 from roseinfer.server.replicas import together
 
-#: Routes that need no key: of liveness, then of readiness.
+#: Routes that need no key: liveness probes, then readiness probes.
 OPEN = ("/health", "/live", "/livez", "/ready", "/readyz")
 
 Route = Callable[[HttpRequest, Connection], Answer]
 
 
 class App:
-    """Answers requests; `submission` those for tokens."""
+    """Routes requests; `submission` answers completions and chats."""
 
     def __init__(
         self,
@@ -70,7 +70,8 @@ class App:
         return openapi(self._routes)
 
     def admit(self, request: HttpRequest) -> HttpError | None:
-        """Why a request is refused by its head alone; strangers learn nothing but that they have no key."""
+        """The error for a request that is refused by its head alone, else None. The key is checked first, so
+        clients without one learn nothing else."""
         if request.path not in OPEN and (
             error := self._access.check_key(request) or self._access.check_host(request)
         ):
@@ -87,15 +88,15 @@ class App:
         return None
 
     def handle(self, request: HttpRequest, connection: Connection) -> Answer:
-        """The response to an admitted request; None when it comes as tokens do. Raises HttpError."""
+        """The response to an admitted request; None where a producer makes it. Raises HttpError."""
         return self._routes[request.path][1](request, connection)
 
     def _live(self, request: HttpRequest, connection: Connection) -> Response:
-        """Whether the engine lives, and does its work where it has any."""
+        """Liveness: whether the engine runs, and responds while it has work."""
         return Response(200 if self._lives else 503)
 
     def _ready(self, request: HttpRequest, connection: Connection) -> Response:
-        """Whether it lives, has room for requests and is not stopping."""
+        """Readiness: whether the server is alive, has room for requests and is not stopping."""
         return Response(200 if self._lives and not self.stopping and not self._queue.full else 503)
 
     @property
@@ -103,7 +104,7 @@ class App:
         return self._backend.engine.alive and not self._backend.engine.silent
 
     def _openapi(self, request: HttpRequest, connection: Connection) -> Response:
-        """This document."""
+        """This OpenAPI document."""
         return Response(200, self._document)
 
     def _models(self, request: HttpRequest, connection: Connection) -> Response:
@@ -124,7 +125,7 @@ class App:
         }
 
     async def _server_info(self, request: HttpRequest, connection: Connection) -> Response:
-        """What the engine runs with, each replica of several, and the load now, of all together."""
+        """The engine's settings, and the current load of all replicas together."""
         loads = await self._backend.engine.loads()
         info = {
             "version": __version__,
@@ -137,24 +138,24 @@ class App:
         return Response(200, msgspec.json.encode(info))
 
     async def _metrics(self, request: HttpRequest, connection: Connection) -> Response:
-        """For Prometheus: all front ends together, whichever answers; each replica of several by itself."""
+        """Prometheus metrics, summed over all front ends, and for each replica if there are several."""
         loads = await self._backend.engine.loads()
         return Response(200, exposition(self._counters, loads, self._backend.engine.info), CONTENT_TYPE)
 
     async def _flush_cache(self, request: HttpRequest, connection: Connection) -> Response:
-        """Forget the prefix cache. Answers in flight are not affected."""
+        """Empty the prefix cache. Answers in flight are not affected."""
         await self._backend.engine.flush()
         return Response(200)
 
     async def _integrity(self, request: HttpRequest, connection: Connection) -> Response:
-        """Whether every block of the cache is free, and each once; 409 also while requests are in flight."""
+        """Check that every block of the KV cache is free; 409 if not, or while requests are in flight."""
         done = await self._backend.engine.order(CheckBlocks())
         if done.error is not None:
             raise HttpError(409, done.error)
         return Response(200)
 
     async def _start_profile(self, request: HttpRequest, connection: Connection) -> Response:
-        """Begin a torch profile of the engine process; see ProfileRequest."""
+        """Start a torch profile of the engine process; see ProfileRequest."""
         root = self._profile_dir
         if root is None:
             raise HttpError(403, "profiles are off; --profile-dir turns them on")
@@ -170,7 +171,7 @@ class App:
         return await self._profile(StartProfile(str(folder), asked.num_steps, asked.with_stack))
 
     async def _stop_profile(self, request: HttpRequest, connection: Connection) -> Response:
-        """End it; the trace is written when this answers."""
+        """End the profile; the trace is written when this answers."""
         return await self._profile(StopProfile())
 
     async def _profile(self, order: StartProfile | StopProfile) -> Response:
@@ -180,9 +181,9 @@ class App:
         return Response(200)
 
     def _completions(self, request: HttpRequest, connection: Connection) -> Answer:
-        """Continue texts or token ids."""
+        """Complete prompts, which are texts or token ids."""
         return self._submission.answer(request, connection, chat=False)
 
     def _chat(self, request: HttpRequest, connection: Connection) -> Answer:
-        """The next message of a conversation."""
+        """Generate the next message of a conversation."""
         return self._submission.answer(request, connection, chat=True)

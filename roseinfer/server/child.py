@@ -1,4 +1,4 @@
-"""A process below the server's parent process."""
+"""A child process of the server's parent process."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ STOP_TIMEOUT = 2.0
 
 
 class Child:
-    """A module, started with `sockets`, which are closed in this process, and the descriptors `shared`, which
-    are not.
+    """A module run as a process, which inherits `sockets`, closed here afterwards, and the file descriptors
+    `shared`, which stay open.
 
     It has a process group of its own, so that Ctrl-C in a terminal reaches only its parent.
     """
@@ -40,7 +40,7 @@ class Child:
             sock.close()
 
     def wait_or_kill(self) -> None:
-        """Wait until it has ended by itself; kill it if it does not."""
+        """Wait STOP_TIMEOUT seconds for it to end by itself, then kill it."""
         try:
             self._process.wait(STOP_TIMEOUT)
         except subprocess.TimeoutExpired:
@@ -49,7 +49,7 @@ class Child:
 
     @property
     def code(self) -> int | None:
-        """How it ended: its exit code, or minus the signal; None while it runs."""
+        """Its exit code, or minus the signal that killed it; None while it runs."""
         return self._process.poll()
 
     def kill(self) -> None:
@@ -58,8 +58,8 @@ class Child:
         self._process.wait()
 
     def ended_by_memory(self, code: int) -> bool:
-        """Whether it ended with exit code `code`, or by an access to memory that it did not have: the process
-        must be ending."""
+        """Whether it ended with exit code `code`, or by a fault as after a failed allocation; it must be
+        ending."""
         ends = (code, -signal.SIGSEGV, -signal.SIGBUS, -signal.SIGABRT)
         try:
             return self._process.wait(STOP_TIMEOUT) in ends
@@ -67,7 +67,7 @@ class Child:
             return False
 
     def how_it_ended(self) -> str:
-        """In words, for the log: the process must be ending."""
+        """How it ended, for the log. It must be ending."""
         try:
             code = self._process.wait(STOP_TIMEOUT)
         except subprocess.TimeoutExpired:

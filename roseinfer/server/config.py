@@ -1,4 +1,4 @@
-"""What a server is started with."""
+"""The settings of a server."""
 
 from __future__ import annotations
 
@@ -23,27 +23,27 @@ class ServerConfig:
     )
     insecure: bool = setting(False, "listen beyond this machine without a key")
     grace_seconds: float = setting(
-        5.0, "after a signal to stop, time for answers to end by themselves; a second signal ends it"
+        5.0, "after a signal to stop, seconds for answers to complete; a second signal ends the wait"
     )
     stall_seconds: float = setting(
-        120.0, "with work and without a sign of life from the engine for so long, answers and /health fail"
+        120.0, "if the engine has work and does not respond for this long, answers and /health fail"
     )
     max_buffered_mib: int = setting(512, "MiB of requests and unread answers in a front end; 503 above")
     profile_dir: str | None = setting(None, "folder for profiles; without it, none can be started")
     max_inflight_requests: int | None = setting(None, "answer 429 above this many answers in flight")
     max_waiting_requests: int = setting(
-        32_768, "answers that may wait for their first token; one client alone may have half of them"
+        32_768, "answers that may wait for their first token; a single client may have half of them"
     )
-    max_waiting_tokens: int = setting(1 << 26, "tokens of their prompts together")
+    max_waiting_tokens: int = setting(1 << 26, "prompt tokens of these answers together")
     data_parallel_size: int = setting(
         1,
-        "CPU: engines behind one port, each with the whole model and a cache of its own; they share the "
+        "CPU: engines behind one port, each with the whole model and a KV cache of its own; they share the "
         "threads",
     )
     frontend_processes: int | None = setting(
-        None, "processes that speak HTTP; a third of the cores, 8 at most, if not given"
+        None, "HTTP front end processes; a third of the cores, 8 at most, if not given"
     )
-    stream_interval: int = setting(1, "tokens in a chunk of a stream; the first leaves at once")
+    stream_interval: int = setting(1, "tokens in a chunk of a stream; the first token is sent at once")
     mp_async_admit: bool = setting(True, "tokenize in worker threads, so that streams do not wait for it")
     mp_tokenize_workers: int | None = setting(
         None, "threads that tokenize, in all front ends together; 4, on fewer cores fewer, if not given"
@@ -69,7 +69,7 @@ class ServerConfig:
 
     @property
     def num_front_ends(self) -> int:
-        """Processes that speak HTTP."""
+        """The number of HTTP front end processes."""
         return self.frontend_processes or max(1, min(8, _cores() // 3))
 
     @property

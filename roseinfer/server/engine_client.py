@@ -1,4 +1,4 @@
-"""A front end's view of one engine process: submit, receive tokens, discard."""
+"""A front end's client of one engine process: submits requests, receives tokens, discards requests."""
 
 from __future__ import annotations
 
@@ -46,24 +46,24 @@ from roseinfer.tracing.spans import span
 
 log = logging.getLogger(__name__)
 
-#: Seconds for the engine to answer what is no request for tokens: it does so after its step; to write a
-#: profile; and to say what its load is, after which the last known load serves.
+#: Seconds for the engine to answer an order or a flush, which it does between steps; to write a profile; and
+#: to report its load, after which the last known load is used.
 ANSWER_TIMEOUT, WRITE_TIMEOUT, LOAD_TIMEOUT = 30.0, 600.0, 2.0
-#: Seconds without a message after which an engine that has work is asked for a sign of life.
+#: Seconds without a message after which an engine that has work is queried (a heartbeat).
 ASK_AFTER = 1.0
 
 
 class TokenReceiver(Protocol):
-    """Takes the tokens of one answer, in order."""
+    """Receives the tokens of one answer, in order."""
 
     def begin(self, begun: Finished) -> None:
-        """What is known when the next token, the first, was made."""
+        """The request's times so far, before the push of its first token."""
 
     def add_logprobs(self, logprobs: TokenLogprobs) -> None:
-        """Of the next token, where the request asked for logprobs."""
+        """The next token's logprobs, where the request asked for them."""
 
     def add_prompt_logprobs(self, position: int, logprobs: TokenLogprobs) -> None:
-        """Of the prompt's token at `position`, where the request asked for them; they come before tokens."""
+        """Logprobs of the prompt token at `position`, if the request asked for them; before all tokens."""
 
     def push(self, token: int, end: Finished | None) -> None:
         """The next token; `end` comes with the last."""
@@ -73,12 +73,12 @@ class TokenReceiver(Protocol):
 
 
 class EngineClient:
-    """Talks to an engine, which is one replica, over one channel. Use `await start()` before anything else.
+    """The client of one engine, which is one replica, over one channel. Call `await start()` first.
     `counters` are those of the replica.
 
     `on_death` is called when a started engine ends without having been asked to. Answers end with an error
-    when it has given no sign of life for `patience` seconds. Messages that have come together are worked off
-    within `joined`.
+    when it has not responded for `patience` seconds. Messages that arrive together are handled within
+    `joined`.
     """
 
     info: EngineInfo
@@ -126,12 +126,11 @@ class EngineClient:
 
     @property
     def silent(self) -> bool:
-        """Whether the engine has work, and gives no sign of life."""
+        """Whether the engine has work and does not respond."""
         return self._counters.silent
 
     def watch(self) -> None:
-        """See whether the engine does its work: its loop answers between two steps. Call it every second or
-        so."""
+        """Check that the engine responds, which it does between steps. Call this about every second."""
         silence = time.monotonic() - self._heard
         if not self.alive or not self._receivers or silence < ASK_AFTER:
             return
@@ -143,7 +142,7 @@ class EngineClient:
                 receiver.fail(SilentEngineError())
 
     async def load(self) -> Load:
-        """The engine's load now; the last that is known where it does not answer in time. Raises
+        """The engine's current load, or the last known one where it does not answer in time. Raises
         EngineDeadError."""
         if self.silent:
             return self._load
@@ -153,12 +152,12 @@ class EngineClient:
             return self._load
 
     async def flush(self) -> None:
-        """Have the engine forget its prefix cache. Raises as `order`."""
+        """Empty the engine's prefix cache. Raises as `order`."""
         await self._queries.ask(Query(flush=True), ANSWER_TIMEOUT)
 
     async def order(self, order: Order) -> Done:
-        """Have the engine do something else than answer requests. Raises EngineDeadError, and HttpError where
-        it does not answer in time."""
+        """Send an order and wait until it is carried out. Raises EngineDeadError, and HttpError where the
+        engine does not answer in time."""
         limit = WRITE_TIMEOUT if isinstance(order, StopProfile) else ANSWER_TIMEOUT
         return await self._orders.ask(order, limit)
 
@@ -177,14 +176,14 @@ class EngineClient:
     ) -> int:
         """Queue a prompt `[n]` of a request of `client` that arrived at `received` (monotonic, s).
 
-        Returns the id to discard. Raises EngineDeadError, SilentEngineError.
+        Returns the request's id. Raises EngineDeadError, SilentEngineError.
         """
         if not self.alive:
             raise EngineDeadError
         if self.silent:
             raise SilentEngineError
         if not self._receivers:
-            self._heard = time.monotonic()  # until now it had nothing to say
+            self._heard = time.monotonic()  # an idle engine sends nothing
         id, self._next_id = self._next_id, self._next_id + 1
         self._spinner.touch()
         self._channel.send(Submit(id, prompt.tobytes(), params, time.monotonic(), client))
@@ -197,8 +196,8 @@ class EngineClient:
         self._counters.set_inflight(len(self._receivers))
 
     def discard(self, id: int, end: Finished | None = None) -> None:
-        """Forget a request; nothing happens if it has ended. `end`: its answer is complete with the token
-        that the receiver has just got, and counts as finished."""
+        """Drop a request; does nothing if it has ended. `end`: its answer is complete with the token that the
+        receiver just got, and counts as finished."""
         if self._receivers.pop(id, None) is not None:
             self._count_inflight()
             if end is None:

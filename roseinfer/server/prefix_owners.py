@@ -1,4 +1,4 @@
-"""Which replica was last given a prefix, known to all front ends: a table in shared memory."""
+"""Which replica last computed a prefix: a hash table in shared memory of all front ends."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ from hashlib import blake2b
 import numpy as np
 from numpy.typing import NDArray
 
-#: Entries; a prefix of 256 tokens takes 16, one of 8,192 takes 47.
+#: Entries of the table; a prompt of 256 tokens takes 16, one of 8,192 takes 47.
 _SLOTS = 1 << 16
-#: The last bits of an entry are the replica and one; the others are of the prefix's hash.
+#: The low bits of an entry are the replica's number plus 1; the others are those of the prefix's hash.
 _REPLICA = 0xFF
-#: A prefix is looked up at its first so many blocks, and then at each so many.
+#: Prefixes that are looked up end with each of the first _STRIDE blocks, then with every _STRIDE-th.
 _STRIDE = 16
 
-#: The tokens of a prefix, and its hash.
+#: The number of tokens of a prefix, and its hash.
 PrefixHash = tuple[int, int]
 
 
 class PrefixOwners:
-    """Shared memory with the descriptor `fd`. `key` is the same random bytes in all front ends.
+    """Shared memory with the file descriptor `fd`. `key`: the same random bytes in all front ends.
 
-    It says who was asked to compute a prefix, not what is still in a cache: what has been evicted is computed
-    again where it was. An entry is one word, which front ends write without a lock over what was there.
+    The table says which replica was asked to compute a prefix, not what is still cached: an evicted prefix is
+    recomputed where it was. An entry is one word, which front ends overwrite without a lock.
     """
 
     def __init__(self, fd: int, key: bytes) -> None:
@@ -40,8 +40,8 @@ class PrefixOwners:
         return cls(fd, key)
 
     def hashes(self, prompt: NDArray[np.int32], block_size: int) -> list[PrefixHash]:
-        """Of the prefixes of `prompt` `[n]` that end with a block, the shortest first: each of the first
-        _STRIDE blocks, then every so many."""
+        """Hashes of the prefixes of `prompt` `[n]` that end with each of the first _STRIDE blocks, then with
+        every _STRIDE-th block, the shortest first."""
         found, start, parent = [], 0, b""
         blocks = len(prompt) // block_size
         for end in [*range(1, min(blocks, _STRIDE) + 1), *range(2 * _STRIDE, blocks + 1, _STRIDE)]:
@@ -52,7 +52,7 @@ class PrefixOwners:
         return found
 
     def cached(self, hashes: Sequence[PrefixHash]) -> dict[int, int]:
-        """For each replica that was given some of these prefixes, the tokens of the longest."""
+        """For each replica that was given some of these prefixes, the number of tokens of the longest."""
         found: dict[int, int] = {}
         for tokens, hash in hashes:
             entry = int(self._entries[hash % _SLOTS])
@@ -61,10 +61,10 @@ class PrefixOwners:
         return found
 
     def put(self, hashes: Sequence[PrefixHash], replica: int) -> None:
-        """`replica` computes all of these prefixes."""
+        """Record that `replica` computes all of these prefixes."""
         for _, hash in hashes:
             self._entries[hash % _SLOTS] = (hash & ~_REPLICA) | (replica + 1)
 
     def clear(self) -> None:
-        """Nobody has any."""
+        """Empty the table."""
         self._entries[:] = 0

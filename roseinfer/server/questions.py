@@ -1,4 +1,4 @@
-"""Questions to the engine that are no requests for tokens."""
+"""Queries and orders to the engine, matched with their answers."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from roseinfer.server.http.errors import EngineDeadError, SilentEngineError
 Question = TypeVar("Question")
 Answer = TypeVar("Answer")
 
-#: Questions that may be without an answer.
+#: Questions that may wait for an answer.
 MAX_WAITING = 1000
 
 
 class Questions(Generic[Question, Answer]):
-    """Of one kind, which is answered in the order of asking: one given up keeps its place until its answer
-    comes."""
+    """Questions of one kind, which are answered in order. A question that is given up keeps its place until
+    its answer comes."""
 
     def __init__(self, send: Callable[[Question], None]) -> None:
         self._send = send
@@ -30,7 +30,7 @@ class Questions(Generic[Question, Answer]):
         return bool(self._waiting)
 
     def put(self, question: Question) -> asyncio.Future[Answer]:
-        """Ask; who wants the answer awaits what is returned. Raises SilentEngineError where too many wait."""
+        """Ask. Returns the answer's future. Raises SilentEngineError where too many questions wait."""
         if len(self._waiting) >= MAX_WAITING:
             raise SilentEngineError
         self._send(question)
@@ -47,19 +47,19 @@ class Questions(Generic[Question, Answer]):
             raise SilentEngineError from None
 
     def answer(self, answer: Answer) -> None:
-        """The first question's."""
+        """Answer the first question that waits."""
         first = self._waiting.popleft()
         if not first.done():
             first.set_result(answer)
 
     def fail(self) -> None:
-        """The engine has ended."""
+        """Fail all questions: the engine has ended."""
         for answer in self._waiting:
             if not answer.done():
                 answer.set_exception(EngineDeadError())
 
 
 def _seen(answer: asyncio.Future[Answer]) -> None:
-    """An error is no matter for the log where nobody waits for the answer."""
+    """Mark an error as retrieved, so that asyncio does not log it where nothing awaits the answer."""
     if not answer.cancelled():
         answer.exception()

@@ -1,18 +1,18 @@
-"""How much may wait for the engine, all together and for one client."""
+"""Limits of what waits for the engine, for all clients together and for each."""
 
 from __future__ import annotations
 
 from roseinfer.server.http.errors import HttpError
 from roseinfer.server.metrics.counters import Counters
 
-#: Seconds after which a client whose request was refused may ask again.
+#: The header of a refusal: seconds after which the client may retry.
 RETRY_AFTER = {"retry-after": "1"}
 
 
 class QueueLimits:
-    """At most `answers`, with prompts of `tokens` together, wait for their first token. One client may take
-    as much as is still free, so that there is always room for others (Choudhury and Hahne, 1998: dynamic
-    thresholds): alone half of it, the next client a third.
+    """At most `answers` answers, with prompts of `tokens` tokens together, wait for their first token. One
+    client may have as much as is still free, so that there is always room for others (dynamic thresholds,
+    Choudhury and Hahne, 1998): a single client gets half of the limit, two get a third each.
     """
 
     def __init__(self, counters: Counters, answers: int, tokens: int) -> None:
@@ -20,7 +20,7 @@ class QueueLimits:
 
     @property
     def full(self) -> bool:
-        """Whether nobody can have anything more wait."""
+        """Whether no client can have anything more wait."""
         _, total = self._counters.waiting(0)
         return any(has >= limit for has, limit in zip(total, self._limits, strict=True))
 

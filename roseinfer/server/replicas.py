@@ -1,4 +1,4 @@
-"""A front end's view of all engines of the server: each answer comes from one of them, orders go to all."""
+"""A front end's client of all engine replicas: each request goes to one of them, orders go to all."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from roseinfer.server.routing import Router
 
 
 class Replicas:
-    """`engines` are in the order of the replicas. Use `await start()` before anything else."""
+    """`engines`: the clients, in the order of the replicas. Call `await start()` first."""
 
     def __init__(self, engines: Sequence[EngineClient], counters: Counters, owners: PrefixOwners) -> None:
         self._engines, self._counters, self._owners = engines, counters, owners
         self._reserved = 0
-        #: The first that could not start.
+        #: The replica that could not start.
         self.failed = 0
 
     async def start(self) -> None:
@@ -56,7 +56,7 @@ class Replicas:
 
     @property
     def info(self) -> EngineInfo:
-        """What each of them runs with."""
+        """Settings of the engine, which all replicas share."""
         return self._engines[0].info
 
     @property
@@ -66,11 +66,11 @@ class Replicas:
 
     @property
     def silent(self) -> bool:
-        """Whether one has work and gives no sign of life."""
+        """Whether one of them has work and does not respond."""
         return any(engine.silent for engine in self._engines)
 
     def watch(self) -> None:
-        """See whether they do their work. Call it every second or so."""
+        """Check that all respond. Call this about every second."""
         for engine in self._engines:
             engine.watch()
 
@@ -96,7 +96,7 @@ class Replicas:
         received: float,
         client: int = 0,
     ) -> int:
-        """As EngineClient.submit, to the replica that is to answer: not to one that is silent."""
+        """As EngineClient.submit, to a replica that the router chooses among those that respond."""
         if len(self._engines) == 1:
             return self._engines[0].submit(prompt, params, receiver, received, client)
         if not self.alive:

@@ -1,4 +1,4 @@
-"""Which replica answers a request: the one with the least to do, what its cache spares it included."""
+"""Routes a request to the replica with the least work, counting what its prefix cache saves."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ from roseinfer.server.prefix_owners import PrefixOwners
 
 #: Answers in flight, and tokens of prompts that wait.
 ReplicaLoad = tuple[float, float]
-#: An answer in flight is as much to do as so many prompt tokens.
+#: An answer in flight counts as much work as this many prompt tokens.
 IN_FLIGHT_TOKENS = 64
 
 
 class Router:
-    """A request costs the tokens that wait before it, IN_FLIGHT_TOKENS for each answer in flight, and the
-    tokens of its prompt that are not in the replica's cache. Where it costs the same, replicas take turns.
+    """A request's cost on a replica: the prompt tokens that wait there, IN_FLIGHT_TOKENS for each answer in
+    flight, and the request's prompt tokens that are not cached there. Equal costs are served round-robin.
 
-    A prefix that is found draws its next request to where it is, until that replica has so much more to do
-    than another that the tokens spared do not make up for it.
+    Requests with a cached prefix thus go to its replica, until that has so much more work than another that
+    the tokens saved do not make up for it.
 
     Front ends that choose at the same moment do not see each other's choice.
 
     Args:
-        loads: What each replica has to do now, in all front ends.
-        owners: Who has which prefix; None: there is no prefix cache.
+        loads: The current work of each replica, from all front ends.
+        owners: Which replica has which prefix; None: there is no prefix cache.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""An event loop that stays awake for a while, so that what comes next finds it running."""
+"""Keeps an event loop busy-waiting for a while after work, so that the next event finds it awake."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Spinner:
         self._end = 0.0
 
     def touch(self) -> None:
-        """There is work: more is likely to follow."""
+        """Busy-wait from now on: there is work, and more is likely to follow."""
         self._touched = self._seconds > 0
         if self._touched and not self.awake:
             self.awake = True

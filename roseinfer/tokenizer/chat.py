@@ -1,5 +1,5 @@
-"""A conversation becomes a prompt through the model's own template, as `apply_chat_template` of transformers
-does it.
+"""Renders a conversation as a prompt with the model's chat template, as transformers' `apply_chat_template`
+does.
 
 Templates come with model files, so they run in jinja2's sandbox and cannot change what they are given.
 """
@@ -22,7 +22,7 @@ from roseinfer.config import ConfigError
 
 
 class ChatError(Exception):
-    """Messages that the template does not take."""
+    """Messages that the chat template rejects."""
 
 
 class ChatTemplate:
@@ -75,7 +75,7 @@ def _content(token: Any) -> str | None:
 
 
 class _Generation(jinja2.ext.Extension):
-    """`{% generation %}` marks what a model is trained on; a prompt has it as it stands."""
+    """`{% generation %}` marks what a model is trained on; rendering ignores the tags."""
 
     tags = {"generation"}  # noqa: RUF012
 

@@ -1,4 +1,4 @@
-"""Token ids to text, as they come."""
+"""Incremental detokenization: token ids to text, as they are generated."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from tokenizers import Tokenizer as FastTokenizer
 
 
 class Vocabulary(dict[int, "bytes | None"]):
-    """For tokens that are bytes: each one's text as it is in a JSON string, made when first needed.
+    """For byte-level vocabularies: each token's text, escaped for a JSON string, computed when first needed.
 
-    None for a token that is not whole characters by itself; ids outside the vocabulary have no text.
+    None for a token that is not whole characters; ids outside the vocabulary have an empty text.
     """
 
     def __init__(self, token_bytes: list[bytes]) -> None:
@@ -20,7 +20,7 @@ class Vocabulary(dict[int, "bytes | None"]):
         self.token_bytes = token_bytes
 
     def fill(self) -> None:
-        """Make them all now: of GPT-2's 50,257 tokens, about 50 ms."""
+        """Compute all of them now: about 50 ms for GPT-2's 50,257 tokens."""
         for token in range(len(self.token_bytes)):
             self[token]
 
@@ -35,9 +35,9 @@ class Vocabulary(dict[int, "bytes | None"]):
 
 
 class Detokenizer(ABC):
-    """The text of one answer. What may still become another character is kept.
+    """The text of one answer. Bytes that may still become another character are held back.
 
-    While it is `clean` nothing is kept, and a token that has a text in `escaped` need not be pushed.
+    While it is `clean` nothing is held back, and a token that has a text in `escaped` need not be pushed.
     """
 
     clean: bool
@@ -49,12 +49,12 @@ class Detokenizer(ABC):
 
     @abstractmethod
     def finish(self) -> str:
-        """What was kept."""
+        """The text that was held back."""
 
 
 class ByteDetokenizer(Detokenizer):
-    """For tokens that are bytes of UTF-8 each: malformed ones become U+FFFD. `strip`: the space that an
-    answer begins with is no part of its text."""
+    """For byte-level vocabularies, whose tokens are UTF-8 bytes; malformed ones become U+FFFD. `strip`: drop
+    the space that an answer begins with."""
 
     def __init__(self, vocabulary: Vocabulary, *, strip: bool = False) -> None:
         self.clean, self.escaped = not strip, vocabulary
@@ -113,7 +113,7 @@ class NoText(Detokenizer):
 
 
 class StopStrings:
-    """Cuts a text at the first of some strings, keeping back what may become one."""
+    """Ends a text at the first stop string, holding back what may become one."""
 
     def __init__(self, stops: tuple[str, ...]) -> None:
         self.stops = stops
@@ -136,13 +136,13 @@ class StopStrings:
         return text[: len(text) - keep]
 
     def finish(self) -> str:
-        """What was kept and became no stop string."""
+        """What was held back and became no stop string."""
         kept, self._kept = self._kept, ""
         return kept
 
     @staticmethod
     def _overlap(text: str, stop: str) -> int:
-        """The longest end of `text` that `stop` starts with."""
+        """The length of the longest suffix of `text` that is a prefix of `stop`."""
         at = text.find(stop[0], max(0, len(text) - len(stop) + 1))
         while at >= 0 and not stop.startswith(text[at:]):
             at = text.find(stop[0], at + 1)

@@ -1,4 +1,4 @@
-"""How single tokens are written where an answer lists them."""
+"""How single tokens are written in logprobs."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class TokenName(NamedTuple):
 
 
 class TokenNames(dict[int, TokenName]):
-    """Of every token id, made when first needed. Without a text or a name of its own, it is `token_id:N`."""
+    """The name of every token id, computed when first needed; `token_id:N` without a text or special name."""
 
     def __init__(self, token_bytes: Sequence[bytes], special: Mapping[int, str]) -> None:
         super().__init__()

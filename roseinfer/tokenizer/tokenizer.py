@@ -27,16 +27,17 @@ _PIECES = [
 ]
 _STRIP = {"type": "Strip", "content": " ", "start": 1, "stop": 0}
 
-#: Characters for each token of the limit that are tried first of a long text: twice those of common texts.
+#: Characters of a long text, for each token of the limit, that are tokenized first: twice those of common
+#: texts.
 _PROBE = 8
 
 
 class Tokenizer:
-    """Encodes whole texts; makes one detokenizer for each answer."""
+    """Tokenizes whole texts, and makes a detokenizer for each answer."""
 
     def __init__(self, tokenizer: FastTokenizer) -> None:
         self._tokenizer = tokenizer
-        tokenizer.no_truncation()  # the file may have those of a training
+        tokenizer.no_truncation()  # the file may have training settings
         tokenizer.no_padding()
         decoder = json.loads(tokenizer.to_str())["decoder"] or {}
         steps = decoder.get("decoders")
@@ -62,16 +63,16 @@ class Tokenizer:
         return None
 
     def encode(self, text: str, special_tokens: bool = True) -> NDArray[np.int32]:
-        """Token ids `[n]`, with the special tokens that the tokenizer adds by itself where `special_tokens`.
+        """Token ids `[n]`; with `special_tokens` also those that the tokenizer adds by itself.
 
-        Other threads run meanwhile: the library's call for a single text would keep the interpreter's lock.
+        Other threads run meanwhile: the library's call for a single text would hold the GIL.
         """
         (encoding,) = self._tokenizer.encode_batch_fast([text], add_special_tokens=special_tokens)
         return np.array(encoding.ids, dtype=np.int32)
 
     def encode_within(self, most: int, text: str, special_tokens: bool = True) -> NDArray[np.int32] | None:
-        """The same, or None for a text that has surely more than `most` tokens, however long it is: its
-        beginning alone has twice as many, and no tokenizer makes up for that in the rest."""
+        """As `encode`; None for a text that surely has more than `most` tokens: then only a beginning with
+        twice as many is tokenized."""
         length = _PROBE * most
         while length < len(text):
             if len(self.encode(text[:length], special_tokens)) > 2 * most:
@@ -80,15 +81,15 @@ class Tokenizer:
         return self.encode(text, special_tokens)
 
     def detokenizer(self) -> Detokenizer:
-        """A new answer's text, token by token."""
+        """A detokenizer for a new answer."""
         if self.vocabulary is None:
             return WindowDetokenizer(self._tokenizer)
         return ByteDetokenizer(self.vocabulary, strip=self._strip)
 
     @cached_property
     def longest(self) -> int:
-        """Characters that no token has more of; four times the longest token's where the tokenizer changes
-        texts before it splits them, as composing characters can make them fewer."""
+        """An upper bound of the characters of a token; four times the longest token's where the tokenizer
+        normalizes texts, as composing characters can make them fewer."""
         vocabulary = self._tokenizer.get_vocab(with_added_tokens=True)
         return max(map(len, vocabulary)) * (1 if self._tokenizer.normalizer is None else 4)
 
@@ -124,7 +125,7 @@ def _token_bytes(tokenizer: FastTokenizer) -> list[bytes]:
 
 
 def _piece_bytes(tokenizer: FastTokenizer) -> list[bytes]:
-    """The same for SentencePiece's pieces: U+2581 is a space, `<0xNN>` a byte."""
+    """As `_token_bytes`, for SentencePiece's pieces: U+2581 is a space, `<0xNN>` a byte."""
 
     def encoded(token: str) -> bytes:
         byte = re.fullmatch("<0x([0-9A-F]{2})>", token)

@@ -1,6 +1,6 @@
-"""Named ranges outside the engine's own thread: in front ends, and in threads that tokenize.
+"""Named ranges outside the engine's thread: in front ends, and in threads that tokenize.
 
-None of it needs torch, which front ends do not load. Ranges of the engine's thread are in ranges.py.
+This does not import torch, which front ends do not load. Ranges of the engine's thread are in ranges.py.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _NOTHING = nullcontext()
 
 
 class Span(msgspec.Struct, frozen=True, array_like=True):
-    """What a thread did from `start` to `end`, in ns since the epoch; `thread` is the system's id."""
+    """A named range of a thread: `start` and `end` in ns since the epoch, `thread` the native thread id."""
 
     name: str
     start: int
@@ -44,7 +44,7 @@ class _Recording:
 
 
 class SpanRecorder:
-    """The ranges of one process: they are recorded, become NVTX ranges, or cost 0.2 us."""
+    """The ranges of one process. They are recorded, become NVTX ranges, or do nothing, in 0.2 us."""
 
     def __init__(self) -> None:
         self._recorded: list[Span] | None = None
@@ -57,7 +57,7 @@ class SpanRecorder:
         return _NOTHING if self._nvtx is None else self._nvtx(name)
 
     def mark_for_nsys(self) -> None:
-        """Make NVTX ranges from now on where ROSEINFER_NVTX is 1; torch is loaded for that."""
+        """Make NVTX ranges from now on if ROSEINFER_NVTX is 1, which imports torch."""
         if os.environ.get("ROSEINFER_NVTX") == "1":
             import torch
 
@@ -65,14 +65,14 @@ class SpanRecorder:
                 self._nvtx = torch.cuda.nvtx.range
 
     def record(self) -> None:
-        """Keep ranges from now on."""
+        """Record ranges from now on."""
         self._recorded = []
 
     def take(self) -> tuple[Span, ...]:
-        """End the recording; what was kept."""
+        """Stop recording. Returns the recorded ranges."""
         recorded, self._recorded = self._recorded or [], None
         return tuple(recorded)
 
 
-#: Of this process.
+#: The ranges of this process.
 span = SpanRecorder()

@@ -1,1 +1,1 @@
-"""HTTP/1.1 over sockets: bytes to requests, responses and event streams to bytes, limits."""
+"""HTTP/1.1 over sockets: parsing, responses, event streams, and limits."""

@@ -1,4 +1,4 @@
-"""Bytes that connections may hold, each alone and all of a process together."""
+"""Memory budget: the bytes that the connections of a process may hold together."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ from dataclasses import dataclass
 
 from roseinfer.server.http.errors import HttpError
 
-#: What a connection may hold while the process is over its limit, so that `/health` is still answered.
+#: Bytes that a connection may hold while the process is over its limit, so that `/health` is still answered.
 SMALL = 16 << 10
-#: Seconds after which a client that was refused for want of memory may ask again.
+#: Seconds after which a client that was refused for lack of memory may retry.
 RETRY_AFTER = 1
 
 
 @dataclass(eq=False)
 class Budget:
-    """What the connections of one process hold, in bytes, and how much they may."""
+    """The bytes that the connections of one process hold, and the limit."""
 
     limit: int
     held: int = 0
@@ -26,7 +26,7 @@ class Budget:
 
 
 class Account:
-    """What one connection holds of a budget."""
+    """One connection's share of a budget."""
 
     __slots__ = ("_budget", "held")
 
@@ -47,5 +47,5 @@ class Account:
             raise HttpError(503, message, headers={"retry-after": str(RETRY_AFTER)})
 
     def close(self) -> None:
-        """Give everything back."""
+        """Release everything."""
         self.hold(-self.held)

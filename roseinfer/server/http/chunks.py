@@ -1,4 +1,4 @@
-"""The body of an event stream in chunks (RFC 9112, 7.1)."""
+"""Writes the body of an event stream in chunked transfer coding (RFC 9112, 7.1)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from roseinfer.server.http.joined_writes import JoinedWrites
 
 
 class Chunks:
-    """Of one stream. Those that are written within `with joined` leave in one write at its end."""
+    """The chunks of one stream. Those written within `with joined` are sent in one write at its end."""
 
     __slots__ = ("_joined", "_pieces", "_write")
 
@@ -34,16 +34,16 @@ class Chunks:
             self._write(data)
 
     def end(self, events: Iterable[bytes]) -> None:
-        """Write these as the last chunks."""
+        """Write `events` as the last chunks."""
         pieces = (*self._pieces, *map(writer.chunk, events), writer.LAST_CHUNK)
         self._pieces.clear()
         self._write(b"".join(pieces))
 
     def drop(self) -> None:
-        """The client has gone: nothing is written any more."""
+        """Write nothing any more: the client has gone."""
         self._pieces.clear()
         self._write = write_nothing
 
 
 def write_nothing(data: bytes) -> None:
-    """What a closed connection writes."""
+    """Discard `data`: the write function of a closed connection."""

@@ -1,4 +1,4 @@
-"""What the kernel knows of a connection's client."""
+"""What the operating system knows of a connection's client."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def has_left(transport: asyncio.Transport) -> bool:
 
 
 def sends_no_more(transport: asyncio.Transport) -> bool:
-    """Whether the client has ended its side, be it unread."""
+    """Whether the client has closed its sending side, even if not all it sent is read."""
     return bool(_poll(transport) & select.POLLRDHUP)
 
 
@@ -26,8 +26,8 @@ def _poll(transport: asyncio.Transport) -> int:
 
 
 def unread_bytes(transport: asyncio.Transport) -> int:
-    """Bytes that the client has yet to take: here, and in the kernel, which takes more only now and then;
-    0 where it can hold them all."""
+    """Bytes that the client has not received: in this process and in the socket's buffer; 0 where that buffer
+    holds all of them."""
     here = transport.get_write_buffer_size()
     if not here:
         return 0

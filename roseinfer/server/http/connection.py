@@ -1,7 +1,7 @@
 """HTTP/1.1 over one socket: requests in, responses and event streams out.
 
-A protocol of its own, and not an ASGI server, because a stream then costs one write a token: no task, no
-queue and no dictionary between a token and its socket.
+It is not an ASGI server, so that a stream costs one write a token: there is no task, queue or dictionary
+between a token and its socket.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ from roseinfer.server.http.unparsed import Unparsed
 
 log = logging.getLogger(__name__)
 
-#: Bytes of answers that may wait for their client beyond what the kernel takes, before it counts as slow.
+#: Bytes of answers buffered here, beyond the socket's buffer, above which the client counts as slow.
 MAX_UNSENT_BYTES = 16 << 10
-#: Seconds after which it is looked whether a client that has sent everything is still there.
+#: Seconds after which a client that has closed its sending side is probed: it may have gone.
 PROBE_DELAYS = (0.05, 0.25)
 
 
 class Connection(asyncio.BufferedProtocol):
-    """One client's connection. Requests on it are answered one after the other."""
+    """One client's connection. Its requests are answered one after the other."""
 
     def __init__(self, connections: Connections) -> None:
         self._connections = connections
@@ -75,7 +75,7 @@ class Connection(asyncio.BufferedProtocol):
 
     @property
     def received(self) -> float:
-        """When the request that is answered now arrived: monotonic (s)."""
+        """When the current request arrived: monotonic (s)."""
         assert self._request is not None
         return self._request.received
 
@@ -117,7 +117,7 @@ class Connection(asyncio.BufferedProtocol):
         self.receive(self._connections.buffer[:nbytes])
 
     def receive(self, data: bytes | memoryview) -> None:
-        """Take in what has come."""
+        """Take in received data."""
         if self._lingering or self._error is not None:  # it is dropped, in turns
             self._connections.turns.wait(self._turn)
         else:
@@ -127,8 +127,8 @@ class Connection(asyncio.BufferedProtocol):
         self._see_to_reading()
 
     def _take_turn(self, end: float) -> None:
-        """At least a piece, and on until `end` or until a request has begun: the next one waits for another
-        turn."""
+        """Parse at least a piece, and more until `end` or until a request has begun; the next request waits
+        for another turn."""
         over = False
         while not self._blocked:
             if self._waiting:
@@ -143,7 +143,8 @@ class Connection(asyncio.BufferedProtocol):
 
     @property
     def _blocked(self) -> bool:
-        """Whether what waits has to go on waiting: for an answer, for its client to read, or for the end."""
+        """Whether nothing can be parsed now: an answer is in progress, the client does not read, or the
+        connection is closing."""
         return self._request is not None or self._paused or self._lingering or self._transport.is_closing()
 
     def _see_to_reading(self) -> None:
@@ -157,7 +158,8 @@ class Connection(asyncio.BufferedProtocol):
                 self._transport.resume_reading()
 
     def eof_received(self) -> bool:
-        """The client sends no more. It may have left, or wait for its answers: then the connection stays."""
+        """The client has closed its sending side. It may have gone, or wait for answers: then the connection
+        stays open."""
         self._ended = True
         if self._request is None and not self._unparsed and not self._waiting:
             return False
@@ -165,8 +167,8 @@ class Connection(asyncio.BufferedProtocol):
         return True
 
     def _see_whether_it_is_there(self) -> None:
-        """To a client that has left, an interim response comes back as an error; others ignore it. A stream
-        needs none."""
+        """Probe the client with an interim response, which a client that has gone answers with a reset and
+        others ignore. A stream needs none."""
         request = self._request
         if request is not None and request.chunked and not self._streaming:
             self._write(b"HTTP/1.1 100 Continue\r\n\r\n")
@@ -198,7 +200,7 @@ class Connection(asyncio.BufferedProtocol):
     # One request after the other.
 
     def _parse(self, data: bytes) -> None:
-        """A piece."""
+        """Parse a piece of received data."""
         try:
             self._parser.feed(data)
         except HttpError as error:
@@ -206,7 +208,7 @@ class Connection(asyncio.BufferedProtocol):
             self._unparsed.clear()
 
     def _advance(self) -> None:
-        """See to what waits, where nothing prevents it."""
+        """Go on with what waits, unless blocked."""
         if self._blocked:
             return
         if self._waiting or self._unparsed:
@@ -218,7 +220,7 @@ class Connection(asyncio.BufferedProtocol):
         self._close_if_done()
 
     def _close_if_done(self) -> None:
-        """Where the client sends no more and has all its answers."""
+        """Close the connection if the client sends no more and has all its answers."""
         if self._ended and not (self.busy or self._waiting or self._unparsed or self._lingering):
             self._transport.close()
 
@@ -227,14 +229,14 @@ class Connection(asyncio.BufferedProtocol):
         self._continuing = False  # the body came without
 
     def _continue(self) -> None:
-        """The client asks whether to send a body (`expect: 100-continue`): it may when the answers before are
-        written."""
+        """The client asks whether to send a body (`expect: 100-continue`): it may once all earlier requests
+        are answered."""
         self._continuing = self._request is not None or bool(self._waiting)
         if not self._continuing:
             self._write(b"HTTP/1.1 100 Continue\r\n\r\n")
 
     def _next(self) -> None:
-        """Answer the next request: at once where that is possible, else in a task."""
+        """Answer the next request: at once if possible, else in a task."""
         self._request = request = self._waiting.popleft()
         if request.refusal is not None:
             self.respond(self._connections.error_response(request.refusal))
@@ -275,7 +277,8 @@ class Connection(asyncio.BufferedProtocol):
             self._advance()
 
     def _refuse(self, error: HttpError) -> None:
-        """Answer what cannot be read on from; drop what still comes, so that the client can read why."""
+        """Answer with an error after which nothing can be parsed. What still comes is dropped, so that the
+        client can read the error."""
         self._lingering, self._since = True, time.monotonic()
         self._write(writer.whole(self._connections.error_response(error), keep_alive=False, with_body=True))
         if self._ended:
@@ -320,7 +323,7 @@ class Connection(asyncio.BufferedProtocol):
         head = writer.stream_head(
             keep_alive=request.keep_alive, chunked=request.chunked, request_id=request.id
         )
-        self._write(head + (writer.chunk(event) if request.chunked else event))  # one call of the kernel
+        self._write(head + (writer.chunk(event) if request.chunked else event))  # one system call
         if not request.chunked:
             return self._write
         self._chunks = Chunks(self._write, self._connections.joined)
@@ -336,7 +339,7 @@ class Connection(asyncio.BufferedProtocol):
         self._done()
 
     def check(self, now: float) -> None:
-        """Close it if nothing has moved for too long."""
+        """Close the connection if it has made no progress for too long."""
         self._reading.see(unread_bytes(self._transport), now)
         if self._paused:
             self._count_unsent(self._transport.get_write_buffer_size())
@@ -368,14 +371,14 @@ class Connection(asyncio.BufferedProtocol):
 
     @property
     def _cannot_be_asked(self) -> bool:
-        """Whether nothing would show that the client has left before its answer is made: HTTP/1.0 has no
-        interim responses."""
+        """Whether the client cannot be probed before its answer is written: HTTP/1.0 has no interim
+        responses."""
         return self._request is not None and not self._request.chunked and not self._streaming
 
     def close(self) -> None:
-        """Close it when what was written is sent."""
+        """Close the connection once everything written is sent."""
         self._transport.close()
 
     def abort(self) -> None:
-        """Close it at once."""
+        """Close the connection at once."""
         self._transport.abort()

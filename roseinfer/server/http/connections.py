@@ -26,9 +26,9 @@ MAX_HELD_BYTES = 512 << 20
 
 @dataclass(eq=False)
 class Connections:
-    """All connections of one front end, and what they share. A handler gives a Response, None when it has
-    left a `Producer` with the connection, or a coroutine that gives either. `admit` says why a request is
-    refused whose head has come."""
+    """All connections of one front end, and what they share. A handler returns a Response, None when it has
+    given the connection a `Producer`, or a coroutine that returns either. `admit` returns the error for a
+    request that is refused by its head alone, else None."""
 
     handler: Callable[[HttpRequest, Connection], Answer]
     error_response: Callable[[HttpError], Response]
@@ -51,18 +51,18 @@ class Connections:
             self._end_slowest_reader()
 
     def _end_slowest_reader(self) -> None:
-        """The client that has left most unread must not keep the others out."""
+        """Abort the connection with the most unread bytes, so that its client does not keep others out."""
         most = max(self.all, key=lambda connection: connection.unsent, default=None)
         if most is not None and most.unsent:
             most.abort()
 
     def end_answers(self, error: HttpError) -> None:
-        """Answer all that are still answered with `error`."""
+        """End all answers in progress with `error`."""
         for connection in list(self.all):
             connection.interrupt(error)
 
     def stop(self) -> None:
-        """Close connections as soon as each has its response."""
+        """Close each connection as soon as it has no answer in progress."""
         self.stopping = True
         for connection in list(self.all):
             if not connection.busy:
@@ -70,7 +70,7 @@ class Connections:
         self._see_whether_none_is_left()
 
     def closed(self, connection: Connection) -> None:
-        """A connection reports that it has closed."""
+        """Called by a connection that has closed."""
         self.all.discard(connection)
         self.on_close()
         self._see_whether_none_is_left()

@@ -1,4 +1,4 @@
-"""Errors that end a request with a status; how their bodies are written is for those who know the API."""
+"""Errors that end a request with a status. Their bodies depend on the API and are written elsewhere."""
 
 from __future__ import annotations
 
@@ -6,8 +6,7 @@ from collections.abc import Mapping
 
 
 class HttpError(Exception):
-    """A request that is answered with an error; `param` says which field is wrong, `code` in one of OpenAI's
-    words what with it."""
+    """A request is answered with an error. `param`: the field that is wrong; `code`: OpenAI's error code."""
 
     def __init__(
         self,
@@ -22,14 +21,14 @@ class HttpError(Exception):
 
 
 class BadRequestError(HttpError):
-    """Refused with 400; the message says why, `param` where."""
+    """Refused with 400; the message says why, `param` which field."""
 
     def __init__(self, message: str, param: str | None = None, code: str | None = None) -> None:
         super().__init__(400, message, param, code)
 
 
 class InternalError(HttpError):
-    """What should not have happened; the log has it."""
+    """An unexpected error, which is in the log."""
 
     def __init__(self) -> None:
         super().__init__(500, "internal error; the server's log says more")
@@ -43,7 +42,7 @@ class EngineDeadError(HttpError):
 
 
 class SilentEngineError(HttpError):
-    """The engine process is there and does not answer."""
+    """The engine process runs but does not respond."""
 
     def __init__(self) -> None:
         super().__init__(503, "the engine does not answer", headers={"retry-after": "1"})

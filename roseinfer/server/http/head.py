@@ -1,4 +1,4 @@
-"""What the head of a request must be before anything is made of it (RFC 9112)."""
+"""Checks of a request's head (RFC 9112)."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from collections.abc import Mapping
 from roseinfer.server.http.errors import HttpError
 
 MAX_HEAD_BYTES = 64 << 10
-#: Headers that say where a request ends or whom it is for: two of them could be read in two ways.
+#: Headers that may appear once only. They say where a request ends, or its host: two of them are ambiguous
+#: (request smuggling).
 ONCE = frozenset({b"host", b"content-length", b"transfer-encoding"})
 VERSIONS = frozenset({"1.0", "1.1"})
 _HOST = re.compile(rb"(?:[\w.~!$&'()*+,;=%-]*|\[[0-9A-Fa-f:.]+\])(?::\d*)?")
@@ -28,8 +29,8 @@ def path_of(url: bytes, headers: dict[bytes, bytes]) -> str:
 
 
 def check(method: bytes, version: str, size: int, headers: Mapping[bytes, bytes]) -> None:
-    """Raise HttpError for a head of `size` bytes that is too large, or that others could read in another
-    way."""
+    """Raise HttpError for a head of `size` bytes that is too large, or that other parsers might read
+    differently."""
     if version not in VERSIONS:
         raise HttpError(505, f"HTTP/{version:.5} is not spoken here; use HTTP/1.1")
     if method == b"CONNECT":

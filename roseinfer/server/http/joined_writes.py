@@ -1,4 +1,4 @@
-"""Pieces of streams that leave together: a write is a call of the kernel, which costs more than the rest."""
+"""Batches writes to a connection: a write is a system call, which costs more than all else."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from types import TracebackType
 
 
 class JoinedWrites:
-    """Of the connections of one process. Within `with`, pieces are kept; at its end, or with the end of its
-    stream, what a connection has kept leaves in one write."""
+    """Batched writes of the connections of one process. Within `with`, chunks are buffered. Those of a
+    connection are sent in one write at the end of the `with`, or of their stream."""
 
     def __init__(self) -> None:
         self.active = False

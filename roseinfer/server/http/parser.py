@@ -1,4 +1,4 @@
-"""Bytes that a client sends to requests, within limits."""
+"""Parses the bytes that a client sends into requests, within limits."""
 
 from __future__ import annotations
 
@@ -17,18 +17,19 @@ from roseinfer.server.http.head import MAX_HEAD_BYTES
 
 MAX_BODY_BYTES = 32 << 20
 MAX_HEADERS = 128
-#: Of trailers, which are not used, and of one chunk's size line.
+#: Bytes of trailers, which are not used, and of one chunk's size line.
 MAX_TRAILER_BYTES = 8 << 10
-#: What a client may name its request.
+#: Valid values of x-request-id.
 _REQUEST_ID = re.compile(rb"[\w.:/+=@-]{1,128}", re.ASCII)
 
 
 @dataclass(slots=True)
 class HttpRequest:
-    """A request as it came, at the monotonic time `received` (s); header names are in lower case.
+    """A request; header names are in lower case.
 
-    `id`: the client's own, or a new one. `chunked`: the client knows HTTP/1.1, and so chunks. `held`: bytes
-    of it that count as held. With a `refusal`, its body was dropped.
+    `received`: when it was complete (monotonic, s). `id`: the client's x-request-id, or a new one. `chunked`:
+    the client speaks HTTP/1.1 and so takes chunked bodies. `held`: its bytes that count towards the budget.
+    With a `refusal`, its body was dropped.
     """
 
     method: str
@@ -43,7 +44,7 @@ class HttpRequest:
     id: str = ""
 
     def take_body(self) -> bytearray:
-        """The body, which is then the caller's alone."""
+        """The body, which this object then no longer refers to."""
         body, self.body = self.body, bytearray()
         return body
 
@@ -52,10 +53,10 @@ class RequestParser:
     """Parses what one connection receives.
 
     Args:
-        on_request: called with each request.
+        on_request: called with each complete request.
         on_expect: called when a client asks whether it may send the body.
-        admit: says why a request whose head has come is refused; its body is then not kept.
-        account: counts what is held.
+        admit: returns the error for a request that is refused by its head, whose body is then dropped.
+        account: counts the bytes that are held.
     """
 
     def __init__(
@@ -79,7 +80,7 @@ class RequestParser:
 
     @property
     def receiving(self) -> bool:
-        """Whether a part of a request has come, at `began` (monotonic, s)."""
+        """Whether a part of a request has arrived, since `began` (monotonic, s)."""
         return bool(self._url)
 
     def close(self) -> None:
@@ -89,7 +90,7 @@ class RequestParser:
         self._request, self._url, self._headers = None, b"", {}
 
     def feed(self, data: bytes) -> None:
-        """Take in what came, a piece of some KiB. Raises HttpError where nothing can be read on from it."""
+        """Parse received data, a piece of some KiB. Raises HttpError where nothing after it can be parsed."""
         size = len(data)
         self._head_bytes += size
         self._framing += size
@@ -114,8 +115,8 @@ class RequestParser:
             raise HttpError(431, f"trailers are larger than {MAX_TRAILER_BYTES} bytes, or chunks too small")
 
     def _parse(self, data: bytes) -> bytes:
-        """Returns what is still to parse: the parser takes a request that offers another protocol to have no
-        body, so its head is parsed once more without the offer."""
+        """Returns what is still to be parsed: httptools ends a request with an `upgrade` header at its head,
+        so the head is parsed again without this header."""
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserUpgrade as upgrade:

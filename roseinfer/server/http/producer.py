@@ -1,4 +1,4 @@
-"""What a handler gives for a request."""
+"""What a handler returns for a request."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ class Producer(Protocol):
     """Makes a connection's response piece by piece."""
 
     def pause(self) -> None:
-        """The client does not read fast enough: keep what comes."""
+        """The client does not read fast enough: buffer new data."""
 
     def resume(self) -> None:
-        """The client has read."""
+        """The client has read what was written."""
 
     def close(self) -> None:
         """The client has gone."""
@@ -25,5 +25,5 @@ class Producer(Protocol):
         """End the response with `error`."""
 
 
-#: The response; None where a Producer makes it; or what has yet to find out, in a task.
+#: The response; None where a Producer makes it; or a coroutine that returns either, run in a task.
 Answer = Response | None | Coroutine[Any, Any, Response | None]

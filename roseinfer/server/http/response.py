@@ -1,4 +1,4 @@
-"""A response that is complete."""
+"""A complete response."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True)
 class Response:
-    """Status, body and what else its head says."""
+    """Status, body, and headers."""
 
     status: int
     body: bytes = b""

@@ -1,20 +1,20 @@
-"""How long a connection may stay as it is."""
+"""How long a connection may make no progress."""
 
 from __future__ import annotations
 
 import time
 
-#: Seconds: for an unused connection, for a request to come in, for a client that does not read its answer
-#: at all, and for one that was refused to read why.
+#: Seconds: for an idle connection, for a request to arrive, for a client that does not read its answer at
+#: all; and for a client that was refused to read the error.
 IDLE_TIMEOUT = RECEIVE_TIMEOUT = STALL_TIMEOUT = 60.0
 LINGER_TIMEOUT = 5.0
-#: Seconds for a client to take what waits for it, however often it reads a little: about 16 KiB of a stream,
-#: or a whole answer.
+#: Seconds for a client to read what is buffered for it, even if it reads a little now and then: about 16 KiB
+#: of a stream, or a whole answer.
 DRAIN_TIMEOUT = 300.0
 
 
 class Reading:
-    """How a client reads what was written to it. Times are monotonic (s)."""
+    """Tracks how a client reads what was written to it. Times are monotonic (s)."""
 
     __slots__ = ("_behind_since", "_unread", "last")
 
@@ -23,11 +23,11 @@ class Reading:
         self._unread = 0
 
     def caught_up(self) -> None:
-        """It has read so much that more is written."""
+        """The client has read so much that more is written."""
         self._behind_since = time.monotonic()
 
     def see(self, unread: int, now: float) -> None:
-        """So many bytes are unread now. What the client reads is a move."""
+        """`unread` bytes are unread at the time `now`; fewer than before are progress."""
         if unread < self._unread:
             self.last = now
         if not self._unread:
@@ -35,5 +35,5 @@ class Reading:
         self._unread = unread
 
     def too_slow(self, now: float) -> bool:
-        """Whether what waits for the client does so for too long."""
+        """Whether buffered data has waited for the client for too long."""
         return bool(self._unread) and now - self._behind_since > DRAIN_TIMEOUT

@@ -1,4 +1,4 @@
-"""Connections are served in turns, so that nobody waits for what others send, however many they are."""
+"""Fair scheduling of connections, so that no client waits for what others send, however many they are."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ import time
 from collections.abc import Callable
 from heapq import heappop, heappush
 
-#: Seconds, and turns, of a round: then comes the rest of the event loop. Seconds of a turn.
+#: Seconds and turns of a round at most, after which the event loop runs other work; seconds of a turn.
 ROUND, TURNS = 0.002, 32
 TURN = 0.00025
-#: Seconds that a turn counts at least: the event loop's own work for a connection, which is not seen here.
+#: Seconds that a turn counts at least: the event loop's own work for a connection is not measured here.
 LEAST = 0.00002
 
 
 class Turn:
-    """Of one connection. `take` is called when it has come, with the time (`time.monotonic`, s) when it
-    should end."""
+    """The turn of one connection. `take` is called when its turn has come, with the time at which it should
+    end (monotonic, s)."""
 
     __slots__ = ("due", "take", "waiting")
 
@@ -24,15 +24,15 @@ class Turn:
         self.take, self.waiting, self.due = take, False, 0.0
 
     def cancel(self) -> None:
-        """The connection has closed: nothing is called any more."""
+        """Call nothing any more: the connection has closed."""
         self.take = _nothing
 
 
 class Turns:
-    """Of the connections of one process.
+    """The turns of the connections of one process.
 
-    Start-time fair queueing (Goyal, Vin and Cheng, 1996): who has been served least, in seconds, is the next,
-    so a new connection's turn comes before those of all that have had one.
+    Start-time fair queueing (Goyal, Vin and Cheng, 1996): the connection that was served least, in seconds,
+    is next, so a new connection comes before all that have had a turn.
     """
 
     def __init__(self) -> None:
@@ -44,7 +44,7 @@ class Turns:
         self._free_at = 0.0  # when the event loop has had as much time for all else as for turns
 
     def ask(self, turn: Turn) -> None:
-        """Take it now where nobody waits and turns have not had too much time; otherwise when it comes."""
+        """Take the turn now if no other waits and turns have not taken too much time, else when it comes."""
         now = time.monotonic()
         if self._waiting or self._taken is not None or self._free_at - now > ROUND:
             self.wait(turn)
@@ -53,7 +53,7 @@ class Turns:
             self._free_at = max(self._free_at, now) + 2 * spent
 
     def wait(self, turn: Turn) -> None:
-        """Take it when it comes."""
+        """Take the turn when it comes."""
         if turn is self._taken:
             self._again = True
         elif not turn.waiting:
@@ -78,7 +78,7 @@ class Turns:
                 self._again = False
                 self.wait(turn)
             elif not self._waiting:
-                self._now = self._latest  # what was had while nobody waited does not count later
+                self._now = self._latest  # service while no other waited does not count later
         return spent
 
     def _round(self) -> None:

@@ -1,18 +1,18 @@
-"""What has come on a connection and is not parsed yet."""
+"""Data that has arrived on a connection and is not parsed yet."""
 
 from __future__ import annotations
 
 from roseinfer.server.http.budget import Account
 
-#: Bytes that are read at a time, and parsed at a time: limits are seen between two pieces.
+#: Bytes that are read, and parsed, at a time: limits are checked between two pieces.
 READ = 16 << 10
-#: Bytes beyond which nothing more is read.
+#: Bytes from which on nothing more is read.
 MAX_UNPARSED_BYTES = READ
 _END = b"\r\n\r\n"
 
 
 class Unparsed:
-    """Bytes, which count as held."""
+    """The bytes, which count towards the budget."""
 
     __slots__ = ("_account", "_data")
 
@@ -24,17 +24,17 @@ class Unparsed:
 
     @property
     def enough(self) -> bool:
-        """Whether so much waits that nothing more is to be read."""
+        """Whether reading should pause."""
         return len(self._data) >= MAX_UNPARSED_BYTES
 
     def add(self, data: bytes | memoryview) -> None:
-        """Keep what has come."""
+        """Add received data."""
         self._data += data
         self._account.hold(len(data))
 
     def take(self) -> bytes:
-        """The next piece. One with more than one empty line ends at the first, and every head ends with one:
-        so it has two requests at most."""
+        """The next piece. A piece with more than one empty line ends at the first. Every head ends with an
+        empty line, so a piece has parts of two requests at most."""
         data = self._data
         end = data.find(_END, 0, READ) + len(_END)
         size = READ if end < len(_END) or data.find(_END, end, READ) < 0 else end
@@ -44,6 +44,6 @@ class Unparsed:
         return piece
 
     def clear(self) -> None:
-        """Forget all."""
+        """Drop everything."""
         self._account.hold(-len(self._data))
         self._data = bytearray()

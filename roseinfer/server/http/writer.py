@@ -1,4 +1,4 @@
-"""Responses, and the heads of event streams, to the bytes that a client gets."""
+"""Serialises responses, and the heads and chunks of event streams."""
 
 from __future__ import annotations
 

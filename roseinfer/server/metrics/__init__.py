@@ -1,1 +1,1 @@
-"""What is counted and timed, and how `/metrics` shows it."""
+"""Counters and histograms, and their exposition on `/metrics`."""

@@ -1,5 +1,5 @@
-"""Numbers that all front ends can read, in rows that one of them alone writes: a row of its own, and one for
-each replica of the engine."""
+"""Metrics in shared memory of all front ends. Each front end writes rows of its own: one for itself, and one
+for each replica of the engine. All can read all rows."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 BOUNDS = np.array(
     [1e-4, 2.5e-4, 5e-4, 1e-3, 2.5e-3, 5e-3, 1e-2, 2.5e-2, 5e-2, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60]
 )
-#: What is counted, and the histograms, with the words that `/metrics` has for them.
+#: Counters and histograms, with their help texts on `/metrics`.
 COUNTS = {
     "requests": "Answers that have ended, stop strings included.",
     "discarded": "Answers given up before their end: the client went away, or it failed.",
@@ -29,21 +29,22 @@ HISTOGRAMS = {
     "queue_wait": "From submission to the engine to admission.",
     "prefill": "From admission to the first token.",
 }
-#: Of these, what a front end does before it chooses a replica.
+#: Histograms of what a front end does before it chooses a replica.
 OF_FRONT_ENDS = frozenset({"tokenize"})
 _INFLIGHT, _CLOSED, _SILENT, _WAITING, _WAITING_TOKENS, _FIRST_COUNT = range(6)
 _FIRST_HISTOGRAM = _FIRST_COUNT + len(COUNTS)
 _BUCKETS = len(BOUNDS) + 1
 _FIRST_CLIENT = _FIRST_HISTOGRAM + len(HISTOGRAMS) * (_BUCKETS + 1)
-#: Clients are counted by a hash: who shares a place with another shares its part (McKenney 1990).
+#: Clients are counted by a hash; those with the same hash share one client's part, as in stochastic fairness
+#: queueing (McKenney 1990).
 _PLACES = 1024
 _WIDTH = _FIRST_CLIENT + 2 * _PLACES
 _SALT = 16
 
 
 class Counters:
-    """Shared memory with the descriptor `fd`: what the front end `own` counts in its own row is written here,
-    and what is read is the sum of all rows."""
+    """Shared memory with the file descriptor `fd`. Front end `own` writes to its own rows, and reads sums
+    over all front ends."""
 
     def __init__(self, fd: int, front_ends: int, own: int, replicas: int = 1) -> None:
         self.fd, self.replicas = fd, replicas
@@ -53,7 +54,7 @@ class Counters:
         #: The same random bytes in all front ends.
         self.salt = memory[size:]
         self._table = np.frombuffer(memory, count=front_ends * each * _WIDTH).reshape(-1, _WIDTH)
-        # The same for single numbers, which it reads and writes faster.
+        # The same memory; a memoryview reads and writes single numbers faster.
         self._all = memoryview(memory)[:size].cast("d")
         self._own_row = own * each
         self._place(self._own_row, 0, 1)
@@ -77,7 +78,7 @@ class Counters:
         return cls(fd, front_ends, 0, replicas)
 
     def of(self, replica: int) -> Counters:
-        """What is counted of one replica, by this front end, and read from those of all."""
+        """The counters of one replica: written by this front end, read as sums over all."""
         view = copy.copy(self)
         view._place(self._own_row + 1 + replica, 1 + replica, 1 + self.replicas)
         return view
@@ -89,7 +90,7 @@ class Counters:
 
     @property
     def silent(self) -> bool:
-        """Whether a front end waits for the engine, which has given no sign of life for too long."""
+        """Whether a front end waits for the engine, which has not responded for too long."""
         return self._sum(_SILENT) > 0
 
     def set_silent(self, silent: bool) -> None:

@@ -1,4 +1,4 @@
-"""`/metrics`, for Prometheus."""
+"""Metrics in Prometheus' text format, for `/metrics`."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from roseinfer.info import EngineInfo
 from roseinfer.ipc.messages import Load
 from roseinfer.server.metrics.counters import BOUNDS, COUNTS, HISTOGRAMS, OF_FRONT_ENDS, Counters
 
-#: Name, what it is, and its value now.
+#: Name, help text, and the function that gives the value.
 _Value = tuple[str, str, Callable[[Counters, Load], float]]
 _GAUGES: tuple[_Value, ...] = (
     ("running", "Requests that run.", lambda counters, load: load.running),
@@ -56,7 +56,7 @@ _COUNTERS: tuple[_Value, ...] = (
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 
-#: What a label `replica` tells apart where there are several.
+#: The values of the label `replica`, if there are several, and what they label.
 _Replica = tuple[list[str], Counters, Load]
 
 

@@ -1,4 +1,4 @@
-"""Times of requests as this front end sees them, taken for a whole step at once."""
+"""Latencies of requests as this front end sees them, observed for a whole step at once."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from roseinfer.request.params import Finished
 from roseinfer.server.metrics.counters import Counters
 
-#: Answers at once for which there is room at first.
+#: Answers in flight for which there is room at first.
 _SLOTS = 1 << 10
 
 
@@ -40,7 +40,7 @@ class Observer:
         self._counters.add("prompt_tokens", prompt_tokens)
 
     def step(self, ids: NDArray[np.int64], finished: Sequence[Finished]) -> None:
-        """Each of `ids` has got a token; the times of those that were given up do not count."""
+        """Each of `ids` got a token; requests that were discarded do not count."""
         counters = self._counters
         counters.add("generation_tokens", len(ids))
         find = self._slots.get
@@ -78,7 +78,7 @@ class Observer:
         self._complete.append(end)
 
     def discarded(self, id: int) -> None:
-        """An answer was given up."""
+        """An answer was discarded."""
         slot = self._slots.pop(id, None)
         if slot is not None:
             self._free.append(slot)

@@ -1,1 +1,1 @@
-"""OpenAI's API: bodies in and out, requests made valid, errors, streamed and whole completions."""
+"""OpenAI's API: bodies of requests and responses, validation, errors, whole and streamed completions."""

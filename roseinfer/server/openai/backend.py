@@ -1,4 +1,4 @@
-"""What requests are answered with."""
+"""What answers requests: the engine, the tokenizer and the chat template."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ _NO_NAMES = TokenNames([], {})
 
 @dataclass(frozen=True)
 class Backend:
-    """The engine, or all replicas of it, and the model's text; `model` is its name for clients,
-    `stream_interval` tokens a chunk."""
+    """All engine replicas, and the model's tokenizer and chat template. `model`: its name for clients;
+    `stream_interval`: tokens in a chunk of a stream."""
 
     engine: Replicas
     tokenizer: Tokenizer | None

@@ -1,4 +1,4 @@
-"""One choice of a completion while it grows."""
+"""One choice of a completion while it is generated."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from roseinfer.tokenizer.detokenizer import StopStrings
 
 
 class Choice:
-    """Takes the tokens of one choice from the engine, and keeps what they add until `take`.
+    """Receives the tokens of one choice from the engine, and buffers what they add until `take`.
 
     Args:
-        form: of its logprobs, where the request asks for them.
-        on_end: called with the choice, its finish reason and the engine's end, once it has ended; that end is
-            None where a stop string came first.
-        on_error: called when there are no more tokens.
+        form: how logprobs are written, where the request asks for them.
+        on_end: called with the choice, its finish reason and the engine's Finished, once the choice has
+            ended; None instead of Finished where a stop string came first.
+        on_error: called when the answer fails.
     """
 
     __slots__ = (
@@ -61,7 +61,7 @@ class Choice:
         self._first_token = 0.0
 
     def begin(self, begun: Finished) -> None:
-        """What the engine knows at the first token, which is there now."""
+        """The request's times so far; its first token comes next."""
         self._begun, self._first_token = begun, time.monotonic()
 
     def echo(self, prompt: NDArray[np.int32]) -> None:
@@ -90,7 +90,7 @@ class Choice:
         self._on_error(error)
 
     def take(self, reason: str | None) -> ChoiceBody:
-        """What the tokens since the last call have added; `reason` where they end the choice."""
+        """What the tokens since the last call added; `reason`: the finish reason if they end the choice."""
         logprobs = None if self._logprobs is None else self._logprobs.take()
         body = ChoiceBody(self.index, "".join(self._texts), logprobs, reason)
         if self._with_ids:
@@ -99,13 +99,13 @@ class Choice:
         return body
 
     def stopped(self) -> Finished | None:
-        """What the engine would report if it had ended the choice now, which a stop string has done."""
+        """What the engine would report if it ended the choice now, where a stop string did."""
         if self._begun is None:
             return None
         return msgspec.structs.replace(self._begun, generation=time.monotonic() - self._first_token)
 
     def _begin(self, prompt: list[int]) -> None:
-        """With the prompt."""
+        """Begin the answer with the prompt."""
         self._echo = None
         for position, token in enumerate(prompt):
             text = self._text.push(token)
@@ -115,8 +115,8 @@ class Choice:
             self._texts.append(text)
 
     def _add(self, token: int, end: Finished | None) -> str | None:
-        """Keep what `token` adds. Returns the finish reason when it is the last: `stop` before the engine's
-        end where a stop string was found."""
+        """Buffer what `token` adds. Returns the finish reason if it is the last token; `stop` also where a
+        stop string was found before the engine ended the request."""
         if self._echo is not None:
             self._begin(self._echo)
         if self._only_echo:

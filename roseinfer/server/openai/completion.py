@@ -1,4 +1,4 @@
-"""The answer to one HTTP request, in one JSON body."""
+"""The answer to one HTTP request, as one JSON body."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Completion:
 
     Args:
         format: how bodies are written.
-        tokenize: seconds that it took until the prompts were token ids.
+        tokenize: seconds that tokenizing the prompts took.
     """
 
     def __init__(
@@ -45,7 +45,7 @@ class Completion:
         self._bodies: list[ChoiceBody] = []
 
     def start(self, generation: Generation, prompts: list[NDArray[np.int32]], client: int = 0) -> None:
-        """Ask the engine for every choice, for `client`; what it makes answers the connection's request."""
+        """Submit every choice to the engine for `client`, and answer the connection's current request."""
         self._prompt_tokens = sum(map(len, prompts))
         self._n, self._open = generation.n, len(prompts) * generation.n
         for index in range(self._open):
@@ -68,13 +68,13 @@ class Completion:
         """The client has read."""
 
     def close(self) -> None:
-        """Free what the engine still has of this request, and the choices."""
+        """Discard the engine's requests, and the choices."""
         for id in self._ids:
             self._backend.engine.discard(id)
         self._forget()
 
     def _forget(self) -> None:
-        """Let go of the choices, which refer to this object: both are then freed without a collection."""
+        """Drop the choices, which refer to this object, so that no reference cycle is left to collect."""
         self._ended_tokens += sum(choice.tokens for choice in self._choices)
         self._choices.clear()
 

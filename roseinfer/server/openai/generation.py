@@ -1,4 +1,4 @@
-"""From a request's body to what the engine is asked for; what is wrong with it is refused here."""
+"""Validates a request's body, and turns it into sampling parameters and prompts."""
 
 from __future__ import annotations
 
@@ -26,17 +26,17 @@ from roseinfer.server.openai.requests import (
 from roseinfer.tokenizer.chat import ChatError, ChatTemplate
 
 PROMPT_KINDS = "prompt must be text, token ids, or lists of either"
-#: Of one request, the likeliest tokens counted too: an answer holds all of them.
+#: Logprobs of prompt tokens in one request, top tokens included: an answer holds all of them in memory.
 MAX_PROMPT_LOGPROBS = 1 << 20
-#: OpenAI's own default for completions.
+#: OpenAI's default for completions.
 DEFAULT_MAX_TOKENS = 16
 
 
 class Generation(msgspec.Struct, frozen=True):
-    """A valid request: what its choices are generated from, `n` for each prompt.
+    """A valid request, with `n` choices for each prompt.
 
-    `with_ids`: token ids are listed. `special_tokens`: texts get those that the tokenizer adds by itself.
-    `fills_context`: there is no limit but the context, and `params.max_tokens` is not final. `echo`: answers
+    `with_ids`: token ids are returned. `special_tokens`: the tokenizer adds its special tokens to texts.
+    `fills_context`: only the context limits the answer, and `params.max_tokens` is not final. `echo`: answers
     begin with their prompts; `only_echo`: and have nothing else. `seeded`: the request has a seed.
     """
 
@@ -56,15 +56,16 @@ class Generation(msgspec.Struct, frozen=True):
         return len(self.prompts) * self.n
 
     def params_of(self, index: int) -> SamplingParams:
-        """Those of choice `index`. A request's seed counts up over the choices of each prompt, as in vLLM: a
-        prompt among others is answered as it would be alone."""
+        """The parameters of choice `index`. Choice i of a prompt gets the request's seed plus i, as in vLLM,
+        so that a prompt among others is answered as it would be alone."""
         offset = index % self.n if self.seeded else index
         if offset == 0:
             return self.params
         return msgspec.structs.replace(self.params, seed=(self.params.seed + offset) % 2**64)
 
     def with_echo(self, *, only: bool) -> Generation:
-        """The same with prompts in its answers, and their logprobs where any are asked for; `only` them."""
+        """The same with prompts in its answers, and their logprobs if logprobs are asked for. `only`: answers
+        have nothing else."""
         asked = self.params.logprobs
         logprobs = None if only else asked
         params = msgspec.structs.replace(self.params, prompt_logprobs=asked, logprobs=logprobs)
@@ -127,7 +128,7 @@ def from_chat(request: ChatRequest, template: ChatTemplate | None) -> Generation
 
 
 def _chat_logprobs(request: ChatRequest) -> int | None:
-    """How many of the likeliest tokens are asked for; None: no logprobs."""
+    """How many top tokens are asked for; None: no logprobs."""
     if not request.logprobs and request.top_logprobs:
         raise BadRequestError("top_logprobs needs logprobs to be true", "top_logprobs")
     return (request.top_logprobs or 0) if request.logprobs else None
@@ -199,7 +200,7 @@ def _biases(given: dict[str, float]) -> tuple[tuple[int, float], ...]:
 
 
 def _refuse(**asked: object) -> None:
-    """Raise for what was asked for and is not there."""
+    """Raise BadRequestError for the first field with a true value."""
     for name, value in asked.items():
         if value:
             raise BadRequestError(f"{name} is not supported", name, "unsupported_parameter")
@@ -234,13 +235,13 @@ def _token_ids(ids: list[Any], most: int) -> NDArray[np.int32]:
 
 
 def too_long(most: int) -> BadRequestError:
-    """A prompt that the context of `most` tokens does not hold."""
+    """The error for a prompt that does not fit the context of `most` tokens."""
     message = f"This model's maximum context length is {most} tokens. However, the prompt is too long."
     return BadRequestError(message, "prompt", CONTEXT_LENGTH_EXCEEDED)
 
 
 def _turn(message: Message) -> dict[str, str]:
-    """The message as templates know it."""
+    """The message as chat templates expect it."""
     content = message.content or ""
     if not isinstance(content, str):
         if any(part.type != "text" or part.text is None for part in content):

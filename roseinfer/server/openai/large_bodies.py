@@ -1,8 +1,8 @@
-"""Large bodies become requests in a process of their own: decoding JSON keeps the interpreter from all else.
+"""Parses large bodies in a separate process, because decoding JSON holds the GIL.
 
 The process is started with the first of them as `python -m roseinfer.server.openai.large_bodies FD MODEL`. It
-answers one body after the other, in bounded memory. It ends with its front end, and with a body that takes
-more memory: the next body finds a new process.
+parses one body after the other, in bounded memory. It ends with its front end, and with a body that takes
+more memory: then the next body starts a new process.
 """
 
 from __future__ import annotations
@@ -32,17 +32,17 @@ from roseinfer.server.openai.requests import ChatRequest, CompletionRequest, Gen
 from roseinfer.tokenizer.chat import ChatTemplate
 from roseinfer.tokenizer.tokenizer import Tokenizer
 
-#: Bytes above which a body is large: the worst of this size takes about 0.2 s.
+#: Bytes above which a body is large: parsing the worst one of this size takes about 0.2 s.
 LARGE = 512 << 10
 #: Seconds for one body.
 TIMEOUT = 30.0
-#: Bytes that the process may have more than at its start: a body, and what is made of it; 4 MiB less than one
-#: connection may cost, as an allocator takes more than is asked for.
+#: Bytes that the process may allocate after its start, for a body and its parsed form; 4 MiB less than one
+#: connection may cost, as the allocator has overhead.
 ROOM = 60 << 20
-#: How much everybody else's work goes before a large body's (nice(2)).
+#: The process's niceness (nice(2)): other work goes first.
 NICE = 10
-#: Before a body: its bytes, whether it is a chat's, the context's tokens, and the characters that these have
-#: at most. Before an answer: its bytes.
+#: Header of a body: its length in bytes, whether it is a chat, the context in tokens, and the most characters
+#: of a prompt that fits. Header of an answer: its length in bytes.
 _QUESTION, _ANSWER = struct.Struct("<Q?QQ"), struct.Struct("<Q")
 
 #: The exit code of the process when memory was not enough for a body.
@@ -53,7 +53,7 @@ Read = tuple[GenerationRequest, Generation]
 
 
 def read(body: bytes | bytearray, chat: bool, template: ChatTemplate | None, max_model_len: int) -> Read:
-    """The request in `body` without its prompt, and what is generated for it. Raises BadRequestError."""
+    """The request in `body` without its prompt, and its Generation. Raises BadRequestError."""
     if chat:
         conversation = parse(body, ChatRequest)
         return msgspec.structs.replace(conversation, messages=[]), from_chat(conversation, template)
@@ -62,7 +62,7 @@ def read(body: bytes | bytearray, chat: bool, template: ChatTemplate | None, max
 
 
 class LargeBodies:
-    """A front end's view of the process. `tokenizer` says which texts are surely too long."""
+    """A front end's client of the process. `tokenizer` tells which texts are surely too long."""
 
     def __init__(self, model: str, tokenizer: Tokenizer | None) -> None:
         self._model = model
@@ -72,19 +72,19 @@ class LargeBodies:
         self._asking: set[asyncio.Task[Read]] = set()
 
     async def read(self, request: HttpRequest, chat: bool, max_model_len: int) -> Read:
-        """The same as `read` of the body, which is taken. Raises also HttpError (503) when it takes too
-        long."""
-        await self._lock.acquire()  # who leaves meanwhile takes the body along
+        """As the function `read`, of the request's body, which is taken. Also raises HttpError (503) when it
+        takes too long."""
+        await self._lock.acquire()  # a client that goes meanwhile frees its body
         task = asyncio.get_running_loop().create_task(self._ask(request, chat, max_model_len))
         self._asking.add(task)
         task.add_done_callback(self._asked)
-        return await asyncio.shield(task)  # who leaves must not leave half an answer in the stream
+        return await asyncio.shield(task)  # a cancelled request must not leave half an answer in the stream
 
     def _asked(self, task: asyncio.Task[Read]) -> None:
         self._lock.release()
         self._asking.discard(task)
         if not task.cancelled():
-            task.exception()  # seen, even if who asked has left
+            task.exception()  # marked as retrieved, even if the client has gone
 
     async def _ask(self, request: HttpRequest, chat: bool, max_model_len: int) -> Read:
         try:
@@ -149,9 +149,8 @@ def _answer(
 
 
 def _bound_memory() -> None:
-    """Return what is freed to the kernel, and let the process take no more than ROOM from now on. Beyond it,
-    MemoryError is raised, or a fault ends the process: msgspec 0.22 does not look whether it got the memory
-    for each value."""
+    """Return freed memory to the system, and limit the process to ROOM more bytes from now on. Above that,
+    MemoryError is raised, or a fault ends the process: msgspec 0.22 does not check all of its allocations."""
     return_freed_blocks()
     limit = psutil.Process().memory_info().data + ROOM
     resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))

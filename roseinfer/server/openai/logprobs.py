@@ -1,4 +1,4 @@
-"""Logprobs as OpenAI's routes give them: one entry for every token of an answer."""
+"""Logprobs in OpenAI's formats: one entry for every token of an answer."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ import msgspec
 from roseinfer.request.logprobs import TokenLogprobs
 from roseinfer.tokenizer.token_names import TokenName, TokenNames
 
-#: Tokens with their logprobs: the one that was taken, then the likeliest in falling order.
+#: Tokens with their logprobs: the token that was taken, then the most likely ones in descending order.
 Named = Iterator[tuple[TokenName, float]]
 
 
 class CompletionLogprobs(msgspec.Struct):
-    """Of /v1/completions. `top_logprobs` are the token taken and the likeliest; `text_offset` is where in the
-    answer's text a token begins, in characters. The first token of a prompt has no logprob."""
+    """For /v1/completions. `top_logprobs`: the token taken and the most likely ones; `text_offset`: where in
+    the answer's text a token begins, in characters. The first token of a prompt has no logprob."""
 
     tokens: list[str] = []
     token_logprobs: list[float | None] = []
@@ -42,7 +42,7 @@ class CompletionLogprobs(msgspec.Struct):
 
 
 class TopLogprob(msgspec.Struct, frozen=True):
-    """A token that could have been taken."""
+    """One of the most likely tokens."""
 
     token: str
     logprob: float
@@ -59,7 +59,7 @@ class ContentLogprob(msgspec.Struct, frozen=True):
 
 
 class ChatLogprobs(msgspec.Struct):
-    """Of /v1/chat/completions."""
+    """For /v1/chat/completions."""
 
     content: list[ContentLogprob] = []
     refusal: None = None
@@ -75,36 +75,36 @@ Logprobs = CompletionLogprobs | ChatLogprobs
 
 
 class ChoiceLogprobs:
-    """Collects the logprobs of one choice, with the `count` likeliest tokens of each, until they are sent."""
+    """Collects the logprobs of one choice, with `count` top tokens each, until they are sent."""
 
     def __init__(self, form: type[Logprobs], count: int, names: TokenNames) -> None:
         self._form, self._count, self._names = form, count, names
         self._collected, self._offset = form(), 0
 
     def add(self, logprobs: TokenLogprobs) -> None:
-        """Of the next token."""
+        """Add the next token's logprobs."""
         end, names = 1 + self._count, self._names
         tokens, values = logprobs.tokens[:end], logprobs.values[:end]
         named = ((names[token], value) for token, value in zip(tokens, values, strict=True))
         self._collected.add(named, self._offset)
 
     def add_prompt(self, token: int, logprobs: TokenLogprobs | None) -> None:
-        """Of the next token of a prompt; None: it is the first."""
+        """Add the next prompt token's logprobs; None: it is the first token."""
         if logprobs is not None:
             self.add(logprobs)
         elif isinstance(self._collected, CompletionLogprobs):
             self._collected.add_first(self._names[token], self._offset)
 
     def extend(self, text: str) -> None:
-        """The text has grown by `text`, a stop string included."""
+        """Advance the text offset by `text`, which includes a stop string."""
         self._offset += len(text)
 
     def take(self) -> Logprobs:
-        """Those of the tokens since the last call."""
+        """The logprobs of the tokens since the last call."""
         collected, self._collected = self._collected, self._form()
         return collected
 
 
 def _legacy(name: TokenName) -> str:
-    """The name in completions, where there is no field for bytes."""
+    """The token's name in completions, which have no field for bytes."""
     return name.text if name.whole else f"bytes:{name.text}"

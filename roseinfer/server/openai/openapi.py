@@ -1,4 +1,4 @@
-"""The server's OpenAPI document, made from its routes and the models of their bodies."""
+"""The server's OpenAPI document, generated from its routes and the types of their bodies."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from roseinfer import __version__
 from roseinfer.server.openai.errors import ErrorBody
 from roseinfer.server.openai.requests import ChatRequest, CompletionRequest, ProfileRequest
 
-#: What is sent to each route that takes a body.
+#: The body of each route that takes one.
 BODIES: dict[str, type[msgspec.Struct]] = {
     "/v1/completions": CompletionRequest,
     "/v1/chat/completions": ChatRequest,
@@ -21,7 +21,7 @@ _STREAMING = (CompletionRequest, ChatRequest)
 
 
 class ErrorAnswer(msgspec.Struct, frozen=True):
-    """The body of every answer that is no success."""
+    """The body of every error."""
 
     error: ErrorBody
 

@@ -1,4 +1,4 @@
-"""Fields of OpenAI's and vLLM's requests that this server has no use for: taken where they change nothing."""
+"""Fields of OpenAI's and vLLM's requests that are not implemented: accepted if they change nothing."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ import msgspec
 
 from roseinfer.server.http.errors import BadRequestError
 
-#: What an answer's tokens do not depend on.
+#: Fields on which an answer's tokens do not depend.
 ACCEPTED = (
     "metadata", "parallel_tool_calls", "prompt_cache_key", "prompt_cache_retention", "request_id",
     "safety_identifier", "service_tier", "store", "user",
 )  # fmt: skip
-#: What they would depend on, with the values, besides null, that ask for what is done anyway.
+#: Fields on which they would depend, with the values, besides null, that ask for what is done anyway.
 NEUTRAL: dict[str, tuple[object, ...]] = {
     "add_generation_prompt": (True,),
     "allowed_token_ids": (),
@@ -75,7 +75,7 @@ _neutral = attrgetter(*NEUTRAL)
 
 
 def refuse_unsupported(request: msgspec.Struct) -> None:
-    """Raise BadRequestError where one of these fields would change the answer of `request`."""
+    """Raise BadRequestError where one of these fields would change the answer to `request`."""
     given = _neutral(request)
     if given.count(None) == len(given):
         return

@@ -24,17 +24,17 @@ T = TypeVar("T")
 
 MAX_CHOICES = 128
 MAX_STOPS = 64
-#: Every token is compared with them, in time that grows with the square of their length.
+#: Every new text is searched for them, in time that grows with the square of their length.
 MAX_STOP_CHARACTERS = 256
 
 
 def _stated(**schema: object) -> msgspec.Meta:
-    """Bounds for the OpenAPI document; a Generation enforces them, in words."""
+    """Bounds for the OpenAPI document only; `generation` enforces them, with better messages."""
     return msgspec.Meta(extra_json_schema=schema)
 
 
 Penalty = Annotated[float, _stated(minimum=-MAX_PENALTY, maximum=MAX_PENALTY)]
-#: 0 with `echo` alone.
+#: 0 only with `echo`.
 Length = Annotated[int, _stated(minimum=0, maximum=MAX_TOKENS)]
 Stop = Annotated[str, _stated(minLength=1, maxLength=MAX_STOP_CHARACTERS)]
 Stops = Annotated[list[Stop], _stated(maxItems=MAX_STOPS)]
@@ -42,7 +42,7 @@ Likeliest = Annotated[int, _stated(minimum=0, maximum=MAX_LOGPROBS)]
 
 
 class StreamOptions(msgspec.Struct, frozen=True):
-    """Which usage a stream carries: at its end, or in every chunk."""
+    """Whether a stream reports usage at its end, or in every chunk."""
 
     include_usage: bool | None = False
     continuous_usage_stats: bool | None = False
@@ -87,7 +87,7 @@ class CompletionRequest(GenerationRequest, frozen=True, kw_only=True):
 
 
 class TextPart(msgspec.Struct, frozen=True):
-    """A piece of a message; only text is understood."""
+    """A part of a message; only text is supported."""
 
     type: str
     text: str | None = None
@@ -102,8 +102,8 @@ class Message(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class ChatRequest(GenerationRequest, frozen=True, kw_only=True):
-    """`POST /v1/chat/completions`. Without a limit, an answer may fill the context. Tools are not called:
-    they are taken where `tool_choice` is "none"."""
+    """`POST /v1/chat/completions`. Without a limit, an answer may fill the context. Tools are accepted only
+    where `tool_choice` is "none"."""
 
     messages: list[Message]
     logprobs: bool | None = None
@@ -121,7 +121,7 @@ class ProfileRequest(msgspec.Struct, frozen=True):
     with_stack: bool = False
 
 
-#: What msgspec says of a field that is not known, and where a value is wrong.
+#: msgspec's messages for an unknown field, and for the place of a wrong value.
 _UNKNOWN, _PLACE = re.compile(r"unknown field `(\w+)`$"), re.compile(r" - at `\$\.(\w+)")
 
 

@@ -1,4 +1,4 @@
-"""The bodies of answers, as OpenAI defines them and vLLM extends them."""
+"""The bodies of responses, as OpenAI defines them and vLLM extends them."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ class Usage(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Metrics(msgspec.Struct, frozen=True):
-    """Where an answer's time went, in ms: `tokenize_ms` in the front end, before the engine saw it, and the
-    others in the engine."""
+    """Where an answer's time went, in ms: `tokenize_ms` in the front end, before submission to the engine;
+    the others in the engine."""
 
     tokenize_ms: float
     queue_wait_ms: float
@@ -53,7 +53,7 @@ class Metrics(msgspec.Struct, frozen=True):
 
 
 class ChoiceBody(msgspec.Struct, omit_defaults=True):
-    """An answer, or what a chunk adds to it."""
+    """A choice of a completion, or what a chunk adds to it."""
 
     index: int
     text: str
@@ -64,14 +64,14 @@ class ChoiceBody(msgspec.Struct, omit_defaults=True):
 
 
 class ChatText(msgspec.Struct, omit_defaults=True):
-    """A message, or what a chunk adds to it; its first chunk says whose it is."""
+    """A message, or what a chunk adds to it; the first chunk has its role."""
 
     content: str
     role: str | msgspec.UnsetType = msgspec.UNSET
 
 
 class MessageBody(msgspec.Struct, omit_defaults=True):
-    """An answer of a chat."""
+    """A choice of a chat completion."""
 
     index: int
     message: ChatText
@@ -82,7 +82,7 @@ class MessageBody(msgspec.Struct, omit_defaults=True):
 
 
 class DeltaBody(msgspec.Struct, omit_defaults=True):
-    """What a chunk adds to an answer of a chat."""
+    """What a chunk adds to a choice of a chat completion."""
 
     index: int
     delta: ChatText
@@ -107,7 +107,7 @@ UsageField = Usage | msgspec.UnsetType | None
 
 
 class Format(Protocol):
-    """How the answers of one request are written. Bodies of one request share their id."""
+    """How the bodies of one request's responses are written. They share an id."""
 
     logprobs: type[Logprobs]
 
@@ -115,11 +115,11 @@ class Format(Protocol):
         """A whole response."""
 
     def chunk(self, choices: list[ChoiceBody], usage: UsageField, *, first: bool = False) -> bytes:
-        """A chunk of a stream; `first` of its choice."""
+        """A chunk of a stream; `first`: of its choice."""
 
 
 class CompletionFormat:
-    """Of /v1/completions."""
+    """For /v1/completions."""
 
     logprobs: type[Logprobs] = CompletionLogprobs
 
@@ -134,7 +134,7 @@ class CompletionFormat:
 
 
 class ChatFormat:
-    """Of /v1/chat/completions."""
+    """For /v1/chat/completions."""
 
     logprobs: type[Logprobs] = ChatLogprobs
 

@@ -1,4 +1,4 @@
-"""The answer to one HTTP request, as a stream of events."""
+"""The answer to one HTTP request, as a stream of server-sent events."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ _TEXT, _ID = "\x00text\x00", 2**63 - 25
 class StreamedCompletion(Completion):
     """A chunk for every choice and `stream_interval` tokens.
 
-    While the client does not read, tokens are kept and leave together in one chunk when it reads again: a
-    slow client costs memory for its tokens and no more.
+    While the client does not read, tokens are buffered, and sent in one chunk when it reads again: a slow
+    client costs no more than the memory of its tokens.
     """
 
     def __init__(
@@ -52,7 +52,7 @@ class StreamedCompletion(Completion):
         return choice
 
     def send(self, event: bytes) -> Callable[[bytes], None]:
-        """Write `event`; the response's head leaves with the first. Returns what writes the next."""
+        """Write `event`, the first with the response's head. Returns the function that writes the next."""
         if self._write is None:
             self._write = self._connection.begin_stream(event)
         else:
@@ -60,7 +60,7 @@ class StreamedCompletion(Completion):
         return self._write
 
     def event(self, body: ChoiceBody, *, first: bool) -> bytes:
-        """What adds `body` to its choice."""
+        """The event that adds `body` to its choice."""
         usage: UsageField = None if self._options.include_usage else msgspec.UNSET
         if self._options.continuous_usage_stats:
             usage = self.usage()
@@ -112,8 +112,8 @@ class StreamedCompletion(Completion):
 class StreamedChoice(Choice):
     """Sends what its tokens add, every `stream_interval` tokens.
 
-    `begun`: its first chunk is sent. `direct`: nothing is kept, and a token that is whole characters becomes
-    a chunk by a template.
+    `begun`: its first chunk is sent. `direct`: nothing is buffered, and a token that is whole characters is
+    put into a template of a chunk.
     """
 
     __slots__ = ("_completion", "_escaped", "_interval", "_template", "_uniform", "_write", "begun", "direct")
@@ -151,7 +151,7 @@ class StreamedChoice(Choice):
             self.flush()
 
     def flush(self) -> None:
-        """Send what is kept, and see whether tokens can be sent directly from now on."""
+        """Send what is buffered, and check whether tokens can be sent directly from now on."""
         if not self._texts:
             return
         self._write = self._completion.send(self._completion.event(self.take(None), first=not self.begun))

@@ -1,4 +1,4 @@
-"""From an admitted request to what the engine is asked for: parsed, within limits, as token ids."""
+"""Parses admitted requests, checks limits, tokenizes prompts, and submits them to the engine."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from roseinfer.tracing.spans import span
 
 
 class Submission:
-    """Of completions and chats to the engine. `tokenize_threads` 0 tokenizes within the handler."""
+    """Submits completions and chats to the engine. `tokenize_threads` 0: tokenize within the handler."""
 
     def __init__(
         self,
@@ -49,7 +49,7 @@ class Submission:
         self._large_bodies = large_bodies
 
     def answer(self, request: HttpRequest, connection: Connection, *, chat: bool) -> Answer:
-        """What `request` asks for. Token ids in a body that is not large reach the engine at once. Raises
+        """Answer `request`. Prompts of token ids in a body that is not large are submitted at once. Raises
         HttpError."""
         if len(request.body) > LARGE:
             return self._answer_large(request, connection, chat)
@@ -72,7 +72,7 @@ class Submission:
         connection: Connection,
         chat: bool,
     ) -> Coroutine[Any, Any, None] | None:
-        """Have it generated; texts are tokenized first, in what is returned."""
+        """Submit the request; if prompts must be tokenized, in the coroutine that is returned."""
         if body.model is not None and body.model != self._backend.model:
             message = f"the model {body.model!r:.100} does not exist; this is {self._backend.model!r}"
             raise HttpError(404, message, "model", "model_not_found")
@@ -92,7 +92,7 @@ class Submission:
         client: int,
         chat: bool,
     ) -> None:
-        """The prompts to token ids; they count as in flight meanwhile."""
+        """Tokenize the prompts, whose choices count as in flight meanwhile, and submit them."""
         choices, start = generation.num_choices, time.monotonic()
         self._queue.check(client, choices)
         with self._backend.engine.reserve(client, choices):
@@ -111,7 +111,7 @@ class Submission:
         client: int,
         chat: bool,
     ) -> None:
-        """Ask the engine for every answer. `tokenize`: seconds until the prompts were token ids."""
+        """Submit every choice to the engine. `tokenize`: seconds that tokenizing took."""
         engine = self._backend.engine
         if generation.params.prompt_logprobs is not None and not engine.info.runner.prompt_logprobs:
             raise BadRequestError("logprobs of prompts need a server with --no-cuda-graph", "echo")

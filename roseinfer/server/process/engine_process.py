@@ -14,24 +14,25 @@ from roseinfer.config import REPLICA, REPLICAS, EngineConfig
 from roseinfer.server.access import KEYS
 from roseinfer.server.child import Child
 
-#: Turns for which a thread of GNU OpenMP waits awake for the others before it sleeps, about 30 us. Its own
-#: default is without end: when another process wants a core, every layer of every step then waits for a time
-#: slice of the scheduler. Of 0 to 10,000 turns this is the fastest on an idle machine
-#: (docs/notes/cpu-engine.md). The environment's GOMP_SPINCOUNT or OMP_WAIT_POLICY wins.
+#: Iterations for which a thread of GNU OpenMP busy-waits for the others before it sleeps, about 30 us. By
+#: default it busy-waits without end: when another process wants a core, every layer of every step then waits
+#: for a time slice of the operating system. Of 0 to 10,000 this is the fastest on an idle machine
+#: (docs/notes/cpu-engine.md). The environment's GOMP_SPINCOUNT or OMP_WAIT_POLICY takes precedence.
 SPIN = {"GOMP_SPINCOUNT": "3000"}
 
-#: glibc asks the kernel for huge pages: a step on a CPU reads all weights, and one of 124M parameters took a
-#: third less CPU time with them (docs/notes/cpu-engine.md). The environment's GLIBC_TUNABLES wins.
+#: glibc asks the operating system for huge pages: a step on a CPU reads all weights, and with 124M parameters
+#: it took a third less CPU time (docs/notes/cpu-engine.md). The environment's GLIBC_TUNABLES takes
+#: precedence.
 HUGE_PAGES = {"GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"}
 
-#: Matrix products that oneDNN and PyTorch's layer above it keep compiled, one for each number of tokens and
-#: shape of weights. Each takes half a MiB and leaves the heap in pieces: their own 1,024 take 1.2 GiB, 32
-#: less than 64 MiB. To compile one again costs 0.3 ms (docs/notes/soak.md). The environment's values win.
+#: Compiled GEMMs that oneDNN and PyTorch's layer above it cache, one for each number of tokens and shape of
+#: weights. Each takes half a MiB and fragments the heap: the default of 1,024 takes 1.2 GiB, 32 less than
+#: 64 MiB. Compiling one again costs 0.3 ms (docs/notes/soak.md). The environment's values take precedence.
 KERNELS_KEPT = {"ONEDNN_PRIMITIVE_CACHE_CAPACITY": "32", "LRU_CACHE_CAPACITY": "32"}
 
 
 def environment(inherited: Mapping[str, str], replicas: int = 1, replica: int = 0) -> dict[str, str]:
-    """What number `replica` of `replicas` engine processes is started with: not the API keys."""
+    """The environment of engine process `replica` of `replicas`, without the API keys."""
     spin = {} if "OMP_WAIT_POLICY" in inherited else SPIN
     needed = {name: value for name, value in inherited.items() if name not in (KEYS, REPLICAS, REPLICA)}
     several = {REPLICAS: str(replicas), REPLICA: str(replica)} if replicas > 1 else {}
@@ -39,10 +40,10 @@ def environment(inherited: Mapping[str, str], replicas: int = 1, replica: int = 
 
 
 class EngineProcess:
-    """Starts loading at once, number `replica` of `replicas` that share the machine; leaving the context ends
-    it.
+    """Engine process `replica` of `replicas` on this machine. It starts loading on construction; leaving the
+    context ends it.
 
-    `sockets` are the near sides of its channels, one for each front end. It ends when the first of them
+    `sockets` are the parent's ends of its channels, one for each front end. It ends when the first of them
     closes, and so never outlives the parent.
     """
 

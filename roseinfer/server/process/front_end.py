@@ -49,17 +49,17 @@ from roseinfer.tracing.spans import span
 
 log = logging.getLogger(__name__)
 
-#: Seconds for clients to read the errors of answers that a server that stops has ended.
+#: Seconds for clients to read the errors that end their answers when the server stops.
 FLUSH = 1.0
-#: Seconds between looks for connections that take too long.
+#: Seconds between checks for connections that take too long.
 SWEEP = 1.0
-#: Connections beyond which the kernel keeps little for a new one: bytes of what comes, and of what leaves.
+#: Above this many connections, new ones get small socket buffers (bytes), for receiving and for sending.
 MANY = 256
 SMALL_BUFFERS = {socket.SO_RCVBUF: 16 << 10, socket.SO_SNDBUF: 32 << 10}
 
 
 class Settings(msgspec.Struct, frozen=True):
-    """What a front end is started with."""
+    """The settings of a front end."""
 
     server: ServerConfig
     model: str
@@ -67,14 +67,14 @@ class Settings(msgspec.Struct, frozen=True):
 
 
 class Shared(NamedTuple):
-    """Memory of all front ends."""
+    """Shared memory of all front ends."""
 
     counters: Counters
     owners: PrefixOwners
 
 
 class FrontEnd:
-    """Use `await start()` first; `on_death` is called with the index of a replica of the engine that ends by
+    """Call `await start()` first. `on_death` is called with the index of an engine replica that ends by
     itself after that."""
 
     def __init__(
@@ -152,7 +152,7 @@ class FrontEnd:
         task.add_done_callback(self._adopting.discard)
 
     def lost(self) -> None:
-        """A connection could not be taken."""
+        """Account for a connection that could not be received."""
         log.error("a connection was dropped: this process has no descriptor left; raise `ulimit -n`")
         self._connections.on_close()
 
@@ -170,7 +170,7 @@ class FrontEnd:
         asyncio.get_running_loop().call_later(SWEEP, self._sweep)
 
     async def stop(self) -> None:
-        """Give answers time to end, then end them with an error, and close every connection."""
+        """Give answers time to complete, then end them with an error, and close every connection."""
         self._app.stopping = True
         self._connections.stop()
         none_left = asyncio.ensure_future(self._connections.none_left.wait())
@@ -203,7 +203,7 @@ async def _serve(front_end: FrontEnd, handover: socket.socket, ended: asyncio.Ev
     try:
         await front_end.start()
     except (ConfigError, EngineDeadError):
-        return  # the parent knows it, too
+        return  # the parent gets the same error
     handover.send(b"r")
     asyncio.get_running_loop().add_reader(handover, receive)
     await ended.wait()

@@ -1,4 +1,4 @@
-"""The other front ends as processes of their parent, and which of them serves which connection."""
+"""The other front ends, as child processes, and the dispatch of connections to front ends."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from roseinfer.server.process.front_end import Shared
 
 log = logging.getLogger(__name__)
 
-#: Seconds until accepting is tried again when this process has no descriptor left.
+#: Seconds until accepting is retried when this process has no file descriptor left.
 RETRY = 0.5
 #: Connections that are accepted before others are served.
 MAX_ACCEPTED = 8
@@ -60,7 +60,7 @@ class FrontEnds:
             child.wait_or_kill()
 
     def ask_to_stop(self) -> None:
-        """Have each end once its answers in flight have, or when their time is over."""
+        """Ask each to end when its answers in flight have ended or their time is over."""
         for handover in self.handovers:
             asyncio.get_running_loop().remove_reader(handover)
             with contextlib.suppress(OSError):  # it has ended

@@ -1,4 +1,4 @@
-"""The server's socket: taken before the engine loads, listening once it can answer."""
+"""The server's socket: bound before the engine loads, listening once it can answer."""
 
 from __future__ import annotations
 

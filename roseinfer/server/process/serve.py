@@ -1,4 +1,4 @@
-"""The server's life: the first front end, with the engines and the other front ends below it."""
+"""The server's parent process: the first front end, and parent of engines and other front ends."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from roseinfer.server.process.front_end import FrontEnd, Settings, Shared
 from roseinfer.server.process.front_ends import Dispatcher, FrontEnds
 from roseinfer.server.process.listen import listen
 
-#: Seconds for front ends to end, beyond the time that answers have.
+#: Seconds for front ends to end, in addition to the time that answers have.
 SLACK = 3.0
-#: Seconds between looks for the process that ended first.
+#: Seconds between checks for the process that ended first.
 POLL = 0.01
 
 log = logging.getLogger(__name__)
@@ -93,7 +93,8 @@ async def _serve(
 
 
 async def _first(dead: tuple[str, Child], engines: Sequence[EngineProcess]) -> tuple[str, Child]:
-    """Who ended first: a front end ends with 0 when an engine has ended, and may be seen before it."""
+    """The process that ended first: a front end exits with 0 when an engine has ended, and may be noticed
+    before that engine."""
     end = asyncio.get_running_loop().time() + SLACK
     while dead[1].code in (None, 0) and asyncio.get_running_loop().time() < end:
         for replica, engine in enumerate(engines):
