@@ -1,4 +1,4 @@
-"""`roseinfer serve`, `generate`, and the benchmarks without HTTP."""
+"""The command line: `roseinfer serve`, `generate`, and the benchmarks without HTTP."""
 
 from __future__ import annotations
 
@@ -68,10 +68,10 @@ def bench_scheduler_command(
         Path | None, typer.Option(help="online: CSV with arrival_s, input_tokens, output_tokens")
     ] = None,
     scale: Annotated[float, typer.Option(min=0, help="times of the trace are multiplied by it")] = 1.0,
-    simulate: Annotated[bool, typer.Option(help="virtual time: no model, a cost for each step")] = False,
-    cost: Annotated[Path | None, typer.Option(help="simulate: steps cost what --fit-cost wrote")] = None,
+    simulate: Annotated[bool, typer.Option(help="virtual time: no model, a cost model of steps")] = False,
+    cost: Annotated[Path | None, typer.Option(help="simulate: a cost model that --fit-cost wrote")] = None,
     host_us: Annotated[float, typer.Option(min=0, help="simulate: time on the host before a step")] = 60.0,
-    fit_cost: Annotated[Path | None, typer.Option(help="write what steps cost here, fitted")] = None,
+    fit_cost: Annotated[Path | None, typer.Option(help="write a cost model of the steps here")] = None,
     request_seed: Annotated[int, typer.Option(min=0, help="of prompts and arrivals")] = 0,
 ) -> None:
     """Run requests through the engine without HTTP, or through its scheduler in virtual time."""
@@ -113,9 +113,9 @@ def bench_streaming_command(
     repeat_runs: Annotated[int, typer.Option(min=1, help="runs that are counted together")] = 1,
     stop_on_eos: Annotated[bool, typer.Option(help="end answers at the end-of-text token")] = False,
     nvtx: Annotated[bool, typer.Option(help="ranges for Nsight Systems; sets ROSEINFER_NVTX=1")] = False,
-    json: Annotated[Path | None, typer.Option(help="write the same here")] = None,
+    json: Annotated[Path | None, typer.Option(help="write the results here, too")] = None,
 ) -> None:
-    """Stream answers from the engine in this process, and say where the time went."""
+    """Stream answers from the engine in this process, and report where the time went."""
     _check_text(prompt)
     if nvtx:
         os.environ["ROSEINFER_NVTX"] = "1"
@@ -142,13 +142,13 @@ def bench_streaming_command(
 
 
 def _check_text(prompt: str) -> None:
-    """Raise ConfigError for bytes of the command line that are not UTF-8, which are lone surrogates."""
+    """Raise ConfigError for a prompt that was not UTF-8 on the command line: it has lone surrogates."""
     if any("\ud800" <= character <= "\udfff" for character in prompt):
         raise ConfigError("the prompt is not UTF-8")
 
 
 def main() -> None:
-    """The `roseinfer` command. A setting that cannot work ends it with 2 and one line."""
+    """The `roseinfer` command. A setting that cannot work ends it with exit code 2 and one line."""
     logging.basicConfig(level=logging.INFO, format="%(levelname)s: %(message)s")
     try:
         app()

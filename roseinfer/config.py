@@ -1,4 +1,4 @@
-"""What an engine is started with. Every feature has its switch here."""
+"""The settings of an engine. Every feature has its switch here."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Quantization = Literal["fp8"]
 KVCacheDtype = Literal["auto", "fp8"]
 PrefillBackend = Literal["auto", "auto2", "sdpa", "flash-attn", "flash-attn-3", "flashinfer", "triton"]
 
-#: Settings that count something.
+#: Settings that must be at least 1.
 _AT_LEAST_ONE = (
     "max_model_len", "block_size", "kv_tokens", "max_active_requests", "max_batch_size",
     "prefill_max_batch_size", "prefill_max_tokens", "chunked_prefill_size", "admission_lookahead", "threads",
@@ -24,7 +24,8 @@ class ConfigError(Exception):
     """A setting that cannot work. The message says which, and what would."""
 
 
-#: Environment variables of an engine process: how many of them share the machine, and which this is.
+#: Environment variables of an engine process: the number of data-parallel replicas on this machine, and which
+#: of them it is.
 REPLICAS, REPLICA = "ROSEINFER_REPLICAS", "ROSEINFER_REPLICA"
 
 
@@ -43,15 +44,15 @@ class EngineConfig:
     device: Device = setting("auto", "where to run")
     dtype: Dtype = setting("auto", "weights and cache; auto: fp16 on a GPU, bf16 on a CPU that has it")
     quantization: Quantization | None = setting(
-        None, "fp8: weights and inputs of a Llama's layers in 8-bit floats; on a GPU with bf16 for the rest"
+        None, "fp8: weights and activations of a Llama's layers in FP8; on a GPU with bf16 for the rest"
     )
     kv_cache_dtype: KVCacheDtype = setting(
-        "auto", "cached keys and values; auto: as dtype, fp8: 8-bit floats (E4M3), half as many bytes"
+        "auto", "dtype of the KV cache; auto: as dtype, fp8: E4M3, half as many bytes"
     )
     max_model_len: int | None = setting(None, "context in tokens; the model's own if not given")
     block_size: int = setting(16, "tokens in a block of the KV cache")
     kv_tokens: int | None = setting(None, "size of the KV cache in tokens; from free memory if not given")
-    max_active_requests: int = setting(256, "requests that run together, each with its part of the cache")
+    max_active_requests: int = setting(256, "requests that run at the same time")
     max_batch_size: int | None = setting(
         None, "requests that decode in one step, in turns when more are running; all if not given"
     )
@@ -69,53 +70,53 @@ class EngineConfig:
         16, "pack: requests after the first that may pass it, and how often it is passed at most"
     )
     decode_first: bool = setting(
-        True, "every step decodes, prompts come along; else steps with prompts compute only prompts"
+        True, "prefill and decode share steps or alternate: see mixed_steps; else prefill always goes first"
     )
     mixed_steps: bool | None = setting(
         None,
-        "prompts and decoding requests share a step, else they take turns; if not given, on a GPU on for a "
-        "Llama beyond 4 GB",
+        "prefill and decode in the same step, else in alternating steps; if not given, on a GPU on for a "
+        "Llama with more than 4 GB of weights",
     )
     prefix_cache: bool = setting(False, "reuse keys and values of equal prefixes of earlier requests")
     overlap_schedule: bool | None = setting(
-        None, "launch a step before the tokens of the last one are read; on for a GPU if not given"
+        None, "launch a step before the tokens of the previous one are read; on for a GPU if not given"
     )
-    paged_attn: bool = setting(True, "GPU: attend over the blocks where they are, else gather them")
+    paged_attn: bool = setting(True, "GPU: attention reads the paged KV cache in place, else it is gathered")
     cuda_graph: bool = setting(True, "GPU: replay captured graphs instead of launching every kernel")
-    fused_ops: bool = setting(True, "GPU: kernels that do several operators' work at once")
+    fused_ops: bool = setting(True, "GPU: fused kernels")
     pinned_staging: bool = setting(True, "GPU: kernels read a step's arrays from pinned memory, else a copy")
     decode_parts: bool = setting(
-        True, "GPU, with fused_ops: batches of sizes that gain by it decode in parts side by side"
+        True, "GPU, with fused_ops: decode batches that gain by it are split over parallel streams"
     )
     prefill_backend: PrefillBackend | None = setting(
         None,
-        "attention of prompts, on a GPU Triton's if not given; auto: flashinfer, flash-attn or sdpa, auto2: "
-        "flash-attn first; on a CPU, where every other is sdpa, these are the C++ kernel, or sdpa",
+        "prefill attention; on a GPU flash-attn-3 or triton if not given, auto: flashinfer, flash-attn or "
+        "sdpa, auto2: flash-attn first; on a CPU these are the C++ kernel or sdpa, and all else is sdpa",
     )
     spin_ms: float | None = setting(
-        None, "how long processes without work stay awake; 1000 with a GPU, else 0, if not given"
+        None, "how long processes without work busy-wait; if not given 1000 with a GPU and 8 cores, else 0"
     )
     threads: int | None = setting(
         None,
-        "CPU threads, of all processes that compute together; if not given one for each physical core, in a "
-        "server one fewer",
+        "CPU threads, of all of the engine's processes together; if not given one for each physical core, in "
+        "a server one fewer",
     )
-    packed_weights: bool = setting(True, "store weights in the layout of the CPU's matrix kernels")
+    packed_weights: bool = setting(True, "store weights in the packed layout of the CPU's GEMM kernels")
     cpu_kernels: bool = setting(True, "use the C++ kernels on a CPU")
     cpu_linear: bool = setting(
-        True, "of them, the matrix products: bf16 with packed weights on a CPU with AVX-512 and no AMX"
+        True, "of them, the GEMMs: bf16 with packed weights on a CPU with AVX-512 and no AMX"
     )
     tensor_parallel_size: int = setting(
         1,
-        "processes that share the model, each with a part of every layer and of the cache, and with a GPU of "
-        "its own where there are GPUs",
+        "processes that share the model, each with a shard of every layer and of the KV cache, and with its "
+        "own GPU where there are GPUs",
     )
     rank_timeout_s: float = setting(
         30.0, "with tensor_parallel_size: how long a step waits for another process before the engine ends"
     )
     batch_invariant: bool = setting(
         False,
-        "CPU, bf16: an answer is the same alone, beside others and after interruptions; prompts take longer",
+        "CPU, bf16: answers do not depend on other requests or on preemptions; prefill takes longer",
     )
     warmup: bool = setting(True, "build kernels before the first request")
 

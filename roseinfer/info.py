@@ -1,4 +1,4 @@
-"""What an engine runs with."""
+"""The resolved settings of an engine."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class EngineInfo(msgspec.Struct, frozen=True):
         return (self.config.spin_ms or 0.0) / 1e3
 
     def settings(self) -> dict[str, object]:
-        """All of it by name; what is in use takes the place of the switch that asked for it."""
+        """All settings by name; what is in use replaces the switch that asked for it."""
         settings = asdict(self.config)
         for part in (self.limits, self.model, self.runner):
             settings |= msgspec.structs.asdict(part)

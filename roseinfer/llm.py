@@ -1,4 +1,4 @@
-"""The engine in the caller's own process, for batches."""
+"""Offline inference: the engine in the caller's process, for batches of prompts."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ class LLM:
     ) -> list[list[int]]:
         """Generated token ids for each prompt of token ids, in their order.
 
-        One `params` serves all prompts, each answered as it would be alone: give one for each, with seeds of
-        their own, for different answers to the same prompt.
-        Raises RequestError when a prompt does not fit; nothing has run then.
+        One `params` serves all prompts, each answered as it would be alone. For different answers to the same
+        prompt, give one for each, with different seeds. Raises RequestError when a prompt does not fit; then
+        nothing has run.
         """
         if isinstance(params, SamplingParams):
             params = [params] * len(prompts)
