@@ -1,4 +1,4 @@
-"""What a step costs on a device, as a function of what is in it."""
+"""A linear cost model of steps: device time as a function of their contents."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ class StepCost:
     """Seconds on the device, linear in a step's contents.
 
     Args:
-        prompts: for having prompts at all.
-        prompt_token: for each of their tokens.
-        prompt_pair: for each pair of a prompt's token and one that it attends to.
-        decode: for decoding at all.
-        decode_row: for each request that decodes.
+        prompts: for a step with prefill.
+        prompt_token: for each prompt token.
+        prompt_pair: for each pair of a prompt token and a token that it attends to.
+        decode: for a step with decode.
+        decode_row: for each decoding request.
         decode_context: for each cached token that those attend to.
     """
 
@@ -32,13 +32,13 @@ class StepCost:
     decode_context: float
 
     def seconds(self, batch: Batch) -> float:
-        """For one step."""
+        """The time of one step."""
         parts: tuple[float, ...] = astuple(self)
         return sum(a * b for a, b in zip(parts, contents(batch), strict=True))
 
 
 def contents(batch: Batch) -> tuple[float, ...]:
-    """What the fields of StepCost are multiplied by."""
+    """The contents of a step, by which the fields of StepCost are multiplied."""
     tokens = sum(segment.count for segment in batch.segments)
     pairs = sum(s.count * s.context + s.count * (s.count + 1) / 2 for s in batch.segments)
     rows = len(batch.decode_lengths)
@@ -46,7 +46,7 @@ def contents(batch: Batch) -> tuple[float, ...]:
 
 
 def fit(steps: Sequence[tuple[float, ...]], seconds: Sequence[float]) -> StepCost:
-    """The cost, no part negative, with the least squares of relative errors over measured steps."""
+    """Fit the cost to measured steps, by non-negative least squares of the relative errors."""
     measured = np.array(steps, dtype=np.float64) / np.array(seconds)[:, None]
     size = measured.max(axis=0)
     size[size == 0] = 1
@@ -56,7 +56,8 @@ def fit(steps: Sequence[tuple[float, ...]], seconds: Sequence[float]) -> StepCos
 
 #: GPT-2 124M in fp16 on an H200 with this engine's kernels and graphs: fitted to decode steps of 1 to 256
 #: requests of 288 tokens (173 to 1,133 us; a row's cost includes its context) and to prompts of 16 to 8,192
-#: tokens (316 to 3,364 us). Within 21 %, but for 1 and 2 requests, with other kernels (36, 23 % too much).
+#: tokens (316 to 3,364 us). Errors are within 21 %, except for 1 and 2 requests (36 and 23 % too much), which
+#: run other kernels.
 GPT2_ON_H200 = StepCost(
     prompts=328e-6, prompt_token=0.371e-6, prompt_pair=0, decode=231e-6, decode_row=4.07e-6, decode_context=0
 )

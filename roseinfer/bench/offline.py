@@ -1,4 +1,4 @@
-"""The engine in a worker's process: what a throughput benchmark calls."""
+"""The engine in a worker process, as an offline throughput benchmark calls it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from roseinfer.request.params import SamplingParams
 
 
 class Offline:
-    """`settings` are those of EngineConfig."""
+    """`settings`: the fields of EngineConfig."""
 
     def __init__(self, **settings: Any) -> None:
         self._llm = LLM(EngineConfig(**settings))

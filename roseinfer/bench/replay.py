@@ -1,4 +1,4 @@
-"""Requests given to an engine at their times, without HTTP, and the times of its answers."""
+"""Replays requests on an engine at their arrival times, without HTTP, and records when tokens come."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from roseinfer.scheduler.scheduler import StepResult
 
 Floats = NDArray[np.float64]
 
-#: Prompts are made of these token ids, which every model has.
+#: Prompts are made of token ids below this, which every model has.
 VOCAB_SIZE = 1000
 
 
 class Clock(ABC):
-    """Seconds."""
+    """A clock, in seconds."""
 
     @abstractmethod
     def now(self) -> float: ...
@@ -35,7 +35,7 @@ class Clock(ABC):
 
 
 class WallClock(Clock):
-    """The time that the engine stamps with."""
+    """The monotonic clock, as the engine uses it."""
 
     def now(self) -> float:
         return time.monotonic()
@@ -45,7 +45,7 @@ class WallClock(Clock):
 
 
 class Steps(Protocol):
-    """What of an engine a replay needs."""
+    """What a replay needs of an engine."""
 
     def add(self, request_id: int, prompt: NDArray[np.int32], params: SamplingParams) -> None: ...
 
@@ -66,8 +66,8 @@ class Arrival:
 
 @dataclass(frozen=True)
 class Replayed:
-    """Of each request, `[n]`: its tokens, and when it was due, its first and its last token came, in seconds
-    after the start. `duration` is until the last."""
+    """For each request, `[n]`: its numbers of tokens, and when it was due and its first and last token came,
+    in seconds after the start. `duration`: until the last token of all."""
 
     prompt_tokens: Ints
     output_tokens: Ints
@@ -79,7 +79,7 @@ class Replayed:
 
 
 def replay(engine: Steps, arrivals: Sequence[Arrival], clock: Clock) -> Replayed:
-    """Give `arrivals`, in order of their times, to an idle engine and step it until all are answered."""
+    """Submit `arrivals`, in order of their times, to an idle engine, and step it until all are answered."""
     count, start, given = len(arrivals), clock.now(), 0
     first, last = np.zeros(count), np.zeros(count)
     finished: list[Finished] = []
@@ -115,7 +115,8 @@ def uniform(count: int, rate: float | None, length: int, output: int, seed: int)
 
 
 def from_trace(path: Path, scale: float, count: int, seed: int) -> list[Arrival]:
-    """The first `count` rows of a CSV with arrival_s, input_tokens and output_tokens; times times `scale`."""
+    """The first `count` rows of a CSV with arrival_s (multiplied by `scale`), input_tokens and
+    output_tokens."""
     rng = np.random.default_rng(seed)
     try:
         with path.open(newline="") as lines:

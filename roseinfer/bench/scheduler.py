@@ -23,7 +23,7 @@ from roseinfer.engine.runner import Runner
 
 @dataclass(frozen=True)
 class Outcome:
-    """A replay and its steps; `host` is CPU seconds of this process a step, where the device took none."""
+    """A replay and its steps. `host`: CPU seconds of this process a step, if the device is simulated."""
 
     engine: str
     replayed: Replayed
@@ -33,7 +33,7 @@ class Outcome:
 
 
 def measure(config: EngineConfig, arrivals: Sequence[Arrival]) -> Outcome:
-    """Replay on a real engine. Raises RequestError when a request does not fit it."""
+    """Replay on a real engine. Raises RequestError when a request does not fit its limits."""
     engine, clock = Engine(config), WallClock()
     timed: list[TimedRunner] = []
 
@@ -50,7 +50,7 @@ def measure(config: EngineConfig, arrivals: Sequence[Arrival]) -> Outcome:
 def simulate(config: EngineConfig, arrivals: Sequence[Arrival], cost: StepCost, host: float) -> Outcome:
     """Replay in virtual time; a step takes `cost` on the device, and `host` seconds before its launch.
 
-    Settings that a device decides are those of a GPU. Raises ConfigError when a request does not fit.
+    Settings that depend on the device are those of a GPU. Raises ConfigError when a request does not fit.
     """
     clock = VirtualClock()
     longest = max(len(arrival.prompt) + arrival.output for arrival in arrivals)
@@ -78,22 +78,22 @@ def simulate(config: EngineConfig, arrivals: Sequence[Arrival], cost: StepCost, 
 
 
 def read_cost(path: Path | None) -> StepCost:
-    """A cost that `write_cost` wrote; GPT-2 on an H200 without a path. Raises ConfigError."""
+    """A cost model that `write_cost` wrote; without a path that of GPT-2 on an H200. Raises ConfigError."""
     if path is None:
         return GPT2_ON_H200
     try:
         return msgspec.json.decode(path.read_bytes(), type=StepCost)
     except (OSError, msgspec.MsgspecError) as error:
-        raise ConfigError(f"{path} holds no cost of steps: {error}") from None
+        raise ConfigError(f"{path} is not a cost model of steps: {error}") from None
 
 
 def write_cost(path: Path, cost: StepCost) -> None:
-    """As JSON."""
+    """Write `cost` to `path` as JSON."""
     path.write_bytes(msgspec.json.format(msgspec.json.encode(cost)) + b"\n")
 
 
 def describe(outcome: Outcome, *, online: bool) -> list[str]:
-    """The result in lines."""
+    """The lines to print."""
     replayed, seconds = outcome.replayed, np.array(outcome.steps.seconds)
     contents = np.array(outcome.steps.contents)
     prefills = contents[:, 0] > 0

@@ -1,4 +1,4 @@
-"""The real scheduler and loop in virtual time: a cost function takes the place of the device."""
+"""The real scheduler and loop in virtual time: a cost model replaces the device."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from roseinfer.scheduler.scheduler import Scheduler, StepResult
 
 
 class VirtualClock(Clock):
-    """A clock that moves only when a wait moves it."""
+    """A clock that advances only by waits."""
 
     def __init__(self) -> None:
         self._now = 1.0
@@ -35,9 +35,10 @@ class VirtualClock(Clock):
 
 
 class SimulatedRunner(Runner):
-    """A device that computes one step after the other, each for as long as `cost` says; all tokens are 0.
+    """A simulated device, which computes one step after the other in the time given by `cost`; all tokens are
+    0.
 
-    `host` seconds go by on the host before each launch.
+    The host takes `host` seconds before each launch.
     """
 
     def __init__(self, cost: StepCost, host: float, clock: Clock) -> None:
@@ -63,7 +64,7 @@ class _SimulatedPending(Pending):
 
 
 class SimulatedEngine:
-    """Steps as an Engine does, in the time of `clock`."""
+    """An engine that runs in the time of `clock`."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""A runner that notes what each step contained and how long it took."""
+"""A runner that records each step's contents and time."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from roseinfer.request.logprobs import StepLogprobs
 
 @dataclass
 class StepTimes:
-    """Of each step its contents, see StepCost, and seconds from its launch, or from the end of the step
-    before where that is later, until its tokens were there."""
+    """Each step's contents, see StepCost, and the seconds from its launch, or from the end of the previous
+    step if that is later, until its tokens are there."""
 
     contents: list[tuple[float, ...]] = field(default_factory=list)
     seconds: list[float] = field(default_factory=list)
 
     def fit(self) -> StepCost:
-        """What a step costs."""
+        """The cost model of the steps."""
         return fit(self.contents, self.seconds)
 
 
 class TimedRunner(Runner):
-    """Passes batches on to `runner`."""
+    """Times the steps of `runner`."""
 
     def __init__(self, runner: Runner, clock: Clock) -> None:
         self._runner, self._clock = runner, clock
@@ -38,7 +38,7 @@ class TimedRunner(Runner):
         return _TimedPending(self, self._runner.launch(batch, sampling), contents(batch), start)
 
     def note(self, contents: tuple[float, ...], start: float) -> None:
-        """A step that was launched at `start` has ended."""
+        """Record a step that was launched at `start` and has just ended."""
         now = self._clock.now()
         self.times.contents.append(contents)
         self.times.seconds.append(now - max(start, self._last_end))

@@ -24,7 +24,7 @@ from roseinfer.tracing.spans import span
 
 @dataclass(frozen=True)
 class StreamingLoad:
-    """What is sent, and when."""
+    """The requests, and when they are submitted."""
 
     prompt: str
     unique_prompts: bool
@@ -40,7 +40,8 @@ class StreamingLoad:
 
 @dataclass
 class Timeline:
-    """One request: monotonic times (s) of what happened to it, and of every token that was shown."""
+    """The times of one request: when it was due and received and when each token was shown (monotonic, s),
+    and durations (s)."""
 
     due: float
     received: float
@@ -54,7 +55,7 @@ class Timeline:
 
 @dataclass(frozen=True)
 class Run:
-    """All requests of one run; `submit_wall` and `wall` in s."""
+    """All requests of one run; `submit_wall` and `wall`: seconds of submitting, and of the whole run."""
 
     requests: Sequence[Timeline]
     submit_wall: float
@@ -82,7 +83,8 @@ class StreamingBench:
         self._params = SamplingParams(load.max_new_tokens, ignore_eos=not load.stop_on_eos)
 
     def run(self) -> Run:
-        """Submit all requests and stream their answers. Raises what stops either; both threads end then."""
+        """Submit all requests and stream their answers. An exception in either thread ends both and is
+        raised."""
         load = self._load
         texts = [load.prompt] * load.num_requests
         if load.unique_prompts:
@@ -110,7 +112,8 @@ class StreamingBench:
         timelines: list[Timeline],
         failed: threading.Event,
     ) -> float:
-        """Returns the seconds that it took. None is the last in `arrived`, also where this raises."""
+        """Submit all requests. Returns the seconds that took. The last item in `arrived` is None, also where
+        this raises."""
         load, interval = self._load, self._load.submit_interval_ms / 1e3
 
         def tokenize(index: int) -> None:

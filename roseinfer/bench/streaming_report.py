@@ -1,4 +1,4 @@
-"""What `bench-streaming` prints: what it ran with, and times as p50/p95/p99 in ms."""
+"""The report of `bench-streaming`: settings, and times as p50/p95/p99 in ms."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def lines(values: dict[str, Value]) -> list[str]:
 
 
 def write(path: Path, shown: dict[str, dict[str, Value]]) -> None:
-    """The same as JSON; the file appears whole. Raises ConfigError when it cannot be written."""
+    """Write the figures as JSON, atomically. Raises ConfigError when the file cannot be written."""
     partial = path.with_name(f".{path.name}.part")
     try:
         partial.write_text(json.dumps(shown, indent=2, allow_nan=False) + "\n")
