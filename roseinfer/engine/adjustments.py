@@ -40,7 +40,7 @@ class Adjustments:
 
     @classmethod
     def of(cls, running: Running, rows: Ints, adjusting: Ints, eos: tuple[int, ...]) -> Adjustments:
-        """Those of the requests `rows[adjusting]`, where `rows` are the running rows of a step."""
+        """The adjustments of the requests `rows[adjusting]`; `rows`: the running rows of a step."""
         own = rows[adjusting]
         lengths = running.length[own]
         requests = [running.request(row) for row in own.tolist()]
@@ -54,7 +54,7 @@ class Adjustments:
         )
 
     def part(self, start: int, count: int) -> Adjustments | None:
-        """Those of `count` rows from `start` on; None where there are none."""
+        """The adjustments of `count` rows from `start` on; None where there are none."""
         first, end = np.searchsorted(self.rows, (start, start + count)).tolist()
         if first == end:
             return None

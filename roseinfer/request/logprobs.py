@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 
 @dataclass(frozen=True)
 class TokenLogprobs:
-    """Of one position: `tokens` are the token taken, then the most likely ones in descending order; `values`
-    are their logprobs."""
+    """Logprobs at one position. `tokens`: the token taken, then the most likely ones in descending order;
+    `values`: their logprobs."""
 
     tokens: list[int]
     values: list[float]
@@ -34,7 +34,7 @@ class StepLogprobs:
     positions: NDArray[np.int64] | None = None
 
     def where(self, mask: NDArray[np.bool_]) -> StepLogprobs:
-        """Those of the requests that `mask` `[L]` keeps."""
+        """The logprobs of the requests that `mask` `[L]` keeps."""
         positions = None if self.positions is None else self.positions[mask]
         return StepLogprobs(self.ids[mask], self.tokens[mask], self.values[mask], positions)
 
@@ -46,7 +46,7 @@ class StepLogprobs:
         return [(id, position, TokenLogprobs(row, numbers)) for id, position, row, numbers in each]
 
     def by_request(self) -> dict[int, TokenLogprobs]:
-        """Each request's own."""
+        """The logprobs of each request's token."""
         tokens, values = self.tokens.tolist(), self.values.tolist()
         return {
             id: TokenLogprobs(row, numbers)

@@ -13,7 +13,7 @@ MAX_TEMPERATURE = MAX_REPETITION_PENALTY = 100
 MAX_BIAS, MAX_PENALTY = 100, 2
 #: How many tokens may have a bias, and how many may end an answer.
 MAX_BIASED, MAX_STOP_TOKENS = 1024, 64
-#: Of a request that has no limit of its own.
+#: `max_tokens` of a request without a limit.
 MAX_TOKENS = 2**31 - 1
 
 

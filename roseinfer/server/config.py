@@ -10,7 +10,8 @@ from roseinfer.config import ConfigError, setting
 
 @dataclass(frozen=True)
 class ServerConfig:
-    """Where the server listens, which clients it accepts, how it works; the options are these fields."""
+    """Where the server listens, which clients it accepts, and how it works. The command line's options are
+    made from these fields."""
 
     host: str = setting("127.0.0.1", "address to listen on")
     port: int = setting(8000, "port to listen on; 0 takes a free one and prints it")

@@ -121,7 +121,7 @@ class StopStrings:
         self.found = False
 
     def push(self, text: str) -> str:
-        """What can be shown of the text so far. After `found`, nothing more."""
+        """Add `text`. Returns what can be shown now; nothing more once a stop string is `found`."""
         if not self.stops:
             return text
         if self.found:

@@ -41,7 +41,7 @@ class RankError(Exception):
 
 
 class StepLimits(msgspec.Struct, frozen=True):
-    """What an engine's steps may hold, as `choose_runner` takes them."""
+    """Limits of an engine's steps, as `choose_runner` takes them."""
 
     max_model_len: int
     max_batch_size: int

@@ -5,10 +5,11 @@
 // WARPS consumer warps each multiply a share of every chunk. The tensor cores take x as 16 rows, of which 8 are used.
 // Which 8 of 32 neighbouring inputs a lane holds is the same for x and W, so the order of the inputs does not matter.
 //
-// NORM: x is first RMS-normalised with `gain`. The norm's factor, one for each row, is applied to the sums. GATED: W
-// holds OUTPUTS rows of gate, then as many of up: y = silu(x G^T) (x U^T). ADD: y += residual. BIAS: y += bias. HELD: x
-// stays in shared memory, else it is read for every tile. EIGHT: W is E4M3 with a scale for each row, and is multiplied
-// as bfloat16.
+// NORM: x is first RMS-normalised with `gain`. The norm's factor, one for each row, is applied to the sums.
+// GATED: W holds OUTPUTS rows of gate, then as many of up: y = silu(x G^T) (x U^T).
+// ADD: y += residual. BIAS: y += bias.
+// HELD: x stays in shared memory, else it is read for every tile.
+// EIGHT: W is E4M3 with a scale for each row, and is multiplied as bfloat16.
 #include "half.cuh"
 #include "copy.cuh"
 #include "bulk.cuh"

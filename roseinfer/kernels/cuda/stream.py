@@ -25,8 +25,8 @@ _HELD_INPUTS = 5_120
 #: Bytes of a weight row in a chunk at most, for this many inputs or more; half as many for fewer inputs.
 _MAX_CHUNK_BYTES, _MANY_INPUTS = 2560, 4096
 #: Shared memory of a block, in bytes: more than half of an SM's. Otherwise two blocks of a kernel that starts
-#: early could share an SM, and another SM would be idle. For weights of at most `_SMALL_WEIGHT` bytes it is
-#: less, as it gains more there to have blocks of the next kernel on the same SM.
+#: early could share an SM, and another SM would be idle. For weights of at most `_SMALL_WEIGHT` bytes and up
+#: to 4 rows it is less, as it gains more there to have blocks of the next kernel on the same SM.
 _SHARED_BYTES, _SHARED_BYTES_SMALL, _SMALL_WEIGHT = 160 * 1024, 112 * 1024, 16 << 20
 #: Bytes of the weight in flight for each block, at least.
 _MIN_IN_FLIGHT = 64 * 1024
@@ -62,7 +62,7 @@ _MEASURED = {
     (4096, 12288, True, 2, "more"): Plan(2, 8, 1024, 4, held=True),
     (12288, 4096, False, 2, "one"): Plan(4, 8, 1024, 3, held=False),
     (12288, 4096, False, 2, "more"): Plan(4, 8, 1024, 3, held=False),
-    # one of two ranks of it
+    # one of two ranks of Qwen3-8B
     (4096, 3072, False, 2, "one"): Plan(2, 8, 1024, 4, held=True),
     (4096, 3072, False, 2, "more"): Plan(1, 8, 1024, 8, held=True),
     (2048, 4096, False, 2, "one"): Plan(2, 8, 1024, 5, held=True),

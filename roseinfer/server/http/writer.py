@@ -19,7 +19,7 @@ _REASONS = {
 _STREAM_HEAD = (
     b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream; charset=utf-8\r\ncache-control: no-cache\r\n"
 )
-#: What ends a chunked body.
+#: The end of a chunked body.
 LAST_CHUNK = b"0\r\n\r\n"
 
 

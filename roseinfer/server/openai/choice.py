@@ -69,11 +69,11 @@ class Choice:
         self._echo = prompt.tolist()
 
     def add_prompt_logprobs(self, position: int, logprobs: TokenLogprobs) -> None:
-        """Of the prompt's token at `position`."""
+        """Keep the logprobs of the prompt token at `position`."""
         self._prompt_logprobs[position] = logprobs
 
     def add_logprobs(self, logprobs: TokenLogprobs) -> None:
-        """Of the token that the next `push` brings."""
+        """Add the logprobs of the token that the next `push` brings."""
         if self._echo is not None:
             self._begin(self._echo)
         if self._logprobs is not None:

@@ -49,8 +49,8 @@ class StreamOptions(msgspec.Struct, frozen=True):
 
 
 class GenerationRequest(OtherFields, frozen=True, kw_only=True):
-    """What completions and chats have in common; null is the default everywhere, and top_k -1 is 0.
-    `return_token_ids` and `return_metrics` add fields to the answer."""
+    """The fields that completions and chats share. null means the default everywhere, and top_k -1 means 0.
+    `return_token_ids` and `return_metrics` add fields to the response."""
 
     model: str | None = None
     max_tokens: Length | None = None

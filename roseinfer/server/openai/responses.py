@@ -42,7 +42,7 @@ class Metrics(msgspec.Struct, frozen=True):
 
     @classmethod
     def of(cls, tokenize: float, end: Finished) -> Metrics:
-        """Of a request that ended; `tokenize` in s."""
+        """The metrics of a request that ended; `tokenize` in s."""
         return cls(
             tokenize_ms=tokenize * 1e3,
             queue_wait_ms=end.queue_wait * 1e3,
