@@ -2,7 +2,7 @@
 
     python -m benchmarks.cluster_memory --rows 10000000
 
-This process plans a load of prompts and deals it to clients, which get nothing of it here. A node of a Ray
+This process plans a load of prompts and distributes it to clients, which get nothing of it here. A node of a Ray
 cluster on this machine parses answers of `--tokens` chunks each, as after a load, and sends
 the tables in parts; this process joins, stores and summarizes them, as after a cell, then makes one table of
 the run and summarizes that, as after the last one. Prints the peak of its memory after each step.
@@ -170,7 +170,7 @@ def measure(count: int, tokens: int, peak: Peak) -> None:
     wire = made(count, lambda i: WireRequest(i, None, msgspec.json.encode(planned[i].prompt.tolist())))
     for part in Dealing(LoadPlan(Target("127.0.0.1", 1, "/"), wire), CLIENTS).parts():
         msgspec.msgpack.encode(part)
-    peak.say("planned, and dealt to clients")
+    peak.say("planned, and distributed to clients")
     expected = made(count, lambda i: Expected(len(planned[i].prompt), planned[i].output_tokens))
     wanted = made(count, lambda i: expected[i].wanted(exact_length=True))
     reading = Reading(wanted, most_tokens=made(count, lambda i: expected[i].output_tokens))

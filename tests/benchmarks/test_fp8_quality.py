@@ -9,6 +9,8 @@ import pytest
 import rosemodels
 from benchmarks.fp8_quality import COMPARED, quality
 
+pytestmark = pytest.mark.integration  # compiles kernels and fetches the model where they are not cached
+
 
 @pytest.mark.parametrize("what", COMPARED)
 def test_perplexity_and_greedy_tokens_of_smollm2(what: str) -> None:

@@ -18,7 +18,7 @@
 #define PAD 32  // halves after a row: lanes that read neighbouring rows hit different banks
 
 static_assert(WARPS == CLUSTER, "a warp writes to the block of its number");
-static_assert(DIM == 64 && HEADS <= MOST_PARTS && ROWS <= WARPS && INNER == 4 * WIDTH, "as the work is dealt");
+static_assert(DIM == 64 && HEADS <= MOST_PARTS && ROWS <= WARPS && INNER == 4 * WIDTH, "the tiling");
 
 // Wait for all asynchronous copies of this thread.
 __device__ __forceinline__ void copied() { asm volatile("cp.async.wait_all;" ::: "memory"); }

@@ -37,7 +37,7 @@ typedef half_t cached_t;
 #define PART (16 / (int)sizeof(cached_t))  // elements that a lane copies at once
 #define SLOT (GROUP * (KEY_PITCH + VALUE_PITCH))
 
-static_assert(QUERIES <= 8 && DIM % 64 == 0 && BLOCK_SIZE % GROUP == 0 && SPLITS <= 8, "as the work is dealt");
+static_assert(QUERIES <= 8 && DIM % 64 == 0 && BLOCK_SIZE % GROUP == 0 && SPLITS <= 8, "the tiling");
 
 // Start the copy of a group of tokens, of which the first `there` exist; the first one is at `place` of the cache.
 __device__ __forceinline__ void ask(

@@ -32,7 +32,7 @@
 #define SHRINK 0.0625f  // x times a gain may exceed the range of IEEE halves
 #endif
 
-static_assert(INPUTS % CHUNK == 0 && CHUNK % (WARPS * STEP) == 0 && CHUNK % 64 == 0 && (HELD || !NORM), "as it is dealt");
+static_assert(INPUTS % CHUNK == 0 && CHUNK % (WARPS * STEP) == 0 && CHUNK % 64 == 0 && (HELD || !NORM), "the tiling");
 static_assert(COLUMNS <= 32, "a lane asks for a row");
 static_assert(BF16 || !EIGHT, "E4M3 has the range of bfloat16 here");
 
