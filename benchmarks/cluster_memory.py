@@ -2,10 +2,10 @@
 
     python -m benchmarks.cluster_memory --rows 10000000
 
-This process plans a load of prompts and distributes it to clients, which get nothing of it here. A node of a Ray
-cluster on this machine parses answers of `--tokens` chunks each, as after a load, and sends
-the tables in parts; this process joins, stores and summarizes them, as after a cell, then makes one table of
-the run and summarizes that, as after the last one. Prints the peak of its memory after each step.
+This process plans a load of prompts and distributes it to clients, which get nothing of it here. A node of a
+Ray cluster on this machine parses answers of `--tokens` chunks each, as after a load, and sends the tables in
+parts. This process joins, stores and summarizes them, as after a cell, then makes one table of the run and
+summarizes that, as after the last one. Prints the peak of its memory after each step.
 
     python -m benchmarks.cluster_memory --report --rows 12000000 --tokens 2
 
