@@ -187,5 +187,8 @@ def _clients(
     if calibration is None:
         needed = workload.concurrency() / REQUESTS_PER_CLIENT
     else:
-        needed = workload.tokens_per_s() / (CLIENT_SHARE * calibration.ceiling(1).chunks_per_s)
+        ceiling = calibration.ceiling(1)
+        by_tokens = workload.tokens_per_s() / ceiling.chunks_per_s
+        by_requests = workload.requests_per_s() / ceiling.requests_per_s
+        needed = max(by_tokens, by_requests) / CLIENT_SHARE
     return min(most, max(least, ceil(needed)))

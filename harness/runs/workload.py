@@ -173,9 +173,14 @@ class Workload:
         """
         if isinstance(self.settings.loads[0], ClosedLoop):
             return self.concurrency() / STREAM_GAP_S
+        return self.requests_per_s() * self.record.output_tokens / max(1, self.record.requests)
+
+    def requests_per_s(self) -> float:
+        """Requests a second of the heaviest load; 0 of a closed loop: its rate depends on the engine."""
+        if isinstance(self.settings.loads[0], ClosedLoop):
+            return 0.0
         times = self._times()
-        tokens = len(times) * self.record.output_tokens / max(1, self.record.requests)
-        return tokens / max(times[-1] - times[0], 1.0)
+        return len(times) / max(times[-1] - times[0], 1.0)
 
     def _whole(self, requests: Sequence[PlannedRequest]) -> Sequence[PlannedRequest]:
         """The requests, random prompts of a known tokenizer with a whole character at their ends."""

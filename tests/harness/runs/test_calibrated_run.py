@@ -93,19 +93,29 @@ def test_a_run_without_one_says_so(
 
 
 @pytest.mark.parametrize(
-    ("limits", "found", "tokens_per_s", "clients"),
+    ("limits", "found", "tokens_per_s", "requests_per_s", "clients"),
     [
-        ((1, 1), calibration(1e5), 1e6, 1),
-        ((1, 8), calibration(1e5), 1e3, 1),
-        ((1, 8), calibration(1e5), 25_001.0, 2),
-        ((1, 8), calibration(1e5), 1e6, 8),
-        ((1, 8), None, 1e6, 3),
-        ((4, 8), calibration(1e5), 1e3, 4),
+        ((1, 1), calibration(1e5), 1e6, 0.0, 1),
+        ((1, 8), calibration(1e5), 1e3, 0.0, 1),
+        ((1, 8), calibration(1e5), 25_001.0, 0.0, 2),
+        ((1, 8), calibration(1e5), 1e6, 0.0, 8),
+        ((1, 8), None, 1e6, 0.0, 3),
+        ((4, 8), calibration(1e5), 1e3, 0.0, 4),
+        ((1, 8), calibration(1e5, requests_per_s=1e3), 1e3, 250.0, 1),
+        ((1, 8), calibration(1e5, requests_per_s=1e3), 1e3, 501.0, 3),
+        ((1, 8), calibration(1e5, requests_per_s=1e3), 1e5, 501.0, 4),
+        ((1, 8), calibration(1e5, requests_per_s=1e3), 1e3, 1e5, 8),
     ],
 )
 def test_clients_follow_the_load(
-    limits: tuple[int, int], found: Calibration | None, tokens_per_s: float, clients: int
+    limits: tuple[int, int],
+    found: Calibration | None,
+    tokens_per_s: float,
+    requests_per_s: float,
+    clients: int,
 ) -> None:
-    load: Any = SimpleNamespace(tokens_per_s=lambda: tokens_per_s, concurrency=lambda: 150)
+    load: Any = SimpleNamespace(
+        tokens_per_s=lambda: tokens_per_s, requests_per_s=lambda: requests_per_s, concurrency=lambda: 150
+    )
     assert resolved._clients(OnlineSettings(), load, limits, found) == clients
     assert resolved._clients(OnlineSettings(clients=5), load, limits, found) == 5

@@ -137,14 +137,22 @@ def test_more_clients_for_a_loop_that_is_too_short(start_mock: Any, settings_for
     ],
 )
 def test_what_is_not_measured_again(
-    start_mock: Any, settings_for: Make, can: Can, given: dict[str, Any]
+    start_mock: Any, settings_for: Make, can: Can, monkeypatch: pytest.MonkeyPatch, given: dict[str, Any]
 ) -> None:
     """A number that was given, one request in flight, and loads that every engine gets alike."""
     can({1: 0.01, 2: 1e9}, 2)
+    monkeypatch.setattr("harness.runs.resolved.CLIENT_SHARE", 1e9)  # the estimate is too low
     watch = Watcher()
     folder, results = run_online(settings_for(start_mock().url, **given), ["bench"], watch)
     assert again(watch) == [] and set(clients(folder)) == {1}
     assert all("above half" in summary.invalid_reasons[0] for summary in results.summaries)
+
+
+def test_a_rate_of_short_answers_begins_with_enough(start_mock: Any, settings_for: Make, can: Can) -> None:
+    can({1: 8.0, 2: 1e9}, 2)
+    given = {"request_rate": "100", "n": 8, "input_len": 16, "output_len": 1}
+    folder, results = run_online(settings_for(start_mock().url, **given), ["bench"], Watcher())
+    assert clients(folder) == [2] and all(summary.valid for summary in results.summaries)
 
 
 def test_a_cell_with_failed_requests_is_not_measured_again(

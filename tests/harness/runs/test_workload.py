@@ -165,7 +165,14 @@ def test_a_rate_lasts_as_long_as_asked_and_a_ramp_its_own_time() -> None:
     assert len(sent) == pytest.approx(200, abs=2) and sent[-1] <= 20
     assert ramp.record.requests == len(sent)
     assert ramp.concurrency() == pytest.approx(29, abs=2)  # of the last two seconds
-    assert ramp.tokens_per_s() == pytest.approx(10, rel=0.05)
+    assert ramp.tokens_per_s() == ramp.requests_per_s() == pytest.approx(10, rel=0.05)
+
+
+def test_an_open_loop_has_a_rate_of_requests_and_of_tokens() -> None:
+    rates = workload(request_rate=[10, 40], arrivals="constant", n=200, input_len=2, output_len=3)
+    assert rates.requests_per_s() == pytest.approx(40, rel=0.02)
+    assert rates.tokens_per_s() == pytest.approx(120, rel=0.02)
+    assert closed(16).requests_per_s() == 0
 
 
 def test_of_a_trace_as_much_is_taken_as_arrives_while_it_settles_and_is_measured(tmp_path: Path) -> None:
