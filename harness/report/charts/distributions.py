@@ -10,12 +10,14 @@ from harness.metrics.percentiles import missing
 from harness.metrics.samples import Group
 from harness.report.charts.by_load import limits
 from harness.report.charts.chart import Axis, Chart, Series, is_wide
+from harness.report.charts.scale import values_of
 from harness.report.text.load_words import load_file_name
 from harness.schema.metrics import METRICS
 from harness.schema.slo import Slo
 
-#: Per cent at which a distribution function is drawn: even, and finer at the tail.
-LEVELS = np.unique(np.concatenate([np.linspace(0, 100, 101), np.linspace(95, 100, 51)]))
+#: Per cent at which a distribution function is drawn: even, and finer at the tail. It begins at p1: the least
+#: of many values may be so small that a logarithmic axis would be mostly empty.
+LEVELS = np.unique(np.concatenate([np.linspace(1, 100, 100), np.linspace(95, 100, 51)]))
 _MARKS = (50, 90, 99)
 _TICKS = [(float(share), f"{share} %") for share in (0, 25, 50, 75, 90, 100)]
 
@@ -27,7 +29,7 @@ def ecdf(groups: Sequence[Group], metric: str, slo: Slo | None) -> Chart:
         groups: One per engine, all at the same load. Markers are at p50, p90 and p99.
     """
     term, load = METRICS[metric], groups[0].load
-    series, reach = [], []
+    series = []
     for group in groups:
         sample = group.sample(metric)
         if not sample.size:
@@ -36,25 +38,16 @@ def ecdf(groups: Sequence[Group], metric: str, slo: Slo | None) -> Chart:
         marks = [q for q in _MARKS if not missing(q, n)]
         found = [float(v) for v in sample.ordered().percentiles([*LEVELS, *marks])]
         curve, at = found[: len(LEVELS)], found[len(LEVELS) :]
-        reach += [curve[1], curve[-1]]
         series += [
             Series(group.label, "line", curve, [float(q) for q in LEVELS], markers=False),
             Series(
                 group.label, "points", at, [float(q) for q in marks], part="percentile", n=[n] * len(marks)
             ),
         ]
-    log = is_wide(reach)
     return Chart(
         name=f"ecdf_{term.short_name}_{load_file_name(load)}",
         title=f"{term.label} of all {term.sample}s at {load}",
-        x=Axis(
-            f"{term.label}, {term.unit}",
-            term.unit,
-            log=log,
-            ends=(min(v for v in reach if v > 0) / 1.15, max(reach) * 1.15)
-            if log
-            else (0.0, max(reach, default=1.0) * 1.06 or 1.0),
-        ),
+        x=Axis(f"{term.label}, {term.unit}", term.unit, log=is_wide(values_of(series, "x"))),
         y=Axis(f"share of {term.sample}s", ticks=_TICKS, ends=(0.0, 102.0)),
         series=series,
         note=f"share of {term.sample}s at or below; marks at p50, p90, p99",

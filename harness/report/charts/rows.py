@@ -52,7 +52,7 @@ def waterfall(pooled: Sequence[OnlineSummary], load: Load) -> Chart:
     return Chart(
         name=f"waterfall_{load_file_name(load)}",
         title=f"Mean TTFT at {load}, ms",
-        x=Axis("mean TTFT from the schedule, ms", "ms", ends=(0.0, 1.06 * max(p.total_ms for _, p in found))),
+        x=Axis("mean TTFT from the schedule, ms", "ms"),
         y=rows([summary.label for summary, _ in found]),
         series=sorted(series, key=lambda s: order.index(s.part)),
         note=f"from the schedule; n ≥ {min(p.n for _, p in found):,} requests a bar",

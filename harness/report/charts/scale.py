@@ -8,6 +8,9 @@ from dataclasses import dataclass
 
 from harness.report.charts.chart import Axis, Series
 
+#: From so many decades on, a logarithmic axis has marks at powers of ten alone.
+_MANY_DECADES = 2.5
+
 
 @dataclass(frozen=True)
 class Scale:
@@ -64,7 +67,7 @@ def _fit(axis: Axis, values: list[float]) -> tuple[float, float]:
     if not known:
         return (0.1, 1.0) if axis.log else (0.0, 1.0)
     if axis.log:
-        return _mark_below(min(known) / 1.05), max(known) * 1.15
+        return _log_ends(min(known) / 1.05, max(known) * 1.15)
     return min(0.0, *known), max(0.0, *known) * 1.06 or 1.0
 
 
@@ -76,15 +79,21 @@ def _steps(low: float, high: float) -> list[float]:
     return [round(i * step, 12) for i in range(math.ceil(low / step), math.floor(high / step) + 1)]
 
 
-def _mark_below(value: float) -> float:
-    """1, 2 or 5 times a power of ten."""
-    power = 10.0 ** math.floor(math.log10(value))
-    return max(m * power for m in (1, 2, 5) if m * power <= value)
+def _log_ends(low: float, high: float) -> tuple[float, float]:
+    """The ends of a logarithmic axis that holds `low` to `high`: it begins at one of its marks."""
+    power = 10.0 ** math.floor(math.log10(low))
+    mark = max(digit * power for digit in (1, 2, 5) if digit * power <= low)
+    return max(digit * power for digit in _digits(mark, high) if digit * power <= mark), high
+
+
+def _digits(low: float, high: float) -> tuple[int, ...]:
+    """What marks are multiples of, beside powers of ten: 1 alone where there are many powers."""
+    return (1, 2, 5) if math.log10(high / low) < _MANY_DECADES else (1,)
 
 
 def _decades(low: float, high: float) -> list[float]:
-    """Powers of ten, and 2 and 5 of each where there are few."""
-    within = math.log10(high / low)
-    marks = (1, 2, 5) if within < 2.5 else (1,)
+    """The marks of a logarithmic axis."""
     powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
-    return [m * 10.0**p for p in powers for m in marks if low <= m * 10.0**p <= high]
+    digits = _digits(low, high)
+    marks = (digit * 10.0**power for power in powers for digit in digits)
+    return [mark for mark in marks if low <= mark <= high]

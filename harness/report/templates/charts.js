@@ -4,10 +4,13 @@ const drawCharts = ({ all, say, tip }) => {
   const root = document.documentElement;
   root.classList.add("charts");
   const finite = (value) => value !== null && value !== undefined && Number.isFinite(value);
-  /* 1, 2 or 5 times a power of ten. */
-  const markBelow = (value) => {
-    const power = 10 ** Math.floor(Math.log10(value));
-    return [5, 2, 1].find((mark) => mark * power <= value) * power;
+  /* From so many decades on, a logarithmic axis has marks at powers of ten alone. */
+  const manyDecades = 2.5;
+  /* The ends of a logarithmic axis that holds `low` to `high`: it begins at one of its marks. */
+  const logEnds = (low, high) => {
+    const power = 10 ** Math.floor(Math.log10(low));
+    const mark = [5, 2, 1].find((digit) => digit * power <= low) * power;
+    return [Math.log10(high / mark) < manyDecades ? mark : power, high];
   };
   const text = (value) => (finite(value) ? value.toLocaleString("en-US", { maximumSignificantDigits: 4 }) : "–");
   const paint = (name) => getComputedStyle(root).getPropertyValue(name).trim();
@@ -62,10 +65,6 @@ const drawCharts = ({ all, say, tip }) => {
       );
     }
 
-    get ofOne() {
-      return new Set(this.chart.series.map((series) => series.label)).size < 2;
-    }
-
     get labels() {
       return [...new Set(this.series.map((series) => series.label))];
     }
@@ -73,6 +72,7 @@ const drawCharts = ({ all, say, tip }) => {
     range(which) {
       const axis = this.chart[which];
       if (this.zoom?.[which]) return this.zoom[which];
+      if (axis.ends) return axis.ends;
       const places = axis.ticks?.map(([place]) => place);
       const values = this.series.flatMap((series) => {
         const ends = [...(series.low ?? []), ...(series.high ?? [])];
@@ -80,7 +80,6 @@ const drawCharts = ({ all, say, tip }) => {
         if (which === "x") return series.x;
         return series.kind === "band" ? ends : [...series.y, ...(series.low ? ends : [])];
       });
-      if (axis.ends && (axis.ticks || axis.down || !values.length || this.ofOne)) return axis.ends;
       if (places) {
         const [low, high] = [Math.min(...places), Math.max(...places)];
         const margin = 0.08 * (high - low) || 0.6;
@@ -94,10 +93,9 @@ const drawCharts = ({ all, say, tip }) => {
         if (value > high) high = value;
       }
       if (low > high) return log ? [0.1, 1] : [0, 1];
-      return log ? [markBelow(low / 1.05), high * 1.15] : [Math.min(0, low), high * 1.06 || 1];
+      return log ? logEnds(low / 1.05, high * 1.15) : [Math.min(0, low), high * 1.06 || 1];
     }
 
-    /* How far an engine stands from its place, in CSS pixels. */
     /* Where a text of that width above `y` covers no marker, as far to the right as there is room. */
     free(u, y, width, left, right, ratio) {
       const few = this.series.filter((series) => series.kind !== "band" && series.x.length <= 100);
@@ -111,6 +109,7 @@ const drawCharts = ({ all, say, tip }) => {
       return right - width;
     }
 
+    /* How far an engine stands from its place, in CSS pixels. */
     shift(u, label) {
       if (!this.chart.dodge || this.multiples) return 0;
       const { labels } = this;
@@ -280,7 +279,7 @@ const drawCharts = ({ all, say, tip }) => {
           };
           made.filter = (u, places) => {
             const decades = Math.log10(u.scales[which].max / u.scales[which].min);
-            const named = decades < 0.8 ? /^\d\.0+e/ : decades < 2.5 ? /^[125]\.0+e/ : /^1\.0+e/;
+            const named = decades < 0.8 ? /^\d\.0+e/ : decades < manyDecades ? /^[125]\.0+e/ : /^1\.0+e/;
             const kept = places.map((value) => (value && named.test(value.toExponential(3)) ? value : null));
             return kept.some((value) => value !== null) ? kept : places;
           };

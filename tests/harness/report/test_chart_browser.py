@@ -2,6 +2,7 @@
 
 import csv
 import json
+from dataclasses import replace
 from urllib.parse import unquote
 
 import pytest
@@ -9,6 +10,8 @@ from selenium.webdriver.common.action_chains import ActionChains
 from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.support.ui import Select, WebDriverWait
 
+from harness.report.charts.run_charts import charts
+from harness.report.charts.scale import fitted
 from harness.report.render import write_report
 from harness.report.text.heading import title
 from harness.report.text.verdict import verdict
@@ -112,6 +115,23 @@ def test_an_axis_becomes_logarithmic_and_linear_again(page):
     assert ends(plot)[0] > 0 and button.get_attribute("aria-pressed") == "true"
     button.click()
     assert ends(plot)[0] == 0
+
+
+def test_axes_are_those_of_the_picture_for_print(browser, tmp_path):
+    """One engine answers in milliseconds, the other in seconds: what is drawn is logarithmic."""
+    engines = [replace(ENGINES[0], prefill_s=0.0003), replace(ENGINES[2], prefill_s=3.0)]
+    run = make_online(tmp_path / "run", engines=engines, scales=[0.4, 0.8], repeats=1, n=110, faults=False)
+    page = opened(browser, write_report([run], tmp_path / "page.html").resolve().as_uri())
+    page.execute_script("for (const about of document.querySelectorAll('details')) about.open = true")
+    drawn, logarithmic = charts(load_run(run)).every, 0
+    for place, plot in enumerate(page.find_elements("css selector", ".plot")):
+        shown = drawn[plot.get_attribute("data-chart").partition("/")[2]]
+        chart(page, place)
+        for which, axis in (("x", shown.x), ("y", shown.y)):
+            scale = fitted(axis, shown.shown, which, 0, 1)
+            assert ends(plot, which) == pytest.approx([scale.low, scale.high], rel=1e-4, abs=1e-4), shown.name
+            logarithmic += axis.log
+    assert logarithmic > 6
 
 
 def test_dragging_zooms_and_escape_shows_everything_again(page):

@@ -7,21 +7,27 @@ import json
 import re
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 from xml.etree import ElementTree
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 import harness.report
+from harness.metrics.samples import Sample
 from harness.report.charts.block import data_block
 from harness.report.charts.by_load import by_load
 from harness.report.charts.chart import MANY, Axis, Chart, Limit, Series
+from harness.report.charts.distributions import ecdf
 from harness.report.charts.run_charts import charts
 from harness.report.charts.scale import fitted
 from harness.report.charts.static import svg
 from harness.report.figures.style import looks
 from harness.runs.reader import load_run
+from harness.schema.load import TraceLoad
 from harness.schema.slo import Slo
 
 from .conftest import ENGINES, make_online
@@ -117,6 +123,18 @@ def test_what_is_shown_lies_within_the_sides_in_its_order(values, log):
     assert places == sorted(places) and places[0] >= 50 and places[-1] <= 400
     assert all(scale.low <= value <= scale.high for value, _ in scale.ticks)
     assert len(scale.ticks) <= 25
+    assert not log or scale.ticks[0][0] == scale.low, "the axis begins without a number"
+
+
+def test_a_distribution_has_an_axis_like_other_charts():
+    """One request of many that is answered at once is not what the axis is for."""
+    took = np.array([0.001, *np.geomspace(300.0, 50_000.0, 499)])
+    sample = Sample(took, None, np.arange(took.size))
+    group: Any = SimpleNamespace(label="a", load=TraceLoad(scale=1), sample=lambda metric: sample)
+    chart = ecdf([group], "ttft_ms", None)
+    scale = fitted(chart.x, chart.shown, "x", 0, 1)
+    assert chart.x.log and scale.high == pytest.approx(1.15 * 50_000)
+    assert [name for _, name in scale.ticks] == ["200", "500", *(f"{n},000" for n in (1, 2, 5, 10, 20, 50))]
 
 
 @pytest.mark.parametrize("values", [[-0.6], [-2.0, -0.5], [0.0], [3.0]])
