@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from math import ceil, exp, floor, log, pi, sqrt
+from math import ceil, exp, floor, inf, log, pi, sqrt
 
 import numpy as np
 import numpy.typing as npt
@@ -33,6 +33,10 @@ EDGE = 0.1
 #: An engine fell behind where it answered less than this share of what arrived in the same time, and the
 #: requests sent last waited or took longer than those sent first by this factor.
 KEPT_UP, SLOWED_FACTOR = 0.9, 1.5
+#: First tokens did not follow the arrivals where the wait changed by this share of the time between the
+#: requests sent first and those sent last, and nine tenths of the ones waited longer than nine tenths of the
+#: others.
+STALLED_SHARE = 0.5
 
 #: Other processes disturb a cell from these shares of the CPUs on, but not below so many cores.
 FOREIGN_MEAN, FOREIGN_MEAN_CORES = 0.05, 0.1
@@ -148,35 +152,72 @@ def fell_behind(requests: pd.DataFrame) -> CellNotice | None:
     """Whether an open loop's requests arrived faster than they were answered, so that a queue grew.
 
     Arrivals and ends are counted from when the first answers could be there to the last arrival; where almost
-    all had been sent by then, over the whole cell.
+    all had been sent by then, over the whole cell. A request that timed out was never answered.
 
     Args:
         requests: all of one cell, failures included (columns of records/columns.py).
     """
     due, good = scheduled(requests).to_numpy(np.float64), requests["error"].isna().to_numpy()
-    arrivals, ends = ascending(due), chosen(requests["t_end"].to_numpy(np.float64), good)
-    if arrivals.size < MIN_REQUESTS or ends.size < MIN_REQUESTS:
+    waited = good | requests["error"].isin(["timeout"]).to_numpy()
+    if np.count_nonzero(waited) < MIN_REQUESTS:
         return None
-    due = chosen(due, good)
+    arrivals, good = ascending(due), chosen(good, waited)
+    due, closed = chosen(due, waited), chosen(requests["t_end"].to_numpy(np.float64), waited)
+    ends = each(lambda end, answered: np.where(answered, end, inf), closed, good)
     took = each(lambda order: ends[order] - due[order], ordering(due))
-    start, stop = float(arrivals[0] + took.min()), float(arrivals[-1])
-    span = stop - arrivals[0]
+    first, stop = float(arrivals[0]), float(arrivals[-1])
+    span = stop - first
     if span <= 0:
         return None
+    start = first + min(float(took.min()), span)
     if stop - start < span / 4:
-        offered, achieved = (arrivals.size - 1) / span, ends.size / (float(ends.max()) - float(arrivals[0]))
+        offered = (arrivals.size - 1) / span
+        achieved = np.count_nonzero(good) / (float(closed.max()) - first)
     else:
         offered = np.count_nonzero((arrivals >= start) & (arrivals <= stop)) / (stop - start)
         achieved = np.count_nonzero((ends >= start) & (ends <= stop)) / (stop - start)
-    quarter = ends.size // 4
-    slowed = median(took[-quarter:]) / max(median(took[:quarter]), 1e-9)
-    if achieved >= KEPT_UP * offered or slowed < SLOWED_FACTOR:
+    if achieved >= KEPT_UP * offered:
         return None
-    text = (
-        f"fell behind: {digits(offered)} requests/s offered, {digits(achieved)} answered meanwhile; "
-        "latencies measure the queue, and grow with the length of the run"
-    )
+    before, after = (median(part) for part in _outer_quarters(took))
+    if after == inf or after >= SLOWED_FACTOR * max(before, 1e-9):
+        text = (
+            f"fell behind: {digits(offered)} requests/s offered, {digits(achieved)} answered meanwhile; "
+            "latencies measure the queue, and grow with the length of the run"
+        )
+    elif (waited_s := _stalled_s(requests)) is not None:
+        text = (
+            f"fell behind: {digits(offered)} requests/s offered, and no token came in the first "
+            f"{digits(waited_s)} s, until all had arrived; latencies measure this wait"
+        )
+    else:
+        return None
     return CellNotice(kind="behind", text=text)
+
+
+def _stalled_s(requests: pd.DataFrame) -> float | None:
+    """How long the first token of an open loop was waited for, where it came after the last arrival and the
+    first tokens did not follow the arrivals; else None.
+
+    Where all requests wait equally long, answers take long, and none has to queue.
+    """
+    due, first = scheduled(requests), requests["t_first"]
+    known = (requests["error"].isna() & first.notna()).to_numpy()
+    if np.count_nonzero(known) < MIN_REQUESTS or first.min() <= due.max():
+        return None
+    arrived, came = chosen(due.to_numpy(np.float64), known), chosen(first.to_numpy(np.float64), known)
+    order = ordering(arrived)
+    early, late = _outer_quarters(each(lambda place: came[place] - arrived[place], order))
+    begin, end = (median(part) for part in _outer_quarters(each(arrived.__getitem__, order)))
+    followed = abs(median(late) - median(early)) < STALLED_SHARE * (end - begin)
+    few = early.size // 10
+    apart = early[few] > late[-1 - few] or late[few] > early[-1 - few]
+    return float(first.min() - due.min()) if apart and not followed else None
+
+
+def _outer_quarters(values: Floats) -> tuple[Floats, Floats]:
+    """The first and the last quarter of some values, each in ascending order."""
+    quarter = values.size // 4
+    return ascending(values[:quarter]), ascending(values[-quarter:])
 
 
 def disturbed(load: MachineLoad, engine_is_ours: bool = True) -> list[CellNotice]:

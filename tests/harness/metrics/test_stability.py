@@ -63,14 +63,24 @@ def test_few_or_equal_values_have_no_change() -> None:
     assert find_change(np.ones(100)) is None
 
 
-def queue(rate: float, service_s: float, n: int, seed: int = 4) -> pd.DataFrame:
-    """Poisson arrivals at one server that takes `service_s` on average."""
+def queue(rate: float, service_s: float, n: int, seed: int = 4, stall_s: float = 0.0) -> pd.DataFrame:
+    """Poisson arrivals at one server that takes `service_s` on average, and does nothing for `stall_s`."""
     rng = np.random.default_rng(seed)
-    arrivals, end, ends = np.cumsum(rng.exponential(1 / rate, n)), 0.0, []
+    arrivals, end, starts, ends = np.cumsum(rng.exponential(1 / rate, n)), stall_s, [], []
     for arrival, service in zip(arrivals, rng.gamma(4, service_s / 4, n), strict=True):
-        end = max(end, arrival) + service
+        starts.append(max(end, arrival))
+        end = starts[-1] + service
         ends.append(end)
-    return pd.DataFrame({"t_sched": arrivals, "t_sent": arrivals, "t_end": ends, "error": None})
+    times = {"t_sched": arrivals, "t_sent": arrivals, "t_first": starts, "t_end": ends}
+    return pd.DataFrame(times | {"error": None})
+
+
+def timed_out(requests: pd.DataFrame, timeout_s: float) -> pd.DataFrame:
+    """The same requests as a client that waits for so long has them."""
+    late = requests["t_end"] > requests["t_sent"] + timeout_s
+    requests.loc[late, "error"] = "timeout"
+    requests["t_end"] = np.minimum(requests["t_end"], requests["t_sent"] + timeout_s)
+    return requests
 
 
 @pytest.mark.parametrize("load", [1.2, 1.5, 4.0, 20.0, 1000.0])
@@ -93,6 +103,54 @@ def test_answers_that_all_take_long_are_no_queue() -> None:
     requests = queue(20.0, 0.01, 60)
     requests["t_end"] = requests["t_sched"] + 60.0
     assert fell_behind(requests) is None
+
+
+@pytest.mark.parametrize("spread_s", [0.1, 1.0, 10.0])
+def test_first_tokens_that_all_take_long_are_no_queue(spread_s: float) -> None:
+    alarms = 0
+    for seed in range(100):
+        requests = queue(20.0, 0.01, 60, seed)
+        wait = 60.0 + np.random.default_rng(seed).normal(0, spread_s, 60)
+        requests["t_first"] = requests["t_sched"] + wait
+        requests["t_end"] = requests["t_first"] + 1.0
+        alarms += fell_behind(requests) is not None
+    assert alarms <= 2
+
+
+@pytest.mark.parametrize("service_s", [0.001, 0.02, 0.1])
+@pytest.mark.parametrize("stall_s", [6.0, 20.0, 500.0])
+def test_an_engine_that_stalls_until_all_requests_are_there_fell_behind(
+    stall_s: float, service_s: float
+) -> None:
+    notice = fell_behind(queue(20.0, service_s, 100, stall_s=stall_s))
+    assert notice is not None and notice.kind == "behind"
+    if stall_s == 500.0:
+        assert f"no token came in the first {stall_s:.0f} s, until all had arrived" in notice.text
+
+
+@pytest.mark.parametrize("service_s", [0.3, 2.0, 1000.0])
+def test_an_engine_fell_behind_whose_requests_time_out(service_s: float) -> None:
+    """Of a hundred requests few or none are answered."""
+    requests = timed_out(queue(20.0, service_s, 100), 4.0)
+    assert requests["error"].isna().sum() < 20
+    notice = fell_behind(requests)
+    assert notice is not None and notice.kind == "behind"
+    [answered] = re.findall(r"([\d.]+) answered", notice.text)
+    assert float(answered) == pytest.approx(1 / service_s, rel=0.3, abs=0.05)
+
+
+def test_requests_that_fail_at_once_are_no_queue() -> None:
+    requests = queue(20.0, 0.01, 100).assign(error="http_429")
+    assert fell_behind(requests) is None
+
+
+def test_single_answers_that_hang_are_no_queue() -> None:
+    alarms = 0
+    for seed in range(100):
+        requests = queue(20.0, 0.01, 100, seed)
+        requests.loc[::6, "t_end"] = np.inf
+        alarms += fell_behind(timed_out(requests, 4.0)) is not None
+    assert alarms <= 4
 
 
 def test_requests_in_flight_are_counted_when_each_is_sent() -> None:
