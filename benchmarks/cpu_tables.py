@@ -21,7 +21,9 @@ from pathlib import Path
 from benchmarks.bench_online import FailedRunError, bench_online, parse_arguments
 from harness.metrics.percentiles import missing
 from harness.report.text.numbers import DASH, decimals, number, plural
-from harness.schema.results import Comparison, Distribution, OnlineResults, OnlineSummary, Verdict
+from harness.schema.online_summary import Distribution, OnlineSummary
+from harness.schema.results import Comparison, OnlineResults
+from harness.schema.verdict import Verdict
 
 PEERS = ("roseinfer", "vllm", "sglang", "transformers", "llamacpp")
 #: The other convention: a compute thread on every core, none left to HTTP and the client.

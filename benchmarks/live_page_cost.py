@@ -25,7 +25,8 @@ import numpy as np
 
 from benchmarks.ratio import ratio_interval
 from harness.schema.load import load_text
-from harness.schema.results import OnlineResults, OnlineSummary
+from harness.schema.online_summary import OnlineSummary
+from harness.schema.results import OnlineResults
 
 OPTIONS = ["--engines", "roseinfer", "--concurrency", "1,2,4", "--n", "40", "--rounds", "10"]
 _POLL_S = 2.0

@@ -32,10 +32,7 @@ from harness.runs.events import (
     TooFewClients,
     WarmupProgress,
 )
-from harness.schema.results import (
-    Distribution,
-    OnlineSummary,
-)
+from harness.schema.online_summary import Distribution, OnlineSummary
 
 PLAIN_WIDTH = 160
 

@@ -19,7 +19,8 @@ from harness.schema.offline_settings import OfflineSettings
 from harness.schema.online_settings import OnlineSettings
 from harness.schema.prices import Prices
 from harness.schema.profile import ProfileManifest, Profiles
-from harness.schema.results import OfflineResults, OnlineResults, RunInfo
+from harness.schema.results import OfflineResults, OnlineResults
+from harness.schema.run_info import RunInfo
 from harness.schema.space import Space
 
 SCHEMAS: dict[str, Any] = {

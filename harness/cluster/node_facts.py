@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from harness.loadgen.load_plan import Target
 from harness.models.model_folder import tokenizer_folder
-from harness.schema.results import LaunchRecord
+from harness.schema.run_info import LaunchRecord
 
 
 @dataclass(frozen=True)

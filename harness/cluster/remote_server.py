@@ -11,7 +11,7 @@ from harness.cluster.ray_nodes import CLOSE_S, SILENCE_S, LostNodeError, RayNode
 from harness.engines.base import EngineSettings
 from harness.errors import BenchError
 from harness.loadgen.load_plan import Target
-from harness.schema.results import LaunchRecord
+from harness.schema.run_info import LaunchRecord
 
 #: Where an engine's output is on its node.
 LOG_THERE = re.compile(r"/\S*rosebench-node-\S*/server\.log")

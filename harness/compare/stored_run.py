@@ -12,7 +12,7 @@ from harness.runs.reader import read_raw
 from harness.schema.client_calibration import client_calibration
 from harness.schema.load import Load
 from harness.schema.online_settings import OnlineSettings
-from harness.schema.results import OnlineRunInfo
+from harness.schema.run_info import OnlineRunInfo
 
 
 @dataclass(frozen=True)

@@ -26,7 +26,8 @@ from harness.loadgen.load_plan import Target
 from harness.schema.engine_ref import EngineName, EngineRef
 from harness.schema.load import Load
 from harness.schema.online_settings import Endpoint
-from harness.schema.results import LaunchRecord, Skipped
+from harness.schema.results import Skipped
+from harness.schema.run_info import LaunchRecord
 from harness.workload import PlannedRequest
 
 #: Bounds of the number of full contexts in the KV cache of an engine whose cache size is set by us.

@@ -24,7 +24,7 @@ from harness.engines.selfreport import SelfReport
 from harness.errors import EngineError, UsageError
 from harness.modules import ELSEWHERE
 from harness.schema.fairness import Fact
-from harness.schema.results import LaunchRecord
+from harness.schema.run_info import LaunchRecord
 from harness.telemetry.gpu import memory_restored
 
 GIVE_ONE = "leave this engine out, or give it sizes of 1"

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from harness.schema.fairness import Agreement, Fact, Ledger, LedgerRow
-from harness.schema.results import LaunchRecord
+from harness.schema.run_info import LaunchRecord
 
 
 @dataclass(frozen=True)

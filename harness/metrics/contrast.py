@@ -14,7 +14,7 @@ from harness.metrics.primary import SHARE, is_primary
 from harness.schema.compare_results import EFFECTS
 from harness.schema.load import Load
 from harness.schema.metrics import METRICS
-from harness.schema.results import Verdict
+from harness.schema.verdict import Verdict
 
 
 @dataclass(frozen=True)

@@ -27,7 +27,8 @@ from harness.schema.engine_ref import RUNNING_SERVER
 from harness.schema.load import ClosedLoop, Load, Ramp, RequestRate, from_light_to_heavy
 from harness.schema.machine_load import MachineLoad
 from harness.schema.metrics import METRICS, latencies
-from harness.schema.results import PREFIX_BLOCK_TOKENS, OnlineSummary, PrefixHits
+from harness.schema.online_summary import OnlineSummary
+from harness.schema.results import PREFIX_BLOCK_TOKENS, PrefixHits
 from harness.schema.speculation import SpeculationCount
 
 #: What the machine did during each cell, by cell.

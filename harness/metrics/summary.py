@@ -30,7 +30,8 @@ from harness.schema.calibration import Calibration
 from harness.schema.fairness import TaskScores
 from harness.schema.load import Load
 from harness.schema.metrics import LATENCIES, METRICS
-from harness.schema.results import Distribution, OnlineSummary, PrefixHits
+from harness.schema.online_summary import Distribution, OnlineSummary
+from harness.schema.results import PrefixHits
 from harness.schema.slo import Slo
 from harness.schema.speculation import Speculation
 

@@ -18,7 +18,8 @@ from harness.schema.cell_notice import CellNotice
 from harness.schema.common_settings import SHORT_CELL_S
 from harness.schema.fairness import TaskScores
 from harness.schema.load import ClosedLoop, Load
-from harness.schema.results import OfflineResult, OnlineSummary
+from harness.schema.online_summary import OnlineSummary
+from harness.schema.results import OfflineResult
 
 #: A cell is invalid when the client sent later than this at p99, unless TTFT is so long that it is nothing.
 LAG_LIMIT_MS = 1.0

@@ -27,7 +27,7 @@ from harness.schema.load import ClosedLoop, Load, heaviest
 from harness.schema.offline_settings import OfflineSettings
 from harness.schema.online_settings import OnlineSettings
 from harness.schema.profile import Level
-from harness.schema.results import OnlineRunInfo, RunInfo
+from harness.schema.run_info import OnlineRunInfo, RunInfo
 from harness.workload import PlannedRequest
 
 #: The sample lasts about this long at the benchmark's rate; it ends as soon as the capture has.

@@ -8,7 +8,8 @@ from collections.abc import Sequence
 
 from harness.schema.load import Load
 from harness.schema.metrics import METRICS
-from harness.schema.results import Comparison, OnlineSummary
+from harness.schema.online_summary import OnlineSummary
+from harness.schema.results import Comparison
 
 #: The label that is really best, by (load, metric, statistic).
 BestLabels = dict[tuple[Load, str, str], str]

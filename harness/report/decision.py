@@ -17,7 +17,7 @@ from harness.schema.gate_terms import GateTerm
 from harness.schema.load import Load
 from harness.schema.metrics import METRICS, latencies
 from harness.schema.prices import Hourly, Prices, hourly
-from harness.schema.results import gpus_used
+from harness.schema.run_info import gpus_used
 from harness.schema.slo import Slo
 
 Box = Literal["pass", "fail", "undecided", "unknown"]

@@ -21,7 +21,8 @@ from harness.runs.reader import OfflineRun, OnlineRun, Run
 from harness.schema.load import ClosedLoop, Load, from_light_to_heavy
 from harness.schema.load_settings import lengths_text
 from harness.schema.metrics import METRICS
-from harness.schema.results import Comparison, OnlineSummary
+from harness.schema.online_summary import OnlineSummary
+from harness.schema.results import Comparison
 
 
 @dataclass(frozen=True)

@@ -50,7 +50,7 @@ from harness.runs.reader import OfflineRun, OnlineRun, Run
 from harness.schema.fairness import Ledger
 from harness.schema.metric import Metric
 from harness.schema.metrics import LATENCIES, METRICS, rates
-from harness.schema.results import RunInfo
+from harness.schema.run_info import RunInfo
 
 
 @dataclass(frozen=True)

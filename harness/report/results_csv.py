@@ -11,7 +11,8 @@ from harness.metrics.percentiles import missing
 from harness.plain_text import one_line
 from harness.runs.reader import OfflineRun, Run
 from harness.schema.metrics import METRICS, STATISTICS
-from harness.schema.results import OfflineResult, OnlineSummary
+from harness.schema.online_summary import OnlineSummary
+from harness.schema.results import OfflineResult
 
 _COLUMNS = (
     "engine",

@@ -9,7 +9,8 @@ from harness.metrics.percentiles import missing
 from harness.metrics.primary import compared_by
 from harness.report.best import better, differs, excludes_one
 from harness.schema.metrics import COMPARED_PERCENTILES, METRICS
-from harness.schema.results import Comparison, OnlineSummary
+from harness.schema.online_summary import OnlineSummary
+from harness.schema.results import Comparison
 
 #: Those that are compared, from the highest on.
 PERCENTILES = tuple(f"p{q}" for q in reversed(COMPARED_PERCENTILES))

@@ -50,7 +50,7 @@ from harness.schema.engine_ref import RUNNING_SERVER
 from harness.schema.fairness import Fact
 from harness.schema.load import ClosedLoop
 from harness.schema.machine_load import MachineLoad
-from harness.schema.results import OnlineSummary
+from harness.schema.online_summary import OnlineSummary
 from harness.workload import PlannedRequest
 from harness.workload.prefix_reuse import reusable_tokens
 from harness.workload.sessions import answered, with_answers

@@ -28,8 +28,9 @@ from harness.runs.journal import JournalEntry
 from harness.runs.reader import load_run
 from harness.schema.load import ClosedLoop, Load, TraceLoad, load_text
 from harness.schema.profile import ProfileManifest, Profiles
-from harness.schema.results import RUN_INFO, SCHEMA_VERSION, OfflineResults, OnlineResults
+from harness.schema.results import OfflineResults, OnlineResults
 from harness.schema.results import Skipped as SkippedRecord
+from harness.schema.run_info import RUN_INFO, SCHEMA_VERSION
 from harness.schema.stored import checked, read_json
 
 Record = dict[str, Any]

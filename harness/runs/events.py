@@ -8,8 +8,10 @@ from pathlib import Path
 
 from harness.loadgen.load_plan import Progress
 from harness.runs.schedule import Cell
+from harness.schema.online_summary import OnlineSummary
 from harness.schema.profile import Level, ProfileRun, Tool
-from harness.schema.results import OfflineResult, OnlineSummary, Skipped, TraceRecord
+from harness.schema.results import OfflineResult, Skipped
+from harness.schema.run_info import TraceRecord
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from typing import Literal
 from harness.errors import UsageError
 from harness.files import locked
 from harness.schema.engine_ref import EngineRef
-from harness.schema.results import RUN_INFO, RunInfo
+from harness.schema.run_info import RUN_INFO, RunInfo
 from harness.schema.stored import read_of_run
 
 RUN, JOURNAL, SKIPPED, ANSWERS = "run.json", "journal.jsonl", "skipped.json", "answers.json"

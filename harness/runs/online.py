@@ -30,8 +30,9 @@ from harness.runs.tune.measure import measure_tuning
 from harness.runs.tune.tuning import tuning_of
 from harness.schema.load import ClosedLoop
 from harness.schema.online_settings import OnlineSettings
+from harness.schema.online_summary import OnlineSummary
 from harness.schema.prices import hourly, read_prices
-from harness.schema.results import OnlineResults, OnlineSummary
+from harness.schema.results import OnlineResults
 from harness.schema.search import SearchPlan
 from harness.schema.tune import TunePlan
 

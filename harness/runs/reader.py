@@ -26,7 +26,9 @@ from harness.runs.folder import (
     resume_command,
 )
 from harness.runs.recompute import disagreements, recompute, regroup
-from harness.schema.results import OfflineResults, OfflineRunInfo, OnlineResults, OnlineRunInfo, OnlineSummary
+from harness.schema.online_summary import OnlineSummary
+from harness.schema.results import OfflineResults, OnlineResults
+from harness.schema.run_info import OfflineRunInfo, OnlineRunInfo
 from harness.schema.stored import read_of_run
 
 _TEXT = ("engine", "variant", "label", "load", "token_source", "error", "finish_reason")

@@ -17,7 +17,9 @@ from harness.metrics.samples import Group, by_load, split
 from harness.metrics.summary import summarize_points
 from harness.schema.client_calibration import client_calibration
 from harness.schema.metrics import LATENCIES
-from harness.schema.results import Comparison, OnlineResults, OnlineRunInfo, OnlineSummary, gpus_used
+from harness.schema.online_summary import OnlineSummary
+from harness.schema.results import Comparison, OnlineResults
+from harness.schema.run_info import OnlineRunInfo, gpus_used
 
 #: Floating-point sums may differ this much between machines.
 _CLOSE = 1e-9

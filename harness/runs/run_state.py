@@ -21,7 +21,8 @@ from harness.schema.client_calibration import client_calibration
 from harness.schema.fairness import Fact
 from harness.schema.load import Load
 from harness.schema.online_settings import OnlineSettings
-from harness.schema.results import LaunchRecord, OnlineRunInfo, Skipped
+from harness.schema.results import Skipped
+from harness.schema.run_info import LaunchRecord, OnlineRunInfo
 from harness.schema.stored import read_stored
 
 _SKIPPED = TypeAdapter(list[Skipped])

@@ -14,7 +14,8 @@ from harness.runs.journal import JournalEntry
 from harness.schema.cell_notice import NoticeKind
 from harness.schema.gate_terms import ERROR_RATE, LIMIT_HINT, GateTerm, parse_gate
 from harness.schema.metrics import METRICS
-from harness.schema.results import OnlineSummary, Skipped
+from harness.schema.online_summary import OnlineSummary
+from harness.schema.results import Skipped
 from harness.schema.search import Bound, CapacityFound, CapacityRatio, SearchPlan, SearchResults, SearchTrial
 
 #: Cells that may be invalid before an engine's search ends: what makes them so is not the engine's load.

@@ -22,7 +22,8 @@ from harness.runs.seeds import shape_seeds
 from harness.schema.load import ClosedLoop, Load, Ramp, RequestRate, TraceLoad, heaviest
 from harness.schema.load_settings import Uniform
 from harness.schema.online_settings import OnlineSettings
-from harness.schema.results import PREFIX_BLOCK_TOKENS, TraceRecord
+from harness.schema.results import PREFIX_BLOCK_TOKENS
+from harness.schema.run_info import TraceRecord
 from harness.traces.catalog import load
 from harness.traces.fit import Fitted, fit
 from harness.traces.servegen import CITATION, Mixture, read_mixture

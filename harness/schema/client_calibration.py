@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from harness.schema.calibration import Calibration
-from harness.schema.results import OnlineRunInfo
+from harness.schema.run_info import OnlineRunInfo
 from harness.schema.stored import checked
 
 

@@ -8,7 +8,8 @@ from pydantic import Field
 
 from harness.schema.base import Strict
 from harness.schema.load import Load
-from harness.schema.results import SCHEMA_VERSION, Verdict
+from harness.schema.run_info import SCHEMA_VERSION
+from harness.schema.verdict import Verdict
 
 #: Differences for which the number of repeats is reported.
 EFFECTS = {"5 %": 0.05, "10 %": 0.1}

@@ -9,7 +9,8 @@ from pydantic import Field
 
 from harness.schema.base import Strict
 from harness.schema.load import Load
-from harness.schema.results import SCHEMA_VERSION, RunInfo, Verdict
+from harness.schema.run_info import SCHEMA_VERSION, RunInfo
+from harness.schema.verdict import Verdict
 
 Tool = Literal["torch", "nsys"]
 Tools = Literal["torch", "nsys", "both"]

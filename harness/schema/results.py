@@ -1,163 +1,27 @@
-"""The files of a run: `online_results.json`, `offline_results.json`, `run.json`."""
+"""What a run found: `online_results.json`, `offline_results.json`."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
+from typing import Literal
 
-from pydantic import ConfigDict, Field, JsonValue, TypeAdapter, model_validator
+from pydantic import Field
 
 from harness.plain_text import one_line
 from harness.schema.base import Strict
-from harness.schema.built_in_metrics import BUILT_IN
 from harness.schema.cell_notice import CellNotice
-from harness.schema.fairness import AnswerChecks, Fact, Ledger, ReportedMean, Source, TaskScores, Waterfall
-from harness.schema.hosts import Host, HostCell
+from harness.schema.fairness import AnswerChecks, Ledger, ReportedMean, TaskScores
+from harness.schema.hosts import HostCell
 from harness.schema.load import Load
 from harness.schema.machine_load import MachineLoad
-from harness.schema.metrics import LATENCIES, METRICS
-from harness.schema.offline_settings import OfflineSettings
-from harness.schema.online_settings import OnlineSettings
-from harness.schema.prices import Prices
-from harness.schema.search import SearchPlan, SearchResults
+from harness.schema.online_summary import OnlineSummary
+from harness.schema.run_info import SCHEMA_VERSION, OfflineRunInfo, OnlineRunInfo
+from harness.schema.search import SearchResults
 from harness.schema.speculation import Speculation
-from harness.schema.tune import TunePlan, TuneResults
-from harness.schema.verdict import Verdict as Verdict
-
-SCHEMA_VERSION: Literal[2] = 2
+from harness.schema.tune import TuneResults
+from harness.schema.verdict import Verdict
 
 #: Shared prefixes are counted in whole blocks of so many tokens, as engines cache them.
 PREFIX_BLOCK_TOKENS = 16
-
-
-class Distribution(Strict):
-    """One metric of one summary: milliseconds, numpy's linear percentiles. All None when n is 0."""
-
-    mean: float | None = None
-    p50: float | None = None
-    p90: float | None = None
-    p95: float | None = None
-    p99: float | None = None
-    max: float | None = None
-    n: int = 0
-    ci: dict[str, tuple[float, float]] = Field(
-        default_factory=dict, description="95 % interval by statistic name"
-    )
-    source: Source = "measured"
-
-
-#: What came later than schema 2: summaries of older runs lack it, and so it has no sample there.
-_LATER = frozenset({"ttfo_ms", "session_ms"})
-_ALWAYS = [metric for metric in BUILT_IN if metric.is_latency and metric.name not in _LATER]
-
-
-def _list_latencies(schema: dict[str, Any]) -> None:
-    """What `bench schema` shows: each latency of the registry as a field of its own."""
-    shape = schema.pop("additionalProperties")
-    for name in LATENCIES:
-        metric = METRICS[name]
-        schema["properties"][name] = shape | {"title": metric.label, "description": metric.meaning}
-    schema["required"] = [*schema["required"], *(metric.name for metric in _ALWAYS)]
-
-
-class WithLatencies(Strict):
-    """A record with a distribution of each latency, by its name: `record.ttft_ms`, or `record.latency(name)`.
-
-    A latency that another installation has added is kept, and one that was not measured has no sample.
-    """
-
-    model_config = ConfigDict(extra="allow", json_schema_extra=_list_latencies)
-    __pydantic_extra__: dict[str, Distribution]
-
-    if TYPE_CHECKING:
-
-        def __getattr__(self, name: str) -> Distribution: ...
-
-    @model_validator(mode="after")
-    def _complete(self) -> Self:
-        known = self.__pydantic_extra__
-        if absent := [metric.name for metric in _ALWAYS if metric.name not in known]:
-            raise ValueError(f"{', '.join(absent)} is missing")
-        return self
-
-    def latency(self, name: str) -> Distribution:
-        """The distribution of a latency; an empty one where it was not measured."""
-        return self.__pydantic_extra__.get(name, Distribution())
-
-    def value(self, metric: str, statistic: str) -> float | None:
-        """A latency's statistic, or a rate, which is its own statistic."""
-        found = self.latency(metric) if METRICS[metric].is_latency else self
-        value: float | None = getattr(found, statistic)
-        return value
-
-
-class OnlineSummary(WithLatencies):
-    """One engine at one load: one repeat, or all repeats pooled (`repeat` is null)."""
-
-    engine: str
-    variant: str | None = None
-    label: str
-    load: Load
-    repeat: int | None = None
-    num_requests: int
-    num_success: int
-    num_error: int
-    errors: dict[str, int] = Field(default_factory=dict)
-    duration_s: float
-    offered_req_per_s: float
-    req_per_s: float
-    output_tok_per_s: float
-    total_tok_per_s: float
-    output_tok_per_s_per_gpu: float | None = Field(None, description="null where no GPU was used")
-    goodput_req_per_s: float | None = None
-    slo_met: float | None = Field(
-        None, description="share of the requests that keep to the service level; one that failed does not"
-    )
-    rates_ci: dict[str, tuple[float, float]] = Field(
-        default_factory=dict, description="95 % interval by the rate's name, of several repeats"
-    )
-    peak_in_flight: int | None = Field(
-        None, description="the most requests sent and not ended at once; null: the raw times are not known"
-    )
-    prompt_tokens: int
-    completion_tokens: int
-    chunks: int
-    engine_cpu_s: float | None = Field(
-        None, description="CPU seconds of the engine's processes in the whole cell; null: not known"
-    )
-    joules: float | None = Field(
-        None, description="by the GPUs' energy counters, or else the processors'; null: none can be read"
-    )
-    accuracy: float | None = Field(None, description="share of right items; null: its engine was not asked")
-    accuracy_ci: tuple[float, float] | None = None
-    cpu_ms_per_output_token: float | None = None
-    joules_per_output_token: float | None = None
-    joules_per_output_token_ci: tuple[float, float] | None = Field(None, description="of several repeats")
-    joules_above_idle: float | None = Field(
-        None, description="without what the idle machine took before; null: that was not measured"
-    )
-    joules_above_idle_per_output_token: float | None = None
-    joules_above_idle_per_output_token_ci: tuple[float, float] | None = None
-    joules_per_request: float | None = None
-    joules_per_request_ci: tuple[float, float] | None = None
-    valid: bool = True
-    invalid_reasons: list[str] = Field(default_factory=list)
-    notices: list[CellNotice] = Field(
-        default_factory=list, description="what to know before believing the figures of a valid cell"
-    )
-    window_s: tuple[float, float] | None = Field(
-        None, description="the time measured, since the cell's start; null: all of it, or several repeats"
-    )
-    left_out: int = Field(0, description="requests sent outside the window; not among num_requests")
-    later_turns: int = Field(0, description="requests that follow another of their session")
-    late_turns: int = Field(0, description="of these, sent late because the answer before had not ended")
-    waterfall: Waterfall | None = Field(None, description="null where no request succeeded")
-
-    def interval(self, metric: str, statistic: str) -> tuple[float, float] | None:
-        """The 95 % interval of `value`; None where it has none."""
-        if METRICS[metric].is_latency:
-            return self.latency(metric).ci.get(statistic)
-        own: tuple[float, float] | None = getattr(self, f"{metric}_ci", None)
-        return self.rates_ci.get(metric, own)
 
 
 class Skipped(Strict):
@@ -208,122 +72,6 @@ class Comparison(Strict):
         default_factory=dict,
         description="repeats of each that find a difference of so much; null: unknown, or too many",
     )
-
-
-class Versions(Strict):
-    """What was measured with what. None where it is not part of the run."""
-
-    git_rev: str | None = None
-    source: str | None = Field(None, description="SHA-256 of this project's files as they ran, 16 digits")
-    rosebench: str
-    roseinfer: str | None = None
-    vllm: str | None = None
-    sglang: str | None = None
-    tensorrt_llm: str | None = None
-    torch: str | None = None
-    transformers: str | None = None
-    python: str
-
-
-class LaunchRecord(Strict):
-    """What one engine was started with."""
-
-    engine: str
-    variant: str | None = None
-    label: str
-    version: str | None = None
-    gpus: int | None = Field(None, description="that it was started on; null: of an older run, or not known")
-    argv: list[str] = Field(default_factory=list)
-    env: dict[str, str] = Field(default_factory=dict, description="set on top of the inherited environment")
-    settings: dict[str, JsonValue] = Field(default_factory=dict, description="as the engine reports them")
-    ready_s: float | None = None
-    facts: dict[str, Fact] = Field(default_factory=dict, description="what the engine says it runs with")
-
-
-class TraceRecord(Strict):
-    """Where the load came from and what fitting changed."""
-
-    name: str
-    origin: str
-    licence: str | None = None
-    citation: str | None = None
-    sha256: str | None = None
-    note: str | None = None
-    requests: int
-    fit: str
-    dropped: int = 0
-    changed: int = 0
-    input_tokens: int = 0
-    output_tokens: int = 0
-
-
-class _RunInfo(Strict):
-    """Everything needed to understand or repeat a run. Its settings are as resolved: nothing is auto."""
-
-    schema_version: Literal[2] = SCHEMA_VERSION
-    created: str = Field(description="ISO 8601, UTC")
-    command: list[str]
-    environment: dict[str, JsonValue] = Field(default_factory=dict)
-    versions: Versions
-    launches: list[LaunchRecord] = Field(default_factory=list)
-    order: list[tuple[str, int]] = Field(
-        default_factory=list,
-        description="label and repeat in the order of measurement; empty: unknown, of an older run",
-    )
-    trace: TraceRecord | None = None
-
-
-class OnlineRunInfo(_RunInfo):
-    """`run.json` of `bench online`, and `meta` of its results."""
-
-    kind: Literal["online"] = "online"
-    settings: OnlineSettings
-    search: SearchPlan | None = Field(None, description="of `bench search`: how loads are chosen")
-    tune: TunePlan | None = Field(None, description="of `bench tune`: what is tried, and how")
-    prices: Prices | None = Field(None, description="the file given with --price")
-    hosts: list[Host] = Field(default_factory=list, description="nodes of a cluster; empty: one machine")
-    interrupted: bool = Field(False, description="the user ended it early: it has not every cell")
-    most_clients: int | None = Field(
-        None, description="client processes that --clients auto may take; null: their number was given"
-    )
-
-    @property
-    def subcommand(self) -> str:
-        """The command that made it: `online`, `search` or `tune`."""
-        return "search" if self.search is not None else "tune" if self.tune is not None else self.kind
-
-    @property
-    def is_adaptive(self) -> bool:
-        """Whether what is measured next depends on what was measured before."""
-        return self.search is not None or self.tune is not None
-
-    def counts(self, repeat: int | None) -> bool:
-        """Whether summaries and comparisons are of this repeat; those before the end of a tuning have chosen
-        what it compares."""
-        return self.tune is None or repeat is None or repeat >= self.tune.rounds
-
-
-class OfflineRunInfo(_RunInfo):
-    """`run.json` of `bench offline`, and `meta` of its results."""
-
-    kind: Literal["offline"] = "offline"
-    settings: OfflineSettings
-
-    @property
-    def subcommand(self) -> str:
-        """The command that made it."""
-        return self.kind
-
-
-RunInfo = Annotated[OnlineRunInfo | OfflineRunInfo, Field(discriminator="kind")]
-RUN_INFO: TypeAdapter[RunInfo] = TypeAdapter(RunInfo)
-
-
-def gpus_used(info: OnlineRunInfo | OfflineRunInfo, label: str) -> int:
-    """GPUs of the engine of that label; 0 on a CPU. Of a running server they are what the settings say."""
-    known = (launch.gpus for launch in info.launches if launch.label == label and launch.gpus is not None)
-    asked = info.settings.tensor_parallel_size * info.settings.data_parallel_size
-    return next(known, asked if info.settings.device == "cuda" else 0)
 
 
 class PrefixCount(Strict):

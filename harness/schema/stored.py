@@ -12,7 +12,7 @@ from pydantic_core import from_json
 from harness.errors import UsageError
 from harness.plain_text import visible_content
 from harness.schema.base import first_fault
-from harness.schema.results import SCHEMA_VERSION
+from harness.schema.run_info import SCHEMA_VERSION
 
 Model = TypeVar("Model")
 

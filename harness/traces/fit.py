@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from harness.errors import UsageError
 from harness.schema.online_settings import Fit
-from harness.schema.results import TraceRecord
+from harness.schema.run_info import TraceRecord
 from harness.traces.trace import Trace
 
 #: Tokens of the context that input and output leave free. Engines reserve space for a BOS token, some end an

@@ -26,7 +26,7 @@ from harness.engines.running.trial import CONTINUOUS, Trial
 from harness.errors import UsageError
 from harness.loadgen.load_plan import Target
 from harness.schema.fairness import Fact
-from harness.schema.results import LaunchRecord
+from harness.schema.run_info import LaunchRecord
 
 #: For a request of the trial: a server may load its model at the first one.
 _TRIAL_TIMEOUT_S = 300.0

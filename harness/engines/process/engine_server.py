@@ -24,7 +24,7 @@ from harness.errors import EngineError
 from harness.loadgen.load_plan import Target
 from harness.plain_text import hide_values
 from harness.schema.fairness import Fact
-from harness.schema.results import LaunchRecord
+from harness.schema.run_info import LaunchRecord
 
 POLL_S = 0.1
 PROBE_TIMEOUT_S = 2.0

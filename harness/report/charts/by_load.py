@@ -13,7 +13,7 @@ from harness.report.charts.scale import values_of
 from harness.report.text.load_words import axis_label, axis_number, axis_values, quantity
 from harness.schema.load import Load
 from harness.schema.metrics import COMPARED_PERCENTILES, METRICS
-from harness.schema.results import OnlineSummary
+from harness.schema.online_summary import OnlineSummary
 from harness.schema.slo import Slo
 
 _BAND = "p50 to p90"

@@ -11,7 +11,8 @@ from harness.report.text.numbers import plural
 from harness.schema.fairness import PARTS
 from harness.schema.load import Load
 from harness.schema.metrics import METRICS
-from harness.schema.results import OfflineResult, OnlineSummary
+from harness.schema.online_summary import OnlineSummary
+from harness.schema.results import OfflineResult
 from harness.schema.search import SearchResults
 
 #: From light to dark along a request's way; each differs in lightness from its neighbours.

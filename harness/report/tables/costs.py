@@ -9,7 +9,7 @@ from harness.report.tables.throughput import identity_cells, identity_columns
 from harness.report.text.numbers import number
 from harness.schema.machine_load import MachineLoad
 from harness.schema.metrics import METRICS
-from harness.schema.results import OnlineSummary
+from harness.schema.online_summary import OnlineSummary
 
 _EACH = (
     *("cpu_ms_per_output_token", "joules_per_output_token", "joules_above_idle_per_output_token"),

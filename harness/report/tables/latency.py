@@ -12,7 +12,7 @@ from harness.report.text.load_words import with_rate
 from harness.report.text.numbers import DASH, decimals, number, percent, several, two_digits
 from harness.schema.load import ClosedLoop, Load
 from harness.schema.metrics import COMPARED_PERCENTILES, METRICS, latencies, rates
-from harness.schema.results import OnlineSummary
+from harness.schema.online_summary import OnlineSummary
 
 #: Percentiles that tables show.
 SHOWN = COMPARED_PERCENTILES

@@ -9,7 +9,7 @@ from harness.report.tables.table import Cell, Column, Table
 from harness.report.text.numbers import DASH
 from harness.report.text.provenance import say
 from harness.schema.fairness import Ledger
-from harness.schema.results import LaunchRecord
+from harness.schema.run_info import LaunchRecord
 
 _WORDS = {"differs": "differs", "own": "own design", "equal": "", "unknown": ""}
 _DTYPES = {"float16": "fp16", "bfloat16": "bf16", "float32": "fp32"}

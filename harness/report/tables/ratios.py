@@ -10,7 +10,8 @@ from harness.report.tables.table import Cell, Column, Table
 from harness.report.text.claims import not_significant
 from harness.report.text.numbers import DASH
 from harness.schema.metrics import METRICS
-from harness.schema.results import Comparison, OnlineSummary
+from harness.schema.online_summary import OnlineSummary
+from harness.schema.results import Comparison
 
 #: What is marked.
 REAL = "Really better than the baseline, at 5 % for all comparisons of the run together."

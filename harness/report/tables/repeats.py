@@ -9,7 +9,7 @@ from harness.report.tables.latency import latency_decimals, loads_of, percentile
 from harness.report.tables.table import Cell, Column, Table, metric_decimals, number_cell
 from harness.report.tables.throughput import identity_cells, identity_columns, valid_cell
 from harness.schema.metrics import METRICS, latencies, rates
-from harness.schema.results import OnlineSummary
+from harness.schema.online_summary import OnlineSummary
 
 _LATENCIES = tuple(name for name in latencies("tables") if "overview" in METRICS[name].uses)
 _RATES = rates("headline")

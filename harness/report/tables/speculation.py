@@ -8,7 +8,7 @@ from harness.metrics.digits import per_cent
 from harness.report.tables.table import Cell, Column, Table
 from harness.report.text.load_words import head_of, load_number
 from harness.report.text.numbers import DASH, number
-from harness.schema.results import OnlineSummary
+from harness.schema.online_summary import OnlineSummary
 from harness.schema.speculation import Speculation
 
 _NOTE = (

@@ -8,7 +8,7 @@ from harness.report.tables.table import Cell, Column, Table, metric_decimals, nu
 from harness.report.text.load_words import head_of, load_number
 from harness.report.text.numbers import DASH
 from harness.schema.metrics import METRICS, rates
-from harness.schema.results import OnlineSummary
+from harness.schema.online_summary import OnlineSummary
 
 
 def throughput_table(summaries: Sequence[OnlineSummary]) -> Table:

@@ -8,7 +8,7 @@ from harness.report.tables.table import Cell, Column, Table
 from harness.report.text.load_words import head_of, load_number
 from harness.report.text.numbers import decimals, number
 from harness.schema.fairness import PARTS, Waterfall
-from harness.schema.results import OnlineSummary
+from harness.schema.online_summary import OnlineSummary
 
 
 def with_waterfall(pooled: Sequence[OnlineSummary]) -> list[tuple[OnlineSummary, Waterfall]]:

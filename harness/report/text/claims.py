@@ -10,7 +10,8 @@ from harness.report.text.numbers import decimals, few, number, several
 from harness.report.winners import Winner
 from harness.schema.metric import Metric
 from harness.schema.metrics import METRICS
-from harness.schema.results import Comparison, OnlineSummary
+from harness.schema.online_summary import OnlineSummary
+from harness.schema.results import Comparison
 
 #: From this factor on a ratio reads better than a percentage.
 _AS_FACTOR = 1.5

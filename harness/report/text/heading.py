@@ -13,7 +13,7 @@ from harness.runs.reader import OnlineRun, Run
 from harness.schema.load import ClosedLoop, TraceLoad
 from harness.schema.load_settings import lengths_text
 from harness.schema.offline_settings import OfflineSettings
-from harness.schema.results import RunInfo, TraceRecord
+from harness.schema.run_info import RunInfo, TraceRecord
 from rosemodels.store import RANDOM
 
 #: Engines that a title names one by one.

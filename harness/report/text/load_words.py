@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from harness.metrics.digits import digits
 from harness.report.text.numbers import decimals, number
 from harness.schema.load import ClosedLoop, Load, Ramp, RequestRate, TraceLoad, from_light_to_heavy
-from harness.schema.results import OnlineSummary
+from harness.schema.online_summary import OnlineSummary
 
 
 @dataclass(frozen=True)

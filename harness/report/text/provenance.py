@@ -12,7 +12,7 @@ from harness.metrics.digits import per_cent
 from harness.metrics.intervals import ASSUMED_OF_LATENCIES, ASSUMED_OF_RATES
 from harness.report.text.numbers import several
 from harness.schema.calibration import Calibration
-from harness.schema.results import RunInfo
+from harness.schema.run_info import RunInfo
 from harness.schema.stored import checked
 
 #: How far repeats are taken to spread where there is one.

@@ -14,7 +14,7 @@ from harness.report.text.provenance import say
 from harness.report.text.unfinished import unfinished
 from harness.runs.reader import OfflineRun, OnlineRun, Run
 from harness.schema.cell_notice import CellNotice
-from harness.schema.results import OnlineSummary
+from harness.schema.online_summary import OnlineSummary
 from harness.telemetry.revision import DIRTY
 
 #: What to do about a closed loop of few requests.

@@ -15,7 +15,7 @@ from harness.report.winners import winners
 from harness.runs.reader import OnlineRun, Run
 from harness.schema.load import ClosedLoop
 from harness.schema.metrics import METRICS
-from harness.schema.results import OnlineSummary
+from harness.schema.online_summary import OnlineSummary
 
 #: So many requests in flight at most are no load.
 FEW = 2

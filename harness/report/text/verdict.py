@@ -13,7 +13,8 @@ from harness.report.winners import winners
 from harness.runs.reader import OfflineRun, OnlineRun, Run
 from harness.schema.load import Load, from_light_to_heavy, heaviest
 from harness.schema.metrics import METRICS
-from harness.schema.results import Comparison, OnlineSummary
+from harness.schema.online_summary import OnlineSummary
+from harness.schema.results import Comparison
 
 
 def verdict(run: Run) -> list[str]:

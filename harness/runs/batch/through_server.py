@@ -15,7 +15,7 @@ from harness.records.cell import CellIdentity, Expected, read_cell
 from harness.runs.batch.measured import Measured
 from harness.runs.batch.through_worker import Batch
 from harness.schema.load import ClosedLoop
-from harness.schema.results import LaunchRecord
+from harness.schema.run_info import LaunchRecord
 from harness.workload import PlannedRequest
 
 

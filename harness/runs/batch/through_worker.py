@@ -18,7 +18,7 @@ from harness.engines.process.tree import Guarded, describe_exit
 from harness.engines.workers import folder
 from harness.errors import EngineError
 from harness.runs.batch.measured import Measured
-from harness.schema.results import LaunchRecord
+from harness.schema.run_info import LaunchRecord
 from harness.telemetry.gpu import memory_restored
 from harness.workload import PlannedRequest
 

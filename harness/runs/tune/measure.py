@@ -19,7 +19,7 @@ from harness.runs.schedule import Block, Cell
 from harness.runs.seeds import prompt_seed
 from harness.runs.side_by_side import measure_blocks
 from harness.runs.tune.tuning import Tuning, tuning_of
-from harness.schema.results import OnlineSummary
+from harness.schema.online_summary import OnlineSummary
 
 #: Sets the seeds of a tuning apart from those of other runs.
 _TUNING = 3

@@ -11,7 +11,8 @@ from harness.runs.search_state import MAX_FAILED, failed_share, holds, parse_lim
 from harness.runs.tune.halving import Halving
 from harness.schema.gate_terms import GateTerm, names_of
 from harness.schema.metrics import METRICS
-from harness.schema.results import OnlineSummary, Skipped
+from harness.schema.online_summary import OnlineSummary
+from harness.schema.results import Skipped
 from harness.schema.tune import Configuration, ConfigurationFound, State, TunePlan
 
 #: Beyond any difference of logarithms: what misses a limit, or has no value, comes after what does not.

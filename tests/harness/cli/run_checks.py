@@ -13,7 +13,8 @@ import pytest
 
 from harness.metrics.percentiles import missing
 from harness.records.columns import CHUNKS, REQUESTS
-from harness.schema.results import OnlineResults, OnlineRunInfo
+from harness.schema.results import OnlineResults
+from harness.schema.run_info import OnlineRunInfo
 
 FILES = {
     "run.json", "journal.jsonl", "skipped.json", "requests.parquet", "chunks.parquet", "online_results.json",

@@ -14,7 +14,8 @@ from harness.errors import CleanupError
 from harness.files import write_json
 from harness.runs.batch.measured import Measured
 from harness.schema.profile import ProfileManifest
-from harness.schema.results import LaunchRecord, OfflineResults
+from harness.schema.results import OfflineResults
+from harness.schema.run_info import LaunchRecord
 
 QUICK = [
     "offline", "--model", "random:gpt2-tiny", "--device", "cpu", "--max-model-len", "64", "--warmup", "0",

@@ -10,7 +10,8 @@ import pytest
 import typer
 
 from harness.cli.outcome import conclude
-from harness.schema.results import OnlineResults, OnlineSummary
+from harness.schema.online_summary import OnlineSummary
+from harness.schema.results import OnlineResults
 
 
 @pytest.mark.parametrize(

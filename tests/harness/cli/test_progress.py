@@ -35,7 +35,8 @@ from harness.schema.cell_notice import CellNotice
 from harness.schema.engine_ref import EngineRef
 from harness.schema.load import TraceLoad
 from harness.schema.metrics import LATENCIES
-from harness.schema.results import OfflineResult, OnlineSummary, Skipped
+from harness.schema.online_summary import OnlineSummary
+from harness.schema.results import OfflineResult, Skipped
 
 ENGINE_VARIANT = EngineVariant(
     EngineRef(name="vllm", variant="x"), Variant(), "vLLM ([bold]x[/bold] :smile:)"

@@ -14,7 +14,7 @@ import pytest
 from harness.records.columns import CHUNKS, REQUESTS
 from harness.schema.load import ClosedLoop, Load, TraceLoad, load_text
 from harness.schema.online_settings import OnlineSettings
-from harness.schema.results import OnlineRunInfo, TraceRecord, Versions
+from harness.schema.run_info import OnlineRunInfo, TraceRecord, Versions
 
 LABELS = {"roseinfer": "roseinfer", "vllm": "vLLM", "sglang": "SGLang"}
 Make = Callable[..., Path]

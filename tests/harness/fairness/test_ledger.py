@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from harness.fairness.ledger import SETTINGS, ledger
 from harness.schema.fairness import Fact
-from harness.schema.results import LaunchRecord
+from harness.schema.run_info import LaunchRecord
 
 keys = st.sampled_from([setting.key for setting in SETTINGS])
 facts = st.dictionaries(

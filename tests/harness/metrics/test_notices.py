@@ -15,7 +15,8 @@ from harness.metrics.validity import BRIEF, too_brief
 from harness.schema.cell_notice import NoticeKind
 from harness.schema.load import ClosedLoop, Ramp, RequestRate, TraceLoad, load_text
 from harness.schema.machine_load import MachineLoad
-from harness.schema.results import OnlineSummary, PrefixHits
+from harness.schema.online_summary import OnlineSummary
+from harness.schema.results import PrefixHits
 from harness.schema.window import Window
 
 Tables = Callable[[Sequence[dict[str, Any]]], tuple[pd.DataFrame, pd.DataFrame]]

@@ -13,15 +13,10 @@ from harness.schema.fairness import Waterfall, WaterfallPart
 from harness.schema.load import ClosedLoop, Load, TraceLoad
 from harness.schema.metrics import LATENCIES
 from harness.schema.online_settings import OnlineSettings
+from harness.schema.online_summary import Distribution, OnlineSummary
 from harness.schema.profile import Category, Gap, Level, ProfileFigures, ProfileRun, StepFigures
-from harness.schema.results import (
-    Comparison,
-    Distribution,
-    OnlineResults,
-    OnlineRunInfo,
-    OnlineSummary,
-    Versions,
-)
+from harness.schema.results import Comparison, OnlineResults
+from harness.schema.run_info import OnlineRunInfo, Versions
 
 META = OnlineRunInfo(
     created="", command=[], settings=OnlineSettings(), versions=Versions(rosebench="0", python="3")

@@ -14,7 +14,7 @@ from harness.report.profile_section import profile_section
 from harness.runs.folder import MANIFEST
 from harness.schema.online_settings import OnlineSettings
 from harness.schema.profile import Level, ProfileManifest, ProfileRun, RankFigures, Tool
-from harness.schema.results import OnlineRunInfo, Versions
+from harness.schema.run_info import OnlineRunInfo, Versions
 
 NCCL = "ncclDevKernel_AllReduce_Sum_bf16_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
 FORWARD = "roseinfer.model.forward.cuda_graph_replay"

@@ -22,18 +22,8 @@ from harness.runs.reader import Run, load_run
 from harness.schema.load import ClosedLoop, TraceLoad, load_text
 from harness.schema.offline_settings import OfflineSettings
 from harness.schema.online_settings import OnlineSettings
-from harness.schema.results import (
-    Comparison,
-    LaunchRecord,
-    OfflineResult,
-    OfflineResults,
-    OfflineRunInfo,
-    OnlineResults,
-    OnlineRunInfo,
-    Skipped,
-    TraceRecord,
-    Versions,
-)
+from harness.schema.results import Comparison, OfflineResult, OfflineResults, OnlineResults, Skipped
+from harness.schema.run_info import LaunchRecord, OfflineRunInfo, OnlineRunInfo, TraceRecord, Versions
 from harness.schema.slo import Slo
 from harness.schema.verdict import Verdict
 

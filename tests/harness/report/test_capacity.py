@@ -13,7 +13,7 @@ from harness.runs.search_state import EngineSearch
 from harness.schema.cell_notice import CellNotice, NoticeKind
 from harness.schema.load import ClosedLoop
 from harness.schema.metrics import LATENCIES
-from harness.schema.results import Distribution, OnlineSummary
+from harness.schema.online_summary import Distribution, OnlineSummary
 from harness.schema.search import SearchPlan, SearchResults
 
 #: What is said of capacities below the lightest and above the heaviest load.

@@ -22,7 +22,7 @@ from harness.report.render import write_run_outputs
 from harness.report.text.load_words import axis_number, axis_values
 from harness.runs.reader import OfflineRun, OnlineRun, load_run
 from harness.schema.load import ClosedLoop, Ramp, TraceLoad
-from harness.schema.results import OnlineSummary
+from harness.schema.online_summary import OnlineSummary
 
 from .conftest import ENGINES, make_online
 from .test_published import REPORTS

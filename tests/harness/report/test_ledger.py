@@ -6,7 +6,7 @@ from harness.fairness.ledger import ledger
 from harness.report.markdown import table
 from harness.report.tables.ledger import ledger_table, sources
 from harness.schema.fairness import Fact
-from harness.schema.results import LaunchRecord
+from harness.schema.run_info import LaunchRecord
 
 LOG, PAGE = "start-up log", "GET /server_info"
 LAUNCHES = [

@@ -22,7 +22,7 @@ from harness.runs.convert import convert_run
 from harness.runs.reader import OnlineRun, load_run
 from harness.runs.run_state import Run
 from harness.schema.load import ClosedLoop, TraceLoad, parse_load
-from harness.schema.results import OnlineSummary
+from harness.schema.online_summary import OnlineSummary
 
 STORED = Path(__file__).parents[2] / "fixtures" / "schema1"
 KINDS = ("trace", "closed_loop", "offline")

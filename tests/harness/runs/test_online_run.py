@@ -27,7 +27,8 @@ from harness.runs.online import resume_online, run_online
 from harness.runs.run_state import Run
 from harness.schema.load import TraceLoad, load_text
 from harness.schema.online_settings import OnlineSettings
-from harness.schema.results import OnlineResults, OnlineRunInfo, Versions
+from harness.schema.results import OnlineResults
+from harness.schema.run_info import OnlineRunInfo, Versions
 
 from .conftest import Make, Watcher, press_ctrl_c
 

@@ -19,7 +19,7 @@ from harness.engines.selfreport import SelfReport
 from harness.engines.server_pages import get
 from harness.errors import EngineError
 from harness.schema.fairness import Fact
-from harness.schema.results import LaunchRecord
+from harness.schema.run_info import LaunchRecord
 
 RECORD = LaunchRecord(engine="vllm", label="vLLM", version="1")
 
@@ -153,7 +153,7 @@ HARNESS = """
 import sys, time
 from pathlib import Path
 from harness.engines.process.engine_server import EngineServer, Launch
-from harness.schema.results import LaunchRecord
+from harness.schema.run_info import LaunchRecord
 program, pids, log = sys.argv[1:]
 def launch(port):
     return Launch((sys.executable, program, str(port), pids, "stubborn"), "model", grace_s=0.5)

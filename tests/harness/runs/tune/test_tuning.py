@@ -12,7 +12,8 @@ from harness.runs.tune.halving import Halving
 from harness.runs.tune.tuning import Tuning, tuning_of
 from harness.schema.load import ClosedLoop
 from harness.schema.metrics import LATENCIES
-from harness.schema.results import Distribution, OnlineSummary, Skipped
+from harness.schema.online_summary import Distribution, OnlineSummary
+from harness.schema.results import Skipped
 from harness.schema.space import Space
 from harness.schema.tune import Configuration, TunePlan
 

@@ -1,0 +1,134 @@
+"""`run.json`: what a run measures, where, and with what."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field, JsonValue, TypeAdapter
+
+from harness.schema.base import Strict
+from harness.schema.fairness import Fact
+from harness.schema.hosts import Host
+from harness.schema.offline_settings import OfflineSettings
+from harness.schema.online_settings import OnlineSettings
+from harness.schema.prices import Prices
+from harness.schema.search import SearchPlan
+from harness.schema.tune import TunePlan
+
+SCHEMA_VERSION: Literal[2] = 2
+
+
+class Versions(Strict):
+    """What was measured with what. None where it is not part of the run."""
+
+    git_rev: str | None = None
+    source: str | None = Field(None, description="SHA-256 of this project's files as they ran, 16 digits")
+    rosebench: str
+    roseinfer: str | None = None
+    vllm: str | None = None
+    sglang: str | None = None
+    tensorrt_llm: str | None = None
+    torch: str | None = None
+    transformers: str | None = None
+    python: str
+
+
+class LaunchRecord(Strict):
+    """What one engine was started with."""
+
+    engine: str
+    variant: str | None = None
+    label: str
+    version: str | None = None
+    gpus: int | None = Field(None, description="that it was started on; null: of an older run, or not known")
+    argv: list[str] = Field(default_factory=list)
+    env: dict[str, str] = Field(default_factory=dict, description="set on top of the inherited environment")
+    settings: dict[str, JsonValue] = Field(default_factory=dict, description="as the engine reports them")
+    ready_s: float | None = None
+    facts: dict[str, Fact] = Field(default_factory=dict, description="what the engine says it runs with")
+
+
+class TraceRecord(Strict):
+    """Where the load came from and what fitting changed."""
+
+    name: str
+    origin: str
+    licence: str | None = None
+    citation: str | None = None
+    sha256: str | None = None
+    note: str | None = None
+    requests: int
+    fit: str
+    dropped: int = 0
+    changed: int = 0
+    input_tokens: int = 0
+    output_tokens: int = 0
+
+
+class _RunInfo(Strict):
+    """Everything needed to understand or repeat a run. Its settings are as resolved: nothing is auto."""
+
+    schema_version: Literal[2] = SCHEMA_VERSION
+    created: str = Field(description="ISO 8601, UTC")
+    command: list[str]
+    environment: dict[str, JsonValue] = Field(default_factory=dict)
+    versions: Versions
+    launches: list[LaunchRecord] = Field(default_factory=list)
+    order: list[tuple[str, int]] = Field(
+        default_factory=list,
+        description="label and repeat in the order of measurement; empty: unknown, of an older run",
+    )
+    trace: TraceRecord | None = None
+
+
+class OnlineRunInfo(_RunInfo):
+    """`run.json` of `bench online`, and `meta` of its results."""
+
+    kind: Literal["online"] = "online"
+    settings: OnlineSettings
+    search: SearchPlan | None = Field(None, description="of `bench search`: how loads are chosen")
+    tune: TunePlan | None = Field(None, description="of `bench tune`: what is tried, and how")
+    prices: Prices | None = Field(None, description="the file given with --price")
+    hosts: list[Host] = Field(default_factory=list, description="nodes of a cluster; empty: one machine")
+    interrupted: bool = Field(False, description="the user ended it early: it has not every cell")
+    most_clients: int | None = Field(
+        None, description="client processes that --clients auto may take; null: their number was given"
+    )
+
+    @property
+    def subcommand(self) -> str:
+        """The command that made it: `online`, `search` or `tune`."""
+        return "search" if self.search is not None else "tune" if self.tune is not None else self.kind
+
+    @property
+    def is_adaptive(self) -> bool:
+        """Whether what is measured next depends on what was measured before."""
+        return self.search is not None or self.tune is not None
+
+    def counts(self, repeat: int | None) -> bool:
+        """Whether summaries and comparisons are of this repeat; those before the end of a tuning have chosen
+        what it compares."""
+        return self.tune is None or repeat is None or repeat >= self.tune.rounds
+
+
+class OfflineRunInfo(_RunInfo):
+    """`run.json` of `bench offline`, and `meta` of its results."""
+
+    kind: Literal["offline"] = "offline"
+    settings: OfflineSettings
+
+    @property
+    def subcommand(self) -> str:
+        """The command that made it."""
+        return self.kind
+
+
+RunInfo = Annotated[OnlineRunInfo | OfflineRunInfo, Field(discriminator="kind")]
+RUN_INFO: TypeAdapter[RunInfo] = TypeAdapter(RunInfo)
+
+
+def gpus_used(info: OnlineRunInfo | OfflineRunInfo, label: str) -> int:
+    """GPUs of the engine of that label; 0 on a CPU. Of a running server they are what the settings say."""
+    known = (launch.gpus for launch in info.launches if launch.label == label and launch.gpus is not None)
+    asked = info.settings.tensor_parallel_size * info.settings.data_parallel_size
+    return next(known, asked if info.settings.device == "cuda" else 0)
