@@ -30,7 +30,7 @@ LEAST_REACHED = 0.95
 REQUEST_TOKENS = 8
 REQUEST_TTFT_MS = 100.0
 REQUEST_GAP_MS = 2.0
-#: The limit of a cell's submit lag (metrics/summary.py) at this TTFT.
+#: The limit of a cell's submit lag (metrics/validity.py) at this TTFT.
 MOST_LAG_S = 0.05 * REQUEST_TTFT_MS / 1e3
 #: Time to open connections, at most one or two thousand.
 START_DELAY_S = 0.3
@@ -58,7 +58,7 @@ def try_chunks(
 ) -> Trial:
     """Run `processes` clients, each reading `rate` chunks a second from its own mock server.
 
-    `behaviour` is what else is special of its answers.
+    `behaviour` changes how it answers.
 
     The starts of a client's streams are spread over the gap between two chunks, so that chunks arrive evenly.
     """

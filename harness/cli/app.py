@@ -59,7 +59,7 @@ def _run() -> int:
     except typer.TyperException as error:
         hint = "`bench --help` lists the commands, `bench COMMAND --help` their options"
         message = error.format_message().replace(": Value error, ", ": ")
-        if similar := getattr(error, "possibilities", None):  # for an option that there is not
+        if similar := getattr(error, "possibilities", None):  # for an unknown option
             message, _, _ = message.partition(" (Possible options")
             close = get_close_matches(message.split()[-1], similar, 1, cutoff=0.7)
             hint = "".join(f"did you mean {option}? " for option in close) + hint

@@ -20,7 +20,7 @@ def command_line() -> list[str]:
 
 
 def without_secrets(arguments: list[str]) -> list[str]:
-    """The arguments, where a header's value that was given as it is does not stand."""
+    """The arguments without the values of headers; names of environment variables stay."""
     found: list[str] = []
     for argument in arguments:
         if found and found[-1] == _OPTION:
@@ -33,7 +33,7 @@ def without_secrets(arguments: list[str]) -> list[str]:
 
 
 def clear_process_list() -> None:
-    """Overwrite such values where `ps` reads this process's arguments, from now on."""
+    """Overwrite such values in the memory from which `ps` reads this process's arguments."""
     given = [after for before, after in pairwise(sys.argv) if before == _OPTION]
     given += [argument.partition("=")[2] for argument in sys.argv if argument.startswith(f"{_OPTION}=")]
     secret = [header for header in given if _hidden(header) != header]

@@ -22,7 +22,7 @@ MOST_DETAIL = 240
 
 
 def print_ending(run: Run, display: Display) -> None:
-    """Print it to stderr; of an A/A run also the table of the noise that it was made for."""
+    """Print it to stderr. An A/A run also has a table of its noise."""
     display.text("")
     search = run.results.search if isinstance(run, OnlineRun) else None
     for sentence in filter(None, [*verdict(run), goodput(run), *terms(run)]):

@@ -11,7 +11,7 @@ _heard: list[int] = []
 
 
 def hear_interrupts() -> None:
-    """Raise KeyboardInterrupt at each of the signals, but those that whoever started this process ignores."""
+    """Raise KeyboardInterrupt at each of the signals that this process was not started to ignore."""
     _heard.clear()
     for number in _SIGNALS:
         if signal.getsignal(number) in _DEFAULT:

@@ -125,7 +125,7 @@ class Display:
             self._live.show(text, count, done, requests)
 
     def _share(self, cells: float) -> None:
-        """Of the cells that this command measures, `cells` are done."""
+        """Show that `cells` of the cells that this command measures are done."""
         if self._live is not None:
             self._live.run_share(cells / max(self._cells - self._before, 1))
 

@@ -39,9 +39,8 @@ class Sender:
 def collected(
     t0: float, senders: Sequence[Sender], reading: Reading, name: str, share: SharedFolder | None = None
 ) -> Answers:
-    """The answers that came to all nodes, in the order of requests: some of them after the other, from all
-    nodes at once, so that few are here at any time. They come through Ray's object store, or through
-    `share`."""
+    """The answers that came to all nodes, in the order of requests. They are fetched in parts, each from all
+    nodes at once, so that few are held here. They come through Ray's object store, or through `share`."""
     tokenizer = Tokenizer(reading.tokenizer, name) if reading.tokenizer else None
     requests, chunks = Received(MEASURED, on_disk.HELD_REQUESTS), Received(RECEIVED, on_disk.HELD)
     texts: dict[int, str] = {}
@@ -62,7 +61,8 @@ def collected(
 
 
 def _parts(count: int, most_tokens: Mapping[int, int] | Sequence[int]) -> Iterator[range]:
-    """All requests from 0 on, so many at a time as can have PART_TOKENS; PART, or one, at the most."""
+    """All requests in order, in parts of at most PART requests and PART_TOKENS tokens, but of one request at
+    least."""
     first, tokens = 0, 0
     for index in range(count):
         most = most_tokens[index] if most_tokens else 1

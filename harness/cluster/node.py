@@ -89,7 +89,7 @@ class Node:
         )
 
     def ask(self, function: Callable[..., T], *arguments: object) -> T:
-        """What a function returns here."""
+        """Call a function on this node; returns its result."""
         return function(*arguments)
 
     def hear(self) -> None:
@@ -253,8 +253,8 @@ class Node:
             shutil.rmtree(self._folder, ignore_errors=True)
 
     def _end_alone(self) -> None:
-        """End this process when the one that started it, Ray's on this node, has ended, or the driver is cut
-        off: nobody else could end what runs here then."""
+        """End this process when Ray's process on this node, which started it, has ended, or when the driver
+        is cut off. Nothing else could end what runs here then."""
         parent = os.getppid()
         while os.getppid() == parent and time.monotonic() - self._heard < ALONE_S:
             time.sleep(PARENT_S)

@@ -100,7 +100,7 @@ class RayMachines(Machines):
         return found
 
     def _check(self) -> None:
-        """Every node runs this version, and has a name of its own."""
+        """Check that every node runs this version, and give each a name of its own."""
         nodes = [node for testbed in self.testbeds for node in testbed.nodes]
         own, names = source_hash(), [node.facts.name for node in nodes]
         for node in nodes:

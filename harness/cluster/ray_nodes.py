@@ -210,7 +210,7 @@ def connected(address: str) -> Iterator[None]:
     except (RayError, ConnectionError, OSError, RuntimeError, ValueError, ImportError) as error:
         why = str(error).strip().partition("\n")[0]
         start = "start Ray with `ray start --head` on one node, and `ray start --address HOST:6379` on others"
-        install = "pip install 'rosebench[cluster]'"  # Ray alone is no client of a `ray://` address
+        install = "pip install 'rosebench[cluster]'"  # without this extra, Ray cannot connect to `ray://`
         lacks = isinstance(error, ImportError)
         raise UsageError(f"--cluster {address}: {why}", install if lacks else start) from None
     if threading.current_thread() is threading.main_thread():

@@ -189,7 +189,7 @@ class RayTestbed(Testbed):
             asked |= {
                 s.node.begin("progress"): (s.node, s) for s in left.values() if s.node.name not in waiting
             }
-            # Of a machine that is gone no client hears anything before its time is up.
+            # Where the engine's machine is gone, a client notices it only when its requests time out.
             if self._engine is not None and self._engine.name not in waiting:
                 asked[self._engine.begin("clock")] = self._engine, None
             look = time.monotonic() + LOOK_S

@@ -18,23 +18,23 @@ class SharedFolder:
 
     @staticmethod
     def below(url: str) -> SharedFolder:
-        """One that no other run has."""
+        """A folder below `url` that no other run has."""
         return SharedFolder(f"{url.rstrip('/')}/rosebench-{uuid.uuid4().hex}")
 
     def put(self, data: bytes) -> str:
-        """Keep data; the name by which `take` finds it. Raises BenchError."""
+        """Store data. Returns the name by which `take` finds it. Raises BenchError."""
         name = uuid.uuid4().hex
         try:
             files, folder = self._open()
             with suppress(FileExistsError):
-                files.mkdir(folder, create_parents=False)  # what is named wrong is not made, such as a bucket
+                files.mkdir(folder, create_parents=False)  # a parent, such as a bucket, may be misspelled
             files.pipe_file(f"{folder}/{name}", data)
         except Exception as error:  # each of fsspec's many file systems raises its own
             raise self._unusable(error) from error
         return name
 
     def take(self, name: str) -> bytes:
-        """What was kept, once. Raises BenchError."""
+        """Read and remove what was stored. Raises BenchError."""
         try:
             files, folder = self._open()
             data: bytes = files.cat_file(f"{folder}/{name}")
@@ -45,13 +45,13 @@ class SharedFolder:
 
     def remove(self) -> None:
         """Leave nothing there."""
-        with suppress(Exception):  # what was put there is named after nothing of the user's
+        with suppress(Exception):  # the folder's name is random: it is ours alone
             files, folder = self._open()
             if files.exists(folder):
                 files.rm(folder, recursive=True)
 
     def _open(self) -> tuple[Any, str]:
-        from fsspec.core import url_to_fs  # without a shared folder nobody needs it
+        from fsspec.core import url_to_fs  # needed with a shared folder only
 
         files, folder = url_to_fs(self.url)
         files.invalidate_cache()

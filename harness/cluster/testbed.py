@@ -129,12 +129,12 @@ class Machines(ABC):
         """The engines of a run, looked up where they will run. Raises UsageError and EngineError."""
 
     def use_model(self, name: str, tokenizer: str) -> None:  # noqa: B027
-        """What the run's model and tokenizer are, by the names with which every machine finds them."""
+        """Set the run's model and tokenizer, by the names under which every machine finds them."""
 
     @abstractmethod
     def calibration(self, settings: OnlineSettings, report: ReportStatus) -> Calibration | None:
-        """That of the slowest client, measured where it never was; None where it cannot be, or is not to
-        be."""
+        """The calibration of the slowest client, measured if there is none yet. None: it cannot be measured,
+        or is not to be."""
 
     @abstractmethod
     def clients(self, selection: Selection) -> tuple[int, int]:

@@ -43,7 +43,7 @@ def compare_runs(
             was not measured.
     """
     if unknown := [name for name in allowed if name not in NAMES]:
-        raise UsageError(f"nothing is called {unknown[0]!r} that could differ", f"known: {', '.join(NAMES)}")
+        raise UsageError(f"there is no difference {unknown[0]!r} to allow", f"known: {', '.join(NAMES)}")
     runs = StoredRun.read(a), StoredRun.read(b)
     pairs = _pairs(*runs, engine_a, engine_b)
     found = obstacles(*runs, pairs, allowed, every=engine_a is None and engine_b is None)

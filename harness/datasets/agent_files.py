@@ -25,7 +25,7 @@ def read_lines(path: Path, kind: type[Line], digest: Digest, hint: str) -> Itera
     """What each line of a file says, or of all files of a folder in the order of their names.
 
     Args:
-        digest: Takes the bytes of the files as they lie there.
+        digest: Is updated with the bytes of the files as stored.
 
     Raises:
         UsageError: A file cannot be read, or a line is no such object.

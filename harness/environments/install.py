@@ -52,7 +52,7 @@ def unfinished(engine: EngineName) -> list[Path]:
 
 
 def install(engine: LocalEngine, build: Build, version: str | None = None) -> Installation:
-    """Make the environment, unless it is there, and let `engines/NAME` in the cache be it.
+    """Make the environment, unless it is there, and link `engines/NAME` in the cache to it.
 
     Raises:
         UsageError: there is no recipe, or another process is installing it.

@@ -80,7 +80,7 @@ class Connection(ABC):
             response.t_sent = self._since
 
     def written(self) -> None:
-        """The kernel has taken the whole request, later than at once."""
+        """The kernel has taken the whole request, after some of it had to wait."""
         if self.response is not None and self.response.t_sent is None:
             self.response.t_sent = monotonic()
 
@@ -113,7 +113,7 @@ class Connection(ABC):
             self._owner.ended(self, response)
 
     def _translated(self, http2: Http2Bytes, data: bytes) -> bytes:
-        """What frames say in HTTP/1.1; what they ask for is sent."""
+        """The bytes of HTTP/2 frames as HTTP/1.1. Replies that the frames ask for are sent."""
         try:
             data, reply = http2.received(data)
         except Http2Error as error:

@@ -24,7 +24,7 @@ from h2.exceptions import ProtocolError
 
 #: How TLS names it.
 ALPN = "h2"
-#: Bytes of answers that a server may send before they are acknowledged: no answer waits for that.
+#: Bytes that a server may send before they are acknowledged: so many that no answer waits for it.
 WINDOW = (1 << 31) - 1 - 65_535
 #: Of HTTP/1.1 alone (RFC 9113, 8.2.2).
 _NOT_SENT = ("host", "connection", "content-length", "transfer-encoding")

@@ -76,5 +76,5 @@ def disk_is_full(error: OSError) -> BenchError:
     """What to say where a temporary file cannot be written."""
     return BenchError(
         f"a temporary file cannot be written: {error.strerror}",
-        "name a folder on a disk with space by the environment variable TMPDIR: 60 bytes for each chunk",
+        "set the environment variable TMPDIR to a folder on a disk with space: 60 bytes for each chunk",
     )

@@ -18,7 +18,7 @@ import numpy.typing as npt
 from harness.metrics.long_frames import ascending
 from harness.metrics.on_disk import OnDisk
 
-#: Of sorted values on the disk, each so-manieth is in memory.
+#: Of sorted values on the disk, one of so many is in memory.
 STRIDE = 256
 
 

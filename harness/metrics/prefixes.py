@@ -18,7 +18,8 @@ def prefix_hits(requests: pd.DataFrame, counted: Mapping[int, PrefixCount]) -> l
 
     Args:
         requests: One row a request (records/columns.py).
-        counted: By cell, what the engine's counters said; the usage of the answers goes before it.
+        counted: By cell, what the engine's counters said. Where the answers' usage says it, that is taken
+            instead.
     """
     return [_hits(cell, counted) for cell in cells_of(requests, ["cell"])]
 

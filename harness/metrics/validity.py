@@ -21,7 +21,7 @@ from harness.schema.load import ClosedLoop, Load
 from harness.schema.online_summary import OnlineSummary
 from harness.schema.results import OfflineResult
 
-#: A cell is invalid when the client sent later than this at p99, unless TTFT is so long that it is nothing.
+#: A cell is invalid when the submit lag's p99 is above this, and above this share of the median TTFT.
 LAG_LIMIT_MS = 1.0
 LAG_LIMIT_OF_TTFT = 0.05
 
@@ -139,7 +139,8 @@ def scored(summary: OnlineSummary, scores: TaskScores | None) -> OnlineSummary:
 
 
 def _too_busy(requests: pd.DataFrame, load: Load, calibration: Calibration) -> dict[str, int]:
-    """Why the busiest client process may have been the bottleneck, over the whole cell; how many would do."""
+    """Each reason why the busiest client process may have been the bottleneck, over the whole cell, with the
+    number of processes that would do."""
     seconds = duration_s(requests)
     if not seconds:
         return {}
@@ -160,8 +161,8 @@ def _too_busy(requests: pd.DataFrame, load: Load, calibration: Calibration) -> d
 
 
 def _processes(limits: float, load: Load) -> int:
-    """Among how many processes a load that is `limits` times what one may take is divided so that none takes
-    more. Each has whole requests in flight of a closed loop."""
+    """The fewest processes for a load of `limits` times what one may take. In a closed loop each of them has
+    a whole number of requests in flight."""
     in_flight = load.concurrency if isinstance(load, ClosedLoop) else 0
     each = int(in_flight / limits)
     return ceil(in_flight / each) if each else ceil(limits)

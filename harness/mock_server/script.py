@@ -1,4 +1,4 @@
-"""Writes the whole answer to a request ahead: which bytes, when, carrying how many tokens."""
+"""Writes the whole answer to a request in advance: which bytes, when, carrying how many tokens."""
 
 from __future__ import annotations
 

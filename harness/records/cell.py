@@ -19,8 +19,8 @@ from harness.schema.load import Load, load_text
 
 
 class Expected(NamedTuple):
-    """Lengths that a request asks for, in tokens; how many of its prompt's were sent at its head before; the
-    number of its session in the load, and its turn in it.
+    """What a request asks for; lengths are in tokens. `reusable_tokens` is how many leading tokens of its
+    prompt were sent before. `session` is the number of its session in the load, `turn` its turn in it.
 
     `adapter` and `formatted` are what else it asks for. A request whose prompt the server counts otherwise
     failed, unless only the server can count it.

@@ -1,4 +1,4 @@
-"""What a run says to who has to choose: limits that hold, frontiers, what tokens cost."""
+"""What a run says to those who have to choose: limits that hold, frontiers, what tokens cost."""
 
 from __future__ import annotations
 

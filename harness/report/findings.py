@@ -117,7 +117,8 @@ def _answer(engines: Sequence[OnlineSummary], metric: str, found: Winner | None)
 
 
 def _unproven(comparisons: Sequence[Comparison]) -> str:
-    """Those whose own interval excludes no difference, with it."""
+    """Differences whose own interval excludes a ratio of 1, but that are not significant, each with its
+    ratio."""
     said = ""
     for found in comparisons:
         low, high = found.ci or (found.ratio, found.ratio)

@@ -22,7 +22,8 @@ class Winner:
 
     Attributes:
         level: Those from which it shows no difference, the best first.
-        unproven: With those of them from which it differs by one interval alone.
+        unproven: Comparisons with those of `level` from which it differs by its own interval, but not after
+            correction.
         loser: The best one that it differs from; None where it differs from none.
         comparison: With the loser, or else with the next best one; None where there is none.
         also: Higher percentiles, in which it is best and differs from another too.
@@ -44,7 +45,7 @@ class Winner:
 
     @property
     def alike(self) -> tuple[str, ...]:
-        """Those of `level` that no interval tells from it."""
+        """Those of `level` from which it differs by no interval."""
         unproven = {label for found in self.unproven for label in (found.a, found.b)}
         return tuple(label for label in self.level if label not in unproven)
 

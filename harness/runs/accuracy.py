@@ -42,8 +42,8 @@ class TaskReplies(Strict):
 def score_engine(
     run: Run, resolved: Resolved, engine_variant: EngineVariant, server: Server, encode: Encoder
 ) -> None:
-    """Ask a server the items of the task, once for each engine, where its model has weights that know
-    something and a context that holds them."""
+    """Ask a server the items of the task, once for each engine, where its model has trained weights and a
+    context that holds them."""
     model, label = resolved.model, engine_variant.label
     if not resolved.settings.accuracy or model is None or not (model.trained and model.tokenizer):
         return

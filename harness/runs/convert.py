@@ -179,7 +179,7 @@ def _manifest(manifest: Record, only: int | None) -> Record:
 
 
 def _profiles(profiles: Record, only: int | None) -> Record:
-    """Without gaps that hold sentences: they are found again by the figures."""
+    """The profiles without gaps of the older form, which were sentences: the figures give them again."""
     gaps = [_at_load(dict(gap), only) for gap in profiles.get("gaps", []) if "conclusion" not in gap]
     return _versioned(profiles) | {"gaps": gaps}
 

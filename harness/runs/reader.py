@@ -65,7 +65,7 @@ class OnlineRun:
         return self._in_order(summary for summary in self.results.summaries if summary.repeat is not None)
 
     def _in_order(self, summaries: Iterable[OnlineSummary]) -> list[OnlineSummary]:
-        """Cells are measured in a shuffled order: that of the settings is the reader's."""
+        """In the order of the settings: cells are measured in a shuffled one."""
         asked = self.meta.settings.engines
         rank: dict[tuple[str, str | None], int]
         rank = {(ref.name, ref.variant): position for position, ref in enumerate(asked)}

@@ -134,7 +134,8 @@ class Run:
             self._keep_skipped()
 
     def left_out(self) -> list[Skipped]:
-        """What is not in the results; a cell that failed at first and was measured later is."""
+        """What is missing from the results. A cell that failed at first and was measured later is not
+        missing."""
         done = {
             (cell.engine_variant.label, cell.load, cell.repeat)
             for block in self.blocks()

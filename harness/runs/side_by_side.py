@@ -32,7 +32,7 @@ def measure_blocks(
     """Measure what is left of every block.
 
     Args:
-        divided: The blocks of each set of machines, of which no more are named than there are.
+        divided: The blocks for each set of machines; for as many sets as there are, at most.
         following: As in `measure_block`; called by several threads.
 
     Raises:

@@ -170,7 +170,8 @@ class Workload:
     def tokens_per_s(self) -> float:
         """Output tokens a second that the heaviest load asks for, as many chunks at most.
 
-        In a closed loop the rate is not known in advance: one a stream each STREAM_GAP_S is assumed.
+        In a closed loop the rate is not known in advance: each request in flight is taken to get a token
+        every STREAM_GAP_S.
         """
         if isinstance(self.settings.loads[0], ClosedLoop):
             return self.concurrency() / STREAM_GAP_S
@@ -201,7 +202,7 @@ class Workload:
 
     @property
     def _seconds(self) -> float:
-        """That a cell is to last, measured or not."""
+        """How long a cell is to last, the time to settle included."""
         return (self.settings.settle or 0.0) + self.settings.measured_s
 
     def _arrivals(self, load: RequestRate | Ramp, shape_seed: int) -> NDArray[np.float64]:

@@ -6,9 +6,9 @@ from typing import Literal
 
 from harness.schema.base import Strict
 
-#: `behind`: the engine did not keep up. `growing`: more and more requests were in flight. `drift`: it became
-#: slower. `disturbed`: something else used the
-#: machine. `throttled`: a GPU lowered its clocks. `repeats`: they disagree. `inferred`: tokens were not
+#: `behind`: the engine did not keep up. `growing`: more and more requests were in flight. `drift`: latencies,
+#: or the requests in flight, changed within the cell. `disturbed`: something else used the machine.
+#: `throttled`: a GPU lowered its clocks. `repeats`: they disagree. `inferred`: tokens were not
 #: counted one by one. `chunks`: text came in large chunks. `short`: too few requests or seconds. `cached`:
 #: prompts may have been answered from a cache. `order`: a lighter load was slower. `accuracy`: the engine
 #: scores below another. `unreported`: something that is checked elsewhere could not be checked here.

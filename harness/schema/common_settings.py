@@ -21,7 +21,7 @@ SHORT_CELL_S = 10.0
 class CommonSettings(Strict):
     """What every benchmark shares."""
 
-    #: Of `bench`, which these are settings of.
+    #: The command of `bench` that these are settings of.
     command: ClassVar[str]
 
     preset: str | None = Field(

@@ -152,7 +152,9 @@ class OnlineSettings(CommonSettings):
     response_format_share: float = Field(1.0, gt=0, le=1, description="of the requests that are to have it")
     timeout_s: float = Field(300, gt=0, description="longest silence of an answer before it counts as failed")
     deadline_s: float = Field(
-        3600, gt=0, description="longest time from a request to the end of its answer, however it drips"
+        3600,
+        gt=0,
+        description="longest time from a request to the end of its answer, however slowly it comes",
     )
     check_answers: bool = Field(
         True, description="hold greedy answers to a few prompts against transformers in float32"

@@ -47,7 +47,7 @@ def _sums(arrivals: Arrivals, cv: float | None, seed: int, n: int, until: float)
     spread = {"poisson": 1.0, "constant": 0.0}.get(arrivals, cv or 0.0)
     count = max(1, n)
     while True:
-        # Each uniform number of a stream has its place, so that more of them begin with the same.
+        # A longer draw from the stream begins with the numbers of a shorter one.
         gaps = np.ones(count) if not spread else sampling.gamma_gaps(count, 1.0, spread, seed, STREAM)
         sums = np.concatenate([[0.0], np.cumsum(gaps)])
         if sums[-1] > until:

@@ -89,7 +89,7 @@ class DatasetContent(Content):
 
     @property
     def dropped(self) -> int:
-        """Conversations that were come to and do not fit the context."""
+        """Conversations that were reached and do not fit the context."""
         return sum(not session for session in self._known.values())
 
     @property

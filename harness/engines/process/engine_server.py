@@ -182,7 +182,8 @@ class EngineServer:
         return True
 
     def _seen(self, process: Guarded, listening: int | None) -> dict[str, Fact]:
-        """Its processes; those that listen speak HTTP, unless the engine itself says more."""
+        """How many processes it has. Those that listen count as HTTP processes, unless the engine reports
+        their number."""
         seen = {"processes": Fact(value=len(process.pids()), source="counted by bench")}
         if listening is not None:
             seen["http_processes"] = Fact(value=listening, source="counted by bench: listening on its port")

@@ -29,8 +29,8 @@ def reported_context(settings: OnlineSettings, engines: Mapping[str, Engine]) ->
     """The shortest context in tokens that a running server reports; None where none does.
 
     Raises:
-        EngineError: A server does not answer, and nothing else says how long its context is, or it was
-            waited for.
+        EngineError: A server does not answer, and either nothing else says how long its context is, or
+            --wait-ready has passed already.
         UsageError: A server lists several models and none is chosen, or its context is shorter than
             --max-model-len.
     """
@@ -42,7 +42,7 @@ def reported_context(settings: OnlineSettings, engines: Mapping[str, Engine]) ->
             context = engine.model.max_model_len
         except EngineError:
             unknown = settings.max_model_len is None and settings.model == "auto"
-            if unknown or settings.wait_ready:  # it was waited for once
+            if unknown or settings.wait_ready:  # it had its time to get ready
                 raise
             continue
         if context is None:

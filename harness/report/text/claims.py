@@ -50,7 +50,7 @@ def _is_its_own(found: Winner, largest: Comparison) -> bool:
 
 
 def _no_difference(found: Winner) -> str:
-    """From which engines none is shown."""
+    """From which engines no difference is shown."""
     said = f"; the difference from {few(found.alike)} may be chance" if found.alike else ""
     for comparison in found.unproven:
         other = comparison.b if comparison.a == found.label else comparison.a
@@ -147,7 +147,7 @@ def _ratio(nearest: Comparison | None) -> str:
 
 
 def not_significant(comparison: Comparison) -> str:
-    """Of a difference whose interval excludes none by itself."""
+    """What is said of a difference whose own interval excludes a ratio of 1, but not the corrected one."""
     return f"not significant after correction for {comparison.comparisons} comparisons"
 
 

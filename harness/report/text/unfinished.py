@@ -1,4 +1,4 @@
-"""What a run lacks that its user ended early."""
+"""What is missing from a run that its user ended early."""
 
 from __future__ import annotations
 

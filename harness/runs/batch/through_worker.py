@@ -52,7 +52,7 @@ def through_worker(
     """Time one batch in the engine's own process, which is gone afterwards. Its output is appended to `log`.
 
     Raises:
-        EngineError: not installed, or the worker failed; the message says what its log does.
+        EngineError: not installed, or the worker failed; the message quotes its log.
         CleanupError: it could not be ended, or holds memory of a GPU.
     """
     installation = engine.installed()

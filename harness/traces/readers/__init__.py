@@ -29,7 +29,8 @@ OWN = {
 
 @cache
 def formats() -> tuple[Format, ...]:
-    """Every format, this project's first. Raises UsageError when a package adds what is none."""
+    """Every format, this project's first. Raises UsageError when a package adds something that is no
+    format."""
     return tuple(_load(point) for point in find_plugins(GROUP, OWN).values())
 
 

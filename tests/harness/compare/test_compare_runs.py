@@ -275,7 +275,7 @@ def test_what_is_no_run_is_said(make, tmp_path):
     (a / "requests.parquet").unlink()
     with pytest.raises(UsageError, match="not finished"):
         compare_runs(a, make("b"))
-    with pytest.raises(UsageError, match="nothing is called 'weather'"):
+    with pytest.raises(UsageError, match="there is no difference 'weather'"):
         compare_runs(a, a, allowed=["weather"])
 
 
