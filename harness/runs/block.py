@@ -210,7 +210,8 @@ class _Measuring:
         """Send the cell's load and keep what came back. A cell that its server did not outlive is none."""
         settings = self.resolved.settings
         wanted_s = (settings.settle or 0.0) + settings.measured_s
-        first, n, clients = 0, None, self._clients
+        loop = (cell.engine_variant.label, cell.load)
+        (first, n), clients = self.run.lasted.get(loop, (0, None)), self._clients
         for left in reversed(range(MAX_TRIES)):
             planned = self.resolved.workload.requests(cell.load, cell.load_seed, cell.shape_seed, first, n)
             requests = self._with_drawn_fields(planned, cell)
@@ -232,6 +233,7 @@ class _Measuring:
             rounds = sent * MARGIN * wanted_s / max(lasted_s, 0.01) / in_flight
             # In whole rounds: a last request alone would lower the rate.
             first, n = first + sent, max(sent, ceil(rounds) * in_flight)
+        self.run.lasted[loop] = (first, n)
         write_cell(self.run.folder, cell.index, records)
         write_server(self.run.folder, cell.index, server.table(cell.index, answers.t0))
         after, ref, wanted = self._samples(), cell.engine_variant.ref, self.engine.histograms

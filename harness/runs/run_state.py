@@ -42,6 +42,9 @@ class Run:
     skipped: list[Skipped] = field(default_factory=list)
     done: set[int] = field(default_factory=set)
     clients: int = 0
+    #: By engine and load: the first request that a closed loop was measured with, and how many it sent; None:
+    #: as many as the settings say. The next repeat starts with these and needs no trial.
+    lasted: dict[tuple[str, Load], tuple[int, int | None]] = field(default_factory=dict)
     #: Held by whoever changes a file of the run: blocks may be measured side by side.
     lock: threading.RLock = field(default_factory=threading.RLock, repr=False, compare=False)
 

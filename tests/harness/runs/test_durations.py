@@ -9,6 +9,7 @@ import pandas as pd
 import pytest
 
 from harness.report.render import write_run_outputs
+from harness.runs.events import CellProgress
 from harness.runs.online import run_online
 from harness.schema.online_settings import OnlineSettings
 from harness.schema.results import OnlineResults
@@ -42,6 +43,16 @@ def test_a_closed_loop_gets_more_requests_with_prompts_of_their_own(
     for file in ("summary.md", "report.html"):
         assert "1 of 1 cell is short." in (folder / file).read_text()
     assert "coordinated omission" in (folder / "report.html").read_text()
+
+
+def test_the_next_repeat_of_a_closed_loop_begins_with_enough_requests(
+    start_mock: Any, settings_for: Make
+) -> None:
+    watcher = Watcher()
+    run_online(settings_for(start_mock().url, min_duration=1, repeats=2, **LOOP), ["bench"], watcher)
+    begun = [event for event in watcher.of(CellProgress) if not event.progress.done]
+    one, two = ([event.requests for event in begun if event.cell.repeat == repeat] for repeat in (0, 1))
+    assert one[0] == 8 and one[-1] > 50 and two[0] == one[-1]
 
 
 def test_settling_is_left_out_and_the_rest_lasts(start_mock: Any, settings_for: Make) -> None:
