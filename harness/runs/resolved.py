@@ -185,10 +185,11 @@ def _clients(
     if least == most:
         return least
     if calibration is None:
-        needed = workload.concurrency() / REQUESTS_PER_CLIENT
-    else:
-        ceiling = calibration.ceiling(1)
-        by_tokens = workload.tokens_per_s() / ceiling.chunks_per_s
-        by_requests = workload.requests_per_s() / ceiling.requests_per_s
-        needed = max(by_tokens, by_requests) / CLIENT_SHARE
-    return min(most, max(least, ceil(needed)))
+        return min(most, max(least, ceil(workload.concurrency() / REQUESTS_PER_CLIENT)))
+    tokens, requests = workload.tokens_per_s(), workload.requests_per_s()
+    for processes in range(max(1, least), most):
+        ceiling = calibration.ceiling(processes)
+        share = max(tokens / ceiling.chunks_per_s, requests / ceiling.requests_per_s) / processes
+        if share <= CLIENT_SHARE:
+            return processes
+    return most

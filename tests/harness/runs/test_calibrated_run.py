@@ -19,15 +19,22 @@ from harness.schema.calibration import Calibration, ClientCeiling
 from harness.schema.online_settings import OnlineSettings
 
 
-def calibration(chunks_per_s: float, requests_per_s: float = 1e6) -> Calibration:
-    ceiling = ClientCeiling(
-        processes=1,
-        chunks_per_s=chunks_per_s,
-        chunks_per_cpu_s=chunks_per_s,
-        requests_per_s=requests_per_s,
-        limit="client",
-    )
-    return Calibration(machine=this_machine(), created="now", quick=True, ceilings=[ceiling], errors=[])
+def calibration(
+    chunks_per_s: float, requests_per_s: float = 1e6, chunks_of_two: float | None = None
+) -> Calibration:
+    """Of one process; and of each of two or more, where that is given."""
+    ceilings = [
+        ClientCeiling(
+            processes=processes,
+            chunks_per_s=chunks,
+            chunks_per_cpu_s=chunks,
+            requests_per_s=requests_per_s,
+            limit="client",
+        )
+        for processes, chunks in ((1, chunks_per_s), (2, chunks_of_two))
+        if chunks is not None
+    ]
+    return Calibration(machine=this_machine(), created="now", quick=True, ceilings=ceilings, errors=[])
 
 
 def settings_for(url: str, folder: Path, **given: Any) -> OnlineSettings:
@@ -105,6 +112,7 @@ def test_a_run_without_one_says_so(
         ((1, 8), calibration(1e5, requests_per_s=1e3), 1e3, 501.0, 3),
         ((1, 8), calibration(1e5, requests_per_s=1e3), 1e5, 501.0, 4),
         ((1, 8), calibration(1e5, requests_per_s=1e3), 1e3, 1e5, 8),
+        ((1, 8), calibration(1e5, chunks_of_two=5e4), 6e4, 0.0, 5),
     ],
 )
 def test_clients_follow_the_load(
