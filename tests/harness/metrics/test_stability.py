@@ -94,9 +94,16 @@ def test_a_saturated_engine_fell_behind(load: float) -> None:
     assert answered == pytest.approx(20 / load, rel=0.15)
 
 
-def test_an_engine_below_its_limit_keeps_up() -> None:
-    alarms = sum(fell_behind(queue(20.0, 0.7 / 20, 200, seed)) is not None for seed in range(200))
+@pytest.mark.parametrize("n", [30, 40, 200])
+def test_an_engine_below_its_limit_keeps_up(n: int) -> None:
+    alarms = sum(fell_behind(queue(20.0, 0.7 / 20, n, seed)) is not None for seed in range(200))
     assert alarms <= 4
+
+
+@pytest.mark.parametrize("n", [30, 40])
+def test_few_requests_show_an_engine_far_beyond_its_limit(n: int) -> None:
+    found = sum(fell_behind(queue(20.0, 2 / 20, n, seed)) is not None for seed in range(50))
+    assert found >= 45
 
 
 def test_answers_that_all_take_long_are_no_queue() -> None:
