@@ -12,7 +12,8 @@
 # `steps` says which kernels the steps of a Llama take (MODEL, random:qwen3-0.6b) and how each does by itself,
 # `ranks` how the model does on all GPUs of the machine; `soak` serves for SOAK (60) seconds; `search` finds the most
 # requests in flight (1,024 tokens in, 128 out) within SLO, in SEARCH_S (600) seconds at most; `published`, only where it
-# is named, measures PUBLISHED (one-gpu-qwen3-8b) as configs/published says, with OPTIONS; `profile` profiles the
+# is named, measures PUBLISHED (one-gpu-qwen3-8b) as configs/published says, with OPTIONS, those for one GPU side by side
+# where there are several, each with a GPU and as many cores; `profile` profiles the
 # run that `online` left in OUT, at its first scale and without variants of engines; `sanitize` needs compute-sanitizer,
 # from the CUDA toolkit or nvidia-cuda-sanitizer-api 13.5 (13.0 lacks a part). Full output and the runs go to OUT.
 set -uo pipefail
@@ -108,10 +109,23 @@ for phase in $phases; do
             --output-len "${OUTPUT_LEN:-128}" --settle 3 --min-duration 6 --cells 8
         ;;
     published)
+        gpus=$(nvidia-smi -L | wc -l) gpu=0
+        cores=$(($(nproc) / gpus))
+        [ "$gpus" -gt 1 ] && taskset -c "0-$((cores - 1))" $bench calibrate >"$out/calibrate.log" 2>&1
         for name in ${PUBLISHED:-one-gpu-qwen3-8b}; do
             command=$([[ $name == *-offline ]] && echo offline || echo online)
-            logged "$name" 40 $bench "$command" --config "configs/published/$name.yaml" --out "$out/runs" "${options[@]}"
+            measured=($bench "$command" --config "configs/published/$name.yaml" --out "$out/runs" "${options[@]}")
+            if [[ $name == one-gpu-* && $gpus -gt 1 ]]; then
+                CUDA_VISIBLE_DEVICES=$gpu logged "$name" 40 \
+                    taskset -c "$((gpu * cores))-$((gpu * cores + cores - 1))" "${measured[@]}" &
+                gpu=$(((gpu + 1) % gpus))
+                [ "$gpu" -eq 0 ] && wait
+            else
+                wait
+                logged "$name" 40 "${measured[@]}"
+            fi
         done
+        wait
         ;;
     offline) logged offline 14 $bench offline --ignore-eos --engines "$plain" "${common[@]}" ;;
     profile)
