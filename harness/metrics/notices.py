@@ -20,7 +20,7 @@ from harness.metrics.stability import (
     fell_behind,
     repeats_disagree,
 )
-from harness.metrics.validity import few_rounds, too_brief
+from harness.metrics.validity import few_rounds, one_late, too_brief
 from harness.metrics.window import in_flight
 from harness.schema.cell_notice import CellNotice
 from harness.schema.engine_ref import RUNNING_SERVER
@@ -53,7 +53,7 @@ def cell_notices(
         prefixes: what a prefix cache had of its prompts; None: not known.
         drafted: what the engine reports of speculative decoding; None: nothing.
     """
-    found: list[CellNotice | None] = [*_inferred(group)]
+    found: list[CellNotice | None] = [*_inferred(group), *one_late(group)]
     found.append(large_chunks(group, drafted.tokens_per_step if drafted is not None else 1.0))
     whole = group.whole or group
     if isinstance(group.load, ClosedLoop):

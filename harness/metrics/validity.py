@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from math import ceil
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -10,7 +11,7 @@ import pandas as pd
 
 from harness.metrics.digits import digits
 from harness.metrics.long_frames import chosen, median
-from harness.metrics.percentiles import Ordered
+from harness.metrics.percentiles import Ordered, missing
 from harness.metrics.rates import duration_s
 from harness.metrics.samples import Group
 from harness.schema.calibration import Calibration
@@ -21,7 +22,8 @@ from harness.schema.load import ClosedLoop, Load
 from harness.schema.online_summary import OnlineSummary
 from harness.schema.results import OfflineResult
 
-#: A cell is invalid when the submit lag's p99 is above this, and above this share of the median TTFT.
+#: A cell is invalid when the submit lag's p99 is above this, and above this share of the median TTFT. A
+#: sample too small for a p99 is judged by its second highest lag: as with 100 requests, one may be late.
 LAG_LIMIT_MS = 1.0
 LAG_LIMIT_OF_TTFT = 0.05
 
@@ -30,6 +32,9 @@ CEILING_SHARE = 0.5
 
 #: Requests of a closed loop for each one in flight, below which little but its beginning and end is measured.
 MIN_ROUNDS = 3
+
+#: What reasons are told apart by.
+SENT_LATE, TOO_BUSY, WRONG = "sent late", "above half of", "answers are wrong"
 
 #: What the notice of a cell of few seconds begins with.
 BRIEF = "measured for"
@@ -53,15 +58,24 @@ def invalid_reasons(group: Group, calibration: Calibration | None = None) -> lis
             *above,
         ]
     reasons = [f"{failed} of {len(everything)} requests failed"] if failed else []
-    lag, ttft = group.sample("submit_lag_ms").values, group.sample("ttft_ms").values
-    if lag.size and ttft.size:
-        limit = max(LAG_LIMIT_MS, LAG_LIMIT_OF_TTFT * median(ttft))
-        reasons += [
-            f"{who} sent late: submit lag p99 {late:.2f} ms, above {limit:.2f} ms"
-            for who, late in _lags_ms(group).items()
-            if late > limit
-        ]
+    reasons += [
+        f"{who} {SENT_LATE}: submit lag {lag.statistic} {lag.judged_ms:.2f} ms, above {limit:.2f} ms"
+        for who, lag, limit in _lags(group)
+        if lag.judged_ms > limit
+    ]
     return reasons + above
+
+
+def one_late(group: Group) -> list[CellNotice]:
+    """A notice for each sender of fewer than 100 requests that sent one of them late."""
+    return [
+        CellNotice(
+            kind="late",
+            text=f"{who} sent one request late: submit lag {lag.highest_ms:.2f} ms, above {limit:.2f} ms",
+        )
+        for who, lag, limit in _lags(group)
+        if lag.few and lag.judged_ms <= limit < lag.highest_ms
+    ]
 
 
 def clients_needed(requests: pd.DataFrame, load: Load, calibration: Calibration) -> int:
@@ -69,19 +83,40 @@ def clients_needed(requests: pd.DataFrame, load: Load, calibration: Calibration)
     return max(_too_busy(requests, load, calibration).values(), default=0)
 
 
-def _lags_ms(group: Group) -> dict[str, float]:
-    """The submit lag's p99 of each node that sent, or of this machine's client."""
+class _Lag(NamedTuple):
+    """The submit lag of one sender: the statistic that it is judged by, and the highest value."""
+
+    statistic: str
+    judged_ms: float
+    highest_ms: float
+    few: bool
+
+    @classmethod
+    def of(cls, values: npt.NDArray[np.float64]) -> _Lag:
+        ordered, few = Ordered.of(values, None), bool(missing(99, values.size))
+        second, highest = ordered.at_ranks([max(1, values.size - 1), values.size])
+        if few:
+            return cls(
+                f"of the {'second latest' if values.size > 1 else 'only'} request", second, highest, few
+            )
+        return cls("p99", float(ordered.percentiles([99])[0]), highest, few)
+
+
+def _lags(group: Group) -> list[tuple[str, _Lag, float]]:
+    """Each node that sent, or this machine's client, with its submit lag and the limit in ms."""
+    lag, ttft = group.sample("submit_lag_ms").values, group.sample("ttft_ms").values
+    if not lag.size or not ttft.size:
+        return []
+    limit = max(LAG_LIMIT_MS, LAG_LIMIT_OF_TTFT * median(ttft))
     lag = group.metrics["submit_lag_ms"].to_numpy()
     known = np.isfinite(lag)
     if "host" not in group.requests or group.requests["host"].isna().all():
-        return {"the client": _p99(chosen(lag, known))}
+        return [("the client", _Lag.of(chosen(lag, known)), limit)]
     hosts = group.good["host"]
     of = {str(host): known & (hosts == host).to_numpy() for host in hosts.dropna().unique()}
-    return {f"node {host}": _p99(chosen(lag, rows)) for host, rows in sorted(of.items()) if rows.any()}
-
-
-def _p99(values: npt.NDArray[np.float64]) -> float:
-    return float(Ordered.of(values, None).percentiles([99])[0])
+    return [
+        (f"node {host}", _Lag.of(chosen(lag, rows)), limit) for host, rows in sorted(of.items()) if rows.any()
+    ]
 
 
 def few_rounds(load: Load, sent: int) -> CellNotice | None:
@@ -115,7 +150,7 @@ def discredit(summary: OnlineSummary, why: str | None) -> OnlineSummary:
     """The summary of an engine whose answers are wrong: no figure of it counts. None: they are not."""
     if why is None:
         return summary
-    reasons = [*summary.invalid_reasons, f"its answers are wrong: {why}"]
+    reasons = [*summary.invalid_reasons, f"its {WRONG}: {why}"]
     return summary.model_copy(update={"valid": False, "invalid_reasons": reasons})
 
 
@@ -155,7 +190,7 @@ def _too_busy(requests: pd.DataFrame, load: Load, calibration: Calibration) -> d
         limit = CEILING_SHARE * most
         if busiest[of] > limit:
             needed = max(clients + 1, _processes(together[of] / limit, load))
-            why = f"took {busiest[of]:,.0f} {what}/s, above half of the {most:,.0f} that it can"
+            why = f"took {busiest[of]:,.0f} {what}/s, {TOO_BUSY} the {most:,.0f} that it can"
             found[f"a client process {why}; --clients {needed} would do"] = needed
     return found
 

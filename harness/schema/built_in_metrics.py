@@ -87,7 +87,8 @@ BUILT_IN = (
         "ms",
         "t_sent − t_sched",
         "How late the client sent a request. It is a property of the client, not of the engine: a "
-        "cell whose p99 exceeds the larger of 1 ms and 5 % of its TTFT p50 is invalid.",
+        "cell whose p99 (of fewer than 100 requests: whose second highest value) exceeds the larger of 1 ms "
+        "and 5 % of its TTFT p50 is invalid.",
         "request",
         lambda t: (t.sent - t.sched) * MS,
     ),

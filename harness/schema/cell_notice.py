@@ -12,6 +12,7 @@ from harness.schema.base import Strict
 #: counted one by one. `chunks`: text came in large chunks. `short`: too few requests or seconds. `cached`:
 #: prompts may have been answered from a cache. `order`: a lighter load was slower. `accuracy`: the engine
 #: scores below another. `unreported`: something that is checked elsewhere could not be checked here.
+#: `late`: the client sent one request late, of too few to judge it by.
 NoticeKind = Literal[
     "behind",
     "growing",
@@ -26,6 +27,7 @@ NoticeKind = Literal[
     "order",
     "accuracy",
     "unreported",
+    "late",
 ]
 
 

@@ -34,6 +34,7 @@ _TITLES: dict[str, str] = {
     "inferred": "ITL of {label} is inferred.",
     "drift": "{label} changed while it was measured.",
     "repeats": "The repeats of {label} disagree.",
+    "late": "The client sent a request to {label} late.",
     "order": "{label} was slower at a lighter load.",
     "unreported": "{label} does not report everything that is checked.",
 }
@@ -182,15 +183,16 @@ def _invalid(run: OnlineRun) -> list[Notice]:
             wrong.setdefault(summary.label, []).append(summary)
     found = []
     for label, summaries in wrong.items():
-        place = where(summaries[0].load) if len(summaries) == 1 else f"at {len(summaries)} loads"
+        one = len(summaries) == 1
+        title = f"{label} {where(summaries[0].load)} is" if one else f"{len(summaries)} cells of {label} are"
         details = [_why(summary) for summary in summaries]
-        if len(summaries) > 1:
+        if not one:
             details = [
                 f"{where(summary.load)}, {why}" for summary, why in zip(summaries, details, strict=True)
             ]
         text = " ".join(_sentence(detail[:1].upper() + detail[1:]) for detail in details)
-        detail = f"{text} It is shown, marked as invalid, and not compared."
-        found.append(Notice("invalid", f"{label} {place} is invalid.", detail))
+        detail = f"{text} {'It is' if one else 'They are'} shown, marked as invalid, and not compared."
+        found.append(Notice("invalid", f"{title} invalid.", detail))
     return found
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from harness.metrics.samples import split
-from harness.metrics.validity import invalid_reasons
+from harness.metrics.validity import invalid_reasons, one_late
 from harness.report.tables.nodes import nodes_table
 from harness.schema.hosts import Host, HostCell, HostClock
 from tests.harness.metrics.conftest import build
@@ -42,6 +42,33 @@ def test_a_late_node_is_named(late_s: dict[str | None, float], named: list[str])
     [group] = split(*build(rows(late_s)))
     reasons = invalid_reasons(group)
     assert [reason.partition(" sent late")[0] for reason in reasons] == named
+
+
+@pytest.mark.parametrize(
+    ("count", "late", "valid", "noticed"),
+    [
+        (60, 0, True, False),
+        (60, 1, True, True),
+        (60, 2, False, False),
+        (60, 60, False, False),
+        (1, 1, False, False),
+        (99, 1, True, True),
+        (200, 1, True, False),  # p99 has its own tolerance
+        (200, 3, False, False),
+    ],
+)
+def test_one_late_request_of_few_is_a_notice(count: int, late: int, valid: bool, noticed: bool) -> None:
+    lags = [0.05] * late + [0.0002] * (count - late)
+    sent = [
+        {"t_sched": t, "t_sent": t + lag, "chunks": [(t + lag + 0.01, 1), (t + lag + 0.02, 1)]}
+        for t, lag in enumerate(lags)
+    ]
+    [group] = split(*build(sent))
+    reasons, notices = invalid_reasons(group), one_late(group)
+    assert (not reasons, bool(notices)) == (valid, noticed)
+    assert not noticed or notices[0].text == (
+        "the client sent one request late: submit lag 50.00 ms, above 1.00 ms"
+    )
 
 
 def test_the_table_has_each_node_with_its_own_lag() -> None:
