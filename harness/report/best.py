@@ -52,11 +52,19 @@ def excludes_one(ratio_ci: tuple[float, float] | None) -> bool:
     return ratio_ci is not None and not ratio_ci[0] <= 1 <= ratio_ci[1]
 
 
+def fell_behind(summary: OnlineSummary) -> bool:
+    """Whether the latencies of an open loop grew with its length."""
+    return any(notice.kind == "behind" for notice in summary.notices)
+
+
 def largest_difference(
     pooled: Sequence[OnlineSummary], comparisons: Sequence[Comparison]
 ) -> Comparison | None:
-    """Of valid engines, by whatever metric, at any load, the first of equal ones; None where none is real."""
+    """Of valid engines, by whatever metric, at any load, the first of equal ones; None where none is real, or
+    an engine fell behind, whose latencies have any size."""
     valid = valid_labels(pooled)
+    if any(summary.valid and fell_behind(summary) for summary in pooled):
+        return None
     found = [pair for pair in comparisons if {pair.a, pair.b} <= valid[pair.load] and differs(pair)]
     return max(found, key=lambda pair: abs(math.log(pair.ratio)), default=None)
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from harness.report.text.invalid import sent_late
 from harness.report.text.numbers import plural
 from harness.report.text.run_notices import Notice, Topic, notices
 from harness.runs.reader import OnlineRun, Run
@@ -14,7 +15,6 @@ from harness.runs.reader import OnlineRun, Run
 ENOUGH_REPEATS = 5
 #: Code that is in no commit.
 UNCOMMITTED = "uncommitted code"
-_CLIENT = ("the client sent late", "a client process took")
 _ONE_REPEAT = (
     "Intervals of one repeat say how well this run knows its percentiles, and nothing about the next run. "
     "--repeats 5 measures the spread."
@@ -60,12 +60,11 @@ def badges(run: Run) -> list[Badge]:
 
 def _online(run: OnlineRun, by: dict[Topic, list[Notice]]) -> list[Badge]:
     invalid = [summary for summary in run.pooled if not summary.valid]
-    late = [s for s in invalid if any(reason.startswith(_CLIENT) for reason in s.invalid_reasons)]
     found = [
         Badge("bad", f"{len(invalid)} of {plural(len(run.pooled), 'cell')} invalid", by.get("cells", ()))
         if invalid
         else Badge("good", "all cells valid", by.get("cells", ())),
-        _client(late=bool(late), about=by.get("client", ())),
+        _client(late=any(map(sent_late, invalid)), about=by.get("client", ())),
         _answers(run, by.get("answers", ())),
         _repeats(run),
     ]

@@ -4,6 +4,7 @@ was answered, and what intervals assume."""
 from __future__ import annotations
 
 from harness.metrics.intervals import ASSUMED_OF_LATENCIES, ASSUMED_OF_RATES
+from harness.report.best import fell_behind
 from harness.report.tables.decision import limits_text
 from harness.report.tables.latency import slo_met
 from harness.report.text.claims import higher_percentiles
@@ -77,13 +78,10 @@ def _answered(cells: list[OnlineSummary]) -> str:
     who, least = ("Every engine", "at least ") if len(cells) > 1 else (cells[0].label, "")
     how_many = "all requests" if good == sent else f"{least}{percent(good, sent)} of the requests"
     said = f"{who} answered {how_many}."
-    behind = [cell.label for cell in cells if any(notice.kind == "behind" for notice in cell.notices)]
-    if not behind:
-        return said
-    return (
-        f"{said} {few(behind)} fell behind: requests came faster than they were answered, and latencies grow "
-        "with the length of the run."
-    )
+    behind = [
+        cell.label for cell in cells if not cell.valid and fell_behind(cell)
+    ]  # of valid ones the verdict says it
+    return f"{said} {few(behind)} fell behind." if behind else said
 
 
 def _few(cells: list[OnlineSummary]) -> str:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from harness.metrics.percentiles import missing, supported
-from harness.report.best import largest_difference
+from harness.report.best import fell_behind, largest_difference
 from harness.report.text.capacity import capacity_verdict
 from harness.report.text.claims import LARGEST, claim, first_time_in_full, in_order, than, value_of
+from harness.report.text.invalid import invalid_cells
 from harness.report.text.load_words import with_rate
-from harness.report.text.numbers import decimals, number, several
+from harness.report.text.numbers import decimals, few, number, several
 from harness.report.text.tuning import tuning_verdict
 from harness.report.winners import winners
 from harness.runs.reader import OfflineRun, OnlineRun, Run
@@ -18,17 +19,18 @@ from harness.schema.results import Comparison
 
 
 def verdict(run: Run) -> list[str]:
-    """A sentence a metric on the heaviest load at which two valid engines can be compared, and the largest
-    difference of the run where that is another one."""
+    """A sentence a metric on the load that `shown_load` gives, and the largest difference of the run where
+    that is another one."""
     return _offline(run) if isinstance(run, OfflineRun) else _online(run)
 
 
 def shown_load(run: OnlineRun) -> Load:
-    """What the first screen is about: the heaviest load at which two engines are valid, else one, else the
-    heaviest."""
+    """What the first screen is about: the heaviest load at which two engines are valid and no valid one fell
+    behind, else at which two are valid, else one in the same order, else the heaviest."""
     valid = [summary.load for summary in run.pooled if summary.valid]
     by_weight = list(reversed(from_light_to_heavy(valid or [summary.load for summary in run.pooled])))
-    return next((load for load in by_weight if valid.count(load) > 1), by_weight[0])
+    behind = {summary.load for summary in run.pooled if summary.valid and fell_behind(summary)}
+    return max(by_weight, key=lambda load: (valid.count(load) > 1, load not in behind))
 
 
 def shown_percentile(run: OnlineRun, metric: str) -> int:
@@ -48,7 +50,7 @@ def _online(run: OnlineRun) -> list[str]:
     if run.results.tune is not None:
         return tuning_verdict(run.results.tune)
     if not any(summary.valid for summary in run.pooled):
-        return ["No engine has a valid result.", "The warnings say why."]
+        return [invalid_cells(run) or "No engine has a result.", "Nothing is compared."]
     load = shown_load(run)
     engines = [summary for summary in run.pooled if summary.valid and summary.load == load]
     if len(engines) == 1:
@@ -73,11 +75,21 @@ def _of_largest(run: OnlineRun, found: Comparison) -> str:
 
 
 def _where(run: OnlineRun, load: Load) -> str:
-    """The load in words, and whether it is the heaviest of several."""
+    """The load in words, whether it is the heaviest of several, and who fell behind there or above it."""
     measured = {summary.load for summary in run.pooled}
-    is_heaviest = load == heaviest(measured) and len(measured) > 1
     said = with_rate(load, (summary.offered_req_per_s for summary in run.pooled if summary.load == load))
-    return f"{said[:1].upper()}{said[1:]}{', the heaviest load' if is_heaviest else ''}"
+    said = f"{said[:1].upper()}{said[1:]}"
+    here, above = [], False
+    for summary in run.pooled:
+        if summary.valid and fell_behind(summary):
+            here += [summary.label] * (summary.load == load)
+            above |= summary.load.weight > load.weight
+    if here:
+        its = "its latency grows" if len(here) == 1 else "their latency grows"
+        return f"{said}, where {few(here)} fell behind and {its} with the length of the run"
+    if above:
+        return f"{said}, the heaviest load at which no engine fell behind"
+    return f"{said}{', the heaviest load' if load == heaviest(measured) and len(measured) > 1 else ''}"
 
 
 def _alone(run: OnlineRun, summary: OnlineSummary) -> list[str]:
@@ -93,7 +105,8 @@ def _alone(run: OnlineRun, summary: OnlineSummary) -> list[str]:
     measured = several(parts) if parts else "too few requests for percentiles"
     said = [f"{_where(run, summary.load)}, {summary.label} has {measured}."]
     if len({other.label for other in run.pooled}) > 1:
-        return [*said, "No other engine has a valid result at the same load, so nothing is compared."]
+        said.append("No other engine has a valid result at the same load, so nothing is compared.")
+        return [sentence for sentence in (invalid_cells(run), *said) if sentence]
     if growth := _growth(run):
         said.append(growth)
     faults = run.results.skipped

@@ -1,6 +1,7 @@
 """Best labels, ratios and the verdict: what is claimed, and what is not."""
 
 import re
+from collections.abc import Sequence
 from dataclasses import replace
 from html import unescape
 
@@ -27,7 +28,9 @@ from harness.report.text.verdict import (
     why_none_is_best,
 )
 from harness.runs.reader import OnlineRun, load_run
+from harness.schema.cell_notice import CellNotice
 from harness.schema.load import ClosedLoop, Load, TraceLoad
+from harness.schema.online_summary import OnlineSummary
 from harness.schema.results import Skipped
 
 from .conftest import ENGINES, comparison, make_offline, make_online
@@ -287,3 +290,62 @@ def test_why_nothing_is_marked_is_true(run):
     alone = replace(run, results=run.results.model_copy(update={"summaries": [
         s.model_copy(update={"valid": s.label == "vLLM"}) for s in run.results.summaries]}))  # fmt: skip
     assert why_none_is_best(alone) == "Nothing here is compared: at no load are two engines valid."
+
+
+def with_cells(run: OnlineRun, changed: Sequence[OnlineSummary]) -> OnlineRun:
+    return replace(run, results=run.results.model_copy(update={"summaries": changed}))
+
+
+def test_the_heaviest_load_at_which_all_keep_up_is_compared(tmp_path):
+    """The latencies of an engine that fell behind grow with the run, and so does the factor."""
+    run = load_run(make_online(tmp_path / "run", engines=ENGINES[:2], repeats=5, faults=False))
+    assert isinstance(run, OnlineRun)
+    behind = [CellNotice(kind="behind", text="fell behind: 9 requests/s offered")]
+
+    def slowed(scales: Sequence[float]) -> OnlineRun:
+        mine = [s.label == "roseinfer" and s.load.value in scales for s in run.results.summaries]
+        cells = zip(mine, run.results.summaries, strict=True)
+        return with_cells(run, [s.model_copy(update={"notices": behind}) if m else s for m, s in cells])
+
+    assert ", the heaviest load, " in verdict(run)[0] and "largest" in " ".join(verdict(run))
+    some, every = slowed([0.4]), slowed([0.4, 0.8, 1.6])
+    assert shown_load(some) == TraceLoad(scale=0.8)
+    assert "(scale 0.8), the heaviest load at which no engine fell behind, roseinfer" in verdict(some)[0]
+    assert "largest" not in " ".join(verdict(some))
+    assert shown_load(every) == TraceLoad(scale=0.4)
+    said = "(scale 0.4), where roseinfer fell behind and its latency grows with the length of the run, rose"
+    assert said in verdict(every)[0]
+    assert not any("fell behind" in sentence for sentence in terms(every))
+
+
+@pytest.mark.parametrize(
+    ("reasons", "noticed", "said"),
+    [
+        (
+            ["repeat 0: the client sent late: submit lag p99 4.00 ms, above 1.00 ms"],
+            "repeat 0: other processes kept 1.8 of 2 cores busy (2 at most)",
+            "the client sent late, while other programs kept 1.8 of 2 cores busy. Stop them and run again.",
+        ),
+        (
+            ["the client sent late: submit lag p99 4.00 ms, above 1.00 ms"],
+            "",
+            "the client sent late. Use a lighter load, or leave the client a core of its own.",
+        ),
+        (
+            ["a client process took 9 chunks/s, above half of the 10 that it can; --clients 3 would do"],
+            "",
+            "a client process had too much to do. Run again with --clients 3.",
+        ),
+        (["3 of 200 requests failed"], "", "requests failed. The warnings say more."),
+    ],
+)
+def test_the_verdict_begins_with_why_nothing_is_compared(run, reasons, noticed, said):
+    notices = [CellNotice(kind="disturbed", text=noticed)] if noticed else []
+    bad = {"valid": False, "invalid_reasons": reasons, "notices": notices}
+    pooled = [s for s in run.pooled if s.label in ("roseinfer", "SGLang")]
+    none = with_cells(run, [s.model_copy(update=bad) for s in pooled])
+    assert verdict(none) == [f"6 of 6 cells are invalid: {said}", "Nothing is compared."]
+    one = with_cells(run, [pooled[0], *(s.model_copy(update=bad) for s in pooled[1:])])
+    first, *_, last = verdict(one)
+    assert first == f"5 of 6 cells are invalid: {said}"
+    assert last == "No other engine has a valid result at the same load, so nothing is compared."

@@ -178,7 +178,7 @@ def test_a_run_in_which_nothing_succeeded_still_has_a_report(tmp_path):
     failed.to_parquet(folder / "requests.parquet")
     page = Page(write_run_outputs(folder).read_text(encoding="utf-8"))
     assert "No request succeeded" in page.text
-    assert "No engine has a valid result." in page.text
+    assert "Nothing is compared." in page.text
 
 
 def test_a_broken_run_writes_nothing(tmp_path):

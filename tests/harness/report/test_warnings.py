@@ -10,7 +10,7 @@ from harness.report.text.heading import machine
 from harness.report.text.numbers import few, percent
 from harness.report.text.run_notices import notices
 from harness.report.text.terms import terms
-from harness.report.text.verdict import shown_load
+from harness.report.text.verdict import shown_load, verdict
 from harness.runs.reader import load_run
 from harness.schema.cell_notice import CellNotice
 
@@ -39,6 +39,14 @@ def test_warnings_name_every_reason(run, small):
     assert "was fitted" in fitted.title and "is short" in short.title
 
 
+def test_invalid_cells_of_an_engine_are_counted(run):
+    bad = [s.model_copy(update={"valid": False}) if s.label == "vLLM" else s for s in run.results.summaries]
+    changed = run.results.model_copy(update={"summaries": bad})
+    [found] = [n for n in notices(replace(run, results=changed)) if "invalid" in n.title]
+    assert found.title == "3 cells of vLLM are invalid."
+    assert found.detail.endswith("They are shown, marked as invalid, and not compared.")
+
+
 def test_what_a_window_left_out_is_said(run):
     assert "Only a window" not in " ".join(notice.title for notice in notices(run))
     summaries = [
@@ -60,7 +68,9 @@ def test_many_engines_are_counted_and_not_listed(run):
         for i in range(6)
     ]
     changed = run.results.model_copy(update={"summaries": cells})
-    assert "e0 and 5 others fell behind" in terms(replace(run, results=changed))[0]
+    assert (
+        ", where e0 and 5 others fell behind and their latency" in verdict(replace(run, results=changed))[0]
+    )
 
 
 @pytest.mark.parametrize(
