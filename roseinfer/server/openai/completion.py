@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -88,10 +87,8 @@ class Completion:
     def usage(self) -> Usage:
         """Tokens so far."""
         made = self._ended_tokens + sum(choice.tokens for choice in self._choices)
-        usage = Usage(self._prompt_tokens, made, self._prompt_tokens + made)
-        if not self._backend.engine.info.config.prefix_cache:
-            return usage
-        return msgspec.structs.replace(usage, prompt_tokens_details=PromptDetails(self._cached_tokens))
+        details = PromptDetails(self._cached_tokens)
+        return Usage(self._prompt_tokens, made, self._prompt_tokens + made, details)
 
     def _end_choice(self, choice: Choice, reason: str, end: Finished | None) -> None:
         if end is None:  # a stop string was found before the engine's end

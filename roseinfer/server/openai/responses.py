@@ -16,18 +16,18 @@ _encode = msgspec.json.Encoder().encode
 
 
 class PromptDetails(msgspec.Struct, frozen=True):
-    """Prompt tokens that were in the prefix cache."""
+    """Prompt tokens that were in the prefix cache; none where it is off."""
 
     cached_tokens: int
 
 
-class Usage(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Tokens of a whole HTTP request; details where the prefix cache is on."""
+class Usage(msgspec.Struct, frozen=True):
+    """Tokens of a whole HTTP request."""
 
     prompt_tokens: int
     completion_tokens: int
     total_tokens: int
-    prompt_tokens_details: PromptDetails | msgspec.UnsetType = msgspec.UNSET
+    prompt_tokens_details: PromptDetails
 
 
 class Metrics(msgspec.Struct, frozen=True):

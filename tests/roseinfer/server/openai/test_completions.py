@@ -12,6 +12,13 @@ import pytest
 from roseinfer.request.params import SamplingParams
 
 NEW = 24
+#: Of the model's prompt; that nothing came from a cache is said where there is none, too.
+USAGE = {
+    "prompt_tokens": 20,
+    "completion_tokens": NEW,
+    "total_tokens": 20 + NEW,
+    "prompt_tokens_details": {"cached_tokens": 0},
+}
 
 
 def tokens_of(choices: list[Any]) -> list[int]:
@@ -26,7 +33,7 @@ def test_whole_answer(serving: Any, text_model: Any) -> None:
     assert choice["token_ids"] == text_model.answer
     assert choice["text"] == text_model.text(text_model.answer)
     assert (choice["index"], choice["finish_reason"]) == (0, "length")
-    assert body["usage"] == {"prompt_tokens": 20, "completion_tokens": NEW, "total_tokens": 20 + NEW}
+    assert body["usage"] == USAGE
 
 
 def test_token_ids_and_metrics_only_when_asked_for(serving: Any, text_model: Any) -> None:
@@ -53,7 +60,7 @@ def test_stream(serving: Any, text_model: Any, options: dict[str, bool] | None) 
     if options == {"include_usage": True}:
         last = chunks.pop()
         assert last["choices"] == []
-        assert last["usage"] == {"prompt_tokens": 20, "completion_tokens": NEW, "total_tokens": 20 + NEW}
+        assert last["usage"] == USAGE
         assert all(chunk["usage"] is None for chunk in chunks)
     elif options == {"continuous_usage_stats": True}:
         seen = 0
@@ -103,7 +110,7 @@ def test_several_prompts_and_answers_of_each(serving: Any, text_model: Any, stre
         assert [choice["index"] for choice in choices] == list(range(6))
     for index in range(6):
         assert tokens_of([choice for choice in choices if choice["index"] == index]) == expected[index]
-    assert usage == {"prompt_tokens": 28, "completion_tokens": 36, "total_tokens": 64}
+    assert usage == {**USAGE, "prompt_tokens": 28, "completion_tokens": 36, "total_tokens": 64}
 
 
 def test_answers_of_one_sampled_prompt_differ(serving: Any, text_model: Any) -> None:
