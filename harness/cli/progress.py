@@ -170,7 +170,11 @@ def _summary(summary: OnlineSummary) -> str:
             f"{summary.late_turns} of {summary.later_turns} later turns waited for the previous answer"
         )
     parts += [f"INVALID: {reason}" for reason in summary.invalid_reasons]
-    parts += [f"NOTICE: {notice.text.partition(': ')[0]}" for notice in summary.notices]
+    parts += [
+        f"NOTICE: {notice.text.partition(': ')[0]}"
+        for notice in summary.notices
+        if notice.kind != "unreported"  # alike for all cells: the run's end says it once
+    ]
     return ", ".join(parts)
 
 

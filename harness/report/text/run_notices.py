@@ -36,7 +36,6 @@ _TITLES: dict[str, str] = {
     "repeats": "The repeats of {label} disagree.",
     "late": "The client sent a request to {label} late.",
     "order": "{label} was slower at a lighter load.",
-    "unreported": "{label} does not report everything that is checked.",
 }
 
 
@@ -68,7 +67,8 @@ def notices(run: Run) -> list[Notice]:
         found.append(Notice("skipped", f"{fault.label} was skipped{place}:", detail, "engines"))
     found += _fitting(run)
     if isinstance(run, OnlineRun):
-        found += [*_unfair(run), *_noise(run), *_rounds(run), *_brief(run), *_cells(run), *_window(run)]
+        found += [*_unfair(run), *_unreported(run), *_noise(run), *_rounds(run), *_brief(run)]
+        found += [*_cells(run), *_window(run)]
     else:
         found += _brief_batches(run)
     found += _uncommitted(run)
@@ -261,6 +261,22 @@ def _cells(run: OnlineRun) -> list[Notice]:
         Notice("load", _TITLES[kind].format(label=label), " ".join(details), _TOPICS.get(kind, "other"))
         for (kind, label), details in sorted(found.items(), key=lambda entry: kinds.index(entry[0][0]))
     ]
+
+
+def _unreported(run: OnlineRun) -> list[Notice]:
+    """What servers do not report, once: it is alike in all cells."""
+    found = {
+        summary.label: notice.text
+        for summary in run.repeats
+        for notice in summary.notices
+        if notice.kind == "unreported"
+    }
+    if not found:
+        return []
+    do = "does" if len(found) == 1 else "do"
+    title = f"{few(list(found))} {do} not report everything that is checked."
+    text = next(iter(found.values()))
+    return [Notice("load", title, _sentence(text[:1].upper() + text[1:]), "other")]
 
 
 def _window(run: OnlineRun) -> list[Notice]:

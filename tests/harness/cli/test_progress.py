@@ -176,7 +176,11 @@ def test_percentiles_that_a_cell_is_too_small_for_are_not_shown(
         num_requests=n, num_success=n, num_error=0, duration_s=1,
         offered_req_per_s=n, req_per_s=n, output_tok_per_s=n, total_tok_per_s=n,
         prompt_tokens=n, completion_tokens=n, chunks=n,
-        notices=[CellNotice(kind="behind", text="fell behind: 9 requests/s offered")], **metrics,
+        notices=[
+            CellNotice(kind="behind", text="fell behind: 9 requests/s offered"),
+            CellNotice(kind="unreported", text="the server does not report prompt tokens from a cache"),
+        ],
+        **metrics,
     )  # fmt: skip
     with make_display(quiet=False) as display:
         display.show(CellDone(CELL, summary))

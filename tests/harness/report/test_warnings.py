@@ -47,6 +47,15 @@ def test_invalid_cells_of_an_engine_are_counted(run):
     assert found.detail.endswith("They are shown, marked as invalid, and not compared.")
 
 
+def test_what_a_server_does_not_report_is_said_once(run):
+    said = CellNotice(kind="unreported", text="the server does not report prompt tokens from a cache")
+    cells = [s.model_copy(update={"notices": [said]}) for s in run.results.summaries]
+    changed = replace(run, results=run.results.model_copy(update={"summaries": cells}))
+    [found] = [n for n in notices(changed) if "report" in n.title]
+    assert found.title.endswith(" do not report everything that is checked.")
+    assert found.detail == "The server does not report prompt tokens from a cache."
+
+
 def test_what_a_window_left_out_is_said(run):
     assert "Only a window" not in " ".join(notice.title for notice in notices(run))
     summaries = [
