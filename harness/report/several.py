@@ -14,7 +14,7 @@ from harness.report.tables.differences import caveats, difference_tables, statis
 from harness.report.tables.repeats import all_runs_table
 from harness.report.tables.table import Table
 from harness.report.text.load_words import where
-from harness.report.text.numbers import plural, several
+from harness.report.text.numbers import AS_TIMES, change_text, plural, several
 from harness.report.text.terms import assumption
 from harness.report.text.verdict import verdict
 from harness.runs.reader import OnlineRun, Run
@@ -85,7 +85,7 @@ def _verdict(results: CompareResults) -> str:
     real.sort(key=lambda d: (d.metric not in headline, d.statistic != "p99"))
     named = [
         f"{d.engine_b}'s {statistic_name(d.metric, d.statistic).split(',')[0]} {where(d.load)} is "
-        f"{100 * (d.ratio - 1):+.0f} % ({d.verdict})"
+        f"{change_text(d.ratio, 0)}{' as much' * (d.ratio >= AS_TIMES)} ({d.verdict})"
         for d in real[:_NAMED]
     ]
     rest = len(real) - len(named)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from harness.report.tables.table import Cell, Column, Table, metric_decimals
+from harness.report.tables.table import Cell, Column, Table, interval_text, metric_decimals
 from harness.report.tables.throughput import identity_cells, identity_columns
 from harness.report.text.numbers import number
 from harness.schema.machine_load import MachineLoad
@@ -69,5 +69,4 @@ def _idle(machines: Mapping[int, MachineLoad]) -> list[str]:
 def _known(value: float | None, decimals: int, ends: tuple[float, float] | None = None) -> Cell:
     if value is None:
         return Cell("unknown")
-    interval = "" if ends is None else f"{number(ends[0], decimals)}–{number(ends[1], decimals)}"
-    return Cell(number(value, decimals), value, interval, ends=ends)
+    return Cell(number(value, decimals), value, interval_text(ends, decimals), ends=ends)

@@ -6,7 +6,7 @@ from harness.metrics.digits import per_cent
 from harness.metrics.frontier import Served
 from harness.metrics.known import Known
 from harness.report.decision import Box, Decision
-from harness.report.tables.table import Cell, Column, Table
+from harness.report.tables.table import Cell, Column, Table, interval_text
 from harness.report.text.limits import term_words
 from harness.report.text.load_words import head_of, load_number
 from harness.report.text.numbers import DASH, decimals, number
@@ -119,8 +119,7 @@ def known_cell(known: Known | None) -> Cell:
     if known is None:
         return Cell(DASH)
     places = decimals([known.value])
-    interval = "" if known.ci is None else f"{number(known.ci[0], places)}–{number(known.ci[1], places)}"
-    return Cell(number(known.value, places), known.value, interval, ends=known.ci)
+    return Cell(number(known.value, places), known.value, interval_text(known.ci, places), ends=known.ci)
 
 
 def _identity(point: Served) -> list[Cell]:

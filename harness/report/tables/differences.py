@@ -7,13 +7,17 @@ from harness.metrics.intervals import LEVEL, Ends
 from harness.metrics.power import MAX_REPEATS, POWER
 from harness.metrics.primary import SHARE
 from harness.report.best import excludes_one
-from harness.report.tables.table import Cell, Column, Table
+from harness.report.tables.table import TOO_WIDE, Cell, Column, Table, says_nothing
 from harness.report.text.load_words import head_of, load_number
-from harness.report.text.numbers import DASH, decimals, number, plural
+from harness.report.text.numbers import DASH, change_text, decimals, number, plural
 from harness.report.text.provenance import assumed
 from harness.schema.compare_results import EFFECTS, CompareResults, Difference, Gated
 from harness.schema.metrics import METRICS
 from harness.schema.results import Comparison
+
+#: More missing requests than this are not counted: requests of one repeat resemble each other, and more of
+#: them hardly help. So many repeats do.
+MOST_MISSING, ENOUGH = 1000, 5
 
 _COLUMNS = [
     Column("statistic", numeric=False),
@@ -31,19 +35,26 @@ def difference_tables(results: CompareResults) -> list[Table]:
     places = dict.fromkeys(
         (difference.engine_a, difference.engine_b, difference.load) for difference in results.differences
     )
+    plans = _spread_is_known(results)  # else the last column is empty
+    columns = _COLUMNS if plans else _COLUMNS[:-1]
     return [
         Table(
             "difference",
             f"{a if a == b else f'{b} (B) against {a} (A)'}, {load}",
-            _COLUMNS,
+            columns,
             [
-                _row(difference, results.comparisons)
+                _row(difference, results.comparisons)[: len(columns)]
                 for difference in results.differences
                 if (difference.engine_a, difference.engine_b, difference.load) == (a, b, load)
             ],
         )
         for a, b, load in places
     ]
+
+
+def _spread_is_known(results: CompareResults) -> bool:
+    """Whether repeats of some statistic show how much they differ."""
+    return any(difference.spread is not None for difference in results.differences)
 
 
 def gates_table(results: CompareResults) -> Table:
@@ -64,8 +75,11 @@ def caveats(results: CompareResults) -> list[str]:
         "(Holm). "
         f"TTFT and TPOT p50, with requests in flight also the output rate, share {per_cent(SHARE)} of it. "
         f"Each interval holds alone: where nothing differs, about {LEVEL * count:.0f} of {count} exclude 0.",
-        f"Repeats to find a difference: of each run, for a verdict with {per_cent(POWER)} chance.",
     ]
+    if _spread_is_known(results):
+        said.append(
+            f"Repeats to find a difference: of each run, for a verdict with {per_cent(POWER)} chance."
+        )
     if any(min(difference.repeats_a, difference.repeats_b) == 1 for difference in results.differences):
         said.append(f"One repeat does not show how repeats differ: a spread of {assumed} is assumed.")
     return said
@@ -83,14 +97,16 @@ def _row(difference: Difference, comparisons: int) -> list[Cell]:
     verdict: str = difference.verdict
     if verdict == "no difference" and excludes_one(difference.ratio_ci):
         verdict = f"not significant after correction for {plural(comparisons, 'comparison')}"
-    if difference.missing_samples:
+    if difference.missing_samples > MOST_MISSING:
+        verdict += f" in one repeat: use --repeats {ENOUGH}"
+    elif difference.missing_samples:
         what = METRICS[difference.metric].sample
         verdict += f": {plural(difference.missing_samples, what)} more needed"
     return [
         Cell(statistic_name(difference.metric, difference.statistic)),
         Cell(number(difference.value_a, places), difference.value_a),
         Cell(number(difference.value_b, places), difference.value_b),
-        Cell(_change(difference.ratio), difference.ratio),
+        Cell(change_text(difference.ratio), difference.ratio),
         Cell(_ends(difference.ratio_ci)),
         Cell(verdict),
         Cell(" / ".join(repeats_to_find(difference))),
@@ -101,7 +117,7 @@ def _gate(gated: Gated) -> list[Cell]:
     if gated.value is None:
         value, ends = DASH, DASH
     elif gated.relative:
-        value, ends = _change(gated.value), _ends(gated.ci)
+        value, ends = change_text(gated.value), _ends(gated.ci)
     else:
         places = 4 if "error" in gated.gate else decimals([gated.value])
         value = number(gated.value, places)
@@ -123,9 +139,8 @@ def _many(repeats: int | None) -> str:
     return f"over {MAX_REPEATS:,}" if repeats is None else str(repeats)
 
 
-def _change(ratio: float) -> str:
-    return f"{100 * (ratio - 1):+.1f} %"
-
-
 def _ends(ci: Ends | None) -> str:
-    return DASH if ci is None else f"{_change(ci[0])} to {_change(ci[1])}"
+    """Of the ratio; one that excludes nothing is too wide."""
+    if ci is None:
+        return DASH
+    return TOO_WIDE if says_nothing(*ci) else f"{change_text(ci[0])} to {change_text(ci[1])}"

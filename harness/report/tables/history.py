@@ -9,9 +9,9 @@ from harness.history.store import Entry
 from harness.history.trend import steps
 from harness.metrics.intervals import own
 from harness.report.tables.latency import withheld_note
-from harness.report.tables.table import Cell, Column, Table
+from harness.report.tables.table import Cell, Column, Table, interval_text
 from harness.report.text.load_words import head_of, load_number
-from harness.report.text.numbers import DASH, decimals, number, plural
+from harness.report.text.numbers import DASH, change_text, decimals, number, plural
 from harness.schema.metrics import METRICS
 
 _NOTES = (
@@ -55,8 +55,8 @@ def _row(entry: Entry, places: int, change: float | None) -> list[Cell]:
         value = Cell(DASH, remark=f"withheld: {plural(lacking, 'more sample')} needed")
     else:
         ends = own(entry.estimate)
-        interval = "" if ends is None else f"{number(ends[0], places)}–{number(ends[1], places)}"
-        value = Cell(number(entry.estimate.value, places), entry.estimate.value, interval, ends=ends)
+        estimate = entry.estimate.value
+        value = Cell(number(estimate, places), estimate, interval_text(ends, places), ends=ends)
     return [
         Cell(entry.label),
         Cell(load_number(entry.load), entry.load.value),
@@ -64,5 +64,5 @@ def _row(entry: Entry, places: int, change: float | None) -> list[Cell]:
         Cell((entry.past.revision or DASH)[:10]),
         Cell(entry.past.name),
         value,
-        Cell("" if change is None else f"{100 * (change - 1):+.1f} %", change),
+        Cell("" if change is None else change_text(change), change),
     ]

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from harness.metrics.percentiles import missing, needed, supported
 from harness.report.best import BestLabels
-from harness.report.tables.table import Cell, Column, Table, metric_decimals, number_cell
+from harness.report.tables.table import Cell, Column, Table, interval_text, metric_decimals, number_cell
 from harness.report.text.load_words import with_rate
 from harness.report.text.numbers import DASH, decimals, number, percent, several, two_digits
 from harness.schema.load import ClosedLoop, Load
@@ -178,11 +178,16 @@ def _cell(summary: OnlineSummary | None, metric: str, statistic: str, places: in
         return Cell(DASH, remark=_why_withheld(summary, metric, statistic), invalid=not summary.valid)
     places = max(places, two_digits(value)) if METRICS[metric].is_latency else places
     ci = summary.interval(metric, statistic)
-    interval = "" if ci is None else f"{number(ci[0], places)}–{number(ci[1], places)}"
     remark = "" if summary.valid else f"invalid: {'; '.join(summary.invalid_reasons)}"
     inferred = METRICS[metric].is_latency and summary.latency(metric).source == "inferred"
     return Cell(
-        number(value, places), value, interval, remark, invalid=not summary.valid, inferred=inferred, ends=ci
+        number(value, places),
+        value,
+        interval_text(ci, places),
+        remark,
+        invalid=not summary.valid,
+        inferred=inferred,
+        ends=ci,
     )
 
 

@@ -35,6 +35,8 @@ def noise_tables(comparisons: Sequence[Comparison]) -> list[Table]:
         "A against B",
         *(f"repeats to find {e}" for e in EFFECTS),
     ]
+    plans = any(comparison.spread is not None for comparison in comparisons)
+    heads = heads if plans else heads[: -len(EFFECTS)]
     columns = [Column(head, numeric=head not in ("statistic", "A against B")) for head in heads]
     by_engine: dict[str, list[Comparison]] = {}
     for comparison in comparisons:
@@ -45,7 +47,7 @@ def noise_tables(comparisons: Sequence[Comparison]) -> list[Table]:
             "noise",
             f"{engine} against itself: {_verdict_on_noise(found)}",
             columns,
-            [_noise_row(comparison) for comparison in found],
+            [_noise_row(comparison)[: len(columns)] for comparison in found],
         )
         for engine, found in by_engine.items()
     ]
@@ -61,15 +63,16 @@ def planning_tables(comparisons: Sequence[Comparison]) -> list[Table]:
             ] = comparison
     if not known:
         return []
+    planned = [key for key in PLANNED if any(key in found for found in known.values())]
     columns = [
         *(Column(head, numeric=False) for head in ("engines", head_of(load for *_, load in known))),
-        *(Column(statistic_name(*key).partition(",")[0]) for key in PLANNED),
+        *(Column(statistic_name(*key).partition(",")[0]) for key in planned),
     ]
     rows = [
         [
             Cell(f"{a} and {b}"),
             Cell(load_number(load)),
-            *(Cell(" / ".join(repeats_to_find(found[key])) if key in found else DASH) for key in PLANNED),
+            *(Cell(" / ".join(repeats_to_find(found[key])) if key in found else DASH) for key in planned),
         ]
         for (a, b, load), found in known.items()
     ]

@@ -15,6 +15,10 @@ MARKS = {
     "invalid": ("†", "Invalid: shown, and not compared."),
     "inferred": ("‡", "Inferred: the server does not say when each token came."),
 }
+#: An interval whose ends differ by more than this factor says nothing of a value.
+WIDEST = 10
+TOO_WIDE = "interval too wide"
+_WHY_WIDE = f"Too wide: the ends of an interval are over {WIDEST} times apart. More repeats make it narrower."
 
 
 @dataclass(frozen=True)
@@ -83,7 +87,9 @@ class Table:
             for name, (mark, text) in MARKS.items()
             if name in used
         ]
-        return [*lines, *(["In brackets: 95 % intervals."] if any(cell.interval for cell in cells) else [])]
+        intervals = {cell.interval for cell in cells}
+        lines += ["In brackets: 95 % intervals."] if intervals - {"", TOO_WIDE} else []
+        return [*lines, *([_WHY_WIDE] if TOO_WIDE in intervals else [])]
 
     @property
     def marked(self) -> bool:
@@ -99,6 +105,19 @@ class Table:
 def number_cell(value: float | None, places: int) -> Cell:
     """A number with so many decimals; a dash for None."""
     return Cell(number(value, places), value)
+
+
+def interval_text(ends: tuple[float, float] | None, places: int) -> str:
+    """`1.2–3.4` of a value that is above 0; empty without an interval."""
+    if ends is None:
+        return ""
+    low, high = ends
+    return TOO_WIDE if high > WIDEST * max(low, 0.0) else f"{number(low, places)}–{number(high, places)}"
+
+
+def says_nothing(low: float, high: float) -> bool:
+    """Whether the interval of a ratio leaves open which is larger, and by what order."""
+    return low < 1 < high and high > WIDEST * low
 
 
 def metric_decimals(metric: str, values: Iterable[float | None]) -> int:

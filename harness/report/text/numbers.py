@@ -8,6 +8,8 @@ from statistics import median
 DASH = "–"
 #: With more names than this a sentence is a list.
 MANY = 4
+#: From this ratio on a change is said as a factor.
+AS_TIMES = 5
 
 
 def decimals(values: Iterable[float | None]) -> int:
@@ -32,6 +34,15 @@ def number(value: float | None, places: int) -> str:
 def signed(value: float, places: int) -> str:
     """`+1.2`, `-3.4`; what rounds to zero is `+0.0`."""
     return f"{round(value, places) + 0.0:+,.{places}f}"
+
+
+def change_text(ratio: float, places: int = 1) -> str:
+    """`+12.3 %`; of a large one `170 times`."""
+    return (
+        f"{100 * (ratio - 1):+.{places}f} %"
+        if ratio < AS_TIMES
+        else f"{number(ratio, decimals([ratio]))} times"
+    )
 
 
 def plural(count: int, noun: str) -> str:

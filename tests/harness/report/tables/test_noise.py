@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from harness.report.tables.noise import PLANNED, planning_tables
+import pytest
+
+from harness.report.tables.noise import noise_tables, planning_tables
 from harness.schema.load import TraceLoad
 from harness.schema.results import Comparison
 
@@ -20,9 +22,16 @@ def test_one_row_for_a_pair_and_scale_with_what_is_known():
     [table] = planning_tables(
         [comparison("tpot_ms", "p50"), comparison("itl_ms", "p50"), comparison("ttft_ms", "p99")]
     )
-    assert table.headers[:2] == ["engines", "scale"] and len(table.headers) == 2 + len(PLANNED)
-    assert table.lines == [["roseinfer and vLLM", "0.5", "–", "47 / over 1,000", "47 / over 1,000", "–", "–"]]
+    assert table.headers[:2] == ["engines", "scale"] and table.headers[2:] == ["TTFT p99", "TPOT p50"]
+    assert table.lines == [["roseinfer and vLLM", "0.5", "47 / over 1,000", "47 / over 1,000"]]
 
 
 def test_without_repeats_there_is_no_plan():
     assert planning_tables([comparison("tpot_ms", "p50", spread=None)]) == []
+
+
+@pytest.mark.parametrize(("spread", "columns"), [(0.05, 8), (None, 6)])
+def test_noise_has_a_plan_where_the_spread_is_known(spread: float | None, columns: int):
+    found = comparison("tpot_ms", "p50", spread).model_copy(update={"a": "x (A)", "b": "x (B)"})
+    [table] = noise_tables([found])
+    assert len(table.headers) == len(table.rows[0]) == columns

@@ -1,0 +1,83 @@
+"""Differences of two runs as people read them."""
+
+from __future__ import annotations
+
+import pytest
+
+from harness.report.tables.differences import caveats, difference_tables
+from harness.report.tables.table import TOO_WIDE, Cell, Table, interval_text
+from harness.report.text.numbers import change_text
+from harness.schema.compare_results import CompareResults, Difference
+from harness.schema.load import TraceLoad
+
+
+def results(**given: object) -> CompareResults:
+    known = {
+        "engine_a": "vLLM", "engine_b": "vLLM", "load": TraceLoad(scale=1), "metric": "tpot_ms",
+        "statistic": "p50", "value_a": 1, "value_b": 170, "difference": 169, "difference_ci": None,
+        "ratio": 170.151, "ratio_ci": None, "adjusted_p": None, "verdict": "not enough data",
+        "repeats_a": 1, "repeats_b": 1, "missing_samples": 0, "spread": None,
+        "repeats_to_find": {"5 %": None, "10 %": None},
+    }  # fmt: skip
+    difference = Difference.model_validate(known | given)
+    return CompareResults.model_construct(differences=[difference], comparisons=1)
+
+
+@pytest.mark.parametrize(
+    ("ratio", "said"),
+    [(170.151, "170 times"), (5, "5.00 times"), (4.9, "+390.0 %"), (1.05, "+5.0 %"), (0.5, "-50.0 %")],
+)
+def test_a_large_change_is_a_factor(ratio: float, said: str) -> None:
+    assert change_text(ratio) == said
+    [table] = difference_tables(results(ratio=ratio))
+    assert table.lines[0][3] == said
+
+
+@pytest.mark.parametrize(
+    ("missing", "said"),
+    [
+        (70, "not enough data: 70 requests more needed"),
+        (76_008, "not enough data in one repeat: use --repeats 5"),
+    ],
+)
+def test_what_is_missing_is_said_as_something_that_can_be_done(missing: int, said: str) -> None:
+    [table] = difference_tables(results(missing_samples=missing))
+    assert table.lines[0][5] == said
+
+
+@pytest.mark.parametrize(("spread", "columns"), [(None, 6), (0.1, 7)])
+def test_repeats_to_find_a_difference_are_there_where_the_spread_is_known(
+    spread: float | None, columns: int
+) -> None:
+    found = results(spread=spread)
+    [table] = difference_tables(found)
+    assert len(table.headers) == len(table.lines[0]) == columns
+    assert any("Repeats to find" in said for said in caveats(found)) == (spread is not None)
+
+
+@pytest.mark.parametrize(
+    ("ci", "said"),
+    [
+        ((0.9, 1.2), "-10.0 % to +20.0 %"),
+        ((0.0, 6_690_699.0), TOO_WIDE),
+        ((3.0, 110.0), "+200.0 % to 110 times"),  # wide, but without 1
+    ],
+)
+def test_an_interval_of_a_change_that_excludes_nothing_is_not_written(
+    ci: tuple[float, float], said: str
+) -> None:
+    [table] = difference_tables(results(ratio_ci=ci))
+    assert table.lines[0][4] == said
+
+
+def test_an_interval_whose_ends_are_far_apart_is_not_written() -> None:
+    wide = (0.0, 6_690_699.0)
+    assert (
+        interval_text(wide, 0) == interval_text((-1.0, 2.0), 0) == interval_text((1.0, 10.1), 1) == TOO_WIDE
+    )
+    assert interval_text((1.0, 9.9), 1) == "1.0–9.9" and interval_text(None, 1) == ""
+    table = Table("t", "t", [], [[Cell("3", 3, interval_text(wide, 0), ends=wide)]])
+    assert table.lines == [["3 (interval too wide)"]]
+    assert table.legend == [
+        "Too wide: the ends of an interval are over 10 times apart. More repeats make it narrower."
+    ]
