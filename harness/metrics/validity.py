@@ -33,7 +33,7 @@ CEILING_SHARE = 0.5
 #: Requests of a closed loop for each one in flight, below which little but its beginning and end is measured.
 MIN_ROUNDS = 3
 
-#: What reasons are told apart by.
+#: Words by which reasons are recognised.
 SENT_LATE, TOO_BUSY, WRONG = "sent late", "above half of", "answers are wrong"
 
 #: What the notice of a cell of few seconds begins with.

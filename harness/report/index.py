@@ -66,16 +66,19 @@ class Group:
         return list(dict.fromkeys(engine for finding, _ in self.rows for engine in finding.engines))
 
     def best(self, metric: str) -> dict[str, list[str]]:
-        """The loads at which each engine is the best one, with the engines that show no difference from it.
+        """The loads at which each engine is the best one, with the run where there are several, which may
+        disagree, and the engines that show no difference from it.
 
         Loads without a difference are by an empty name; nothing where engines were not compared.
         """
         found: dict[str, list[str]] = {}
-        for finding, _ in self.rows:
+        mixed = len({file for _, file in self.rows}) > 1
+        for finding, file in self.rows:
+            run = f", {Path(file).stem}" if mixed else ""
             for answer in finding.answers:
                 if answer.metric == metric and answer.compared:
                     alike = f" (no difference shown from {few(answer.level)})" if answer.level else ""
-                    found.setdefault(answer.engine, []).append(f"{finding.at}{alike}")
+                    found.setdefault(answer.engine, []).append(f"{finding.at}{run}{alike}")
         return {name: list(dict.fromkeys(found[name])) for name in sorted(found, key=lambda name: not name)}
 
 

@@ -16,9 +16,9 @@ from harness.engines.registry import ENGINES
 INK, MUTED, RULE, PAPER = "#1c2024", "#60666d", "#e3e6ea", "#fffffe"
 DARK_PAPER = "#181b1f"
 
-#: For engines that say no look of their own, in turn. Like theirs, each colour has at least 3:1 contrast on
-#: white and on near-black.
-_PALETTE = (("#4f8fa8", "X"), ("#c2476a", "p"), ("#6a8f2f", "<"), ("#a67c00", ">"), ("#5b7fc7", "d"))
+#: For engines that say no look of their own and for further variants, in turn. Like the engines', each colour
+#: has at least 3:1 contrast on white and on near-black.
+_PALETTE = (("#c2476a", "p"), ("#a67c00", ">"), ("#4f8fa8", "X"), ("#6a8f2f", "<"), ("#5b7fc7", "d"))
 _GLYPHS = {
     "o": "●",
     "s": "■",
@@ -89,20 +89,19 @@ class Look:
 
 
 def looks(labels: Iterable[tuple[str, str]]) -> dict[str, Look]:
-    """A look for each (engine, label) in order. Further labels of an engine keep its hue and marker."""
-    seen: Counter[str] = Counter()
-    palette = cycle(_PALETTE)
-    colors: dict[str, tuple[str, str]] = {}
+    """A look for each (engine, label) in order: an engine's first label has the engine's own, others have a
+    colour and marker of the palette: shades of one colour look alike."""
+    used: Counter[tuple[str, str]] = Counter()
+    palette, engines = cycle(_PALETTE), set[str]()
     found: dict[str, Look] = {}
     for engine, label in labels:
         if label in found:
             continue
-        if engine not in colors:
-            colors[engine] = _own_look(engine) or next(palette)
-        color, marker = colors[engine]
-        mix, line = _MIXES[seen[engine] % len(_MIXES)]
+        color, marker = (None if engine in engines else _own_look(engine)) or next(palette)
+        mix, line = _MIXES[used[color, marker] % len(_MIXES)]
         found[label] = Look(_mixed(color, mix), marker, line)
-        seen[engine] += 1
+        used[color, marker] += 1
+        engines.add(engine)
     return found
 
 

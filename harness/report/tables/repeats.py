@@ -13,10 +13,11 @@ from harness.schema.online_summary import OnlineSummary
 
 _LATENCIES = tuple(name for name in latencies("tables") if "overview" in METRICS[name].uses)
 _RATES = rates("headline")
+#: Whether a cell is valid stands first: the last columns of a wide table are out of sight.
 _MEASURED = (
+    Column("valid", numeric=False),
     *(Column(f"{METRICS[name].label} {METRICS[name].unit}") for name in _LATENCIES),
     *(Column(METRICS[name].label) for name in _RATES),
-    Column("valid", numeric=False),
 )
 
 
@@ -61,12 +62,12 @@ def _measured(summaries: Sequence[OnlineSummary]) -> list[list[Cell]]:
     }
     return [
         [
+            valid_cell(summary),
             *(percentiles_cell(summary, name, places[name]) for name in _LATENCIES),
             *(
                 replace(number_cell(summary.value(name, name), places[name]), invalid=not summary.valid)
                 for name in _RATES
             ),
-            valid_cell(summary),
         ]
         for summary in summaries
     ]

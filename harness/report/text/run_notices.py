@@ -183,15 +183,17 @@ def _invalid(run: OnlineRun) -> list[Notice]:
             wrong.setdefault(summary.label, []).append(summary)
     found = []
     for label, summaries in wrong.items():
-        one = len(summaries) == 1
-        title = f"{label} {where(summaries[0].load)} is" if one else f"{len(summaries)} cells of {label} are"
+        single = len(summaries) == 1
+        title = (
+            f"{label} {where(summaries[0].load)} is" if single else f"{len(summaries)} cells of {label} are"
+        )
         details = [_why(summary) for summary in summaries]
-        if not one:
+        if not single:
             details = [
                 f"{where(summary.load)}, {why}" for summary, why in zip(summaries, details, strict=True)
             ]
         text = " ".join(_sentence(detail[:1].upper() + detail[1:]) for detail in details)
-        detail = f"{text} {'It is' if one else 'They are'} shown, marked as invalid, and not compared."
+        detail = f"{text} {'It is' if single else 'They are'} shown, marked as invalid, and not compared."
         found.append(Notice("invalid", f"{title} invalid.", detail))
     return found
 

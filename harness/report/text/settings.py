@@ -77,6 +77,11 @@ def _words(row: LedgerRow) -> str:
     limits = {label: float(value) for label, value in values.items() if isinstance(value, int | float)}
     if len(limits) == len(values):
         return f"{name} ({_ends(limits)}{' ' * bool(unit)}{unit})"
+    if row.key == "answers":  # the name alone says nothing
+        by: dict[str, list[str]] = {}
+        for label, value in values.items():
+            by.setdefault(say(value), []).append(label)
+        return f"{name} ({', '.join(f'{text} in {few(labels)}' for text, labels in by.items())})"
     texts = list(dict.fromkeys(say(value) for value in known))
     return f"{name} ({' or '.join(texts)})" if max(map(len, texts)) <= _SHORT else name
 

@@ -34,7 +34,9 @@ def terms(run: Run) -> list[str]:
 
 
 def _percentiles(run: OnlineRun, cells: list[OnlineSummary]) -> str:
-    """Why the verdict is about the percentile that it is about."""
+    """Why the verdict is about the percentile that it is about; of a tuning it is about the objective."""
+    if run.meta.tune is not None:
+        return ""
     valid = [cell for cell in cells if cell.valid]
     found = winners(valid, run.results.comparisons).values() if len(valid) > 1 else ()
     latencies = [claim for claim in found if claim is not None and METRICS[claim.metric].is_latency]

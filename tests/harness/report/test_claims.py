@@ -345,7 +345,19 @@ def test_the_verdict_begins_with_why_nothing_is_compared(run, reasons, noticed, 
     pooled = [s for s in run.pooled if s.label in ("roseinfer", "SGLang")]
     none = with_cells(run, [s.model_copy(update=bad) for s in pooled])
     assert verdict(none) == [f"6 of 6 cells are invalid: {said}", "Nothing is compared."]
-    one = with_cells(run, [pooled[0], *(s.model_copy(update=bad) for s in pooled[1:])])
-    first, *_, last = verdict(one)
+    some = with_cells(run, [pooled[0], *(s.model_copy(update=bad) for s in pooled[1:])])
+    first, *_, last = verdict(some)
     assert first == f"5 of 6 cells are invalid: {said}"
     assert last == "No other engine has a valid result at the same load, so nothing is compared."
+
+
+def test_a_tuning_has_no_sentence_about_percentiles_of_engines(run):
+    compared = of_percentiles("ttft_ms", p90=1, p50=0.5)
+    shown = of_two(run, *compared)
+    sentence = "no engine is shown to be the best, so p50 is compared"
+    assert any(sentence in said for said in terms(shown))
+    tuned = replace(
+        shown,
+        results=shown.results.model_copy(update={"meta": shown.meta.model_copy(update={"tune": "any"})}),
+    )
+    assert not any(sentence in said for said in terms(tuned))

@@ -178,6 +178,14 @@ def test_the_contract_s_looks_and_every_label_its_own():
     assert len({look.color for look in found.values()}) == 10
 
 
+def test_variants_of_an_engine_differ_in_colour_and_marker():
+    found = list(looks(("roseinfer", f"roseinfer {i}") for i in range(4)).values())
+    assert (found[0].color, found[0].marker) == ("#0072b2", "o")
+    for a, b in itertools.combinations(found, 2):
+        assert a.marker != b.marker
+        assert all(np.linalg.norm(oklab(a.color, sight) - oklab(b.color, sight)) > 0.06 for sight in SEEN)
+
+
 def test_engines_differ_in_marker_or_line_without_any_colour():
     found = looks([("roseinfer", str(i)) for i in range(4)] + [("vllm", "v"), ("sglang", "s")])
     assert len({(look.marker, look.line) for look in found.values()}) == 6

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from harness.report.findings import FINDINGS, findings
-from harness.report.index import write_index
+from harness.report.index import Group, write_index
 from harness.report.render import write_report
 from harness.report.text.verdict import verdict
 from harness.runs.reader import load_run
@@ -92,3 +92,12 @@ def test_the_published_index_is_what_the_command_writes(tmp_path):
         for path in (write_index(tmp_path), PUBLISHED / "index.html")
     )
     assert written == published, "run `bench report` in the root of the repository"
+
+
+def test_a_load_of_several_runs_is_named_with_its_run(compared):
+    def loads(*files: str) -> list[str]:
+        rows = [(finding, file) for file in files for finding in findings(load_run(compared))]
+        return [at for ats in Group("m", "c", rows).best("TTFT").values() for at in ats]
+
+    assert loads("a.html") and not any(", a" in at for at in loads("a.html"))
+    assert [", a" in at or ", b" in at for at in loads("a.html", "b.html")] == [True] * 2

@@ -84,7 +84,7 @@ def test_all_runs_stand_in_one_table(before, after, tmp_path):
         ("roseinfer", "3", "scale 1"),
         *((label, "2", load) for load in ("1 in flight", "8 in flight") for label in labels),
     ]
-    assert table.rows[1][7].value == runs[2].pooled[0].output_tok_per_s
+    assert table.rows[1][8].value == runs[2].pooled[0].output_tok_per_s
     assert overview(runs[:1]) is None
     page = write_report([before, other], tmp_path / "two.html").read_text(encoding="utf-8")
     assert (

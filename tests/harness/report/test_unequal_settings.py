@@ -40,6 +40,10 @@ def test_settings_are_named_with_values_that_are_short(run: OnlineRun) -> None:
     shown = with_settings(run, dtype=("float16", "bfloat16"), chunked_prefill=(False, True), graphs=long)
     said = "Settings that differ: dtype (float16 or bfloat16), chunked prefill (off in roseinfer) and graphs."
     assert unequal_settings(shown) == said and said in terms(shown)
+    ends = ("at the length asked for", "on their own")
+    assert unequal_settings(with_settings(run, answers=ends)) == (
+        "Settings that differ: answers (at the length asked for in roseinfer, on their own in vLLM)."
+    )
     assert unequal_settings(with_settings(run, threads=(1, 2))) == (
         "Settings that differ: threads (roseinfer 1, vLLM 2)."
     )
