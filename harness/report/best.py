@@ -11,6 +11,8 @@ from harness.schema.metrics import METRICS
 from harness.schema.online_summary import OnlineSummary
 from harness.schema.results import Comparison
 
+#: An interval whose ends differ by more than this factor says nothing of a value.
+WIDEST = 10
 #: The label that is really best, by (load, metric, statistic).
 BestLabels = dict[tuple[Load, str, str], str]
 
@@ -67,6 +69,12 @@ def largest_difference(
         return None
     found = [pair for pair in comparisons if {pair.a, pair.b} <= valid[pair.load] and differs(pair)]
     return max(found, key=lambda pair: abs(math.log(pair.ratio)), default=None)
+
+
+def says_nothing(ratio_ci: tuple[float, float]) -> bool:
+    """Whether the interval of a ratio leaves open which is larger, and by what order of magnitude."""
+    low, high = ratio_ci
+    return low < 1 < high and high > WIDEST * low
 
 
 def better(comparison: Comparison) -> str:

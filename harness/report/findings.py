@@ -9,7 +9,7 @@ from statistics import fmean
 from pydantic import TypeAdapter
 
 from harness.metrics.primary import RATE
-from harness.report.best import excludes_one
+from harness.report.best import excludes_one, fell_behind
 from harness.report.text.badges import UNCOMMITTED
 from harness.report.text.claims import factor, not_significant
 from harness.report.text.heading import machine, model
@@ -76,8 +76,11 @@ def _finding(run: OnlineRun, load: Load) -> Finding:
     cells = [summary for summary in run.pooled if summary.load == load]
     valid = [summary for summary in cells if summary.valid]
     found = winners(valid, run.results.comparisons) if valid else {}
+    behind = [cell.label for cell in valid if fell_behind(cell)]
     answers = tuple(_answer(valid, metric, best) for metric, best in found.items())
     invalid = [f"{cell.label}: {'; '.join(cell.invalid_reasons)}" for cell in cells if not cell.valid]
+    said = f"invalid: {'. '.join(invalid)}" if invalid else f"{plural(len(cells), 'engine')}, valid"
+    said += f"; {few(behind)} fell behind: latencies grow with the run" if behind else ""
     return Finding(
         model(run),
         machine(run.meta),
@@ -85,9 +88,7 @@ def _finding(run: OnlineRun, load: Load) -> Finding:
         _at(load, cells),
         tuple(cell.label for cell in cells),
         answers,
-        _validity(
-            run, f"invalid: {'. '.join(invalid)}" if invalid else f"{plural(len(cells), 'engine')}, valid"
-        ),
+        _validity(run, said),
         len({summary.repeat for summary in run.repeats}),
         round(min(summary.duration_s for summary in run.repeats if summary.load == load), 1),
         run.meta.created[:10],

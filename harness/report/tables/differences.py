@@ -6,8 +6,8 @@ from harness.metrics.digits import per_cent
 from harness.metrics.intervals import LEVEL, Ends
 from harness.metrics.power import MAX_REPEATS, POWER
 from harness.metrics.primary import SHARE
-from harness.report.best import excludes_one
-from harness.report.tables.table import TOO_WIDE, Cell, Column, Table, says_nothing
+from harness.report.best import excludes_one, says_nothing
+from harness.report.tables.table import TOO_WIDE, Cell, Column, Table
 from harness.report.text.load_words import head_of, load_number
 from harness.report.text.numbers import DASH, change_text, decimals, number, plural
 from harness.report.text.provenance import assumed
@@ -143,4 +143,4 @@ def _ends(ci: Ends | None) -> str:
     """Of the ratio; one that excludes nothing is too wide."""
     if ci is None:
         return DASH
-    return TOO_WIDE if says_nothing(*ci) else f"{change_text(ci[0])} to {change_text(ci[1])}"
+    return TOO_WIDE if says_nothing(ci) else f"{change_text(ci[0])} to {change_text(ci[1])}"

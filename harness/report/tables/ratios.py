@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from harness.report.best import better, differs, excludes_one, valid_labels
+from harness.report.best import better, differs, excludes_one, says_nothing, valid_labels
 from harness.report.tables.latency import SHOWN
-from harness.report.tables.table import TOO_WIDE, Cell, Column, Table, says_nothing
+from harness.report.tables.table import TOO_WIDE, Cell, Column, Table
 from harness.report.text.claims import not_significant
 from harness.report.text.numbers import DASH
 from harness.schema.metrics import METRICS
@@ -63,7 +63,7 @@ def _cell(comparison: Comparison | None, label: str) -> Cell:
     return Cell(
         _times(ratio),
         ratio,
-        TOO_WIDE if says_nothing(low, high) else f"{low:.2f}–{high:.2f}",
+        TOO_WIDE if says_nothing(comparison.ci) else f"{low:.2f}–{high:.2f}",
         remark,
         best=real and better(comparison) == label,
         ends=(low, high),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
+from harness.report.best import WIDEST
 from harness.report.text.numbers import decimals, number
 from harness.schema.metrics import METRICS
 
@@ -15,8 +16,6 @@ MARKS = {
     "invalid": ("†", "Invalid: shown, and not compared."),
     "inferred": ("‡", "Inferred: the server does not say when each token came."),
 }
-#: An interval whose ends differ by more than this factor says nothing of a value.
-WIDEST = 10
 TOO_WIDE = "interval too wide"
 _WHY_WIDE = f"Too wide: the ends of an interval are over {WIDEST} times apart. More repeats make it narrower."
 
@@ -113,11 +112,6 @@ def interval_text(ends: tuple[float, float] | None, places: int) -> str:
         return ""
     low, high = ends
     return TOO_WIDE if high > WIDEST * max(low, 0.0) else f"{number(low, places)}–{number(high, places)}"
-
-
-def says_nothing(low: float, high: float) -> bool:
-    """Whether the interval of a ratio leaves open which is larger, and by what order."""
-    return low < 1 < high and high > WIDEST * low
 
 
 def metric_decimals(metric: str, values: Iterable[float | None]) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from harness.report.best import better, excludes_one
+from harness.report.best import better, excludes_one, says_nothing
 from harness.report.text.numbers import decimals, few, number, several
 from harness.report.winners import Winner
 from harness.schema.metric import Metric
@@ -143,6 +143,8 @@ def _ratio(nearest: Comparison | None) -> str:
     unproven = f"; {not_significant(nearest)}" if excludes_one(nearest.ci) else ""
     low, high = nearest.ci
     ratio = f"ratio {nearest.a} / {nearest.b} {nearest.ratio:.2f}"
+    if says_nothing(nearest.ci):
+        return f" ({ratio}; too few repeats for a useful interval)"
     return f" ({ratio}, 95 % interval {low:.2f} to {high:.2f}{unproven})"
 
 

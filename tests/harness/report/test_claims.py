@@ -313,6 +313,8 @@ def test_the_heaviest_load_at_which_all_keep_up_is_compared(tmp_path):
     assert "(scale 0.8), the heaviest load at which no engine fell behind, roseinfer" in verdict(some)[0]
     assert "largest" not in " ".join(verdict(some))
     assert shown_load(every) == TraceLoad(scale=0.4)
+    noted = [finding.validity for finding in findings(some)]
+    assert ["; roseinfer fell behind: latencies grow" in text for text in noted] == [False, False, True]
     said = "(scale 0.4), where roseinfer fell behind and its latency grows with the length of the run, rose"
     assert said in verdict(every)[0]
     assert not any("fell behind" in sentence for sentence in terms(every))
@@ -361,3 +363,12 @@ def test_a_tuning_has_no_sentence_about_percentiles_of_engines(run):
         results=shown.results.model_copy(update={"meta": shown.meta.model_copy(update={"tune": "any"})}),
     )
     assert not any(sentence in said for said in terms(tuned))
+
+
+def test_a_ratio_that_may_be_anything_has_no_interval(run):
+    wide = [
+        comparison("roseinfer", "SGLang", 1.1, (0.0, 6e6), metric=m, statistic="p99")
+        for m in ("ttft_ms", "tpot_ms")
+    ]
+    said = verdict(of_two(run, *wide))[0]
+    assert "(ratio roseinfer / SGLang 1.10; too few repeats for a useful interval)." in said

@@ -20,7 +20,10 @@ def results(**given: object) -> CompareResults:
         "repeats_to_find": {"5 %": None, "10 %": None},
     }  # fmt: skip
     difference = Difference.model_validate(known | given)
-    return CompareResults.model_construct(differences=[difference], comparisons=1)
+    return CompareResults(
+        a="a", b="b", outcome="no gate", level=0.05, comparisons=1, obstacles=[], gates=[],
+        differences=[difference],
+    )  # fmt: skip
 
 
 @pytest.mark.parametrize(
