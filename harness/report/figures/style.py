@@ -18,7 +18,7 @@ DARK_PAPER = "#181b1f"
 
 #: For engines that say no look of their own and for further variants, in turn. Like the engines', each colour
 #: has at least 3:1 contrast on white and on near-black.
-_PALETTE = (("#c2476a", "p"), ("#a67c00", ">"), ("#4f8fa8", "X"), ("#6a8f2f", "<"), ("#5b7fc7", "d"))
+_PALETTE = (("#c2476a", "p"), ("#4f8fa8", "X"), ("#a67c00", ">"), ("#6a8f2f", "<"), ("#5b7fc7", "d"))
 _GLYPHS = {
     "o": "●",
     "s": "■",
