@@ -67,8 +67,8 @@ def notices(run: Run) -> list[Notice]:
         found.append(Notice("skipped", f"{fault.label} was skipped{place}:", detail, "engines"))
     found += _fitting(run)
     if isinstance(run, OnlineRun):
-        found += [*_unfair(run), *_unreported(run), *_noise(run), *_rounds(run), *_brief(run)]
-        found += [*_cells(run), *_window(run)]
+        found += [*_unfair(run), *_noise(run), *_rounds(run), *_brief(run)]
+        found += [*_cells(run), *_unreported(run), *_window(run)]
     else:
         found += _brief_batches(run)
     found += _uncommitted(run)
