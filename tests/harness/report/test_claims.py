@@ -18,6 +18,7 @@ from harness.report.tables.latency import (
 )
 from harness.report.tables.offline import offline_table
 from harness.report.tables.ratios import ratios
+from harness.report.text.badges import badges
 from harness.report.text.claims import factor
 from harness.report.text.numbers import DASH
 from harness.report.text.terms import terms
@@ -347,6 +348,7 @@ def test_the_verdict_begins_with_why_nothing_is_compared(run, reasons, noticed, 
     pooled = [s for s in run.pooled if s.label in ("roseinfer", "SGLang")]
     none = with_cells(run, [s.model_copy(update=bad) for s in pooled])
     assert verdict(none) == [f"6 of 6 cells are invalid: {said}", "Nothing is compared."]
+    assert ("client late" in {badge.text for badge in badges(none)}) == said.startswith(("the", "a client"))
     some = with_cells(run, [pooled[0], *(s.model_copy(update=bad) for s in pooled[1:])])
     first, *_, last = verdict(some)
     assert first == f"5 of 6 cells are invalid: {said}"
