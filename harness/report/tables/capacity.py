@@ -36,7 +36,7 @@ def _found(search: SearchResults) -> Table:
     plan = search.plan
     notes = [
         f"Limits: {limit_words(plan.limits)}. "
-        "At the highest load a cell meets all of them every second time.",
+        "At the highest load, half of the cells meet all of them.",
         f"Searched from {load_value(plan.lowest)} to {load_value(plan.highest)} {plan.unit}, "
         f"at most {plural(plan.cells, 'cell')} an engine.",
     ]

@@ -64,6 +64,13 @@ def capacity_verdict(search: SearchResults) -> list[str]:
         ]
     best, *others = sorted(known, key=lambda found: (-(found.value or 0.0), found.bound == "lightest"))
     value = best.value or 0.0
+    if best.guessed and not any(trial.met for trial in best.trials):
+        lightest = plan.amount(min(trial.value for trial in best.trials if trial.met is not None))
+        return [
+            f"No cell of {best.label} meets {limit_words(plan.limits)}; the lightest load that was measured is "
+            f"{lightest}.",
+            "Allow more cells (--cells) or lighter loads (--lowest), or loosen the limits.",
+        ]
     carries = f"carries {capacity_value(best)} {plan.unit_of(value)}"
     if not best.guessed:
         carries += f" (95 % interval {interval(best)})"

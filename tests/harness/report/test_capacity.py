@@ -90,6 +90,18 @@ def test_one_cell_is_no_capacity() -> None:
     assert engines.rows[1][1].text == ratios.rows[0][2].text == DASH
 
 
+def test_cells_that_all_miss_the_limits_are_no_capacity() -> None:
+    search = EngineSearch(PLAN, "a")
+    for load in (4, 2, 1):
+        search.take(cell(load, ttft=90), start=0)
+    found = SearchResults(plan=PLAN, engines=[search.found("a", None, "3 cells were measured")])
+    first, hint = capacity_verdict(found)
+    assert first == (
+        "No cell of a meets TTFT p50 ≤ 50 ms; the lightest load that was measured is 1 request in flight."
+    )
+    assert "--cells" in hint
+
+
 @given(st.lists(st.tuples(st.integers(1, 64), st.booleans()), min_size=1, max_size=6), st.integers(1, 6))
 def test_a_verdict_is_what_its_interval_says(cells: list[tuple[int, bool]], pairs: int) -> None:
     searches = [EngineSearch(PLAN, label) for label in "ab"]
