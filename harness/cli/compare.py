@@ -7,8 +7,9 @@ from typing import Annotated
 
 import typer
 
-from harness.cli.progress import PLAIN_WIDTH, rich_table
+from harness.cli.progress import PLAIN_WIDTH
 from harness.cli.terminal import Terminal, echo
+from harness.cli.terminal_table import TerminalTable
 from harness.compare.comparable import NAMES
 from harness.compare.compare_runs import compare_runs
 from harness.report.tables.differences import caveats, difference_tables, gates_table
@@ -62,12 +63,12 @@ def show_comparison(results: CompareResults) -> None:
             f"{'allowed' if obstacle.allowed else 'not comparable'} ({obstacle.name}): {obstacle.reason}"
         )
     for table in difference_tables(results):
-        console.print(rich_table(table))
+        console.print(TerminalTable(table))
     if results.differences:
         for line in caveats(results):
             console.print(line)
     if results.gates:
-        console.print(rich_table(gates_table(results)))
+        console.print(TerminalTable(gates_table(results)))
     if results.outcome != "no gate":
         console.print(f"verdict: {results.outcome}")
     if results.outcome == "not comparable":

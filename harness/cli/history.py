@@ -8,8 +8,9 @@ from typing import Annotated, Literal
 import typer
 
 from harness.cli.compare import CODES, show_comparison
-from harness.cli.progress import PLAIN_WIDTH, rich_table
+from harness.cli.progress import PLAIN_WIDTH
 from harness.cli.terminal import Terminal, echo
+from harness.cli.terminal_table import TerminalTable
 from harness.compare.stored_run import StoredRun
 from harness.errors import UsageError
 from harness.history.gate import gate as judge
@@ -73,7 +74,7 @@ def show(
     console = Terminal(soft_wrap=True, markup=False, highlight=False)
     if not console.is_terminal:
         console.width = PLAIN_WIDTH
-    console.print(rich_table(table))
+    console.print(TerminalTable(table))
 
 
 @app.command()

@@ -10,8 +10,9 @@ from typing import Annotated, Any
 
 import typer
 
-from harness.cli.progress import PLAIN_WIDTH, Display, make_display, rich_table
+from harness.cli.progress import PLAIN_WIDTH, Display, make_display
 from harness.cli.terminal import Terminal, echo
+from harness.cli.terminal_table import TerminalTable
 from harness.errors import BenchError, EngineError, InterruptedRunError, UsageError
 from harness.profiling.analysis import analyse
 from harness.profiling.profile_files import read_profiles
@@ -200,7 +201,7 @@ def diff(
         raise UsageError("A and B were not profiled with the same tool", "profile both with --tool torch")
     for figures_a, figures_b in pairs:
         table = profile_tables.difference(figures_a, figures_b)
-        console.print(rich_table(table))
+        console.print(TerminalTable(table))
         for note in table.notes:
             console.print(note)
 

@@ -4,14 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Literal
-
-from rich.box import SIMPLE_HEAD
-from rich.table import Table as RichTable
-from rich.text import Text
 
 from harness.cli.live import LiveStatus
 from harness.cli.terminal import Terminal
+from harness.cli.terminal_table import TerminalTable
 from harness.metrics.percentiles import missing
 from harness.report.tables.table import Table
 from harness.report.text.heading import fitted
@@ -109,7 +105,7 @@ class Display:
         if self._quiet:
             return
         for table in tables:
-            self._console.print(rich_table(table))
+            self._console.print(TerminalTable(table))
             for line in (*table.legend, *table.notes):
                 self.text(line)
 
@@ -141,19 +137,6 @@ def make_display(quiet: bool) -> Iterator[Display]:
         return
     with LiveStatus(console) as live:
         yield Display(console, live, quiet)
-
-
-def rich_table(table: Table) -> RichTable:
-    """A table for a terminal: numbers whole, other columns folded where it is narrow. No text is markup."""
-    rich = RichTable(title=Text(table.title), title_justify="left", box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
-    grouped = any(column.group for column in table.columns)
-    for column in table.columns:
-        head = Text(f"{column.group}\n{column.title}" if grouped else column.title)
-        justify: Literal["right", "left"] = "right" if column.numeric else "left"
-        rich.add_column(head, justify=justify, no_wrap=column.numeric, overflow="fold")
-    for line in table.lines:
-        rich.add_row(*map(Text, line))
-    return rich
 
 
 def _summary(summary: OnlineSummary) -> str:

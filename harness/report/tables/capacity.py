@@ -35,8 +35,7 @@ def _found(search: SearchResults) -> Table:
     ]
     plan = search.plan
     notes = [
-        f"Limits: {limit_words(plan.limits)}. "
-        "At the highest load, half of the cells meet all of them.",
+        f"Limits: {limit_words(plan.limits)}. At the highest load, half of the cells meet all of them.",
         f"Searched from {load_value(plan.lowest)} to {load_value(plan.highest)} {plan.unit}, "
         f"at most {plural(plan.cells, 'cell')} an engine.",
     ]

@@ -67,8 +67,8 @@ def capacity_verdict(search: SearchResults) -> list[str]:
     if best.guessed and not any(trial.met for trial in best.trials):
         lightest = plan.amount(min(trial.value for trial in best.trials if trial.met is not None))
         return [
-            f"No cell of {best.label} meets {limit_words(plan.limits)}; the lightest load that was measured is "
-            f"{lightest}.",
+            f"No cell of {best.label} meets {limit_words(plan.limits)}; the lightest load that was measured "
+            f"is {lightest}.",
             "Allow more cells (--cells) or lighter loads (--lowest), or loosen the limits.",
         ]
     carries = f"carries {capacity_value(best)} {plan.unit_of(value)}"

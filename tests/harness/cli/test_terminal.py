@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from rich.table import Table
 
 import harness
-from harness.cli.progress import rich_table
 from harness.cli.terminal import Terminal, echo
+from harness.cli.terminal_table import TerminalTable
 from harness.plain_text import visible
 from harness.report.figures.svg import plain
 from harness.report.markdown import table as markdown
@@ -44,7 +44,7 @@ def report_table(text: str) -> ReportTable:
 def test_no_text_steers_the_terminal(text: str, color: bool) -> None:
     table = Table(text, title=text)
     table.add_row(text)
-    for what in (text, table, rich_table(report_table(text))):
+    for what in (text, table, TerminalTable(report_table(text))):
         shown = printed(what, color=color)
         assert visible(shown) == shown
 
@@ -59,6 +59,22 @@ def test_no_text_hides_in_markdown_csv_and_pages(text: str) -> None:
         assert visible(made) == made
         made.encode()
     assert csv.count("\n") == 2
+
+
+WORDS = st.text("abcé…", min_size=1, max_size=14)
+
+
+@given(st.lists(st.tuples(WORDS, WORDS, WORDS, st.booleans()), min_size=1, max_size=9), st.integers(40, 120))
+def test_no_word_of_a_table_is_cut(columns: list[tuple[str, str, str, bool]], width: int) -> None:
+    heads = [Column(f"{head} {more}", numeric=numeric) for head, more, _, numeric in columns]
+    cells = [Cell(cell if numeric else f"{cell} {head}") for head, _, cell, numeric in columns]
+    out = io.StringIO()
+    Terminal(file=out, width=width).print(TerminalTable(ReportTable("t", "A title", heads, [cells])))
+    shown = out.getvalue()
+    assert all(len(line.rstrip()) <= width for line in shown.splitlines())
+    words = {word for column in heads for word in column.title.split()}
+    words |= {word for cell in cells for word in cell.text.split()}
+    assert words <= set(shown.split())
 
 
 def test_markup_is_text() -> None:
