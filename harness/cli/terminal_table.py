@@ -46,20 +46,27 @@ class TerminalTable:
                 yield self._as_list(line)
 
     def _widths(self, most: int) -> list[int] | None:
-        """Of the columns, in all at most that wide; None where that is too narrow."""
-        least, wanted = [], []
-        for numeric, head, *cells in zip(self._numeric, self._heads, *self._lines, strict=True):
-            words = max(map(_longest_word, (head, *([] if numeric else cells))))
-            lines = max((cell_len(part) for text in cells for part in text.split("\n")), default=0)
-            least.append(max(words, lines) if numeric else words)
-            wanted.append(max(least[-1], lines, *map(cell_len, head.split("\n"))))
-        free = most - _ENDS - _BETWEEN * (len(least) - 1) - sum(least)
+        """Of the columns, in all at most that wide; None where that is too narrow for their words.
+
+        Numbers are wrapped only where they have to be. The rest goes where it saves most lines.
+        """
+        words, whole = [], []
+        for head, *cells in zip(self._heads, *self._lines, strict=True):
+            words.append(max(map(_longest_word, (head, *cells))))
+            whole.append(max(words[-1], *(cell_len(part) for text in cells for part in text.split("\n")), 0))
+        room = most - _ENDS - _BETWEEN * (len(words) - 1)
+        numbers = [
+            wide if numeric else least
+            for wide, least, numeric in zip(whole, words, self._numeric, strict=True)
+        ]
+        widths = numbers if sum(numbers) <= room else words
+        free = room - sum(widths)
         if free < 0:
             return None
         for _ in range(free):
-            column = max(range(len(least)), key=lambda at: wanted[at] - least[at])
-            least[column] += least[column] < wanted[column]
-        return least
+            tallest = max(range(len(widths)), key=lambda at: whole[at] / max(widths[at], 1))
+            widths[tallest] += whole[tallest] > widths[tallest]
+        return widths
 
     def _as_columns(self, widths: Sequence[int]) -> RichTable:
         rich = RichTable(title=Text(self._title), title_justify="left", box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
