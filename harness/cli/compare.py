@@ -41,6 +41,8 @@ def compare(
 ) -> None:
     """Compare two runs by their raw times, with intervals and verdicts.
 
+    `compare RUN RUN` compares the engines of one run with each other.
+
     Exits with 0 (pass), 1 (regression), 2 (inconclusive) or 3 (not comparable).
     """
     gates = parse_gate(gate) if gate is not None else []
@@ -57,7 +59,8 @@ def show_comparison(results: CompareResults) -> None:
     console = Terminal(soft_wrap=True, markup=False, highlight=False)
     if not console.is_terminal:
         console.width = PLAIN_WIDTH
-    console.print(f"A: {results.a}\nB: {results.b}")
+    same = results.a == results.b
+    console.print(f"engines of {results.a}" if same else f"A: {results.a}\nB: {results.b}")
     for obstacle in results.obstacles:
         console.print(
             f"{'allowed' if obstacle.allowed else 'not comparable'} ({obstacle.name}): {obstacle.reason}"

@@ -43,30 +43,29 @@ class TerminalTable:
         else:
             yield Text(self._title)
             for line in self._lines:
-                yield self._as_list(line)
+                yield self._as_list(line, options.max_width // 2)
 
     def _widths(self, most: int) -> list[int] | None:
         """Of the columns, in all at most that wide; None where that is too narrow for their words.
 
         Numbers are wrapped only where they have to be. The rest goes where it saves most lines.
         """
-        words, whole = [], []
-        for head, *cells in zip(self._heads, *self._lines, strict=True):
-            words.append(max(map(_longest_word, (head, *cells))))
-            whole.append(max(words[-1], *(cell_len(part) for text in cells for part in text.split("\n")), 0))
+        words, cells, whole = [], [], []
+        for head, *texts in zip(self._heads, *self._lines, strict=True):
+            words.append(max(map(_longest_word, (head, *texts))))
+            cells.append(max(words[-1], *map(_longest_line, texts), 0))
+            whole.append(max(cells[-1], _longest_line(head)))
         room = most - _ENDS - _BETWEEN * (len(words) - 1)
         numbers = [
             wide if numeric else least
-            for wide, least, numeric in zip(whole, words, self._numeric, strict=True)
+            for wide, least, numeric in zip(cells, words, self._numeric, strict=True)
         ]
         widths = numbers if sum(numbers) <= room else words
-        free = room - sum(widths)
-        if free < 0:
-            return None
-        for _ in range(free):
-            tallest = max(range(len(widths)), key=lambda at: whole[at] / max(widths[at], 1))
-            widths[tallest] += whole[tallest] > widths[tallest]
-        return widths
+        for wanted in (cells, whole):
+            for _ in range(room - sum(widths)):
+                tallest = max(range(len(widths)), key=lambda at: wanted[at] / max(widths[at], 1))
+                widths[tallest] += wanted[tallest] > widths[tallest]
+        return widths if sum(widths) <= room else None
 
     def _as_columns(self, widths: Sequence[int]) -> RichTable:
         rich = RichTable(title=Text(self._title), title_justify="left", box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
@@ -77,14 +76,18 @@ class TerminalTable:
             rich.add_row(*map(Text, line))
         return rich
 
-    def _as_list(self, line: Sequence[str]) -> RichTable:
+    def _as_list(self, line: Sequence[str], half: int) -> RichTable:
         rich = RichTable(box=None, show_header=False, padding=(0, 2, 0, 1))
-        rich.add_column(no_wrap=True)
         rich.add_column(overflow="fold")
+        rich.add_column(overflow="fold", min_width=min(half, max(map(_longest_word, line), default=0)))
         for head, text in zip(self._full, line, strict=True):
             rich.add_row(Text(head), Text(text))
         rich.add_row()
         return rich
+
+
+def _longest_line(text: str) -> int:
+    return max(map(cell_len, text.split("\n")))
 
 
 def _longest_word(text: str) -> int:

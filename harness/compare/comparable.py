@@ -18,11 +18,11 @@ ALIKE: dict[str, Callable[[StoredRun], object]] = {
     "hardware": lambda run: hardware(run.settings.device, run.info.environment),
     "trace": lambda run: _trace(run, "sha256") or [_trace(run, "name"), _origin(run)],
     "fit": lambda run: _trace(run, "fit"),
-    "lengths": lambda run: [
-        *_lengths(run),
-        run.settings.max_model_len,
-        run.settings.ignore_eos,
-    ],
+    "lengths": lambda run: {
+        **_lengths(run),
+        "context": run.settings.max_model_len,
+        "ignore_eos": run.settings.ignore_eos,
+    },
     "prompts": lambda run: "text" if run.settings.text_prompts else "token ids",
     "cpu-threads": lambda run: run.settings.cpu_threads,
     "tensor-parallel-size": lambda run: run.settings.tensor_parallel_size,
@@ -59,11 +59,7 @@ def obstacles(
     """
     alike = [(name, value(a), value(b)) for name, value in ALIKE.items()]
     alike.append(("requests", *_requests(a, b)))
-    found = [
-        (name, f"{name} differs: A has {_text(of_a)}, B has {_text(of_b)}")
-        for name, of_a, of_b in alike
-        if of_a != of_b
-    ]
+    found = [(name, _differing(name, of_a, of_b)) for name, of_a, of_b in alike if of_a != of_b]
     if every and list(a.cells) != list(b.cells):
         only = [f"only A has {label}" for label in a.cells if label not in b.cells]
         only += [f"only B has {label}" for label in b.cells if label not in a.cells]
@@ -75,7 +71,7 @@ def obstacles(
             reason = f"{of_a} has {_listed(loads_a)} in A, {of_b} has {_listed(loads_b)} in B"
             found.append((name, reason))
         models = _served_model(a, of_a), _served_model(b, of_b)
-        if None not in models and models[0] != models[1]:
+        if a.path != b.path and None not in models and models[0] != models[1]:
             found.append(("served-model", f"{of_a} serves {models[0]} in A, {of_b} serves {models[1]} in B"))
         found += [("invalid", f"A: {reason}") for reason in a.invalid(of_a)]
         found += [("invalid", f"B: {reason}") for reason in b.invalid(of_b)]
@@ -109,13 +105,15 @@ def _origin(run: StoredRun) -> object:
     return _trace(run, "origin") if run.settings.loads[0].kind == "trace" else None
 
 
-def _lengths(run: StoredRun) -> list[object]:
+def _lengths(run: StoredRun) -> dict[str, object]:
     """Tokens of a trace's requests in all, and of each that is synthetic."""
     settings = run.settings
     if settings.loads[0].kind == "trace":
-        return [_trace(run, "input_tokens"), _trace(run, "output_tokens")]
-    given = settings.input_len, settings.output_len
-    return [lengths if isinstance(lengths, int) else str(lengths) for lengths in given]
+        lengths: Sequence[object] = (_trace(run, "input_tokens"), _trace(run, "output_tokens"))
+    else:
+        given = settings.input_len, settings.output_len
+        lengths = [length if isinstance(length, int) else str(length) for length in given]
+    return dict(zip(("input tokens", "output tokens"), lengths, strict=True))
 
 
 def _requests(a: StoredRun, b: StoredRun) -> tuple[object, object]:
@@ -129,6 +127,15 @@ def _requests(a: StoredRun, b: StoredRun) -> tuple[object, object]:
 
 def _listed(loads: Sequence[Load]) -> str:
     return ", ".join(map(str, loads))
+
+
+def _differing(name: str, of_a: object, of_b: object) -> str:
+    """What differs; of a mapping, only the keys that do."""
+    if not (isinstance(of_a, Mapping) and isinstance(of_b, Mapping)):
+        return f"{name} differs: A has {_text(of_a)}, B has {_text(of_b)}"
+    keys = [key for key in {**of_a, **of_b} if of_a.get(key) != of_b.get(key)]
+    parts = [f"{key}: {_text(of_a.get(key))} in A, {_text(of_b.get(key))} in B" for key in keys]
+    return f"{name} differs: {'; '.join(parts)}"
 
 
 def _text(value: object) -> str:
