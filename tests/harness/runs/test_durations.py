@@ -51,8 +51,8 @@ def test_the_next_repeat_of_a_closed_loop_begins_with_enough_requests(
     watcher = Watcher()
     run_online(settings_for(start_mock().url, min_duration=1, repeats=2, **LOOP), ["bench"], watcher)
     begun = [event for event in watcher.of(CellProgress) if not event.progress.done]
-    one, two = ([event.requests for event in begun if event.cell.repeat == repeat] for repeat in (0, 1))
-    assert one[0] == 8 and one[-1] > 50 and two[0] == one[-1]
+    first, second = ([event.requests for event in begun if event.cell.repeat == repeat] for repeat in (0, 1))
+    assert first[0] == 8 and first[-1] > 50 and second[0] == first[-1]
 
 
 def test_settling_is_left_out_and_the_rest_lasts(start_mock: Any, settings_for: Make) -> None:
