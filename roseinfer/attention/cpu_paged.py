@@ -8,7 +8,6 @@ from roseinfer.attention.torch_paged import TorchPagedAttention
 from roseinfer.kernels.cpu.build import load_library
 from roseinfer.kernels.cpu.paged import DECODE_DTYPES, VECTOR, paged_decode
 from roseinfer.kvcache.pool import KVPool, KVShape
-from roseinfer.tracing.ranges import named_range
 
 
 class CpuPagedAttention(TorchPagedAttention):
@@ -32,5 +31,4 @@ class CpuPagedAttention(TorchPagedAttention):
         )
 
     def _decode(self, q: Tensor, k: Tensor, v: Tensor, keys: Tensor, values: Tensor, out: Tensor) -> None:
-        with named_range("roseinfer.attention.decode"):
-            paged_decode(q, k, v, keys, values, out, *self._decode_arrays, self._pool.block_size)
+        paged_decode(q, k, v, keys, values, out, *self._decode_arrays, self._pool.block_size)

@@ -35,7 +35,7 @@ CATEGORIES: tuple[tuple[Category, str], ...] = (
     ),
     (
         "norm and elementwise",
-        r"norm|gelu|silu|swiglu|relu|tanh|act_and_mul|elementwise|rotary|rope|embedding|gather|index|select"
+        r"norm|gelu|silu|swiglu|relu|tanh|act_and_mul|elementwise|rotary|rope|rotate|embedding|gather|index|select"
         r"|softmax|reduce|aten::(add|sub|mul|div|pow|mean|sum|exp|rsqrt|where|lt|gt|le|ge|eq|ne|cumsum)_?$",
     ),
 )

@@ -13,6 +13,8 @@ from functools import cache
 from pathlib import Path
 
 import platformdirs
+import torch
+from torch._C._profiler import _RecordFunctionFast
 
 HERE = Path(__file__).parent
 SOURCES = sorted(HERE.glob("*.cpp"))
@@ -68,11 +70,23 @@ def _load() -> ctypes.CDLL:
 
 
 def kernel(name: str, *arguments: type) -> Callable[..., None]:
-    """The kernel `name`, which takes `arguments`. Raises BuildError."""
+    """The kernel `name`, which takes `arguments`. Raises BuildError.
+
+    PyTorch's profiler does not see calls through ctypes. While this thread is profiled, each is shown as the
+    operator `roseinfer::name`.
+    """
     found = getattr(load_library(), name)
     found.argtypes, found.restype = arguments, None
-    typed: Callable[..., None] = found
-    return typed
+    profiled: Callable[[], bool] = torch.autograd._profiler_enabled  # type: ignore[attr-defined]
+
+    def call(*values: object) -> None:
+        if profiled():
+            with _RecordFunctionFast(f"roseinfer::{name}"):
+                found(*values)
+        else:
+            found(*values)
+
+    return call
 
 
 def _build(compiler: str, path: Path) -> None:

@@ -42,6 +42,12 @@ KERNELS = {
     "roseinfer.ranks.gather": "communication",
     "Memcpy PtoP (Device -> Device)": "communication",
     "aten::as_strided": "other",
+    "roseinfer::linear_bf16": "matmul",
+    "roseinfer::paged_decode_bf16": "attention",
+    "roseinfer::paged_prefill_bf16": "attention",
+    "roseinfer::rms_norm_bf16": "norm and elementwise",
+    "roseinfer::rotate_bf16": "norm and elementwise",
+    "roseinfer::swiglu_fp32": "norm and elementwise",
     "roseinfer.prefill_batch.model_forward": "other",
 }
 

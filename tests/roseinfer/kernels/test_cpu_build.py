@@ -9,8 +9,10 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
+from torch.profiler import ProfilerActivity, profile
 
-from roseinfer.kernels.cpu import build
+from roseinfer.kernels.cpu import build, ops
 
 pytestmark = pytest.mark.integration
 
@@ -46,3 +48,13 @@ def test_a_compiler_or_cache_that_cannot_be_is_named(
     monkeypatch.setattr(build, "_load_once", build._load_once.__wrapped__)  # whatever was loaded before
     with pytest.raises(build.BuildError, match=re.escape(settings[name])):
         build.load_library()
+
+
+def test_a_profiler_shows_kernels_as_operators() -> None:
+    x = torch.zeros(2, 64)
+    ops.swiglu(x)
+    with profile(activities=[ProfilerActivity.CPU]) as taken:
+        ops.swiglu(x)
+        ops.swiglu(x)
+    events = {event.key: event.count for event in taken.key_averages() if not event.is_user_annotation}
+    assert events["roseinfer::swiglu_fp32"] == 2
