@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import cached_property
 from pathlib import Path
+from urllib.parse import unquote
 
 import msgspec
 
@@ -76,7 +77,10 @@ class App:
             error := self._access.check_key(request) or self._access.check_host(request)
         ):
             return error
-        method, _ = self._routes.get(request.path, ("", None))
+        path = unquote(request.path)
+        method, _ = self._routes.get(path, ("", None))
+        if not method and path.startswith("/v1/models/"):
+            return self._backend.other_model(path.removeprefix("/v1/models/"))
         if not method:
             return HttpError(404, f"there is no {request.path[:100]}")
         allowed = ("GET", "HEAD") if method == "GET" else (method,)
@@ -89,7 +93,7 @@ class App:
 
     def handle(self, request: HttpRequest, connection: Connection) -> Answer:
         """The response to an admitted request; None where a producer makes it. Raises HttpError."""
-        return self._routes[request.path][1](request, connection)
+        return self._routes[unquote(request.path)][1](request, connection)
 
     def _live(self, request: HttpRequest, connection: Connection) -> Response:
         """Liveness: whether the engine runs, and responds while it has work."""

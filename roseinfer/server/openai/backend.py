@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from roseinfer.server.http.errors import HttpError
 from roseinfer.server.replicas import Replicas
 from roseinfer.tokenizer.chat import ChatTemplate
 from roseinfer.tokenizer.detokenizer import Detokenizer, NoText
@@ -23,6 +24,11 @@ class Backend:
     model: str
     stream_interval: int
     chat_template: ChatTemplate | None
+
+    def other_model(self, name: str) -> HttpError:
+        """The error for a request of a model that is not served."""
+        message = f"the model {name!r:.100} does not exist; this is {self.model!r}"
+        return HttpError(404, message, "model", "model_not_found")
 
     def detokenizer(self) -> Detokenizer:
         """For the text of a new choice."""

@@ -18,6 +18,7 @@ from roseinfer.server.openai.requests import (
     MAX_CHOICES,
     MAX_STOP_CHARACTERS,
     MAX_STOPS,
+    ROLES,
     ChatRequest,
     CompletionRequest,
     GenerationRequest,
@@ -242,6 +243,9 @@ def too_long(most: int) -> BadRequestError:
 
 def _turn(message: Message) -> dict[str, str]:
     """The message as chat templates expect it."""
+    if message.role not in ROLES:
+        reason = f"the role {message.role!r:.100} is none of {', '.join(ROLES)}"
+        raise BadRequestError(reason, "messages")
     content = message.content or ""
     if not isinstance(content, str):
         if any(part.type != "text" or part.text is None for part in content):

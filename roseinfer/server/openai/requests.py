@@ -26,6 +26,7 @@ MAX_CHOICES = 128
 MAX_STOPS = 64
 #: Every new text is searched for them, in time that grows with the square of their length.
 MAX_STOP_CHARACTERS = 256
+ROLES = ("system", "developer", "user", "assistant", "tool", "function")
 
 
 def _stated(**schema: object) -> msgspec.Meta:
@@ -96,7 +97,7 @@ class TextPart(msgspec.Struct, frozen=True):
 class Message(msgspec.Struct, frozen=True, omit_defaults=True):
     """One turn of a conversation."""
 
-    role: str
+    role: Annotated[str, _stated(enum=ROLES)]
     content: str | list[TextPart] | None = None
     name: str | None = None
 

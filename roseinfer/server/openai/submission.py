@@ -74,8 +74,7 @@ class Submission:
     ) -> Coroutine[Any, Any, None] | None:
         """Submit the request; if prompts must be tokenized, in the coroutine that is returned."""
         if body.model is not None and body.model != self._backend.model:
-            message = f"the model {body.model!r:.100} does not exist; this is {self._backend.model!r}"
-            raise HttpError(404, message, "model", "model_not_found")
+            raise self._backend.other_model(body.model)
         client = self._access.client(request, connection.peer)
         self._check_inflight(generation.num_choices)
         ids = [prompt for prompt in generation.prompts if not isinstance(prompt, str)]

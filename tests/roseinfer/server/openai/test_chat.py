@@ -64,6 +64,7 @@ def test_chat(chatting: Any, text_model: Any) -> None:
         ([{"role": "tool", "content": "x"}], "no tools here"),
         ([{"role": "user", "content": [{"type": "image_url"}]}], "only text"),
         ([{"content": "x"}], "role"),
+        ([{"role": "robot", "content": "x"}], "the role 'robot' is none of system,"),
     ):
         refused = chat(messages, max_tokens=2)
         assert refused.status == 400 and words in refused.json["error"]["message"]

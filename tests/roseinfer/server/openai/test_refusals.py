@@ -131,8 +131,12 @@ def test_a_prompt_that_is_too_long(serving: Any) -> None:
 
 def test_one_model(serving: Any) -> None:
     listed = serving.request("/v1/models").json["data"]
-    assert serving.request("/v1/models/tiny").json == listed[0]
-    check_error(serving.request("/v1/models/other"), 404)
+    for written in ("tiny", "t%69ny"):  # clients quote names, as of `org/model`
+        assert serving.request(f"/v1/models/{written}").json == listed[0]
+    error = check_error(serving.request("/v1/models/an%2Fother"), 404)
+    asked = OK | {"model": "an/other"}
+    assert error == check_error(serving.request("/v1/completions", asked), 404)
+    assert error["code"] == "model_not_found"
 
 
 def test_body_too_large(serving: Any) -> None:
