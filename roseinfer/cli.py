@@ -11,22 +11,29 @@ from typing import Annotated, Literal
 import typer
 
 from roseinfer.config import ConfigError, EngineConfig
-from roseinfer.options import with_settings
+from roseinfer.options import HELP, PlainCommand, with_settings
 from roseinfer.request.params import RequestError, SamplingParams
 from roseinfer.server.config import ServerConfig
 from roseinfer.server.process.launch import launch
 
-app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
+app = typer.Typer(
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode=None,
+    context_settings=HELP,
+    pretty_exceptions_enable=False,
+    help="Serve a model, or run it without a server.",
+)
 
 
-@app.command("serve")
+@app.command("serve", cls=PlainCommand)
 @with_settings(EngineConfig, ServerConfig)
 def serve_command(engine: EngineConfig, server: ServerConfig) -> None:
     """Serve a model over HTTP, OpenAI-compatible."""
     sys.exit(launch(engine, server))
 
 
-@app.command("generate")
+@app.command("generate", cls=PlainCommand)
 @with_settings(EngineConfig)
 def generate_command(
     engine: EngineConfig,
@@ -53,7 +60,7 @@ def generate_command(
     print(text.finish())
 
 
-@app.command("bench-scheduler")
+@app.command("bench-scheduler", cls=PlainCommand)
 @with_settings(EngineConfig)
 def bench_scheduler_command(
     engine: EngineConfig,
@@ -74,7 +81,7 @@ def bench_scheduler_command(
     fit_cost: Annotated[Path | None, typer.Option(help="write a cost model of the steps here")] = None,
     request_seed: Annotated[int, typer.Option(min=0, help="of prompts and arrivals")] = 0,
 ) -> None:
-    """Run requests through the engine without HTTP, or through its scheduler in virtual time."""
+    """Run the engine without HTTP, or simulate its scheduler."""
     from roseinfer.bench import replay, scheduler
 
     if mode == "online" and trace is not None:
@@ -91,7 +98,7 @@ def bench_scheduler_command(
         scheduler.write_cost(fit_cost, outcome.steps.fit())
 
 
-@app.command("bench-streaming")
+@app.command("bench-streaming", cls=PlainCommand)
 @with_settings(EngineConfig)
 def bench_streaming_command(
     engine: EngineConfig,
@@ -115,7 +122,7 @@ def bench_streaming_command(
     nvtx: Annotated[bool, typer.Option(help="ranges for Nsight Systems; sets ROSEINFER_NVTX=1")] = False,
     json: Annotated[Path | None, typer.Option(help="write the results here, too")] = None,
 ) -> None:
-    """Stream answers from the engine in this process, and report where the time went."""
+    """Stream without HTTP, and show where the time goes."""
     _check_text(prompt)
     if nvtx:
         os.environ["ROSEINFER_NVTX"] = "1"

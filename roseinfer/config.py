@@ -61,7 +61,7 @@ class EngineConfig:
         None, "prompt tokens in one step; a longer prompt is computed alone; by device if not given"
     )
     chunked_prefill_size: int | None = setting(
-        None, "tokens of a prompt computed in one step, never above prefill_max_tokens; all if not given"
+        None, "tokens of a prompt computed in one step, never above --prefill-max-tokens; all if not given"
     )
     admission_policy: AdmissionPolicy = setting(
         "fifo", "fifo: in order of arrival; pack: later requests may go first where the first does not fit"
@@ -70,7 +70,7 @@ class EngineConfig:
         16, "pack: requests after the first that may pass it, and how often it is passed at most"
     )
     decode_first: bool = setting(
-        True, "prefill and decode share steps or alternate: see mixed_steps; else prefill always goes first"
+        True, "prefill and decode share steps or alternate: see --mixed-steps; else prefill always goes first"
     )
     mixed_steps: bool | None = setting(
         None,
@@ -86,7 +86,7 @@ class EngineConfig:
     fused_ops: bool = setting(True, "GPU: fused kernels")
     pinned_staging: bool = setting(True, "GPU: kernels read a step's arrays from pinned memory, else a copy")
     decode_parts: bool = setting(
-        True, "GPU, with fused_ops: decode batches that gain by it are split over parallel streams"
+        True, "GPU, with --fused-ops: decode batches that gain by it are split over parallel streams"
     )
     prefill_backend: PrefillBackend | None = setting(
         None,
@@ -112,7 +112,7 @@ class EngineConfig:
         "own GPU where there are GPUs",
     )
     rank_timeout_s: float = setting(
-        30.0, "with tensor_parallel_size: how long a step waits for another process before the engine ends"
+        30.0, "with --tensor-parallel-size: how long a step waits for another process before the engine ends"
     )
     batch_invariant: bool = setting(
         False,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 import shutil
 import socket
 import subprocess
@@ -159,12 +160,34 @@ def test_generate(text_model: Any) -> None:
     assert done.stdout == text_model.text(tokens) + "\n"
 
 
-def test_every_setting_is_an_option() -> None:
-    shown = CliRunner().invoke(app, ["serve", "--help"], env={"COLUMNS": "200"}).stdout
-    for kind in (EngineConfig, ServerConfig):
-        for field in dataclasses.fields(kind):
-            assert f"--{field.name.replace('_', '-')}" in shown
-            assert field.metadata["help"]
+@pytest.mark.parametrize(
+    ("command", "kinds"),
+    [
+        ("serve", [EngineConfig, ServerConfig]),
+        ("generate", [EngineConfig]),
+        ("bench-scheduler", [EngineConfig]),
+        ("bench-streaming", [EngineConfig]),
+    ],
+)
+def test_every_setting_is_an_option_whose_name_is_not_cut(command: str, kinds: list[Any]) -> None:
+    """In a terminal of 80 columns; texts name options, not fields."""
+    shown = CliRunner().invoke(app, [command, "-h"], env={"COLUMNS": "80"}).stdout
+    assert shown == CliRunner().invoke(app, [command, "--help"], env={"COLUMNS": "80"}).stdout
+    lines = shown.splitlines()
+    assert max(map(len, lines)) <= 80 and "…" not in shown
+    assert not [line for line in lines if line.endswith("-")]
+    names = {name for line in lines if line.startswith("  --") for name in re.findall(r"--[a-z-]+", line)}
+    fields = [field for kind in kinds for field in dataclasses.fields(kind)]
+    for field in fields:
+        name = field.name.replace("_", "-")
+        assert names >= ({f"--{name}", f"--no-{name}"} if "bool" in str(field.type) else {f"--{name}"})
+        words = set(re.findall(r"\w+", field.metadata["help"]))
+        assert words and not {word for word in words if "_" in word} & {other.name for other in fields}
+
+
+def test_every_command_has_a_short_text() -> None:
+    shown = CliRunner().invoke(app, ["-h"], env={"COLUMNS": "80"}).stdout
+    assert "..." not in shown.partition("Commands:")[2] and "bench-streaming" in shown
 
 
 def test_the_front_end_does_without_torch() -> None:
