@@ -11,9 +11,11 @@ from pathlib import Path
 from pydantic import JsonValue
 
 PACKAGES = ("harness", "roseinfer", "rosemodels")
+#: What can change a measurement: a report or a page of the documentation cannot.
+MEASURED = (*PACKAGES, "configs", "datasets", "traces", "pyproject.toml")
 #: The folder that holds the packages: the checkout, or site-packages.
 ROOT = Path(__file__).resolve().parents[2]
-#: At the end of a revision whose tracked files were changed.
+#: At the end of a revision with changes in MEASURED that were not committed.
 DIRTY = "-dirty"
 
 
@@ -29,11 +31,12 @@ def _git(*arguments: str) -> str | None:
 
 
 def git_revision() -> str | None:
-    """The commit of the project's checkout, with DIRTY when tracked files differ; None outside one."""
+    """The commit of the project's checkout, with DIRTY when tracked files of MEASURED differ; None outside
+    one."""
     if _git("rev-parse", "--show-toplevel") != str(ROOT):
         return None
     commit = _git("rev-parse", "HEAD")
-    return f"{commit}{DIRTY}" if commit and _git("status", "--porcelain", "-uno") else commit
+    return f"{commit}{DIRTY}" if commit and _git("status", "--porcelain", "-uno", "--", *MEASURED) else commit
 
 
 def source_hash() -> str:
@@ -59,7 +62,7 @@ def _files() -> Iterator[tuple[str, Path]]:
 
 
 def describe() -> dict[str, JsonValue] | None:
-    """Commit and whether tracked files differ from it; None outside a checkout."""
+    """Commit and whether tracked files of MEASURED differ from it; None outside a checkout."""
     revision = git_revision()
     if revision is None:
         return None

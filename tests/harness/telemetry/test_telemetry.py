@@ -48,13 +48,18 @@ def test_revision_says_when_files_differ(tmp_path: Path, monkeypatch):
     monkeypatch.setattr(revision, "ROOT", tmp_path)
     assert revision.describe() is None
     _git(tmp_path, "init", "-q")
-    (tmp_path / "a").write_text("1")
-    _git(tmp_path, "add", "a")
+    code, report = tmp_path / "harness" / "a.py", tmp_path / "reports" / "index.html"
+    for file in (code, report):
+        file.parent.mkdir()
+        file.write_text("1")
+    _git(tmp_path, "add", ".")
     _git(tmp_path, "commit", "-q", "-m", "a")
     clean = revision.git_revision()
     assert len(clean) == 40
     assert revision.describe() == {"revision": clean, "dirty": False}
-    (tmp_path / "a").write_text("2")
+    report.write_text("2")
+    assert revision.git_revision() == clean  # no measurement depends on it
+    code.write_text("2")
     assert revision.git_revision() == f"{clean}-dirty"
 
 
