@@ -11,6 +11,7 @@ import typer
 from pydantic import ValidationError
 from rich.table import Table
 
+import rosemodels
 from harness.cli.terminal import Terminal
 from harness.engines.auto_settings import resolve_cpu_threads, resolve_device, resolve_dtype
 from harness.engines.base import EngineSettings, Installation, Missing
@@ -26,9 +27,13 @@ from harness.environments.install import unfinished
 from harness.environments.unpack import UnpackError
 from harness.environments.unpack import unpack as unpack_bundle
 from harness.errors import UsageError
+from harness.models.model_folder import ModelFolder, resolve
 from harness.schema.common_settings import Device, Dtype
 from harness.schema.engine_ref import EngineRef
 from harness.telemetry import gpu
+
+#: Shown where no model is given, and the context of a model that is not here.
+_ANY_MODEL, _CONTEXT = "MODEL", 1024
 
 app = typer.Typer(no_args_is_help=True, help="List, check, show and install engines.")
 console = Terminal(soft_wrap=True, highlight=False)
@@ -52,10 +57,12 @@ def list_engines() -> None:
 @app.command("show")
 def show(
     name: Annotated[str, typer.Argument(help="NAME or NAME@VARIANT")],
-    model: Annotated[Path, typer.Option(help="model folder")] = Path("MODEL"),
+    model: Annotated[str, typer.Option(help="named model or model folder")] = _ANY_MODEL,
     device: Annotated[Device, typer.Option(help="device")] = "auto",
     dtype: Annotated[Dtype, typer.Option(help="dtype of weights and activations")] = "auto",
-    max_model_len: Annotated[int, typer.Option(min=2, help="context in tokens")] = 1024,
+    max_model_len: Annotated[
+        int | None, typer.Option(min=2, help="context in tokens; default: the model's")
+    ] = None,
     prefix_cache: Annotated[bool, typer.Option(help="turn the prefix cache on")] = False,
     tensor_parallel_size: Annotated[int, typer.Option(min=1, help="GPUs that share each layer")] = 1,
     data_parallel_size: Annotated[int, typer.Option(min=1, help="replicas behind one port")] = 1,
@@ -69,16 +76,19 @@ def show(
         found = Installation(ref.name, "unknown", engine.distributions[0], Path("PYTHON"), "nowhere")
     if engine.caveat:
         console.print(f"# {engine.display}: {engine.caveat}", markup=False)
+    folder = _model_folder(model)
+    if folder is None and model != _ANY_MODEL:
+        console.print(f"# there is no model {model} here", markup=False)
     where = resolve_device("auto") if device == "auto" else device
     parallel = Parallel(tensor_parallel_size, data_parallel_size)
     threads = resolve_cpu_threads("auto", where, None, parallel.devices)
     settings = EngineSettings(
         engine_variant=get_engine_variant(ref),
-        model=model,
-        served_name="model",
+        model=folder.path if folder else Path(model),
+        served_name=folder.served_name if folder else "model",
         device=where,
         dtype=resolve_dtype(dtype, where),
-        max_model_len=max_model_len,
+        max_model_len=max_model_len or (folder.max_model_len if folder else _CONTEXT),
         prefix_cache=prefix_cache,
         cpu_threads=None if threads == "auto" else threads,
         parallel=parallel,
@@ -86,6 +96,13 @@ def show(
     launch = engine.server(found, settings, port=8000)
     assignments = [f"{key}={shlex.quote(value)}" for key, value in sorted(launch.env.items())]
     console.print(" ".join([*assignments, shlex.join(launch.argv)]), markup=False)
+
+
+def _model_folder(model: str) -> ModelFolder | None:
+    """The folder of a named model or of one that is here; nothing is downloaded."""
+    if model in rosemodels.names() or (Path(model).expanduser() / "config.json").is_file():
+        return resolve(model)
+    return None
 
 
 def _reference(name: str) -> EngineRef:

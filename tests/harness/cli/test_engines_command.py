@@ -7,6 +7,7 @@ from typer.testing import CliRunner
 
 from harness.cli.engines import app
 from harness.errors import UsageError
+from harness.models.model_folder import resolve
 
 pytestmark = pytest.mark.integration
 
@@ -36,6 +37,15 @@ def test_show_prints_the_command():
     assert "-m roseinfer.cli serve --model /models/gpt2" in shown
     assert "--dtype bf16" in shown
     assert "--max-model-len 512" in shown
+
+
+def test_show_names_the_folder_of_a_named_model():
+    model = resolve("random:gpt2-tiny")
+    shown = _run("show", "roseinfer", "--model", "random:gpt2-tiny", "--device", "cpu")
+    assert f"serve --model {model.path} " in shown
+    assert f"--served-model-name {model.served_name}" in shown
+    assert f"--max-model-len {model.max_model_len}" in shown
+    assert "# there is no model smolm2 here" in _run("show", "roseinfer", "--model", "smolm2")
 
 
 @pytest.mark.parametrize(
