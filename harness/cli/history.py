@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 import typer
 
 from harness.cli.compare import CODES, show_comparison
+from harness.cli.outcome import FAILED
 from harness.cli.progress import PLAIN_WIDTH
 from harness.cli.terminal import Terminal, echo
 from harness.cli.terminal_table import TerminalTable
@@ -37,13 +38,23 @@ def add(
     runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="folders of runs of bench online")],
     store: In = DEFAULT,
 ) -> None:
-    """Keep the results of runs, with revision, machine and settings."""
-    read = [StoredRun.read(path) for path in runs]
+    """Keep the results of runs, with revision, machine and settings.
+
+    Exits with 3 where every engine of a run is left out.
+    """
+    read, empty = [StoredRun.read(path) for path in runs], False
     with Store.open(store, create=True) as history:
         for run in read:
-            for label, reason in history.add(run).items():
-                echo(f"{label} is left out, as a cell of it does not count: {reason}")
-            echo(f"added {run.path.resolve().name} to {store}")
+            name, left_out = run.path.resolve().name, history.add(run)
+            for label, reason in left_out.items():
+                echo(f"{label} is left out because {reason}")
+            if run.cells.keys() <= left_out.keys():
+                empty = True
+                echo(f"nothing of this run was added: every engine of {name} is left out")
+            else:
+                echo(f"added {name} to {store}")
+    if empty:
+        raise typer.Exit(FAILED)
 
 
 @app.command()

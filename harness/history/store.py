@@ -108,11 +108,17 @@ class Store:
             connection.close()
 
     def add(self, run: StoredRun) -> dict[str, str]:
-        """Keep a run; one that is there already is replaced. Returns the engines that are left out because
-        cells of theirs are invalid or were not measured, with a reason.
+        """Keep a run; one that is there already is replaced, and one without engines is not kept. Returns the
+        engines that are left out because cells of theirs are invalid or were not measured, with a reason.
         """
-        left_out = {label: f"{label}, {load}: it was not measured" for label, load in run.not_measured}
-        left_out |= {label: reasons[0] for label in run.cells if (reasons := run.invalid(label))}
+        left_out = {
+            label: f"one of its cells was not measured: {label}, {load}" for label, load in run.not_measured
+        }
+        left_out |= {
+            label: f"one of its cells is invalid: {reasons[0]}"
+            for label in run.cells
+            if (reasons := run.invalid(label))
+        }
         info = run.info
         row = {
             "name": run.path.resolve().name, "created": info.created, "added": now(),
@@ -122,6 +128,8 @@ class Store:
         }  # fmt: skip
         with self._db:
             self._db.execute("DELETE FROM run WHERE name = :name AND created = :created", row)
+            if run.cells.keys() <= left_out.keys():
+                return left_out
             found = self._db.execute(
                 f"INSERT INTO run ({', '.join(row)}) VALUES ({', '.join(f':{name}' for name in row)})", row
             )

@@ -129,6 +129,21 @@ def test_the_commands(again: Made, tmp_path: Path) -> None:
     assert done.exit_code == 1 and "verdict: regression" in done.output
 
 
+def test_a_run_of_which_nothing_counts_is_not_added(again: Made, tmp_path: Path) -> None:
+    run, store = again(1), tmp_path / "h.sqlite"
+    requests = pq.read_table(run / "requests.parquet")
+    late = pa.array([sent + 1.0 for sent in requests["t_sent"].to_pylist()])
+    for name in ("t_sent", "t_first"):
+        requests = requests.set_column(requests.schema.get_field_index(name), name, late)
+    pq.write_table(requests, run / "requests.parquet")
+    done = CliRunner().invoke(app, ["add", str(run), "--store", str(store)])
+    assert "vLLM is left out because one of its cells is invalid: " in done.output
+    assert "nothing of this run was added: every engine of online_day1 is left out" in done.output
+    assert done.exit_code == 3
+    with Store.open(store) as history:
+        assert history.runs() == []
+
+
 @pytest.mark.parametrize(
     ("content", "said"),
     [(None, "there is no history"), (b"no database, but of some length" * 99, "cannot be used")],
