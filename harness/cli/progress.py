@@ -18,6 +18,7 @@ from harness.runs.events import (
     Calibrating,
     CellDone,
     CellProgress,
+    CellsExpected,
     ConfigurationDropped,
     EngineSkipped,
     EngineStarting,
@@ -48,10 +49,10 @@ class Display:
         match event:
             case Calibrating(what):
                 self.line(f"calibrating the client, once for this machine: {what}")
-            case Started(folder, cells, done, trace):
+            case Started(folder, cells, done, trace, about):
                 self._cells, self._before = cells, done
                 before = f", {done} already measured" if done else ""
-                self.line(f"run {folder}: {plural(cells, 'cell')}{before}")
+                self.line(f"run {folder}: {'about ' if about else ''}{plural(cells, 'cell')}{before}")
                 if trace is not None and (fit_note := fitted(trace)):
                     self.line(fit_note)
             case EngineSkipped(skipped):
@@ -82,6 +83,8 @@ class Display:
                 self._measured += 1
                 self._share(self._measured)
                 self.text(f"[{cell.index + 1}/{self._cells}] {cell}: {_summary(summary)}")
+            case CellsExpected(cells):
+                self._cells = cells
             case ConfigurationDropped(label, repeats):
                 self.line(f"{label} is left out after {plural(repeats, 'repeat')}")
             case BatchStarting(label, repeat, index, total, log):

@@ -23,12 +23,14 @@ class Calibrating:
 
 @dataclass(frozen=True)
 class Started:
-    """The run has its folder, its load and its number of cells, of which `done` were measured before."""
+    """The run has its folder, its load and its number of cells, of which `done` were measured before; `about`
+    so many where what is measured decides."""
 
     folder: Path
     cells: int
     done: int = 0
     trace: TraceRecord | None = None
+    about: bool = False
 
 
 @dataclass(frozen=True)
@@ -99,6 +101,13 @@ class ConfigurationDropped:
 
 
 @dataclass(frozen=True)
+class CellsExpected:
+    """About so many cells there will be, by what is known now."""
+
+    cells: int
+
+
+@dataclass(frozen=True)
 class BatchStarting:
     """A batch of `bench offline` begins: number `index` of `total`, its engine's output going to `log`."""
 
@@ -149,6 +158,7 @@ Event = (
     | TooFewClients
     | CellDone
     | ConfigurationDropped
+    | CellsExpected
     | BatchStarting
     | BatchDone
     | CaptureStarting

@@ -144,7 +144,7 @@ def _go(run: Run, resolved: Resolved | None, notify: Notify) -> OnlineResults:
         cells = search.cells * len(resolved.engine_variants)
     elif tune is not None:
         cells = tune.cells(run.settings.repeats)
-    notify(Started(run.folder, cells, len(run.done), run.info.trace))
+    notify(Started(run.folder, cells, len(run.done), run.info.trace, about=tune is not None))
     for skipped in run.skipped:
         if skipped.load is None:
             notify(EngineSkipped(skipped))

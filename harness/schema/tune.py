@@ -47,11 +47,19 @@ class TunePlan(Strict):
 
     def cells(self, repeats: int) -> int:
         """About how many are measured, with so many repeats of the default and each finalist at the end."""
-        count, left, measured, rung = 0.0, float(len(self.configurations)), 0, 1
-        while rung <= self.rounds:
-            count += left * (rung - measured)
-            left, measured, rung = max(left / self.reduction, 1.0), rung, rung * self.reduction
-        return round(count) + (1 + min(self.finalists, len(self.configurations) - 1)) * repeats
+        count = len(self.configurations)
+        return count + self.later(count, 1) + (1 + min(self.finalists, count - 1)) * repeats
+
+    def later(self, going: float, repeats: int) -> int:
+        """About how many cells follow so many repeats of `going` configurations, before the comparison."""
+        cells, rung = 0.0, 1
+        while rung < repeats:
+            rung *= self.reduction
+        for done in range(repeats, self.rounds):
+            if done == rung:
+                rung, going = rung * self.reduction, max(going / self.reduction, 1.0)
+            cells += going
+        return round(cells)
 
 
 class ConfigurationFound(Configuration):

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from itertools import count
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
 from harness.engines.base import EngineVariant
 from harness.errors import BenchError
 from harness.runs.balanced_orders import balanced_orders
-from harness.runs.events import ConfigurationDropped, Notify
+from harness.runs.events import CellsExpected, ConfigurationDropped, Notify
 from harness.runs.folder import JOURNAL
 from harness.runs.journal import read_journal
 from harness.runs.resolved import Resolved
@@ -51,6 +50,8 @@ def measure_tuning(
             break
         ordered = [labels[place] for place in order]
         left = [label for label in ordered if tuning.goes_on(label) and tuning.lacks(label, repeat)]
+        compared = (1 + min(plan.finalists, len(labels) - 1)) * run.settings.repeats
+        notify(CellsExpected(rounds.begun + len(left) + tuning.later(repeat) + compared))
         for first in range(0, len(left), sets):
             together = left[first : first + sets]
             measured = rounds.measure([[(label, repeat)] for label in together])
@@ -62,10 +63,11 @@ def measure_tuning(
                     tuning.fail(label, _reason(run, label))
                     if label == tuning.default:
                         raise BenchError(f"the default cannot be measured: {_reason(run, label)}")
-    compared = [tuning.default, *tuning.finalists]
+    last = [tuning.default, *tuning.finalists]
     turns: list[list[tuple[str, int]]] = [[] for _ in range(sets)]
-    for repeat, order in enumerate(balanced_orders(len(compared), run.settings.repeats, run.settings.seed)):
-        turns[repeat % sets] += [(compared[place], plan.rounds + repeat) for place in order]
+    for repeat, order in enumerate(balanced_orders(len(last), run.settings.repeats, run.settings.seed)):
+        turns[repeat % sets] += [(last[place], plan.rounds + repeat) for place in order]
+    notify(CellsExpected(rounds.begun + rounds.lacking(turns)))
     rounds.measure(turns)
     return tuning
 
@@ -78,7 +80,12 @@ class _Rounds:
         self._variants = {variant.label: variant for variant in resolved.engine_variants}
         entries = read_journal(run.folder / JOURNAL)
         self._done = {(entry.label, entry.repeat) for entry in entries}
-        self._indices: Iterator[int] = count(1 + max((entry.cell for entry in entries), default=-1))
+        #: How many cells have a number.
+        self.begun = 1 + max((entry.cell for entry in entries), default=-1)
+
+    def lacking(self, turns: Sequence[Sequence[tuple[str, int]]]) -> int:
+        """How many of them are not in the journal."""
+        return sum(turn not in self._done for own in turns for turn in own)
 
     def measure(self, turns: Sequence[Sequence[tuple[str, int]]]) -> Mapping[tuple[str, int], OnlineSummary]:
         """Labels and repeats of configurations, by sets of machines that measure at once. Returns those that
@@ -98,10 +105,11 @@ class _Rounds:
         return Block(cell.engine_variant, (cell,))
 
     def _cell(self, engine_variant: EngineVariant, repeat: int) -> Cell:
-        settings = self._run.settings
+        settings, index = self._run.settings, self.begun
+        self.begun += 1
         shape = np.random.SeedSequence([settings.seed, repeat], spawn_key=(_TUNING,))
         return Cell(
-            next(self._indices),
+            index,
             engine_variant,
             settings.loads[0],
             repeat,

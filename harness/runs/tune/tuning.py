@@ -67,6 +67,10 @@ class Tuning:
         """Whether a configuration is still measured."""
         return self._all[label].goes_on and not self._all[label].fault
 
+    def later(self, repeat: int) -> int:
+        """About how many cells follow the round of that repeat, before the comparison."""
+        return self.plan.later(sum(map(self.goes_on, self._all)), repeat + 1)
+
     def lacks(self, label: str, repeat: int) -> bool:
         """Whether a configuration has not been measured as often as that."""
         return len(self._all[label].summaries) <= repeat

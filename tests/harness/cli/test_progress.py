@@ -21,6 +21,7 @@ from harness.runs.events import (
     BatchStarting,
     CellDone,
     CellProgress,
+    CellsExpected,
     EngineSkipped,
     EngineStarting,
     EngineWarming,
@@ -88,6 +89,15 @@ def test_plain_lines_where_there_is_no_terminal(shown: Callable[[bool], str]) ->
         "last words",
         "  hint: hint it",
     ]
+
+
+def test_the_number_of_cells_follows_what_is_known(capsys: pytest.CaptureFixture[str]) -> None:
+    with make_display(quiet=False) as display:
+        display.show(Started(Path("run"), 2, about=True))
+        display.show(CellsExpected(5))
+        display.show(CellProgress(CELL, 10, Progress(0, 0, 0)))
+    first, second = capsys.readouterr().err.splitlines()
+    assert first == "run run: about 2 cells" and second.startswith("[3/5] ")
 
 
 def test_cells_side_by_side_begin_with_a_line_each(capsys: pytest.CaptureFixture[str]) -> None:

@@ -23,10 +23,11 @@ from harness.engines.local import LocalEngine, OfflineFactory
 from harness.engines.process.engine_server import Launch
 from harness.errors import EngineError, UsageError
 from harness.report.render import write_outputs
-from harness.runs.events import CellDone, Started
+from harness.runs.events import CellDone, CellsExpected, Started
 from harness.runs.folder import resume_command
 from harness.runs.online import resume_online, run_online
 from harness.runs.reader import OnlineRun, load_run
+from harness.runs.tune.halving import Halving
 from harness.runs.tune.plan import plan_tuning
 from harness.schema.online_settings import OnlineSettings
 from harness.schema.results import OnlineResults
@@ -126,6 +127,21 @@ def test_the_best_setting_is_found_after_an_interruption(plan_for: Plan) -> None
     }
     _, same = resume_online(folder, last := Watcher())
     assert same.tune == results.tune and not last.of(CellDone)
+
+
+def test_no_cell_has_a_number_above_the_expected(plan_for: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Halving, "goes_on", lambda *measured: True)
+    settings, plan = plan_for({"--itl-ms": ["fast", 8, 9]}, configurations=3)
+    run_online(settings, ["bench"], watch := Watcher(), tune=plan)
+    expected, numbers = 0, []
+    for event in watch.events:
+        match event:
+            case Started(_, expected) | CellsExpected(expected):
+                pass
+            case CellDone(cell, _):
+                numbers.append(cell.index + 1)
+                assert cell.index < expected
+    assert numbers[-1] == expected > plan.cells(settings.repeats)
 
 
 class NamedTestbed(ThisTestbed):
