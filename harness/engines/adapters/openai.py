@@ -21,15 +21,13 @@ from harness.engines.base import (
 )
 from harness.engines.running.address import Address
 from harness.engines.running.faults import Http2OnlyError
-from harness.engines.running.model_list import ServedModel, check_answers, served_model
+from harness.engines.running.model_list import ANSWER_S, ServedModel, check_answers, served_model
 from harness.engines.running.trial import CONTINUOUS, Trial
 from harness.errors import UsageError
 from harness.loadgen.load_plan import Target
 from harness.schema.fairness import Fact
 from harness.schema.run_info import LaunchRecord
 
-#: For a request of the trial: a server may load its model at the first one.
-_TRIAL_TIMEOUT_S = 300.0
 _MODELS = "GET /v1/models"
 
 
@@ -83,7 +81,7 @@ class OpenAI(Engine):
 
         Raises:
             EngineError: the server does not answer, refuses the API key, or lists no model.
-            UsageError: it lists several and none is chosen, or it has no address.
+            UsageError: it lists several and none is chosen, does not have the one that is, or has no address.
         """
         if self._target is None or self._address is None:
             raise UsageError("engine openai needs the address of a running server", "add --base-url URL")
@@ -114,4 +112,4 @@ class OpenAI(Engine):
         yield RunningServer(self._target, model.name, record)
 
     def adapted(self, server: Server, request_settings: RequestSettings) -> RequestSettings:
-        return Trial(server.target, self.encoder, _TRIAL_TIMEOUT_S).adapted(request_settings)
+        return Trial(server.target, self.encoder, ANSWER_S).adapted(request_settings)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import http.client
 import json
+import re
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,12 +14,17 @@ from harness.engines.running.faults import Http2OnlyError, no_answer, refusal
 from harness.engines.server_pages import request
 from harness.errors import EngineError, UsageError
 from harness.loadgen.load_plan import Target
+from harness.records.stream import read_error
 
 #: By which names servers tell a model's context: vLLM and SGLang, OpenRouter and Together, Groq, LM Studio.
 _CONTEXT = ("max_model_len", "context_length", "context_window", "max_context_length")
 #: A gateway whose server is not there yet.
 _NOT_YET = (502, 503, 504)
 _POLL_S = 0.2
+#: For a request of a few tokens: a server may load its model at the first one.
+ANSWER_S = 300.0
+#: Names of models in a message.
+_MOST = 8
 
 
 @dataclass(frozen=True)
@@ -40,13 +46,18 @@ def served_model(target: Target, wanted: str | None, wait_s: float = 0.0) -> Ser
     Raises:
         Http2OnlyError: it speaks HTTP/2, and is asked in HTTP/1.1.
         EngineError: it does not answer, refuses the key, or lists no model.
-        UsageError: it lists several and none is wanted.
+        UsageError: it lists several and none is wanted, or does not have the one that is.
     """
     status, content = _ask(target, wait_s)
     models = _models(content) if status == 200 else None
     if wanted is not None:
         models = models or {}
         instead = () if wanted in models else tuple(models)
+        if instead and _lacks(target, wanted):
+            raise UsageError(
+                f"the server at {target.place} has no model {wanted!r}; it lists {listing(instead)}",
+                f"start a new run with one of them, such as --served-model {instead[0]}",
+            )
         return ServedModel(wanted, _context(models.get(wanted, {})), instead)
     other = "check the address, or name the model with --served-model"
     if status != 200:
@@ -65,6 +76,23 @@ def served_model(target: Target, wanted: str | None, wait_s: float = 0.0) -> Ser
         )
     [(name, model)] = models.items()
     return ServedModel(name, _context(model))
+
+
+def listing(names: Sequence[str]) -> str:
+    """The names of models; a gateway has hundreds."""
+    more = len(names) - _MOST
+    return ", ".join(names[:_MOST]) + (f" and {more} more" if more > 0 else "")
+
+
+def _lacks(target: Target, wanted: str) -> bool:
+    """Whether the server says that it has no such model. Some have models that they do not list."""
+    body = json.dumps({"model": wanted, "prompt": "a", "max_tokens": 1})
+    try:
+        status, content = request(target, "POST", target.path, ANSWER_S, body)
+    except (OSError, http.client.HTTPException):
+        return False
+    named = re.search(rf"(?<![\w/]){re.escape(wanted)}(?![\w/])", read_error(content.encode()))
+    return status in (400, 404, 422) and named is not None
 
 
 def check_answers(target: Target) -> None:

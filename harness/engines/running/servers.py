@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from harness.engines.adapters.openai import OpenAI
 from harness.engines.base import Engine
 from harness.engines.running.address import Address
+from harness.engines.running.model_list import listing
 from harness.errors import EngineError, UsageError
 from harness.schema.online_settings import OnlineSettings
 
@@ -31,20 +32,27 @@ def reported_context(settings: OnlineSettings, engines: Mapping[str, Engine]) ->
     Raises:
         EngineError: A server does not answer, and either nothing else says how long its context is, or
             --wait-ready has passed already.
-        UsageError: A server lists several models and none is chosen, or its context is shorter than
-            --max-model-len.
+        UsageError: A server lists several models and none is chosen, it lacks the one that is, or its context
+            is shorter than --max-model-len or unknown with the model.
     """
     known = []
     for label, engine in engines.items():
         if not isinstance(engine, OpenAI):
             continue
         try:
-            context = engine.model.max_model_len
+            model = engine.model
         except EngineError:
             unknown = settings.max_model_len is None and settings.model == "auto"
             if unknown or settings.wait_ready:  # it had its time to get ready
                 raise
             continue
+        context = model.max_model_len
+        if context is None and model.instead and settings.max_model_len is None and settings.model == "auto":
+            raise UsageError(
+                f"{label} does not list the model {model.name!r}, so its context is not known; it lists "
+                f"{listing(model.instead)}",
+                "give --max-model-len, or one of these as --served-model",
+            )
         if context is None:
             continue
         if (settings.max_model_len or 0) > context:

@@ -15,8 +15,10 @@ from harness.engines.adapters.openai import OpenAI
 from harness.engines.base import EngineSettings
 from harness.engines.registry import get_engine_variant
 from harness.engines.running.address import Address
+from harness.engines.running.servers import address_of, reported_context
 from harness.errors import EngineError, UsageError
 from harness.schema.engine_ref import EngineRef
+from harness.schema.online_settings import OnlineSettings
 
 pytestmark = pytest.mark.integration
 
@@ -41,6 +43,13 @@ class _Handler(BaseHTTPRequestHandler):
         self.send_response(status)
         self.end_headers()
         self.wfile.write(body)
+
+    def do_POST(self) -> None:
+        """It answers for every model but `nope`."""
+        lacks = b"nope" in self.rfile.read(int(self.headers["Content-Length"]))
+        self.send_response(404 if lacks else 200)
+        self.end_headers()
+        self.wfile.write(b'{"error": {"message": "The model `nope` does not exist."}}' if lacks else b"{}")
 
     def log_message(self, *args: object) -> None:
         pass
@@ -88,6 +97,22 @@ def test_a_model_that_is_named_is_taken_whatever_is_listed(address: str, tmp_pat
         assert server.served_name == "second"
         assert server.record.settings["model"] == "second"
         server.check()
+
+
+def test_a_model_that_the_server_lacks_is_refused_with_those_that_it_lists(address: str):
+    with pytest.raises(UsageError) as raised:
+        _ = _openai(f"{address}/several", model="nope").model
+    assert raised.value.message == f"the server at {address} has no model 'nope'; it lists first, second"
+    assert raised.value.hint == "start a new run with one of them, such as --served-model first"
+
+
+def test_the_context_of_a_model_that_is_not_listed_is_not_known(address: str):
+    settings = OnlineSettings(base_url=f"{address}/several", served_model="third")
+    server = OpenAI(address_of(settings, "openai"))
+    with pytest.raises(UsageError, match="openai does not list the model 'third', so its context") as raised:
+        reported_context(settings, {"openai": server})
+    assert raised.value.message.endswith("it lists first, second")
+    assert reported_context(settings.model_copy(update={"max_model_len": 9}), {"openai": server}) is None
 
 
 def test_a_named_model_needs_a_server_and_its_key(address: str):
