@@ -22,7 +22,7 @@ from harness.report.render import write_run_outputs
 from harness.report.tables import profiles as profile_tables
 from harness.report.tables.gaps import gap_table
 from harness.report.tables.table import Table
-from harness.runs.events import CaptureDone, CaptureStarting, Event
+from harness.runs.events import CaptureDone, CaptureSkipped, CaptureStarting, Event
 from harness.runs.folder import MANIFEST, OFFLINE_RESULTS, ONLINE_RESULTS
 from harness.schema.comma_lists import split
 from harness.schema.load import ClosedLoop, Load, RequestRate, TraceLoad
@@ -112,7 +112,7 @@ def profile_folder(
     """Profile a run, or some of its engines: capture, read the figures, render the report again.
 
     Raises:
-        EngineError: a capture failed; the others are kept.
+        EngineError: a capture failed, the others are kept; or no engine has a profiler.
     """
 
     faults: list[str | None] = []
@@ -121,6 +121,8 @@ def profile_folder(
         if isinstance(event, CaptureDone):
             faults.append(event.run.error)
         match event:
+            case CaptureSkipped(label, tool, reason):
+                display.line(f"{label}: no {tool} profile: {reason}")
             case CaptureStarting(label, tool, level, log):
                 display.line(f"{label}: {tool} profile with {level.in_flight} in flight; log: {log}")
             case CaptureDone(capture) if capture.error is not None:
@@ -146,7 +148,7 @@ def profile_folder(
     if failed := [fault for fault in faults if fault is not None]:
         share = f"{len(failed)} of {len(faults)} captures failed"
         what = "nothing could be profiled" if len(failed) == len(faults) else share
-        raise EngineError(what, f"see {folder / 'logs'}")
+        raise EngineError(what, f"see {folder / 'logs'}" if (folder / "logs").is_dir() else "")
 
 
 def profile_after(

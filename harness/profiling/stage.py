@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import shutil
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import get_args
@@ -23,7 +24,7 @@ from harness.profiling.capture import RouteWindow, Window, capture, settle
 from harness.profiling.nsys import NsysSession, find_nsys
 from harness.profiling.profile_files import read_manifest
 from harness.profiling.subject import Subject
-from harness.runs.events import CaptureDone, CaptureStarting, Notify
+from harness.runs.events import CaptureDone, CaptureSkipped, CaptureStarting, Notify
 from harness.runs.folder import MANIFEST
 from harness.schema.profile import ProfileManifest, ProfileRun, Tool, Tools
 from harness.schema.results import OnlineResults
@@ -43,21 +44,44 @@ class ProfileOptions:
 def profile_run(subject: Subject, options: ProfileOptions, notify: Notify) -> ProfileManifest:
     """Profile every engine of a run with every tool asked for; what fails is an `error` of the manifest.
 
-    Captures of the same engine and tool that the run already has are replaced, the others kept.
+    Engines without a profiler are left out. Captures of the same engine and tool that the run already has are
+    replaced, the others kept.
 
     Raises:
         UsageError: the manifest that is there cannot be read.
+        EngineError: no engine has a profiler, and the run has no capture.
         CleanupError: an engine could not be ended.
     """
     manifest = read_manifest(subject.folder) or ProfileManifest(meta=subject.info)
+    captures = []
     for engine_variant in subject.engine_variants:
         for tool in _each(options.tools):
-            run = _profile(subject, options, engine_variant, tool, notify)
-            kept = [old for old in manifest.runs if (old.label, old.tool) != (run.label, run.tool)]
-            manifest = manifest.model_copy(update={"runs": [*kept, run]})
-            write_json(subject.folder / MANIFEST, manifest)
-            notify(CaptureDone(run))
+            if reason := _no_profiler(subject, engine_variant, tool):
+                notify(CaptureSkipped(engine_variant.label, tool, reason))
+            else:
+                captures.append((engine_variant, tool))
+    if not captures and all(run.error is not None for run in manifest.runs):
+        raise EngineError("nothing could be profiled", "profile a run of an engine that has a profiler")
+    for engine_variant, tool in captures:
+        run = _profile(subject, options, engine_variant, tool, notify)
+        kept = [old for old in manifest.runs if (old.label, old.tool) != (run.label, run.tool)]
+        manifest = manifest.model_copy(update={"runs": [*kept, run]})
+        write_json(subject.folder / MANIFEST, manifest)
+        notify(CaptureDone(run))
     return manifest
+
+
+def _no_profiler(subject: Subject, engine_variant: EngineVariant, tool: Tool) -> str | None:
+    """Why an engine has no profiler that can be used here; None where it has one, or that is not known."""
+    engine = subject.resolved.engines[engine_variant.label]
+    if not isinstance(engine, LocalEngine):
+        return "a server that was not started here is not profiled"
+    with suppress(BenchError):
+        if engine.profiler(engine.installed(), CaptureRequest(tool, Path(), 1)) is None:
+            on_gpu = subject.resolved.settings.device == "cuda"
+            other = "; --tool nsys profiles it" if on_gpu else ""
+            return f"{engine.display} has no profiler of its own{other}"
+    return None
 
 
 def unprofiled(folder: Path, results: OnlineResults, tools: Tools) -> list[str]:
@@ -93,8 +117,8 @@ def _profile(
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     level, load, began = subject.level(engine_variant), subject.load, time.monotonic()
-    notify(CaptureStarting(engine_variant.label, tool, level, log))
-    stage = _Stage(subject, options, engine_variant, tool, folder, log)
+    starting = CaptureStarting(engine_variant.label, tool, level, log)
+    stage = _Stage(subject, options, engine_variant, tool, folder, log, lambda: notify(starting))
     error = None
     try:
         stage.run()
@@ -130,7 +154,7 @@ def _name(engine_variant: EngineVariant, engine_variants: Sequence[EngineVariant
 
 
 class _Stage:
-    """One capture. `cmd`, `env` and `n` are known as soon as the server starts."""
+    """One capture. `cmd`, `env` and `n` are known as soon as the server starts, of which `starting` tells."""
 
     def __init__(
         self,
@@ -140,9 +164,10 @@ class _Stage:
         tool: Tool,
         folder: Path,
         log: Path,
+        starting: Callable[[], None],
     ) -> None:
         self._subject, self._options, self._engine_variant = subject, options, engine_variant
-        self._tool, self._folder, self._log = tool, folder, log
+        self._tool, self._folder, self._log, self._starting = tool, folder, log, starting
         self.cmd: list[str] = []
         self.env: dict[str, str] = {}
         self.n = 0
@@ -151,12 +176,10 @@ class _Stage:
         """Raises BenchError."""
         engine_variant, resolved = self._engine_variant, self._subject.resolved
         engine = resolved.engines[engine_variant.label]
-        if not isinstance(engine, LocalEngine):
-            raise EngineError("a server that was not started here is not profiled", "profile it on its own")
+        assert isinstance(engine, LocalEngine)
         asked = CaptureRequest(self._tool, self._folder, self._options.steps, self._options.stacks)
         profiler = engine.profiler(engine.installed(), asked)
-        if profiler is None:
-            raise EngineError(f"{engine.display} has no profiler of its own", "use --tool nsys on a GPU")
+        assert profiler is not None
         settings = resolved.engine_settings(engine_variant)
         session = None
         if self._tool == "nsys":
@@ -172,6 +195,7 @@ class _Stage:
             self.cmd, self.env = list(profiled.argv), dict(profiled.env)
             return profiled
 
+        self._starting()
         with engine.open(settings, self._log, change) as server:
             wanted = resolved.request_settings(engine_variant, server.served_name)
             completions = replace(wanted, endpoint="completions")  # chats compute the same

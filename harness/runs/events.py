@@ -126,6 +126,15 @@ class BatchDone:
 
 
 @dataclass(frozen=True)
+class CaptureSkipped:
+    """An engine is not profiled with that tool."""
+
+    label: str
+    tool: Tool
+    reason: str
+
+
+@dataclass(frozen=True)
 class CaptureStarting:
     """A profiler's capture begins, the engine's output going to `log`."""
 
@@ -161,6 +170,7 @@ Event = (
     | CellsExpected
     | BatchStarting
     | BatchDone
+    | CaptureSkipped
     | CaptureStarting
     | CaptureDone
     | Reporting

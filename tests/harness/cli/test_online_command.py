@@ -10,6 +10,10 @@ from typing import Any
 
 import pytest
 
+from harness.files import write_json
+from harness.runs.folder import read_info
+from harness.schema.profile import Level, ProfileManifest, ProfileRun
+
 from .run_checks import check_end, check_files, check_summaries, strict
 
 #: The title of the table at the end.
@@ -183,7 +187,7 @@ def test_an_engine_that_is_not_installed_is_named_and_no_failure(
 
 
 @pytest.mark.usefixtures("few_figures")
-def test_a_profile_that_fails_hides_no_result_and_is_tried_again(
+def test_a_run_that_cannot_be_profiled_keeps_its_results(
     start_mock: Any, bench: Any, quick: list[str]
 ) -> None:
     """A server that was not started here is not profiled."""
@@ -198,10 +202,12 @@ def test_a_profile_that_fails_hides_no_result_and_is_tried_again(
     assert (again.code, again.out) == (3, done.out)
     assert "openai: no torch profile: " in again.err and "1 already measured" in again.err
 
-    manifest = report.parent / "profile_manifest.json"
-    captured = json.loads(manifest.read_text())
-    captured["runs"][0]["error"] = None  # as of an engine that has a profiler
-    manifest.write_text(json.dumps(captured))
+    captured = ProfileRun(
+        tool="torch", engine="openai", label="openai", cmd=[], n=1, level=Level(in_flight=1, running=1),
+        steps=1, output_dir="profiles", log_path="log", wall_s=1,
+    )  # fmt: skip
+    manifest = ProfileManifest(meta=read_info(report.parent, ""), runs=[captured])
+    write_json(report.parent / "profile_manifest.json", manifest)
     done = bench("online", "--resume", str(report.parent))
     check_end(done.code, report.parent)
     assert "torch profile" not in done.err

@@ -14,9 +14,11 @@ from typer.testing import CliRunner
 
 from harness.cli.commands import app
 from harness.engines import registry
+from harness.engines.adapters.roseinfer import Roseinfer
 from harness.engines.base import Engine
+from harness.engines.local import LocalEngine
 from harness.engines.variants import Variant
-from harness.errors import UsageError
+from harness.errors import EngineError, UsageError
 from harness.files import write_json
 from harness.profiling.analysis import analyse
 from harness.profiling.explain import OUTSIDE
@@ -24,7 +26,7 @@ from harness.profiling.profile_files import read_profiles
 from harness.profiling.stage import ProfileOptions, profile_run
 from harness.profiling.subject import Subject, begin_run, open_subject
 from harness.report.render import write_report, write_run_outputs
-from harness.runs.events import CaptureDone, CaptureStarting, Event
+from harness.runs.events import CaptureDone, CaptureSkipped, CaptureStarting, Event
 from harness.runs.online import run_online
 from harness.schema.load import ClosedLoop, TraceLoad
 from harness.schema.online_settings import OnlineSettings
@@ -164,6 +166,32 @@ def test_what_fails_leaves_the_rest_whole(
     assert "cut off" in profiles.unread["profiles/torch/roseinfer/trace.json.gz"]
     assert read_profiles(folder) == profiles
     assert "Not read" in write_run_outputs(folder).read_text()
+
+
+def test_engines_without_a_profiler_are_left_out_before_anything_starts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Roseinfer, "profiler", LocalEngine.profiler)
+    settings = OnlineSettings.model_validate(
+        {"engines": "roseinfer", "model": "random:gpt2-tiny", "device": "cpu", "concurrency": 2, "n": 4,
+         "input_len": 16, "output_len": 12, "out": tmp_path}
+    )  # fmt: skip
+    folder = begin_run(settings, ["bench"])
+    subject = open_subject(folder, None, lambda event: None)
+    skipped = CaptureSkipped("roseinfer", "torch", "roseinfer has no profiler of its own")
+    events: list[Event] = []
+    with pytest.raises(EngineError, match="nothing could be profiled"):
+        profile_run(subject, ProfileOptions(), events.append)
+    assert events == [skipped] and not (folder / "logs").exists()
+
+    manifest = profile_run(subject, ProfileOptions("both"), events.append)
+    [failed] = manifest.runs
+    assert failed.tool == "nsys" and "for engines on a GPU" in failed.error
+    assert events[1:] == [skipped, CaptureDone(failed)]  # no start, with a log that there is not
+
+    good = failed.model_copy(update={"error": None})
+    write_json(folder / "profile_manifest.json", manifest.model_copy(update={"runs": [good]}))
+    assert profile_run(subject, ProfileOptions(), events.append).runs == [good]
 
 
 def test_the_load_that_is_profiled(tmp_path: Path) -> None:
