@@ -46,6 +46,7 @@ def init(
     write_whole(schema, (json.dumps(KINDS[command].model_json_schema(), indent=2) + "\n").encode())
     write_whole(file, settings_file(command, schema.name).encode())
     echo(file)
+    echo(schema)
 
 
 def settings_file(command: str, schema: str) -> str:
