@@ -6,12 +6,16 @@ import errno
 import os
 import sys
 from difflib import get_close_matches
+from typing import Any
 
 from harness.cli.interrupts import hear_interrupts, ignore_interrupts
 from harness.errors import BenchError
 from harness.plain_text import hide_values, visible
 
 INTERRUPTED = 130
+
+#: `bench online` and `bench offline` name the number of requests differently.
+_ELSEWHERE = {"--n": "--num-prompts", "--num-prompts": "--n"}
 
 #: Errors of the file system that a user can fix: no space, no permission, a file where a folder should be,
 #: a place where nothing can be made.
@@ -52,23 +56,45 @@ def _run() -> int:
     import typer
 
     from harness.cli.commands import app
+    from harness.schema.base import plainly
 
     hide_values(os.environ)
     try:
         code: int | None = app(standalone_mode=False)
     except typer.TyperException as error:
-        hint = "`bench --help` lists the commands, `bench COMMAND --help` their options"
-        message = error.format_message().replace(": Value error, ", ": ")
-        if similar := getattr(error, "possibilities", None):  # for an unknown option
+        context = getattr(error, "ctx", None)
+        message = plainly(error.format_message())
+        similar = getattr(error, "possibilities", None) or []  # for an unknown option
+        if similar:
             message, _, _ = message.partition(" (Possible options")
-            close = get_close_matches(message.split()[-1], similar, 1, cutoff=0.7)
-            hint = "".join(f"did you mean {option}? " for option in close) + hint
+        close = get_close_matches(message.split()[-1], similar, 1, cutoff=0.7) if similar else []
+        if other := _elsewhere(getattr(error, "option_name", ""), context):
+            close = [other]
+        hint = "".join(f"did you mean {option}? " for option in close) + _help(context)
         if message.startswith("Usage: "):
             print(message, file=sys.stderr)
         elif message:
             print(f"bench: {visible(message)}\n  hint: {hint}", file=sys.stderr)
         return error.exit_code
     return code or 0
+
+
+def _elsewhere(option: str, context: Any) -> str | None:
+    """The name of this command for an option of another one."""
+    name = _ELSEWHERE.get(option)
+    known = [known for param in context.command.params for known in param.opts] if context else []
+    return name if name in known else None
+
+
+def _help(context: Any) -> str:
+    """Where the options of the command are listed that was called."""
+    names = []
+    while context is not None and context.parent is not None:
+        names.insert(0, context.info_name)
+        context = context.parent
+    if not names:
+        return "`bench --help` lists the commands, `bench COMMAND --help` their options"
+    return f"see `bench {' '.join(names)} --help`"
 
 
 if __name__ == "__main__":

@@ -20,7 +20,7 @@ from harness.errors import BenchError, InterruptedRunError
 from harness.metrics.validity import few_rounds
 from harness.profiling.stage import unprofiled
 from harness.report.render import write_outputs, write_without_figures
-from harness.report.text.numbers import several
+from harness.report.text.numbers import plural, several
 from harness.report.text.run_notices import MORE_ROUNDS
 from harness.runs.events import Event, Started
 from harness.runs.folder import resume_command
@@ -131,11 +131,17 @@ def measure(
 
 def _more_than_rounds(settings: OnlineSettings) -> str:
     """Where --n sends more than --rounds asks for; empty where it does not."""
-    loads = [load for load in settings.loads if isinstance(load, ClosedLoop)]
-    fewer = [str(load) for load in loads if settings.n > (settings.rounds or settings.n) * load.concurrency]
+    rounds = settings.rounds or settings.n
+    levels = [load.concurrency for load in settings.loads if isinstance(load, ClosedLoop)]
+    fewer = [level for level in levels if level * rounds < settings.n]
     if not fewer:
         return ""
-    return f"--n {settings.n} sends more than --rounds {settings.rounds} asks for: with {several(fewer)}"
+    *most, last = (level * rounds for level in fewer)
+    needed = several([*map(str, most), plural(last, "request")])
+    return (
+        f"With {several(map(str, fewer))} in flight, --rounds {rounds} needs {needed}; "
+        f"--n {settings.n} sends {settings.n}."
+    )
 
 
 def _measured(folder: Path) -> OnlineRun:

@@ -57,7 +57,7 @@ def with_settings(
             texts = {name: values.pop(name) for name in list(values) if name in offered}
             given = {name: text for name, text in texts.items() if text is not None and text != []}
             if instead is None or values[instead] is None:
-                settings = build(kind, config, given | derive(values))
+                settings = build(kind, config, given | derive(values), command.__name__)
                 for engine in settings.engines:
                     check_name(engine.name)
                 if "engines" not in settings.model_fields_set:

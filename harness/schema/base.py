@@ -2,6 +2,18 @@
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
+#: What pydantic says, and plain words for it.
+_WORDS = {
+    "Value error, ": "",
+    "Input should be ": "must be ",
+    "greater than or equal to": "at least",
+    "less than or equal to": "at most",
+    "a valid integer": "a whole number",
+    "a valid ": "a ",
+}
+#: What only a programmer of pydantic wants to know begins with these.
+_ASIDES = (", unable to", ", got a number", " after validation")
+
 
 class Strict(BaseModel):
     """A settings or result record. Unknown keys and non-finite numbers are errors."""
@@ -13,7 +25,7 @@ def first_fault(error: ValidationError) -> str:
     """The first thing that is wrong: `where: what`, or `what` where it is the whole."""
     first = error.errors()[0]
     place = [str(part) for part in first["loc"]]
-    what = first["msg"].removeprefix("Value error, ").partition(", unable to")[0]
+    what = plainly(first["msg"])
     if first["type"] == "extra_forbidden":
         what = f"there is no key {place.pop()!r}"
     elif first["type"] in ("model_type", "dict_type"):
@@ -22,3 +34,12 @@ def first_fault(error: ValidationError) -> str:
         what = f"{place[-2]!r} is not a name that it can have: {what}"
         del place[-2:]
     return f"{'.'.join(place)}: {what}" if place else what
+
+
+def plainly(message: str) -> str:
+    """A message of pydantic in plain words."""
+    for aside in _ASIDES:
+        message = message.partition(aside)[0]
+    for words, plain in _WORDS.items():
+        message = message.replace(words, plain)
+    return message

@@ -94,7 +94,7 @@ def _number(value: object) -> object:
             raise ValueError(f"{value!r} is not {Uniform.FORM}")
         value = int(value)
     if isinstance(value, int) and value < 1:
-        raise ValueError(f"'{value}' should be 1 or more")
+        raise ValueError(f"'{value}' must be at least 1")
     return value
 
 

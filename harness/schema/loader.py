@@ -12,23 +12,29 @@ from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 from harness.errors import UsageError
+from harness.schema.base import plainly
 from harness.schema.common_settings import CommonSettings
 from harness.schema.engine_ref import asks_auto
 from harness.schema.presets import preset_values
 
 Settings = TypeVar("Settings", bound=CommonSettings)
 
-HELP = "see `bench COMMAND --help` for what each setting takes"
-_SHOULD = "Input should be "
+_MUST = "must be "
 
 
-def build(kind: type[Settings], config: Path | None, given: dict[str, Any]) -> Settings:
+def build(
+    kind: type[Settings], config: Path | None, given: dict[str, Any], command: str | None = None
+) -> Settings:
     """Settings of `kind` from the YAML file `config`, overridden by `given`.
+
+    Args:
+        command: The one that they are given to; None: the kind's own.
 
     Raises:
         UsageError: The file cannot be read, a key is unknown, a value does not fit or has no effect.
     """
     from_file = {} if config is None else _read(config)
+    hint = f"see `bench {command or kind.command} --help` for what each setting takes"
 
     def name(key: str) -> str:
         return f"{key} in {config}" if key in from_file and key not in given else "--" + key.replace("_", "-")
@@ -41,10 +47,10 @@ def build(kind: type[Settings], config: Path | None, given: dict[str, Any]) -> S
     try:
         settings = kind.model_validate(values)
     except ValidationError as error:
-        raise UsageError("; ".join(_problems(error, name)), _meant(error, kind) + HELP) from None
+        raise UsageError("; ".join(_problems(error, name)), _meant(error, kind) + hint) from None
     if idle := {key: reason for key, reason in settings.idle().items() if key in from_file | given}:
         problems = [f"{name(key)} {reason}" for key, reason in idle.items()]
-        raise UsageError("; ".join(problems), HELP)
+        raise UsageError("; ".join(problems), hint)
     return settings
 
 
@@ -85,18 +91,11 @@ def _problems(error: ValidationError, name: Callable[[str], str]) -> list[str]:
 def _problem(key: str, value: str, details: list[ErrorDetails]) -> str:
     """All that pydantic says of one value; of several types that were tried, each says what it takes."""
     if not key:
-        return details[0]["msg"].removeprefix("Value error, ")
+        return plainly(details[0]["msg"])
     if details[0]["type"] == "extra_forbidden":
         inner = details[0]["loc"][1:]
         return f"{key}: there is no {inner[0]}" if inner else f"{key} is not a setting of this command"
-    wanted = [_plainly(detail["msg"]) for detail in details]
-    if all(text.startswith(_SHOULD) for text in wanted):
-        return f"{key}: {value} should be {' or '.join(text.removeprefix(_SHOULD) for text in wanted)}"
+    wanted = [plainly(detail["msg"]) for detail in details]
+    if all(text.startswith(_MUST) for text in wanted):
+        return f"{key}: {value} must be {' or '.join(text.removeprefix(_MUST) for text in wanted)}"
     return f"{key}: {'; '.join(wanted)}"
-
-
-def _plainly(message: str) -> str:
-    """Without what only a programmer of pydantic wants to know."""
-    for aside in (", unable to", " after validation"):
-        message = message.partition(aside)[0]
-    return message.removeprefix("Value error, ")

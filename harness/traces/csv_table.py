@@ -67,30 +67,28 @@ class Table:
 
     def counts(self, name: str) -> NDArray[np.int64]:
         """A column of whole numbers, 0 or more."""
-        return np.asarray(self._matching(name, _COUNT, "a whole number from 0", pa.int64()))
+        return np.asarray(self._matching(name, _COUNT, "must be a whole number, 0 or more", pa.int64()))
 
     def numbers(self, name: str) -> NDArray[np.float64]:
         """A column of numbers, 0 or more."""
-        return np.asarray(self._matching(name, _NUMBER, "a number from 0", pa.float64()))
+        return np.asarray(self._matching(name, _NUMBER, "must be a number, 0 or more", pa.float64()))
 
     def stamps(self, name: str) -> NDArray[np.float64]:
         """A column of dates with times, as seconds since its earliest, exact to the nanosecond."""
         column = self.columns[name].to_pandas()
         stamps = pd.to_datetime(column, format="ISO8601", utc=True, errors="coerce")
-        self._check(name, stamps.isna().to_numpy(), "a time like 2023-11-16 18:15:46.6805900")
+        self._check(name, stamps.isna().to_numpy(), "must be a time like 2023-11-16 18:15:46.6805900")
         nanoseconds = stamps.to_numpy(dtype="datetime64[ns]").astype(np.int64)
         return np.asarray((nanoseconds - nanoseconds.min()) / 1e9)
 
-    def _matching(self, name: str, pattern: str, meaning: str, type: Any) -> Any:
+    def _matching(self, name: str, pattern: str, rule: str, type: Any) -> Any:
         column = self.columns[name]
         matches = pc.match_substring_regex(column, pattern)
-        self._check(name, ~np.asarray(matches, dtype=bool), meaning)
+        self._check(name, ~np.asarray(matches, dtype=bool), rule)
         return pc.cast(pc.utf8_trim_whitespace(column), type).to_numpy()
 
-    def _check(self, name: str, wrong: NDArray[np.bool_], meaning: str) -> None:
+    def _check(self, name: str, wrong: NDArray[np.bool_], rule: str) -> None:
         if wrong.any():
             row = int(wrong.argmax())
             value = self.columns[name][row].as_py()
-            raise self.source.error(
-                self.source.first_line + 1 + row, f"{name} is {value!r}, which is not {meaning}"
-            )
+            raise self.source.error(self.source.first_line + 1 + row, f"{name} is {value!r}: it {rule}")

@@ -23,7 +23,7 @@ pytestmark = pytest.mark.integration
         (["online", "--nosuch"], "No such option: --nosuch"),
         (["online", "extra"], "Got unexpected extra argument(s) (extra)"),
         (["online", "--device"], "Option '--device' requires an argument."),
-        (["online", "--n", "x"], "--n: 'x' should be a valid integer"),
+        (["online", "--n", "x"], "--n: 'x' must be a whole number"),
         (["online", "--trace", "no-such-trace"], "there is no trace or file 'no-such-trace'"),
         (["online", "--model", "random:x", "--engines", "roseinfer"], "there is no model 'random:x'"),
         (["online", "--model", "/no/such", "--engines", "roseinfer"], "there is no folder /no/such"),

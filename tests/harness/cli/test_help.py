@@ -75,7 +75,30 @@ def test_a_misspelt_key_is_corrected(text: str, meant: str, tmp_path: Path) -> N
 def test_a_misspelt_option_is_corrected(bench: Any) -> None:
     done = bench("online", "--concurency", "3")
     assert done.code == 2
-    assert done.err.startswith("bench: No such option: --concurency\n  hint: did you mean --concurrency? ")
+    assert done.err == (
+        "bench: No such option: --concurency\n  hint: did you mean --concurrency? see `bench online --help`\n"
+    )
+
+
+@pytest.mark.parametrize(("command", "wrong", "right"), [
+    ("offline", "--n", "--num-prompts"), ("online", "--num-prompts", "--n"),
+])  # fmt: skip
+def test_the_other_name_of_the_number_of_requests(command: str, wrong: str, right: str, bench: Any) -> None:
+    done = bench(command, wrong, "3")
+    assert done.code == 2 and f"  hint: did you mean {right}? see `bench {command} --help`" in done.err
+
+
+def test_the_help_that_is_named_is_the_commands(bench: Any) -> None:
+    named = {words: bench(*words.split()).err.splitlines()[-1].partition("see ")[2] for words in (
+        "tune roseinfer --n 0", "search --slo ttft_p50<=1s --n 0", "engines show x --nope",
+    )}  # fmt: skip
+    assert list(named.values()) == [
+        "`bench tune --help` for what each setting takes",
+        "`bench search --help` for what each setting takes",
+        "`bench engines show --help`",
+    ]
+    err = bench("tune", "roseinfer", "--repeats", "0").err
+    assert err.startswith("bench: Invalid value for '--repeats': must be at least 2\n")
 
 
 @pytest.mark.parametrize(("command", "kind"), COMMANDS)
@@ -84,7 +107,8 @@ def test_a_settings_file_to_begin_with(
 ) -> None:
     """As it is it changes nothing; each setting that has a default is given by removing its `#`."""
     file = tmp_path / "run.yaml"
-    assert bench("config", "init", str(file), "--for", command).out.strip() == str(file)
+    written = bench("config", "init", str(file), "--for", command).out.split()
+    assert written == [str(file), str(tmp_path / "run.schema.json")]
     text = file.read_text()
     defaults = kind()
     assert build(kind, file, {}) == defaults

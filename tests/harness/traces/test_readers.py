@@ -94,6 +94,19 @@ def test_azure_2023(tmp_path: Path) -> None:
     assert trace.session is None and trace.blocks is None
 
 
+@pytest.mark.parametrize(
+    ("good", "bad", "rule"),
+    [
+        (",44\r\n", ",abc\r\n", "must be a whole number, 0 or more"),
+        ("2023-11-16 18:15:46", "noon", "must be a time like 2023-"),
+    ],
+)
+def test_a_value_that_does_not_fit(tmp_path: Path, good: str, bad: str, rule: str) -> None:
+    assert good in AZURE_2023
+    with pytest.raises(UsageError, match=f"line 2: .*: it {rule}"):
+        read(tmp_path, AZURE_2023.replace(good, bad))
+
+
 def test_azure_2024_has_time_zones_and_whole_seconds(tmp_path: Path) -> None:
     trace = read(tmp_path, AZURE_2024)
     np.testing.assert_allclose(trace.arrival_s, [0.0, 0.99007, 1.99007], rtol=0, atol=1e-9)
