@@ -42,17 +42,28 @@ def whole_file(path: Path) -> Iterator[Path]:
 
     Raises UsageError and OSError as `write_whole`.
     """
-    partial = _begin(path)
+    with naming(path):
+        partial = _begin(path)
+        try:
+            yield partial
+            with partial.open("rb") as file:
+                os.fsync(file.fileno())
+            partial.replace(path)
+        except BaseException:
+            with suppress(OSError):
+                partial.unlink(missing_ok=True)
+            raise
+        sync_folder(path.parent)
+
+
+@contextmanager
+def naming(path: Path) -> Iterator[None]:
+    """An OSError inside that names no file names this one: where a disk is full, none is named."""
     try:
-        yield partial
-        with partial.open("rb") as file:
-            os.fsync(file.fileno())
-        partial.replace(path)
-    except BaseException:
-        with suppress(OSError):
-            partial.unlink(missing_ok=True)
+        yield
+    except OSError as error:
+        error.filename = error.filename or str(path)
         raise
-    sync_folder(path.parent)
 
 
 def check_writable(path: Path) -> None:

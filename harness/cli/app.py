@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import sys
 from difflib import get_close_matches
 from typing import Any
 
 from harness.cli.interrupts import hear_interrupts, ignore_interrupts
+from harness.cli.refused import refused
 from harness.errors import BenchError
 from harness.plain_text import hide_values, visible
 
@@ -16,14 +16,6 @@ INTERRUPTED = 130
 
 #: `bench online` and `bench offline` name the number of requests differently.
 _ELSEWHERE = {"--n": "--num-prompts", "--num-prompts": "--n"}
-
-#: Errors of the file system that a user can fix: no space, no permission, a file where a folder should be,
-#: a place where nothing can be made.
-_REFUSED = {
-    *(errno.ENOSPC, errno.EDQUOT, errno.EFBIG),
-    *(errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EISDIR, errno.EEXIST, errno.ENOENT),
-    *(errno.ELOOP, errno.ENAMETOOLONG, errno.EIO, errno.EMFILE, errno.ENFILE),
-}
 
 
 def main() -> None:
@@ -37,12 +29,9 @@ def main() -> None:
     except BenchError as error:
         code, message = error.exit_code, str(error)
     except OSError as error:
-        if error.errno not in _REFUSED:
+        if (fault := refused(error)) is None:
             raise
-        where = f"{error.filename}: " if error.filename else ""
-        code = BenchError.exit_code
-        hint = "free some space, fix the permissions, or choose another --out"
-        message = f"{where}{error.strerror}\n  hint: {hint}"
+        code, message = fault.exit_code, str(fault)
     if code == INTERRUPTED:
         ignore_interrupts()  # the clean-up
         message = message or "interrupted"

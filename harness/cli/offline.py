@@ -11,6 +11,7 @@ from harness.cli.options import with_settings
 from harness.cli.outcome import Json, Open, Quiet, conclude
 from harness.cli.profile import profile_after, profile_only
 from harness.cli.progress import make_display
+from harness.cli.refused import refused
 from harness.errors import BenchError, EngineError, InterruptedRunError
 from harness.report.render import write_outputs
 from harness.runs.events import BatchDone, Event, Started
@@ -53,6 +54,8 @@ def offline(
             if folder is not None:
                 error.hint = "; then ".join(filter(None, (error.hint, _again(folder, measured))))
             raise
+        except OSError as error:
+            raise (folder and refused(error, _again(folder, measured))) or error from None
         if not results.results:
             raise EngineError("nothing could be measured", f"see the logs in {folder / 'logs'}")
         run = load_run(folder, trust=True)

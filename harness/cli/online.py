@@ -16,6 +16,7 @@ from harness.cli.options import with_settings
 from harness.cli.outcome import Json, Open, Quiet, conclude
 from harness.cli.profile import profile_after, profile_only
 from harness.cli.progress import Display, make_display
+from harness.cli.refused import refused
 from harness.errors import BenchError, InterruptedRunError
 from harness.metrics.validity import few_rounds
 from harness.profiling.stage import unprofiled
@@ -122,6 +123,8 @@ def measure(
             if folder is not None:
                 error.hint = "; then ".join(filter(None, (error.hint, _finish(folder))))
             raise
+        except OSError as error:
+            raise (folder and refused(error, _finish(folder))) or error from None
         tools = measured.meta.settings.profile
         if fault is None and tools is not None and (engines := unprofiled(run, measured.results, tools)):
             fault = profile_after(run, tools, display, engines)

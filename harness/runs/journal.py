@@ -9,7 +9,7 @@ from pydantic import Field, ValidationError
 from pydantic_core import from_json
 
 from harness.errors import UsageError
-from harness.files import sync_folder
+from harness.files import naming, sync_folder
 from harness.plain_text import visible, visible_content
 from harness.schema.base import Strict, first_fault
 from harness.schema.fairness import ReportedMean
@@ -92,7 +92,7 @@ def read_journal(path: Path) -> list[JournalEntry]:
 def append_journal(path: Path, entry: JournalEntry) -> None:
     """Add a line and sync it; what a killed run left of a line is cut off first."""
     path.touch()
-    with path.open("r+b") as file:
+    with naming(path), path.open("r+b") as file:
         whole = file.read().rfind(b"\n") + 1
         file.seek(whole)
         file.truncate()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import signal
 from collections.abc import Callable
@@ -12,6 +13,7 @@ import pytest
 
 from harness.files import write_json
 from harness.runs.folder import read_info
+from harness.runs.journal import JournalEntry, append_journal
 from harness.schema.profile import Level, ProfileManifest, ProfileRun
 
 from .run_checks import check_end, check_files, check_summaries, strict
@@ -142,6 +144,30 @@ def test_failures_are_counted_by_kind(start_mock: Any, bench: Any, tmp_path: Pat
         # On a loaded machine the client may send late too, which is a reason of its own.
         assert not summary["valid"] and summary["invalid_reasons"][0] == "16 of 20 requests failed"
     assert "INVALID: 16 of 20 requests failed" in done.err
+
+
+@pytest.mark.parametrize("file", ["requests.parquet", "journal.jsonl"])
+def test_a_full_disk_names_the_file_and_how_to_go_on(
+    file: str, start_mock: Any, bench: Any, tmp_path: Path, quick: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*anything: Any, **more: Any) -> None:
+        raise OSError(errno.ENOSPC, "Error writing bytes to file.")  # as pyarrow says it, without a name
+
+    def append(path: Path, entry: JournalEntry) -> None:
+        monkeypatch.setattr("os.fsync", refuse)
+        append_journal(path, entry)
+
+    if file == "journal.jsonl":
+        monkeypatch.setattr("harness.runs.run_state.append_journal", append)
+    else:
+        monkeypatch.setattr("harness.records.parquet.pq.write_table", refuse)
+    load = ["--concurrency", "1", "--n", "2", "--input-len", "8", "--output-len", "4"]
+    done = bench("online", "--base-url", start_mock().url, *quick, *load)
+    [folder] = (tmp_path / "runs").iterdir()
+    assert done.code == 3 and done.err.splitlines()[-2:] == [
+        f"bench: {folder}/{file}: No space left on device",
+        f"  hint: free some space; then finish the run with `bench online --resume {folder}`",
+    ]
 
 
 def test_nothing_listens(start_mock: Any, bench: Any, quick: list[str]) -> None:
