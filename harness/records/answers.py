@@ -66,6 +66,12 @@ class Answers:
         kinds = pa.array(get_args(ErrorKind))
         return any(pc.any(pc.is_in(part["error"], kinds), min_count=0).as_py() for part in self.parts())
 
+    @property
+    def answered(self) -> int:
+        """How many requests have an answer that is right."""
+        right = (pc.and_(pc.is_null(part["error"]), pc.is_finite(part["t_end"])) for part in self.parts())
+        return sum(pc.sum(part).as_py() or 0 for part in right)
+
     def in_order_sent(self) -> npt.NDArray[np.int32]:
         """The requests that were sent, in that order."""
         sent, index = (

@@ -132,10 +132,23 @@ def measure_block(
     except CleanupError:
         raise
     except BenchError as error:
+        meanwhile = error.meanwhile if isinstance(error, _LostError) else ""
         for cell in left:
-            fault = engine_variant.skipped(error.message, error.hint, load=cell.load, repeat=cell.repeat)
+            reason = f"{error.message}{meanwhile if cell is left[0] else ''}"
+            fault = engine_variant.skipped(reason, error.hint, load=cell.load, repeat=cell.repeat)
             run.skip(fault)
             notify(EngineSkipped(fault))
+
+
+class _LostError(EngineError):
+    """A server that was lost while a cell was measured, of which so many requests were answered."""
+
+    def __init__(self, fault: EngineError, answered: int, requests: int) -> None:
+        super().__init__(fault.message, fault.hint)
+        self.meanwhile = (
+            f"; this was in the middle of the cell: {answered} of {requests} requests had been answered, and "
+            "none of them count"
+        )
 
 
 def _checked(engine_variant: EngineVariant, asked: RequestSettings) -> RequestSettings | None:
@@ -295,7 +308,10 @@ class _Measuring:
         )
         with self.testbed.watch(self.server) as watch, server:
             sent = self._send(requests, in_flight, clients, progress, MEASURED_DELAY_S)
-        self.server.check()
+        try:
+            self.server.check()
+        except EngineError as fault:
+            raise _LostError(fault, sent.answers.answered, len(requests)) from None
         power = [] if watch.begun is None else watch.machine.power_since(sent.answers.t0 - watch.begun)
         machine = watch.machine.model_copy(update={"idle_watts": self.idle_watts, "power": power})
         for host in sent.hosts:

@@ -156,7 +156,8 @@ def _go(run: Run, resolved: Resolved | None, notify: Notify) -> OnlineResults:
         measure_blocks(run, resolved, sides(blocks, len(resolved.machines.testbeds)), notify)
     if not run.done:
         faults = [fault for fault in run.skipped if fault.load is not None]
-        reasons = dict.fromkeys(f"{fault.label}: {fault.reason}" for fault in faults)
+        every = dict.fromkeys(f"{fault.label}: {fault.reason}" for fault in faults)
+        reasons = [text for text in every if not any(more.startswith(f"{text};") for more in every)]
         hints = dict.fromkeys(fault.hint for fault in faults if fault.hint)
         raise BenchError(f"nothing could be measured: {'; '.join(reasons)}", "; ".join(hints))
     notify(Reporting())

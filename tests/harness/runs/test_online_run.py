@@ -78,9 +78,14 @@ def test_a_cell_that_its_server_did_not_outlive_is_none(start_mock: Any, setting
             if len(self.of(EngineStarting)) == 1 and getattr(event, "progress", None):
                 server.end()
 
+    watch = EndsIt()
     with pytest.raises(BenchError, match="nothing could be measured: openai: no server answers") as raised:
-        run_online(settings_for(server.url), ["bench"], EndsIt())
+        run_online(settings_for(server.url), ["bench"], watch)
+    said = "; this was in the middle of the cell: 0 of 4 requests had been answered, and none of them count"
     assert raised.value.message.count("no server answers") == 1 and raised.value.exit_code == 3
+    assert raised.value.message.endswith(said)
+    first, *others = [event.skipped.reason for event in watch.of(EngineSkipped)]
+    assert others and first == others[0] + said
 
 
 def test_nothing_listens(start_mock: Any, settings_for: Make) -> None:

@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 
+from harness.errors import BenchError
+from harness.runs.events import CellProgress, Event
 from harness.runs.online import run_online
 
 from .conftest import Make
@@ -56,3 +58,19 @@ def test_a_server_that_begins_when_all_requests_are_there(notice: Callable[..., 
     said = notice([{"ttft_ms": 2000 - 1000 * i / RATE} for i in range(N)])
     assert "fell behind: 100 requests/s offered, and no token came in the first 2" in said
     assert "until all had arrived" in said
+
+
+def test_a_server_that_is_lost_in_the_middle_of_a_cell(
+    start_mock: Any, settings_for: Make, tmp_path: Path
+) -> None:
+    script = tmp_path / "script.json"
+    script.write_text(json.dumps([{}] * (TRIALS + 1) + [{"silent": True}] * 2))
+    server = start_mock("--script", str(script))
+
+    def end_after_one(event: Event) -> None:
+        if isinstance(event, CellProgress) and event.progress.done == 1:
+            server.end()
+
+    settings = settings_for(server.url, concurrency=[1], n=3, input_len=16, output_len=3)
+    with pytest.raises(BenchError, match="in the middle of the cell: 1 of 3 requests had been answered"):
+        run_online(settings, ["bench"], end_after_one)
