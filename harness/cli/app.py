@@ -77,7 +77,7 @@ def _elsewhere(option: str, context: Any) -> str | None:
 
 def _help(context: Any) -> str:
     """Where the options of the command are listed that was called."""
-    names = []
+    names: list[str] = []
     while context is not None and context.parent is not None:
         names.insert(0, context.info_name)
         context = context.parent

@@ -28,7 +28,7 @@ from harness.schema.comma_lists import split
 from harness.schema.load import ClosedLoop, Load, RequestRate, TraceLoad
 from harness.schema.offline_settings import OfflineSettings
 from harness.schema.online_settings import OnlineSettings
-from harness.schema.profile import ProfileFigures, Profiles, Tools
+from harness.schema.profile import ProfileFigures, ProfileRun, Profiles, Tools
 
 Scale = Annotated[float | None, typer.Option(help="scale of the run; default: the heaviest", metavar="S")]
 Concurrency = Annotated[
@@ -115,11 +115,11 @@ def profile_folder(
         EngineError: a capture failed, the others are kept; or no engine has a profiler.
     """
 
-    faults: list[str | None] = []
+    captures: list[ProfileRun] = []
 
     def show(event: Event) -> None:
         if isinstance(event, CaptureDone):
-            faults.append(event.run.error)
+            captures.append(event.run)
         match event:
             case CaptureSkipped(label, tool, reason):
                 display.line(f"{label}: no {tool} profile: {reason}")
@@ -145,10 +145,11 @@ def profile_folder(
     display.print_tables(_tables(profiles))
     for path, reason in profiles.unread.items():
         display.line(f"not read: {path}: {reason}")
-    if failed := [fault for fault in faults if fault is not None]:
-        share = f"{len(failed)} of {len(faults)} captures failed"
-        what = "nothing could be profiled" if len(failed) == len(faults) else share
-        raise EngineError(what, f"see {folder / 'logs'}" if (folder / "logs").is_dir() else "")
+    if failed := [capture for capture in captures if capture.error is not None]:
+        share = f"{len(failed)} of {len(captures)} captures failed"
+        what = "nothing could be profiled" if len(failed) == len(captures) else share
+        logs = [str(log) for capture in failed if (log := folder / capture.log_path).is_file()]
+        raise EngineError(what, f"see {', '.join(logs)}" if logs else f"{folder / MANIFEST} says why")
 
 
 def profile_after(

@@ -16,7 +16,7 @@ _OTHERS = {
 
 
 def refused(error: OSError, after: str = "") -> BenchError | None:
-    """What the user is told; None where there is nothing that a user can fix.
+    """What is said of it; None where there is nothing that a user can fix.
 
     Args:
         after: What to do when it is fixed, for a run that has a folder.
