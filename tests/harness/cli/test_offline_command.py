@@ -71,8 +71,8 @@ def test_a_profile_that_fails_hides_no_result(bench: Any, tmp_path: Path, measur
     assert any("total latency (s)" in line for line in done.err.splitlines())
     message, hint = done.err.splitlines()[-2:]
     assert message == "bench: nothing could be profiled"
-    manifest = Path(done.out.strip()).with_name("profile_manifest.json")
-    assert hint == f"  hint: {manifest} says why"  # nothing was started, so there is no log
+    file = Path(done.out.strip()).with_name("profile_manifest.json")
+    assert hint == f"  hint: {file} says why"  # nothing was started, so there is no log
 
     [folder] = tmp_path.iterdir()
     manifest = ProfileManifest.model_validate_json((folder / "profile_manifest.json").read_bytes())
