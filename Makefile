@@ -6,7 +6,8 @@ CONCURRENCY ?=
 MODEL ?= auto
 ENGINES ?= auto
 TRACE ?= builtin
-N ?= 100
+N ?= $(if $(FIRST),60,100)
+REPEATS ?= $(if $(FIRST),3,1)
 OUT ?=
 RUN ?=
 ARGS ?=
@@ -25,7 +26,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 # Local copies of public traces: a search path. Tests that need one are skipped without it.
 export BENCH_TRACES ?= $(realpath ../shared/traces)
-# Without a GPU the first run is cut to what two engines keep up with on two cores, at the lightest of its loads.
+# Without a GPU the first run is cut to what two engines keep up with on two cores, and short enough for three repeats.
 FIRST = $(and $(filter auto,$(MODEL)),$(filter builtin,$(TRACE)),$(if $(wildcard /dev/nvidiactl),,yes))
 FIT ?= $(if $(FIRST),--fit clip --max-model-len 256 --max-output-len 32)
 COMMON = --model '$(MODEL)' --engines '$(ENGINES)' $(if $(OUT),--out '$(OUT)') $(ARGS)
@@ -44,10 +45,10 @@ $(READY): pyproject.toml constraints.txt
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
-	@echo "  variables: SCALES=$(SCALES) CONCURRENCY= MODEL=$(MODEL) ENGINES=$(ENGINES) TRACE=$(TRACE) FIT= N=$(N) OUT= RUN= ARGS="
+	@echo "  variables: SCALES=$(SCALES) CONCURRENCY= MODEL=$(MODEL) ENGINES=$(ENGINES) TRACE=$(TRACE) FIT= N=$(N) REPEATS=$(REPEATS) OUT= RUN= ARGS="
 
 bench-online: $(READY) ## replay TRACE at SCALES, or keep CONCURRENCY=1,8,64 in flight, against ENGINES; writes an HTML report
-	$(BIN)/bench online $(if $(CONCURRENCY),--concurrency '$(CONCURRENCY)' --rounds 10,--scales '$(SCALES)' --trace '$(TRACE)' $(FIT)) --n $(N) $(COMMON)
+	$(BIN)/bench online $(if $(CONCURRENCY),--concurrency '$(CONCURRENCY)' --rounds 10,--scales '$(SCALES)' --trace '$(TRACE)' $(FIT)) --n $(N) --repeats $(REPEATS) $(COMMON)
 
 bench-offline: $(READY) ## throughput of a fixed batch of prompts through ENGINES
 	$(BIN)/bench offline --ignore-eos $(COMMON)
