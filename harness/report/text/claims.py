@@ -31,7 +31,17 @@ def claim(
     if found.loser is None or found.comparison is None:
         what = f"{term.label} {found.statistic}" if term.is_latency else term.label
         alike = few([found.label, *found.level])
-        said = f"no difference is shown in {what} between {alike}{_ratio(found.comparison)}."
+        nearest = found.comparison
+        if nearest is not None and excludes_one(nearest.ci):
+            value_a, value_b = (_value(engines, label, nearest) for label in (nearest.a, nearest.b))
+            differences = "difference" if len(found.level) == 1 else "differences"
+            said = (
+                f"the {differences} in {what} between {alike} may be chance: "
+                f"{nearest.a} has {value_a} {term.unit} and {nearest.b} {value_b} {term.unit}"
+            )
+        else:
+            said = f"no difference is shown in {what} between {alike}"
+        said += f"{_ratio(nearest)}."
         return said + _in_others(engines, found, term)
     said = value_of(engines, found.label, found.comparison)
     said += than(engines, found.loser, found.comparison)
