@@ -21,6 +21,7 @@ cd "$(dirname "$0")/.."
 out=$1 wheels=${2:-} bundles=${3:-}
 all="tests sanitize kernels steps ranks soak online clients cluster loads search offline profile published"
 phases=${PHASES:-${all% published}}
+gpus=$(nvidia-smi -L 2>/dev/null | wc -l)
 scales=${SCALES:-0.4,0.8,1.6} engines=${ENGINES:-roseinfer,vllm,sglang}
 clients=${CLIENTS:-1,64,256} repeats=${REPEATS:-1}
 llama=${MODEL:-random:qwen3-0.6b}
@@ -71,7 +72,6 @@ for phase in $phases; do
             --output-len "${OUTPUT_LEN:-64}"
         ;;
     ranks)
-        gpus=$(nvidia-smi -L | wc -l)
         logged collectives 10 python3 -m benchmarks.collectives --ranks "$gpus"
         for ranks in 1 "$gpus"; do
             logged "closed_loop_$ranks" 6 python3 -m benchmarks.llama_closed_loop "$llama" ${clients//,/ } \
@@ -89,19 +89,18 @@ for phase in $phases; do
             --n "${N:-100}" --rounds "${ROUNDS:-30}"
         ;;
     cluster | loads)
-        gpus=$(nvidia-smi -L 2>/dev/null | wc -l)
         sides=$((gpus > 2 ? gpus : 2))
         nodes=(python3 -m scripts.ray_nodes --out "$out" --pairs "$sides")
         closed=("${served[@]}" --concurrency "$clients" --input-len "${INPUT_LEN:-256}" --output-len "${OUTPUT_LEN:-64}"
             --n "${N:-100}" --rounds "${ROUNDS:-30}")
         if [ "$phase" = loads ]; then
             logged loads 40 "${nodes[@]}" $bench online --cluster auto --engines "${engines%%,*}" "${closed[@]}" --repeats "$repeats"
-            continue
+        else
+            repeated=(--engines "$engines" "${closed[@]}" --repeats $((repeats > 1 ? repeats * sides : 2 * sides)))
+            CUDA_VISIBLE_DEVICES=0 logged cluster_alone 40 $bench online "${repeated[@]}"
+            logged cluster_sides 50 "${nodes[@]}" $bench online --cluster auto --side-by-side "$sides" "${repeated[@]}"
+            logged cluster_compare 40 $bench compare "$(run_of cluster_alone)" "$(run_of cluster_sides)"
         fi
-        repeated=(--engines "$engines" "${closed[@]}" --repeats $((repeats > 1 ? repeats * sides : 2 * sides)))
-        CUDA_VISIBLE_DEVICES=0 logged cluster_alone 40 $bench online "${repeated[@]}"
-        logged cluster_sides 50 "${nodes[@]}" $bench online --cluster auto --side-by-side "$sides" "${repeated[@]}"
-        logged cluster_compare 40 $bench compare "$(run_of cluster_alone)" "$(run_of cluster_sides)"
         ;;
     search)
         logged search 40 $bench search --engines "$engines" "${served[@]}" --by concurrency --max-seconds "${SEARCH_S:-600}" \
@@ -109,8 +108,7 @@ for phase in $phases; do
             --output-len "${OUTPUT_LEN:-128}" --settle 3 --min-duration 6 --cells 8
         ;;
     published)
-        gpus=$(nvidia-smi -L | wc -l) gpu=0
-        cores=$(($(nproc) / gpus))
+        gpu=0 cores=$(($(nproc) / (gpus > 1 ? gpus : 1)))
         [ "$gpus" -gt 1 ] && taskset -c "0-$((cores - 1))" $bench calibrate >"$out/calibrate.log" 2>&1
         for name in ${PUBLISHED:-one-gpu-qwen3-8b}; do
             command=$([[ $name == *-offline ]] && echo offline || echo online)
