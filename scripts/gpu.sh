@@ -12,8 +12,9 @@
 # `steps` says which kernels the steps of a Llama take (MODEL, random:qwen3-0.6b) and how each does by itself,
 # `ranks` how the model does on all GPUs of the machine; `soak` serves for SOAK (60) seconds; `search` finds the most
 # requests in flight (1,024 tokens in, 128 out) within SLO, in SEARCH_S (600) seconds at most; `published`, only where it
-# is named, measures PUBLISHED (one-gpu-qwen3-8b) as configs/published says, with OPTIONS, those for one GPU side by side
-# where there are several, each with a GPU and as many cores; `profile` profiles the
+# is named, measures PUBLISHED (one-gpu-qwen3-8b) as configs/published says, with OPTIONS, those for one GPU at the same
+# time where there are several, each with a GPU and as many cores. With SIDES=2 it measures one after the other, each with
+# two repeats side by side on two GPUs, as nodes of a Ray cluster, and four repeats or more in all. `profile` profiles the
 # run that `online` left in OUT, at its first scale and without variants of engines; `sanitize` needs compute-sanitizer,
 # from the CUDA toolkit or nvidia-cuda-sanitizer-api 13.5 (13.0 lacks a part). Full output and the runs go to OUT.
 set -uo pipefail
@@ -108,12 +109,15 @@ for phase in $phases; do
             --output-len "${OUTPUT_LEN:-128}" --settle 3 --min-duration 6 --cells 8
         ;;
     published)
-        gpu=0 cores=$(($(nproc) / (gpus > 1 ? gpus : 1)))
-        [ "$gpus" -gt 1 ] && taskset -c "0-$((cores - 1))" $bench calibrate >"$out/calibrate.log" 2>&1
+        gpu=0 cores=$(($(nproc) / (gpus > 1 ? gpus : 1))) sides=${SIDES:-1}
+        [ "$gpus" -gt 1 ] && [ "$sides" -eq 1 ] && taskset -c "0-$((cores - 1))" $bench calibrate >"$out/calibrate.log" 2>&1
         for name in ${PUBLISHED:-one-gpu-qwen3-8b}; do
             command=$([[ $name == *-offline ]] && echo offline || echo online)
             measured=($bench "$command" --config "configs/published/$name.yaml" --out "$out/runs" "${options[@]}")
-            if [[ $name == one-gpu-* && $gpus -gt 1 ]]; then
+            if [[ $sides -gt 1 && $command == online ]]; then
+                logged "$name" 40 python3 -m scripts.ray_nodes --out "$out" --pairs "$sides" "${measured[@]}" \
+                    --cluster auto --side-by-side "$sides" --repeats $(((3 + sides - 1) / sides * sides))
+            elif [[ $name == one-gpu-* && $gpus -gt 1 ]]; then
                 CUDA_VISIBLE_DEVICES=$gpu logged "$name" 40 \
                     taskset -c "$((gpu * cores))-$((gpu * cores + cores - 1))" "${measured[@]}" &
                 gpu=$(((gpu + 1) % gpus))
