@@ -71,7 +71,7 @@ class StoredRun:
         calibration = client_calibration(self.info)
         answers = [f"{label}: its answers are wrong: {self.wrong[label]}"] if label in self.wrong else []
         return answers + [
-            f"{label}, {load}, repeat {group.repeat}: {reason}"
+            f"{label}, {load}, repeat {group.repeat}: {reason.text}"
             for load, repeats in self.cells[label].items()
             for group in repeats
             for reason in invalid_reasons(group, calibration)

@@ -69,11 +69,17 @@ def cell_notices(
     if isinstance(group.load, RequestRate) and group.load.arrivals != "clients":  # it comes at one rate
         counts = in_flight(whole.requests, sent)
         found += drift(sent, {"requests in flight": counts}, unit="", rising="growing")
-    for machine in _machines(group, machines):
+    for machine in machines_of(group, machines):
         found += disturbed(machine, engine_is_ours=group.engine != RUNNING_SERVER)
     if prefixes is not None:
         found.append(_cached(group, prefixes))
     return [notice for notice in found if notice is not None]
+
+
+def machines_of(group: Group, machines: Machines) -> list[MachineLoad]:
+    """What the machine did in the cells of a group, where it was watched."""
+    cells = (group.whole or group).requests["cell"].unique()
+    return [machines[int(cell)] for cell in cells if int(cell) in machines]
 
 
 def pooled_notices(
@@ -94,7 +100,7 @@ def pooled_notices(
             for notice in summary.notices
         ]
         if repeats[0].engine != RUNNING_SERVER:
-            noticed += clocks_differ([load for group in repeats for load in _machines(group, machines)])
+            noticed += clocks_differ([load for group in repeats for load in machines_of(group, machines)])
     return [notice for notice in (short, *noticed) if notice is not None]
 
 
@@ -125,12 +131,6 @@ def with_brief(summaries: Iterable[OnlineSummary], wanted_s: float) -> Iterator[
         elif (brief := too_brief(shortest[cell], wanted_s)) is not None:
             notices.append(brief)
         yield summary.model_copy(update={"notices": notices})
-
-
-def _machines(group: Group, machines: Machines) -> list[MachineLoad]:
-    """What the machine did in the cells of a group, where it was watched."""
-    cells = (group.whole or group).requests["cell"].unique()
-    return [machines[int(cell)] for cell in cells if int(cell) in machines]
 
 
 def _slower(light: OnlineSummary, heavy: OnlineSummary) -> CellNotice | None:

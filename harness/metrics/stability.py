@@ -232,13 +232,8 @@ def disturbed(load: MachineLoad, engine_is_ours: bool = True) -> list[CellNotice
         engine_is_ours: False for a server that ran already: its own CPU time looks like that of others.
     """
     found, throttled = [], []
-    mean_limit = max(FOREIGN_MEAN * load.cpus, FOREIGN_MEAN_CORES)
-    peak_limit = max(FOREIGN_PEAK * load.cpus, FOREIGN_PEAK_CORES)
-    if engine_is_ours and (load.foreign_cores_mean > mean_limit or load.foreign_cores_max > peak_limit):
-        found.append(
-            f"other processes kept {load.foreign_cores_mean:.2g} of {load.cpus} cores busy "
-            f"({load.foreign_cores_max:.2g} at most)"
-        )
+    if engine_is_ours and (kept := kept_busy(load)):
+        found.append(f"other processes {kept} ({load.foreign_cores_max:.2g} at most)")
     if load.steal_share > STEAL_SHARE:
         found.append(f"the hypervisor took {per_cent(load.steal_share)} of the CPUs' time")
     for index, gpu in enumerate(load.gpus):
@@ -253,6 +248,15 @@ def disturbed(load: MachineLoad, engine_is_ours: bool = True) -> list[CellNotice
         *(CellNotice(kind="disturbed", text=text) for text in found),
         *(CellNotice(kind="throttled", text=text) for text in throttled),
     ]
+
+
+def kept_busy(load: MachineLoad) -> str:
+    """`kept 1.8 of 2 cores busy`, of other processes; empty where that disturbs no cell."""
+    mean_limit = max(FOREIGN_MEAN * load.cpus, FOREIGN_MEAN_CORES)
+    peak_limit = max(FOREIGN_PEAK * load.cpus, FOREIGN_PEAK_CORES)
+    if load.foreign_cores_mean <= mean_limit and load.foreign_cores_max <= peak_limit:
+        return ""
+    return f"kept {load.foreign_cores_mean:.2g} of {load.cpus} cores busy"
 
 
 def clocks_differ(repeats: Sequence[MachineLoad]) -> list[CellNotice]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TypedDict, TypeVar, Unpack
+from typing import Any, TypedDict, TypeVar, Unpack
 
 import numpy as np
 import pandas as pd
@@ -99,17 +99,25 @@ def summarize_points(points: Sequence[Point], **known: Unpack[Known]) -> list[On
         if len(each) == 1:
             pooled = each[0].model_copy(update={"repeat": None, "notices": notices})
         else:
-            reasons = [
-                f"repeat {summary.repeat}: {why}" for summary in each for why in summary.invalid_reasons
-            ]
             pooled = _summary(point.pooled, point.repeats, point.found, slo, None, reported)
-            judgement = {"valid": not reasons, "invalid_reasons": reasons, "notices": notices}
+            judgement = {**_judgement(each), "notices": notices}
             pooled = pooled.model_copy(update=costs(point.repeats, machines) | judgement)
         summaries += [*each, pooled]
     wrong, scores = known.get("wrong") or {}, known.get("scores")
     summaries = [_per_gpu(summary, known.get("gpus") or {}) for summary in summaries]
     judged = [scored(discredit(summary, wrong.get(summary.label)), scores) for summary in summaries]
     return list(with_brief(with_order(judged), known.get("wanted_s", 0.0)))
+
+
+def _judgement(repeats: Sequence[OnlineSummary]) -> dict[str, Any]:
+    """Whether all of the repeats can be believed, as fields of their pooled summary."""
+    reasons = [f"repeat {summary.repeat}: {why}" for summary in repeats for why in summary.invalid_reasons]
+    return {
+        "valid": not reasons,
+        "invalid_reasons": reasons,
+        "invalid_kinds": [kind for summary in repeats for kind in summary.invalid_kinds],
+        "clients_needed": max((summary.clients_needed or 0 for summary in repeats), default=0) or None,
+    }
 
 
 def _per_gpu(summary: OnlineSummary, gpus: Mapping[str, int]) -> OnlineSummary:
@@ -171,7 +179,9 @@ def _summary(
         rates_ci=_rates_ci(found),
         peak_in_flight=max(peak_in_flight((group.whole or group).requests) for group in repeats),
         valid=not reasons,
-        invalid_reasons=reasons,
+        invalid_reasons=[reason.text for reason in reasons],
+        invalid_kinds=[reason.kind for reason in reasons],
+        clients_needed=max((reason.clients or 0 for reason in reasons), default=0) or None,
         window_s=None if group.window is None else (group.window.start_s, group.window.end_s),
         left_out=sum(len((group.whole or group).requests) - len(group.requests) for group in repeats),
         later_turns=int(requests["late_s"].notna().sum()),

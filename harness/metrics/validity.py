@@ -18,6 +18,7 @@ from harness.schema.calibration import Calibration
 from harness.schema.cell_notice import CellNotice
 from harness.schema.common_settings import SHORT_CELL_S
 from harness.schema.fairness import TaskScores
+from harness.schema.invalid_reason import InvalidReason
 from harness.schema.load import ClosedLoop, Load
 from harness.schema.online_summary import OnlineSummary
 from harness.schema.results import OfflineResult
@@ -33,14 +34,11 @@ CEILING_SHARE = 0.5
 #: Requests of a closed loop for each one in flight, below which little but its beginning and end is measured.
 MIN_ROUNDS = 3
 
-#: Words by which reasons are recognised.
-SENT_LATE, TOO_BUSY, WRONG = "sent late", "above half of", "answers are wrong"
-
 #: What the notice of a cell of few seconds begins with.
 BRIEF = "measured for"
 
 
-def invalid_reasons(group: Group, calibration: Calibration | None = None) -> list[str]:
+def invalid_reasons(group: Group, calibration: Calibration | None = None) -> list[InvalidReason]:
     """Why one repeat is not to be believed; nothing where it is.
 
     Failures and the client's load count over the whole cell, lag and TTFT in its window.
@@ -50,19 +48,20 @@ def invalid_reasons(group: Group, calibration: Calibration | None = None) -> lis
     """
     everything = (group.whole or group).requests
     failed = int(everything["error"].notna().sum())
-    above = [] if calibration is None else [*_too_busy(everything, group.load, calibration)]
+    above = [] if calibration is None else _too_busy(everything, group.load, calibration)
     if group.metrics.empty:
         unmeasured = group.whole is not None and group.requests.empty
-        return [
-            "no request was sent in the part that is measured" if unmeasured else "no request succeeded",
-            *above,
-        ]
-    reasons = [f"{failed} of {len(everything)} requests failed"] if failed else []
-    reasons += [
-        f"{who} {SENT_LATE}: submit lag {lag.statistic} {lag.judged_ms:.2f} ms, above {limit:.2f} ms"
-        for who, lag, limit in _lags(group)
-        if lag.judged_ms > limit
-    ]
+        none = (
+            InvalidReason("unmeasured", "no request was sent in the part that is measured")
+            if unmeasured
+            else InvalidReason("no_success", "no request succeeded")
+        )
+        return [none, *above]
+    reasons = [InvalidReason("failures", f"{failed} of {len(everything)} requests failed")] if failed else []
+    for who, lag, limit in _lags(group):
+        if lag.judged_ms > limit:
+            seen = f"submit lag {lag.statistic} {lag.judged_ms:.2f} ms, above {limit:.2f} ms"
+            reasons.append(InvalidReason("late", f"{who} sent late: {seen}"))
     return reasons + above
 
 
@@ -80,7 +79,7 @@ def one_late(group: Group) -> list[CellNotice]:
 
 def clients_needed(requests: pd.DataFrame, load: Load, calibration: Calibration) -> int:
     """Client processes that would have done for the requests of a whole cell; 0: those that it had did."""
-    return max(_too_busy(requests, load, calibration).values(), default=0)
+    return max((reason.clients or 0 for reason in _too_busy(requests, load, calibration)), default=0)
 
 
 class _Lag(NamedTuple):
@@ -150,8 +149,7 @@ def discredit(summary: OnlineSummary, why: str | None) -> OnlineSummary:
     """The summary of an engine whose answers are wrong: no figure of it counts. None: they are not."""
     if why is None:
         return summary
-    reasons = [*summary.invalid_reasons, f"its {WRONG}: {why}"]
-    return summary.model_copy(update={"valid": False, "invalid_reasons": reasons})
+    return _with_reason(summary, InvalidReason("answers", f"its answers are wrong: {why}"))
 
 
 def scored(summary: OnlineSummary, scores: TaskScores | None) -> OnlineSummary:
@@ -163,26 +161,32 @@ def scored(summary: OnlineSummary, scores: TaskScores | None) -> OnlineSummary:
     if not own.worse:
         return summary.model_copy(update=known)
     why = f"it answers fewer items of the accuracy task rightly: {own.worse}"
+    notices = [*summary.notices, CellNotice(kind="accuracy", text=why)]
+    return _with_reason(
+        summary.model_copy(update=known | {"notices": notices}), InvalidReason("accuracy", why)
+    )
+
+
+def _with_reason(summary: OnlineSummary, reason: InvalidReason) -> OnlineSummary:
+    """The summary, invalid for one more reason."""
     return summary.model_copy(
-        update=known
-        | {
+        update={
             "valid": False,
-            "invalid_reasons": [*summary.invalid_reasons, why],
-            "notices": [*summary.notices, CellNotice(kind="accuracy", text=why)],
+            "invalid_reasons": [*summary.invalid_reasons, reason.text],
+            "invalid_kinds": [*summary.invalid_kinds, reason.kind],
         }
     )
 
 
-def _too_busy(requests: pd.DataFrame, load: Load, calibration: Calibration) -> dict[str, int]:
-    """Each reason why the busiest client process may have been the bottleneck, over the whole cell, with the
-    number of processes that would do."""
+def _too_busy(requests: pd.DataFrame, load: Load, calibration: Calibration) -> list[InvalidReason]:
+    """Each reason why the busiest client process may have been the bottleneck, over the whole cell."""
     seconds = duration_s(requests)
     if not seconds:
-        return {}
+        return []
     of_each = requests.groupby("client")["chunks"].agg(["sum", "size"])
     busiest, together, clients = of_each.max() / seconds, of_each.sum() / seconds, len(of_each)
     ceiling = calibration.ceiling(clients)
-    found = {}
+    found = []
     for what, of, most in (
         ("chunks", "sum", ceiling.chunks_per_s),
         ("requests", "size", ceiling.requests_per_s),
@@ -190,8 +194,11 @@ def _too_busy(requests: pd.DataFrame, load: Load, calibration: Calibration) -> d
         limit = CEILING_SHARE * most
         if busiest[of] > limit:
             needed = max(clients + 1, _processes(together[of] / limit, load))
-            why = f"took {busiest[of]:,.0f} {what}/s, {TOO_BUSY} the {most:,.0f} that it can"
-            found[f"a client process {why}; --clients {needed} would do"] = needed
+            text = (
+                f"a client process took {busiest[of]:,.0f} {what}/s, above half of the {most:,.0f} that it "
+                f"can; --clients {needed} would do"
+            )
+            found.append(InvalidReason("busy", text, needed))
     return found
 
 

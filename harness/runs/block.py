@@ -132,10 +132,11 @@ def measure_block(
     except CleanupError:
         raise
     except BenchError as error:
-        meanwhile = error.meanwhile if isinstance(error, _LostError) else ""
         for cell in left:
-            reason = f"{error.message}{meanwhile if cell is left[0] else ''}"
-            fault = engine_variant.skipped(reason, error.hint, load=cell.load, repeat=cell.repeat)
+            fault = engine_variant.skipped(error.message, error.hint, load=cell.load, repeat=cell.repeat)
+            if cell is left[0] and isinstance(error, _LostError):
+                reason = f"{error.message}{error.meanwhile}"
+                fault = fault.model_copy(update={"reason": reason, "cause": error.message})
             run.skip(fault)
             notify(EngineSkipped(fault))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from harness.cluster.machines import machines_of
@@ -32,7 +33,7 @@ from harness.schema.load import ClosedLoop
 from harness.schema.online_settings import OnlineSettings
 from harness.schema.online_summary import OnlineSummary
 from harness.schema.prices import hourly, read_prices
-from harness.schema.results import OnlineResults
+from harness.schema.results import OnlineResults, Skipped
 from harness.schema.search import SearchPlan
 from harness.schema.tune import TunePlan
 
@@ -156,15 +157,20 @@ def _go(run: Run, resolved: Resolved | None, notify: Notify) -> OnlineResults:
         measure_blocks(run, resolved, sides(blocks, len(resolved.machines.testbeds)), notify)
     if not run.done:
         faults = [fault for fault in run.skipped if fault.load is not None]
-        every = dict.fromkeys(f"{fault.label}: {fault.reason}" for fault in faults)
-        reasons = [text for text in every if not any(more.startswith(f"{text};") for more in every)]
         hints = dict.fromkeys(fault.hint for fault in faults if fault.hint)
-        raise BenchError(f"nothing could be measured: {'; '.join(reasons)}", "; ".join(hints))
+        raise BenchError(f"nothing could be measured: {'; '.join(_reasons(faults))}", "; ".join(hints))
     notify(Reporting())
     if resolved is not None:
         judge_answers(run, resolved)
     run.interrupted(is_so=False)
     return _write_results(run)
+
+
+def _reasons(faults: Sequence[Skipped]) -> list[str]:
+    """Each reason once; where a server was lost in the middle of a cell, with how far that was."""
+    lost = {(fault.label, fault.cause) for fault in faults if fault.cause}
+    said = [fault for fault in faults if fault.cause or (fault.label, fault.reason) not in lost]
+    return list(dict.fromkeys(f"{fault.label}: {fault.reason}" for fault in said))
 
 
 def _write_results(run: Run) -> OnlineResults:

@@ -10,6 +10,7 @@ from harness.schema.base import Strict
 from harness.schema.built_in_metrics import BUILT_IN
 from harness.schema.cell_notice import CellNotice
 from harness.schema.fairness import Source, Waterfall
+from harness.schema.invalid_reason import InvalidKind
 from harness.schema.load import Load
 from harness.schema.metrics import LATENCIES, METRICS
 
@@ -126,6 +127,12 @@ class OnlineSummary(WithLatencies):
     joules_per_request_ci: tuple[float, float] | None = None
     valid: bool = True
     invalid_reasons: list[str] = Field(default_factory=list)
+    invalid_kinds: list[InvalidKind] = Field(
+        default_factory=list, description="of each of invalid_reasons; older runs lack them"
+    )
+    clients_needed: int | None = Field(
+        None, description="client processes that would do; null: those it had did, or that is not known"
+    )
     notices: list[CellNotice] = Field(
         default_factory=list, description="what to know before believing the figures of a valid cell"
     )

@@ -33,6 +33,10 @@ class Skipped(Strict):
     load: Load | None = Field(None, description="null: the engine is absent from every load")
     repeat: int | None = None
     reason: str
+    cause: str = Field(
+        "",
+        description="the reason without how far the cell was, where its server was lost in the middle of it",
+    )
     hint: str = ""
 
     @property

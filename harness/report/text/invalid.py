@@ -2,29 +2,29 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Sequence
 
-from harness.metrics.validity import SENT_LATE, TOO_BUSY, WRONG
+from harness.metrics.notices import machines_of
+from harness.metrics.stability import kept_busy
 from harness.report.text.numbers import plural, several
 from harness.runs.reader import OnlineRun
+from harness.schema.engine_ref import RUNNING_SERVER
+from harness.schema.invalid_reason import InvalidKind
 from harness.schema.online_summary import OnlineSummary
 
-#: What a reason has in it, and what is said of it.
-_CAUSES = {
-    SENT_LATE: "the client sent late",
-    TOO_BUSY: "a client process had too much to do",
-    "no request succeeded": "no request succeeded",
-    "requests failed": "requests failed",
-    WRONG: "answers are wrong",
-    "accuracy task": "an engine scores below another",
-    "no request was sent": "no request was sent in the part that is measured",
+#: What is said of a kind of reason.
+_CAUSES: dict[InvalidKind, str] = {
+    "late": "the client sent late",
+    "busy": "a client process had too much to do",
+    "no_success": "no request succeeded",
+    "failures": "requests failed",
+    "answers": "answers are wrong",
+    "accuracy": "an engine scores below another",
+    "unmeasured": "no request was sent in the part that is measured",
 }
 #: Causes that are named.
 _MOST = 2
-_FOREIGN = re.compile(r"other processes kept ([\d.]+) of (\d+) cores busy")
-_CLIENTS = re.compile(r"--clients (\d+)")
 
 
 def invalid_cells(run: OnlineRun) -> str:
@@ -32,48 +32,40 @@ def invalid_cells(run: OnlineRun) -> str:
     wrong = [summary for summary in run.pooled if not summary.valid]
     if not wrong:
         return ""
-    counts = Counter(cause for summary in wrong for cause in _causes(summary))
-    causes = [cause for cause, _ in counts.most_common(_MOST)]
-    busy = _busy(wrong) if _CAUSES[SENT_LATE] in causes else ""
-    said = [f"{cause}{busy}" if cause == _CAUSES[SENT_LATE] else cause for cause in causes]
+    counts = Counter(kind for summary in wrong for kind in dict.fromkeys(summary.invalid_kinds))
+    kinds = [kind for kind, _ in counts.most_common(_MOST)]
+    busy = _busy(run, wrong) if "late" in kinds else ""
+    said = [f"{_CAUSES[kind]}{busy if kind == 'late' else ''}" for kind in kinds]
     count = f"{len(wrong)} of {plural(len(run.pooled), 'cell')} {'is' if len(wrong) == 1 else 'are'}"
     why = several(said) if said else "the warnings say why"
-    return f"{count} invalid: {why}. {_hint(wrong, causes, busy)}"
+    return f"{count} invalid: {why}. {_hint(wrong, kinds, busy)}"
 
 
 def sent_late(summary: OnlineSummary) -> bool:
     """Whether the client or a node did, or had too much to do."""
-    return any(words in reason for reason in summary.invalid_reasons for words in (SENT_LATE, TOO_BUSY))
+    return not {"late", "busy"}.isdisjoint(summary.invalid_kinds)
 
 
-def _causes(summary: OnlineSummary) -> set[str]:
-    return {
-        next((said for words, said in _CAUSES.items() if words in reason), "the warnings say why")
-        for reason in summary.invalid_reasons
-    }
-
-
-def _busy(wrong: Sequence[OnlineSummary]) -> str:
+def _busy(run: OnlineRun, wrong: Sequence[OnlineSummary]) -> str:
     """What else ran in cells that were sent late, at most."""
+    late = {(summary.label, summary.load) for summary in wrong if sent_late(summary)}
     found = [
-        (float(seen[1]), seen[0].removeprefix("other processes "))
-        for summary in wrong
-        if sent_late(summary)
-        for notice in summary.notices
-        if (seen := _FOREIGN.search(notice.text))
+        (machine.foreign_cores_mean, kept)
+        for group in run.groups
+        if (group.label, group.load) in late and group.engine != RUNNING_SERVER
+        for machine in machines_of(group, run.results.machines)
+        if (kept := kept_busy(machine))
     ]
     return f", while other programs {max(found)[1]}" if found else ""
 
 
-def _hint(wrong: Sequence[OnlineSummary], causes: Sequence[str], busy: str) -> str:
+def _hint(wrong: Sequence[OnlineSummary], kinds: Sequence[InvalidKind], busy: str) -> str:
     """What to do about the first cause."""
-    match causes[:1]:
-        case [cause] if cause == _CAUSES[SENT_LATE]:
+    match kinds[:1]:
+        case ["late"]:
             if busy:
                 return "Stop them and run again."
             return "Use a lighter load, or leave the client a core of its own."
-        case [cause] if cause == _CAUSES[TOO_BUSY]:
-            reasons = " ".join(reason for summary in wrong for reason in summary.invalid_reasons)
-            needed = max(map(int, _CLIENTS.findall(reasons)), default=2)
-            return f"Run again with --clients {needed}."
+        case ["busy"]:
+            return f"Run again with --clients {max(summary.clients_needed or 2 for summary in wrong)}."
     return "The warnings say more."

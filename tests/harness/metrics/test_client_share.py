@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from harness.metrics.samples import split
+from harness.metrics.summary import summarize
 from harness.metrics.validity import clients_needed, invalid_reasons
 from harness.schema.calibration import Calibration, ClientCeiling, MachineKey
 from harness.schema.load import ClosedLoop, Load, TraceLoad, load_text
@@ -63,7 +64,10 @@ def test_how_many_processes_would_do(
     known = calibration(*ceilings)
     [group] = split(*sent(load, *requests))
     assert clients_needed(group.requests, load, known) == needed
-    reasons = [reason for reason in invalid_reasons(group, known) if "above half" in reason]
-    assert bool(reasons) == bool(needed)
-    assert not needed or any(f"--clients {needed} would do" in reason for reason in reasons)
-    assert not any("above half" in reason for reason in invalid_reasons(group))
+    reasons = [reason for reason in invalid_reasons(group, known) if reason.kind == "busy"]
+    assert bool(reasons) == bool(needed) and all("above half" in reason.text for reason in reasons)
+    assert not needed or any(f"--clients {needed} would do" in reason.text for reason in reasons)
+    assert not any(reason.kind == "busy" for reason in invalid_reasons(group))
+    assert [s.clients_needed for s in summarize(*sent(load, *requests), calibration=known)] == [
+        needed or None
+    ] * 2

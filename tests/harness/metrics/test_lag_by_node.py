@@ -41,7 +41,8 @@ def rows(late_s: dict[str | None, float]) -> list[dict[str, object]]:
 def test_a_late_node_is_named(late_s: dict[str | None, float], named: list[str]) -> None:
     [group] = split(*build(rows(late_s)))
     reasons = invalid_reasons(group)
-    assert [reason.partition(" sent late")[0] for reason in reasons] == named
+    assert [reason.text.partition(" sent late")[0] for reason in reasons] == named
+    assert {reason.kind for reason in reasons} <= {"late"}
 
 
 @pytest.mark.parametrize(

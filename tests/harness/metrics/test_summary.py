@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from harness.metrics.summary import summarize
 from harness.report.tables.throughput import throughput_table
+from harness.schema.fairness import TaskScore, TaskScores
 from harness.schema.load import TraceLoad, load_text
 from harness.schema.slo import Slo
 
@@ -130,6 +131,7 @@ def test_only_failures(tables):
     summary = summarize(*tables(rows))[0]
     assert not summary.valid
     assert summary.invalid_reasons == ["no request succeeded"]
+    assert summary.invalid_kinds == ["no_success"]
     assert summary.errors == {"connect": 3}
     assert summary.ttft_ms.p50 is None
     assert summary.output_tok_per_s == summary.duration_s == 0
@@ -142,6 +144,11 @@ def test_one_failure_makes_its_cell_and_the_pool_invalid(tables):
     assert first.invalid_reasons == ["1 of 20 requests failed"]
     assert second.valid
     assert pooled.invalid_reasons == ["repeat 0: 1 of 20 requests failed"]
+    assert (first.invalid_kinds, second.invalid_kinds, pooled.invalid_kinds) == (
+        ["failures"],
+        [],
+        ["failures"],
+    )
     assert pooled.num_success == 39
 
 
@@ -151,6 +158,22 @@ def test_a_late_client_makes_a_cell_invalid(tables, lag, ttft, valid):
     summary = summarize(*tables(regular(lag=lag, ttft=ttft)))[0]
     assert summary.valid is valid
     assert valid or "submit lag" in summary.invalid_reasons[0]
+    assert summary.invalid_kinds == ([] if valid else ["late"])
+
+
+def test_wrong_answers_and_a_low_score_are_told_apart(tables):
+    score = {
+        "label": "roseinfer",
+        "right": 1,
+        "items": 2,
+        "ci": (0.0, 1.0),
+        "by_family": {},
+        "worse": "1 of 2",
+    }
+    scores = TaskScores(rule="", scores=[TaskScore(**score)])
+    for summary in summarize(*tables(regular()), wrong={"roseinfer": "3 differ"}, scores=scores):
+        assert not summary.valid and summary.invalid_kinds == ["answers", "accuracy"]
+        assert len(summary.invalid_reasons) == 2 and summary.clients_needed is None
 
 
 def test_tokens_of_a_gpu_by_how_many_its_engine_has(tables):

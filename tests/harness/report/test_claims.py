@@ -31,6 +31,7 @@ from harness.report.text.verdict import (
 from harness.runs.reader import OnlineRun, load_run
 from harness.schema.cell_notice import CellNotice
 from harness.schema.load import ClosedLoop, Load, TraceLoad
+from harness.schema.machine_load import MachineLoad
 from harness.schema.online_summary import OnlineSummary
 from harness.schema.results import Skipped
 
@@ -324,33 +325,46 @@ def test_the_heaviest_load_at_which_all_keep_up_is_compared(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("reasons", "noticed", "said"),
+    ("kinds", "known", "said"),
     [
         (
-            ["repeat 0: the client sent late: submit lag p99 4.00 ms, above 1.00 ms"],
-            "repeat 0: other processes kept 1.8 of 2 cores busy (2 at most)",
+            ["late"],
+            {"foreign_cores_mean": 1.8, "foreign_cores_max": 2},
             "the client sent late, while other programs kept 1.8 of 2 cores busy. Stop them and run again.",
         ),
         (
-            ["the client sent late: submit lag p99 4.00 ms, above 1.00 ms"],
-            "",
+            ["late"],
+            {"steal_share": 0.5},
             "the client sent late. Use a lighter load, or leave the client a core of its own.",
         ),
         (
-            ["a client process took 9 chunks/s, above half of the 10 that it can; --clients 3 would do"],
-            "",
+            ["busy", "busy"],
+            {"clients_needed": 3},
             "a client process had too much to do. Run again with --clients 3.",
         ),
-        (["3 of 200 requests failed"], "", "requests failed. The warnings say more."),
+        (["failures"], {}, "requests failed. The warnings say more."),
+        (
+            ["answers", "accuracy"],
+            {},
+            "answers are wrong and an engine scores below another. The warnings say more.",
+        ),
+        ([], {}, "the warnings say why. The warnings say more."),
     ],
 )
-def test_the_verdict_begins_with_why_nothing_is_compared(run, reasons, noticed, said):
-    notices = [CellNotice(kind="disturbed", text=noticed)] if noticed else []
-    bad = {"valid": False, "invalid_reasons": reasons, "notices": notices}
+def test_the_verdict_begins_with_why_nothing_is_compared(run, kinds, known, said):
+    """By the kinds of the reasons, whatever their words are."""
+    seen = {"seconds": 8, "samples": 9, "cpus": 2, "own_cpu_s": 4}
+    quiet = {"foreign_cores_mean": 0, "foreign_cores_max": 0, "steal_share": 0}
+    bad = {"valid": False, "invalid_reasons": ["words"] * len(kinds), "invalid_kinds": kinds}
+    bad |= {"clients_needed": known.get("clients_needed")}
+    machine = MachineLoad(**seen | quiet | {name: known[name] for name in known if name in quiet})
+    machines = {int(cell): machine for cell in run.requests["cell"].unique()}
+    run = replace(run, results=run.results.model_copy(update={"machines": machines}))
     pooled = [s for s in run.pooled if s.label in ("roseinfer", "SGLang")]
     none = with_cells(run, [s.model_copy(update=bad) for s in pooled])
     assert verdict(none) == [f"6 of 6 cells are invalid: {said}", "Nothing is compared."]
-    assert ("client late" in {badge.text for badge in badges(none)}) == said.startswith(("the", "a client"))
+    late = bool({"late", "busy"} & {*kinds})
+    assert ("client late" in {badge.text for badge in badges(none)}) == late
     some = with_cells(run, [pooled[0], *(s.model_copy(update=bad) for s in pooled[1:])])
     first, *_, last = verdict(some)
     assert first == f"5 of 6 cells are invalid: {said}"

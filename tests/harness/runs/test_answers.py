@@ -32,6 +32,7 @@ def test_an_engine_that_answers_wrongly_wins_nothing(start_mock: Any, tmp_path: 
     for summary in results.summaries:
         assert summary.num_error == 0 and not summary.valid
         assert summary.invalid_reasons[-1] == f"its answers are wrong: {check.reason}"
+        assert summary.invalid_kinds[-1] == "answers"
 
     assert StoredRun.read(folder).invalid("openai")[0] == f"openai: its answers are wrong: {check.reason}"
 

@@ -90,6 +90,7 @@ def test_nothing_is_left_after_settling(start_mock: Any, settings_for: Make, tmp
     settings = settings_for(start_mock().url, settle=600, scales=[0.01], trace=str(trace))
     _, results = run_online(settings, ["bench"], Watcher())
     assert results.summaries[-1].invalid_reasons[0] == "no request was sent in the part that is measured"
+    assert results.summaries[-1].invalid_kinds[0] == "unmeasured"
 
 
 @pytest.mark.parametrize(

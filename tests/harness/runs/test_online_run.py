@@ -16,7 +16,7 @@ from harness.engines.adapters.openai import OpenAI
 from harness.engines.base import Engine, EngineSettings, Server
 from harness.engines.registry import get_engine
 from harness.engines.running.address import Address
-from harness.errors import BenchError, CleanupError, UsageError
+from harness.errors import BenchError, CleanupError, EngineError, UsageError
 from harness.records.cell import CellRecords
 from harness.records.columns import REQUESTS
 from harness.records.parquet import write_cell
@@ -84,8 +84,25 @@ def test_a_cell_that_its_server_did_not_outlive_is_none(start_mock: Any, setting
     said = "; this was in the middle of the cell: 0 of 4 requests had been answered, and none of them count"
     assert raised.value.message.count("no server answers") == 1 and raised.value.exit_code == 3
     assert raised.value.message.endswith(said)
-    first, *others = [event.skipped.reason for event in watch.of(EngineSkipped)]
-    assert others and first == others[0] + said
+    first, *others = [event.skipped for event in watch.of(EngineSkipped)]
+    assert others and (first.reason, first.cause) == (others[0].reason + said, others[0].reason)
+    assert {other.cause for other in others} == {""}
+
+
+def test_reasons_of_which_one_begins_like_another_are_both_said(
+    start_mock: Any, settings_for: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The same text, and more: two reasons, unless the cell was lost in its middle."""
+    faults = iter(["it is full", "it is full; the disk too"])
+
+    class Full:
+        def __init__(self, *given: Any) -> None:
+            raise EngineError(next(faults), "")
+
+    monkeypatch.setattr("harness.runs.block._Measuring", Full)
+    with pytest.raises(BenchError) as raised:
+        run_online(settings_for(start_mock().url, repeats=2), ["bench"], Watcher())
+    assert raised.value.message.endswith("openai: it is full; openai: it is full; the disk too")
 
 
 def test_nothing_listens(start_mock: Any, settings_for: Make) -> None:
