@@ -19,7 +19,7 @@ from harness.cli.progress import Display, make_display
 from harness.cli.refused import refused
 from harness.errors import BenchError, InterruptedRunError
 from harness.metrics.validity import few_rounds
-from harness.profiling.stage import unprofiled
+from harness.profiling.plan import unprofiled
 from harness.report.render import write_outputs, write_without_figures
 from harness.report.text.numbers import plural, several
 from harness.report.text.run_notices import MORE_ROUNDS

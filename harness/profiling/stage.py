@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import shutil
 import time
-from collections.abc import Callable, Sequence
-from contextlib import suppress
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
-from typing import get_args
 
 from harness.engines.base import Encoder, EngineVariant, Server
 from harness.engines.local import LocalEngine
 from harness.engines.process.engine_server import Launch
 from harness.engines.profiler import CaptureRequest, EngineProfiler
-from harness.engines.selection import make_engine_variants
 from harness.errors import BenchError, CleanupError, EngineError
 from harness.files import write_json
 from harness.loadgen.load_plan import LoadPlan, WireRequest
@@ -22,23 +19,12 @@ from harness.loadgen.run_load import run_load
 from harness.profiling.artifacts import collect, files, name_torch_traces, remove_oversized
 from harness.profiling.capture import RouteWindow, Window, capture, settle
 from harness.profiling.nsys import NsysSession, find_nsys
+from harness.profiling.plan import ProfileOptions, name_of, plan_captures
 from harness.profiling.profile_files import read_manifest
 from harness.profiling.subject import Subject
-from harness.runs.events import CaptureDone, CaptureSkipped, CaptureStarting, Notify
+from harness.runs.events import CaptureDone, CaptureStarting, Notify
 from harness.runs.folder import MANIFEST
-from harness.schema.profile import ProfileManifest, ProfileRun, Tool, Tools
-from harness.schema.results import OnlineResults
-
-
-@dataclass(frozen=True)
-class ProfileOptions:
-    """How much is captured. `nsys` is the program; None: looked for. `max_bytes` is of one file."""
-
-    tools: Tools = "torch"
-    steps: int = 64
-    stacks: bool = False
-    nsys: Path | None = None
-    max_bytes: int = 512 * 1024**2
+from harness.schema.profile import ProfileManifest, ProfileRun, Tool
 
 
 def profile_run(subject: Subject, options: ProfileOptions, notify: Notify) -> ProfileManifest:
@@ -53,13 +39,7 @@ def profile_run(subject: Subject, options: ProfileOptions, notify: Notify) -> Pr
         CleanupError: an engine could not be ended.
     """
     manifest = read_manifest(subject.folder) or ProfileManifest(meta=subject.info)
-    captures = []
-    for engine_variant in subject.engine_variants:
-        for tool in _each(options.tools):
-            if reason := _no_profiler(subject, engine_variant, tool):
-                notify(CaptureSkipped(engine_variant.label, tool, reason))
-            else:
-                captures.append((engine_variant, tool))
+    captures = plan_captures(subject, options, notify)
     if not captures and all(run.error is not None for run in manifest.runs):
         raise EngineError("nothing could be profiled", "profile a run of an engine that has a profiler")
     for engine_variant, tool in captures:
@@ -71,47 +51,11 @@ def profile_run(subject: Subject, options: ProfileOptions, notify: Notify) -> Pr
     return manifest
 
 
-def _no_profiler(subject: Subject, engine_variant: EngineVariant, tool: Tool) -> str | None:
-    """Why an engine has no profiler that can be used here; None where it has one, or that is not known."""
-    engine = subject.resolved.engines[engine_variant.label]
-    if not isinstance(engine, LocalEngine):
-        return "a server that was not started here is not profiled"
-    with suppress(BenchError):
-        if engine.profiler(engine.installed(), CaptureRequest(tool, Path(), 1)) is None:
-            on_gpu = subject.resolved.settings.device == "cuda"
-            other = "; --tool nsys profiles it" if on_gpu else ""
-            return f"{engine.display} has no profiler of its own{other}"
-    return None
-
-
-def unprofiled(folder: Path, results: OnlineResults, tools: Tools) -> list[str]:
-    """The engines of a run, NAME or NAME@VARIANT, of which a capture is missing or failed.
-
-    Raises:
-        UsageError: the manifest that is there cannot be read.
-    """
-    manifest = read_manifest(folder)
-    had = {(run.label, run.tool) for run in manifest.runs if run.error is None} if manifest else set()
-    absent = {fault.label for fault in results.skipped if fault.load is None}
-    engine_variants = make_engine_variants(results.meta.settings)
-    there = [engine_variant for engine_variant in engine_variants if engine_variant.label not in absent]
-    missing = [
-        str(engine_variant.ref)
-        for engine_variant in there
-        if {(engine_variant.label, tool) for tool in _each(tools)} - had
-    ]
-    return list(dict.fromkeys(missing))
-
-
-def _each(tools: Tools) -> tuple[Tool, ...]:
-    return get_args(Tool) if tools == "both" else (tools,)
-
-
 def _profile(
     subject: Subject, options: ProfileOptions, engine_variant: EngineVariant, tool: Tool, notify: Notify
 ) -> ProfileRun:
     """One engine under one tool."""
-    name = _name(engine_variant, subject.engine_variants)
+    name = name_of(engine_variant, subject.engine_variants)
     run = subject.folder.resolve()
     folder, log = run / "profiles" / tool / name, run / "logs" / f"{name}.{tool}.log"
     shutil.rmtree(folder, ignore_errors=True)
@@ -144,13 +88,6 @@ def _profile(
         wall_s=round(time.monotonic() - began, 3),
         error=error,
     )
-
-
-def _name(engine_variant: EngineVariant, engine_variants: Sequence[EngineVariant]) -> str:
-    """Of the folder and the log: `roseinfer`, `roseinfer.VARIANT`; of the sides of an A/A run with A or B."""
-    name = str(engine_variant.ref).replace("@", ".")
-    sides = [side.label for side in engine_variants if side.ref == engine_variant.ref]
-    return name if len(sides) == 1 else f"{name}.{'AB'[sides.index(engine_variant.label)]}"
 
 
 class _Stage:

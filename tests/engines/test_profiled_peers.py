@@ -11,9 +11,10 @@ import pytest
 from harness.engines.base import Missing
 from harness.engines.registry import LOCAL
 from harness.profiling.analysis import analyse
+from harness.profiling.plan import ProfileOptions
 from harness.profiling.reading.figures import totals
 from harness.profiling.reading.torch_trace import read_torch_trace
-from harness.profiling.stage import ProfileOptions, profile_run
+from harness.profiling.stage import profile_run
 from harness.profiling.subject import begin_run, open_subject
 from harness.schema.online_settings import OnlineSettings
 

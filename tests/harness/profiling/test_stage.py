@@ -22,8 +22,9 @@ from harness.errors import EngineError, UsageError
 from harness.files import write_json
 from harness.profiling.analysis import analyse
 from harness.profiling.explain import OUTSIDE
+from harness.profiling.plan import ProfileOptions
 from harness.profiling.profile_files import read_profiles
-from harness.profiling.stage import ProfileOptions, profile_run
+from harness.profiling.stage import profile_run
 from harness.profiling.subject import Subject, begin_run, open_subject
 from harness.report.render import write_report, write_run_outputs
 from harness.runs.events import CaptureDone, CaptureSkipped, CaptureStarting, Event

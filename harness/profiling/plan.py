@@ -1,0 +1,89 @@
+"""What a profile stage captures: which engines under which tools, and what of it a run already has."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import get_args
+
+from harness.engines.base import EngineVariant
+from harness.engines.local import LocalEngine
+from harness.engines.profiler import CaptureRequest
+from harness.engines.selection import make_engine_variants
+from harness.errors import BenchError
+from harness.profiling.profile_files import read_manifest
+from harness.profiling.subject import Subject
+from harness.runs.events import CaptureSkipped, Notify
+from harness.schema.profile import Tool, Tools
+from harness.schema.results import OnlineResults
+
+
+@dataclass(frozen=True)
+class ProfileOptions:
+    """How much is captured. `nsys` is the program; None: looked for. `max_bytes` is of one file."""
+
+    tools: Tools = "torch"
+    steps: int = 64
+    stacks: bool = False
+    nsys: Path | None = None
+    max_bytes: int = 512 * 1024**2
+
+
+def plan_captures(
+    subject: Subject, options: ProfileOptions, notify: Notify
+) -> list[tuple[EngineVariant, Tool]]:
+    """Every engine under every tool asked for; those without a profiler are left out, and `notify` is told
+    why."""
+    captures = []
+    for engine_variant in subject.engine_variants:
+        for tool in _each(options.tools):
+            if reason := _no_profiler(subject, engine_variant, tool):
+                notify(CaptureSkipped(engine_variant.label, tool, reason))
+            else:
+                captures.append((engine_variant, tool))
+    return captures
+
+
+def unprofiled(folder: Path, results: OnlineResults, tools: Tools) -> list[str]:
+    """The engines of a run, NAME or NAME@VARIANT, of which a capture is missing or failed.
+
+    Raises:
+        UsageError: the manifest that is there cannot be read.
+    """
+    manifest = read_manifest(folder)
+    had = {(run.label, run.tool) for run in manifest.runs if run.error is None} if manifest else set()
+    absent = {fault.label for fault in results.skipped if fault.load is None}
+    engine_variants = make_engine_variants(results.meta.settings)
+    there = [engine_variant for engine_variant in engine_variants if engine_variant.label not in absent]
+    missing = [
+        str(engine_variant.ref)
+        for engine_variant in there
+        if {(engine_variant.label, tool) for tool in _each(tools)} - had
+    ]
+    return list(dict.fromkeys(missing))
+
+
+def name_of(engine_variant: EngineVariant, engine_variants: Sequence[EngineVariant]) -> str:
+    """Of the folder and the log: `roseinfer`, `roseinfer.VARIANT`; of the sides of an A/A run with A or B."""
+    name = str(engine_variant.ref).replace("@", ".")
+    sides = [side.label for side in engine_variants if side.ref == engine_variant.ref]
+    return name if len(sides) == 1 else f"{name}.{'AB'[sides.index(engine_variant.label)]}"
+
+
+def _no_profiler(subject: Subject, engine_variant: EngineVariant, tool: Tool) -> str | None:
+    """Why an engine has no profiler that can be used here; None where it has one, or that is not known."""
+    engine = subject.resolved.engines[engine_variant.label]
+    if not isinstance(engine, LocalEngine):
+        return "a server that was not started here is not profiled"
+    with suppress(BenchError):
+        if engine.profiler(engine.installed(), CaptureRequest(tool, Path(), 1)) is None:
+            on_gpu = subject.resolved.settings.device == "cuda"
+            other = "; --tool nsys profiles it" if on_gpu else ""
+            return f"{engine.display} has no profiler of its own{other}"
+    return None
+
+
+def _each(tools: Tools) -> tuple[Tool, ...]:
+    return get_args(Tool) if tools == "both" else (tools,)
