@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import get_args
 
 from harness.engines.base import EngineVariant
 from harness.engines.local import LocalEngine
-from harness.engines.profiler import CaptureRequest
+from harness.engines.profiler import CaptureRequest, EngineProfiler
 from harness.engines.selection import make_engine_variants
 from harness.errors import BenchError
 from harness.profiling.profile_files import read_manifest
@@ -31,18 +30,32 @@ class ProfileOptions:
     max_bytes: int = 512 * 1024**2
 
 
-def plan_captures(
-    subject: Subject, options: ProfileOptions, notify: Notify
-) -> list[tuple[EngineVariant, Tool]]:
+@dataclass(frozen=True)
+class PlannedCapture:
+    """One engine under one tool, whose files go to `folder`.
+
+    `profiler` is the error where the engine cannot say how it is profiled.
+    """
+
+    engine_variant: EngineVariant
+    engine: LocalEngine
+    tool: Tool
+    name: str
+    folder: Path
+    profiler: EngineProfiler | BenchError
+
+
+def plan_captures(subject: Subject, options: ProfileOptions, notify: Notify) -> list[PlannedCapture]:
     """Every engine under every tool asked for; those without a profiler are left out, and `notify` is told
     why."""
     captures = []
     for engine_variant in subject.engine_variants:
         for tool in _each(options.tools):
-            if reason := _no_profiler(subject, engine_variant, tool):
-                notify(CaptureSkipped(engine_variant.label, tool, reason))
+            planned = _plan(subject, options, engine_variant, tool)
+            if isinstance(planned, str):
+                notify(CaptureSkipped(engine_variant.label, tool, planned))
             else:
-                captures.append((engine_variant, tool))
+                captures.append(planned)
     return captures
 
 
@@ -65,24 +78,33 @@ def unprofiled(folder: Path, results: OnlineResults, tools: Tools) -> list[str]:
     return list(dict.fromkeys(missing))
 
 
-def name_of(engine_variant: EngineVariant, engine_variants: Sequence[EngineVariant]) -> str:
+def _name(engine_variant: EngineVariant, engine_variants: Sequence[EngineVariant]) -> str:
     """Of the folder and the log: `roseinfer`, `roseinfer.VARIANT`; of the sides of an A/A run with A or B."""
     name = str(engine_variant.ref).replace("@", ".")
     sides = [side.label for side in engine_variants if side.ref == engine_variant.ref]
     return name if len(sides) == 1 else f"{name}.{'AB'[sides.index(engine_variant.label)]}"
 
 
-def _no_profiler(subject: Subject, engine_variant: EngineVariant, tool: Tool) -> str | None:
-    """Why an engine has no profiler that can be used here; None where it has one, or that is not known."""
+def _plan(
+    subject: Subject, options: ProfileOptions, engine_variant: EngineVariant, tool: Tool
+) -> PlannedCapture | str:
+    """One capture, or why an engine has no profiler that can be used here."""
     engine = subject.resolved.engines[engine_variant.label]
     if not isinstance(engine, LocalEngine):
         return "a server that was not started here is not profiled"
-    with suppress(BenchError):
-        if engine.profiler(engine.installed(), CaptureRequest(tool, Path(), 1)) is None:
-            on_gpu = subject.resolved.settings.device == "cuda"
-            other = "; --tool nsys profiles it" if on_gpu else ""
-            return f"{engine.display} has no profiler of its own{other}"
-    return None
+    name = _name(engine_variant, subject.engine_variants)
+    folder = subject.folder.resolve() / "profiles" / tool / name
+    profiler: EngineProfiler | BenchError | None
+    try:
+        asked = CaptureRequest(tool, folder, options.steps, options.stacks)
+        profiler = engine.profiler(engine.installed(), asked)
+    except BenchError as fault:
+        profiler = fault
+    if profiler is None:
+        on_gpu = subject.resolved.settings.device == "cuda"
+        other = "; --tool nsys profiles it" if on_gpu else ""
+        return f"{engine.display} has no profiler of its own{other}"
+    return PlannedCapture(engine_variant, engine, tool, name, folder, profiler)
 
 
 def _each(tools: Tools) -> tuple[Tool, ...]:

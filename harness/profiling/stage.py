@@ -8,10 +8,9 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-from harness.engines.base import Encoder, EngineVariant, Server
-from harness.engines.local import LocalEngine
+from harness.engines.base import Encoder, Server
 from harness.engines.process.engine_server import Launch
-from harness.engines.profiler import CaptureRequest, EngineProfiler
+from harness.engines.profiler import EngineProfiler
 from harness.errors import BenchError, CleanupError, EngineError
 from harness.files import write_json
 from harness.loadgen.load_plan import LoadPlan, WireRequest
@@ -19,7 +18,7 @@ from harness.loadgen.run_load import run_load
 from harness.profiling.artifacts import collect, files, name_torch_traces, remove_oversized
 from harness.profiling.capture import RouteWindow, Window, capture, settle
 from harness.profiling.nsys import NsysSession, find_nsys
-from harness.profiling.plan import ProfileOptions, name_of, plan_captures
+from harness.profiling.plan import PlannedCapture, ProfileOptions, plan_captures
 from harness.profiling.profile_files import read_manifest
 from harness.profiling.subject import Subject
 from harness.runs.events import CaptureDone, CaptureStarting, Notify
@@ -42,8 +41,8 @@ def profile_run(subject: Subject, options: ProfileOptions, notify: Notify) -> Pr
     captures = plan_captures(subject, options, notify)
     if not captures and all(run.error is not None for run in manifest.runs):
         raise EngineError("nothing could be profiled", "profile a run of an engine that has a profiler")
-    for engine_variant, tool in captures:
-        run = _profile(subject, options, engine_variant, tool, notify)
+    for planned in captures:
+        run = _profile(subject, options, planned, notify)
         kept = [old for old in manifest.runs if (old.label, old.tool) != (run.label, run.tool)]
         manifest = manifest.model_copy(update={"runs": [*kept, run]})
         write_json(subject.folder / MANIFEST, manifest)
@@ -52,17 +51,17 @@ def profile_run(subject: Subject, options: ProfileOptions, notify: Notify) -> Pr
 
 
 def _profile(
-    subject: Subject, options: ProfileOptions, engine_variant: EngineVariant, tool: Tool, notify: Notify
+    subject: Subject, options: ProfileOptions, planned: PlannedCapture, notify: Notify
 ) -> ProfileRun:
     """One engine under one tool."""
-    name = name_of(engine_variant, subject.engine_variants)
+    engine_variant, tool, folder = planned.engine_variant, planned.tool, planned.folder
     run = subject.folder.resolve()
-    folder, log = run / "profiles" / tool / name, run / "logs" / f"{name}.{tool}.log"
+    log = run / "logs" / f"{planned.name}.{tool}.log"
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     level, load, began = subject.level(engine_variant), subject.load, time.monotonic()
     starting = CaptureStarting(engine_variant.label, tool, level, log)
-    stage = _Stage(subject, options, engine_variant, tool, folder, log, lambda: notify(starting))
+    stage = _Stage(subject, options, planned, log, lambda: notify(starting))
     error = None
     try:
         stage.run()
@@ -97,14 +96,13 @@ class _Stage:
         self,
         subject: Subject,
         options: ProfileOptions,
-        engine_variant: EngineVariant,
-        tool: Tool,
-        folder: Path,
+        planned: PlannedCapture,
         log: Path,
         starting: Callable[[], None],
     ) -> None:
-        self._subject, self._options, self._engine_variant = subject, options, engine_variant
-        self._tool, self._folder, self._log, self._starting = tool, folder, log, starting
+        self._subject, self._options, self._planned = subject, options, planned
+        self._engine_variant, self._tool, self._folder = planned.engine_variant, planned.tool, planned.folder
+        self._log, self._starting = log, starting
         self.cmd: list[str] = []
         self.env: dict[str, str] = {}
         self.n = 0
@@ -112,11 +110,9 @@ class _Stage:
     def run(self) -> None:
         """Raises BenchError."""
         engine_variant, resolved = self._engine_variant, self._subject.resolved
-        engine = resolved.engines[engine_variant.label]
-        assert isinstance(engine, LocalEngine)
-        asked = CaptureRequest(self._tool, self._folder, self._options.steps, self._options.stacks)
-        profiler = engine.profiler(engine.installed(), asked)
-        assert profiler is not None
+        engine, profiler = self._planned.engine, self._planned.profiler
+        if isinstance(profiler, BenchError):
+            raise profiler
         settings = resolved.engine_settings(engine_variant)
         session = None
         if self._tool == "nsys":

@@ -15,8 +15,9 @@ from typer.testing import CliRunner
 from harness.cli.commands import app
 from harness.engines import registry
 from harness.engines.adapters.roseinfer import Roseinfer
-from harness.engines.base import Engine
+from harness.engines.base import Engine, Installation
 from harness.engines.local import LocalEngine
+from harness.engines.profiler import CaptureRequest
 from harness.engines.variants import Variant
 from harness.errors import EngineError, UsageError
 from harness.files import write_json
@@ -193,6 +194,26 @@ def test_engines_without_a_profiler_are_left_out_before_anything_starts(
     good = failed.model_copy(update={"error": None})
     write_json(folder / "profile_manifest.json", manifest.model_copy(update={"runs": [good]}))
     assert profile_run(subject, ProfileOptions(), events.append).runs == [good]
+
+
+def test_an_engine_is_asked_for_its_profiler_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the folder and the steps of its capture; what it cannot say is the capture's error."""
+    asked: list[CaptureRequest] = []
+
+    def refuse(engine: Engine, installation: Installation, capture: CaptureRequest) -> None:
+        asked.append(capture)
+        raise EngineError("it does not say", "ask again")
+
+    monkeypatch.setattr(Roseinfer, "profiler", refuse)
+    settings = OnlineSettings.model_validate(
+        {"engines": "roseinfer", "model": "random:gpt2-tiny", "device": "cpu", "concurrency": 2, "n": 4,
+         "input_len": 16, "output_len": 12, "out": tmp_path}
+    )  # fmt: skip
+    subject = open_subject(begin_run(settings, ["bench"]), None, lambda event: None)
+    [run] = profile_run(subject, ProfileOptions(steps=7, stacks=True), lambda event: None).runs
+    folder = subject.folder.resolve() / run.output_dir
+    assert asked == [CaptureRequest("torch", folder, 7, stacks=True)]
+    assert run.error is not None and run.error.startswith("it does not say")
 
 
 def test_the_load_that_is_profiled(tmp_path: Path) -> None:
