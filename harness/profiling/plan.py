@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +16,7 @@ from harness.errors import BenchError
 from harness.profiling.profile_files import read_manifest
 from harness.profiling.subject import Subject
 from harness.runs.events import CaptureSkipped, Notify
+from harness.schema.common_settings import CommonSettings
 from harness.schema.profile import Tool, Tools
 from harness.schema.results import OnlineResults
 
@@ -45,12 +47,17 @@ class PlannedCapture:
     profiler: EngineProfiler | BenchError
 
 
+def each(tools: Tools) -> tuple[Tool, ...]:
+    """One by one."""
+    return get_args(Tool) if tools == "both" else (tools,)
+
+
 def plan_captures(subject: Subject, options: ProfileOptions, notify: Notify) -> list[PlannedCapture]:
-    """Every engine under every tool asked for; those without a profiler are left out, and `notify` is told
-    why."""
+    """Every engine under every tool asked for; those without a profiler, and nsys where there is no GPU, are
+    left out, and `notify` is told why."""
     captures = []
     for engine_variant in subject.engine_variants:
-        for tool in _each(options.tools):
+        for tool in each(options.tools):
             planned = _plan(subject, options, engine_variant, tool)
             if isinstance(planned, str):
                 notify(CaptureSkipped(engine_variant.label, tool, planned))
@@ -59,21 +66,33 @@ def plan_captures(subject: Subject, options: ProfileOptions, notify: Notify) -> 
     return captures
 
 
+def needed_instead(subject: Subject, options: ProfileOptions) -> str:
+    """The hint where nothing can be captured."""
+    if options.tools == "nsys" and not _on_gpu(subject.resolved.settings):
+        command = f"bench profile {shlex.quote(str(subject.folder))} --tool torch"
+        return f"torch's profiler needs no GPU: `{command}`"
+    return "profile a run of an engine that has a profiler"
+
+
 def unprofiled(folder: Path, results: OnlineResults, tools: Tools) -> list[str]:
     """The engines of a run, NAME or NAME@VARIANT, of which a capture is missing or failed.
+
+    Without a GPU `both` is torch's alone.
 
     Raises:
         UsageError: the manifest that is there cannot be read.
     """
     manifest = read_manifest(folder)
+    settings = results.meta.settings
+    wanted: Tools = "torch" if tools == "both" and not _on_gpu(settings) else tools
     had = {(run.label, run.tool) for run in manifest.runs if run.error is None} if manifest else set()
     absent = {fault.label for fault in results.skipped if fault.load is None}
-    engine_variants = make_engine_variants(results.meta.settings)
+    engine_variants = make_engine_variants(settings)
     there = [engine_variant for engine_variant in engine_variants if engine_variant.label not in absent]
     missing = [
         str(engine_variant.ref)
         for engine_variant in there
-        if {(engine_variant.label, tool) for tool in _each(tools)} - had
+        if {(engine_variant.label, tool) for tool in each(wanted)} - had
     ]
     return list(dict.fromkeys(missing))
 
@@ -92,6 +111,8 @@ def _plan(
     engine = subject.resolved.engines[engine_variant.label]
     if not isinstance(engine, LocalEngine):
         return "a server that was not started here is not profiled"
+    if tool == "nsys" and not _on_gpu(subject.resolved.settings):
+        return "skipped, because this run uses no GPU"
     name = _name(engine_variant, subject.engine_variants)
     folder = subject.folder.resolve() / "profiles" / tool / name
     profiler: EngineProfiler | BenchError | None
@@ -101,11 +122,11 @@ def _plan(
     except BenchError as fault:
         profiler = fault
     if profiler is None:
-        on_gpu = subject.resolved.settings.device == "cuda"
-        other = "; --tool nsys profiles it" if on_gpu else ""
+        other = "; --tool nsys profiles it" if _on_gpu(subject.resolved.settings) else ""
         return f"{engine.display} has no profiler of its own{other}"
     return PlannedCapture(engine_variant, engine, tool, name, folder, profiler)
 
 
-def _each(tools: Tools) -> tuple[Tool, ...]:
-    return get_args(Tool) if tools == "both" else (tools,)
+def _on_gpu(settings: CommonSettings) -> bool:
+    """Whether the engines compute on GPUs, which nsys needs."""
+    return settings.device == "cuda"

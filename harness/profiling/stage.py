@@ -18,7 +18,7 @@ from harness.loadgen.run_load import run_load
 from harness.profiling.artifacts import collect, files, name_torch_traces, remove_oversized
 from harness.profiling.capture import RouteWindow, Window, capture, settle
 from harness.profiling.nsys import NsysSession, find_nsys
-from harness.profiling.plan import PlannedCapture, ProfileOptions, plan_captures
+from harness.profiling.plan import PlannedCapture, ProfileOptions, each, needed_instead, plan_captures
 from harness.profiling.profile_files import read_manifest
 from harness.profiling.subject import Subject
 from harness.runs.events import CaptureDone, CaptureStarting, Notify
@@ -29,18 +29,19 @@ from harness.schema.profile import ProfileManifest, ProfileRun, Tool
 def profile_run(subject: Subject, options: ProfileOptions, notify: Notify) -> ProfileManifest:
     """Profile every engine of a run with every tool asked for; what fails is an `error` of the manifest.
 
-    Engines without a profiler are left out. Captures of the same engine and tool that the run already has are
-    replaced, the others kept.
+    Engines without a profiler are left out, and nsys where no GPU is used. Captures of the same engine and
+    tool that the run already has are replaced, the others kept.
 
     Raises:
         UsageError: the manifest that is there cannot be read.
-        EngineError: no engine has a profiler, and the run has no capture.
+        EngineError: nothing can be captured, and the run has no capture by a tool that was asked for.
         CleanupError: an engine could not be ended.
     """
     manifest = read_manifest(subject.folder) or ProfileManifest(meta=subject.info)
     captures = plan_captures(subject, options, notify)
-    if not captures and all(run.error is not None for run in manifest.runs):
-        raise EngineError("nothing could be profiled", "profile a run of an engine that has a profiler")
+    had = [run for run in manifest.runs if run.tool in each(options.tools) and run.error is None]
+    if not captures and not had:
+        raise EngineError("nothing could be profiled", needed_instead(subject, options))
     for planned in captures:
         run = _profile(subject, options, planned, notify)
         kept = [old for old in manifest.runs if (old.label, old.tool) != (run.label, run.tool)]
@@ -116,8 +117,6 @@ class _Stage:
         settings = resolved.engine_settings(engine_variant)
         session = None
         if self._tool == "nsys":
-            if settings.device == "cpu":
-                raise EngineError("nsys is for engines on a GPU", "use --tool torch")
             session = NsysSession(find_nsys(self._options.nsys), self._folder / "nsys")
 
         def change(launch: Launch) -> Launch:

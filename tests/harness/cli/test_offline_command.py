@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from harness.errors import CleanupError
+from harness.engines.adapters.roseinfer import Roseinfer
+from harness.errors import CleanupError, EngineError
 from harness.files import write_json
 from harness.runs.batch.measured import Measured
 from harness.schema.profile import ProfileManifest
@@ -63,9 +64,14 @@ def measured(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("harness.runs.offline.through_worker", gives(3, 3))
 
 
-def test_a_profile_that_fails_hides_no_result(bench: Any, tmp_path: Path, measured: None) -> None:
-    """nsys is for engines on a GPU."""
-    done = bench(*QUICK, "--engines", "roseinfer", "--profile", "nsys", "--out", str(tmp_path))
+def test_a_profile_that_fails_hides_no_result(
+    bench: Any, tmp_path: Path, measured: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: Any) -> None:
+        raise EngineError("it does not say how")
+
+    monkeypatch.setattr(Roseinfer, "profiler", refuse)
+    done = bench(*QUICK, "--engines", "roseinfer", "--profile", "torch", "--out", str(tmp_path))
     assert done.code == 3
     assert Path(done.out.removesuffix("\n")).is_file()
     assert any("total latency (s)" in line for line in done.err.splitlines())
@@ -76,7 +82,7 @@ def test_a_profile_that_fails_hides_no_result(bench: Any, tmp_path: Path, measur
 
     [folder] = tmp_path.iterdir()
     manifest = ProfileManifest.model_validate_json((folder / "profile_manifest.json").read_bytes())
-    earlier = manifest.runs[0].model_copy(update={"tool": "torch", "error": None})
+    earlier = manifest.runs[0].model_copy(update={"error": None})
     write_json(folder / "profile_manifest.json", manifest.model_copy(update={"runs": [earlier]}))
     assert bench("profile", str(folder), "--tool", "nsys").code == 3  # whatever was captured before
 

@@ -23,8 +23,8 @@ from harness.errors import EngineError, UsageError
 from harness.files import write_json
 from harness.profiling.analysis import analyse
 from harness.profiling.explain import OUTSIDE
-from harness.profiling.plan import ProfileOptions
-from harness.profiling.profile_files import read_profiles
+from harness.profiling.plan import ProfileOptions, unprofiled
+from harness.profiling.profile_files import read_manifest, read_profiles
 from harness.profiling.stage import profile_run
 from harness.profiling.subject import Subject, begin_run, open_subject
 from harness.report.render import write_report, write_run_outputs
@@ -32,7 +32,7 @@ from harness.runs.events import CaptureDone, CaptureSkipped, CaptureStarting, Ev
 from harness.runs.online import run_online
 from harness.schema.load import ClosedLoop, TraceLoad
 from harness.schema.online_settings import OnlineSettings
-from harness.schema.profile import Gap, ProfileManifest
+from harness.schema.profile import Gap, Level, ProfileManifest, ProfileRun
 from harness.schema.results import OnlineResults
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow]
@@ -149,19 +149,21 @@ def _only(subject: Subject, labels: set[str]) -> Subject:
 def test_what_fails_leaves_the_rest_whole(
     run_for: Callable[..., tuple[Path, OnlineResults]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    folder, _ = run_for("roseinfer")
+    folder, results = run_for("roseinfer")
     with pytest.raises(UsageError, match="the run has no vllm") as raised:
         open_subject(folder, None, lambda event: None, ["roseinfer", "vllm"])
     assert raised.value.hint == "it has roseinfer"
     with pytest.raises(UsageError, match="the run has no such engine"):
         open_subject(folder, None, lambda event: None, [])
     subject = open_subject(folder, None, lambda event: None, ["roseinfer"])
-    small = profile_run(subject, ProfileOptions("both", steps=4, max_bytes=100), lambda event: None)
-    torch, nsys = small.runs
+    [torch] = profile_run(subject, ProfileOptions(steps=4, max_bytes=100), lambda event: None).runs
     assert torch.error is not None and "was removed" in torch.error and not torch.artifacts
-    assert nsys.error is not None and "--tool torch" in nsys.error
-    done = CliRunner().invoke(app, ["profile", str(folder), "--steps", "4", "--quiet"])
+    done = CliRunner().invoke(app, ["profile", str(folder), "--steps", "4", "--tool", "both"])
     assert (done.exit_code, done.stdout.strip()) == (0, str(folder / "profile_manifest.json"))
+    assert "roseinfer: no nsys profile: skipped, because this run uses no GPU" in done.stderr
+    manifest = read_manifest(folder)
+    assert manifest is not None and [(run.tool, run.error) for run in manifest.runs] == [("torch", None)]
+    assert unprofiled(folder, results, "both") == [] and unprofiled(folder, results, "nsys") == ["roseinfer"]
     trace = folder / "profiles/torch/roseinfer/trace.json.gz"
     trace.write_bytes(trace.read_bytes()[:-100])
     profiles = analyse(folder)
@@ -186,14 +188,21 @@ def test_engines_without_a_profiler_are_left_out_before_anything_starts(
         profile_run(subject, ProfileOptions(), events.append)
     assert events == [skipped] and not (folder / "logs").exists()
 
-    manifest = profile_run(subject, ProfileOptions("both"), events.append)
-    [failed] = manifest.runs
-    assert failed.tool == "nsys" and "for engines on a GPU" in failed.error
-    assert events[1:] == [skipped, CaptureDone(failed)]  # no start, with a log that there is not
+    no_gpu = CaptureSkipped("roseinfer", "nsys", "skipped, because this run uses no GPU")
+    with pytest.raises(EngineError, match="nothing could be profiled") as raised:
+        profile_run(subject, ProfileOptions("both"), events.append)
+    assert events[1:] == [skipped, no_gpu] and "an engine that has a profiler" in raised.value.hint
 
-    good = failed.model_copy(update={"error": None})
-    write_json(folder / "profile_manifest.json", manifest.model_copy(update={"runs": [good]}))
-    assert profile_run(subject, ProfileOptions(), events.append).runs == [good]
+    captured = ProfileRun(
+        tool="torch", engine="vllm", label="vLLM", cmd=[], n=1, level=Level(in_flight=1, running=1),
+        steps=1, output_dir="profiles", log_path="log", wall_s=1,
+    )  # fmt: skip
+    had = ProfileManifest(meta=subject.info, runs=[captured])
+    write_json(folder / "profile_manifest.json", had)
+    assert profile_run(subject, ProfileOptions(), events.append).runs == [captured]
+    with pytest.raises(EngineError, match="nothing could be profiled") as raised:
+        profile_run(subject, ProfileOptions("nsys"), events.append)
+    assert raised.value.hint == f"torch's profiler needs no GPU: `bench profile {folder} --tool torch`"
 
 
 def test_an_engine_is_asked_for_its_profiler_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
