@@ -9,14 +9,16 @@ class BenchError(Exception):
     Args:
         message: What is wrong, in one sentence. It may quote text from outside.
         hint: How to fix it, in one sentence.
+        new_run: Whether the hint changes settings, which a run that has begun keeps.
     """
 
     exit_code = 3
 
-    def __init__(self, message: str, hint: str = "") -> None:
+    def __init__(self, message: str, hint: str = "", *, new_run: bool = False) -> None:
         super().__init__(message)
         self.message = visible(message)
         self.hint = visible(hint)
+        self.new_run = new_run
 
     def __str__(self) -> str:
         return f"{self.message}\n  hint: {self.hint}" if self.hint else self.message

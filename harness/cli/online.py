@@ -121,7 +121,8 @@ def measure(
             measured, report = so_far
         except BenchError as error:
             if folder is not None:
-                error.hint = "; then ".join(filter(None, (error.hint, _finish(folder))))
+                after = "start a new run" if error.new_run else _finish(folder)
+                error.hint = "; then ".join(filter(None, (error.hint, after)))
             raise
         except OSError as error:
             raise (folder and refused(error, _finish(folder))) or error from None

@@ -8,8 +8,6 @@ from typing import Any
 
 from harness.errors import EngineError
 
-_HINT = "use a model with a chat template, such as smollm2-135m, or --endpoint completions"
-
 
 class ChatTemplate:
     """Counts the tokens of a conversation with the template in front of the answer.
@@ -25,9 +23,9 @@ class ChatTemplate:
             self._tokenizer: Any = AutoTokenizer.from_pretrained(str(model), local_files_only=True)
         except (OSError, ValueError, KeyError) as error:
             reason = str(error).partition("\n")[0]
-            raise EngineError(f"the tokenizer in {model} cannot be read: {reason}", _HINT) from None
+            raise _fault(f"the tokenizer in {model} cannot be read: {reason}") from None
         if not self._tokenizer.chat_template:
-            raise EngineError(f"the model in {model} has no chat template", _HINT)
+            raise _fault(f"the model in {model} has no chat template")
 
     def tokens(self, messages: Sequence[Mapping[str, Any]]) -> int:
         """Tokens of the whole prompt of an answer to `messages`. Raises EngineError."""
@@ -36,5 +34,10 @@ class ChatTemplate:
                 [dict(message) for message in messages], tokenize=False, add_generation_prompt=True
             )
         except Exception as error:  # Jinja's own, and whatever a template raises
-            raise EngineError(f"the chat template refuses the messages: {error}", _HINT) from None
+            raise _fault(f"the chat template refuses the messages: {error}") from None
         return len(self._tokenizer.encode(text, add_special_tokens=False))
+
+
+def _fault(message: str) -> EngineError:
+    hint = "use a model with a chat template, such as smollm2-135m, or --endpoint completions"
+    return EngineError(message, hint, new_run=True)

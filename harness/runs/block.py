@@ -76,6 +76,8 @@ _HINTS = {
     "wrong_length": "the server ends answers on its own: add --no-ignore-eos",
     "prompt_mismatch": "the server's tokenizer is another one: name it with --tokenizer, or --tokenizer none",
 }
+#: Those that name settings, which a run that has begun keeps.
+_OF_SETTINGS = {"http_404", "http_429", "wrong_length", "prompt_mismatch"}
 
 
 def measure_block(
@@ -134,6 +136,7 @@ def measure_block(
     except BenchError as error:
         for cell in left:
             fault = engine_variant.skipped(error.message, error.hint, load=cell.load, repeat=cell.repeat)
+            fault = fault.model_copy(update={"new_run": error.new_run})
             if cell is left[0] and isinstance(error, _LostError):
                 reason = f"{error.message}{error.meanwhile}"
                 fault = fault.model_copy(update={"reason": reason, "cause": error.message})
@@ -145,7 +148,7 @@ class _LostError(EngineError):
     """A server that was lost while a cell was measured, of which so many requests were answered."""
 
     def __init__(self, fault: EngineError, answered: int, requests: int) -> None:
-        super().__init__(fault.message, fault.hint)
+        super().__init__(fault.message, fault.hint, new_run=fault.new_run)
         self.meanwhile = (
             f"; this was in the middle of the cell: {answered} of {requests} requests had been answered, and "
             "none of them count"
@@ -203,6 +206,7 @@ class _Measuring:
                         first["error"],
                         "see the engine's log, which is in the run's folder if it was started here",
                     ),
+                    new_run=first["error"] in _OF_SETTINGS,
                 )
 
     def note_waiting(self) -> None:

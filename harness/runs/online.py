@@ -158,7 +158,11 @@ def _go(run: Run, resolved: Resolved | None, notify: Notify) -> OnlineResults:
     if not run.done:
         faults = [fault for fault in run.skipped if fault.load is not None]
         hints = dict.fromkeys(fault.hint for fault in faults if fault.hint)
-        raise BenchError(f"nothing could be measured: {'; '.join(_reasons(faults))}", "; ".join(hints))
+        raise BenchError(
+            f"nothing could be measured: {'; '.join(_reasons(faults))}",
+            "; ".join(hints),
+            new_run=any(fault.new_run for fault in faults),
+        )
     notify(Reporting())
     if resolved is not None:
         judge_answers(run, resolved)

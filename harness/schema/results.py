@@ -38,6 +38,7 @@ class Skipped(Strict):
         description="the reason without how far the cell was, where its server was lost in the middle of it",
     )
     hint: str = ""
+    new_run: bool = Field(False, description="whether the hint changes settings, which a run keeps")
 
     @property
     def said(self) -> str:

@@ -36,13 +36,17 @@ def no_answer(target: Target, error: Exception) -> EngineError:
         return Http2OnlyError(f"{place} refuses HTTP/1.1", _PROXY)
     if isinstance(error, ssl.SSLError):
         reason = error.reason or str(error)
-        return EngineError(f"{place} does not speak TLS as it should: {reason}", "try http:// in the address")
+        return EngineError(
+            f"{place} does not speak TLS as it should: {reason}", "try http:// in the address", new_run=True
+        )
     if isinstance(error, TimeoutError):
         return EngineError(f"{place} does not answer in time", "check the address, or a firewall on the way")
     if isinstance(error, http.client.BadStatusLine):
         if _HTTP2 in repr(str(error)):
             return Http2OnlyError(f"{place} speaks HTTP/2 alone", _PROXY)
-        return EngineError(f"{place} does not answer in HTTP: {error}", "try https:// in the address")
+        return EngineError(
+            f"{place} does not answer in HTTP: {error}", "try https:// in the address", new_run=True
+        )
     return EngineError(
         f"no server answers at {place}: {error}",
         "start it, check the address, or wait for it with --wait-ready 60",
@@ -52,10 +56,12 @@ def no_answer(target: Target, error: Exception) -> EngineError:
 def _certificate(target: Target, error: ssl.SSLCertVerificationError) -> EngineError:
     said = f"the certificate of {target.place} is not accepted: {error.verify_message}"
     if error.verify_code in _OTHER_NAME:
-        return EngineError(said, "use a name in the address that the certificate is for")
+        return EngineError(said, "use a name in the address that the certificate is for", new_run=True)
     if error.verify_code in _EXPIRED:
         return EngineError(said, "renew the certificate, or set this machine's clock")
-    return EngineError(said, "if you trust the server, name its certificate or authority with --ca-cert FILE")
+    return EngineError(
+        said, "if you trust the server, name its certificate or authority with --ca-cert FILE", new_run=True
+    )
 
 
 def refusal(target: Target, path: str, status: int, body: str) -> EngineError:
@@ -70,23 +76,27 @@ def refusal(target: Target, path: str, status: int, body: str) -> EngineError:
             "check the key in the variable that --api-key-env names"
             if given
             else "put the key into an environment variable and name that with --api-key-env",
+            new_run=not given,
         )
     if status == 403:
         return EngineError(
             f"{place} does not allow {path} (403): {reason}",
             "check the key, the headers that a gateway wants (--header), and --served-model",
+            new_run=True,
         )
     if status == 404:
         return EngineError(
             f"{place} has no {path}, or not this model (404): {reason}",
             "check the path in the address, --endpoint and --served-model",
+            new_run=True,
         )
     if status == 429:
         return EngineError(
             f"{place} limits how much it is asked (429): {reason}",
             "lower the load, or ask for a higher limit",
+            new_run=True,
         )
     if status == 400 and "HTTPS" in body:
-        return EngineError(f"{place} speaks TLS: {reason}", "write https:// in the address")
+        return EngineError(f"{place} speaks TLS: {reason}", "write https:// in the address", new_run=True)
     hint = "see the server's log" if status >= 500 else "change the option that it names, or its own settings"
     return EngineError(f"{place} answers {status} to {path}: {reason}", hint)

@@ -72,6 +72,7 @@ class Trial:
                 raise EngineError(
                     f"{self.target.place} takes no request: {reason}",
                     "see the server's log, and check --served-model and --endpoint",
+                    new_run=True,
                 )
             change = (named or changes)[0]
             changes.remove(change)

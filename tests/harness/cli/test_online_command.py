@@ -20,6 +20,8 @@ from .run_checks import check_end, check_files, check_summaries, strict
 
 #: The title of the table at the end.
 TABLE = "Latencies in ms, requests and output tokens a second"
+#: Requests by which it is found out what a server takes.
+TRIALS = 2
 
 
 def test_a_whole_run(start_mock: Any, start_bench: Any, quick: list[str]) -> None:
@@ -182,6 +184,26 @@ def test_nothing_listens(start_mock: Any, bench: Any, quick: list[str]) -> None:
         "  hint: start it, check the address, or wait for it with --wait-ready 60; then finish the run with "
     )
     assert "Traceback" not in done.err
+
+
+@pytest.mark.parametrize(
+    ("answered", "status", "said"),
+    [
+        (0, 404, "check the path in the address, --endpoint and --served-model"),
+        (0, 403, "check the key, the headers that a gateway wants (--header), and --served-model"),
+        (0, 500, "see the server's log, and check --served-model and --endpoint"),
+        (TRIALS, 404, "check --endpoint and --served-model"),
+    ],
+)
+def test_a_hint_that_names_other_settings_asks_for_a_new_run(
+    start_mock: Any, bench: Any, quick: list[str], tmp_path: Path, answered: int, status: int, said: str
+) -> None:
+    """A run that is resumed keeps its settings."""
+    script = tmp_path / "script.json"
+    script.write_text(json.dumps([{}] * answered + [{"status": status}] * 8))
+    where = start_mock("--script", str(script)).url
+    done = bench("online", "--base-url", where, *quick, "--n", "2", "--scales", "1", "--warmup", "2")
+    assert done.code == 3 and done.err.splitlines()[-1] == f"  hint: {said}; then start a new run"
 
 
 @pytest.mark.usefixtures("few_figures")
