@@ -21,7 +21,7 @@ _AT_LEAST_ONE = (
 
 
 class ConfigError(Exception):
-    """A setting that cannot work. The message says which, and what would."""
+    """A setting that cannot work. The message says which, by its option, and what would."""
 
 
 #: Environment variables of an engine process: the number of data-parallel replicas on this machine, and which
@@ -31,6 +31,11 @@ REPLICAS, REPLICA = "ROSEINFER_REPLICAS", "ROSEINFER_REPLICA"
 
 def setting(default: Any, help: str) -> Any:
     return field(default=default, metadata={"help": help})
+
+
+def option(name: str) -> str:
+    """The command line's name of a setting."""
+    return f"--{name.replace('_', '-')}"
 
 
 @dataclass(frozen=True)
@@ -124,10 +129,12 @@ class EngineConfig:
         for name in _AT_LEAST_ONE:
             value = getattr(self, name)
             if value is not None and value < 1:
-                raise ConfigError(f"{name} must be at least 1")
+                raise ConfigError(f"{option(name)} must be at least 1")
         if self.batch_invariant and self.kv_cache_dtype != "auto":
-            raise ConfigError("batch_invariant needs the C++ kernels, which take --kv-cache-dtype auto alone")
+            raise ConfigError(
+                "--batch-invariant needs the C++ kernels, which take --kv-cache-dtype auto alone"
+            )
         if self.spin_ms is not None and not 0 <= self.spin_ms <= 60_000:
-            raise ConfigError("spin_ms must be from 0 to 60000")
+            raise ConfigError("--spin-ms must be from 0 to 60000")
         if not 1 <= self.rank_timeout_s <= 3600:
-            raise ConfigError("rank_timeout_s must be from 1 to 3600")
+            raise ConfigError("--rank-timeout-s must be from 1 to 3600")

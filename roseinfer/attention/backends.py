@@ -62,5 +62,5 @@ def _invariant(pool: KVPool, cpu_kernels: bool) -> Attention:
         if cpu_kernels and pool.device.type == "cpu" and CpuInvariantAttention.supports(pool.shape):
             return CpuInvariantAttention(pool)
     except BuildError as error:
-        raise ConfigError(f"batch_invariant needs the C++ kernels: {error}") from None
-    raise ConfigError(f"batch_invariant needs {NEEDED}")
+        raise ConfigError(f"--batch-invariant needs the C++ kernels: {error}") from None
+    raise ConfigError(f"--batch-invariant needs {NEEDED}")

@@ -65,7 +65,7 @@ def choose_runner(
     setting cannot work here."""
     capacity = config.max_active_requests
     if config.batch_invariant and not model.rows_alone:
-        raise ConfigError(f"batch_invariant needs {NEEDED}")
+        raise ConfigError(f"--batch-invariant needs {NEEDED}")
     if not (config.paged_attn and triton_runs(pool.device)):
         made = make_attention(
             pool,

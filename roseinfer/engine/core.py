@@ -53,10 +53,10 @@ class Engine:
         max_model_len = config.max_model_len or shape.max_positions
         if max_model_len > shape.max_positions:
             raise ConfigError(
-                f"max_model_len {max_model_len} is above the model's {shape.max_positions} positions"
+                f"--max-model-len {max_model_len} is above the model's {shape.max_positions} positions"
             )
         if max_model_len < SHORTEST:
-            raise ConfigError(f"max_model_len {max_model_len} is too small: give {SHORTEST} or more")
+            raise ConfigError(f"--max-model-len {max_model_len} is too small: give {SHORTEST} or more")
         kv_shape = loaded.kv_shape
         sharing = ranks if device.type == "cpu" else 1  # ranks that share this memory
         kv_tokens = config.kv_tokens or _kv_tokens(

@@ -39,11 +39,13 @@ def check_ranks(config: EngineConfig) -> None:
     if ranks == 1:
         return
     if config.quantization or config.batch_invariant:
-        raise ConfigError("tensor_parallel_size above 1 works without --quantization and --batch-invariant")
+        raise ConfigError("--tensor-parallel-size above 1 works without --quantization and --batch-invariant")
     if resolve_device(config.device).type == "cpu":
         return
     if not (config.fused_ops and config.cuda_graph and config.paged_attn):
-        raise ConfigError("tensor_parallel_size above 1 on GPUs needs fused_ops, cuda_graph and paged_attn")
+        raise ConfigError(
+            "--tensor-parallel-size above 1 on GPUs needs --fused-ops, --cuda-graph and --paged-attn"
+        )
     if dist.is_initialized():
         raise ConfigError("a process can have one engine on several GPUs: start another process for this one")
 
@@ -56,8 +58,8 @@ def own_gpu(rank: int, ranks: int, environment: Mapping[str, str]) -> torch.devi
     )
     if (found := torch.cuda.device_count()) < replicas * ranks:
         raise ConfigError(
-            f"data_parallel_size {replicas} with tensor_parallel_size {ranks} needs {replicas * ranks} GPUs; "
-            f"PyTorch sees {found}"
+            f"--data-parallel-size {replicas} with --tensor-parallel-size {ranks} needs "
+            f"{replicas * ranks} GPUs; PyTorch sees {found}"
         )
     return torch.device("cuda", replica * ranks + rank)
 

@@ -36,7 +36,7 @@ TORCH_DTYPES = {"fp16": torch.float16, "bf16": torch.bfloat16, "fp32": torch.flo
 def resolve_device(device: Device) -> torch.device:
     """The device to run on. Raises ConfigError for cuda without a usable GPU."""
     if device == "cuda" and not torch.cuda.is_available():
-        raise ConfigError("device cuda was asked for, but PyTorch sees no GPU; use --device cpu")
+        raise ConfigError("--device cuda was asked for, but PyTorch sees no GPU; use --device cpu")
     if device == "auto":
         device = "cuda" if torch.cuda.is_available() else "cpu"
     return torch.device(device)

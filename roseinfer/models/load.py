@@ -50,7 +50,7 @@ def load(
     ranks: Ranks = ALONE
     if shard is not None:
         if device.type != "cpu" and not isinstance(shape, LlamaConfig):
-            raise ConfigError("tensor_parallel_size above 1 on GPUs works with models of the Llama family")
+            raise ConfigError("--tensor-parallel-size above 1 on GPUs works with models of the Llama family")
         weights, ranks = ShardWeights(folder, shard, shape), _ranks(shard, shape, device, dtype)
         shape = shard.config(shape)
     linear = _linear(shape, device, dtype, packed=packed, kernel=cpu_kernels and cpu_linear)

@@ -46,7 +46,7 @@ class Shard:
         ranks, kv = self.ranks, whole.kv_heads
         if whole.heads % ranks or whole.ffn_width % ranks or (kv % ranks and ranks % kv):
             raise ConfigError(
-                f"tensor_parallel_size {ranks} does not divide the model's {whole.heads} heads, {kv} heads "
+                f"--tensor-parallel-size {ranks} does not divide the model's {whole.heads} heads, {kv} heads "
                 f"of keys and values and {whole.ffn_width} elements of the MLP evenly; give another"
             )
         return replace(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 
-from roseinfer.config import ConfigError, setting
+from roseinfer.config import ConfigError, option, setting
 
 
 @dataclass(frozen=True)
@@ -52,21 +52,21 @@ class ServerConfig:
 
     def __post_init__(self) -> None:
         if not 0 <= self.port < 2**16:
-            raise ConfigError("port must be from 0 to 65535")
+            raise ConfigError("--port must be from 0 to 65535")
         for name in (
             "max_inflight_requests", "frontend_processes", "stream_interval", "mp_tokenize_workers",
             "max_buffered_mib", "max_waiting_requests", "max_waiting_tokens", "data_parallel_size",
         ):  # fmt: skip
             value = getattr(self, name)
             if value is not None and value < 1:
-                raise ConfigError(f"{name} must be at least 1")
+                raise ConfigError(f"{option(name)} must be at least 1")
         if not 0 <= self.grace_seconds <= 86_400:
-            raise ConfigError("grace_seconds must be from 0 to 86400")
+            raise ConfigError("--grace-seconds must be from 0 to 86400")
         if not 1 <= self.stall_seconds <= 86_400:
-            raise ConfigError("stall_seconds must be from 1 to 86400")
+            raise ConfigError("--stall-seconds must be from 1 to 86400")
         for name in ("frontend_processes", "data_parallel_size"):
             if (getattr(self, name) or 0) > 64:
-                raise ConfigError(f"{name} must be at most 64")
+                raise ConfigError(f"{option(name)} must be at most 64")
 
     @property
     def num_front_ends(self) -> int:

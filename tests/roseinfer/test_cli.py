@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import dataclasses
 import json
 import re
@@ -18,8 +19,9 @@ import torch
 from safetensors.torch import load_file, save_file
 from typer.testing import CliRunner
 
+import roseinfer
 from roseinfer.cli import app, main
-from roseinfer.config import EngineConfig
+from roseinfer.config import ConfigError, EngineConfig
 from roseinfer.server.config import ServerConfig
 
 pytestmark = pytest.mark.integration
@@ -124,10 +126,11 @@ def run(*arguments: str) -> subprocess.CompletedProcess[str]:
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        (["--threads", "0"], ["threads"]),
+        (["--threads", "0"], ["--threads must"]),
+        (["--max-model-len", "2000"], ["--max-model-len 2000 is above"]),
         (["--model", "no/such folder"], ["no/such folder"]),
         (["--model", "random:nothing"], ["random:nothing", "random:gpt2"]),
-        (["--port", "70000"], ["port"]),
+        (["--port", "70000"], ["--port must"]),
         (["--host", "nowhere.invalid"], ["nowhere.invalid"]),
     ],
 )
@@ -135,6 +138,41 @@ def test_serve_with_settings_that_cannot_work(options: list[str], words: list[st
     done = run("serve", "--no-warmup", "--port", "0", *options)
     assert done.returncode == 2
     one_line(done.stderr, *words)
+
+
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [
+        ("--block-size", "0"), ("--prefill-max-batch-size", "0"), ("--chunked-prefill-size", "-1"),
+        ("--tensor-parallel-size", "0"), ("--spin-ms", "-1"), ("--rank-timeout-s", "0"),
+        ("--stream-interval", "0"), ("--max-buffered-mib", "0"), ("--mp-tokenize-workers", "0"),
+        ("--frontend-processes", "65"), ("--data-parallel-size", "65"), ("--grace-seconds", "-1"),
+        ("--stall-seconds", "0"), ("--port", "-1"),
+    ],
+)  # fmt: skip
+def test_a_value_that_cannot_be_is_named_by_its_option(option: str, value: str) -> None:
+    refused = CliRunner().invoke(app, ["serve", option, value]).exception
+    assert isinstance(refused, ConfigError) and str(refused).startswith(f"{option} must be ")
+
+
+def test_messages_name_options_and_not_fields() -> None:
+    """In every text of a ConfigError."""
+    names = {field.name for kind in (EngineConfig, ServerConfig) for field in dataclasses.fields(kind)}
+    names = {name for name in names if "_" in name}
+    calls = [
+        node
+        for file in Path(roseinfer.__file__).parent.rglob("*.py")
+        for node in ast.walk(ast.parse(file.read_bytes()))
+        if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "ConfigError"
+    ]
+    texts = [
+        part.value
+        for call in calls
+        for part in ast.walk(call)
+        if isinstance(part, ast.Constant) and isinstance(part.value, str)
+    ]
+    assert any("--max-model-len" in text for text in texts)
+    assert not [text for text in texts if names & set(re.findall(r"\w+", text))]
 
 
 def test_serve_on_a_port_in_use() -> None:

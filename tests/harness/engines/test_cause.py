@@ -37,7 +37,10 @@ server: error: argument --port: invalid int value: 'x'
             "max_num_seqs Input should be greater than or equal to 1",
         ),
         (ARGPARSE, "argument --port: invalid int value: 'x'"),
-        ("loading\nroseinfer: block_size must be at least 1\n", "roseinfer: block_size must be at least 1"),
+        (
+            "loading\nroseinfer: --block-size must be at least 1\n",
+            "roseinfer: --block-size must be at least 1",
+        ),
         ("RuntimeError: failed. See root cause above.\nbye\n", "RuntimeError: failed. See root cause above."),
         ("terminate called after throwing\n  what():  std::bad_alloc\nAborted\n", "what(): std::bad_alloc"),
         ("\n\n", ""),

@@ -94,5 +94,5 @@ def test_without_it_bits_differ(model: Path) -> None:
 
 @pytest.mark.parametrize("settings", [{"dtype": "fp32"}, {"cpu_kernels": False}, {"cpu_linear": False}])
 def test_what_cannot_be_had_is_refused(gpt2_folder: Path, settings: dict[str, object]) -> None:
-    with pytest.raises(ConfigError, match="batch_invariant needs"):
+    with pytest.raises(ConfigError, match="--batch-invariant needs"):
         load(gpt2_folder, **settings)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from roseinfer.config import REPLICA, REPLICAS, ConfigError, EngineConfig
+from roseinfer.config import REPLICA, REPLICAS, ConfigError, EngineConfig, option
 from roseinfer.engine.load import check_ranks, own_gpu
 from roseinfer.models.load import load
 from roseinfer.models.shard import Shard
@@ -21,7 +21,7 @@ def test_replicas_and_their_ranks_take_the_gpus_in_order(monkeypatch: pytest.Mon
     assert found == [0, 1, 2, 3]
     assert [own_gpu(rank, 4, {}).index for rank in range(4)] == [0, 1, 2, 3]
     with pytest.raises(
-        ConfigError, match=r"data_parallel_size 3 with tensor_parallel_size 2 needs 6 GPUs; .* 4"
+        ConfigError, match=r"--data-parallel-size 3 with --tensor-parallel-size 2 needs 6 GPUs; .* 4"
     ):
         own_gpu(0, 2, {REPLICAS: "3", REPLICA: "0"})
 
@@ -32,7 +32,7 @@ def test_on_gpus_ranks_need_the_graphs(monkeypatch: pytest.MonkeyPatch, switch: 
     check_ranks(EngineConfig("m", device="cuda", tensor_parallel_size=2))
     off = EngineConfig("m", device="cuda", **{switch: False})  # type: ignore[arg-type]
     check_ranks(off)
-    with pytest.raises(ConfigError, match=f"needs .*{switch}"):
+    with pytest.raises(ConfigError, match=f"needs .*{option(switch)}"):
         check_ranks(replace(off, tensor_parallel_size=2))
 
 
