@@ -85,6 +85,11 @@ class Serving:
             "/v1/completions", {"prompt": prompt, "temperature": 0} | settings, headers=headers
         )
 
+    @property
+    def faults(self) -> list[str]:
+        """What the log has of errors."""
+        return [line for line in self.log if "Traceback" in line or "ERROR" in line]
+
     def load(self) -> dict[str, Any]:
         load: dict[str, Any] = self.request("/server_info").json["load"]
         return load
@@ -139,11 +144,12 @@ def profiles(profile_root: Path) -> Path:
 
 @pytest.fixture(scope="session")
 def serving(text_model: Any, integration: None, profile_root: Path) -> Iterator[Serving]:
-    """One server with two front ends for all tests that leave it alive."""
+    """One server with two front ends for all tests that leave it alive, and no error in its log."""
     options = ("--served-model-name", "tiny", "--frontend-processes", "2", "--profile-dir", str(profile_root))
     server = Serving(start(str(text_model.folder), *options))
     yield server
     server.close()
+    assert not server.faults
 
 
 @pytest.fixture(scope="session")
