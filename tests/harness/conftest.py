@@ -20,7 +20,7 @@ from harness.engines.process import guard
 from harness.metrics import validity
 from harness.mock_server.behaviour import ServedRequest
 from harness.report.figures.run_figures import figures
-from harness.runs import block
+from harness.runs import measuring
 
 
 @dataclass
@@ -61,7 +61,7 @@ class MockServer:
 def quick_runs() -> None:
     """Of runs in this process: before a cell they wait for a moment, and their engines, beside other tests,
     start as quickly as these."""
-    block.MEASURED_DELAY_S = block.WAITING_S = 0.2
+    measuring.MEASURED_DELAY_S = measuring.WAITING_S = 0.2
     guard.SHARING_NICENESS = 0
 
 

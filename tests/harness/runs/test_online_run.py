@@ -99,7 +99,7 @@ def test_reasons_of_which_one_begins_like_another_are_both_said(
         def __init__(self, *given: Any) -> None:
             raise EngineError(next(faults), "")
 
-    monkeypatch.setattr("harness.runs.block._Measuring", Full)
+    monkeypatch.setattr("harness.runs.block.Measuring", Full)
     with pytest.raises(BenchError) as raised:
         run_online(settings_for(start_mock().url, repeats=2), ["bench"], Watcher())
     assert raised.value.message.endswith("openai: it is full; openai: it is full; the disk too")

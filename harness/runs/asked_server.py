@@ -1,0 +1,130 @@
+"""A server that is asked: what is sent to it, and what came back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from harness.cluster.testbed import Reading, Sent, Testbed
+from harness.engines.base import Encoder, Engine, RequestSettings, Server, endpoint_target
+from harness.engines.prometheus import PrefixCounters, Samples, read_samples
+from harness.engines.registry import ENGINES
+from harness.engines.server_metrics import Series
+from harness.engines.server_pages import post
+from harness.loadgen.load_plan import LoadPlan, Progress, WireRequest
+from harness.made import Made, made
+from harness.plain_text import visible
+from harness.records.answers import Answers
+from harness.records.cell import CellIdentity, CellRecords, Expected, cell_records
+from harness.runs.resolved import Resolved
+from harness.runs.schedule import Cell
+from harness.schema.engine_ref import RUNNING_SERVER
+from harness.workload import PlannedRequest
+from harness.workload.prefix_reuse import reusable_tokens
+from harness.workload.sessions import answered, with_answers
+
+
+@dataclass(frozen=True)
+class AskedServer:
+    """A server and how it is asked; `encode` makes a request's body of that."""
+
+    resolved: Resolved
+    testbed: Testbed
+    engine: Engine
+    server: Server
+    asked: RequestSettings
+    encode: Encoder
+
+    @property
+    def counters(self) -> list[PrefixCounters]:
+        """Of the engine's prefix cache."""
+        return [engine.prefix_counters for engine in self._engines if engine.prefix_counters]
+
+    @property
+    def series(self) -> list[Series]:
+        """Of the metrics that are read over time; none where these are not wanted."""
+        wanted = self.resolved.settings.server_metrics
+        return [engine.server_series for engine in self._engines if engine.server_series and wanted]
+
+    def samples(self) -> Samples:
+        """What the server counts, where its engine's metrics are wanted."""
+        wanted = self.counters or self.engine.histograms or self.series
+        return read_samples(self.server.target) if wanted else []
+
+    def flush(self, cell: Cell) -> None:
+        """Empty the prefix cache, so that no cell begins with what warm-up or another cell left in it."""
+        flush = self.engine.flush
+        if flush is not None and self.resolved.engine_settings(cell.engine_variant).caches_prefixes:
+            post(self.server.target, flush)
+
+    def send(
+        self,
+        requests: Sequence[PlannedRequest],
+        concurrency: int | None,
+        clients: int,
+        progress: Callable[[Progress], None] | None,
+        start_delay_s: float,
+    ) -> Sent:
+        """Send them and wait for what comes back.
+
+        Args:
+            concurrency: Requests in flight of a closed loop; None: each is sent at its time.
+            clients: Client processes.
+            start_delay_s: From "every client is ready" to the first request.
+        """
+
+        def wire(place: int) -> WireRequest:
+            asked = requests[place]
+            body = self.encode(asked)
+            return WireRequest(asked.index, asked.t_sched_s, body, asked.after, asked.think_s, asked.answers)
+
+        n, settings = len(requests), self.resolved.settings
+        target = endpoint_target(self.server.target, self.asked.endpoint)
+        load = LoadPlan(target, made(n, wire), concurrency, settings.timeout_s, settings.deadline_s)
+        exact = self.asked.ignore_eos
+        wanted = made(n, lambda place: self._expected(requests[place]).wanted(exact))
+        most = made(n, lambda place: requests[place].output_tokens)
+        reading = Reading(wanted, self.asked.tokenizer, answered(requests), most)
+        return self.testbed.send(load, reading, clients, progress, start_delay_s)
+
+    def records(self, answers: Answers, planned: Sequence[PlannedRequest], cell: Cell) -> CellRecords:
+        """What came back for each request that was planned."""
+        requests = with_answers(planned, answers.texts, self.asked.tokenizer)
+        sent, reusable = answers.in_order_sent(), np.full(len(requests), -1, np.int32)
+        if isinstance(requests, Made) and self.resolved.workload.is_distinct(len(requests)):
+            reusable[sent] = 0
+        else:
+            reusable[sent] = reusable_tokens(requests[index].prompt for index in sent)
+
+        def asked(place: int) -> Expected:
+            request, before = requests[place], int(reusable[place])
+            return self._expected(request, before if before >= 0 and len(request.prompt) else None)
+
+        expected = made(len(requests), asked)
+        ref, label = cell.engine_variant.ref, cell.engine_variant.label
+        identity = CellIdentity(cell.index, ref.name, ref.variant, label, cell.load, cell.repeat)
+        records = cell_records(answers, expected, identity)
+        details = records.requests["error_detail"]
+        records.requests["error_detail"] = details.map(visible, na_action="ignore")
+        return records
+
+    def _expected(self, request: PlannedRequest, reusable: int | None = None) -> Expected:
+        """What a request asks for."""
+        counted = self.encode.input_tokens(request)
+        return Expected(
+            len(request.prompt) if counted is None else counted,
+            request.output_tokens,
+            reusable,
+            exact_prompt=counted is not None and not request.answers,
+            adapter=request.adapter,
+            formatted=request.response_format is not None,
+            session=request.session,
+            turn=request.turn,
+        )
+
+    @property
+    def _engines(self) -> list[Engine]:
+        """Whose metrics the server may have: a running server's engine is not known."""
+        return [self.engine, *(ENGINES.values() if self.engine.name == RUNNING_SERVER else ())]

@@ -1,0 +1,226 @@
+"""Measures cells: warms their server up, sends each load, keeps what came back."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import ceil
+from time import monotonic, sleep
+
+import msgspec
+
+from harness.cluster.testbed import Sent
+from harness.engines.prometheus import Samples, histograms, mean_between
+from harness.engines.server_metrics import ServerMonitor, known_series
+from harness.engines.speculation import speculation
+from harness.errors import EngineError
+from harness.files import now
+from harness.loadgen.load_plan import Progress
+from harness.metrics.prefixes import prefix_hits
+from harness.metrics.summary import summarize
+from harness.metrics.validity import clients_needed
+from harness.records.cell import CellRecords
+from harness.records.parquet import write_cell, write_server
+from harness.runs.asked_server import AskedServer
+from harness.runs.events import (
+    CellDone,
+    CellProgress,
+    EngineWarming,
+    Notify,
+    TooFewClients,
+    WarmupProgress,
+)
+from harness.runs.journal import ClientSpent, JournalEntry
+from harness.runs.run_state import Run
+from harness.runs.schedule import Cell
+from harness.schema.fairness import Fact
+from harness.schema.load import ClosedLoop
+from harness.schema.machine_load import MachineLoad
+from harness.schema.online_summary import OnlineSummary
+from harness.workload import PlannedRequest
+
+#: From "every client is ready" to the first request: connections are opened in it.
+MEASURED_DELAY_S = 0.5
+WARMUP_DELAY_S = 0.1
+#: How long an engine without work is watched: the kernel counts CPU time in hundredths of a second.
+WAITING_S = 0.5
+#: How often a closed loop is sent, with other prompts each time, until it lasts and its clients are enough,
+#: and how many more requests than its rate asks for.
+MAX_TRIES, MARGIN = 4, 1.2
+
+#: What a server that takes no request of the warm-up lacks.
+_HINTS = {
+    "http_400": "change the setting that the server names; its context may be shorter than --max-model-len",
+    "http_404": "check --endpoint and --served-model",
+    "http_422": "the server refuses a field of the request: see its log",
+    "http_429": "the server limits how much it is asked: lower the load, or --warmup 0",
+    "wrong_length": "the server ends answers on its own: add --no-ignore-eos",
+    "prompt_mismatch": "the server's tokenizer is another one: name it with --tokenizer, or --tokenizer none",
+}
+#: Those that name settings, which a run that has begun keeps.
+_OF_SETTINGS = {"http_404", "http_429", "wrong_length", "prompt_mismatch"}
+
+
+class LostError(EngineError):
+    """A server that was lost while a cell was measured, of which so many requests were answered."""
+
+    def __init__(self, fault: EngineError, answered: int, requests: int) -> None:
+        super().__init__(fault.message, fault.hint, new_run=fault.new_run)
+        self.meanwhile = (
+            f"; this was in the middle of the cell: {answered} of {requests} requests had been answered, and "
+            "none of them count"
+        )
+
+
+@dataclass(frozen=True)
+class Measuring:
+    """A server whose cells are measured."""
+
+    run: Run
+    to: AskedServer
+    notify: Notify
+    idle_watts: float | None
+
+    def warm_up(self, cell: Cell) -> None:
+        """Send the warm-up's waves. Raises EngineError when none of a wave's requests succeeds."""
+        waves = [
+            self._with_drawn_fields(wave, cell)
+            for wave in self.to.resolved.workload.warmup_waves(cell.load_seed)
+        ]
+        label, total, before = cell.engine_variant.label, sum(map(len, waves)), 0
+        self.notify(EngineWarming(label, self.to.server.record.ready_s, total))
+        for wave in waves:
+
+            def progress(progress: Progress, before: int = before) -> None:
+                self.notify(WarmupProgress(label, total, before + progress.done))
+
+            sent = self.to.send(wave, len(wave), self._clients, progress, WARMUP_DELAY_S)
+            before += len(wave)
+            records = self.to.records(sent.answers, wave, cell)
+            self.to.server.check()
+            if records.requests["error"].notna().all():
+                first = records.requests.iloc[0]
+                raise EngineError(
+                    f"no request of the warm-up succeeded: {first['error']}: {first['error_detail']}",
+                    _HINTS.get(
+                        first["error"],
+                        "see the engine's log, which is in the run's folder if it was started here",
+                    ),
+                    new_run=first["error"] in _OF_SETTINGS,
+                )
+
+    def note_waiting(self) -> None:
+        """Look at what the engine's processes do while nothing is asked of them, once for each engine."""
+        testbed, server = self.to.testbed, self.to.server
+        label = server.record.label
+        if self.run.knows(label, "idle_cores") or not server.pids:
+            return
+        before, begin = testbed.engine_cpu_s(server), monotonic()
+        sleep(WAITING_S)
+        cores = max(0.0, testbed.engine_cpu_s(server) - before) / (monotonic() - begin)
+        source = f"CPU time of its processes in the {WAITING_S:g} s after the warm-up"
+        self.run.learn(label, "idle_cores", Fact(value=round(cores, 2), source=source))
+
+    def measure(self, cell: Cell) -> OnlineSummary:
+        """Send the cell's load and keep what came back. A cell that its server did not outlive is none."""
+        settings, workload = self.to.resolved.settings, self.to.resolved.workload
+        wanted_s = (settings.settle or 0.0) + settings.measured_s
+        loop = (cell.engine_variant.label, cell.load)
+        (first, n), clients = self.run.lasted.get(loop, (0, None)), self._clients
+        for left in reversed(range(MAX_TRIES)):
+            planned = workload.requests(cell.load, cell.load_seed, cell.shape_seed, first, n)
+            requests = self._with_drawn_fields(planned, cell)
+            before, result, machine, server = self._load(cell, requests, clients)
+            answers = result.answers
+            records = self.to.records(answers, requests, cell)
+            if not left or answers.broken or not isinstance(cell.load, ClosedLoop):
+                break
+            in_flight, lasted_s, had = cell.load.concurrency, answers.lasted_s, len(result.usage)
+            needed = self._clients_needed(cell, records)
+            if lasted_s >= wanted_s and needed <= had:
+                break
+            sent = sum(request.after is None for request in requests)  # a session counts once
+            if (more := min(needed, in_flight, sent)) > had:
+                self.notify(TooFewClients(cell, had, more))
+                clients = more
+            elif lasted_s >= wanted_s:
+                break
+            rounds = sent * MARGIN * wanted_s / max(lasted_s, 0.01) / in_flight
+            # In whole rounds: a last request alone would lower the rate.
+            first, n = first + sent, max(sent, ceil(rounds) * in_flight)
+        self.run.lasted[loop] = (first, n)
+        write_cell(self.run.folder, cell.index, records)
+        write_server(self.run.folder, cell.index, server.table(cell.index, answers.t0))
+        after, ref, wanted = self.to.samples(), cell.engine_variant.ref, self.to.engine.histograms
+        counted = (counters.count(before, after) for counters in self.to.counters)
+        prefix_cache = next(filter(None, counted), None)
+        entry = JournalEntry(
+            cell=cell.index, engine=ref.name, variant=ref.variant, label=cell.engine_variant.label,
+            load=cell.load, repeat=cell.repeat,
+            finished=now(), requests=len(requests), failed=int(records.requests["error"].notna().sum()),
+            clients=[ClientSpent(**msgspec.structs.asdict(usage)) for usage in result.usage],
+            prefix_cache=prefix_cache,
+            speculation=speculation(before, after),
+            reported=mean_between(histograms(before, wanted), histograms(after, wanted)),
+            machine=machine,
+            node=self.to.testbed.node,
+            senders=result.hosts,
+            start=cell.start,
+        )  # fmt: skip
+        self.run.finish(entry)
+        [summary, *_] = summarize(
+            records.requests, records.chunks, slo=settings.slo, cut=settings.cut,
+            calibration=self.run.calibration,
+            machines={cell.index: machine},
+            wanted_s=settings.measured_s,
+            prefixes=prefix_hits(records.requests, {cell.index: prefix_cache} if prefix_cache else {}),
+            drafted=entry.drafted,
+        )  # fmt: skip
+        self.notify(CellDone(cell, summary))
+        return summary
+
+    @property
+    def _clients(self) -> int:
+        """As many client processes as were estimated, or as a cell before has needed."""
+        return max(self.to.resolved.clients, self.run.clients)
+
+    def _clients_needed(self, cell: Cell, records: CellRecords) -> int:
+        """Client processes that would do for a cell, of those that may be taken; 0 where its own did, or
+        requests failed."""
+        most, calibration = self.run.info.most_clients, self.run.calibration
+        if most is None or calibration is None or records.requests["error"].notna().any():
+            return 0
+        return min(most, clients_needed(records.requests, cell.load, calibration))
+
+    def _load(
+        self, cell: Cell, requests: Sequence[PlannedRequest], clients: int
+    ) -> tuple[Samples, Sent, MachineLoad, ServerMonitor]:
+        """Send a cell's requests: what the server counted before, what came back, what the machine did, what
+        the server said of itself."""
+
+        def progress(progress: Progress) -> None:
+            self.notify(CellProgress(cell, len(requests), progress))
+
+        settings, testbed = self.to.resolved.settings, self.to.testbed
+        self.to.flush(cell)
+        progress(Progress(0, 0, 0))
+        before = self.to.samples()
+        in_flight = cell.load.concurrency if isinstance(cell.load, ClosedLoop) else None
+        server = ServerMonitor(
+            self.to.server.target, known_series(before, self.to.series), settings.metrics_interval
+        )
+        with testbed.watch(self.to.server) as watch, server:
+            sent = self.to.send(requests, in_flight, clients, progress, MEASURED_DELAY_S)
+        try:
+            self.to.server.check()
+        except EngineError as fault:
+            raise LostError(fault, sent.answers.answered, len(requests)) from None
+        power = [] if watch.begun is None else watch.machine.power_since(sent.answers.t0 - watch.begun)
+        machine = watch.machine.model_copy(update={"idle_watts": self.idle_watts, "power": power})
+        for host in sent.hosts:
+            host.machine = watch.nodes.get(host.name)
+        return before, sent, machine, server
+
+    def _with_drawn_fields(self, requests: Sequence[PlannedRequest], cell: Cell) -> Sequence[PlannedRequest]:
+        drawn = self.to.resolved.drawn_fields
+        return requests if drawn is None else drawn.of(requests, cell.shape_seed)
