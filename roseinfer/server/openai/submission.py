@@ -76,10 +76,10 @@ class Submission:
         if body.model is not None and body.model != self._backend.model:
             raise self._backend.other_model(body.model)
         client = self._access.client(request, connection.peer)
-        self._check_inflight(generation.num_choices)
         ids = [prompt for prompt in generation.prompts if not isinstance(prompt, str)]
         if len(ids) < len(generation.prompts):
             return self._tokenize(body, generation, connection, client, chat)
+        self._check_inflight(generation.num_choices)
         self._submit(body, generation, ids, 0.0, connection, client, chat)
         return None
 
@@ -93,6 +93,7 @@ class Submission:
     ) -> None:
         """Tokenize the prompts, whose choices count as in flight meanwhile, and submit them."""
         choices, start = generation.num_choices, time.monotonic()
+        self._check_inflight(choices)
         self._queue.check(client, choices)
         with self._backend.engine.reserve(client, choices):
             prompts = [await self._token_ids(p, generation.special_tokens) for p in generation.prompts]

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import http.client
 import json
+import signal
 import socket
+from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from typing import Any
 
 import pytest
@@ -190,6 +193,25 @@ def test_key_and_limit(serve: Any) -> None:
             check_error(server.request("/v1/completions", OK | change, headers=key), 429)
         assert server.complete([1], max_tokens=1, headers=key).status == 200
     check_error(server.complete("word " * 100_000, headers=key), 400)
+
+
+@pytest.mark.parametrize("prompt", [[1, 2, 3], "word"])
+def test_the_limit_holds_for_requests_that_arrive_together(serve: Any, prompt: Any) -> None:
+    """They are parsed before any of them is tokenized."""
+    server = serve("--frontend-processes", "1", "--max-inflight-requests", "2")
+    body = json.dumps({"prompt": prompt, "max_tokens": 200, "ignore_eos": True}).encode()
+    with ExitStack() as stack:
+        clients = [
+            stack.enter_context(socket.create_connection(("127.0.0.1", server.port), timeout=60))
+            for _ in range(6)
+        ]
+        assert server.request("/health").status == 200  # the connections before are accepted
+        server.process.send_signal(signal.SIGSTOP)
+        for client in clients:
+            client.sendall(HEAD % len(body) + body)
+        server.process.send_signal(signal.SIGCONT)
+        statuses = Counter(client.recv(12)[-3:] for client in clients)
+    assert statuses == {b"200": 2, b"429": 4}
 
 
 JSON = st.recursive(
