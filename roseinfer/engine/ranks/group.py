@@ -118,7 +118,8 @@ class RankGroup:
         with TemporaryDirectory(prefix="roseinfer-ranks-") as folder:
             start = Start(num_blocks, limits, sizes, str(Path(folder, "ranks")))
             for sock in self._sockets:
-                socket.send_fds(sock, [msgspec.json.encode(start)], [descriptor])
+                with contextlib.suppress(ConnectionError):  # it has ended, which is found next
+                    socket.send_fds(sock, [msgspec.json.encode(start)], [descriptor])
             os.close(descriptor)
             self._await_all()
             for rank, process in enumerate(self.processes, start=1):
@@ -130,7 +131,11 @@ class RankGroup:
     def _await_all(self) -> None:
         """Wait for every rank's RankDone. Raises ConfigError where a rank could not go on."""
         for rank, (sock, process) in enumerate(zip(self._sockets, self.processes, strict=True), start=1):
-            done = _receive(sock) or RankDone(_end(rank, process))
+            try:
+                done = _receive(sock)
+            except ConnectionError:  # it has ended, and had not read all that it was sent
+                done = None
+            done = done or RankDone(_end(rank, process))
             if done.error is not None:
                 self.close()
                 raise ConfigError(done.error)

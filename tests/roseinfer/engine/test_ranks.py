@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import gzip
 import json
+import select
 import socket
 import threading
 from collections.abc import Callable, Iterator
@@ -231,6 +232,29 @@ def test_a_wait_for_a_gpu_ends(gpt2_folder: Path, fault: Callable[[psutil.Proces
         with pytest.raises(RankError, match=why), group.waited_for():
             fault(rank)
             assert released.wait(30)
+
+
+@pytest.mark.parametrize("received", [False, True])
+def test_a_rank_that_ends_before_it_is_connected(
+    gpt2_folder: Path, monkeypatch: pytest.MonkeyPatch, received: bool
+) -> None:
+    """It has loaded, and ends before it is sent what it is to do next, or before it has read that."""
+    send = socket.send_fds
+
+    def send_fds(sock: socket.socket, *message: Any) -> int:
+        (rank,) = children()
+        rank.suspend()
+        sent = send(sock, *message) if received else 0
+        rank.kill()
+        hang_up = select.poll()
+        hang_up.register(sock, 0)
+        assert hang_up.poll(30_000)
+        return sent or send(sock, *message)
+
+    monkeypatch.setattr(socket, "send_fds", send_fds)
+    ended = r"rank 1 of the engine has ended \(killed by SIGKILL\)"
+    with pytest.raises(ConfigError, match=ended), opened(gpt2_folder):
+        pass
 
 
 @pytest.mark.parametrize(
