@@ -56,7 +56,9 @@ class EngineConfig:
     )
     max_model_len: int | None = setting(None, "context in tokens; the model's own if not given")
     block_size: int = setting(16, "tokens in a block of the KV cache")
-    kv_tokens: int | None = setting(None, "size of the KV cache in tokens; from free memory if not given")
+    kv_tokens: int | None = setting(
+        None, "size of the KV cache in tokens, rounded up to whole blocks; from free memory if not given"
+    )
     max_active_requests: int = setting(256, "requests that run at the same time")
     max_batch_size: int | None = setting(
         None, "requests that decode in one step, in turns when more are running; all if not given"

@@ -17,7 +17,7 @@ from roseinfer.bench.simulator import SimulatedEngine, SimulatedRunner, VirtualC
 from roseinfer.bench.steps import StepTimes, TimedRunner
 from roseinfer.config import ConfigError, EngineConfig
 from roseinfer.engine.core import Engine
-from roseinfer.engine.resolve import resolve_policies
+from roseinfer.engine.resolve import resolve_policies, wanted_blocks
 from roseinfer.engine.runner import Runner
 
 
@@ -55,7 +55,7 @@ def simulate(config: EngineConfig, arrivals: Sequence[Arrival], cost: StepCost, 
     clock = VirtualClock()
     longest = max(len(arrival.prompt) + arrival.output for arrival in arrivals)
     max_model_len = config.max_model_len or longest
-    num_blocks = (config.kv_tokens or config.max_active_requests * max_model_len) // config.block_size
+    num_blocks = wanted_blocks(config, max_model_len)
     if longest > min(max_model_len, num_blocks * config.block_size):
         raise ConfigError(f"the longest request has {longest} tokens; raise --max-model-len or --kv-tokens")
     timed = TimedRunner(SimulatedRunner(cost, host, clock), clock)

@@ -14,11 +14,11 @@ from numpy.typing import NDArray
 from roseinfer.config import ConfigError, EngineConfig
 from roseinfer.engine.choose import choose_runner
 from roseinfer.engine.graphs import LARGE_ROWS, MixedSteps
-from roseinfer.engine.load import check_ranks, load_model
+from roseinfer.engine.load import LoadedModel, check_ranks, load_model
 from roseinfer.engine.loop import Loop
 from roseinfer.engine.ranks.group import Profile, RankGroup, StepLimits
 from roseinfer.engine.ranks.step_memory import StepSizes
-from roseinfer.engine.resolve import resolve_policies, resolve_spin_ms
+from roseinfer.engine.resolve import resolve_policies, resolve_spin_ms, wanted_blocks
 from roseinfer.engine.runner import Runner
 from roseinfer.engine.warmup import warm_up
 from roseinfer.info import EngineInfo, ModelInfo
@@ -50,22 +50,9 @@ class Engine:
         self._group = RankGroup(config) if ranks > 1 else None  # starts them: all ranks load at once
         loaded = load_model(config)
         model, device, dtype, shape = loaded.model, loaded.device, loaded.dtype, loaded.model.config
-        max_model_len = config.max_model_len or shape.max_positions
-        if max_model_len > shape.max_positions:
-            raise ConfigError(
-                f"--max-model-len {max_model_len} is above the model's {shape.max_positions} positions"
-            )
-        if max_model_len < SHORTEST:
-            raise ConfigError(f"--max-model-len {max_model_len} is too small: give {SHORTEST} or more")
-        kv_shape = loaded.kv_shape
-        sharing = ranks if device.type == "cpu" else 1  # ranks that share this memory
-        kv_tokens = config.kv_tokens or _kv_tokens(
-            sharing * kv_shape.bytes_per_token, device, config.max_active_requests * max_model_len
-        )
-        num_blocks = kv_tokens // config.block_size
-        if num_blocks * config.block_size < min(max_model_len, 2 * config.block_size):
-            raise ConfigError(f"{kv_tokens} tokens of KV cache are too few; give --kv-tokens {max_model_len}")
-        pool = KVPool(kv_shape, num_blocks, config.block_size, device)
+        max_model_len = _max_model_len(config, shape.max_positions)
+        num_blocks = _num_blocks(config, loaded, max_model_len)
+        pool = KVPool(loaded.kv_shape, num_blocks, config.block_size, device)
         self._allocator = BlockAllocator(num_blocks)
         cache = PrefixCache if config.prefix_cache else NoPrefixCache
         self._prefixes = cache(self._allocator, config.block_size)
@@ -106,7 +93,7 @@ class Engine:
                 spin_ms=resolve_spin_ms(config, device),
             ),
             limits=Limits(shape.vocab_size, max_model_len, num_blocks * config.block_size),
-            model=ModelInfo(_name(dtype), _name(kv_shape.dtype), model.fused, model.linear.name),
+            model=ModelInfo(_name(dtype), _name(loaded.cache_dtype), model.fused, model.linear.name),
             runner=chosen.info,
         )
         if config.warmup:
@@ -227,8 +214,27 @@ def _mixed_steps(policies: Policies, capacity: int) -> MixedSteps:
     return MixedSteps()
 
 
-def _kv_tokens(token_bytes: int, device: torch.device, useful: int) -> int:
-    """Tokens of KV cache for KV_MEMORY_SHARE of the free memory, at most `useful`."""
-    cuda = device.type == "cuda"
-    free = torch.cuda.mem_get_info(device)[0] if cuda else psutil.virtual_memory().available
-    return min(int(free * KV_MEMORY_SHARE[device.type]) // token_bytes, useful)
+def _max_model_len(config: EngineConfig, max_positions: int) -> int:
+    """The context in tokens, of a model with `max_positions`. Raises ConfigError."""
+    length = config.max_model_len or max_positions
+    if length > max_positions:
+        raise ConfigError(f"--max-model-len {length} is above the model's {max_positions} positions")
+    if length < SHORTEST:
+        raise ConfigError(f"--max-model-len {length} is too small: give {SHORTEST} or more")
+    return length
+
+
+def _num_blocks(config: EngineConfig, loaded: LoadedModel, max_model_len: int) -> int:
+    """Blocks of the KV cache: as configured, else as many as can be used, within KV_MEMORY_SHARE of the free
+    memory. Raises ConfigError for too few."""
+    blocks, size = wanted_blocks(config, max_model_len), config.block_size
+    if config.kv_tokens is None:
+        device = loaded.device
+        cuda = device.type == "cuda"
+        free = torch.cuda.mem_get_info(device)[0] if cuda else psutil.virtual_memory().available
+        sharing = 1 if cuda else config.tensor_parallel_size  # ranks that share this memory
+        block_bytes = sharing * size * loaded.kv_shape.bytes_per_token
+        blocks = min(blocks, int(free * KV_MEMORY_SHARE[device.type]) // block_bytes)
+    if blocks * size < min(max_model_len, max(SHORTEST, 2 * size)):
+        raise ConfigError(f"{blocks * size} tokens of KV cache are too few; give --kv-tokens {max_model_len}")
+    return blocks

@@ -66,6 +66,14 @@ def resolve_cache_dtype(wanted: KVCacheDtype, dtype: torch.dtype, device: torch.
     return E4M3
 
 
+def wanted_blocks(config: EngineConfig, max_model_len: int) -> int:
+    """Blocks of a KV cache of `kv_tokens` tokens; if that is not given, of one that holds all active requests
+    at their longest."""
+    if config.kv_tokens is not None:
+        return -(-config.kv_tokens // config.block_size)
+    return config.max_active_requests * -(-max_model_len // config.block_size)
+
+
 def resolve_policies(config: EngineConfig, device: torch.device, weights: int = 0) -> Policies:
     """The scheduling policies. `weights`: bytes of the model's weights if it computes prefill and decode rows
     in one forward pass, else 0.

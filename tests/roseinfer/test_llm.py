@@ -87,8 +87,8 @@ def test_parameters_out_of_range(params: dict[str, float]) -> None:
     "settings",
     [
         {"max_model_len": 1025}, {"max_model_len": 2},
-        {"kv_tokens": 20}, {"kv_tokens": 10**14}, {"block_size": 0}, {"threads": 0},
-        {"max_active_requests": 0}, {"prefill_max_tokens": 0},
+        {"kv_tokens": 16}, {"kv_tokens": 10**14}, {"kv_tokens": 2, "block_size": 1},
+        {"block_size": 0}, {"threads": 0}, {"max_active_requests": 0}, {"prefill_max_tokens": 0},
     ],
 )  # fmt: skip
 def test_settings_that_cannot_work(gpt2_folder: Path, settings: dict[str, Any]) -> None:
@@ -100,3 +100,22 @@ def test_the_shortest_context(gpt2_folder: Path) -> None:
     short = LLM(EngineConfig(str(gpt2_folder), device="cpu", dtype="fp32", max_model_len=3, kv_tokens=64))
     (answer,) = short.generate([[1]], SamplingParams(2, ignore_eos=True))
     assert len(answer) == 2
+
+
+@pytest.mark.parametrize(
+    ("settings", "length"),
+    [
+        ({"max_active_requests": 1, "max_model_len": 100}, 100),
+        ({"kv_tokens": 100, "max_model_len": 100}, 100),
+        ({"kv_tokens": 8, "max_model_len": 8}, 8),
+        ({"kv_tokens": 3, "block_size": 1}, 3),
+    ],
+)
+def test_the_longest_request_fits_a_cache_of_its_length(
+    gpt2_folder: Path, settings: dict[str, Any], length: int
+) -> None:
+    """Also where it ends within a block."""
+    llm = LLM(EngineConfig(str(gpt2_folder), device="cpu", dtype="fp32", **settings))
+    (answer,) = llm.generate([[1] * (length - 2)], SamplingParams(2, ignore_eos=True))
+    assert len(answer) == 2
+    llm.engine.check_idle()

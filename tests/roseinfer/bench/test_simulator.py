@@ -113,6 +113,7 @@ def test_traces_are_scaled_and_refused(tmp_path: Path) -> None:
 def test_a_request_that_cannot_fit_is_refused() -> None:
     with pytest.raises(ConfigError, match="kv-tokens"):
         simulate(EngineConfig(kv_tokens=64), [arrival(0, 60, 10)])
+    simulate(EngineConfig(max_active_requests=1), [arrival(0, 60, 10)])
 
 
 def test_the_command(tmp_path: Path) -> None:
