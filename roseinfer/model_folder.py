@@ -7,6 +7,9 @@ from pathlib import Path
 import rosemodels
 from roseinfer.config import ConfigError
 
+#: What is fetched of a repository: configs, weights, tokenizers and chat templates.
+_FILES = ["*.json", "*.safetensors", "*.txt", "*.jinja"]
+
 
 def model_folder(model: str) -> Path:
     """The folder of a model: a name of rosemodels, a local folder, or a hub id.
@@ -27,7 +30,7 @@ def model_folder(model: str) -> Path:
     from huggingface_hub import snapshot_download  # half a second to import
 
     try:
-        return Path(snapshot_download(model, allow_patterns=["*.json", "*.safetensors", "*.txt"]))
+        return Path(snapshot_download(model, allow_patterns=_FILES))
     except Exception as error:  # the hub client raises a dozen kinds; the user needs one sentence
-        reason = str(error).splitlines()[0]
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
         raise ConfigError(f"no local folder {model!r}, and the hub did not give it: {reason}") from error
