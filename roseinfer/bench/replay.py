@@ -7,6 +7,8 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import isfinite
+from operator import itemgetter
 from pathlib import Path
 from typing import Protocol
 
@@ -116,25 +118,26 @@ def uniform(count: int, rate: float | None, length: int, output: int, seed: int)
 
 def from_trace(path: Path, scale: float, count: int, seed: int) -> list[Arrival]:
     """The first `count` rows of a CSV with arrival_s (multiplied by `scale`), input_tokens and
-    output_tokens."""
+    output_tokens. Raises ConfigError."""
     rng = np.random.default_rng(seed)
     try:
         with path.open(newline="") as lines:
-            rows = [row for row, _ in zip(csv.DictReader(lines), range(count), strict=False)]
-        rows.sort(key=lambda row: float(row["arrival_s"]))
-        times = [float(row["arrival_s"]) for row in rows]
-        return [
-            Arrival(
-                (at - times[0]) * scale,
-                _prompt(rng, int(row["input_tokens"])),
-                int(row["output_tokens"]),
-            )
-            for at, row in zip(times, rows, strict=True)
-        ]
-    except (OSError, KeyError, ValueError, IndexError) as error:
+            rows = [_row(row) for row, _ in zip(csv.DictReader(lines), range(count), strict=False)]
+        rows.sort(key=itemgetter(0))
+        first = rows[0][0]
+    except (OSError, KeyError, TypeError, ValueError, IndexError) as error:
         raise ConfigError(
             f"{path} is no trace ({error}); it needs the columns arrival_s, input_tokens, output_tokens"
         ) from None
+    return [Arrival((at - first) * scale, _prompt(rng, length), output) for at, length, output in rows]
+
+
+def _row(row: dict[str, str]) -> tuple[float, int, int]:
+    """Arrival in seconds, prompt tokens, and tokens of the answer."""
+    at, length, output = float(row["arrival_s"]), int(row["input_tokens"]), int(row["output_tokens"])
+    if not isfinite(at) or length < 1 or output < 1:
+        raise ValueError(f"a row has {length} and {output} tokens at {at} s")
+    return at, length, output
 
 
 def _prompt(rng: np.random.Generator, length: int) -> NDArray[np.int32]:

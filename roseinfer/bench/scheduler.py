@@ -88,8 +88,11 @@ def read_cost(path: Path | None) -> StepCost:
 
 
 def write_cost(path: Path, cost: StepCost) -> None:
-    """Write `cost` to `path` as JSON."""
-    path.write_bytes(msgspec.json.format(msgspec.json.encode(cost)) + b"\n")
+    """Write `cost` to `path` as JSON. Raises ConfigError where it cannot be written."""
+    try:
+        path.write_bytes(msgspec.json.format(msgspec.json.encode(cost)) + b"\n")
+    except OSError as error:
+        raise ConfigError(f"cannot write {path}: {error.strerror}") from error
 
 
 def describe(outcome: Outcome, *, online: bool) -> list[str]:

@@ -104,16 +104,29 @@ def test_traces_are_scaled_and_refused(tmp_path: Path) -> None:
     trace.write_text("arrival_s,input_tokens,output_tokens\n10,7,3\n9,5,2\n14,1,1\n")
     arrivals = from_trace(trace, scale=0.5, count=2, seed=0)
     assert [(a.at, len(a.prompt), a.output) for a in arrivals] == [(0, 5, 2), (0.5, 7, 3)]
-    trace.write_text("time,in\n1,2\n")
-    for path in (trace, tmp_path / "none.csv"):
-        with pytest.raises(ConfigError, match="arrival_s"):
-            from_trace(path, scale=1, count=9, seed=0)
+    with pytest.raises(ConfigError, match="arrival_s"):
+        from_trace(tmp_path / "none.csv", scale=1, count=9, seed=0)
+
+
+@pytest.mark.parametrize(
+    "lines", ["time,in\n1,2", "", "{}", "{}\n1,2", "{}\n1,0,4", "{}\n1,4,0", "{}\nnan,1,1", "{}\n1,2,x"]
+)
+def test_what_is_no_trace(tmp_path: Path, lines: str) -> None:
+    trace = tmp_path / "trace.csv"
+    trace.write_text(lines.format("arrival_s,input_tokens,output_tokens") + "\n")
+    with pytest.raises(ConfigError, match="it needs the columns arrival_s"):
+        from_trace(trace, scale=1, count=9, seed=0)
 
 
 def test_a_request_that_cannot_fit_is_refused() -> None:
     with pytest.raises(ConfigError, match="kv-tokens"):
         simulate(EngineConfig(kv_tokens=64), [arrival(0, 60, 10)])
     simulate(EngineConfig(max_active_requests=1), [arrival(0, 60, 10)])
+
+
+def test_a_cost_that_cannot_be_written(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="cannot write"):
+        scheduler.write_cost(tmp_path / "none" / "cost.json", ROUND)
 
 
 def test_the_command(tmp_path: Path) -> None:
