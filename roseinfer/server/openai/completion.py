@@ -44,18 +44,25 @@ class Completion:
         self._bodies: list[ChoiceBody] = []
 
     def start(self, generation: Generation, prompts: list[NDArray[np.int32]], client: int = 0) -> None:
-        """Submit every choice to the engine for `client`, and answer the connection's current request."""
+        """Submit every choice to the engine for `client`, and answer the connection's current request. Raises
+        HttpError where the engine takes no more; then none is submitted."""
         self._prompt_tokens = sum(map(len, prompts))
         self._n, self._open = generation.n, len(prompts) * generation.n
-        for index in range(self._open):
-            choice = self._choice(index, generation)
-            self._choices.append(choice)
-            if generation.echo:
-                choice.echo(prompts[index // generation.n])
-            prompt, params = prompts[index // generation.n], generation.params_of(index)
-            received = self._connection.received
-            self._ids.append(self._backend.engine.submit(prompt, params, choice, received, client))
+        try:
+            for index in range(self._open):
+                self._submit(index, generation, prompts[index // generation.n], client)
+        except HttpError:
+            self.close()
+            raise
         self._connection.answer_with(self)
+
+    def _submit(self, index: int, generation: Generation, prompt: NDArray[np.int32], client: int) -> None:
+        choice = self._choice(index, generation)
+        self._choices.append(choice)
+        if generation.echo:
+            choice.echo(prompt)
+        params, received = generation.params_of(index), self._connection.received
+        self._ids.append(self._backend.engine.submit(prompt, params, choice, received, client))
 
     def _choice(self, index: int, generation: Generation) -> Choice:
         return Choice(index, generation, self._backend, self._format.logprobs, self._end_choice, self.fail)
