@@ -49,14 +49,16 @@ class PromptAsked:
 
 
 def prompts_asked(batch: Batch, running: Running) -> PromptAsked | None:
-    """None when no prompt of the batch asks."""
+    """None when no prompt of the batch asks. Marks the tokens as scored: after a preemption they are not
+    asked for again."""
     parts = []
     most = 0
     for segment in batch.segments:
         request = running.request(segment.request)
         if request.params.prompt_logprobs is not None:
             end = min(segment.context + segment.count, len(request.prompt) - 1)
-            positions = np.arange(segment.context, end) + 1
+            positions = np.arange(max(segment.context, request.scored), end) + 1
+            request.scored = max(request.scored, end)
             rows = segment.start - segment.context + positions - 1
             parts.append((rows, request.prompt[positions], np.full(len(rows), request.id), positions))
             most = max(most, request.params.prompt_logprobs)

@@ -17,7 +17,8 @@ class Request:
     `tokens`: what is to be computed: the prompt, and after a preemption also the tokens generated before it.
     `hashes`: of the full blocks of `tokens`, for the prefix cache, which had `cached_tokens` of the prompt.
     `client`: who asks: see Waiting. `passed`: how many later requests were admitted while this one was the
-    first in the queue.
+    first in the queue. `scored`: prompt tokens after the first whose logprobs, if asked for, are computed by
+    launched steps.
     """
 
     id: int
@@ -31,3 +32,9 @@ class Request:
     passed: int = 0
     hashes: list[bytes] = field(default_factory=list)
     cached_tokens: int = 0
+    scored: int = 0
+
+    @property
+    def needs_scores(self) -> bool:
+        """Whether logprobs of the prompt are asked for that no launched step computes."""
+        return self.params.prompt_logprobs is not None and self.scored < len(self.prompt) - 1

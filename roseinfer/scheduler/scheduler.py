@@ -309,8 +309,7 @@ class Scheduler:
         reuses: dict[int, Reuse] = {}
 
         def fits(request: Request) -> bool:
-            computed_anew = request.params.prompt_logprobs is not None
-            hashes = () if computed_anew else request.hashes
+            hashes = () if request.needs_scores else request.hashes
             for reuse in self._prefixes.find(hashes, len(request.tokens)):
                 part = chunking.part(len(request.tokens) - reuse.tokens, budget, first=first)
                 if part > 0 and self._has_room(request, reuse):

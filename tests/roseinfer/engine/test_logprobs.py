@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -134,6 +135,27 @@ def test_against_transformers(gpt2_folder: Path, switches: dict[str, object]) ->
         if params.logprobs:
             assert (values[:, 1:] - expected.topk(params.logprobs).values).abs().max() < 1e-4
             assert params.temperature > 0 or torch.equal(at[:, 0], at[:, 1])
+
+
+@pytest.mark.parametrize("chunk", [None, 24])
+@pytest.mark.parametrize("overlap", [False, True])
+def test_logprobs_of_prompts_come_once(gpt2_folder: Path, chunk: int | None, overlap: bool) -> None:
+    """Also of those whose requests lose their blocks, within the prompt or after it, and then find some of
+    them in the prefix cache."""
+    engine = load(
+        gpt2_folder, kv_tokens=320, block_size=4, max_model_len=256, prefix_cache=True,
+        chunked_prefill_size=chunk, overlap_schedule=overlap,
+    )  # fmt: skip
+    requests = traffic(2)
+    for id, (prompt, _) in enumerate(requests):
+        engine.add(id, np.array(prompt, np.int32), SamplingParams(20, ignore_eos=True, prompt_logprobs=1))
+    found: Counter[tuple[int, int]] = Counter()
+    while (step := engine.step()) is not None:
+        if step.prompt_logprobs is not None:
+            found.update((id, position) for id, position, _ in step.prompt_logprobs.of_prompts())
+    assert engine.preemptions > 0
+    places = [(id, place) for id, (prompt, _) in enumerate(requests) for place in range(1, len(prompt))]
+    assert found == Counter(places)
 
 
 @pytest.fixture(scope="module")
