@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import shutil
 import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -76,8 +77,11 @@ def folder(model: str, cache: Path = CACHE) -> Path | None:
 
 
 def _make(path: Path, write: Callable[[Path], None]) -> None:
-    """Write beside `path`, sync and rename."""
+    """Write beside `path`, sync and rename. The caller has the lock, so what other processes have left there
+    is of no use: they were killed."""
     log.info("making %s", path)
+    for unfinished in path.parent.glob(f".{path.name}-*"):
+        shutil.rmtree(unfinished, ignore_errors=True)
     with tempfile.TemporaryDirectory(dir=path.parent, prefix=f".{path.name}-") as beside:
         scratch = Path(beside) / path.name
         scratch.mkdir()

@@ -47,6 +47,17 @@ def test_a_folder_that_fails_half_way_is_not_there(tmp_path: Path, monkeypatch: 
     assert [path.name for path in tmp_path.iterdir()] == [".x-1.lock"]
 
 
+def test_what_a_killed_process_has_left_is_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It can be as large as the model; that of another model may still be written."""
+    for unfinished in (".x-1-abc/x-1", ".x-10-abc/x-10"):
+        (tmp_path / unfinished).mkdir(parents=True)
+        (tmp_path / unfinished / "model.safetensors").write_bytes(b"part")
+    recipe = rosemodels.store._Recipe("x-1", lambda folder: (folder / "config.json").touch())
+    monkeypatch.setattr(rosemodels.store, "_RECIPES", {"x": recipe})
+    assert rosemodels.folder("x", tmp_path) == tmp_path / "x-1"
+    assert {path.name for path in tmp_path.iterdir()} == {".x-1.lock", ".x-10-abc", "x-1"}
+
+
 def test_other_names_are_left_to_the_caller_or_explained(tmp_path: Path) -> None:
     assert rosemodels.folder("somebody/some-model", tmp_path) is None
     with pytest.raises(ModelError, match="no model 'random:gpt5'") as caught:
