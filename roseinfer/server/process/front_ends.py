@@ -109,6 +109,7 @@ class Dispatcher:
     ) -> None:
         self._listener, self._others, self._counters, self._adopt = listener, others, counters, adopt
         self._given = [0] * (1 + len(others))
+        self._retry: asyncio.TimerHandle | None = None
         listener.setblocking(False)
 
     def start(self) -> None:
@@ -117,6 +118,8 @@ class Dispatcher:
 
     def stop(self) -> None:
         """Take no more."""
+        if self._retry is not None:
+            self._retry.cancel()
         asyncio.get_running_loop().remove_reader(self._listener)
 
     def _accept(self) -> None:
@@ -130,7 +133,7 @@ class Dispatcher:
             except OSError as error:
                 log.error("cannot accept connections: %s", error.strerror)
                 self.stop()
-                asyncio.get_running_loop().call_later(RETRY, self.start)
+                self._retry = asyncio.get_running_loop().call_later(RETRY, self.start)
                 return
             self._dispatch(sock)
 
