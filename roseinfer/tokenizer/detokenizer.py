@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import codecs
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 
 import msgspec
 from tokenizers import Tokenizer as FastTokenizer
+
+#: Tokens after which what they decode to is shown even if it ends in U+FFFD: no character has so many bytes.
+_MOST_HELD = 16
 
 
 class Vocabulary(dict[int, "bytes | None"]):
@@ -75,18 +79,24 @@ class ByteDetokenizer(Detokenizer):
 class WindowDetokenizer(Detokenizer):
     """For any other vocabulary: the last tokens are decoded with and without the newest, and what that adds
     is shown unless it ends in U+FFFD. (The library's DecodeStream does the same, and raises where a token
-    changes the text before it.)"""
+    changes the text before it.)
 
-    def __init__(self, tokenizer: FastTokenizer) -> None:
+    `token_bytes`: the bytes of each token id. A token without bytes has no text, and is not decoded.
+    """
+
+    def __init__(self, tokenizer: FastTokenizer, token_bytes: Sequence[bytes]) -> None:
         self.clean, self.escaped = False, Vocabulary([])
-        self._tokenizer = tokenizer
+        self._tokenizer, self._token_bytes = tokenizer, token_bytes
         self._window: list[int] = []
         self._old, self._seen = 0, ""  # of the window: tokens whose text is shown, and this text
 
     def push(self, token: int) -> str:
+        if token >= len(self._token_bytes) or not self._token_bytes[token]:
+            return ""
         self._window.append(token)
         text = self._text()
-        if len(text) <= len(self._seen) or text.endswith("\ufffd"):
+        incomplete = text.endswith("\ufffd") and len(self._window) - self._old < _MOST_HELD
+        if len(text) <= len(self._seen) or incomplete:
             return ""
         shown = text[len(self._seen) :]
         del self._window[: self._old]

@@ -83,7 +83,7 @@ class Tokenizer:
     def detokenizer(self) -> Detokenizer:
         """A detokenizer for a new answer."""
         if self.vocabulary is None:
-            return WindowDetokenizer(self._tokenizer)
+            return WindowDetokenizer(self._tokenizer, self.token_bytes)
         return ByteDetokenizer(self.vocabulary, strip=self._strip)
 
     @cached_property
@@ -96,8 +96,12 @@ class Tokenizer:
     @cached_property
     def names(self) -> TokenNames:
         """How single tokens are written."""
-        table = _piece_bytes(self._tokenizer) if self.vocabulary is None else self.vocabulary.token_bytes
-        return TokenNames(table, _special(self._tokenizer))
+        return TokenNames(self.token_bytes, _special(self._tokenizer))
+
+    @cached_property
+    def token_bytes(self) -> list[bytes]:
+        """The bytes of each token id; special tokens have none."""
+        return _piece_bytes(self._tokenizer) if self.vocabulary is None else self.vocabulary.token_bytes
 
 
 def load_tokenizer(model: str) -> Tokenizer | None:

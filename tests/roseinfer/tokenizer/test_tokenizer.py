@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from tokenizers import Tokenizer as FastTokenizer
 from tokenizers import decoders, models
 
-from roseinfer.tokenizer.detokenizer import StopStrings
+from roseinfer.tokenizer.detokenizer import StopStrings, WindowDetokenizer
 from roseinfer.tokenizer.tokenizer import Tokenizer, load_tokenizer
 
 LAST_ID = 50256
@@ -157,6 +157,20 @@ def test_a_decoder_of_any_kind_shows_all_and_never_fails(ids: list[int]) -> None
     text, whole = text_of(tokenizer, ids), fast.decode(ids)
     assert text == whole or "\ufffd" in whole
     assert text.endswith("\ufffd") == whole.endswith("\ufffd")
+
+
+@pytest.mark.parametrize("id", [0, len(PIECES) + 3, 5 + 0x80], ids=["special", "unknown", "malformed"])
+def test_tokens_without_end_that_show_nothing(id: int) -> None:
+    """A token costs no more than the one before it."""
+    fast = sentencepiece(decoders.ByteFallback(), decoders.Metaspace())
+    detokenizer, ids = Tokenizer(fast).detokenizer(), [1, *[id] * 500, 1]
+    assert isinstance(detokenizer, WindowDetokenizer)
+    shown, decoded = [], []
+    for token in ids:
+        shown.append(detokenizer.push(token))
+        decoded.append(len(detokenizer._window))
+    assert "".join(shown) + detokenizer.finish() == fast.decode(ids)
+    assert max(decoded) < 40
 
 
 def test_other_threads_run_while_a_long_text_is_encoded(tokenizer: Tokenizer) -> None:
