@@ -13,7 +13,8 @@ from roseinfer.attention.backends import NEEDED, make_attention
 from roseinfer.config import ConfigError, EngineConfig
 from roseinfer.engine.eager import EagerRunner
 from roseinfer.engine.graphs import MixedSteps
-from roseinfer.engine.ranks.group import RankGroup, StepLimits
+from roseinfer.engine.ranks.group import RankGroup
+from roseinfer.engine.ranks.messages import StepLimits
 from roseinfer.engine.ranks.runner import ParallelRunner
 from roseinfer.engine.runner import Runner
 from roseinfer.info import RunnerInfo

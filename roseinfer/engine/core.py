@@ -16,8 +16,8 @@ from roseinfer.engine.choose import choose_runner
 from roseinfer.engine.graphs import LARGE_ROWS, MixedSteps
 from roseinfer.engine.load import LoadedModel, check_ranks, load_model
 from roseinfer.engine.loop import Loop
-from roseinfer.engine.ranks.group import Profile, RankGroup, StepLimits
-from roseinfer.engine.ranks.step_memory import StepSizes
+from roseinfer.engine.ranks.group import RankGroup
+from roseinfer.engine.ranks.messages import Profile, StepLimits
 from roseinfer.engine.resolve import resolve_policies, resolve_spin_ms, wanted_blocks
 from roseinfer.engine.runner import Runner
 from roseinfer.engine.warmup import warm_up
@@ -44,10 +44,11 @@ class Engine:
 
     def __init__(self, config: EngineConfig, on_rank_end: Callable[[str], None] | None = None) -> None:
         """`on_rank_end` is called from another thread, with an explanation, when another rank's process ends
-        or does not respond in time. Raises ConfigError where a setting cannot work."""
+        or does not respond in time. Raises ConfigError where a setting cannot work, and RankError."""
         check_ranks(config)
-        ranks = config.tensor_parallel_size
-        self._group = RankGroup(config) if ranks > 1 else None  # starts them: all ranks load at once
+        self._group: RankGroup | None = None
+        if config.tensor_parallel_size > 1:
+            self._group = RankGroup(config, on_rank_end)  # starts them: all ranks load at once
         loaded = load_model(config)
         model, device, dtype, shape = loaded.model, loaded.device, loaded.dtype, loaded.model.config
         max_model_len = _max_model_len(config, shape.max_positions)
@@ -65,33 +66,13 @@ class Engine:
             _mixed_steps(policies, config.max_active_requests),
         )
         if self._group is not None:
-            if on_rank_end is not None:
-                self._group.on_end(on_rank_end)
-            sizes = StepSizes(
-                max(policies.prefill_max_tokens, max_model_len) + config.max_active_requests,
-                config.max_active_requests,
-                -(-max_model_len // config.block_size),
-            )
-            self._group.connect(model.ranks, num_blocks, limits, sizes)
+            self._group.connect(model.ranks, num_blocks, limits)
         self._scheduler = Scheduler(running, self._allocator, self._prefixes, policies, shape.eos_token_ids)
         chosen = choose_runner(config, model, pool, dtype, limits, self._group)
-        on_gpu = device.type == "cuda"
-        overlap = on_gpu if config.overlap_schedule is None else config.overlap_schedule
-        self._loop = Loop(self._scheduler, running, chosen.runner, overlap=overlap)
+        resolved = _resolved(config, device, policies, max_model_len, num_blocks)
+        self._loop = Loop(self._scheduler, running, chosen.runner, overlap=bool(resolved.overlap_schedule))
         self.info = EngineInfo(
-            config=replace(
-                config,
-                device="cuda" if on_gpu else "cpu",
-                max_model_len=max_model_len,
-                kv_tokens=num_blocks * config.block_size,
-                max_batch_size=policies.max_batch_size,
-                prefill_max_tokens=policies.prefill_max_tokens,
-                chunked_prefill_size=_chunk(config, policies),
-                mixed_steps=_mixes(policies),
-                overlap_schedule=overlap,
-                threads=ranks * torch.get_num_threads(),
-                spin_ms=resolve_spin_ms(config, device),
-            ),
+            config=resolved,
             limits=Limits(shape.vocab_size, max_model_len, num_blocks * config.block_size),
             model=ModelInfo(_name(dtype), _name(loaded.cache_dtype), model.fused, model.linear.name),
             runner=chosen.info,
@@ -189,6 +170,26 @@ class Engine:
 
 def _name(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")
+
+
+def _resolved(
+    config: EngineConfig, device: torch.device, policies: Policies, max_model_len: int, num_blocks: int
+) -> EngineConfig:
+    """The settings without `auto`, and without None for what has a default."""
+    overlap = device.type == "cuda" if config.overlap_schedule is None else config.overlap_schedule
+    return replace(
+        config,
+        device="cuda" if device.type == "cuda" else "cpu",
+        max_model_len=max_model_len,
+        kv_tokens=num_blocks * config.block_size,
+        max_batch_size=policies.max_batch_size,
+        prefill_max_tokens=policies.prefill_max_tokens,
+        chunked_prefill_size=_chunk(config, policies),
+        mixed_steps=_mixes(policies),
+        overlap_schedule=overlap,
+        threads=config.tensor_parallel_size * torch.get_num_threads(),
+        spin_ms=resolve_spin_ms(config, device),
+    )
 
 
 def _mixes(policies: Policies) -> bool:

@@ -24,14 +24,12 @@ from roseinfer.config import ConfigError, EngineConfig
 from roseinfer.engine.choose import choose_runner
 from roseinfer.engine.eager import EagerRunner
 from roseinfer.engine.load import LoadedModel, load_model
-from roseinfer.engine.ranks.group import PROFILE, Profile, RankDone, Start, StepLimits, line_of
+from roseinfer.engine.ranks.messages import PROFILE, Profile, RankDone, Start, StepLimits, line_of
 from roseinfer.engine.ranks.rank_profile import RankProfile
 from roseinfer.engine.ranks.step_memory import Step, StepMemory
 from roseinfer.kvcache.pool import KVPool
 from roseinfer.models.ranks import is_missing
 from roseinfer.tensors import no_memory
-
-log = logging.getLogger(__name__)
 
 #: From prctl(2).
 _PR_SET_PDEATHSIG = 1

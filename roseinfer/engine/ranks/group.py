@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import logging
 import os
 import signal
 import socket
@@ -20,15 +19,19 @@ import psutil
 
 from roseinfer.batch import Batch, Ints
 from roseinfer.config import ConfigError, EngineConfig
-from roseinfer.engine.graphs import MixedSteps
+from roseinfer.engine.ranks.messages import (
+    PROFILE,
+    STEP,
+    Profile,
+    RankDone,
+    Start,
+    StepLimits,
+    receive,
+)
 from roseinfer.engine.ranks.step_memory import StepMemory, StepSizes
 from roseinfer.models.ranks import ALONE, Ranks, is_missing
 from roseinfer.modules import module_command
 
-log = logging.getLogger(__name__)
-
-#: Bytes sent to a rank: for each step, and before a Profile, which follows as a line of JSON.
-STEP, PROFILE = b"s", b"p"
 #: Seconds that are waited for a rank to end.
 _END_S = 3.0
 #: Seconds that a rank may take to write its profile.
@@ -40,52 +43,20 @@ class RankError(Exception):
     it ended."""
 
 
-class StepLimits(msgspec.Struct, frozen=True):
-    """Limits of an engine's steps, as `choose_runner` takes them."""
-
-    max_model_len: int
-    max_batch_size: int
-    prefill_max_tokens: int
-    mixed: MixedSteps
-
-
-class Start(msgspec.Struct, frozen=True):
-    """Sent to a rank once all have loaded: blocks of the KV cache, limits of a step, and the file through
-    which the ranks find each other. The file descriptor of the memory for steps comes with it."""
-
-    num_blocks: int
-    limits: StepLimits
-    sizes: StepSizes
-    file: str
-
-
-class RankDone(msgspec.Struct, frozen=True):
-    """A rank has loaded its shard, has allocated its cache, or has written its profile; or why it cannot."""
-
-    error: str | None = None
-
-
-class Profile(msgspec.Struct, frozen=True):
-    """Profile the steps that follow, each rank into a file beside rank 0's `path`. Without a path, end the
-    profile and write it; a RankDone answers."""
-
-    path: str | None = None
-    with_stack: bool = False
-
-
 class RankGroup:
-    """Ranks 1 to `config.tensor_parallel_size` - 1, which start loading on construction.
+    """Ranks 1 to `config.tensor_parallel_size` - 1, which start loading on construction. `on_end` is called
+    from another thread, with an explanation, when a connected rank ends unexpectedly or does not respond.
 
     They end when the group is closed or garbage-collected, and with this process, whatever they are doing.
     The thread that makes the group must live as long as the group: Linux kills the ranks when it ends.
     """
 
-    def __init__(self, config: EngineConfig) -> None:
+    def __init__(self, config: EngineConfig, on_end: Callable[[str], None] | None = None) -> None:
         self._memory: StepMemory | None = None
-        self._block_size, self._timeout_s = config.block_size, config.rank_timeout_s
+        self._config, self._timeout_s = config, config.rank_timeout_s
         self._ends: dict[int, str] = {}
         self._ended = threading.Condition()
-        self._on_end: Callable[[str], None] | None = None
+        self._on_end = on_end
         self._waits_since: float | None = None
         self._wait_limit_s = self._timeout_s
         self._own: Ranks = ALONE
@@ -105,16 +76,18 @@ class RankGroup:
                 stdin=subprocess.DEVNULL,
             )
 
-    def connect(self, own: Ranks, num_blocks: int, limits: StepLimits, sizes: StepSizes) -> None:
+    def connect(self, own: Ranks, num_blocks: int, limits: StepLimits) -> None:
         """Wait until every rank has loaded, then connect them.
 
         Raises:
             ConfigError: A rank could not load.
+            RankError: A rank has ended since, or does not respond.
         """
         self._own = own
         self._await_all()
+        sizes = step_sizes(self._config, limits)
         descriptor = StepMemory.create(sizes)
-        self._memory = StepMemory(descriptor, sizes, self._block_size)
+        self._memory = StepMemory(descriptor, sizes, self._config.block_size)
         with TemporaryDirectory(prefix="roseinfer-ranks-") as folder:
             start = Start(num_blocks, limits, sizes, str(Path(folder, "ranks")))
             for sock in self._sockets:
@@ -132,7 +105,7 @@ class RankGroup:
         """Wait for every rank's RankDone. Raises ConfigError where a rank could not go on."""
         for rank, (sock, process) in enumerate(zip(self._sockets, self.processes, strict=True), start=1):
             try:
-                done = _receive(sock)
+                done = receive(sock)
             except ConnectionError:  # it has ended, and had not read all that it was sent
                 done = None
             done = done or RankDone(_end(rank, process))
@@ -160,7 +133,7 @@ class RankGroup:
         for rank, sock in enumerate(self._sockets if order.path is None else (), start=1):
             sock.settimeout(_WRITE_S)
             try:
-                failures.append(done.error if (done := _receive(sock)) is not None else None)
+                failures.append(done.error if (done := receive(sock)) is not None else None)
             except TimeoutError:
                 failures.append(f"rank {rank} has not written its profile within {_WRITE_S:.0f} s")
             except OSError:  # the next step finds that it has ended
@@ -196,14 +169,6 @@ class RankGroup:
         """Start the thread that enforces the limits of `waited_for`."""
         threading.Thread(target=_watch_waits, args=(weakref.ref(self), self._closing), daemon=True).start()
 
-    def on_end(self, tell: Callable[[str], None]) -> None:
-        """Have `tell` called from another thread, with an explanation, when a rank ends unexpectedly."""
-        with self._ended:
-            self._on_end = tell
-            ends = list(self._ends.values())
-        for how in ends:
-            tell(how)
-
     def close(self) -> None:
         """End the ranks."""
         self._close()
@@ -221,7 +186,7 @@ class RankGroup:
         """How a rank ended, and why, if it has reported that."""
         how = _end(rank, self.processes[rank - 1])
         try:
-            report = _receive(self._sockets[rank - 1])
+            report = receive(self._sockets[rank - 1])
         except OSError:  # closed here
             report = None
         return f"{how}: {report.error}" if report is not None and report.error is not None else how
@@ -230,10 +195,16 @@ class RankGroup:
         with self._ended:
             self._ends[rank] = how
             self._ended.notify_all()
-            tell = self._on_end
         self._own.give_up()
-        if tell is not None and not self._closing.is_set():
-            tell(how)
+        if self._on_end is not None and not self._closing.is_set():
+            self._on_end(how)
+
+
+def step_sizes(config: EngineConfig, limits: StepLimits) -> StepSizes:
+    """The most that a step may have within `limits`."""
+    requests = config.max_active_requests
+    tokens = max(limits.prefill_max_tokens, limits.max_model_len) + requests
+    return StepSizes(tokens, requests, -(-limits.max_model_len // config.block_size))
 
 
 def _watch(group: weakref.ref[RankGroup], rank: int, process: subprocess.Popen[bytes]) -> None:
@@ -255,20 +226,6 @@ def _end(rank: int, process: subprocess.Popen[bytes]) -> str:
     code = process.wait()
     how = f"killed by {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
     return f"rank {rank} of the engine has ended ({how})"
-
-
-def _receive(sock: socket.socket) -> RankDone | None:
-    """The next message of a rank; None where it has ended."""
-    answer = line_of(sock)
-    return msgspec.json.decode(answer, type=RankDone) if answer.endswith(b"\n") else None
-
-
-def line_of(sock: socket.socket) -> bytes:
-    """Read one line, and no byte more: other messages may follow it."""
-    line = b""
-    while not line.endswith(b"\n") and (more := sock.recv(1)):
-        line += more
-    return line
 
 
 def _state(process: subprocess.Popen[bytes]) -> str:

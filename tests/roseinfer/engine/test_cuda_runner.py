@@ -34,7 +34,8 @@ from roseinfer.engine.cuda import CudaRunner
 from roseinfer.engine.graphs import Captured, MixedSteps
 from roseinfer.engine.load import LoadedModel
 from roseinfer.engine.ranks.cuda_runner import ParallelCudaRunner
-from roseinfer.engine.ranks.group import StepLimits
+from roseinfer.engine.ranks.group import step_sizes
+from roseinfer.engine.ranks.messages import StepLimits
 from roseinfer.engine.ranks.step_memory import StepMemory, StepSizes
 from roseinfer.info import RunnerInfo
 from roseinfer.kernels.triton import rms_norm
@@ -295,7 +296,8 @@ class ThreadGroup:
         self._steps: queue.Queue[bool] = queue.Queue()
         self.failure: BaseException | None = None
 
-    def connect(self, own: Ranks, num_blocks: int, limits: StepLimits, sizes: StepSizes) -> None:
+    def connect(self, own: Ranks, num_blocks: int, limits: StepLimits) -> None:
+        sizes = step_sizes(self._config, limits)
         descriptor = StepMemory.create(sizes)
         self._memory, theirs = (StepMemory(descriptor, sizes, self._config.block_size) for _ in range(2))
         own.room(sizes.tokens, sizes.logits)
@@ -362,7 +364,9 @@ def test_two_ranks_give_the_answers_of_one(
     monkeypatch.setattr(CudaRanks, "connect", connect)
     monkeypatch.setattr(load, "_ranks", ranks)
     monkeypatch.setattr(core, "load_model", lambda config: part(0))
-    monkeypatch.setattr(core, "RankGroup", lambda config: ThreadGroup(config, partial(part, 1), meeting))
+    monkeypatch.setattr(
+        core, "RankGroup", lambda config, on_end: ThreadGroup(config, partial(part, 1), meeting)
+    )
     monkeypatch.setattr(core, "choose_runner", chosen)
     with meeting.running:
         engine = Engine(config_of(folder, settings, ranks=2))

@@ -25,7 +25,8 @@ from transformers import AutoModelForCausalLM, LlamaConfig, PreTrainedConfig, Qw
 from roseinfer.batch import Batch, Segment
 from roseinfer.config import ConfigError, EngineConfig
 from roseinfer.engine.logprobs import PROMPT_ROWS
-from roseinfer.engine.ranks.group import RankDone, RankError, _receive
+from roseinfer.engine.ranks.group import RankError
+from roseinfer.engine.ranks.messages import RankDone, receive
 from roseinfer.engine.ranks.step_memory import StepMemory, StepSizes
 from roseinfer.llm import LLM
 from roseinfer.models.ranks import Ranks
@@ -328,4 +329,4 @@ def test_what_a_rank_says_last_is_not_lost_with_what_it_said_before() -> None:
             for done in (RankDone(), RankDone("not enough memory")):
                 theirs.sendall(msgspec.json.encode(done) + b"\n")
             theirs.sendall(b"{")
-        assert [_receive(ours) for _ in range(3)] == [RankDone(), RankDone("not enough memory"), None]
+        assert [receive(ours) for _ in range(3)] == [RankDone(), RankDone("not enough memory"), None]
