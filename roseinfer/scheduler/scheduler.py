@@ -106,10 +106,10 @@ class Scheduler:
         """The next step's batch; None when there is nothing to do, or a launched step must be processed
         first."""
         self._changed, self._copies = [], [NO_COPIES]
-        if self._waiting.num_clients > 1 and self._client_starves():
+        if self._waiting.num_clients > 1 and (victim := self._victim_of_starving()) is not None:
             if self._launched > self._processed:
                 return None
-            self._preempt(self._victim())
+            self._preempt(victim)
         running = self._running
         waiting = len(self._waiting) + len(running.prefilling)
         parts = StepParts(self._prompts, self._decode, waiting, len(running.decoding))
@@ -226,15 +226,21 @@ class Scheduler:
             self._changed.append(short)
         return rows
 
-    def _client_starves(self) -> bool:
-        """Whether the next request's client has nothing running, and the request waits because other clients
-        hold all rows, or the blocks it needs, which are no more than an equal share of all."""
-        request, clients = next(iter(self._waiting), None), self._waiting.running
+    def _victim_of_starving(self) -> int | None:
+        """The row to preempt where the next request's client has nothing running, and the request waits
+        because other clients hold all rows, or the blocks it needs, which are no more than an equal share of
+        all. None where it need not, or where the preempted request would be the next again."""
+        running, clients = self._running, self._waiting.running
+        request = next(iter(self._waiting), None)
         if request is None or request.client in clients or max(clients.values(), default=0) < 2:
-            return False
-        blocks = -(-len(request.tokens) // self._running.block_size) + 1
+            return None
+        blocks = -(-len(request.tokens) // running.block_size) + 1
         part = self._allocator.num_blocks // self._waiting.num_clients
-        return self._running.full or self._allocator.num_free < blocks <= part
+        if not (running.full or self._allocator.num_free < blocks <= part):
+            return None
+        row = self._victim()
+        victim, generated = running.request(row), self._generated(row)
+        return row if self._waiting.precedes(request.client, victim.client, generated) else None
 
     def _victim(self) -> int:
         """The row that was admitted last, of the client with the most rows."""
@@ -256,11 +262,15 @@ class Scheduler:
         """Stop running `rows`; they are vacated when the steps launched so far have been processed."""
         for row in rows.tolist():
             request = self._running.request(row)
-            self._waiting.left(request.client, int(self._running.length[row]) - len(request.tokens))
+            self._waiting.left(request.client, self._generated(row))
             self._share_prefix(row)
         self._running.remove(rows)
         self._leaving.extend((self._launched, row) for row in rows.tolist())
         self._vacate()
+
+    def _generated(self, row: int) -> int:
+        """Tokens that `row` was given since it was admitted."""
+        return int(self._running.length[row]) - len(self._running.request(row).tokens)
 
     def _vacate(self) -> None:
         blocks = []

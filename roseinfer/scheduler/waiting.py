@@ -83,6 +83,10 @@ class Waiting:
             del self.running[client]
         self._forget_if_gone(client)
 
+    def precedes(self, client: int, other: int, tokens: int) -> bool:
+        """Whether `client` is served before `other`, once that is given `tokens` more."""
+        return self._given[client] < self._given[other] + tokens
+
     def _take(self, client: int, request_id: int) -> None:
         del self._client_of[request_id]
         queue = self._queues[client]

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from roseinfer.request.params import SamplingParams
 from roseinfer.scheduler.admission import Fifo, Pack
-from roseinfer.scheduler.policies import Policies, decode_first, prefill_first
+from roseinfer.scheduler.policies import ChunkedPrompts, Policies, decode_first, prefill_first
 from roseinfer.scheduler.request import Request
 from roseinfer.scheduler.waiting import Waiting
 
@@ -56,6 +56,17 @@ def test_a_stranger_does_not_wait_for_a_flood(overlap: bool, composition: object
         assert any(id in ids for ids in outcome.steps[arrived - 1 : arrived + 5])
     assert outcome.preemptions >= 1
     assert all(outcome.answers[id] == job.answer(id) for id, job in enumerate(jobs))
+
+
+def test_a_client_that_got_more_waits_its_turn() -> None:
+    """It has lost its row, as blocks ran out, to one that got less and has two: preempting one of those would
+    not help, since that would be the next to be admitted, and lose its first chunk again, and again."""
+    jobs = [Job(0, shared, own, tokens, 0, False, 0, None, client) for shared, own, tokens, client in
+            ((8, 6, 9, 0), (0, 1, 6, 0), (16, 0, 8, 1), (0, 1, 2, 0))]  # fmt: skip
+    policies = Policies(1, 1, 1, Fifo(), ChunkedPrompts(1), prefill_first)
+    outcome = serve(Setup(11, 3, policies, prefix_cache=False, overlap=False), jobs)
+    assert outcome.answers == {id: job.answer(id) for id, job in enumerate(jobs)}
+    assert outcome.preemptions == 2
 
 
 @pytest.mark.parametrize("admission", [Fifo(), Pack(LOOKAHEAD)])
