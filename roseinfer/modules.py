@@ -1,7 +1,8 @@
-"""Commands that run modules of roseinfer as processes."""
+"""Modules of roseinfer as processes: their commands, and how they ended."""
 
 from __future__ import annotations
 
+import signal
 import sys
 from pathlib import Path
 
@@ -12,3 +13,8 @@ def module_command(name: str) -> list[str]:
     As this process, it imports from the current folder only if this process was started as `python -m …`.
     """
     return [sys.executable, *([] if sys.path[0] in ("", str(Path.cwd())) else ["-P"]), "-m", name]
+
+
+def how_it_ended(code: int) -> str:
+    """In words, what a process's exit code says; one below 0 is minus the signal that killed it."""
+    return f"killed by {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"

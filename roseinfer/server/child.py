@@ -7,7 +7,7 @@ import socket
 import subprocess
 from collections.abc import Mapping, Sequence
 
-from roseinfer.modules import module_command
+from roseinfer.modules import how_it_ended, module_command
 
 #: Seconds that a process gets to end by itself.
 STOP_TIMEOUT = 2.0
@@ -72,4 +72,4 @@ class Child:
             code = self._process.wait(STOP_TIMEOUT)
         except subprocess.TimeoutExpired:
             return "its channel closed"
-        return f"killed by {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
+        return how_it_ended(code)

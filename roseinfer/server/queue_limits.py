@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from roseinfer.server.http.errors import HttpError
+from roseinfer.server.http.errors import RETRY_AFTER, HttpError
 from roseinfer.server.metrics.counters import Counters
-
-#: The header of a refusal: seconds after which the client may retry.
-RETRY_AFTER = {"retry-after": "1"}
 
 
 class QueueLimits:

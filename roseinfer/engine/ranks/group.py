@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import signal
 import socket
 import subprocess
 import threading
@@ -30,7 +29,7 @@ from roseinfer.engine.ranks.messages import (
 )
 from roseinfer.engine.ranks.step_memory import StepMemory, StepSizes
 from roseinfer.models.ranks import ALONE, Ranks, is_missing
-from roseinfer.modules import module_command
+from roseinfer.modules import how_it_ended, module_command
 
 #: Seconds that are waited for a rank to end.
 _END_S = 3.0
@@ -223,9 +222,7 @@ def _watch_waits(group: weakref.ref[RankGroup], closing: threading.Event) -> Non
 
 
 def _end(rank: int, process: subprocess.Popen[bytes]) -> str:
-    code = process.wait()
-    how = f"killed by {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
-    return f"rank {rank} of the engine has ended ({how})"
+    return f"rank {rank} of the engine has ended ({how_it_ended(process.wait())})"
 
 
 def _state(process: subprocess.Popen[bytes]) -> str:

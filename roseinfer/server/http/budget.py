@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from roseinfer.server.http.errors import HttpError
+from roseinfer.server.http.errors import RETRY_AFTER, HttpError
 
 #: Bytes that a connection may hold while the process is over its limit, so that `/health` is still answered.
 SMALL = 16 << 10
-#: Seconds after which a client that was refused for lack of memory may retry.
-RETRY_AFTER = 1
 
 
 @dataclass(eq=False)
@@ -44,7 +42,7 @@ class Account:
         budget = self._budget
         if budget.held + wanted > budget.limit and self.held + wanted > SMALL:
             message = "the server holds too many requests and unread answers; ask again later"
-            raise HttpError(503, message, headers={"retry-after": str(RETRY_AFTER)})
+            raise HttpError(503, message, headers=RETRY_AFTER)
 
     def close(self) -> None:
         """Release everything."""

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+#: The header of a refusal: seconds after which the client may retry.
+RETRY_AFTER = {"retry-after": "1"}
+
 
 class HttpError(Exception):
     """A request is answered with an error. `param`: the field that is wrong; `code`: OpenAI's error code."""
@@ -45,4 +48,4 @@ class SilentEngineError(HttpError):
     """The engine process runs but does not respond."""
 
     def __init__(self) -> None:
-        super().__init__(503, "the engine does not answer", headers={"retry-after": "1"})
+        super().__init__(503, "the engine does not answer", headers=RETRY_AFTER)

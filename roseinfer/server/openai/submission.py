@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from roseinfer.server.access import Access
 from roseinfer.server.http.connection import Connection
-from roseinfer.server.http.errors import BadRequestError, HttpError
+from roseinfer.server.http.errors import RETRY_AFTER, BadRequestError, HttpError
 from roseinfer.server.http.parser import HttpRequest
 from roseinfer.server.http.producer import Answer
 from roseinfer.server.metrics.counters import Counters
@@ -127,7 +127,7 @@ class Submission:
         if limit is not None and choices > limit:
             raise BadRequestError(f"{choices} answers are asked for; the server gives {limit} at a time", "n")
         if limit is not None and self._counters.inflight + choices > limit:
-            raise HttpError(429, "too many requests in flight", headers={"retry-after": "1"})
+            raise HttpError(429, "too many requests in flight", headers=RETRY_AFTER)
 
     async def _token_ids(self, prompt: str | NDArray[np.int32], special_tokens: bool) -> NDArray[np.int32]:
         if not isinstance(prompt, str):
