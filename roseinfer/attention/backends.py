@@ -25,7 +25,7 @@ NEEDED = (
 
 
 @dataclass(frozen=True)
-class Made:
+class AttentionBackend:
     """An implementation, and the names of its decode and its prefill attention in the start-up line."""
 
     attention: Attention
@@ -39,22 +39,22 @@ def make_attention(
     cpu_kernels: bool,
     prefill_backend: PrefillBackend | None = None,
     batch_invariant: bool = False,
-) -> Made:
+) -> AttentionBackend:
     """Attention without GPU kernels: C++ on a CPU, else PyTorch's operators. Raises ConfigError where
     `batch_invariant` cannot be had."""
     if batch_invariant:
-        return Made(_invariant(pool, cpu_kernels), "cpu-invariant", "cpu-invariant")
+        return AttentionBackend(_invariant(pool, cpu_kernels), "cpu-invariant", "cpu-invariant")
     cpu_kernels = cpu_kernels and pool.device.type == "cpu"
     if cpu_kernels and pool.shape.dtype == E4M3:
         log.warning("attention falls back to PyTorch: the C++ kernels do not take an FP8 KV cache")
     if cpu_kernels and CpuPagedAttention.supports(pool.shape):
         try:
             if prefill_backend in (None, "auto", "auto2") and CpuPrefillAttention.supports(pool.shape):
-                return Made(CpuPrefillAttention(pool), "cpu-paged", "cpu-paged")
-            return Made(CpuPagedAttention(pool), "cpu-paged", "sdpa")
+                return AttentionBackend(CpuPrefillAttention(pool), "cpu-paged", "cpu-paged")
+            return AttentionBackend(CpuPagedAttention(pool), "cpu-paged", "sdpa")
         except BuildError as error:
             log.warning("CPU kernels are off, attention falls back to PyTorch: %s", error)
-    return Made(TorchPagedAttention(pool), "torch", "sdpa")
+    return AttentionBackend(TorchPagedAttention(pool), "torch", "sdpa")
 
 
 def _invariant(pool: KVPool, cpu_kernels: bool) -> Attention:

@@ -68,16 +68,16 @@ def choose_runner(
     if config.batch_invariant and not model.rows_alone:
         raise ConfigError(f"--batch-invariant needs {NEEDED}")
     if not (config.paged_attn and triton_runs(pool.device)):
-        made = make_attention(
+        backend = make_attention(
             pool,
             cpu_kernels=config.cpu_kernels,
             prefill_backend=config.prefill_backend,
             batch_invariant=config.batch_invariant,
         )
-        runner_info = RunnerInfo(made.decode, made.prefill, prompt_logprobs=True)
+        runner_info = RunnerInfo(backend.decode, backend.prefill, prompt_logprobs=True)
         if group is not None:
-            return Chosen(ParallelRunner(model, made.attention, pool, capacity, group), runner_info)
-        return Chosen(EagerRunner(model, made.attention, pool, capacity), runner_info)
+            return Chosen(ParallelRunner(model, backend.attention, pool, capacity, group), runner_info)
+        return Chosen(EagerRunner(model, backend.attention, pool, capacity), runner_info)
 
     from roseinfer.attention.cuda_paged import CudaPagedAttention
     from roseinfer.attention.prefill_backends import choose

@@ -1,5 +1,7 @@
 """Loads a model folder, with the linear layers and kernels that suit its device."""
 
+from __future__ import annotations
+
 import logging
 import math
 

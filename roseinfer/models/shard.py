@@ -57,11 +57,11 @@ class Shard:
         )
 
     def vocabulary_share(self, size: int) -> int:
-        """How many tokens of the vocabulary every rank has, except the last, which may have fewer."""
+        """How many tokens of the vocabulary a rank has at most; the last ranks may have fewer."""
         return -(-size // self.ranks)
 
     def vocabulary(self, size: int) -> tuple[int, int]:
-        """This rank's range (start, end) of the vocabulary; that of the last rank may be shorter."""
+        """This rank's range (start, end) of the vocabulary; those of the last ranks may be shorter."""
         share = self.vocabulary_share(size)
         return min(self.rank * share, size), min((self.rank + 1) * share, size)
 
