@@ -70,7 +70,7 @@ def obstacles(
             name = _LOAD_OPTIONS[a.settings.loads[0].kind]
             reason = f"{of_a} has {_listed(loads_a)} in A, {of_b} has {_listed(loads_b)} in B"
             found.append((name, reason))
-        models = _served_model(a, of_a), _served_model(b, of_b)
+        models = served_model(a, of_a), served_model(b, of_b)
         if a.path != b.path and None not in models and models[0] != models[1]:
             found.append(("served-model", f"{of_a} serves {models[0]} in A, {of_b} serves {models[1]} in B"))
         found += [("invalid", f"A: {reason}") for reason in a.invalid(of_a)]
@@ -88,7 +88,7 @@ def hardware(device: str, environment: Mapping[str, Any]) -> list[object]:
     return [device, *host, *(gpus if device == "cuda" else [])]
 
 
-def _served_model(run: StoredRun, label: str) -> object:
+def served_model(run: StoredRun, label: str) -> object:
     """The model of a running server; None of an engine that was started for the run."""
     launches = (
         launch for launch in run.info.launches if (launch.engine, launch.label) == (RUNNING_SERVER, label)
@@ -106,14 +106,16 @@ def _origin(run: StoredRun) -> object:
 
 
 def _lengths(run: StoredRun) -> dict[str, object]:
-    """Tokens of a trace's requests in all, and of each that is synthetic."""
+    """Tokens of a trace's requests in all, and of each that is synthetic; what cuts those of a dataset or a
+    mixture, where it is set."""
     settings = run.settings
+    names = "input tokens", "output tokens"
     if settings.loads[0].kind == "trace":
-        lengths: Sequence[object] = (_trace(run, "input_tokens"), _trace(run, "output_tokens"))
-    else:
-        given = settings.input_len, settings.output_len
-        lengths = [length if isinstance(length, int) else str(length) for length in given]
-    return dict(zip(("input tokens", "output tokens"), lengths, strict=True))
+        return {name: _trace(run, name.replace(" ", "_")) for name in names}
+    given = settings.input_len, settings.output_len
+    lengths = [length if isinstance(length, int) else str(length) for length in given]
+    cut = {name: getattr(settings, name) for name in ("max_output_len", "turns", "max_think_s")}
+    return dict(zip(names, lengths, strict=True)) | {k: v for k, v in cut.items() if v is not None}
 
 
 def _requests(a: StoredRun, b: StoredRun) -> tuple[object, object]:

@@ -15,7 +15,7 @@ import numpy as np
 from platformdirs import user_data_path
 from pydantic import JsonValue
 
-from harness.compare.comparable import ALIKE, hardware
+from harness.compare.comparable import ALIKE, hardware, served_model
 from harness.compare.stored_run import StoredRun
 from harness.errors import UsageError
 from harness.files import now
@@ -195,6 +195,9 @@ class Store:
 def alike(run: StoredRun) -> str:
     """The same for runs that can be compared: what `bench compare` wants alike."""
     values = {name: value(run) for name, value in ALIKE.items()}
+    served = {label: model for label in run.cells if (model := served_model(run, label)) is not None}
+    if served:  # by running servers; without them, runs are alike that older versions kept
+        values["served-model"] = served
     return hashlib.sha256(json.dumps(values, sort_keys=True, default=str).encode()).hexdigest()[:16]
 
 

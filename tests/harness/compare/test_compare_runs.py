@@ -70,6 +70,13 @@ def test_runs_on_other_numbers_of_threads_or_gpus_are_not_comparable(make, setti
     assert compare_runs(a, b, allowed=[obstacle.name]).outcome == "no gate"
 
 
+@pytest.mark.parametrize("setting", [{"max_output_len": 64}, {"turns": "live"}, {"max_think_s": 0.0}])
+def test_runs_that_cut_a_dataset_otherwise_are_not_comparable(make, setting):
+    of_both = {"concurrency": [4], "dataset": "builtin", "max_output_len": 8, "turns": "recorded"}
+    a, b = make("a", **of_both), make("b", **of_both | setting)
+    assert [obstacle.name for obstacle in compare_runs(a, b).obstacles] == ["lengths"]
+
+
 def test_a_slower_run_is_a_regression(make):
     a, b = make("a", repeats=4), make("b", repeats=4, slower=1.3)
     results = compare_runs(a, b, parse_gate(GATE))

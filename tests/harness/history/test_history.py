@@ -22,6 +22,7 @@ from harness.metrics.estimates import estimates
 from harness.report.tables.history import history_table
 from harness.report.text.numbers import DASH
 from harness.schema.gate_terms import parse_gate
+from harness.schema.run_info import LaunchRecord
 from tests.harness.report.conftest import ENGINES, make_online
 
 Made = Callable[..., Path]
@@ -100,6 +101,22 @@ def test_other_settings_are_no_baseline(again: Made, tmp_path: Path) -> None:
         store.add(now)
         with pytest.raises(UsageError, match="no other run with the settings"):
             gate(store, now, "last", parse_gate("ttft_p50<=+10%"))
+
+
+def test_another_model_of_a_running_server_is_no_baseline(again: Made, tmp_path: Path) -> None:
+    def serving(day: int, model: str) -> StoredRun:
+        run = StoredRun.read(again(day))
+        launch = {"engine": "openai", "version": "1", "label": "vLLM", "settings": {"model": model}}
+        run.info.launches.append(LaunchRecord.model_validate(launch))
+        return run
+
+    now, terms = serving(3, "small"), parse_gate("ttft_p50<=+50%")
+    with Store.open(tmp_path / "h.sqlite", create=True) as store:
+        store.add(serving(1, "large"))
+        with pytest.raises(UsageError, match="no other run with the settings"):
+            gate(store, now, "last", terms)
+        store.add(serving(2, "small"))
+        assert gate(store, now, "last", terms).a == "history: online_day2"
 
 
 def test_what_a_run_was_to_measure_and_did_not_is_no_pass(again: Made, tmp_path: Path) -> None:
