@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import combinations
 from pathlib import Path
 from typing import Literal
 
 from harness.compare.comparable import NAMES, obstacles
-from harness.compare.gates import judge, judge_errors
+from harness.compare.gates import judge_errors, judge_ratio, judge_value
 from harness.compare.stored_run import StoredRun
 from harness.errors import UsageError
-from harness.metrics.contrast import Contrast, contrast, judged
-from harness.metrics.estimates import COMPARED, Key, estimates
+from harness.metrics.contrast import Contrast, judged
+from harness.metrics.contrast import contrast as compare
+from harness.metrics.estimates import COMPARED, Estimates, Key, estimates
 from harness.metrics.intervals import LEVEL
 from harness.schema.compare_results import CompareResults, Difference, Gated
 from harness.schema.gate_terms import ERROR_RATE, GateTerm
@@ -51,13 +52,20 @@ def compare_runs(
     gated: list[Gated] = []
     comparable = bool(pairs) and all(obstacle.allowed for obstacle in found)
     if comparable:
-        found_of = [(pair, contrast) for pair in pairs for contrast in _contrasts(*runs, pair, gates)]
+        keys = _keys(*runs, gates)
+        estimated = {pair: _estimates(*runs, pair) for pair in pairs}
+        found_of = [
+            (pair, contrast)
+            for pair in pairs
+            for load, (base, new) in estimated[pair].items()
+            for contrast in compare(load, new, base, keys)
+        ]
         verdicts = judged([contrast for _, contrast in found_of])
         contrasts = [(pair, contrast) for (pair, _), contrast in zip(found_of, verdicts, strict=True)]
         differences += [_difference(pair, contrast) for pair, contrast in contrasts]
         for pair in pairs:
             own = [contrast for other, contrast in contrasts if other == pair]
-            gated += _judge(*runs, pair, own, gates)
+            gated += _judge(runs[1], pair, estimated[pair], own, gates)
     return CompareResults(
         a=str(a),
         b=str(b),
@@ -87,38 +95,43 @@ def _within(run: StoredRun) -> list[Pair]:
     return pairs
 
 
-def _contrasts(a: StoredRun, b: StoredRun, pair: Pair, gates: Sequence[GateTerm]) -> list[Contrast]:
-    """What is compared by default and what gates ask for, at the loads of both."""
+def _keys(a: StoredRun, b: StoredRun, gates: Sequence[GateTerm]) -> list[Key]:
+    """What is compared by default and what gates ask for."""
     rates: list[Key] = [("goodput_req_per_s", "goodput_req_per_s")] if a.settings.slo else []
     asked = [(gate.metric, gate.statistic) for gate in gates]
-    keys = list(dict.fromkeys([*COMPARED, *rates, *asked]))
     if ("goodput_req_per_s", "goodput_req_per_s") in asked and not (a.settings.slo and b.settings.slo):
         raise UsageError("a gate on goodput needs a service level", "measure both runs with --slo")
+    return list(dict.fromkeys([*COMPARED, *rates, *asked]))
+
+
+def _estimates(a: StoredRun, b: StoredRun, pair: Pair) -> dict[Load, tuple[Estimates, Estimates]]:
+    """What is known of a pair at the loads of both runs."""
     of_a, of_b = a.cells[pair[0]], b.cells[pair[1]]
-    found = []
-    for load in _loads(a, b, pair):
-        base = estimates(of_a[load], a.settings.slo)
-        new = estimates(of_b[load], b.settings.slo)
-        found += contrast(load, new, base, keys)
-    return found
-
-
-def _loads(a: StoredRun, b: StoredRun, pair: Pair) -> list[Load]:
-    return sorted(set(a.cells[pair[0]]) & set(b.cells[pair[1]]))
+    return {
+        load: (estimates(of_a[load], a.settings.slo), estimates(of_b[load], b.settings.slo))
+        for load in sorted(of_a.keys() & of_b.keys())
+    }
 
 
 def _judge(
-    a: StoredRun, b: StoredRun, pair: Pair, contrasts: Sequence[Contrast], gates: Sequence[GateTerm]
+    b: StoredRun,
+    pair: Pair,
+    estimated: Mapping[Load, tuple[Estimates, Estimates]],
+    contrasts: Sequence[Contrast],
+    gates: Sequence[GateTerm],
 ) -> list[Gated]:
     """Every gate at every load of both, also where no request succeeded and nothing can be compared."""
     known = {(contrast.load, contrast.metric, contrast.statistic): contrast for contrast in contrasts}
     found = []
     for gate in gates:
-        for load in _loads(a, b, pair):
+        key = gate.metric, gate.statistic
+        for load, (_, new) in estimated.items():
             if gate.metric == ERROR_RATE:
                 found.append(judge_errors(gate, pair, load, b.cells[pair[1]][load]))
+            elif gate.relative:
+                found.append(judge_ratio(gate, pair, load, known.get((load, *key))))
             else:
-                found.append(judge(gate, pair, load, known.get((load, gate.metric, gate.statistic))))
+                found.append(judge_value(gate, pair, load, new.get(key)))
     return found
 
 

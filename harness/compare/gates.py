@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from harness.metrics.contrast import Contrast
-from harness.metrics.intervals import CONFIDENCE, Ends, level
+from harness.metrics.intervals import CONFIDENCE, Ends, Estimate, level
 from harness.metrics.power import repeats_to_find
 from harness.metrics.samples import Group
 from harness.schema.compare_results import Gated, Outcome
@@ -21,27 +21,55 @@ def outcome(term: GateTerm, bound: float, ci: Ends | None) -> Outcome:
     return "pass" if high <= bound else "regression" if low > bound else "inconclusive"
 
 
-def judge(term: GateTerm, engines: tuple[str, str], load: Load, found: Contrast | None) -> Gated:
-    """A gate on a latency or a rate. `found` is None where an engine has no such statistic at that load."""
-    bound = 1 + term.limit if term.relative else term.limit
+def judge_ratio(term: GateTerm, engines: tuple[str, str], load: Load, found: Contrast | None) -> Gated:
+    """A gate on a latency or a rate against run A's. `found` is None where A or B has no such statistic at
+    that load, or A's is 0."""
+    bound = 1 + term.limit
     if found is None:
         reason = "A or B has no such value, or A's is 0"
         return _gated(term, engines, load, None, None, bound, reason)
-    value, ci = (found.ratio.value, found.ratio.ci) if term.relative else (found.a.value, level(found.a))
-    gated = _gated(term, engines, load, value, ci, bound)
-    if gated.outcome != "inconclusive":
+    ratio = found.ratio
+    gated = _gated(term, engines, load, ratio.value, ratio.ci if found.a.value else (0.0, 0.0), bound)
+    return _with_reason(gated, term, found.missing, found.spread, found.repeats, "of each")
+
+
+def judge_value(term: GateTerm, engines: tuple[str, str], load: Load, new: Estimate | None) -> Gated:
+    """A gate on a latency or a rate by itself. `new` is run B's; None where it has no such statistic."""
+    if new is None:
+        return _gated(term, engines, load, None, None, term.limit, "B has no such value")
+    gated = _gated(term, engines, load, new.value, level(new), term.limit)
+    spread = new.spread(log=True) if new.has_log else None
+    return _with_reason(gated, term, new.missing, spread, (new.repeats, new.repeats), "of B")
+
+
+def _with_reason(
+    gated: Gated, term: GateTerm, missing: int, spread: float | None, repeats: tuple[int, int], whose: str
+) -> Gated:
+    """The same; one that is inconclusive says why, and what would decide it.
+
+    Args:
+        missing: requests or tokens that a repeat lacks.
+        spread: of the logarithm from repeat to repeat, seen in so many `repeats`; None: not seen.
+        whose: more repeats.
+    """
+    if gated.outcome != "inconclusive" or gated.value is None:
         return gated
-    if found.missing:
+    more = None
+    if missing:
         what = f"{METRICS[term.metric].sample}s"
-        reason = f"{term.statistic} is withheld: each repeat needs {found.missing} more {what}"
-        return gated.model_copy(update={"reason": reason})
-    if found.spread is None:
-        reason = "one repeat does not show how repeats differ: measure 2 or more of each"
-        return gated.model_copy(update={"reason": reason})
-    more = repeats_to_find(bound / value - 1, found.spread, found.repeats) if bound != value else None
-    reason = "the interval holds the limit; " + (
-        f"about {more} repeats of each would decide" if more else "no number of repeats is likely to decide"
-    )
+        reason = f"{term.statistic} is withheld: each repeat needs {missing} more {what}"
+    elif gated.ci is None and min(repeats) > 1:
+        reason = "its repeats give no interval: measure more of them, or more requests"
+    elif spread is None:
+        reason = f"one repeat does not show how repeats differ: measure 2 or more {whose}"
+    else:
+        if gated.limit != gated.value:
+            more = repeats_to_find(gated.limit / gated.value - 1, spread, repeats)
+        reason = "the interval holds the limit; " + (
+            f"about {more} repeats {whose} would decide"
+            if more
+            else "no number of repeats is likely to decide"
+        )
     return gated.model_copy(update={"reason": reason, "needed_repeats": more})
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from harness.compare.compare_runs import worst_outcome
-from harness.compare.gates import judge, judge_errors
+from harness.compare.gates import judge_errors, judge_ratio, judge_value
 from harness.compare.stored_run import StoredRun
 from harness.errors import UsageError
 from harness.history.store import Past, Store, alike
@@ -103,9 +103,13 @@ def _judged(
         (contrasted.metric, contrasted.statistic): contrasted
         for contrasted in contrast(load, new, store.estimates(past, label, load), keys)
     }
-    return [
-        judge_errors(term, (label, label), load, repeats)
-        if term.metric == ERROR_RATE
-        else judge(term, (label, label), load, found.get((term.metric, term.statistic)))
-        for term in terms
-    ]
+    gated = []
+    for term in terms:
+        key, where = (term.metric, term.statistic), ((label, label), load)
+        if term.metric == ERROR_RATE:
+            gated.append(judge_errors(term, *where, repeats))
+        elif term.relative:
+            gated.append(judge_ratio(term, *where, found.get(key)))
+        else:
+            gated.append(judge_value(term, *where, new.get(key)))
+    return gated

@@ -122,6 +122,23 @@ def test_a_withheld_percentile_says_how_many_requests_it_needs(make):
     assert "70 requests more needed" in bench(a, b).stdout
 
 
+def test_no_goodput_any_more_is_a_regression(make):
+    a, b = make("a", slo="ttft_ms=100"), make("b", slo="ttft_ms=100", slower=100)
+    results = compare_runs(a, b, parse_gate("goodput_req_per_s>=-3%"))
+    assert [(gated.value, gated.outcome) for gated in results.gates] == [(0, "regression")]
+
+
+def test_an_absolute_gate_needs_nothing_of_a(make):
+    a, b = make("a", slo="ttft_ms=100", slower=100), make("b", slo="ttft_ms=100")
+    assert compare_runs(a, b, parse_gate("goodput_req_per_s>=1")).outcome == "pass"
+    few, b = make("few", n=30, repeats=1), make("c", spread=0.1, repeats=5)
+    allowed = ["requests"]
+    [gated] = compare_runs(few, b, parse_gate("ttft_p99<=65ms"), allowed=allowed).gates
+    assert gated.outcome == "inconclusive" and gated.ci[0] < 65 < gated.ci[1]
+    assert gated.reason.startswith("the interval holds the limit; about ")
+    assert gated.reason.endswith(" repeats of B would decide")
+
+
 def test_an_absolute_gate_judges_b_alone(make):
     a, b = make("a", slower=9), make("b", repeats=5)
     assert compare_runs(a, b, parse_gate("ttft_p50<=60ms, req_per_s>=5")).outcome == "pass"
