@@ -96,6 +96,11 @@ def refusal(target: Target, path: str, status: int, body: str) -> EngineError:
             "lower the load, or ask for a higher limit",
             new_run=True,
         )
+    if status // 100 == 3:
+        return EngineError(
+            f"{place} redirects {path} to another address ({status}), which is not followed",
+            "use that address, which is often the same with https://",
+        )
     if status == 400 and "HTTPS" in body:
         return EngineError(f"{place} speaks TLS: {reason}", "write https:// in the address", new_run=True)
     hint = "see the server's log" if status >= 500 else "change the option that it names, or its own settings"

@@ -117,7 +117,7 @@ def _ask(target: Target, wait_s: float) -> tuple[int, str]:
         if time.monotonic() >= until:
             raise fault
         time.sleep(_POLL_S)
-    if status in (401, 403, 429) or (status == 400 and "HTTPS" in content):
+    if status // 100 == 3 or status in (401, 403, 429) or (status == 400 and "HTTPS" in content):
         raise refusal(target, f"GET {models_path(target)}", status, content)
     return status, content
 

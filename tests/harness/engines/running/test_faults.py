@@ -78,6 +78,7 @@ def fault(url: str, **address: object) -> BenchError:
 @pytest.mark.parametrize(
     ("status", "message", "hint"),
     [
+        (308, "redirects GET /308/v1/models to another address", "https://"),
         (401, "wants an API key", "environment variable"),
         (403, "does not allow", "--served-model"),
         (404, "has no GET /404/v1/models", "check the path in the address"),
@@ -89,6 +90,11 @@ def test_each_status_has_its_own_words(status: int, message: str, hint: str) -> 
     with listening() as port:
         found = fault(f"http://127.0.0.1:{port}/{status}")
     assert message in found.message and hint in found.hint
+
+
+def test_a_redirect_is_named_although_the_model_is_known() -> None:
+    with listening() as port, pytest.raises(EngineError, match="redirects GET"):
+        served_model(Address(f"http://127.0.0.1:{port}/301").target(), "m")
 
 
 def test_a_refused_key_is_not_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
