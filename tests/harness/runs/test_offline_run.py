@@ -19,6 +19,8 @@ from harness.engines.local import OfflineFactory
 from harness.engines.registry import LOCAL
 from harness.engines.variants import Variant
 from harness.errors import CleanupError, EngineError, UsageError
+from harness.loadgen.load_plan import LoadPlan, LoadResult
+from harness.loadgen.run_load import run_load
 from harness.models import resolve
 from harness.report.render import write_run_outputs
 from harness.runs.batch import through_server
@@ -50,12 +52,20 @@ def test_both_ways_are_measured_and_saved(
 ):
     sent: list[Measured] = []
     monkeypatch.setattr(through_server, "_send", recording(through_server._send, sent))
+    plans: list[LoadPlan] = []
+
+    def planned(plan: LoadPlan, **given: Any) -> LoadResult:
+        plans.append(plan)
+        return run_load(plan, **given)
+
+    monkeypatch.setattr(through_server, "run_load", planned)
     events: list[object] = []
     settings = small(tmp_path, "roseinfer,openai").model_copy(update={"settle": 0.1, "min_duration": 0.3})
     folder, results = run_offline(settings, ["bench", "offline"], events.append)
     assert all(row.batches > 1 and row.batches * row.total_s >= 0.3 for row in results.results)
     [batches] = [row.batches for row in results.results if row.label == "roseinfer"]
     assert len(sent) > 1 + batches, "the warm-up, and at least one batch to settle"
+    assert all(min(plan.timeout_s, plan.deadline_s) > 3600 for plan in plans), "the last prompts wait long"
     assert sorted(row.label for row in results.results) == ["roseinfer", "roseinfer (in-process)"]
     drawn = SyntheticContent(Uniform(least=2, most=20), Uniform(least=1, most=7), 100).take(3, 4, 4)
     assert sent[0].output_tokens == tuple(request.output_tokens for request in drawn)
