@@ -16,12 +16,13 @@ def request_head(target: Target) -> bytes:
     """
     default_port = 443 if target.tls else 80
     host = f"[{target.host}]" if ":" in target.host else target.host
-    headers = {
+    own = {
         "Host": host if target.port == default_port else f"{host}:{target.port}",
         "Accept": "text/event-stream",
         "Content-Type": "application/json",
-        **target.headers,
     }
+    given = {name.lower() for name in target.headers}
+    headers = {name: value for name, value in own.items() if name.lower() not in given} | target.headers
     lines = [f"POST {target.path} HTTP/1.1", *(f"{name}: {value}" for name, value in headers.items())]
     for line in lines:
         if not line.isprintable() or not line.isascii():

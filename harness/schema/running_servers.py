@@ -47,6 +47,8 @@ def _headers(headers: dict[str, str]) -> dict[str, str]:
     for name, value in headers.items():
         if not _HEADER.match(name):
             raise ValueError(f"{name!r} is not the name of a header")
+        if name.lower() in ("content-length", "transfer-encoding"):
+            raise ValueError(f"{name} is part of each request already")
         if not (value.isascii() and value.isprintable()):
             raise ValueError(f"the value of {name} has a character that HTTP does not allow")
     return headers
