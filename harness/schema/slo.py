@@ -44,7 +44,7 @@ class Slo(Strict):
         if "<=" in value or ">=" in value:
             return _of_each(value)
         pairs = [part.partition("=") for part in value.split(",") if part]
-        if any(not sep for _, sep, _ in pairs):
+        if not pairs or any(not sep for _, sep, _ in pairs):
             raise ValueError(f"{value!r} is not like ttft_ms=200,tpot_ms=50 or ttft_p99<=200ms")
         return {key.strip(): limit.strip() for key, _, limit in pairs}
 

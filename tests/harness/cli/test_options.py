@@ -241,6 +241,8 @@ def test_the_command_line_wins(tmp_path: Path) -> None:
         (["--engines", "auto,vllm"], "--engines: auto stands alone: it means roseinfer and every other "),
         (["--engines", "openai"], "engine openai needs --base-url"),
         (["--slo", "ttft"], "--slo: 'ttft' is not like ttft_ms=200"),
+        (["--slo", ""], "--slo: '' is not like ttft_ms=200"),
+        (["--base-url", "x", "--header", "content-length=3"], "content-length is part of each request"),
         (["--slo", "speed=3"], "--slo: there is no speed"),
         (["--device", "tpu"], "--device: 'tpu' must be 'auto', 'cuda' or 'cpu'"),
         (["--concurrency", "2", "--scales", "1"], "--scales excludes --concurrency"),
