@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import fmean
@@ -11,7 +12,7 @@ from pydantic import TypeAdapter
 from harness.metrics.primary import RATE
 from harness.report.best import excludes_one, fell_behind
 from harness.report.text.badges import UNCOMMITTED
-from harness.report.text.claims import factor, not_significant
+from harness.report.text.claims import factor, level_values, not_significant
 from harness.report.text.heading import machine, model
 from harness.report.text.load_words import with_rate
 from harness.report.text.numbers import decimals, few, number, plural, several
@@ -44,8 +45,8 @@ class Answer:
 class Finding:
     """What a run says about one load, which `at` says in short, with all its `engines`.
 
-    `validity` says which engines are not compared and that code was not committed, `seconds` how long the
-    shortest cell was measured; `made` is the day.
+    `validity` says which engines are not compared and that code was not committed, `repeats` how many every
+    engine has, `seconds` how long the shortest cell was measured; `made` is the day.
     """
 
     model: str
@@ -89,7 +90,7 @@ def _finding(run: OnlineRun, load: Load) -> Finding:
         tuple(cell.label for cell in cells),
         answers,
         _validity(run, said),
-        len({summary.repeat for summary in run.repeats}),
+        min(Counter(cell.label for cell in run.repeats if cell.load == load).values()),
         round(min(summary.duration_s for summary in run.repeats if summary.load == load), 1),
         run.meta.created[:10],
     )
@@ -110,10 +111,12 @@ def _answer(engines: Sequence[OnlineSummary], metric: str, found: Winner | None)
     if found.comparison is None:
         return Answer(label, "", f"{found.label} alone: {shown}", compared=False)
     if found.loser is None:
-        alike = few([found.label, *found.level])
+        values = level_values(engines, found)
+        alike = several(values) if values else f"between {few([found.label, *found.level])}"
         shown = f" in {found.statistic}" if statistic else ""
         unproven = _unproven([found.comparison] if excludes_one(found.comparison.ci) else [])
-        return Answer(label, "", f"no difference shown{shown} between {alike}{unproven}{_in_others(found)}")
+        said = f"no difference shown{shown}{': ' if values else ' '}{alike}"
+        return Answer(label, "", f"{said}{unproven}{_in_others(found)}")
     return Answer(label, found.label, f"{shown}, {_against(found)}", found.level)
 
 
@@ -123,8 +126,8 @@ def _unproven(comparisons: Sequence[Comparison]) -> str:
     said = ""
     for found in comparisons:
         low, high = found.ci or (found.ratio, found.ratio)
-        ratio = f"ratio {found.a} / {found.b} {found.ratio:.2f} ({low:.2f} to {high:.2f})"
-        said += f"; {not_significant(found)}: {ratio}"
+        ratio = f"ratio {found.ratio:.2f}, {low:.2f} to {high:.2f}"
+        said += f"; the difference between {found.a} and {found.b} ({ratio}) is {not_significant(found)}"
     return said
 
 
@@ -140,7 +143,7 @@ def _against(found: Winner) -> str:
         size, ends = factor(found.comparison, higher=True)
         said = f"{size} that of {found.loser} ({ends})"
     if found.alike:
-        said += f"; no difference from {few(found.alike)}"
+        said += f"; no difference shown from {few(found.alike)}"
     return f"{said}{_unproven(found.unproven)}{_in_others(found)}"
 
 

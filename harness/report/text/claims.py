@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 
 from harness.report.best import better, excludes_one, says_nothing
-from harness.report.text.numbers import decimals, few, number, several
+from harness.report.text.numbers import MANY, decimals, few, number, several
 from harness.report.winners import Winner
 from harness.schema.metric import Metric
 from harness.schema.metrics import METRICS
@@ -39,6 +39,8 @@ def claim(
                 f"the {differences} in {what} between {alike} may be chance: "
                 f"{nearest.a} has {value_a} {term.unit} and {nearest.b} {value_b} {term.unit}"
             )
+        elif values := level_values(engines, found):
+            said = f"no difference is shown in {what}: {several(values)}"
         else:
             said = f"no difference is shown in {what} between {alike}"
         said += f"{_ratio(nearest)}."
@@ -80,6 +82,20 @@ def _in_others(engines: Sequence[OnlineSummary], found: Winner, term: Metric) ->
             f" In {term.label} {at}, {label} is better than {other}: {first} and {second} {term.unit}."
         )
     return "".join(said)
+
+
+def level_values(engines: Sequence[OnlineSummary], found: Winner) -> list[str]:
+    """`A has 16.8 ms`, `B 19.1 ms`: the best engine and those from which it shows no difference, which may be
+    far apart; none where there are too many for a sentence."""
+    labels = (found.label, *found.level)
+    if len(labels) > MANY:
+        return []
+    by_label = {engine.label: engine for engine in engines}
+    term = METRICS[found.metric]
+    unit = f" {term.unit}" if term.is_latency else ""
+    values = [by_label[label].value(found.metric, found.statistic) for label in labels]
+    said = [f"{number(value, decimals([value]))}{unit}" for value in values]
+    return [f"{labels[0]} has {said[0]}", *map(" ".join, zip(labels[1:], said[1:], strict=True))]
 
 
 def higher_percentiles(latencies: Sequence[Winner]) -> str:

@@ -104,6 +104,8 @@ def test_the_verdict_without_a_difference(run):
     said = verdict(type(run)(run.path, changed, run.requests, run.chunks))
     assert all("no difference is shown" in sentence and " 0.90 to 1.30)" in sentence for sentence in said)
     assert ["95 % interval" in sentence for sentence in said] == [True, False]
+    values = r"roseinfer has [\d.]+ ms, \S.* [\d.]+ ms and SGLang [\d.]+ ms \(ratio"
+    assert all(re.search(rf"no difference is shown in \w+ p99: {values}", sentence) for sentence in said)
 
 
 def test_a_difference_below_the_highest_percentile_is_claimed_and_the_others_are_said(run):
@@ -247,7 +249,7 @@ def test_how_much_lower_and_what_that_rests_on(run, ratio, ci, words, repeats, r
         changed = run.results.model_copy(update={"summaries": pooled, "comparisons": [p99]})
         shown = type(run)(run.path, changed, run.requests, run.chunks)
         assert re.search(words, verdict(shown)[0])
-        said = "One repeat: intervals assume that repeats differ by 20 % (rates) to 100 % (p99)."
+        said = "One repeat: intervals above assume that repeats differ by 20 % (rates) to 100 % (p99)."
         assert (said in terms(shown)) == rests_on and (said in summary(shown)) == rests_on
 
 
