@@ -43,7 +43,7 @@ from harness.report.tables.tuning import tuning_tables
 from harness.report.tables.waterfall import waterfall_table
 from harness.report.text import provenance
 from harness.report.text.badges import Badge, badges
-from harness.report.text.heading import about, facts, machine, names, title
+from harness.report.text.heading import about, facts, machine, model, names, title
 from harness.report.text.terms import terms
 from harness.report.text.verdict import shown_load, verdict, why_none_is_best
 from harness.runs.reader import OfflineRun, OnlineRun, Run
@@ -81,6 +81,10 @@ class Chapter:
     @property
     def names(self) -> list[str]:
         return names(self.styles)
+
+    @property
+    def model(self) -> str:
+        return model(self.run)
 
     @property
     def machine(self) -> str:
@@ -138,6 +142,13 @@ class Chapter:
         """The most repeats that any engine has."""
         found = self.run.repeats if isinstance(self.run, OnlineRun) else self.run.results.results
         return max((result.repeat or 0 for result in found), default=0) + 1
+
+    @property
+    def order(self) -> list[str]:
+        """The engines in the order in which they were measured."""
+        if not isinstance(self.run, OnlineRun) or not self.run.meta.interrupted:
+            return provenance.order(self.meta)
+        return provenance.order(self.meta, {(cell.label, cell.repeat) for cell in self.run.repeats})
 
     @property
     def closed(self) -> bool:

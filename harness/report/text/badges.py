@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from harness.report.text.invalid import sent_late
-from harness.report.text.numbers import plural
+from harness.report.text.heading import repeat_counts, repeats_text
+from harness.report.text.invalid import invalid_count, sent_late
+from harness.report.text.numbers import few, plural
 from harness.report.text.run_notices import Notice, Topic, notices
 from harness.runs.reader import OnlineRun, Run
 
@@ -61,7 +63,7 @@ def badges(run: Run) -> list[Badge]:
 def _online(run: OnlineRun, by: dict[Topic, list[Notice]]) -> list[Badge]:
     invalid = [summary for summary in run.pooled if not summary.valid]
     found = [
-        Badge("bad", f"{len(invalid)} of {plural(len(run.pooled), 'cell')} invalid", by.get("cells", ()))
+        Badge("bad", "{} of {} invalid".format(*invalid_count(run)), by.get("cells", ()))
         if invalid
         else Badge("good", "all cells valid", by.get("cells", ())),
         _client(late=any(map(sent_late, invalid)), about=by.get("client", ())),
@@ -99,9 +101,15 @@ def _answers(run: OnlineRun, about: Sequence[Notice]) -> Badge:
 
 
 def _repeats(run: OnlineRun) -> Badge:
-    count = len({summary.repeat for summary in run.repeats})
-    if count >= ENOUGH_REPEATS:
-        return Badge("good", f"{count} repeats")
-    title = f"{plural(count, 'repeat')}, best {ENOUGH_REPEATS} or more."
-    kind: Literal["warn", "note"] = "warn" if count < 3 else "note"
-    return Badge(kind, plural(count, "repeat"), [Notice("load", title, _ONE_REPEAT if count < 2 else "")])
+    least, most = repeat_counts(run)
+    said = repeats_text(least, most)
+    if least >= ENOUGH_REPEATS:
+        return Badge("good", said)
+    title = f"{said}, best {ENOUGH_REPEATS} or more."
+    kind: Literal["warn", "note"] = "warn" if least < 3 else "note"
+    details = [_ONE_REPEAT] if least < 2 else []
+    if least < most:
+        fewest = Counter((cell.label, cell.load) for cell in run.repeats)
+        labels = list(dict.fromkeys(label for (label, _), count in fewest.items() if count == least))
+        details.insert(0, f"{few(labels)} {'has' if len(labels) == 1 else 'have'} {least} at some load.")
+    return Badge(kind, said, [Notice("load", title, " ".join(details))])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from typing import Any
@@ -155,8 +156,21 @@ def _when(created: str) -> str:
         return created
 
 
+def repeat_counts(run: OnlineRun) -> tuple[int, int]:
+    """The least and the most repeats of an engine at a load; of a search or tuning all that there are."""
+    counts = Counter((cell.label, cell.load) for cell in run.repeats).values()
+    if run.meta.is_adaptive or not counts:
+        number = len({cell.repeat for cell in run.repeats})
+        return number, number
+    return min(counts), max(counts)
+
+
+def repeats_text(least: int, most: int) -> str:
+    """`3 repeats`, or of a run that was ended early `1 to 2 repeats`."""
+    return plural(most, "repeat") if least == most else f"{least} to {plural(most, 'repeat')}"
+
+
 def _sample(run: OnlineRun) -> str:
     requests = sorted({summary.num_requests for summary in run.repeats})
-    repeats = len({summary.repeat for summary in run.repeats})
     sizes = " to ".join(f"{size:,}" for size in dict.fromkeys(requests[:1] + requests[-1:]))
-    return f"{sizes} requests × {plural(repeats, 'repeat')} a point"
+    return f"{sizes} requests × {repeats_text(*repeat_counts(run))} a point"

@@ -36,9 +36,16 @@ def invalid_cells(run: OnlineRun) -> str:
     kinds = [kind for kind, _ in counts.most_common(_MOST)]
     busy = _busy(run, wrong) if "late" in kinds else ""
     said = [f"{_CAUSES[kind]}{busy if kind == 'late' else ''}" for kind in kinds]
-    count = f"{len(wrong)} of {plural(len(run.pooled), 'cell')} {'is' if len(wrong) == 1 else 'are'}"
+    count, of_all = invalid_count(run)
     why = several(said) if said else "the warnings say why"
-    return f"{count} invalid: {why}. {_hint(wrong, kinds, busy)}"
+    verb = "is" if count == 1 else "are"
+    return f"{count} of {of_all} {verb} invalid: {why}. {_hint(wrong, kinds, busy)}"
+
+
+def invalid_count(run: OnlineRun) -> tuple[int, str]:
+    """How many cells are invalid, and how many there are: `(4, "18 cells")`. A cell is one repeat."""
+    cells = run.repeats if any(not cell.valid for cell in run.repeats) else run.pooled
+    return sum(not cell.valid for cell in cells), plural(len(cells), "cell")
 
 
 def sent_late(summary: OnlineSummary) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from itertools import groupby
 from typing import Any
 
@@ -26,12 +26,17 @@ def command(run: RunInfo) -> str:
     return shlex.join(run.command)
 
 
-def order(run: RunInfo) -> list[str]:
-    """The engines in the order in which they were measured, a text for each repeat."""
+def order(run: RunInfo, measured: Collection[tuple[str, int | None]] | None = None) -> list[str]:
+    """The engines in the order in which they were measured, a text for each repeat.
+
+    Args:
+        measured: The turns of a run that was ended early; None: all that were planned.
+    """
+    turns = [turn for turn in run.order if measured is None or turn in measured]
     several = any(repeat for _, repeat in run.order)
     return [
-        f"{f'repeat {repeat}: ' if several else ''}{', '.join(label for label, _ in turns)}"
-        for repeat, turns in groupby(run.order, key=lambda turn: turn[1])
+        f"{f'repeat {repeat}: ' if several else ''}{', '.join(label for label, _ in together)}"
+        for repeat, together in groupby(turns, key=lambda turn: turn[1])
     ]
 
 

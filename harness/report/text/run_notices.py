@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from harness.metrics.validity import BRIEF, MIN_ROUNDS
+from harness.metrics.validity import BRIEF, MIN_ROUNDS, too_brief
 from harness.report.best import differs
 from harness.report.text.heading import fitted
 from harness.report.text.load_words import where
@@ -184,9 +184,8 @@ def _invalid(run: OnlineRun) -> list[Notice]:
     found = []
     for label, summaries in wrong.items():
         single = len(summaries) == 1
-        title = (
-            f"{label} {where(summaries[0].load)} is" if single else f"{len(summaries)} cells of {label} are"
-        )
+        count = max(len(summaries), sum(not cell.valid for cell in run.repeats if cell.label == label))
+        title = f"{label} {where(summaries[0].load)} is" if single else f"{count} cells of {label} are"
         details = [_why(summary) for summary in summaries]
         if not single:
             details = [
@@ -232,7 +231,9 @@ def _brief(run: OnlineRun) -> list[Notice]:
     if not found:
         return []
     _, summary, text = min(found, key=lambda entry: entry[0])
-    title = f"{len(found)} of {plural(len(run.pooled), 'cell')} {'is' if len(found) == 1 else 'are'} short."
+    wanted = run.meta.settings.measured_s
+    count = sum(too_brief(cell.duration_s, wanted) is not None for cell in run.repeats)
+    title = f"{count} of {plural(len(run.repeats), 'cell')} {'is' if count == 1 else 'are'} short."
     detail = _sentence(f"{summary.label} {where(summary.load)}: {text}")
     return [Notice("load", title, detail, "length")]
 

@@ -65,11 +65,20 @@ def assumption(run: Run) -> str:
         return ""
     load = shown_load(run)
     valid = {cell.label for cell in run.pooled if cell.load == load and cell.valid}
-    compared = (c for c in run.results.comparisons if c.load == load and {c.a, c.b} <= valid)
-    if not any(c.ci is not None and max(c.repeats) < 2 for c in compared):
+    compared = [
+        c
+        for c in run.results.comparisons
+        if c.load == load and {c.a, c.b} <= valid and c.ci is not None and min(c.repeats) < 2
+    ]
+    if not compared:
         return ""
+    repeats = dict(pair for c in compared for pair in zip((c.a, c.b), c.repeats, strict=True))
+    single = [label for label, count in repeats.items() if count < 2]
     least, most = 100 * ASSUMED_OF_RATES, 100 * ASSUMED_OF_LATENCIES["p99"]
-    return f"One repeat: intervals assume that repeats differ by {least:.0f} % (rates) to {most:.0f} % (p99)."
+    return (
+        f"One repeat{'' if len(single) == len(valid) else f' of {few(single)}'}: intervals above "
+        f"assume that repeats differ by {least:.0f} % (rates) to {most:.0f} % (p99)."
+    )
 
 
 def _answered(cells: list[OnlineSummary]) -> str:

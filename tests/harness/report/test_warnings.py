@@ -14,6 +14,8 @@ from harness.report.text.verdict import shown_load, verdict
 from harness.runs.reader import load_run
 from harness.schema.cell_notice import CellNotice
 
+from .conftest import comparison
+
 
 def test_too_few_rounds_are_said(swept):
     [found] = [notice for notice in notices(swept) if "for each in flight" in notice.title]
@@ -43,8 +45,26 @@ def test_invalid_cells_of_an_engine_are_counted(run):
     bad = [s.model_copy(update={"valid": False}) if s.label == "vLLM" else s for s in run.results.summaries]
     changed = run.results.model_copy(update={"summaries": bad})
     [found] = [n for n in notices(replace(run, results=changed)) if "invalid" in n.title]
-    assert found.title == "3 cells of vLLM are invalid."
+    assert found.title == "6 cells of vLLM are invalid."
     assert found.detail.endswith("They are shown, marked as invalid, and not compared.")
+
+
+def test_an_engine_with_fewer_repeats_is_named(run):
+    """Of a run that was ended early."""
+    ended = run.results.model_copy(
+        update={
+            "summaries": [s for s in run.results.summaries if s.label != "SGLang" or s.repeat in (None, 0)],
+            "comparisons": [
+                comparison("roseinfer", "SGLang", 0.5, (0.3, 0.8)).model_copy(update={"repeats": (2, 1)})
+            ],
+        }
+    )
+    changed = replace(run, results=ended)
+    [badge] = [badge for badge in badges(changed) if "repeat" in badge.text]
+    assert (badge.kind, badge.text) == ("warn", "1 to 2 repeats")
+    assert badge.notices[0].detail.startswith("SGLang has 1 at some load. Intervals of one repeat")
+    assert any(sentence.startswith("One repeat of SGLang: intervals above") for sentence in terms(changed))
+    assert all(finding.repeats == 1 for finding in findings(changed))
 
 
 def test_what_a_server_does_not_report_is_said_once(run):

@@ -202,6 +202,7 @@ def test_engines_are_in_the_order_asked_for(tmp_path: Path) -> None:
     order = [("roseinfer", 0), ("vLLM", 0), ("vLLM", 1), ("roseinfer", 1)]
     assert [(cell.engine_variant.label, cell.repeat) for cell in cells] == order == info.order
     assert provenance.order(info) == ["repeat 0: roseinfer, vLLM", "repeat 1: vLLM, roseinfer"]
+    assert provenance.order(info, {("roseinfer", 0)}) == ["repeat 0: roseinfer"]
     for cell in cells:
         ref = cell.engine_variant.ref
         known = {
