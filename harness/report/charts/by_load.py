@@ -95,7 +95,7 @@ def tradeoff(pooled: Sequence[OnlineSummary], metric: str, slo: Slo | None) -> C
         x=Axis("output tokens/s", "tokens/s", log=is_wide(values_of(series, "x"))),
         y=Axis(f"{term.label} p{q}, {term.unit}", term.unit, log=is_wide(values_of(series, "y"))),
         series=series,
-        note="below right is better; a point a load, joined from light to heavy",
+        note="lower right is better; a point for each load, joined from light to heavy",
         limits=limits(slo, metric, "y"),
     )
 

@@ -57,7 +57,7 @@ def _frontier(decision: Decision) -> Chart:
             log=is_wide([point.total.value for point in decision.served]),
         ),
         series=series,
-        note="above right is better; pale: dominated by another load of the engine",
+        note="upper right is better; pale: another load of the engine is better in both",
         limits=limits,
     )
 

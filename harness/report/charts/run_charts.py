@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from itertools import chain
 
@@ -33,7 +33,7 @@ class Charts:
     by_load: dict[str, Chart] = field(default_factory=dict)
     ecdfs: dict[str, list[Chart]] = field(default_factory=dict)
     tradeoffs: list[Chart] = field(default_factory=list)
-    #: From the heaviest load to the lightest.
+    #: At the load of the verdict, then from the heaviest to the lightest.
     waterfalls: list[Chart] = field(default_factory=list)
     decision: list[Chart] = field(default_factory=list)
     #: What `decision` shows; None of a batch, and where nothing succeeded.
@@ -95,7 +95,7 @@ def _online(run: OnlineRun, asked: Asked) -> Charts:
         ],
         waterfalls=[
             waterfall(pooled, load)
-            for load in reversed(from_light_to_heavy(summary.load for summary, _ in with_waterfall(pooled)))
+            for load in _verdict_first(run, (summary.load for summary, _ in with_waterfall(pooled)))
         ],
         decision=decision_charts(decided, pooled),
         decided=decided,
@@ -112,6 +112,13 @@ def _online(run: OnlineRun, asked: Asked) -> Charts:
         },
         lives=[] if search else _lives(firsts),
     )
+
+
+def _verdict_first(run: OnlineRun, loads: Iterable[Load]) -> list[Load]:
+    """The load that the verdict speaks of, then the others from heavy to light."""
+    shown = shown_load(run)
+    heavy_first = list(reversed(from_light_to_heavy(loads)))
+    return [load for load in heavy_first if load == shown] + [load for load in heavy_first if load != shown]
 
 
 def _lives(firsts: Mapping[Load, list[Group]]) -> list[Chart]:

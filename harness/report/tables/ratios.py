@@ -14,7 +14,7 @@ from harness.schema.online_summary import OnlineSummary
 from harness.schema.results import Comparison
 
 #: What is marked.
-REAL = "Really better than the baseline, at 5 % for all comparisons of the run together."
+REAL = "Better than the baseline by more than chance, at 5 % for all comparisons of the run together."
 
 
 def ratios(

@@ -86,14 +86,18 @@ class Table:
             for name, (mark, text) in MARKS.items()
             if name in used
         ]
-        intervals = {cell.interval for cell in cells}
-        lines += ["In brackets: 95 % intervals."] if intervals - {"", TOO_WIDE} else []
-        return [*lines, *([_WHY_WIDE] if TOO_WIDE in intervals else [])]
+        lines += ["In brackets: 95 % intervals."] if self.has_intervals else []
+        return [*lines, *([_WHY_WIDE] if any(cell.interval == TOO_WIDE for cell in cells) else [])]
 
     @property
     def marked(self) -> bool:
         """Whether something is the best."""
         return any(cell.best for row in self.rows for cell in row)
+
+    @property
+    def has_intervals(self) -> bool:
+        """Whether a cell has one."""
+        return any(cell.interval not in ("", TOO_WIDE) for row in self.rows for cell in row)
 
     @property
     def lines(self) -> list[list[str]]:

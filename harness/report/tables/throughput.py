@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from harness.report.tables.table import Cell, Column, Table, metric_decimals, number_cell
 from harness.report.text.load_words import head_of, load_number
@@ -29,7 +30,10 @@ def throughput_table(summaries: Sequence[OnlineSummary]) -> Table:
     for summary in summaries:
         errors = ", ".join(f"{kind} {count}" for kind, count in summary.errors.items())
         row = identity_cells(summary)
-        row += [number_cell(summary.value(name, name), places[name]) for name in shown]
+        row += [
+            replace(number_cell(summary.value(name, name), places[name]), invalid=not summary.valid)
+            for name in shown
+        ]
         row += [
             number_cell(summary.num_requests, 0),
             number_cell(summary.num_error, 0),
@@ -60,6 +64,4 @@ def identity_columns(summaries: Sequence[OnlineSummary]) -> list[Column]:
 
 
 def valid_cell(summary: OnlineSummary) -> Cell:
-    return (
-        Cell("yes") if summary.valid else Cell("no", remark="; ".join(summary.invalid_reasons), invalid=True)
-    )
+    return Cell("yes") if summary.valid else Cell("no", remark="; ".join(summary.invalid_reasons))

@@ -142,7 +142,7 @@ def _offline(run: OfflineRun) -> list[str]:
     means = {label: sum(values) / len(values) for label, values in rates.items()}
     engine = {result.label: result.engine for result in run.results.results}
     first, *rest = sorted(means, key=lambda label: -means[label])
-    said = f"{first} generates {means[first]:,.0f} tokens a second, the most of {len(means)}."
+    said = f"{first} generates {means[first]:,.0f} tokens a second, the most of {len(means)} engines."
     if not rest:
         return [
             f"{first} generates {means[first]:,.0f} tokens a second.",
