@@ -31,7 +31,7 @@ COLUMNS = {
     for name in (*LATENCIES, RATE)
 }
 _HEAD_BYTES = 65536
-_META = re.compile(r'<meta name="rosebench-(title|made|verdict|machine|findings)" content="([^"]*)">')
+_META = re.compile(r'<meta name="rosebench-(title|made|verdict|model|machine|findings)" content="([^"]*)">')
 
 
 @dataclass(frozen=True)
@@ -41,6 +41,7 @@ class Entry:
     file: str
     title: str
     made: str
+    model: str
     machine: str
     verdict: str
     findings: list[Finding] | None
@@ -77,7 +78,7 @@ class Group:
             run = f", {Path(file).stem}" if mixed else ""
             for answer in finding.answers:
                 if answer.metric == metric and answer.compared:
-                    alike = f" (no difference shown from {few(answer.level)})" if answer.level else ""
+                    alike = f"; no difference shown from {few(answer.level)}" if answer.level else ""
                     found.setdefault(answer.engine, []).append(f"{finding.at}{run}{alike}")
         return {name: list(dict.fromkeys(found[name])) for name in sorted(found, key=lambda name: not name)}
 
@@ -126,8 +127,8 @@ def _entry(path: Path) -> Entry | None:
     known = _carried(meta["findings"]) if "findings" in meta else None
     if known is None:
         known = _computed(path.with_suffix(""))
-    made, machine, verdict = (meta.get(name, "") for name in ("made", "machine", "verdict"))
-    return Entry(path.name, meta["title"], made, machine, verdict, known)
+    made, model, machine, verdict = (meta.get(name, "") for name in ("made", "model", "machine", "verdict"))
+    return Entry(path.name, meta["title"], made, model, machine, verdict, known)
 
 
 def _carried(text: str) -> list[Finding] | None:

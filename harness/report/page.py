@@ -33,6 +33,7 @@ def environment() -> Environment:
     )
     made.filters["runs"] = _runs
     made.filters["claim"] = _claim
+    made.filters["unbroken"] = unbroken
     made.filters["ten_digits"] = _ten_digits
     made.filters["one_line"] = partial(one_line, limit=200)  # as the data of charts has labels
     return made
@@ -40,6 +41,11 @@ def environment() -> Environment:
 
 def _visible(value: object) -> object:
     return visible(value) if isinstance(value, str) and not isinstance(value, Markup) else value
+
+
+def unbroken(text: str) -> str:
+    """With a number and its unit on one line."""
+    return text.replace(" %", "\u00a0%").replace(" ms", "\u00a0ms")
 
 
 def _ten_digits(value: float) -> str:
@@ -68,7 +74,7 @@ def script(*names: str) -> tuple[Markup, str]:
 
 def _claim(sentence: str, labels: Iterable[str]) -> Markup:
     """A sentence of a verdict, in which the winner and how much better it is stand out."""
-    text = visible(sentence).replace(" %", "\u00a0%").replace(" ms", "\u00a0ms")
+    text = unbroken(visible(sentence))
     names = "|".join(re.escape(visible(label)) for label in sorted(labels, key=len, reverse=True))
     found = re.fullmatch(
         rf"(.*?)({names})( has an? | reaches )(.*?, )([\d.,]+(?:×|\u00a0%))( .*)", text, re.S

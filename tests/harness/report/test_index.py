@@ -78,7 +78,7 @@ def test_an_older_report_is_answered_by_the_run_beside_it(compared, report, tmp_
         (tmp_path / f"{name}.html").write_text(old, encoding="utf-8")
     (tmp_path / "kept").symlink_to(compared)
     index = write_index(tmp_path).read_text(encoding="utf-8")
-    assert re.findall(r'<td><a href="([^"]*)">', index) == ["kept.html"] * 2
+    assert re.findall(r'<td data-head="measured"><a href="([^"]*)">', index) == ["kept.html"] * 2
     known, _, unknown = index.partition('id="earlier"')
     assert "lost.html" in unknown and "lost.html" not in known and "kept.html" not in unknown
 
