@@ -72,15 +72,18 @@ def _no_difference(found: Winner) -> str:
 
 
 def _in_others(engines: Sequence[OnlineSummary], found: Winner, term: Metric) -> str:
-    """In which percentiles another engine is better, with the values of both."""
+    """In which percentiles another engine is better, with the values of both; a pair of engines once."""
     by_label = {engine.label: engine for engine in engines}
-    said = []
+    pairs: dict[tuple[str, str], dict[str, tuple[str, str]]] = {}
     for at, label, other in found.others:
         values = [by_label[name].value(found.metric, at) for name in (label, other)]
         first, second = (number(value, decimals(values)) for value in values)
-        said.append(
-            f" In {term.label} {at}, {label} is better than {other}: {first} and {second} {term.unit}."
-        )
+        pairs.setdefault((label, other), {})[at] = first, second
+    said = []
+    for (label, other), each in pairs.items():
+        between = "and" if len(each) == 1 else "against"
+        texts = several(f"{first} {between} {second} {term.unit}" for first, second in each.values())
+        said.append(f" In {term.label} {several(each)}, {label} is better than {other}: {texts}.")
     return "".join(said)
 
 

@@ -164,6 +164,15 @@ def test_latencies_are_compared_in_the_highest_percentile_in_which_all_of_them_d
         assert answers[0].detail.endswith("; better in p99 too") == (both == "p90")
 
 
+def test_an_engine_that_is_better_in_several_percentiles_is_said_once(run):
+    ttft = of_percentiles("ttft_ms", p99=0.5, p90=2, p50=2)
+    first = verdict(of_two(run, *ttft, *of_percentiles("tpot_ms", p99=0.5, p90=1, p50=1)))[0]
+    assert re.search(
+        r"In TTFT p90 and p50, SGLang is better than roseinfer: \S+ against \S+ ms and \S+ against \S+ ms\.",
+        first,
+    )
+
+
 def test_where_no_percentile_shows_both_what_another_one_shows_is_said(run):
     ttft = of_percentiles("ttft_ms", p99=2, p90=1, p50=1)
     shown = of_two(run, *ttft, *of_percentiles("tpot_ms", p99=1, p90=1, p50=0.5))
