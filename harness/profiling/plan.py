@@ -54,7 +54,7 @@ def each(tools: Tools) -> tuple[Tool, ...]:
 
 def plan_captures(subject: Subject, options: ProfileOptions, notify: Notify) -> list[PlannedCapture]:
     """Every engine under every tool asked for; those without a profiler, and nsys where there is no GPU, are
-    left out, and `notify` is told why."""
+    left out, and `notify` gets the reason."""
     captures = []
     for engine_variant in subject.engine_variants:
         for tool in each(options.tools):
