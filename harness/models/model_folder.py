@@ -10,7 +10,7 @@ import rosemodels
 from harness.errors import UsageError
 from rosemodels.store import RANDOM
 
-_HUB_FILES = ["*.json", "*.safetensors", "*.txt", "*.model"]
+_HUB_FILES = ["*.json", "*.safetensors", "*.txt", "*.model", "*.jinja"]
 #: Without weights and their index.
 _TOKENIZER_FILES = [
     *("tokenizer*", "vocab*", "merges.txt", "special_tokens_map.json", "added_tokens.json"),

@@ -16,6 +16,8 @@ Dtype = Literal["auto", "fp16", "bf16", "fp32"]
 
 #: Seconds below which a cell of an online run says little about the next one.
 SHORT_CELL_S = 10.0
+#: Most seconds that a cell can be asked to last: four weeks.
+LONGEST_S = 28 * 86_400.0
 
 
 class CommonSettings(Strict):
@@ -72,11 +74,15 @@ class CommonSettings(Strict):
     prefix_cache: bool = Field(False, description="let engines reuse the KV cache of shared prefixes")
     ignore_eos: bool = Field(True, description="every answer has exactly the length asked for")
     settle: float | None = Field(
-        None, gt=0, description="seconds from the start of each cell or batch that are not measured, best 30"
+        None,
+        gt=0,
+        le=LONGEST_S,
+        description="seconds from the start of each cell or batch that are not measured, best 30",
     )
     min_duration: float | None = Field(
         None,
         gt=0,
+        le=LONGEST_S,
         description="measure each cell or batch for at least so many seconds, best 30; "
         f"in `bench online` {SHORT_CELL_S:g} with --settle",
     )

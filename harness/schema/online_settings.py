@@ -13,7 +13,15 @@ from harness.schema.comma_lists import listed
 from harness.schema.common_settings import CommonSettings
 from harness.schema.engine_ref import RUNNING_SERVER
 from harness.schema.load import ClosedLoop, Load, Ramp, RequestRate, TraceLoad, from_light_to_heavy
-from harness.schema.load_settings import ArrivalProcess, Concurrency, Lengths, RampSetting, Rates, Scales
+from harness.schema.load_settings import (
+    MAX_REQUESTS,
+    ArrivalProcess,
+    Concurrency,
+    Lengths,
+    RampSetting,
+    Rates,
+    Scales,
+)
 from harness.schema.mix_settings import Adapters
 from harness.schema.running_servers import Headers, Servers, for_server
 from harness.schema.slo import Slo
@@ -89,6 +97,7 @@ class OnlineSettings(CommonSettings):
     n: int = Field(
         200,
         ge=1,
+        le=MAX_REQUESTS,
         description="requests taken from the head of the trace; otherwise those of each --concurrency or "
         "--request-rate",
     )

@@ -71,7 +71,10 @@ class Table:
 
     def numbers(self, name: str) -> NDArray[np.float64]:
         """A column of numbers, 0 or more."""
-        return np.asarray(self._matching(name, _NUMBER, "must be a number, 0 or more", pa.float64()))
+        rule = "must be a number, 0 or more"
+        found = np.asarray(self._matching(name, _NUMBER, rule, pa.float64()))
+        self._check(name, np.isinf(found), f"{rule}, and not too large for 64 bits")
+        return found
 
     def stamps(self, name: str) -> NDArray[np.float64]:
         """A column of dates with times, as seconds since its earliest, exact to the nanosecond."""

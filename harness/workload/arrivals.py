@@ -13,7 +13,9 @@ from math import ceil, sqrt
 import numpy as np
 from numpy.typing import NDArray
 
+from harness.errors import UsageError
 from harness.schema.load import Arrivals, Ramp, RequestRate
+from harness.schema.load_settings import MAX_REQUESTS
 from harness.traces import sampling
 
 #: The stream of the seed; others draw lengths and the order of prompts.
@@ -26,20 +28,33 @@ def arrival_times(
     """Ascending times in seconds, the first at 0; the same for the same load and seed.
 
     Of a rate, `n` or as many as last `seconds`, whichever is more. Of a ramp, those in its own time.
+
+    Raises:
+        UsageError: They are more than MAX_REQUESTS.
     """
     if isinstance(load, RequestRate):
         expected = seconds * load.req_per_s
+        _check_count(expected, f"{load.req_per_s:g} requests/s for {seconds:g} s")
         sums = _sums(load.arrivals, load.cv, seed, max(n - 1, ceil(expected)), until=expected)
         times: NDArray[np.float64] = sums / load.req_per_s
         return times[: max(n, int(np.searchsorted(times, seconds)) + 1)]
     begin, end, over = load.from_req_per_s, load.to_req_per_s, load.seconds
     whole = (begin + end) / 2 * over
+    _check_count(whole, str(load))
     sums = _sums(load.arrivals, load.cv, seed, ceil(whole), until=whole)
     sums = sums[: int(np.searchsorted(sums, whole, side="right"))]
     slope = (end - begin) / over
     # The root of begin·t + slope·t²/2 = sum, without a difference of nearly equal numbers.
     times = 2 * sums / (begin + np.sqrt(np.maximum(0.0, begin**2 + 2 * slope * sums)))
     return times
+
+
+def _check_count(count: float, what: str) -> None:
+    if count > MAX_REQUESTS:
+        raise UsageError(
+            f"{what} would be {count:,.0f} requests, and a cell may have {MAX_REQUESTS:,}",
+            "lower the rate or the time",
+        )
 
 
 def _sums(arrivals: Arrivals, cv: float | None, seed: int, n: int, until: float) -> NDArray[np.float64]:

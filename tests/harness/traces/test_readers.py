@@ -107,6 +107,11 @@ def test_a_value_that_does_not_fit(tmp_path: Path, good: str, bad: str, rule: st
         read(tmp_path, AZURE_2023.replace(good, bad))
 
 
+def test_a_number_that_is_no_float_does_not_fit(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"line 3: arrival_s is '1e400': .* not too large for 64 bits"):
+        read(tmp_path, "arrival_s,input_tokens,output_tokens\n0,1,1\n1e400,1,1\n")
+
+
 def test_azure_2024_has_time_zones_and_whole_seconds(tmp_path: Path) -> None:
     trace = read(tmp_path, AZURE_2024)
     np.testing.assert_allclose(trace.arrival_s, [0.0, 0.99007, 1.99007], rtol=0, atol=1e-9)

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
+from harness.errors import UsageError
 from harness.schema.load import Ramp, RequestRate
 from harness.workload.arrivals import arrival_times
 
@@ -87,3 +88,10 @@ def test_a_ramp_has_its_rate_at_every_moment(begin: float, end: float, arrivals:
     expected = np.diff(moved(edges))
     tolerance = 5 * np.sqrt(expected) if arrivals == "poisson" else 2
     assert np.all(np.abs(counted - expected) <= tolerance)
+
+
+def test_more_requests_than_fit_the_memory_are_refused() -> None:
+    with pytest.raises(UsageError, match=r"for 100 s would be 100,000,000,000 requests"):
+        arrival_times(RequestRate(req_per_s=1e9), seed=0, seconds=100)
+    with pytest.raises(UsageError, match=r"in 100 s would be 50,000,000,050 requests"):
+        arrival_times(Ramp(from_req_per_s=1, to_req_per_s=1e9, seconds=100), seed=0)
