@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 from harness.errors import UsageError
 from harness.metrics import on_disk
 from harness.metrics.on_disk import disk_is_full, temporary_file
-from harness.records.columns import CHUNKS, NEEDED
+from harness.records.columns import CHUNKS, NEEDED, options_of
 from harness.records.table_check import fault_of, without_hidden
 
 #: Compared at a time: they stay in a processor's cache.
@@ -43,7 +43,7 @@ class Received:
         try:
             if self._writer is None:
                 self._file = temporary_file()
-                self._writer = pq.ParquetWriter(self._file, self._schema, compression="zstd")
+                self._writer = pq.ParquetWriter(self._file, self._schema, **options_of(self._schema))
             for held in self._held:
                 self._writer.write_table(held)
         except OSError as error:

@@ -23,7 +23,7 @@ from harness.metrics import on_disk
 from harness.metrics.chunk_parts import Chunks, parts_of
 from harness.plain_text import one_line
 from harness.records.cell import CellRecords, frame_of
-from harness.records.columns import CHUNKS, NEEDED, REQUESTS, SERVER
+from harness.records.columns import CHUNKS, NEEDED, REQUESTS, SERVER, options_of
 from harness.records.long_chunks import RunChunks, RunTable, is_sorted, of_some, order_of, rows_of, with_all
 from harness.records.long_requests import requests_frame, tables_of
 from harness.records.table_check import fault_of, without_hidden
@@ -169,12 +169,12 @@ def _read_table(path: Path, schema: pa.Schema) -> pa.Table:
 def write_table(path: Path, table: pa.Table) -> None:
     """Write a table as parquet, whole or not at all."""
     with whole_file(path) as partial:
-        pq.write_table(table, partial, compression="zstd")
+        pq.write_table(table, partial, **options_of(table.schema))
 
 
 def _write_parts(path: Path, schema: pa.Schema, tables: Iterable[pa.Table]) -> None:
     """Write a table that is given some rows at a time, whole or not at all."""
-    with whole_file(path) as partial, pq.ParquetWriter(partial, schema, compression="zstd") as writer:
+    with whole_file(path) as partial, pq.ParquetWriter(partial, schema, **options_of(schema)) as writer:
         for table in tables:
             writer.write_table(table)
 
