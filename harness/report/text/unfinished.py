@@ -14,8 +14,11 @@ def unfinished(run: OnlineRun) -> tuple[str, str] | None:
         return None
     title = "The run was interrupted."
     if not meta.is_adaptive:
-        cells = plural(len(meta.order) * len(meta.settings.loads), "cell")
-        title = f"The run was interrupted with {len(run.repeats)} of {cells} measured."
+        cells = len(meta.order) * len(meta.settings.loads)
+        if len(run.repeats) == cells:
+            title = "The run was interrupted after its last cell."
+            return title, f"bench {meta.subcommand} --resume, with the run's folder, checks the answers."
+        title = f"The run was interrupted with {len(run.repeats)} of {plural(cells, 'cell')} measured."
     known = {cell.label for cell in run.repeats}
     known |= {fault.label for fault in run.results.skipped}
     planned = [label for label, _ in meta.order]

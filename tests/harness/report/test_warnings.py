@@ -10,6 +10,7 @@ from harness.report.text.heading import machine
 from harness.report.text.numbers import few, percent
 from harness.report.text.run_notices import notices
 from harness.report.text.terms import terms
+from harness.report.text.unfinished import unfinished
 from harness.report.text.verdict import shown_load, verdict
 from harness.runs.reader import load_run
 from harness.schema.cell_notice import CellNotice
@@ -149,6 +150,19 @@ def test_code_that_is_in_no_commit_is_noticed(run, offline_run):
             assert len(notices(changed)) - len(notices(measured)) == said
             assert all("commit 000000000000 with changes" in n.detail for b in marked for n in b.notices)
             assert all(found.validity.endswith("; uncommitted code") == said for found in findings(changed))
+
+
+def test_what_an_interrupted_run_lacks(run):
+    done = [(cell.label, cell.repeat) for cell in run.repeats]
+    loads = len(run.meta.settings.loads)
+    for order, title, ending in (
+        ([*done[::loads], ("SGLang", 9)], "The run was interrupted with ", "measures the rest."),
+        (done[::loads], "The run was interrupted after its last cell.", "checks the answers."),
+    ):
+        meta = run.meta.model_copy(update={"interrupted": True, "order": order})
+        changed = replace(run, results=run.results.model_copy(update={"meta": meta}))
+        said, detail = unfinished(changed)
+        assert said.startswith(title) and detail.endswith(ending)
 
 
 def test_the_machine_is_that_of_the_run(run):
