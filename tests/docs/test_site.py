@@ -55,7 +55,7 @@ def test_a_diagram_becomes_its_picture():
         ("index.md", "docs/faq.md", "faq.md"),
         ("index.md", "docs/engines.md#variants", "engines.md#variants"),
         ("index.md", "CONTRIBUTING.md#set-up", "contributing.md#set-up"),
-        ("index.md", "reports/h200-gpt2.html", "reports/h200-gpt2.html"),
+        ("index.md", "reports/h100-gpt2.html", "reports/h100-gpt2.html"),
         ("index.md", "#results", "#results"),
         ("architecture.md", "../CONTRIBUTING.md", "contributing.md"),
         ("notes/cpu-peers.md", "../engines.md#equal-terms", "../engines.md#equal-terms"),
