@@ -110,7 +110,8 @@ for phase in $phases; do
         ;;
     published)
         gpu=0 cores=$(($(nproc) / (gpus > 1 ? gpus : 1))) sides=${SIDES:-1}
-        [ "$gpus" -gt 1 ] && [ "$sides" -eq 1 ] && taskset -c "0-$((cores - 1))" $bench calibrate >"$out/calibrate.log" 2>&1
+        [[ $gpus -gt 1 && $sides -eq 1 && ! -e $out/calibrate.log ]] &&
+            taskset -c "0-$((cores - 1))" $bench calibrate >"$out/calibrate.log" 2>&1
         for name in ${PUBLISHED:-one-gpu-qwen3-8b}; do
             command=$([[ $name == *-offline ]] && echo offline || echo online)
             measured=($bench "$command" --config "configs/published/$name.yaml" --out "$out/runs" "${options[@]}")
