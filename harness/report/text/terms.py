@@ -1,5 +1,5 @@
-"""What the verdict of a run rests on: the percentile that is compared, unequal settings, how much of the load
-was answered, and what intervals assume."""
+"""What the verdict of a run rests on: engines that are left out, the percentile that is compared, unequal
+settings, how much of the load was answered, and what intervals assume."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from harness.report.text.settings import unequal_settings
 from harness.report.text.verdict import shown_load
 from harness.report.winners import winners
 from harness.runs.reader import OnlineRun, Run
-from harness.schema.load import ClosedLoop
+from harness.schema.load import ClosedLoop, Load
 from harness.schema.metrics import METRICS
 from harness.schema.online_summary import OnlineSummary
 
@@ -29,8 +29,31 @@ def terms(run: Run) -> list[str]:
     load = shown_load(run)
     cells = [summary for summary in run.pooled if summary.load == load and summary.num_success]
     answered = "" if isinstance(load, ClosedLoop) else _answered(cells)
-    found = (_percentiles(run, cells), unequal_settings(run), answered, _few(cells), assumption(run))
+    found = (
+        _not_compared(run, load),
+        _percentiles(run, cells),
+        unequal_settings(run),
+        answered,
+        _few(cells),
+        assumption(run),
+    )
     return [sentence for sentence in found if sentence]
+
+
+def _not_compared(run: OnlineRun, load: Load) -> str:
+    """Which engines a verdict about several others leaves out as invalid at `load`."""
+    cells = [cell for cell in run.pooled if cell.load == load]
+    labels = [cell.label for cell in cells if not cell.valid]
+    if not labels or len(cells) - len(labels) < 2:
+        return ""
+    if len(labels) > 1:
+        return f"{few(labels)} are not compared: they have invalid repeats."
+    repeats = [cell.valid for cell in run.repeats if (cell.load, cell.label) == (load, labels[0])]
+    bad = repeats.count(False)
+    if len(repeats) < 2:
+        return f"{labels[0]} is not compared: its cell is invalid."
+    are = "is" if bad == 1 else "are"
+    return f"{labels[0]} is not compared: {bad} of its {len(repeats)} repeats {are} invalid."
 
 
 def _percentiles(run: OnlineRun, cells: list[OnlineSummary]) -> str:

@@ -152,6 +152,23 @@ def test_code_that_is_in_no_commit_is_noticed(run, offline_run):
             assert all(found.validity.endswith("; uncommitted code") == said for found in findings(changed))
 
 
+def test_engines_that_the_verdict_leaves_out_are_named(run):
+    assert terms(run)[0] == "vLLM is not compared: 1 of its 2 repeats is invalid."
+    load = shown_load(run)
+    [vllm] = [s for s in run.results.summaries if (s.label, s.load, s.repeat) == ("vLLM", load, None)]
+    more = [*run.results.summaries, vllm.model_copy(update={"label": "llama.cpp"})]
+    both = replace(run, results=run.results.model_copy(update={"summaries": more}))
+    assert terms(both)[0] == "vLLM and llama.cpp are not compared: they have invalid repeats."
+    single = [s for s in run.results.summaries if s.repeat in (None, 0) or s.label != "vLLM"]
+    short = replace(run, results=run.results.model_copy(update={"summaries": single}))
+    assert terms(short)[0] == "vLLM is not compared: its cell is invalid."
+    sound = [s.model_copy(update={"valid": True}) for s in run.results.summaries]
+    assert (
+        "not compared"
+        not in terms(replace(run, results=run.results.model_copy(update={"summaries": sound})))[0]
+    )
+
+
 def test_what_an_interrupted_run_lacks(run):
     done = [(cell.label, cell.repeat) for cell in run.repeats]
     loads = len(run.meta.settings.loads)
