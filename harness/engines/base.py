@@ -35,6 +35,9 @@ MIN_CONTEXTS, MAX_CONTEXTS = 16, 64
 
 #: Fields that ask for the number of tokens so far in every chunk.
 COUNT_TOKENS: dict[str, object] = {"stream_options": {"include_usage": True, "continuous_usage_stats": True}}
+#: Engines that read a model's generation_config.json take its penalty where a request has none, which changes
+#: greedy answers and costs time in every step; the other engines know none.
+NO_PENALTY: dict[str, object] = {"repetition_penalty": 1.0}
 
 COMPLETIONS = "/v1/completions"
 CHAT = "/chat/completions"

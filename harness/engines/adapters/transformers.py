@@ -82,13 +82,19 @@ class Transformers(LocalEngine):
 
     def common_body(self, request_settings: RequestSettings) -> dict[str, object]:
         """Without the fields that it refuses; usage comes unasked."""
-        return {"stream": True, "seed": request_settings.seed}
+        greedy = {"temperature": 0, "frequency_penalty": 0}  # its repetition penalty is one above the latter
+        return {"stream": True, "seed": request_settings.seed, **greedy}
 
     def length_fields(self, request_settings: RequestSettings, output_tokens: int) -> dict[str, object]:
-        """A fixed length through its `generation_config`."""
-        generation: dict[str, object] = {"max_new_tokens": output_tokens, "do_sample": False}
-        if request_settings.ignore_eos:
-            generation["min_new_tokens"] = output_tokens
+        """A fixed length through its `generation_config`, which replaces the model's: no token ends it."""
+        if not request_settings.ignore_eos:
+            return {"max_tokens": output_tokens}
+        generation = {
+            "max_new_tokens": output_tokens,
+            "min_new_tokens": output_tokens,
+            "eos_token_id": -1,  # without one, that of the server's first request
+            "do_sample": False,
+        }
         return {"max_tokens": output_tokens, "generation_config": msgspec.json.encode(generation).decode()}
 
     def facts(self, report: SelfReport) -> dict[str, Fact]:

@@ -5,10 +5,13 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from tokenizers import Tokenizer
+from transformers import GenerationConfig
+from transformers.cli.serving.completion import CompletionHandler
 
 from harness.engines import flags
 from harness.engines.adapters.transformers import SHIM
@@ -152,6 +155,14 @@ def test_token_ids_are_sent_with_a_fixed_length(name):
     assert json.loads(get_engine(name).encoder(checked)(_asked([5])))["return_token_ids"] is True
 
 
+@pytest.mark.parametrize("name", ["vllm", "sglang"])
+@pytest.mark.parametrize("token_ids", [True, False])
+def test_no_penalty_of_the_model_changes_a_greedy_answer(name: str, token_ids: bool):
+    """Both would take the one in generation_config.json where a request has none."""
+    asked = RequestSettings(Path(), "m", token_ids=token_ids)
+    assert json.loads(get_engine(name).encoder(asked)(_asked([5])))["repetition_penalty"] == 1.0
+
+
 def test_a_variant_sets_fields_of_requests():
     own = RequestSettings(Path(), "gpt2", body={"priority": 1, "stream_options": {"include_usage": True}})
     body = json.loads(get_engine("vllm").encoder(own)(_asked([5])))
@@ -199,3 +210,16 @@ def test_transformers_gets_text():
     assert len(body["prompt"].split()) == 3
     assert json.loads(body["generation_config"])["min_new_tokens"] == 9
     assert not {"ignore_eos", "min_tokens", "stream_options"} & body.keys()
+
+
+def test_answers_of_transformers_end_on_their_own():
+    """Its server reads end tokens from the model's settings, but not where a request brings a whole set."""
+    folder = resolve("random:gpt2-tiny").path
+    encode = get_engine("transformers").encoder(RequestSettings(folder, str(folder), ignore_eos=False))
+    body = json.loads(encode(_asked([5, 6, 7])))
+    handler = object.__new__(CompletionHandler)
+    handler.generation_state = SimpleNamespace(_compile=False)
+    own = GenerationConfig(eos_token_id=7, do_sample=True, temperature=0.7, repetition_penalty=1.3)
+    taken = handler._build_generation_config(body, own, use_cb=True)
+    assert (taken.eos_token_id, taken.max_new_tokens) == (7, 9)
+    assert (taken.do_sample, taken.repetition_penalty) == (False, 1.0)
