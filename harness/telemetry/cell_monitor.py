@@ -121,20 +121,35 @@ def processes_below(root: psutil.Process) -> list[psutil.Process]:
 
 
 class CpuTime:
-    """CPU seconds of some processes, user and system. Those of a process that ended stay counted."""
+    """CPU seconds of some processes, user and system, and of the children that they waited for.
+
+    What a process spent stays counted when it has ended: by the parent that waited for it, or as last seen.
+    """
 
     def __init__(self) -> None:
-        self._spent: dict[tuple[int, float], float] = {}
+        self._ended_s = 0.0
+        self._last: dict[tuple[int, float], tuple[float, int]] = {}  # seconds and parent
 
     def read(self, processes: Iterable[psutil.Process]) -> float:
         """The sum over these and over all that were ever given."""
+        now: dict[tuple[int, float], tuple[float, int]] = {}
         for process in processes:
-            try:
-                times, born = process.cpu_times(), process.create_time()
-            except psutil.Error:
-                continue
-            self._spent[process.pid, born] = times.user + times.system
-        return sum(self._spent.values())
+            with suppress(psutil.Error), process.oneshot():
+                times = process.cpu_times()
+                spent = times.user + times.system + times.children_user + times.children_system
+                now[process.pid, process.create_time()] = spent, process.ppid()
+        alive, parents = (
+            {pid for pid, _ in now},
+            {pid: parent for (pid, _), (_, parent) in self._last.items()},
+        )
+        for key in self._last.keys() - now.keys():
+            spent, parent = self._last[key]
+            while parent in parents and parent not in alive:
+                parent = parents[parent]
+            if parent not in alive:
+                self._ended_s += spent
+        self._last = now
+        return self._ended_s + sum(spent for spent, _ in now.values())
 
 
 def summarize_readings(readings: Sequence[Reading]) -> MachineLoad:

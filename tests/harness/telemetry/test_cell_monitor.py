@@ -16,7 +16,13 @@ import pynvml
 import pytest
 
 from harness.telemetry import gpu_reader
-from harness.telemetry.cell_monitor import CellMonitor, Reading, summarize_readings
+from harness.telemetry.cell_monitor import (
+    CellMonitor,
+    CpuTime,
+    Reading,
+    processes_below,
+    summarize_readings,
+)
 from harness.telemetry.gpu_reader import GpuReader, GpuReading
 from harness.telemetry.rapl import RaplReader
 
@@ -174,6 +180,29 @@ def test_children_are_ours_and_processes_of_others_are_not() -> None:
     load = monitor.summary()
     assert load.own_cpu_s >= 0.3
     assert load.samples == len(monitor.readings) >= 2
+
+
+def test_what_a_process_spends_after_the_last_sample_is_ours() -> None:
+    """Clients end with their load, between two samples."""
+    with CellMonitor(period_s=60) as monitor:
+        subprocess.run([sys.executable, "-c", BURN], check=True)
+    assert 0.9 <= monitor.summary().own_cpu_s < 1.9
+
+
+def test_a_process_counts_once_whoever_waited_for_it() -> None:
+    """A parent has the times of the children that it waited for; others stay counted as they were seen."""
+    burn = f"subprocess.run([sys.executable, '-c', {BURN!r}])"
+    nested = f"import subprocess, sys\n{burn}\nprint(flush=True)\ninput()"
+    spent = CpuTime()
+    with subprocess.Popen([sys.executable, "-c", nested], stdin=-1, stdout=-1, text=True) as parent:
+        assert parent.stdout is not None
+        tree = processes_below(psutil.Process(parent.pid))
+        before = spent.read(tree)
+        parent.stdout.readline()
+        seen = spent.read(tree)
+        assert 0.9 <= seen - before < 1.9
+        parent.communicate("\n")
+    assert spent.read(tree) == spent.read([]) == seen
 
 
 def foreign_s(monitor: CellMonitor) -> float:
