@@ -77,12 +77,17 @@ class Connection(ABC):
         if self._http2 is not None:
             request = self._http2.request(request)
         if self.write(request):
-            response.t_sent = self._since
+            self._taken(self._since)
 
     def written(self) -> None:
-        """The kernel has taken the whole request, after some of it had to wait."""
-        if self.response is not None and self.response.t_sent is None:
-            self.response.t_sent = monotonic()
+        """The kernel has taken all that was written, after some of it had to wait."""
+        self._taken(monotonic())
+
+    def _taken(self, at: float) -> None:
+        """All that was written is on its way, which may be all of the request."""
+        response, whole = self.response, self._http2 is None or not self._http2.holds_back
+        if whole and response is not None and response.t_sent is None:
+            response.t_sent = at
 
     def received(self, at: float, data: bytes) -> None:
         """`data` arrived `at` (CLOCK_MONOTONIC seconds)."""
@@ -120,7 +125,9 @@ class Connection(ABC):
             self.fail("protocol", str(error))
             return b""
         if reply:
-            self.write(reply)
+            now = monotonic()
+            if self.write(reply):
+                self._taken(now)
         if http2.ended and self.response is None:
             self.close()
             self._owner.dropped(self)

@@ -46,8 +46,13 @@ class Http2Bytes:
         self._body = b""
         self.ended = False  # the peer takes no further request
 
+    @property
+    def holds_back(self) -> bool:
+        """Whether some of the request waits for the peer to take it."""
+        return bool(self._body) and self._stream is not None
+
     def request(self, data: bytes) -> bytes:
-        """What is sent for a whole request."""
+        """What is sent for a whole request, as far as the peer takes it; `received` says what follows."""
         head, _, body = data.partition(b"\r\n\r\n")
         first, *lines = head.decode("ascii").split("\r\n")
         method, path, _ = first.split(" ")

@@ -7,6 +7,7 @@ import socket
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from unittest.mock import Mock
 
 import pytest
 from h2.config import H2Configuration
@@ -18,8 +19,9 @@ from harness.engines.running.address import Address
 from harness.engines.running.faults import Http2OnlyError
 from harness.engines.running.model_list import served_model
 from harness.engines.server_pages import request
+from harness.loadgen.connection import Connection, Owner
 from harness.loadgen.http2 import Http2Bytes, Http2Error
-from harness.loadgen.load_plan import LoadPlan, Target, WireRequest
+from harness.loadgen.load_plan import LoadPlan, RawResponse, Target, WireRequest
 from harness.loadgen.run_load import run_load
 from harness.records.request_record import read_request
 
@@ -104,6 +106,45 @@ def test_requests_arrive_whole_and_connections_are_reused() -> None:
     for response in result.responses:
         record = read_request(response, 2)
         assert (record.error, record.completion_tokens) == (None, 2)
+
+
+class Written(Connection):
+    """Keeps what is written to it."""
+
+    closed = False
+
+    def __init__(self) -> None:
+        super().__init__(Mock(spec=Owner), Http2Bytes(tls=False))
+        self.bytes = b""
+
+    def close(self) -> None:
+        self.closed = True
+
+    def write(self, data: bytes) -> bool:
+        self.bytes += data
+        return True
+
+    def taken(self) -> bytes:
+        data, self.bytes = self.bytes, b""
+        return data
+
+
+def test_a_request_is_sent_when_its_last_byte_is() -> None:
+    """What the server does not take at once follows as it reads."""
+    server = H2Connection(H2Configuration(client_side=False))
+    server.initiate_connection()
+    connection, response = Written(), RawResponse(0, 0.0, None, None, [])
+    connection.send(response, b"POST / HTTP/1.1\r\nHost: a\r\n\r\n" + b"x" * 200_000, fresh=True)
+    received, reads = 0, 0
+    while data := connection.taken():
+        reads += 1
+        for event in server.receive_data(data):
+            if isinstance(event, DataReceived):
+                received += len(event.data)
+                server.acknowledge_received_data(event.flow_controlled_length, event.stream_id)
+        assert (response.t_sent is not None) == (received == 200_000)
+        connection.received(1.0, server.data_to_send())
+    assert received == 200_000 and reads > 2
 
 
 def test_a_request_that_is_given_up_failed() -> None:
