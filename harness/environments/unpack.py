@@ -118,8 +118,7 @@ def unpack(bundle: Path, to: Path, python: str) -> Path:
     check_host(python, manifest)
     folder = to / f"{manifest['engine']}-{manifest['version']}"
     partial = to / f".{folder.name}.partial"
-    for old in (partial, folder):
-        shutil.rmtree(old, ignore_errors=True)
+    shutil.rmtree(partial, ignore_errors=True)
     with tarfile.open(fileobj=_Joined(parts), mode="r|xz") as tar:  # type: ignore[call-overload]
         tar.extractall(partial / "site", filter="data")
     program = partial / "bin" / "python"
@@ -127,6 +126,7 @@ def unpack(bundle: Path, to: Path, python: str) -> Path:
     site = shlex.quote(str(folder.resolve() / "site"))
     program.write_text(f'#!/bin/sh\nexport PYTHONPATH={site}\nexec {shlex.quote(python)} "$@"\n')
     program.chmod(0o755)
+    shutil.rmtree(folder, ignore_errors=True)  # only now: unpacking may fail, as on a full disk
     partial.rename(folder)
     _compile(python, folder / "site")
     point(to / manifest["engine"], folder)

@@ -7,6 +7,7 @@ import json
 import os
 import subprocess
 import sys
+import tarfile
 import zipfile
 from pathlib import Path
 
@@ -159,6 +160,12 @@ def test_a_bundle_is_laid_out_whole_or_not_at_all(tmp_path: Path, cache: Path):
     assert isinstance(found, Installation)
     assert found.version == "9.1"
     ask = "from sglang.srt.entrypoints.http_server import ANSWER; print(ANSWER)"
+    assert subprocess.run([found.python, "-c", ask], capture_output=True, check=True).stdout == b"42\n"
+
+    manifest["parts"] = manifest["parts"][:1]  # whole by its manifest, and cannot be unpacked
+    (packed / "bundle.json").write_text(json.dumps(manifest))
+    with pytest.raises((EOFError, tarfile.ReadError)):
+        unpack.unpack(packed, cache, sys.executable)
     assert subprocess.run([found.python, "-c", ask], capture_output=True, check=True).stdout == b"42\n"
 
 
