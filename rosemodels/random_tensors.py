@@ -104,7 +104,10 @@ def _write_shard(
             drawn: NDArray[Any] = draw(tensor, number, piece)
             if dtype == "bfloat16":
                 drawn = to_bfloat16(drawn)
-            os.pwrite(file.fileno(), drawn.data, first + start + piece * PIECE * width)
+            left, place = drawn.data.cast("B"), first + start + piece * PIECE * width
+            while left:  # a disk that is nearly full takes a part
+                done = os.pwrite(file.fileno(), left, place)
+                left, place = left[done:], place + done
 
         writes = [
             pool.submit(write, number, tensor, start, piece)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import numpy as np
@@ -104,6 +105,17 @@ def test_the_same_every_time(folder: Path) -> None:
     std = json.loads((folder / "config.json").read_text())["random_weights"]["matrix_std"]
     matrix = next(tensor for name, tensor in stored.items() if ".3.mlp" in name and tensor.ndim == 2)
     assert matrix.std() == pytest.approx(std, rel=0.01)
+
+
+def test_a_write_may_be_a_part(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As is the last one before a disk is full."""
+    tensors = [random_tensors.RandomTensor("a", (30, 7), 1.0), random_tensors.RandomTensor("b", (5,), None)]
+    pwrite = os.pwrite
+    monkeypatch.setattr(os, "pwrite", lambda fd, data, at: pwrite(fd, data[: 1 + len(data) // 2], at))
+    random_tensors.write_tensors(tmp_path, tensors, "float32")
+    stored = load_file(tmp_path / "model.safetensors")
+    assert np.array_equal(stored["a"].ravel(), random_tensors.draw(tensors[0], 0, 0))
+    assert np.array_equal(stored["b"], np.ones(5))
 
 
 def test_transformers_loads_it_and_its_greedy_answers_vary(folder: Path) -> None:
