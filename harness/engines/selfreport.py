@@ -76,7 +76,8 @@ class SelfReport:
 
     def from_argv(self, options: Mapping[str, str]) -> dict[str, Fact]:
         """Settings by the options on the command line, for an engine that does not report them."""
-        values = dict(pairwise(self.argv))
+        words = [(word.partition("="), after) for word, after in pairwise([*self.argv, ""])]
+        values = {name: value if equals else after for (name, equals, value), after in words}
         return {
             key: Fact(value=normalised(values[option]), source=ARGV)
             for key, option in options.items()

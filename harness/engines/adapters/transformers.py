@@ -100,8 +100,9 @@ class Transformers(LocalEngine):
     def facts(self, report: SelfReport) -> dict[str, Fact]:
         """It reports no settings: those of its command line and environment."""
         facts = report.from_argv(_OPTIONS) | report.from_env({"threads": OMP_THREADS})
-        if isinstance(blocks := facts.pop("blocks", Fact(value=None, source=ARGV)).value, int):
-            facts["kv_tokens"] = Fact(value=blocks * CB_BLOCK, source=ARGV)
+        blocks, size = facts.pop("blocks", None), facts.get("block_size")
+        if blocks and size and isinstance(blocks.value, int) and isinstance(size.value, int):
+            facts["kv_tokens"] = Fact(value=blocks.value * size.value, source=ARGV)
         if "--continuous-batching" in report.argv:
             facts["prefix_cache"] = Fact(value=str(SHIM) not in report.argv, source=ARGV)
         return facts

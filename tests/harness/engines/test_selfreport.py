@@ -159,6 +159,14 @@ def test_settings_are_found_in_what_the_engine_says(engine: EngineName) -> None:
     assert sources <= {"start-up log", "GET /server_info", "GET /props", "command line", "environment"}
 
 
+def test_a_variants_options_are_those_that_count() -> None:
+    """They come last, and may be written as one word."""
+    argv = [*TRANSFORMERS_ARGV, "--dtype=float16", "--cb-block-size", "64"]
+    facts = LOCAL["transformers"].facts(SelfReport(argv=argv))
+    values = [facts[name].value for name in ("dtype", "block_size", "kv_tokens")]
+    assert values == ["float16", 64, 32768]
+
+
 def test_graphs_of_sglang_are_the_sizes_that_it_captured() -> None:
     page = SGLANG_PAGE | {"cuda_graph_config": {"decode": {"backend": "full", "bs": [1, 2, 4]}}}
     facts = LOCAL["sglang"].facts(SelfReport("", {"/server_info": json.dumps(page)}))
