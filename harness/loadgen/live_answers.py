@@ -71,11 +71,11 @@ def answer_text(response: RawResponse) -> str:
         pass
     parts = []
     for line in bytes(body.data).splitlines():
-        if not line.startswith(b"data:") or b"[DONE]" in line:
+        if not line.startswith(b"data:"):
             continue
         try:
             event = _events.decode(line[5:])
-        except msgspec.MsgspecError:
+        except msgspec.MsgspecError:  # the end of the stream, `[DONE]`, is no JSON
             continue
         parts += [
             choice.text or (choice.delta.content if choice.delta else None) or ""

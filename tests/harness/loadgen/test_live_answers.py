@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from harness.loadgen.live_answers import LiveAnswers, answer_marker, answer_text, fill_body
@@ -39,6 +39,7 @@ TEXTS = st.text(st.characters(codec="utf-8", exclude_characters="\x01"), min_siz
 
 
 @given(TEXTS, st.booleans())
+@example("[DONE]" * 3, False)
 def test_an_answer_comes_back_as_it_was_sent(text: str, chat: bool) -> None:
     assert answer_text(response(text, chat=chat)) == text
     asked = {"prompt": f"before {answer_marker(7)} after {answer_marker(9)}"}
