@@ -133,7 +133,7 @@ def _reap(engine: subprocess.Popen[bytes], until: float) -> list[psutil.Process]
         left = family(os.getpid())
         if not left or time.monotonic() >= until:
             return left
-        psutil.wait_procs(left, timeout=min(0.2, until - time.monotonic()))
+        psutil.wait_procs(left, timeout=min(0.2, max(0.0, until - time.monotonic())))
 
 
 def end(engine: subprocess.Popen[bytes], order: Order) -> list[int]:

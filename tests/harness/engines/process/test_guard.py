@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -42,6 +44,18 @@ def test_an_engine_gives_way_and_does_not_inherit_that_the_guard_ignores_interru
     finally:
         tree.stop()
     assert log.read_text() == f"True {min(os.nice(0) + 7, 19)}\n"
+
+
+def test_a_guard_that_did_not_run_for_a_while_ends_what_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The end of the grace period may pass between two looks at the clock."""
+    clock = iter([0.0, 2.0, 2.0])
+    with subprocess.Popen(["sleep", "600"]) as engine:
+        monkeypatch.setattr(time, "monotonic", lambda: next(clock))
+        try:
+            left = guard._reap(engine, until=1.0)
+        finally:
+            engine.kill()
+    assert engine.pid in [process.pid for process in left]
 
 
 @pytest.mark.parametrize("blocked", [signal.SIGINT, signal.SIGTERM])
