@@ -67,7 +67,9 @@ def main() -> int:
             for tool in options.tools.split(","):
                 name = f"{options.endpoint} {load} {round_number} {tool}".replace(" ", "-")
                 out = (options.out / name).resolve()
-                out.mkdir(parents=True, exist_ok=True)
+                if out.exists():  # the results of another time would be read
+                    parser.error(f"{out} is there already: name another folder with --out")
+                out.mkdir(parents=True)
                 before = histograms(read_samples(target), ENGINE)
                 with busy(options.beside):
                     measured = TOOLS[tool](asked, out)

@@ -7,6 +7,8 @@ from collections.abc import Callable
 
 import psutil
 
+from harness.telemetry.cell_monitor import CpuTime, processes_below, processes_of
+
 INTERVAL_S = 1.0
 #: Cores that the rest of the machine uses: above it the server computes.
 COMPUTES = 0.75
@@ -18,29 +20,22 @@ def processor_share(pid: int, goes_on: Callable[[], bool], limit_s: float) -> fl
     Raises:
         TimeoutError: It goes on for longer than `limit_s`.
     """
-    own, seconds, before, ends = 0.0, 0.0, _used(pid), time.monotonic() + limit_s
+    program = CpuTime()
+    own, seconds, before, ends = 0.0, 0.0, _used(program, pid), time.monotonic() + limit_s
     while goes_on():
         if time.monotonic() > ends:
             raise TimeoutError(f"process {pid} did not end within {limit_s:g} s")
         time.sleep(INTERVAL_S)
-        now = _used(pid)
-        passed, machine = now[0] - before[0], now[1] - before[1]
-        spent = sum(max(0.0, used - before[2].get(child, 0.0)) for child, used in now[2].items())
+        now = _used(program, pid)
+        passed, machine, spent = (after - was for after, was in zip(now, before, strict=True))
         if machine - spent > COMPUTES * passed:
             own, seconds = own + spent, seconds + passed
         before = now
     return own / seconds if seconds else 0.0
 
 
-def _used(pid: int) -> tuple[float, float, dict[int, float]]:
-    """The time, and seconds of CPU so far: of the machine, of each process of the program."""
+def _used(program: CpuTime, pid: int) -> tuple[float, float, float]:
+    """The time, and seconds of CPU so far: of the machine, and of the program."""
     machine = psutil.cpu_times()
-    used: dict[int, float] = {}
-    try:
-        program = psutil.Process(pid)
-        for process in (program, *program.children(recursive=True)):
-            times = process.cpu_times()
-            used[process.pid] = times.user + times.system
-    except psutil.NoSuchProcess:
-        pass
-    return time.monotonic(), machine.user + machine.system, used
+    tree = [process for root in processes_of([pid]) for process in processes_below(root)]
+    return time.monotonic(), machine.user + machine.system, program.read(tree)
