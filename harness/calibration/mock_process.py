@@ -52,9 +52,9 @@ def mock_server(*options: str, cpus: Sequence[int] | None = None) -> Iterator[Mo
             stdout=subprocess.PIPE,
             start_new_session=True,
         )
-        if cpus:
-            os.sched_setaffinity(process.pid, cpus)
         with process:
+            if cpus:
+                os.sched_setaffinity(process.pid, cpus)
             assert process.stdout is not None
             word, _, port = process.stdout.readline().partition(b" ")
             if word != b"port":

@@ -1,9 +1,11 @@
 """Packs an engine for a host without a network: pinned wheels, unpacked, reduced, one tar.xz in parts.
 
-| choice | instead of | because | |---|---|---| | the unpacked tree | the wheels | the host needs neither pip
-nor space for both, and it compresses better | | the host's torch, triton and CUDA libraries | packing them |
-they are most of the size and match its driver | | parts, the manifest last | one file | transfers to such
-hosts limit the size, and an incomplete bundle is detected |"""
+| choice | instead of | because |
+|---|---|---|
+| the unpacked tree | the wheels | no pip on the host, no space for both; it compresses better |
+| the host's torch, triton, CUDA libraries | packing them | most of the size; they match its driver |
+| parts, the manifest last | one file | transfers limit the size; an incomplete bundle is detected |
+"""
 
 from __future__ import annotations
 

@@ -61,7 +61,7 @@ class LoadPlan(msgspec.Struct, frozen=True):
 
 class RawResponse(msgspec.Struct, array_like=True):
     """What was seen of one request. Times are CLOCK_MONOTONIC seconds; `segments` are reads from the socket,
-    the response head included, each with the time at which it was read. `late_s` is by how much `t_sched` is
+    the response head included, each with the time at which it arrived. `late_s` is by how much `t_sched` is
     after the request's own time, because the response before it had not ended; None where there is none."""
 
     index: int

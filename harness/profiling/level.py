@@ -24,7 +24,7 @@ def measure_levels(requests: pd.DataFrame, chunks: Chunks) -> dict[tuple[str, Lo
 
 
 def measure_level(requests: pd.DataFrame, chunks: Chunks) -> Level | None:
-    """Requests in flight and running when tokens came, a mean over all tokens but each request's first.
+    """Requests in flight and running when tokens came, a mean over all tokens.
 
     Args:
         requests: of one engine at one load, any repeats (columns of records/columns.py).
@@ -32,7 +32,7 @@ def measure_level(requests: pd.DataFrame, chunks: Chunks) -> Level | None:
 
     Returns:
         None where no request succeeded. A request runs from its first token to its last. `step_ms` is the
-        mean inter-token latency: all tokens' gaps over their number.
+        mean time between a request's tokens, over all of them.
     """
     good = requests[requests["error"].isna()]
     in_flight, running, tokens, seconds, gaps = 0, 0, 0, 0.0, 0

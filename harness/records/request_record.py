@@ -17,7 +17,6 @@ _GOOD_ENDS = ("stop", "length", "tool_calls", "function_call", "eos_token", "sto
 #: A server may count so many tokens more than the prompt that was sent: a token that begins the sequence.
 BEGIN_TOKENS = 1
 
-
 #: Two stamps of one clock, by the kernel and by this program, may differ by so many seconds.
 CLOCK_S = 1e-3
 

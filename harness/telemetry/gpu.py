@@ -122,8 +122,7 @@ def memory_restored(label: str) -> Iterator[None]:
 
     Raises:
         CleanupError: it has less after 20 seconds; the message names the PIDs that use memory, after the
-        error of
-            the engine, if it had one.
+            error of the engine, if it had one.
     """
     before = _memory()
     try:
