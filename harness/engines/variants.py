@@ -43,7 +43,8 @@ class Variant(Strict):
     )
     offline: dict[str, JsonValue] | None = Field(
         default_factory=dict,
-        description="arguments of the engine's in-process API; null: not a thing of offline runs",
+        description="arguments of the engine's in-process API, without which a variant with args is not "
+        "measured there; null: not a thing of offline runs",
     )
 
 

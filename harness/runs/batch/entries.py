@@ -37,14 +37,24 @@ def make_entries(engine_variants: list[EngineVariant]) -> tuple[list[Entry], lis
             skipped.append(engine_variant.skipped(f"not installed: {found.reason}", found.hint))
         elif ref.name == ALSO_SERVED:
             entries.append(Entry(engine_variant, engine, served=True))
-            if engine_variant.variant.offline is not None:
+            if _only_served(engine_variant) is None:
                 entries.append(Entry(_in_process(engine_variant), engine))
-        elif engine_variant.variant.offline is None:
-            reason = f"variant {ref.variant} is not one of offline runs"
-            skipped.append(engine_variant.skipped(reason, f"see configs/engines/{ref.name}.yaml"))
+        elif reason := _only_served(engine_variant):
+            hint = f"give it `offline`, as variants in configs/engines/{ref.name}.yaml have it"
+            skipped.append(engine_variant.skipped(f"variant {ref.variant} {reason}", hint))
         else:
             entries.append(Entry(engine_variant, engine))
     return entries, skipped
+
+
+def _only_served(engine_variant: EngineVariant) -> str | None:
+    """Why a variant means nothing in-process, where it would be the engine as it is; None where it does."""
+    variant = engine_variant.variant
+    if variant.offline is None:
+        return "is not one of offline runs"
+    if engine_variant.ref.args or (variant.args and not variant.offline):
+        return "has options of its server and none of its in-process API"
+    return None
 
 
 def _in_process(engine_variant: EngineVariant) -> EngineVariant:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 import pytest
+from pydantic import JsonValue
 
 from harness.engines.base import EngineVariant
 from harness.engines.registry import LOCAL, get_engine_variant
@@ -39,6 +40,21 @@ def test_what_cannot_be_measured_is_named():
     entries, skipped = make_entries([openai, served_only])
     assert [entry.label for entry in entries] == ["r (x)"]
     assert [(skip.label, skip.repeat) for skip in skipped] == [("openai", None)]
+
+
+@pytest.mark.parametrize("offline", [{}, {"max_batch_size": 4}])
+def test_options_of_the_server_alone_are_measured_through_it_alone(offline: dict[str, JsonValue]):
+    """In-process it would be the engine as it is, under the variant's name."""
+    variant = Variant(label="x", args=["--max-batch-size", "4"], offline=offline)
+    engine_variant = EngineVariant(EngineRef.model_validate("roseinfer@x"), variant, "r (x)")
+    both = ["r (x)", "r (x, in-process)"]
+    assert [entry.label for entry in make_entries([engine_variant])[0]] == (both if offline else both[:1])
+    inline = EngineRef(name="roseinfer", variant="y", base="max-batch-4", args=["--no-mixed-steps"])
+    assert [entry.served for entry in make_entries([get_engine_variant(inline)])[0]] == [True]
+    other = EngineVariant(EngineRef.model_validate("transformers@x"), variant, "t (x)")
+    entries, skipped = make_entries([other])
+    assert [entry.label for entry in entries] == (["t (x)"] if offline else [])
+    assert not skipped or "options of its server" in skipped[0].reason
 
 
 def _entries() -> list[Entry]:
