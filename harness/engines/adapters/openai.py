@@ -12,6 +12,7 @@ import msgspec
 
 from harness.engines.base import (
     COUNT_TOKENS,
+    NO_PENALTY,
     Engine,
     EngineSettings,
     Installation,
@@ -70,10 +71,10 @@ class OpenAI(Engine):
         )
 
     def extra_body(self, request_settings: RequestSettings) -> dict[str, object]:
-        """Counts or ids of tokens in every chunk: extensions of OpenAI's API, as is ignore_eos."""
+        """Counts or ids of tokens in every chunk, no penalty: extensions of OpenAI's API, as ignore_eos."""
         if request_settings.token_ids:
-            return {"return_token_ids": True}
-        return {} if CONTINUOUS in request_settings.left_out else COUNT_TOKENS
+            return {"return_token_ids": True, **NO_PENALTY}
+        return NO_PENALTY if CONTINUOUS in request_settings.left_out else COUNT_TOKENS | NO_PENALTY
 
     @cached_property
     def model(self) -> ServedModel:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from harness.engines.base import Encoder, RequestSettings, endpoint_target
+from harness.engines.base import NO_PENALTY, Encoder, RequestSettings, endpoint_target
 from harness.engines.prompts import Lengths, asking, of_words
 from harness.engines.running.faults import no_answer, refusal
 from harness.engines.server_pages import request as ask_page
@@ -156,7 +156,7 @@ def _read(body: str) -> Stream:
 
 def _changes(wanted: RequestSettings) -> list[_Change]:
     """What can be asked for less, in the order in which it is missed least."""
-    found = [_without(CONTINUOUS)]
+    found = [_without(CONTINUOUS), *map(_without, NO_PENALTY)]
     if wanted.ignore_eos:
         found.append(_NATURAL_END)
     if wanted.endpoint == "chat":

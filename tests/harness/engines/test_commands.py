@@ -155,10 +155,10 @@ def test_token_ids_are_sent_with_a_fixed_length(name):
     assert json.loads(get_engine(name).encoder(checked)(_asked([5])))["return_token_ids"] is True
 
 
-@pytest.mark.parametrize("name", ["vllm", "sglang"])
+@pytest.mark.parametrize("name", ["vllm", "sglang", "openai"])
 @pytest.mark.parametrize("token_ids", [True, False])
 def test_no_penalty_of_the_model_changes_a_greedy_answer(name: str, token_ids: bool):
-    """Both would take the one in generation_config.json where a request has none."""
+    """They would take the one in generation_config.json where a request has none."""
     asked = RequestSettings(Path(), "m", token_ids=token_ids)
     assert json.loads(get_engine(name).encoder(asked)(_asked([5])))["repetition_penalty"] == 1.0
 
@@ -179,11 +179,11 @@ def test_text_is_sent_where_it_is_asked_for(name):
 
 
 def test_an_end_of_text_may_end_it():
-    """Of what extends OpenAI's API only usage in every chunk is then asked for."""
+    """Of what extends OpenAI's API only usage in every chunk and no penalty are then asked for."""
     encode = get_engine("openai").encoder(RequestSettings(Path(), "gpt2", ignore_eos=False))
     body = json.loads(encode(_asked([5])))
     openai = {"model", "prompt", "max_tokens", "temperature", "seed", "stream", "stream_options"}
-    assert body.keys() == openai
+    assert body.keys() == openai | {"repetition_penalty"}
 
 
 @pytest.mark.parametrize(("in_flight", "blocks"), [(None, 512), (8, 512), (32, 1024), (500, 2048)])

@@ -61,6 +61,8 @@ def with_template(tmp_path: Path) -> Path:
         ([], set(), True, False),
         (["ignore_eos"], set(), False, False),
         (["return_token_ids"], {"return_token_ids"}, True, False),
+        (["repetition_penalty"], {"repetition_penalty"}, True, False),
+        (["repetition_penalty", "ignore_eos"], {"repetition_penalty"}, False, False),
         (["prompt"], set(), True, True),
         (["temperature", "ignore_eos"], {"temperature"}, False, False),
         (["return_token_ids", "prompt", "seed"], {"return_token_ids", "seed"}, True, True),
