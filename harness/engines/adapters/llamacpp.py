@@ -16,7 +16,7 @@ from functools import cache
 from pathlib import Path
 from typing import ClassVar, Literal
 
-from harness.engines.base import EngineSettings, Installation, Missing
+from harness.engines.base import EngineSettings, Installation, Missing, RequestSettings
 from harness.engines.find import CACHE, inspect, place
 from harness.engines.local import LocalEngine, OfflineFactory
 from harness.engines.parallel import Parallel
@@ -154,6 +154,10 @@ class Llamacpp(LocalEngine):
         if spread.tensor == 1:
             return []
         return ["--split-mode", "row", "--tensor-split", ",".join(["1"] * spread.tensor)]
+
+    def extra_body(self, request_settings: RequestSettings) -> dict[str, object]:
+        """No penalty, whatever the GGUF file says (`general.sampling.penalty_repeat`)."""
+        return {"repeat_penalty": 1.0}
 
     def help_command(self, installation: Installation) -> list[str]:
         return [*self._cli(installation), "--help"]

@@ -155,12 +155,18 @@ def test_token_ids_are_sent_with_a_fixed_length(name):
     assert json.loads(get_engine(name).encoder(checked)(_asked([5])))["return_token_ids"] is True
 
 
-@pytest.mark.parametrize("name", ["vllm", "sglang", "openai"])
+@pytest.mark.parametrize(
+    ("name", "field"),
+    [
+        *((name, "repetition_penalty") for name in ("vllm", "sglang", "openai")),
+        ("llamacpp", "repeat_penalty"),
+    ],
+)
 @pytest.mark.parametrize("token_ids", [True, False])
-def test_no_penalty_of_the_model_changes_a_greedy_answer(name: str, token_ids: bool):
-    """They would take the one in generation_config.json where a request has none."""
+def test_no_penalty_of_the_model_changes_a_greedy_answer(name: str, field: str, token_ids: bool):
+    """They would take the one of generation_config.json or the GGUF file where a request has none."""
     asked = RequestSettings(Path(), "m", token_ids=token_ids)
-    assert json.loads(get_engine(name).encoder(asked)(_asked([5])))["repetition_penalty"] == 1.0
+    assert json.loads(get_engine(name).encoder(asked)(_asked([5])))[field] == 1.0
 
 
 def test_a_variant_sets_fields_of_requests():
