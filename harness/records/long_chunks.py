@@ -107,7 +107,9 @@ class RunTable:
     def tables(self, cells: Collection[int] | None = None) -> Iterator[pa.Table]:
         """All rows of these cells, or of all, some at a time, in the order of cells. Raises UsageError where
         a file is not there any more."""
-        wanted = self.cells if cells is None else frozenset(cells) & (self.cells or frozenset(cells))
+        wanted = self.cells if cells is None else frozenset(cells)
+        if wanted is not None and self.cells is not None:
+            wanted &= self.cells
         left = sorted((cell, path) for cell, path in self.newer.items() if wanted is None or cell in wanted)
         try:
             old = () if self.whole is None else _batches(self.whole, self.schema, wanted, without=self.newer)

@@ -106,6 +106,14 @@ def alike(a: object, b: object) -> None:
         assert a == b
 
 
+@pytest.mark.usefixtures("little_memory")
+def test_of_no_cells_there_is_nothing(run: Path) -> None:
+    """As of a journal without a cell beside tables of an earlier one."""
+    chunks = read_records(run, set()).chunks
+    assert isinstance(chunks, RunChunks)
+    assert [*chunks.parts({1})] == []
+
+
 @pytest.mark.parametrize("cut", [None, Window(start_s=0.5, end_s=4.0)])
 def test_figures_are_those_of_the_held_table(run: Path, cut: Window | None) -> None:
     whole, slo = held(), Slo(itl_ms=90, ttft_ms=150)
