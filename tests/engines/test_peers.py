@@ -78,7 +78,8 @@ def test_serves_what_was_asked_for_and_is_gone(name: EngineName, tmp_path: Path)
     assert (table["completion_tokens"] == OUTPUT).all()
     assert (table["prompt_tokens"] == INPUT).all()
     assert server.record.ready_s > 0
-    assert (table["token_source"] == COUNTED[name]).all()
+    inferred = {"inferred"} if COUNTED[name] == "final_usage" else set()  # where a token shows no text
+    assert {*table["token_source"]} - inferred == {COUNTED[name]}
     assert server.record.facts["prefix_cache"].value is False
     assert table[TOLD.get(name, [])].notna().all(axis=None)
     assert not [pid for pid in pids if psutil.pid_exists(pid)]
