@@ -15,7 +15,7 @@ from typing import NamedTuple, Self
 import psutil
 
 from harness.schema.machine_load import GpuLoad, MachineLoad, Power
-from harness.telemetry.gpu_reader import GpuReader, GpuReading
+from harness.telemetry.gpu_reader import GpuReader, GpuReading, joules
 from harness.telemetry.rapl import RaplReader
 
 #: A sample costs some milliseconds of one core, because every process of the machine is looked at.
@@ -184,17 +184,11 @@ def _power(readings: Sequence[Reading]) -> list[Power]:
     """Of all GPUs or, where there is none, of the processors, between every two readings."""
     t0, found = readings[0].t, []
     for before, after in pairwise(readings):
-        rise, seconds = _rise(_joules(before), _joules(after)), after.t - before.t
+        energy = (joules(reading.gpus, reading.cpu_j) for reading in (before, after))
+        rise, seconds = _rise(*energy), after.t - before.t
         if rise is not None and seconds >= SHORTEST_S:
             found.append(Power(begin=before.t - t0, end=after.t - t0, watts=rise / seconds))
     return found
-
-
-def _joules(reading: Reading) -> float | None:
-    """What the counters say; None where one of the GPUs' is not there."""
-    counters = [gpu.energy_j for gpu in reading.gpus] or [reading.cpu_j]
-    known = [joules for joules in counters if joules is not None]
-    return sum(known) if len(known) == len(counters) else None
 
 
 def _rise(first: float | None, last: float | None) -> float | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from typing import Any, NamedTuple
 
@@ -46,6 +46,14 @@ class GpuReader:
     def read(self) -> tuple[GpuReading, ...]:
         """The GPUs now; empty where there is none."""
         return tuple(map(_read, self._handles))
+
+
+def joules(gpus: Sequence[GpuReading], cpu_j: float | None) -> float | None:
+    """What the counters of all GPUs say or, where there is none, those of the processors, `cpu_j`; None where
+    one is not there."""
+    counters = [gpu.energy_j for gpu in gpus] or [cpu_j]
+    known = [each for each in counters if each is not None]
+    return sum(known) if len(known) == len(counters) else None
 
 
 def _read(handle: Any) -> GpuReading:

@@ -6,7 +6,7 @@ from contextlib import closing
 from pathlib import Path
 from time import monotonic, sleep
 
-from harness.telemetry.gpu_reader import GpuReader
+from harness.telemetry.gpu_reader import GpuReader, joules
 from harness.telemetry.rapl import ZONES, RaplReader
 
 #: Long enough for counters that move every tenth of a second.
@@ -19,16 +19,9 @@ def idle_watts(seconds: float = IDLE_S, zones: Path = ZONES, gpus: int | None = 
     """
     with closing(GpuReader(gpus)) as reader:
         rapl = RaplReader(zones)
-        first, begin = _joules(reader, rapl), monotonic()
+        first, begin = joules(reader.read(), rapl.read()), monotonic()
         if first is None:
             return None
         sleep(seconds)
-        last, end = _joules(reader, rapl), monotonic()
+        last, end = joules(reader.read(), rapl.read()), monotonic()
     return None if last is None else (last - first) / (end - begin)
-
-
-def _joules(gpus: GpuReader, rapl: RaplReader) -> float | None:
-    """What the counters say; None where one of the GPUs' is not there."""
-    counters = [gpu.energy_j for gpu in gpus.read()] or [rapl.read()]
-    known = [joules for joules in counters if joules is not None]
-    return sum(known) if len(known) == len(counters) else None
