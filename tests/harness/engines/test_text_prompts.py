@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer
 
 from harness import made
+from harness.engines.common_words import COMMON_WORDS
 from harness.engines.prompts import AS_COUNTED, Words
 from harness.engines.text_prompts import TextPrompts, text_prompts
 from harness.errors import EngineError
@@ -65,3 +66,9 @@ def test_texts_of_many_prompts_are_not_held(monkeypatch: pytest.MonkeyPatch) -> 
     words = Words("chat", None, AS_COUNTED)
     assert [words.fields(request) for request in requests * 2] == expected * 2
     assert len(words._known) <= 10 < len(held._known)
+
+
+@pytest.mark.parametrize("before", ["", " "])
+def test_a_common_word_is_one_token_also_at_the_beginning(tokenizer: Tokenizer, before: str):
+    lengths = {word: len(tokenizer.encode(before + word).ids) for word in COMMON_WORDS}
+    assert {word for word, length in lengths.items() if length > 1} == set()
