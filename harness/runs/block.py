@@ -62,7 +62,7 @@ def measure_block(
             measuring = Measuring(
                 run, AskedServer(resolved, testbed, engine, server, asked, encode), notify, idle
             )
-            measuring.warm_up(left[0])
+            measuring.begin(left[0])
             measuring.note_waiting()
             checked = _checked(engine_variant, asked)
             if checked is not None:
@@ -73,6 +73,7 @@ def measure_block(
                 cell = left.pop(0)
                 if not left and (more := following(cell, summary)):
                     left.append(more)
+                    measuring.go_on(more)
             if checked is not None:
                 ask_engine(run, resolved, engine_variant, server, checking, asked.ignore_eos)
                 score_engine(run, resolved, engine_variant, server, engine.encoder(checked))

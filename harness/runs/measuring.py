@@ -72,24 +72,40 @@ class LostError(EngineError):
         )
 
 
-@dataclass(frozen=True)
+@dataclass
 class Measuring:
-    """A server whose cells are measured."""
+    """A server whose cells are measured. `warmed` is the largest wave of a warm-up that it has had."""
 
     run: Run
     to: AskedServer
     notify: Notify
     idle_watts: float | None
+    warmed: int = 0
 
-    def warm_up(self, cell: Cell) -> None:
-        """Send the warm-up's waves. Raises EngineError when none of a wave's requests succeeds."""
-        waves = [
-            self._with_drawn_fields(wave, cell)
-            for wave in self.to.resolved.workload.warmup_waves(cell.load_seed)
-        ]
+    def begin(self, cell: Cell) -> None:
+        """Warm the server up for its first cell. Raises EngineError."""
+        waves = self._warmup_waves(cell)
+        total = sum(map(len, waves))
+        self.notify(EngineWarming(cell.engine_variant.label, self.to.server.record.ready_s, total))
+        self._warm_up(waves, cell)
+
+    def go_on(self, cell: Cell) -> None:
+        """Warm the server up for a heavier load than those before. Raises EngineError."""
+        self._warm_up(self._warmup_waves(cell), cell)
+
+    def _warmup_waves(self, cell: Cell) -> list[Sequence[PlannedRequest]]:
+        """What of the warm-up the server has not had. A search may never come near its heaviest load, so in a
+        closed loop it warms up for the cell that is next."""
+        searched = self.run.info.search is not None
+        in_flight = cell.load.concurrency if searched and isinstance(cell.load, ClosedLoop) else None
+        waves = self.to.resolved.workload.warmup_waves(cell.load_seed, in_flight, self.warmed)
+        return [self._with_drawn_fields(wave, cell) for wave in waves]
+
+    def _warm_up(self, waves: Sequence[Sequence[PlannedRequest]], cell: Cell) -> None:
+        """Raises EngineError when none of a wave's requests succeeds."""
         label, total, before = cell.engine_variant.label, sum(map(len, waves)), 0
-        self.notify(EngineWarming(label, self.to.server.record.ready_s, total))
         for wave in waves:
+            self.warmed = len(wave)
 
             def progress(progress: Progress, before: int = before) -> None:
                 self.notify(WarmupProgress(label, total, before + progress.done))

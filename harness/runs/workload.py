@@ -144,20 +144,26 @@ class Workload:
         own = synthetic or (self.trace is not None and self.trace.blocks is None)
         return own and n**2 < 1e-12 * (self.vocab_size - 1) ** PREFIX_BLOCK_TOKENS
 
-    def warmup_waves(self, seed: int) -> list[Sequence[PlannedRequest]]:
+    def warmup_waves(
+        self, seed: int, in_flight: int | None = None, done: int = 0
+    ) -> list[Sequence[PlannedRequest]]:
         """Requests to send before measuring, a wave at a time, all of a wave at once.
 
         `auto` makes waves of 1, 2, 4, … requests up to the load's concurrency. Prompts are as long as the
         load's at evenly spaced quantiles. Each answer is a token shorter than the one before, so that at
         whatever rate the engine takes prompts in, every batch size is met on the way up or down.
+
+        Args:
+            in_flight: The concurrency, where the load's own is not the one to come.
+            done: The largest wave that the server has had.
         """
         if self.settings.warmup == 0:
             return []
         if self.settings.warmup != "auto":
-            return [self._wave(self.settings.warmup, seed)]
-        batch = self.concurrency()
+            return [] if done else [self._wave(self.settings.warmup, seed)]
+        batch = self.concurrency() if in_flight is None else in_flight
         sizes = [1 << i for i in range(batch.bit_length()) if 1 << i < batch] + [batch]
-        return [self._wave(size, seed + i) for i, size in enumerate(sizes)]
+        return [self._wave(size, seed + i) for i, size in enumerate(sizes) if size > done]
 
     def concurrency(self) -> int:
         """Requests that the load may have in flight, as far as it is known in advance."""

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from harness.runs.events import CellDone, CellProgress, Event
+from harness.runs.events import CellDone, CellProgress, EngineWarming, Event, WarmupProgress
 from harness.runs.online import resume_online, run_online
 from harness.schema.results import OnlineResults
 from harness.schema.search import SearchPlan
@@ -83,3 +83,18 @@ def test_a_search_ends_when_its_time_is_over_and_goes_on_when_resumed(
         _, results = resume_online(folder, Watcher())
     assert results.search is not None
     assert [trial.start for trial in results.search.engines[0].trials] == [0, 1, 2]
+
+
+def test_a_search_warms_up_for_the_loads_that_it_measures(start_mock: Any, settings_for: Make) -> None:
+    plan = SearchPlan.make("concurrency", "ttft_p50<=10s", lowest=1, highest=512, first=2, cells=3)
+    loads = plan.settings() | {"input_len": 4, "output_len": 4, "n": 4, "rounds": 1, "accuracy": False}
+    settings = settings_for(
+        start_mock().url, scales=[1.0], server_metrics=False, warmup="auto", min_duration=None, **loads
+    )
+    watch = Watcher()
+    _, results = run_online(settings, ["bench"], watch, plan)
+    heaviest = max(value for value, _ in trials(results))
+    assert heaviest < 512
+    assert [event.requests for event in watch.of(EngineWarming)] == [1 + 2]
+    sent = [event.requests for event in watch.of(WarmupProgress) if event.done == event.requests]
+    assert max(sent) <= heaviest

@@ -107,6 +107,13 @@ def test_a_number_of_requests_or_none() -> None:
     assert closed(4, warmup=0).warmup_waves(0) == []
 
 
+def test_what_is_left_of_a_warm_up_for_a_heavier_load() -> None:
+    assert [len(wave) for wave in closed(512).warmup_waves(0, in_flight=4)] == [1, 2, 4]
+    assert [len(wave) for wave in closed(512).warmup_waves(0, in_flight=10, done=4)] == [8, 10]
+    assert closed(512).warmup_waves(0, in_flight=3, done=4) == []
+    assert closed(512, warmup=7).warmup_waves(0, in_flight=3, done=7) == []
+
+
 def test_a_cell_is_its_scale_and_its_seed() -> None:
     load = workload(n=20)
     first, same, other = (load.requests(TraceLoad(scale=0.5), seed, 0) for seed in (3, 3, 4))
