@@ -22,7 +22,10 @@ def _load(point: EntryPoint) -> Engine:
         raise UsageError(f"{describe(point)} is not a subclass of harness.engines.base.Engine", hint)
     if getattr(kind, "name", None) != point.name:
         raise UsageError(f"{describe(point)} has another name in its class", hint)
-    return kind()
+    try:
+        return kind()
+    except Exception as error:  # whatever somebody else's class raises, such as that a method is missing
+        raise UsageError(f"{describe(point)} cannot be used: {error}", hint) from error
 
 
 def _load_all() -> tuple[dict[EngineName, Engine], dict[EngineName, UsageError]]:

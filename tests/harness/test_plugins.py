@@ -16,7 +16,8 @@ from pathlib import Path
 import pytest
 
 from harness import plugins
-from harness.engines import engine_names
+from harness.engines import engine_names, registry
+from harness.engines.local import LocalEngine
 from harness.errors import UsageError
 from harness.traces import readers
 
@@ -168,3 +169,15 @@ def test_a_name_that_is_taken_is_refused(monkeypatch: pytest.MonkeyPatch) -> Non
 def test_what_cannot_be_imported_is_told() -> None:
     with pytest.raises(UsageError, match=r"x \(no_such_module:X\) cannot be loaded"):
         plugins.load_plugin(EntryPoint("x", "no_such_module:X", engine_names.GROUP))
+
+
+class Half(LocalEngine):
+    """An engine that lacks every method."""
+
+    name = "half"
+
+
+def test_an_engine_without_its_methods_is_told() -> None:
+    with pytest.raises(UsageError, match=r"half \(.*:Half\) cannot be used: .*abstract method") as raised:
+        registry._load(EntryPoint("half", f"{__name__}:Half", engine_names.GROUP))
+    assert raised.value.hint == "correct or uninstall its package"
