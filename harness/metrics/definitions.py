@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
+from harness.errors import UsageError
 from harness.metrics import on_disk
 from harness.metrics.gaps import Gaps, GroupGaps
 from harness.metrics.long_frames import numbers
@@ -88,9 +89,20 @@ class RequestTimes:
 
 
 def values_of(metric: Metric, times: Times) -> Floats:
-    """A latency's values in ms: (U,) one a request, or (S,) one a gap."""
+    """A latency's values in ms: (U,) one a request, or (S,) one a gap.
+
+    Raises:
+        UsageError: a metric of another package has another number of values.
+    """
     assert metric.of is not None, metric.name
-    return np.asarray(metric.of(times), dtype=np.float64)
+    values = np.asarray(metric.of(times), dtype=np.float64)
+    wanted = (len(times.first if metric.sample == "request" else times.gap_ms),)
+    if values.shape != wanted:
+        raise UsageError(
+            f"the metric {metric.name} has values of shape {values.shape} instead of {wanted}",
+            f"make it return one value for each {metric.sample}, NaN where there is none",
+        )
+    return values
 
 
 def request_metrics(requests: pd.DataFrame, gaps: GroupGaps) -> pd.DataFrame:

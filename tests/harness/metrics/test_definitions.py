@@ -1,11 +1,15 @@
 """Times to metrics, one edge at a time."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
-from harness.metrics.definitions import request_metrics
+from harness.errors import UsageError
+from harness.metrics.definitions import RequestTimes, request_metrics, values_of
 from harness.metrics.gaps import chunk_gaps, request_keys
 from harness.metrics.samples import split
+from harness.schema.metrics import METRICS
 
 
 def only_row(tables, **row):
@@ -71,3 +75,11 @@ def test_chunks_of_a_failed_request_are_left_out(tables):
     itl = group.sample("itl_ms")
     assert itl.values == pytest.approx([100, 300])
     assert list(itl.request) == [0, 1]
+
+
+def test_a_metric_has_one_value_a_request(tables):
+    requests, chunks = tables([{"chunks": [(0.5, 1)]}, {"chunks": [(0.5, 1)]}])
+    times = RequestTimes(requests, chunk_gaps(chunks).of(request_keys(requests)))
+    metric = replace(METRICS["ttft_ms"], name="odd_ms", of=lambda times: times.first[:1])
+    with pytest.raises(UsageError, match=r"odd_ms has values of shape \(1,\) instead of \(2,\)"):
+        values_of(metric, times)
