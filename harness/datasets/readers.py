@@ -7,6 +7,7 @@ Other keys are ignored. An entry with anything but text, such as an image, is le
 
 from __future__ import annotations
 
+from codecs import BOM_UTF8
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
@@ -19,6 +20,7 @@ from harness.errors import UsageError
 _HINT = "give JSON lines of prompt, messages or conversations, or ShareGPT's JSON (docs/workloads.md)"
 _SPEAKERS = {
     "system": "system",
+    "developer": "system",
     "user": "user",
     "human": "user",
     "assistant": "assistant",
@@ -60,7 +62,7 @@ class _Entry(msgspec.Struct):
 def read_sharegpt(path: Path, raw: bytes) -> tuple[list[Conversation], int]:
     """The conversations of a JSON list, and how many entries have none. Raises UsageError."""
     try:
-        entries = msgspec.json.decode(raw, type=list[_Entry])
+        entries = msgspec.json.decode(raw.removeprefix(BOM_UTF8), type=list[_Entry])
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise UsageError(f"{path} is not ShareGPT's JSON: {error}", _HINT) from None
     return _conversations(path, entries)
@@ -70,7 +72,7 @@ def read_jsonl(path: Path, raw: bytes) -> tuple[list[Conversation], int]:
     """The conversations of JSON lines, and how many lines have none. Raises UsageError for a bad line."""
     decoder = msgspec.json.Decoder(_Entry)
     entries = []
-    for number, line in enumerate(raw.splitlines(), start=1):
+    for number, line in enumerate(raw.removeprefix(BOM_UTF8).splitlines(), start=1):
         if not line.strip():
             continue
         try:

@@ -64,6 +64,15 @@ def test_json_lines(tmp_path: Path) -> None:
     assert found.skipped == 2
 
 
+def test_a_byte_order_mark_and_a_developers_message(tmp_path: Path) -> None:
+    messages = [{"role": "developer", "content": "be kind"}, {"role": "user", "content": "a"}]
+    path = tmp_path / "some.jsonl"
+    path.write_text(json.dumps({"messages": messages}), encoding="utf-8-sig")
+    assert load_dataset(f"jsonl:{path}").conversations == (Conversation((Turn("a"),), "be kind"),)
+    path.write_text(json.dumps(SHAREGPT), encoding="utf-8-sig")
+    assert len(load_dataset(f"sharegpt:{path}").conversations) == 2
+
+
 @pytest.mark.parametrize(
     ("content", "message"),
     [
