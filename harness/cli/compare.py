@@ -43,7 +43,8 @@ def compare(
 
     `compare RUN RUN` compares the engines of one run with each other.
 
-    Exits with 0 (pass), 1 (regression), 2 (inconclusive) or 3 (not comparable).
+    Exits with 0 (pass, or no --gate), 1 (regression), 2 (inconclusive, or a wrong command line) or 3 (not
+    comparable).
     """
     gates = parse_gate(gate) if gate is not None else []
     results = compare_runs(a, b, gates, engine_a, engine_b, split(allow_different))

@@ -120,7 +120,7 @@ def gate(
 ) -> None:
     """Judge a run by an earlier one with the same settings on the same hardware.
 
-    Exits with 0 (pass), 1 (regression) or 2 (inconclusive).
+    Exits with 0 (pass), 1 (regression) or 2 (inconclusive, or a wrong command line).
     """
     terms, judged = parse_gate(expression), StoredRun.read(run)
     with Store.open(store) as history:
