@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable
 from difflib import get_close_matches
 from pathlib import Path
@@ -69,6 +70,11 @@ def _read(path: Path) -> dict[str, Any]:
         return {}
     if not isinstance(content, dict):
         raise UsageError(f"{path} holds no settings by name", "write one `key: value` a line")
+    if "schema_version" in content and isinstance(words := content.get("command"), list):
+        raise UsageError(
+            f"{path} is the record of a run and no settings file",
+            f"for the same settings, give the command of that run: {shlex.join(map(str, words))}",
+        )
     return {str(key).replace("-", "_"): value for key, value in content.items()}
 
 

@@ -300,6 +300,7 @@ def test_what_is_wrong_is_one_line(arguments: list[str], message: str) -> None:
         ("resume: x", r"resume in .*\.yaml is not a setting"),
         ("concurrency: 2\nscales: [1]", r"scales in .*\.yaml excludes --concurrency"),
         ("- n", "holds no settings by name"),
+        ('{"schema_version": 2, "command": ["bench", "online"], "n": 3}', "is the record of a run"),
         ("n: [1", "is not YAML"),
         ("\xff", "is not YAML"),
     ],
