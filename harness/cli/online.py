@@ -100,7 +100,7 @@ def measure(
                         f"each cell: {settings.settle:g} s to settle, then {settings.measured_s:g} s or more "
                         "are measured (--settle, --min-duration)"
                     )
-                for load in settings.loads if search is None else ():
+                for load in settings.loads if search is None and settings.min_duration is None else ():
                     if short := few_rounds(load, settings.requests(load)):
                         display.line(f"{short.text}. {MORE_ROUNDS}")
                 if search is None and (more := _more_than_rounds(settings)):
@@ -144,7 +144,7 @@ def _more_than_rounds(settings: OnlineSettings) -> str:
     needed = several([*map(str, most), plural(last, "request")])
     return (
         f"With {several(map(str, fewer))} in flight, --rounds {rounds} needs {needed}; "
-        f"--n {settings.n} sends {settings.n}."
+        f"--n {settings.n} sends {settings.n}; a lower --n sends fewer."
     )
 
 

@@ -285,7 +285,10 @@ def test_more_requests_than_rounds_and_a_model_that_is_not_listed_are_said(
 ) -> None:
     load = ["--concurrency", "1,4", "--rounds", "2", "--n", "6", "--input-len", "8", "--output-len", "4"]
     done = bench("online", "--base-url", start_mock().url, "--served-model", "nope", *quick, *load)
-    assert "With 1 in flight, --rounds 2 needs 2 requests; --n 6 sends 6." in done.err.splitlines()
+    assert (
+        "With 1 in flight, --rounds 2 needs 2 requests; --n 6 sends 6; a lower --n sends fewer."
+        in done.err.splitlines()
+    )
     said = "warning: The server of openai does not list the model that was asked for. It was asked for nope"
     assert said in done.err
 
