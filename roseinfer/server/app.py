@@ -82,7 +82,8 @@ class App:
         if not method and path.startswith("/v1/models/"):
             return self._backend.other_model(path.removeprefix("/v1/models/"))
         if not method:
-            return HttpError(404, f"there is no {request.path[:100]}")
+            meant = f"; it is /v1{path}" if f"/v1{path}" in self._routes else ""
+            return HttpError(404, f"there is no {request.path[:100]}{meant}")
         allowed = ("GET", "HEAD") if method == "GET" else (method,)
         if request.method not in allowed:
             return HttpError(405, f"{request.path} takes {method}", headers={"allow": ", ".join(allowed)})

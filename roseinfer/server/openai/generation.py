@@ -150,6 +150,9 @@ def _generation(
     logprobs_field: str = "logprobs",
 ) -> Generation:
     refuse_unsupported(request)
+    written = {"logprobs": logprobs_field}
+    if request.max_completion_tokens is not None:
+        written["max_tokens"] = "max_completion_tokens"
     n = 1 if request.n is None else request.n
     if not 1 <= n <= MAX_CHOICES:
         raise BadRequestError(f"n must be from 1 to {MAX_CHOICES}", "n")
@@ -181,8 +184,10 @@ def _generation(
             stop_token_ids=tuple(request.stop_token_ids or ()),
         )
     except RequestError as error:
-        field = logprobs_field if error.field == "logprobs" else error.field
-        raise BadRequestError(str(error), field) from None
+        message, field = str(error), error.field
+        if field is not None and (named := written.get(field)):
+            message, field = message.replace(field, named, 1), named
+        raise BadRequestError(message, field) from None
     return Generation(
         prompts, params, n, stops, bool(request.return_token_ids), special_tokens, max_tokens is None,
         seeded=request.seed is not None,

@@ -122,8 +122,9 @@ class ProfileRequest(msgspec.Struct, frozen=True):
     with_stack: bool = False
 
 
-#: msgspec's messages for an unknown field, and for the place of a wrong value.
-_UNKNOWN, _PLACE = re.compile(r"unknown field `(\w+)`$"), re.compile(r" - at `\$\.(\w+)")
+#: msgspec's messages for an unknown field, and for a missing one or the place of a wrong value.
+_UNKNOWN = re.compile(r"unknown field `(\w+)`$")
+_PLACE = re.compile(r" - at `\$\.(\w+)|missing required field `(\w+)`$")
 
 
 def parse(body: bytes | bytearray, kind: type[T]) -> T:
@@ -138,4 +139,4 @@ def parse(body: bytes | bytearray, kind: type[T]) -> T:
             raise BadRequestError(message, name, "unknown_parameter") from None
         place = _PLACE.search(said)
         message = f"the body is not a valid request: {said}"
-        raise BadRequestError(message, place and place[1]) from None
+        raise BadRequestError(message, place and (place[1] or place[2])) from None

@@ -78,6 +78,7 @@ def test_chat(chatting: Any, text_model: Any) -> None:
     ):
         refused = chat(TALK, **change)
         assert refused.status == 400 and refused.json["error"]["param"] in change
+    assert chat(TALK, logprobs=True, top_logprobs=21).json["error"]["message"].startswith("top_logprobs")
 
 
 def test_model_without_a_template(serving: Any) -> None:

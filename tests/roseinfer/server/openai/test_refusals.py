@@ -64,6 +64,7 @@ def test_malformed_bodies(serving: Any, body: bytes) -> None:
         ({"max_tokens": 1022}, "prompt"),
         ({"max_tokens": 2**40}, "max_tokens"), ({"max_tokens": "2"}, "max_tokens"),
         ({"max_tokens": 2.5}, "max_tokens"),
+        ({"max_completion_tokens": 0}, "max_completion_tokens"),
         ({"min_tokens": 3}, "min_tokens"), ({"min_tokens": -1}, "min_tokens"),
         ({"temperature": -0.1}, "temperature"), ({"temperature": 1e300}, "temperature"),
         ({"top_p": 0}, "top_p"), ({"top_p": 1.1}, "top_p"), ({"top_k": 2**40}, "top_k"),
@@ -89,6 +90,12 @@ def test_malformed_bodies(serving: Any, body: bytes) -> None:
 def test_bad_parameters(serving: Any, change: dict[str, Any], param: str | None) -> None:
     error = check_error(serving.request("/v1/completions", OK | change), 400)
     assert error["param"] == param
+    assert param != "max_completion_tokens" or error["message"].startswith(param)
+
+
+def test_a_field_that_is_missing_is_named(serving: Any) -> None:
+    for path, field in (("completions", "prompt"), ("chat/completions", "messages")):
+        assert check_error(serving.request(f"/v1/{path}", {"max_tokens": 2}), 400)["param"] == field
 
 
 @pytest.mark.parametrize(
@@ -105,6 +112,12 @@ def test_wrong_model_route_or_method(serving: Any, path: str, method: str, body:
     reply = serving.request(path, body, method)
     check_error(reply, status)
     assert status != 405 or "allow" in reply.headers
+
+
+def test_a_path_without_v1_is_told_the_one_with_it(serving: Any) -> None:
+    error = check_error(serving.request("/completions", OK), 404)
+    assert error["message"] == "there is no /completions; it is /v1/completions"
+    assert check_error(serving.request("/complete", OK), 404)["message"] == "there is no /complete"
 
 
 def test_what_changes_nothing_is_taken(serving: Any) -> None:
