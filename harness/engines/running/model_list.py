@@ -60,6 +60,13 @@ def served_model(target: Target, wanted: str | None, wait_s: float = 0.0) -> Ser
             )
         return ServedModel(wanted, _context(models.get(wanted, {})), instead)
     other = "check the address, or name the model with --served-model"
+    if status == 404:
+        said = read_error(content.encode())
+        raise EngineError(
+            f"{target.place} has no GET {models_path(target)}, which lists models: {said}",
+            "name the model with --served-model, or check the path in the address",
+            new_run=True,
+        )
     if status != 200:
         raise refusal(target, f"GET {models_path(target)}", status, content)
     if models is None:
