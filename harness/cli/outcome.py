@@ -29,7 +29,7 @@ def conclude(
 ) -> None:
     """Print the report's path or the results, alone, to stdout.
 
-    Exits with 3 when something failed or no cell is valid.
+    Exits with 3 when something failed or no cell is valid (docs/faq.md).
 
     Raises:
         BenchError: `fault`, the error of the profiling after the benchmark.
@@ -46,11 +46,12 @@ def conclude(
 def _failed(results: OnlineResults | OfflineResults) -> bool:
     """Whether something that was started failed, or no cell is valid.
 
-    An engine that is not installed was not started.
+    An engine that is not installed was not started. A search finds loads that are too heavy, at which
+    requests may fail.
     """
     if any(skipped.repeat is not None for skipped in results.skipped):
         return True
     if isinstance(results, OfflineResults):
         return False
-    failed = any(summary.num_error for summary in results.summaries)
+    failed = results.search is None and any(summary.num_error for summary in results.summaries)
     return failed or not any(summary.valid for summary in results.summaries)

@@ -12,24 +12,29 @@ import typer
 from harness.cli.outcome import conclude
 from harness.schema.online_summary import OnlineSummary
 from harness.schema.results import OnlineResults
+from harness.schema.search import SearchPlan, SearchResults
 
 
 @pytest.mark.parametrize(
-    ("cells", "code"),
+    ("cells", "search", "code"),
     [
-        ([(True, 0), (True, 0)], 0),
-        ([(True, 0), (False, 0)], 0),  # one engine sent late, the other is measured
-        ([(False, 0), (False, 0)], 3),  # nothing is valid, though no request failed
-        ([(True, 0), (False, 1)], 3),
+        ([(True, 0), (True, 0)], False, 0),
+        ([(True, 0), (False, 0)], False, 0),  # one engine sent late, the other is measured
+        ([(False, 0), (False, 0)], False, 3),  # nothing is valid, though no request failed
+        ([(True, 0), (False, 1)], False, 3),
+        ([(True, 0), (False, 1)], True, 0),  # a load was too heavy
+        ([(False, 1), (False, 1)], True, 3),
     ],
 )
 def test_a_run_without_a_valid_cell_fails(
-    cells: list[tuple[bool, int]], code: int, capsys: pytest.CaptureFixture[str]
+    cells: list[tuple[bool, int]], search: bool, code: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
     known: list[dict[str, Any]] = [{"valid": valid, "num_error": failed} for valid, failed in cells]
+    plan = SearchPlan.make("concurrency", "ttft_p99<=1s")
     fields: dict[str, Any] = {
         "summaries": [OnlineSummary.model_construct(**cell) for cell in known],
         "skipped": [],
+        "search": SearchResults(plan=plan, engines=[]) if search else None,
     }
     results = OnlineResults.model_construct(**fields)
     found = 0
