@@ -35,6 +35,11 @@ ALIKE: dict[str, Callable[[StoredRun], object]] = {
     "window": lambda run: run.settings.steady_state or (run.settings.window and str(run.settings.window)),
     "duration": lambda run: [run.settings.settle, run.settings.min_duration],
 }
+#: The settings of which a list is the values.
+_SETTINGS = {
+    "mix": ("lora", "response-format", "response-format-share"),
+    "duration": ("settle", "min-duration"),
+}
 #: The setting of each kind of load.
 _LOAD_OPTIONS = {
     "trace": "scales",
@@ -132,7 +137,9 @@ def _listed(loads: Sequence[Load]) -> str:
 
 
 def _differing(name: str, of_a: object, of_b: object) -> str:
-    """What differs; of a mapping, only the keys that do."""
+    """What differs; of a mapping or of several settings, only those that do."""
+    if isinstance(of_a, list) and isinstance(of_b, list) and name in _SETTINGS:
+        of_a, of_b = (dict(zip(_SETTINGS[name], of, strict=True)) for of in (of_a, of_b))
     if not (isinstance(of_a, Mapping) and isinstance(of_b, Mapping)):
         return f"{name} differs: A has {_text(of_a)}, B has {_text(of_b)}"
     keys = [key for key in {**of_a, **of_b} if of_a.get(key) != of_b.get(key)]
@@ -141,4 +148,6 @@ def _differing(name: str, of_a: object, of_b: object) -> str:
 
 
 def _text(value: object) -> str:
+    if value is None:
+        return "not set"
     return value if isinstance(value, str) else json.dumps(value)

@@ -77,6 +77,12 @@ def test_runs_that_cut_a_dataset_otherwise_are_not_comparable(make, setting):
     assert [obstacle.name for obstacle in compare_runs(a, b).obstacles] == ["lengths"]
 
 
+def test_settings_that_differ_are_called_by_their_names(make):
+    a, b = make("a"), make("b", min_duration=8.0)
+    [obstacle] = compare_runs(a, b).obstacles
+    assert obstacle.reason == "duration differs: min-duration: not set in A, 8.0 in B"
+
+
 def test_a_slower_run_is_a_regression(make):
     a, b = make("a", repeats=4), make("b", repeats=4, slower=1.3)
     results = compare_runs(a, b, parse_gate(GATE))
