@@ -39,5 +39,8 @@ class ChatTemplate:
 
 
 def _fault(message: str) -> EngineError:
-    hint = "use a model with a chat template, such as smollm2-135m, or --endpoint completions"
+    hint = (
+        "use a model with a chat template, such as smollm2-135m, --tokenizer none for a running server, or "
+        "--endpoint completions"
+    )
     return EngineError(message, hint, new_run=True)
