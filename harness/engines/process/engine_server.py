@@ -28,6 +28,8 @@ from harness.schema.run_info import LaunchRecord
 
 POLL_S = 0.1
 PROBE_TIMEOUT_S = 2.0
+#: For a server that no longer listens to end: without its engine process it may still answer for a while.
+ENDING_S = 15.0
 #: A free port is found and then passed by number; another process can take it in between.
 PORT_ATTEMPTS = 4
 PORT_TAKEN = ("address already in use", "errno 98", "eaddrinuse")
@@ -129,8 +131,13 @@ class EngineServer:
         self._stop()
 
     def check(self) -> None:
-        """Raises EngineError, with what its log says, when the server has died."""
-        if self._process is not None and (code := self._process.wait(0)) is not None:
+        """Raises EngineError, with what its log says, when the server has died or is about to."""
+        if self._process is None:
+            return
+        code = self._process.wait(0)
+        if code is None and listeners(self.pids, self.target.port) == 0:
+            code = self._process.wait(ENDING_S)
+        if code is not None:
             raise self._death(self._process, code, "while it was in use")
 
     @property

@@ -50,8 +50,16 @@ if mode == "stubborn":
 if mode == "deaf":
     time.sleep(600)
 
+def leave():
+    while not os.path.exists(pids + ".leave"):
+        time.sleep(0.005)
+    os._exit(4)
+
 class Handler(http.server.BaseHTTPRequestHandler):
     def do_GET(self):
+        if self.path == "/end":  # it listens no more, and is there until it may leave
+            self.server.socket.close()
+            threading.Thread(target=leave).start()
         self.send_response(404 if mode == "elsewhere" else 200)
         self.end_headers()
         self.wfile.write(b'{"threads": 3}')

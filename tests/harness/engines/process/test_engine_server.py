@@ -14,7 +14,8 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 import psutil
 import pytest
 
-from harness.engines.process.engine_server import EngineServer, Launch
+from harness.engines.process import engine_server
+from harness.engines.process.engine_server import EngineServer, Launch, listeners
 from harness.engines.selfreport import SelfReport
 from harness.engines.server_pages import get
 from harness.errors import EngineError
@@ -101,6 +102,21 @@ def test_sigkill_of_the_engine_is_noticed(fake):
             while True:
                 server.check()
     assert fake.left() == []
+
+
+def test_a_server_that_is_about_to_end_is_waited_for(fake, monkeypatch):
+    def count(pids: list[int], port: int) -> int | None:
+        found = listeners(pids, port)
+        if not found:
+            fake.pid_file.with_name("pids.leave").touch()
+        return found
+
+    with EngineServer(fake.launch(), RECORD, fake.log) as server:
+        monkeypatch.setattr(engine_server, "listeners", count)
+        server.check()
+        assert get(server.target, "/end") is not None
+        with pytest.raises(EngineError, match="while it was in use with exit code 4"):
+            server.check()
 
 
 def test_the_body_fails(fake):
