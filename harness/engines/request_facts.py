@@ -38,7 +38,9 @@ def _prompts(asked: RequestSettings) -> str:
     if not asked.lengths.exact:
         return f"{form}, of a length that the server's usage tells"
     if asked.tokenizer is None:
-        return f"{form}, counted by the server"
+        shortest = asked.lengths.tokens(1)  # a chat's template cannot be left out
+        least = f", at least {shortest} tokens" if shortest > 1 else ""
+        return f"{form}, counted by the server{least}"
     offset = asked.lengths.offset
     other = f", where the server counts {offset:+d} tokens" if offset else ""
     return f"{form}, counted by the tokenizer{other}"

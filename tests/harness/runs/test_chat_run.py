@@ -90,5 +90,5 @@ def test_several_servers_are_several_rows(chatting: Any, tmp_path: Path) -> None
     folder, results = run_online(wanted, ["bench"], lambda _: None)
     assert [summary.label for summary in results.summaries if summary.repeat is None] == ["a", "b"]
     facts = json.loads((folder / RUN).read_text())["launches"][0]["facts"]
-    assert facts["prompts"]["value"] == "chat, counted by the server"
+    assert facts["prompts"]["value"] == f"chat, counted by the server, at least {TEMPLATE + 1} tokens"
     assert facts["context"] == {"value": 512, "source": "GET /v1/models"}
