@@ -63,7 +63,7 @@ def served_model(target: Target, wanted: str | None, wait_s: float = 0.0) -> Ser
     if status == 404:
         said = read_error(content.encode())
         raise EngineError(
-            f"{target.place} has no GET {models_path(target)}, which lists models: {said}",
+            f"{target.place} has no GET {models_path(target)}, which lists models (404): {said}",
             "name the model with --served-model, or check the path in the address",
             new_run=True,
         )

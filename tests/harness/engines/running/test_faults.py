@@ -81,7 +81,7 @@ def fault(url: str, **address: object) -> BenchError:
         (308, "redirects GET /308/v1/models to another address", "https://"),
         (401, "wants an API key", "environment variable"),
         (403, "does not allow", "--served-model"),
-        (404, "has no GET /404/v1/models, which lists models", "name the model with --served-model"),
+        (404, "has no GET /404/v1/models, which lists models (404)", "name the model with --served-model"),
         (429, "limits how much it is asked", "lower the load"),
         (500, "answers 500", "server's log"),
     ],
