@@ -46,7 +46,8 @@ class Finding:
     """What a run says about one load, which `at` says in short, with all its `engines`.
 
     `validity` says which engines are not compared and that code was not committed, `repeats` how many every
-    engine has, `seconds` how long the shortest cell was measured; `made` is the day.
+    engine has, `seconds` how long the shortest cell was measured; `made` is the day. The engines in `invalid`
+    are not compared.
     """
 
     model: str
@@ -59,6 +60,7 @@ class Finding:
     repeats: int
     seconds: float
     made: str
+    invalid: tuple[str, ...] = ()
 
 
 FINDINGS = TypeAdapter(list[Finding])
@@ -93,6 +95,7 @@ def _finding(run: OnlineRun, load: Load) -> Finding:
         min(Counter(cell.label for cell in run.repeats if cell.load == load).values()),
         round(min(summary.duration_s for summary in run.repeats if summary.load == load), 1),
         run.meta.created[:10],
+        tuple(cell.label for cell in cells if not cell.valid),
     )
 
 

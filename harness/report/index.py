@@ -68,7 +68,7 @@ class Group:
 
     def best(self, metric: str) -> dict[str, list[str]]:
         """The loads at which each engine is the best one, with the run where there are several, which may
-        disagree, and the engines that show no difference from it.
+        disagree, the engines that show no difference from it, and those that are invalid there.
 
         Loads without a difference are by an empty name; nothing where engines were not compared.
         """
@@ -79,7 +79,8 @@ class Group:
             for answer in finding.answers:
                 if answer.metric == metric and answer.compared:
                     alike = f"; no difference shown from {few(answer.level)}" if answer.level else ""
-                    found.setdefault(answer.engine, []).append(f"{finding.at}{run}{alike}")
+                    left_out = f"; {few(finding.invalid)} invalid" if finding.invalid else ""
+                    found.setdefault(answer.engine, []).append(f"{finding.at}{run}{alike}{left_out}")
         return {name: list(dict.fromkeys(found[name])) for name in sorted(found, key=lambda name: not name)}
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from html import unescape
 from pathlib import Path
 
@@ -101,3 +102,15 @@ def test_a_load_of_several_runs_is_named_with_its_run(compared):
 
     assert loads("a.html") and not any(", a" in at for at in loads("a.html"))
     assert [", a" in at or ", b" in at for at in loads("a.html", "b.html")] == [True] * 2
+
+
+def test_an_engine_that_is_not_compared_is_named_beside_the_best_one(tmp_path):
+    failing = Engine("sglang", "SGLang", 0.09, 0.012)
+    folder = make_online(tmp_path / "run", engines=[FAST, SLOW, failing], scales=[0.4], repeats=3, n=110)
+    run = load_run(folder)
+    cells = [s.model_copy(update={"valid": s.label != "SGLang"}) for s in run.results.summaries]
+    changed = replace(run, results=run.results.model_copy(update={"summaries": cells}))
+    [finding] = findings(changed)
+    assert finding.invalid == ("SGLang",)
+    [[at]] = Group("m", "c", [(finding, "a.html")]).best("TTFT").values()
+    assert at.endswith("; SGLang invalid")
