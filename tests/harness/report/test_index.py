@@ -13,7 +13,7 @@ from harness.report.findings import FINDINGS, findings
 from harness.report.index import Group, write_index
 from harness.report.render import write_report
 from harness.report.text.verdict import verdict
-from harness.runs.reader import load_run
+from harness.runs.reader import OnlineRun, load_run
 
 from .conftest import Engine, make_online
 
@@ -108,6 +108,7 @@ def test_an_engine_that_is_not_compared_is_named_beside_the_best_one(tmp_path):
     failing = Engine("sglang", "SGLang", 0.09, 0.012)
     folder = make_online(tmp_path / "run", engines=[FAST, SLOW, failing], scales=[0.4], repeats=3, n=110)
     run = load_run(folder)
+    assert isinstance(run, OnlineRun)
     cells = [s.model_copy(update={"valid": s.label != "SGLang"}) for s in run.results.summaries]
     changed = replace(run, results=run.results.model_copy(update={"summaries": cells}))
     [finding] = findings(changed)
