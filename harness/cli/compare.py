@@ -13,7 +13,7 @@ from harness.cli.terminal_table import TerminalTable
 from harness.compare.comparable import NAMES
 from harness.compare.compare_runs import compare_runs
 from harness.report.tables.differences import caveats, difference_tables, gates_table
-from harness.schema.comma_lists import split
+from harness.schema.comma_lists import split_option
 from harness.schema.compare_results import CompareResults
 from harness.schema.gate_terms import parse_gate
 
@@ -35,8 +35,8 @@ def compare(
     ] = None,
     engine_b: Annotated[str | None, typer.Option(help="with this engine of B", metavar="NAME")] = None,
     allow_different: Annotated[
-        str, typer.Option(help=f"differences to allow: {', '.join(NAMES)}", metavar="NAME,…")
-    ] = "",
+        str | None, typer.Option(help=f"differences to allow: {', '.join(NAMES)}", metavar="NAME,…")
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="print the results as JSON")] = False,
 ) -> None:
     """Compare two runs by their raw times, with intervals and verdicts.
@@ -47,7 +47,8 @@ def compare(
     comparable).
     """
     gates = parse_gate(gate) if gate is not None else []
-    results = compare_runs(a, b, gates, engine_a, engine_b, split(allow_different))
+    allowed = [] if allow_different is None else split_option("--allow-different", allow_different)
+    results = compare_runs(a, b, gates, engine_a, engine_b, allowed)
     if as_json:
         echo(results.model_dump_json(indent=2))
     else:

@@ -25,7 +25,7 @@ from harness.report.tables.gaps import gap_table
 from harness.report.tables.table import Table
 from harness.runs.events import CaptureDone, CaptureSkipped, CaptureStarting, Event
 from harness.runs.folder import MANIFEST, OFFLINE_RESULTS, ONLINE_RESULTS
-from harness.schema.comma_lists import split
+from harness.schema.comma_lists import split_option
 from harness.schema.load import ClosedLoop, Load, RequestRate, TraceLoad
 from harness.schema.offline_settings import OfflineSettings
 from harness.schema.online_settings import OnlineSettings
@@ -98,7 +98,7 @@ def run(
     load = given[0] if given else None
     options = ProfileOptions(tool, steps, stacks, nsys, max_mb << 20)
     with make_display(quiet) as display:
-        chosen = None if engines is None else split(engines)
+        chosen = None if engines is None else split_option("--engines", engines)
         profile_folder(folder, load, options, display, chosen)
     echo(folder / MANIFEST)
 

@@ -65,7 +65,8 @@ def _plan(own: dict[str, Any]) -> SearchPlan:
     try:
         return SearchPlan.make(own["by"], own["slo"], **bounds, **rest)
     except ValidationError as error:
-        raise UsageError(first_fault(error), "see bench search --help") from None
+        option = "--" if error.errors()[0]["loc"] else ""
+        raise UsageError(f"{option}{first_fault(error)}", "see bench search --help") from None
 
 
 def _lasting(settings: OnlineSettings, plan: SearchPlan) -> OnlineSettings:

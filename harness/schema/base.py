@@ -1,6 +1,9 @@
 """The base of every schema: unknown keys are refused, numbers are finite."""
 
+import json
+
 from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic_core import ErrorDetails
 
 #: What pydantic says, and plain words for it.
 _WORDS = {
@@ -13,6 +16,30 @@ _WORDS = {
 }
 #: What only a programmer of pydantic wants to know begins with these.
 _ASIDES = (", unable to", ", got a number", " after validation")
+_KEYS = "must be keys with values"
+#: What a value must be, by the type of pydantic's error, where its own words are not plain.
+_MUST = {
+    "bool_parsing": "must be true or false",
+    "bool_type": "must be true or false",
+    "dataclass_type": _KEYS,
+    "dict_type": _KEYS,
+    "extra_forbidden": "is given to a key that there is not",
+    "int_parsing_size": "must be a whole number of fewer digits",
+    "invalid_key": "must be text, as every key",
+    "list_type": "must be a list",
+    "missing": "is missing",
+    "model_attributes_type": _KEYS,
+    "model_type": _KEYS,
+    "path_type": "must be a path",
+    "string_pattern_mismatch": "must match {pattern}",
+    "string_too_short": "must not be empty",
+    "string_type": "must be text",
+    "too_short": "must have at least one value",
+}
+#: What is wrong with a value begins so where the value stands before it.
+MUST = "must "
+#: Characters of a value in an error at most.
+_SHOWN = 60
 
 
 class Strict(BaseModel):
@@ -25,15 +52,32 @@ def first_fault(error: ValidationError) -> str:
     """The first thing that is wrong: `where: what`, or `what` where it is the whole."""
     first = error.errors()[0]
     place = [str(part) for part in first["loc"]]
-    what = plainly(first["msg"])
+    what = fault(first)
     if first["type"] == "extra_forbidden":
         what = f"there is no key {place.pop()!r}"
-    elif first["type"] in ("model_type", "dict_type"):
-        what = "it should have keys with values"
     elif place[-1:] == ["[key]"]:
         what = f"{place[-2]!r} is not a name that it can have: {what}"
         del place[-2:]
+    elif place and what.startswith(MUST):
+        what = f"{value_text(first['input'])} {what}"
     return f"{'.'.join(place)}: {what}" if place else what
+
+
+def fault(detail: ErrorDetails) -> str:
+    """What is wrong with a value, in plain words; most begin with `must`."""
+    words = _MUST.get(detail["type"])
+    return plainly(detail["msg"]) if words is None else words.format_map(detail.get("ctx", {}))
+
+
+def value_text(value: object) -> str:
+    """A value as YAML writes it on one line, text in quotes; cut where it is long."""
+    if isinstance(value, str):
+        text = repr(value)
+    elif value is None or isinstance(value, bool | list | dict):
+        text = json.dumps(value, default=str, ensure_ascii=False)
+    else:
+        text = str(value)
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
 
 
 def plainly(message: str) -> str:

@@ -6,13 +6,17 @@ from typing import Annotated
 
 from pydantic import BeforeValidator, Field
 
+from harness.schema.comma_lists import split
+
 
 def _amounts(value: object) -> object:
     """Accept `NAME:AMOUNT,…` where a mapping is meant; a name alone is 1."""
-    if not isinstance(value, str):
+    if isinstance(value, dict):
         return value
+    if not isinstance(value, str):
+        raise ValueError("must be NAME:AMOUNT,…")
     found: dict[str, str] = {}
-    for part in filter(None, (part.strip() for part in value.split(","))):
+    for part in split(value):
         name, _, amount = part.partition(":")
         if name in found:
             raise ValueError(f"{name} is given twice")

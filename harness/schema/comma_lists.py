@@ -2,14 +2,29 @@
 
 from __future__ import annotations
 
+from harness.errors import UsageError
+
 
 def split(text: str) -> list[str]:
-    """The parts of `a,b,c`."""
-    return [part.strip() for part in text.split(",") if part.strip()]
+    """The parts of `a,b,c`. Raises ValueError: one is empty."""
+    parts = [part.strip() for part in text.split(",")]
+    if parts == [""]:
+        raise ValueError("must not be empty")
+    if "" in parts:
+        raise ValueError("must have a value before and after each comma")
+    return parts
 
 
 def listed(value: object) -> object:
-    """Accept `a,b,c`, or one number, where a list is meant."""
+    """Accept `a,b,c`, or one number, where a list is meant. Raises ValueError: a part is empty."""
     if isinstance(value, int | float):
         return [value]
     return split(value) if isinstance(value, str) else value
+
+
+def split_option(option: str, text: str) -> list[str]:
+    """The parts of `a,b,c` as an option gives them. Raises UsageError: one is empty."""
+    try:
+        return split(text)
+    except ValueError as error:
+        raise UsageError(f"{option}: {text!r} {error}", "write it like a,b,c") from None

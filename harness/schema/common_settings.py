@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, ClassVar, Literal
 
-from pydantic import Field, field_validator
+from pydantic import Field, ValidationInfo, field_validator
 
 from harness.schema.base import Strict
 from harness.schema.engine_ref import DEFAULT_ENGINES, EngineRef, Engines
@@ -114,6 +114,15 @@ class CommonSettings(Strict):
     def idle(self) -> dict[str, str]:
         """Fields that have no effect beside the others, each with the reason."""
         return {}
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _no_switch(cls, value: object, info: ValidationInfo) -> object:
+        """YAML reads `on` and `no` as true and false, which pydantic would take for 1 and 0."""
+        switched = any(isinstance(part, bool) for part in (value if isinstance(value, list) else [value]))
+        if switched and cls.model_fields[info.field_name or ""].annotation is not bool:
+            raise ValueError("must be a value of the setting, not yes or no")
+        return value
 
     @field_validator("engines")
     @classmethod

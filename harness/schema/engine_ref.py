@@ -21,7 +21,7 @@ DEFAULT_ENGINES: tuple[EngineName, ...] = ("roseinfer", "vllm")
 
 def asks_auto(engines: object) -> bool:
     """Whether `engines` leaves the choice to the machine, as if none had been named."""
-    return listed(engines) == ["auto"]
+    return engines == ["auto"] or (isinstance(engines, str) and engines.strip() == "auto")
 
 
 def _engines(value: object) -> object:
@@ -54,8 +54,10 @@ class EngineRef(Strict):
     @model_validator(mode="before")
     @classmethod
     def _parse(cls, value: object) -> object:
-        if not isinstance(value, str):
+        if isinstance(value, dict | EngineRef):
             return value
+        if not isinstance(value, str):
+            raise ValueError("must be NAME or NAME@VARIANT")
         match = _REFERENCE.match(value)
         if match is None:
             raise ValueError(f"{value!r} is not NAME or NAME@VARIANT")

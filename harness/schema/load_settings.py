@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from typing import Annotated, ClassVar, Literal, Self
 
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import BeforeValidator, Discriminator, Field, Tag, model_validator
 
 from harness.schema.base import Strict
 from harness.schema.comma_lists import listed
-from harness.schema.load import Arrivals
 
 
 class _Written(Strict):
@@ -19,8 +18,10 @@ class _Written(Strict):
     @model_validator(mode="before")
     @classmethod
     def _parse(cls, value: object) -> object:
-        if not isinstance(value, str):
+        if isinstance(value, dict | cls):
             return value
+        if not isinstance(value, str):
+            raise ValueError(f"must be {cls.FORM}")
         parts = [part.strip() for part in value.split(":")]
         if (fields := cls.fields_of(parts)) is None:
             raise ValueError(f"{value!r} is not {cls.FORM}")
@@ -38,7 +39,7 @@ class ArrivalProcess(_Written):
 
     FORM = "poisson, constant or gamma:CV"
 
-    kind: Arrivals
+    kind: Literal["poisson", "gamma", "constant"]
     cv: float | None = Field(None, gt=0, le=100, description="coefficient of variation, with gamma")
 
     @classmethod
@@ -47,7 +48,7 @@ class ArrivalProcess(_Written):
 
     @model_validator(mode="after")
     def _complete(self) -> Self:
-        if (self.kind == "gamma") != (self.cv is not None) or self.kind == "clients":
+        if (self.kind == "gamma") != (self.cv is not None):
             raise ValueError(f"{self} is not {self.FORM}")
         return self
 
@@ -87,15 +88,12 @@ class Uniform(_Written):
         return f"uniform:{self.least}:{self.most}"
 
 
-def _number(value: object) -> object:
-    """A number of tokens, where it is one."""
-    if isinstance(value, str) and not value.startswith("uniform:"):
-        if not value.strip().isdecimal():
-            raise ValueError(f"{value!r} is not {Uniform.FORM}")
-        value = int(value)
-    if isinstance(value, int) and value < 1:
-        raise ValueError(f"'{value}' must be at least 1")
-    return value
+def _lengths_kind(value: object) -> str | None:
+    """The tag of `Lengths` that a value has; None: it is neither."""
+    if isinstance(value, Uniform | dict) or (isinstance(value, str) and value.startswith("uniform:")):
+        return "uniform"
+    is_number = isinstance(value, int) or (isinstance(value, str) and value.strip().isdecimal())
+    return "number" if is_number else None
 
 
 #: Of a cell; their times alone take 0.8 GB.
@@ -107,7 +105,10 @@ Rates = Annotated[
     list[Annotated[float, Field(gt=0, allow_inf_nan=False)]], BeforeValidator(listed), Field(min_length=1)
 ]
 #: Tokens of a prompt or an answer: the same for all, or drawn for each.
-Lengths = Annotated[int | Uniform, BeforeValidator(_number)]
+Lengths = Annotated[
+    Annotated[int, Field(ge=1), Tag("number")] | Annotated[Uniform, Tag("uniform")],
+    Discriminator(_lengths_kind, custom_error_type="lengths", custom_error_message=f"must be {Uniform.FORM}"),
+]
 
 
 def lengths_text(lengths: int | Uniform) -> str:

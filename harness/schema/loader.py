@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, TypeVar
@@ -13,14 +13,14 @@ from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 from harness.errors import UsageError
-from harness.schema.base import plainly
+from harness.schema.base import MUST, fault, value_text
 from harness.schema.common_settings import CommonSettings
 from harness.schema.engine_ref import asks_auto
 from harness.schema.presets import preset_values
 
 Settings = TypeVar("Settings", bound=CommonSettings)
 
-_MUST = "must be "
+_MUST_BE = MUST + "be "
 
 
 def build(
@@ -48,7 +48,7 @@ def build(
     try:
         settings = kind.model_validate(values)
     except ValidationError as error:
-        raise UsageError("; ".join(_problems(error, name)), _meant(error, kind) + hint) from None
+        raise UsageError("; ".join(_problems(error, name, values)), _meant(error, kind) + hint) from None
     if idle := {key: reason for key, reason in settings.idle().items() if key in from_file | given}:
         problems = [f"{name(key)} {reason}" for key, reason in idle.items()]
         raise UsageError("; ".join(problems), hint)
@@ -62,10 +62,10 @@ def _read(path: Path) -> dict[str, Any]:
         raise UsageError(
             f"the settings file {path} cannot be read: {error.strerror}", "check --config"
         ) from None
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise UsageError(
-            f"{path} is not YAML: {' '.join(str(error).split())}", "write one `key: value` a line"
-        ) from None
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        deep = isinstance(error, RecursionError)
+        fault = "it is nested too deeply" if deep else " ".join(str(error).partition("; use sys.")[0].split())
+        raise UsageError(f"{path} is not YAML: {fault}", "write one `key: value` a line") from None
     if content is None:
         return {}
     if not isinstance(content, dict):
@@ -85,23 +85,37 @@ def _meant(error: ValidationError, kind: type[CommonSettings]) -> str:
     return f"did you mean {' and '.join(similar)}? " if similar else ""
 
 
-def _problems(error: ValidationError, name: Callable[[str], str]) -> list[str]:
+def _problems(error: ValidationError, name: Callable[[str], str], values: dict[str, Any]) -> list[str]:
     """What is wrong, once for each value, in the user's words."""
     found: dict[tuple[str, str], list[ErrorDetails]] = {}
     for detail in error.errors():
-        key = name(str(detail["loc"][0])) if detail["loc"] else ""
-        found.setdefault((key, repr(detail["input"])), []).append(detail)
+        key = ": ".join([*map(name, map(str, detail["loc"][:1])), *_inner_keys(detail, values)])
+        found.setdefault((key, value_text(detail["input"])), []).append(detail)
     return [_problem(key, value, details) for (key, value), details in found.items()]
+
+
+def _inner_keys(detail: ErrorDetails, values: Any) -> Iterator[str]:
+    """The keys below the setting's that lead to the value, as they were given."""
+    *place, last = detail["loc"] or [""]
+    for depth, part in enumerate(place if detail["type"] == "extra_forbidden" else [*place, last]):
+        if isinstance(values, dict) and part in values:
+            values = values[part]
+            if depth:
+                yield str(part)
+        elif isinstance(values, list) and isinstance(part, int):
+            values = values[part]
 
 
 def _problem(key: str, value: str, details: list[ErrorDetails]) -> str:
     """All that pydantic says of one value; of several types that were tried, each says what it takes."""
+    kind, place = details[0]["type"], details[0]["loc"]
+    wanted = list(dict.fromkeys(map(fault, details)))
     if not key:
-        return plainly(details[0]["msg"])
-    if details[0]["type"] == "extra_forbidden":
-        inner = details[0]["loc"][1:]
-        return f"{key}: there is no {inner[0]}" if inner else f"{key} is not a setting of this command"
-    wanted = [plainly(detail["msg"]) for detail in details]
-    if all(text.startswith(_MUST) for text in wanted):
-        return f"{key}: {value} must be {' or '.join(text.removeprefix(_MUST) for text in wanted)}"
-    return f"{key}: {'; '.join(wanted)}"
+        return wanted[0]
+    if kind == "extra_forbidden":
+        return f"{key}: there is no {place[-1]}" if place[1:] else f"{key} is not a setting of this command"
+    if kind == "missing":
+        return f"{key}: {', '.join(str(detail['loc'][-1]) for detail in details)} must be given"
+    if all(text.startswith(_MUST_BE) for text in wanted):
+        return f"{key}: {value} must be {' or '.join(text.removeprefix(_MUST_BE) for text in wanted)}"
+    return f"{key}: {'; '.join(f'{value} {text}' if text.startswith(MUST) else text for text in wanted)}"

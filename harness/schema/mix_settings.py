@@ -6,13 +6,17 @@ from typing import Annotated
 
 from pydantic import AfterValidator, BeforeValidator
 
+from harness.schema.comma_lists import split
+
 
 def _weights(value: object) -> object:
     """Accept `NAME:WEIGHT,…` where a mapping is meant; a name alone weighs 1."""
-    if not isinstance(value, str):
+    if isinstance(value, dict):
         return value
+    if not isinstance(value, str):
+        raise ValueError("must be NAME:WEIGHT,…")
     found: dict[str, str] = {}
-    for part in filter(None, (part.strip() for part in value.split(","))):
+    for part in split(value):
         name, colon, weight = part.rpartition(":")
         name, weight = (name, weight) if colon else (part, "1")
         if name in found:

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from pathlib import Path
 from typing import Annotated, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import AfterValidator, Field, model_validator
 
 from harness.schema.cluster_settings import Resources
 from harness.schema.comma_lists import listed
 from harness.schema.common_settings import CommonSettings
 from harness.schema.engine_ref import RUNNING_SERVER
-from harness.schema.load import ClosedLoop, Load, Ramp, RequestRate, TraceLoad, from_light_to_heavy
+from harness.schema.load import Arrivals, ClosedLoop, Load, Ramp, RequestRate, TraceLoad, from_light_to_heavy
 from harness.schema.load_settings import (
     MAX_REQUESTS,
     ArrivalProcess,
@@ -23,7 +24,7 @@ from harness.schema.load_settings import (
     Scales,
 )
 from harness.schema.mix_settings import Adapters
-from harness.schema.running_servers import Headers, Servers, for_server
+from harness.schema.running_servers import Headers, Servers, check_for_servers, for_server
 from harness.schema.slo import Slo
 from harness.schema.window import Window
 
@@ -36,6 +37,12 @@ _OF_RUNNING_SERVERS = (
     *("base_url", "server", "served_model", "tokenizer", "header", "api_key_env", "ca_cert", "wait_ready"),
     "prompt_nonce",
 )
+
+
+def _cluster_address(text: str) -> str:
+    if not re.fullmatch(r"auto|ray://\S+|[^\s:/]+:\d+", text):
+        raise ValueError("must be auto, ray://HOST:PORT or HOST:PORT")
+    return text
 
 
 class OnlineSettings(CommonSettings):
@@ -246,7 +253,10 @@ class OnlineSettings(CommonSettings):
         """An infinite rate is a closed loop with all requests in flight."""
         if not isinstance(given, dict) or "request_rate" not in given:
             return given
-        rates = listed(given["request_rate"])
+        try:
+            rates = listed(given["request_rate"])
+        except ValueError:
+            return given  # for the setting itself to refuse
         if not isinstance(rates, list) or all(str(rate) not in ("inf", ".inf") for rate in rates):
             return given
         if len(rates) > 1 or given.get("concurrency") is not None:
@@ -254,9 +264,8 @@ class OnlineSettings(CommonSettings):
         rest = {key: value for key, value in given.items() if key != "request_rate"}
         return rest | {"concurrency": given.get("n", cls.model_fields["n"].default)}
 
-    cluster: str | None = Field(
+    cluster: Annotated[str, AfterValidator(_cluster_address)] | None = Field(
         None,
-        pattern=r"^(auto|ray://\S+|[^\s:/]+:\d+)$",
         description="nodes of a Ray cluster: auto is the one that this machine is part of",
         json_schema_extra={"metavar": "auto|ray://HOST:PORT"},
     )
@@ -300,7 +309,8 @@ class OnlineSettings(CommonSettings):
         """What each engine is measured at, from light to heavy."""
         if self.concurrency is not None:
             return from_light_to_heavy(ClosedLoop(concurrency=count) for count in self.concurrency)
-        kind, cv = self.arrivals.kind, self.arrivals.cv
+        kind: Arrivals = self.arrivals.kind
+        cv = self.arrivals.cv
         if self.ramp is not None:
             return [Ramp(**self.ramp.model_dump(), arrivals=kind, cv=cv)]
         if self.request_rate is not None:
@@ -352,6 +362,8 @@ class OnlineSettings(CommonSettings):
             raise ValueError("--aa needs repeats to see how they differ: give --repeats 2 or more, best 5")
         if any(engine.name == RUNNING_SERVER for engine in self.engines) and not self.servers:
             raise ValueError("engine openai needs --base-url, the address of the running server")
+        for option, text in (("--served-model", self.served_model), ("--api-key-env", self.api_key_env)):
+            check_for_servers(option, text, self.servers)
         given = [option for option, value in self._loads_options.items() if value is not None]
         if len(given) > 1:
             raise ValueError(f"{given[0]} and {given[1]} are two kinds of load: give one of them")
@@ -362,13 +374,13 @@ class OnlineSettings(CommonSettings):
                 "--dataset says what is sent, not when: give --concurrency, --request-rate or --ramp"
             )
         if len(set(self.request_rate or ())) != len(self.request_rate or ()):
-            raise ValueError("a request rate is given twice")
+            raise ValueError("--request-rate: a rate is given twice")
         if self.response_format is not None and self.ignore_eos:
             raise ValueError("--response-format needs --no-ignore-eos: such an answer ends on its own")
         if self.base_url is not None and self.server:
             raise ValueError("--base-url is a server of its own: give it as another --server LABEL=URL")
         if len(set(self.scales)) != len(self.scales):
-            raise ValueError("a scale is given twice")
+            raise ValueError("--scales: a scale is given twice")
         if len(set(self.concurrency or ())) != len(self.concurrency or ()):
-            raise ValueError("a number of requests in flight is given twice")
+            raise ValueError("--concurrency: a number of requests in flight is given twice")
         return self

@@ -21,8 +21,13 @@ def _pairs(value: object) -> object:
     """Accept `NAME=VALUE`, or a list of them, where a mapping is meant."""
     if isinstance(value, str):
         value = [value]
-    if not isinstance(value, list):
+    if isinstance(value, dict):
+        for name, content in value.items():
+            if not isinstance(content, str):
+                raise ValueError(f"the value of {name} must be text")
         return value
+    if not isinstance(value, list):
+        raise ValueError("must be NAME=VALUE, or a list of them")
     found: dict[str, str] = {}
     for text in value:
         name, equals, content = str(text).partition("=")
@@ -69,6 +74,24 @@ def for_server(text: str | None, label: str, labels: Iterable[str]) -> str | Non
     """What `VALUE`, for every server, or `LABEL=VALUE,…` says for the server of that label."""
     if text is None:
         return None
-    named = dict(part.split("=", 1) for part in text.split(",") if "=" in part)
-    named = {name.strip(): value.strip() for name, value in named.items()}
+    named = _named(text)
     return named.get(label) if named.keys() & set(labels) else text
+
+
+def check_for_servers(option: str, text: str | None, labels: Iterable[str]) -> None:
+    """Raises ValueError: a part of `LABEL=VALUE,…` has another form, or a label that no server has."""
+    known = set(labels)
+    if text is None or not _named(text).keys() & known:
+        return
+    for part in text.split(","):
+        label, equals, value = part.partition("=")
+        if not equals or not value.strip() or label.strip() not in known:
+            raise ValueError(
+                f"{option}: {part.strip()!r} in {text!r} must be LABEL=VALUE with a label of --server"
+            )
+
+
+def _named(text: str) -> dict[str, str]:
+    """The values of `LABEL=VALUE,…` by label."""
+    named = dict(part.split("=", 1) for part in text.split(",") if "=" in part)
+    return {name.strip(): value.strip() for name, value in named.items()}

@@ -39,12 +39,14 @@ class Slo(Strict):
     @model_validator(mode="before")
     @classmethod
     def _parse(cls, value: object) -> object:
-        if not isinstance(value, str):
+        if isinstance(value, dict | Slo):
             return value
+        if not isinstance(value, str):
+            raise ValueError("must be like ttft_ms=200,tpot_ms=50 or ttft_p99<=200ms")
         if "<=" in value or ">=" in value:
             return _of_each(value)
-        pairs = [part.partition("=") for part in value.split(",") if part]
-        if not pairs or any(not sep for _, sep, _ in pairs):
+        pairs = [part.partition("=") for part in value.split(",")]
+        if any(not sep for _, sep, _ in pairs):
             raise ValueError(f"{value!r} is not like ttft_ms=200,tpot_ms=50 or ttft_p99<=200ms")
         return {key.strip(): limit.strip() for key, _, limit in pairs}
 

@@ -18,8 +18,10 @@ class Window(Strict):
     @model_validator(mode="before")
     @classmethod
     def _parse(cls, value: object) -> object:
-        if not isinstance(value, str):
+        if isinstance(value, dict | Window):
             return value
+        if not isinstance(value, str):
+            raise ValueError("must be START,END in seconds")
         start, comma, end = value.partition(",")
         if not comma:
             raise ValueError(f"{value!r} is not START,END in seconds")

@@ -27,7 +27,7 @@ pytestmark = pytest.mark.integration
         (["online", "--trace", "no-such-trace"], "there is no trace or file 'no-such-trace'"),
         (["online", "--model", "random:x", "--engines", "roseinfer"], "there is no model 'random:x'"),
         (["online", "--model", "/no/such", "--engines", "roseinfer"], "there is no folder /no/such"),
-        (["online", "--engines", ","], "--engines: Value should have at least 1 item"),
+        (["online", "--engines", ","], "--engines: ',' must have a value before and after each comma"),
         (["online", "--engines", "roseinfer@x"], "roseinfer has no variant 'x'"),
         (["online", "--resume", "no-such-run"], "no-such-run holds no run: No such file or directory"),
         (
