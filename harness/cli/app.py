@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from difflib import get_close_matches
+from itertools import pairwise
 from typing import Any
 
 from harness.cli.interrupts import hear_interrupts, ignore_interrupts
@@ -52,7 +53,7 @@ def _run() -> int:
         code: int | None = app(standalone_mode=False)
     except typer.TyperException as error:
         context = getattr(error, "ctx", None)
-        message = plainly(error.format_message())
+        message = _bad_value(error) or plainly(error.format_message())
         similar = getattr(error, "possibilities", None) or []  # for an unknown option
         if similar:
             message, _, _ = message.partition(" (Possible options")
@@ -66,6 +67,20 @@ def _run() -> int:
             print(f"bench: {visible(message)}\n  hint: {hint}", file=sys.stderr)
         return error.exit_code
     return code or 0
+
+
+def _bad_value(error: Any) -> str | None:
+    """The option, the value that it has on the command line and what it takes; None for other errors."""
+    from harness.schema.base import MUST, plainly, value_text
+
+    names = getattr(getattr(error, "param", None), "opts", [""])
+    if type(error).__name__ != "BadParameter" or not names[-1].startswith("--"):
+        return None
+    what = plainly(error.message)
+    words = [part for word in sys.argv for part in word.split("=", 1 if word.startswith("--") else 0)]
+    given = [value for option, value in pairwise(words) if option in names]
+    value = f"{value_text(given[-1])} " if given and what.startswith(MUST) else ""
+    return f"{names[-1]}: {value}{what}"
 
 
 def _elsewhere(option: str, context: Any) -> str | None:

@@ -39,6 +39,8 @@ def init(
     ] = "online",
 ) -> None:
     """Write every setting with its default, commented out, and the JSON Schema by which editors complete."""
+    if not file.name:
+        raise UsageError(f"{file} is not a file", "name one, such as bench.yaml")
     schema = file.with_suffix(".schema.json")
     for path in (file, schema):
         if path.exists():

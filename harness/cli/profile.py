@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from pydantic import ValidationError
 
 from harness.cli.progress import PLAIN_WIDTH, Display, make_display
 from harness.cli.terminal import Terminal, echo
@@ -25,6 +26,7 @@ from harness.report.tables.gaps import gap_table
 from harness.report.tables.table import Table
 from harness.runs.events import CaptureDone, CaptureSkipped, CaptureStarting, Event
 from harness.runs.folder import MANIFEST, OFFLINE_RESULTS, ONLINE_RESULTS
+from harness.schema.base import first_fault
 from harness.schema.comma_lists import split_option
 from harness.schema.load import ClosedLoop, Load, RequestRate, TraceLoad
 from harness.schema.offline_settings import OfflineSettings
@@ -83,13 +85,12 @@ def run(
     quiet: Quiet = False,
 ) -> None:
     """Profile the engines of a run under a sample of its load. The figures of the benchmark do not change."""
-    given: list[Load] = []
-    if scale is not None:
-        given.append(TraceLoad(scale=scale))
-    if concurrency is not None:
-        given.append(ClosedLoop(concurrency=concurrency))
-    if request_rate is not None:
-        given.append(RequestRate(req_per_s=request_rate))
+    kinds: list[tuple[str, type[TraceLoad | ClosedLoop | RequestRate], dict[str, float | None]]] = [
+        ("--scale", TraceLoad, {"scale": scale}),
+        ("--concurrency", ClosedLoop, {"concurrency": concurrency}),
+        ("--request-rate", RequestRate, {"req_per_s": request_rate}),
+    ]
+    given = [_load(option, kind, value) for option, kind, value in kinds if list(value.values()) != [None]]
     if len(given) > 1:
         raise UsageError(
             "--scale is for a trace, --concurrency for a closed loop, --request-rate for a rate",
@@ -101,6 +102,15 @@ def run(
         chosen = None if engines is None else split_option("--engines", engines)
         profile_folder(folder, load, options, display, chosen)
     echo(folder / MANIFEST)
+
+
+def _load(option: str, kind: type[Load], value: dict[str, float | None]) -> Load:
+    """A load as an option names it. Raises UsageError."""
+    try:
+        return kind.model_validate(value)
+    except ValidationError as error:
+        fault = first_fault(error).partition(": ")[2]
+        raise UsageError(f"{option}: {fault}", "see `bench profile run --help`") from None
 
 
 def profile_folder(

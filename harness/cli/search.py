@@ -65,8 +65,9 @@ def _plan(own: dict[str, Any]) -> SearchPlan:
     try:
         return SearchPlan.make(own["by"], own["slo"], **bounds, **rest)
     except ValidationError as error:
-        option = "--" if error.errors()[0]["loc"] else ""
-        raise UsageError(f"{option}{first_fault(error)}", "see bench search --help") from None
+        name, colon, what = first_fault(error).partition(": ")
+        option = f"--{name.replace('_', '-')}" if colon else name
+        raise UsageError(f"{option}{colon}{what}", "see bench search --help") from None
 
 
 def _lasting(settings: OnlineSettings, plan: SearchPlan) -> OnlineSettings:

@@ -122,7 +122,8 @@ def open_subject(
         run_has = {str(engine): engine for engine in settings.engines}
         if (others := sorted(set(engines) - set(run_has))) or not engines:
             raise UsageError(
-                f"the run has no {', '.join(others) or 'such engine'}", f"it has {', '.join(run_has)}"
+                f"the run has no {', '.join(map(repr, others)) or 'such engine'}",
+                f"it has {', '.join(run_has)}",
             )
         settings = settings.model_copy(update={"engines": [run_has[name] for name in dict.fromkeys(engines)]})
     chosen = heaviest(settings.loads)

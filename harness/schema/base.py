@@ -13,9 +13,10 @@ _WORDS = {
     "less than or equal to": "at most",
     "a valid integer": "a whole number",
     "a valid ": "a ",
+    "Unable to parse input string as an integer": "must be a whole number of fewer digits",
 }
 #: What only a programmer of pydantic wants to know begins with these.
-_ASIDES = (", unable to", ", got a number", " after validation")
+_ASIDES = (", unable to", ", got a number", ", exceeded maximum", " after validation")
 _KEYS = "must be keys with values"
 #: What a value must be, by the type of pydantic's error, where its own words are not plain.
 _MUST = {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from math import isinf
 
 from harness.errors import UsageError
 from harness.schema.base import Strict
@@ -58,7 +59,11 @@ def parse_gate(text: str, word: str = "gate") -> list[GateTerm]:
     Raises:
         UsageError: A term is none of this.
     """
-    return [_term(part.strip(), word) for part in text.split(",")]
+    parts = [part.strip() for part in text.split(",")]
+    if "" in parts:
+        hint = _HINT if word == "gate" else LIMIT_HINT
+        raise UsageError(f"{text!r} must have a {word} before and after each comma", hint)
+    return [_term(part, word) for part in parts]
 
 
 def _term(text: str, word: str) -> GateTerm:
@@ -66,7 +71,7 @@ def _term(text: str, word: str) -> GateTerm:
     if each is not None and each["metric"] in _LATENCIES.values():
         text = f"{METRICS[each['metric']].short_name}_{OF_EACH}<={each['number']}ms"
     match = _TERM.fullmatch(text)
-    if match is None:
+    if match is None or isinf(float(match["number"])):
         raise UsageError(f"{text!r} is not a {word}", _HINT if word == "gate" else LIMIT_HINT)
     metric, statistic = names_of(match["name"])
     relative, unit = bool(match["sign"]), match["unit"]

@@ -50,7 +50,9 @@ class OnlineSettings(CommonSettings):
 
     command = "online"
 
-    base_url: str | None = Field(None, description="of a running server, which is drawn as openai")
+    base_url: str | None = Field(
+        None, min_length=1, description="of a running server, which is drawn as openai"
+    )
     server: Servers = Field(
         default_factory=dict,
         description="a running server, drawn by that label; may be repeated",
@@ -79,6 +81,7 @@ class OnlineSettings(CommonSettings):
     )
     api_key_env: str | None = Field(
         None,
+        min_length=1,
         description="environment variable that holds the running server's API key; "
         "of several servers LABEL=NAME,…",
     )

@@ -95,7 +95,7 @@ _WHAT = {"dataset", "mixture", "trace"}
 def preset_values(name: str, command: str, given: dict[str, Any]) -> dict[str, Any]:
     """What a preset sets beside the settings that are given. Raises UsageError for an unknown one."""
     if name not in PRESETS:
-        raise UsageError(f"--preset: there is no {name}", f"give one of {', '.join(PRESETS)}")
+        raise UsageError(f"--preset: there is no {name!r}", f"give one of {', '.join(PRESETS)}")
     preset = PRESETS[name]
     if preset.command != command:
         raise UsageError(f"--preset {name} is one of `bench {preset.command}`", "use that command")

@@ -49,7 +49,7 @@ def read_prices(path: Path) -> Prices:
     try:
         content = yaml.safe_load(path.read_text())
     except OSError as error:
-        raise UsageError(f"{path} cannot be read: {error.strerror}", HINT) from None
+        raise UsageError(f"--price: {path} cannot be read: {error.strerror}", HINT) from None
     except UnicodeDecodeError:
         raise UsageError(f"{path} is not text", HINT) from None
     except yaml.YAMLError as error:

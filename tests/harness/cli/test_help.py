@@ -98,7 +98,7 @@ def test_the_help_that_is_named_is_the_commands(bench: Any) -> None:
         "`bench engines show --help`",
     ]
     err = bench("tune", "roseinfer", "--repeats", "0").err
-    assert err.startswith("bench: Invalid value for '--repeats': must be at least 2\n")
+    assert err.startswith("bench: --repeats: '0' must be at least 2\n")
 
 
 @pytest.mark.parametrize(("command", "kind"), COMMANDS)

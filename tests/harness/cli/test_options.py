@@ -239,6 +239,8 @@ def test_the_command_line_wins(tmp_path: Path) -> None:
             for text in ("1,,2", ",1", "1,", ",")
         ],
         (["--slo", "ttft_ms=1,"], "--slo: 'ttft_ms=1,' is not like ttft_ms=200"),
+        (["--api-key-env", ""], "--api-key-env: '' must not be empty"),
+        (["--base-url", ""], "--base-url: '' must not be empty"),
         (["--cluster", "x"], "--cluster: 'x' must be auto, ray://HOST:PORT or HOST:PORT"),
         (["--base-url", "x", "--tokenizer", ""], "--tokenizer: '' must not be empty"),
         *[
@@ -287,7 +289,7 @@ def test_the_command_line_wins(tmp_path: Path) -> None:
         (["--dataset", "builtin"], "--dataset says what is sent, not when: give --concurrency"),
         (["--dataset", "x", "--concurrency", "1", "--input-len", "2"], "--input-len excludes --dataset"),
         (["--concurrency", "1", "--turns", "live"], "--turns needs --dataset"),
-        (["--preset", "x"], "--preset: there is no x"),
+        (["--preset", "x"], "--preset: there is no 'x'"),
         (["--preset", "mini-sglang-offline"], "is one of `bench offline`"),
         (["--mixture", "x"], "--mixture needs --request-rate"),
         (["--request-rate", "1", "--mixture", "x", "--input-len", "2"], "--input-len excludes --mixture"),

@@ -46,9 +46,9 @@ def test_gates_stand_between_commas():
 @pytest.mark.parametrize(
     ("text", "why"),
     [
-        ("", "is not a gate"),
+        ("", "must have a gate before and after each comma"),
         ("ttft_p99<+10%", "is not a gate"),
-        ("ttft_p99<=+10%,", "is not a gate"),
+        ("ttft_p99<=+10%,", "must have a gate before and after each comma"),
         ("ttft_p99<=ten", "is not a gate"),
         ("ttft_p98<=+10%", "no statistic 'ttft_p98'"),
         ("ttft<=+10%", "no statistic 'ttft'"),

@@ -150,7 +150,7 @@ def test_what_fails_leaves_the_rest_whole(
     run_for: Callable[..., tuple[Path, OnlineResults]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder, results = run_for("roseinfer")
-    with pytest.raises(UsageError, match="the run has no vllm") as raised:
+    with pytest.raises(UsageError, match="the run has no 'vllm'") as raised:
         open_subject(folder, None, lambda event: None, ["roseinfer", "vllm"])
     assert raised.value.hint == "it has roseinfer"
     with pytest.raises(UsageError, match="the run has no such engine"):
