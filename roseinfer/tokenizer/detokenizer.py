@@ -130,15 +130,20 @@ class StopStrings:
         self._kept = ""
         self.found = False
 
-    def push(self, text: str) -> str:
-        """Add `text`. Returns what can be shown now; nothing more once a stop string is `found`."""
+    def push(self, text: str, counts: bool = True) -> str:
+        """Add `text`. Returns what can be shown now; nothing more once a stop string is `found`.
+
+        Args:
+            counts: Whether a stop string that ends in `text` counts, wherever it begins.
+        """
         if not self.stops:
             return text
         if self.found:
             return ""
-        text = self._kept + text
-        cuts = [at for stop in self.stops if (at := text.find(stop)) >= 0]
-        if cuts:
+        before, text = len(self._kept), self._kept + text
+        begin = {stop: max(0, before - len(stop) + 1) for stop in self.stops}  # to end after what was kept
+        cuts = [at for stop in self.stops if (at := text.find(stop, begin[stop])) >= 0]
+        if cuts and counts:
             self.found, self._kept = True, ""
             return text[: min(cuts)]
         keep = max(self._overlap(text, stop) for stop in self.stops)

@@ -127,9 +127,10 @@ class Choice:
         text = "" if stopped else self._text.push(token)  # as that of end-of-text
         if self._logprobs is not None:
             self._logprobs.extend(text)
-        shown = self._stops.push(text) if self.tokens > self._min_tokens else text
+        counts = self.tokens > self._min_tokens
+        shown = self._stops.push(text, counts)
         if end is not None and not self._stops.found:
-            shown += self._stops.push(self._text.finish()) + self._stops.finish()
+            shown += self._stops.push(self._text.finish(), counts) + self._stops.finish()
         self._texts.append(shown)
         if self._with_ids:
             self._ids.append(token)

@@ -81,6 +81,30 @@ def test_stop_strings_cut_at_the_first_whatever_the_pieces(pieces: list[str], st
         assert not any(stop in whole for stop in stops)
 
 
+@given(
+    pieces=st.lists(st.text("abc", max_size=4), max_size=12),
+    stops=st.lists(st.text("abc", min_size=1, max_size=4), min_size=1, max_size=3),
+    least=st.integers(0, 6),
+)
+def test_stop_strings_count_where_they_end(pieces: list[str], stops: list[str], least: int) -> None:
+    """The search begins as in vLLM's detokenizer: one that ends after the first `least` pieces counts."""
+    cutter = StopStrings(tuple(stops))
+    shown = (
+        "".join(cutter.push(piece, index >= least) for index, piece in enumerate(pieces)) + cutter.finish()
+    )
+    text = "".join(pieces[:least])
+    for piece in pieces[least:]:
+        text += piece
+        if cuts := [
+            at
+            for stop in stops
+            if (at := text.find(stop, max(0, len(text) - len(piece) - len(stop) + 1))) >= 0
+        ]:
+            text = text[: min(cuts)]
+            break
+    assert shown == text
+
+
 class Counting(Tokenizer):
     """Keeps how many characters it has encoded."""
 

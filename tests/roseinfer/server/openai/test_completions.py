@@ -164,6 +164,22 @@ def test_stop_strings_do_not_count_before_min_tokens(serving: Any, text_model: A
     assert longer["text"].startswith(text_model.text(text_model.answer[:3]))
 
 
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_stop_string_that_min_tokens_cuts_counts(serving: Any, text_model: Any, stream: bool) -> None:
+    """It begins in the text of the first `min_tokens` tokens and ends after: the text ends before it."""
+    at = next(
+        at for at in range(2, 9) if all(text_model.text(text_model.answer[k : k + 1]) for k in (at - 1, at))
+    )
+    before, cut = (text_model.text(text_model.answer[:count]) for count in (at, at + 1))
+    assert cut.startswith(before) and len(before) < len(cut)
+    stop = cut[len(before) - 1 : len(before) + 1]
+    settings = {"max_tokens": 24, "ignore_eos": True, "stop": stop, "min_tokens": at, "stream": stream}
+    reply = serving.complete(text_model.prompt, **settings)
+    choices = [c for chunk in reply.events for c in chunk["choices"]] if stream else reply.json["choices"]
+    assert "".join(choice["text"] for choice in choices) == before[:-1]
+    assert choices[-1]["finish_reason"] == "stop"
+
+
 def test_end_of_text_and_min_tokens(serving: Any, text_model: Any) -> None:
     def run(**settings: Any) -> tuple[list[int], str]:
         body = serving.complete(text_model.prompt, max_tokens=NEW, return_token_ids=True, **settings).json
