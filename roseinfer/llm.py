@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import numpy as np
-
 from roseinfer.config import EngineConfig
 from roseinfer.engine.core import Engine
 from roseinfer.request.params import SamplingParams
@@ -25,15 +23,15 @@ class LLM:
         """Generated token ids for each prompt of token ids, in their order.
 
         One `params` serves all prompts, each answered as it would be alone. For different answers to the same
-        prompt, give one for each, with different seeds. Raises RequestError when a prompt does not fit; then
-        nothing has run.
+        prompt, give one for each, with different seeds. Raises RequestError when a prompt does not fit, and
+        UnknownTokenError, also a ValueError, when an id is not in the vocabulary; then nothing has run.
         """
         if isinstance(params, SamplingParams):
             params = [params] * len(prompts)
         outputs: list[list[int]] = [[] for _ in prompts]
         try:
             for index, (prompt, how) in enumerate(zip(prompts, params, strict=True)):
-                self.engine.add(index, np.asarray(prompt, dtype=np.int32), how)
+                self.engine.add(index, self.engine.info.limits.token_ids(prompt), how)
             while (result := self.engine.step()) is not None:
                 for request, token in zip(result.ids.tolist(), result.tokens.tolist(), strict=True):
                     outputs[request].append(token)

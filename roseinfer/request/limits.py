@@ -2,11 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 from roseinfer.request.params import CONTEXT_LENGTH_EXCEEDED, RequestError, SamplingParams
+
+
+class UnknownTokenError(RequestError, ValueError):
+    """A prompt has an id that is no token of the vocabulary."""
+
+    def __init__(self, token: object, vocab_size: int) -> None:
+        super().__init__(
+            f"there is no token {token} in the vocabulary of {vocab_size:,} tokens: "
+            f"token ids must be from 0 to {vocab_size - 1}",
+            "prompt",
+        )
 
 
 class Limits(msgspec.Struct, frozen=True):
@@ -49,5 +62,13 @@ class Limits(msgspec.Struct, frozen=True):
             )
         if total > self.kv_tokens:
             raise RequestError(f"{total} tokens do not fit the KV cache of {self.kv_tokens} tokens", "prompt")
-        if prompt.view(np.uint32).max() >= self.vocab_size:  # a negative one is large
-            raise RequestError(f"token ids must be from 0 to {self.vocab_size - 1}", "prompt")
+        ids = prompt.view(np.uint32)  # a negative one is large
+        if ids.max() >= self.vocab_size:
+            raise UnknownTokenError(prompt[ids.argmax()], self.vocab_size)
+
+    def token_ids(self, prompt: Sequence[int]) -> NDArray[np.int32]:
+        """A prompt as an array `[n]`. Raises UnknownTokenError."""
+        for token in prompt:
+            if not isinstance(token, int | np.integer) or not 0 <= token < self.vocab_size:
+                raise UnknownTokenError(token, self.vocab_size)
+        return np.asarray(prompt, dtype=np.int32)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from math import inf, nan
 from pathlib import Path
@@ -65,6 +66,23 @@ def test_a_refused_prompt_leaves_nothing(llm: LLM, prompt: list[int], max_tokens
         llm.generate([PROMPTS[0], prompt], [SamplingParams(5), SamplingParams(max_tokens)])
     assert not llm.engine.has_work
     llm.engine.check_idle()
+
+
+@pytest.mark.parametrize(
+    "token", [5003, -1, 2**31, -(2**31) - 1, 2**32, 2**63, 10**30, 1.5, "a", None, np.int64(2**40)]
+)
+def test_an_id_that_is_no_token_is_named(llm: LLM, token: Any) -> None:
+    size = llm.engine.info.limits.vocab_size
+    with pytest.raises(ValueError, match=f"no token {re.escape(str(token))} .* of {size:,} tokens"):
+        llm.generate([PROMPTS[0], [1, token]], SamplingParams(2))
+    llm.engine.check_idle()
+
+
+def test_ids_as_an_array(llm: LLM) -> None:
+    params = SamplingParams(2, ignore_eos=True)
+    for kind in (np.int32, np.int64, np.uint16):
+        prompt: Any = np.array(PROMPTS[0], dtype=kind)
+        assert llm.generate([prompt], params) == llm.generate([PROMPTS[0]], params)
 
 
 @pytest.mark.parametrize(
