@@ -230,6 +230,8 @@ class OnlineSettings(CommonSettings):
             idle["response_format_share"] = "needs --response-format"
         if all(engine.name != RUNNING_SERVER for engine in self.engines):
             idle |= dict.fromkeys(_OF_RUNNING_SERVERS, "needs engine openai")
+        elif not any(url.lower().startswith("https://") for url in self.servers.values()):
+            idle["ca_cert"] = "needs a server whose address begins with https://: http has no certificates"
         return idle
 
     @model_validator(mode="before")

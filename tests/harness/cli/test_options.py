@@ -119,7 +119,7 @@ BESIDE: dict[str, dict[str, str]] = {
     "response_format_share": {"response_format": "f.json", "ignore_eos": "no"},
     "tokenizer": {"base_url": "http://h"},
     "header": {"base_url": "http://h"},
-    "ca_cert": {"base_url": "http://h"},
+    "ca_cert": {"base_url": "https://h"},
     "wait_ready": {"base_url": "http://h"},
     "served_model": {"base_url": "http://h"},
     "prompt_nonce": {"base_url": "http://h"},
@@ -239,6 +239,17 @@ def test_the_command_line_wins(tmp_path: Path) -> None:
             for text in ("1,,2", ",1", "1,", ",")
         ],
         (["--slo", "ttft_ms=1,"], "--slo: 'ttft_ms=1,' is not like ttft_ms=200"),
+        *[
+            (
+                ["--base-url", url, "--ca-cert", "x"],
+                "--ca-cert needs a server whose address begins with https",
+            )
+            for url in ("http://h", "h:8000")
+        ],
+        (
+            ["--server", "a=http://h", "--server", "b=i", "--ca-cert", "x"],
+            "--ca-cert needs a server whose address begins with https",
+        ),
         (["--api-key-env", ""], "--api-key-env: '' must not be empty"),
         (["--base-url", ""], "--base-url: '' must not be empty"),
         (["--cluster", "x"], "--cluster: 'x' must be auto, ray://HOST:PORT or HOST:PORT"),
@@ -307,6 +318,12 @@ def test_what_is_wrong_is_one_line(arguments: list[str], message: str) -> None:
         parse(OnlineSettings, arguments)
     assert message in raised.value.message
     assert "\n" not in raised.value.message and raised.value.hint
+
+
+def test_certificates_are_for_any_server_with_tls() -> None:
+    servers = ["--server", "a=http://h", "--server", "b=HTTPS://i", "--ca-cert", "ca.pem"]
+    settings = parse(OnlineSettings, servers)
+    assert isinstance(settings, OnlineSettings) and settings.ca_cert == Path("ca.pem")
 
 
 @pytest.mark.parametrize(
