@@ -30,6 +30,7 @@ from harness.runs.events import (
     WarmupProgress,
 )
 from harness.schema.online_summary import Distribution, OnlineSummary
+from harness.schema.repeat_number import repeat_text
 
 PLAIN_WIDTH = 160
 
@@ -57,7 +58,7 @@ class Display:
                     self.line(fit_note)
             case EngineSkipped(skipped):
                 load = "" if skipped.load is None else f", {skipped.load}"
-                repeat = "" if skipped.repeat is None else f", repeat {skipped.repeat}"
+                repeat = "" if skipped.repeat is None else f", {repeat_text(skipped.repeat)}"
                 self.line(f"skipped {skipped.label}{load}{repeat}: {skipped.reason}", skipped.hint)
             case EngineStarting(label, _):
                 self._now(f"{label}: starting")
@@ -88,12 +89,12 @@ class Display:
             case ConfigurationDropped(label, repeats):
                 self.line(f"{label} is left out after {plural(repeats, 'repeat')}")
             case BatchStarting(label, repeat, index, total, log):
-                self.line(f"[{index + 1}/{total}] {label}, repeat {repeat}; log: {log}")
-                self._now(f"[{index + 1}/{total}] {label}, repeat {repeat}")
+                self.line(f"[{index + 1}/{total}] {label}, {repeat_text(repeat)}; log: {log}")
+                self._now(f"[{index + 1}/{total}] {label}, {repeat_text(repeat)}")
                 self._share(index)
             case BatchDone(result):
                 rate = f"{result.output_tok_per_s:,.0f} output tok/s in {result.total_s:.3f} s"
-                self.line(f"{result.label}, repeat {result.repeat}: {rate}")
+                self.line(f"{result.label}, {repeat_text(result.repeat)}: {rate}")
             case Reporting():
                 self._share(0)
                 self._now("writing tables, figures and report")

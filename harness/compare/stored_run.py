@@ -12,6 +12,7 @@ from harness.runs.reader import read_raw
 from harness.schema.client_calibration import client_calibration
 from harness.schema.load import Load
 from harness.schema.online_settings import OnlineSettings
+from harness.schema.repeat_number import repeat_text
 from harness.schema.run_info import OnlineRunInfo
 
 
@@ -71,7 +72,7 @@ class StoredRun:
         calibration = client_calibration(self.info)
         answers = [f"{label}: its answers are wrong: {self.wrong[label]}"] if label in self.wrong else []
         return answers + [
-            f"{label}, {load}, repeat {group.repeat}: {reason.text}"
+            f"{label}, {load}, {repeat_text(group.repeat)}: {reason.text}"
             for load, repeats in self.cells[label].items()
             for group in repeats
             for reason in invalid_reasons(group, calibration)

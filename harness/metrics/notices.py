@@ -28,6 +28,7 @@ from harness.schema.load import ClosedLoop, Load, Ramp, RequestRate, from_light_
 from harness.schema.machine_load import MachineLoad
 from harness.schema.metrics import METRICS, latencies
 from harness.schema.online_summary import OnlineSummary
+from harness.schema.repeat_number import repeat_text
 from harness.schema.results import PREFIX_BLOCK_TOKENS, PrefixHits
 from harness.schema.speculation import SpeculationCount
 
@@ -95,7 +96,7 @@ def pooled_notices(
             for name in latencies("headline")
         }
         noticed = repeats_disagree(medians) + [
-            CellNotice(kind=notice.kind, text=f"repeat {summary.repeat}: {notice.text}")
+            CellNotice(kind=notice.kind, text=f"{repeat_text(summary.repeat)}: {notice.text}")
             for summary in each
             for notice in summary.notices
         ]

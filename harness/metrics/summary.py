@@ -31,6 +31,7 @@ from harness.schema.fairness import TaskScores
 from harness.schema.load import Load
 from harness.schema.metrics import LATENCIES, METRICS
 from harness.schema.online_summary import Distribution, OnlineSummary
+from harness.schema.repeat_number import repeat_text
 from harness.schema.results import PrefixHits
 from harness.schema.slo import Slo
 from harness.schema.speculation import Speculation
@@ -111,7 +112,7 @@ def summarize_points(points: Sequence[Point], **known: Unpack[Known]) -> list[On
 
 def _judgement(repeats: Sequence[OnlineSummary]) -> dict[str, Any]:
     """Whether all of the repeats can be believed, as fields of their pooled summary."""
-    reasons = [f"repeat {summary.repeat}: {why}" for summary in repeats for why in summary.invalid_reasons]
+    reasons = [f"{repeat_text(cell.repeat)}: {why}" for cell in repeats for why in cell.invalid_reasons]
     return {
         "valid": not reasons,
         "invalid_reasons": reasons,

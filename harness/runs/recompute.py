@@ -18,6 +18,7 @@ from harness.metrics.summary import summarize_points
 from harness.schema.client_calibration import client_calibration
 from harness.schema.metrics import LATENCIES
 from harness.schema.online_summary import OnlineSummary
+from harness.schema.repeat_number import repeat_text
 from harness.schema.results import Comparison, OnlineResults
 from harness.schema.run_info import OnlineRunInfo, gpus_used
 
@@ -94,14 +95,18 @@ def _named(
     for summary in summaries:
         found |= _leaves(
             _name(summary),
-            summary.model_dump(exclude={*without, *_UNLIKE}, exclude_unset=stored),
+            summary.model_dump(exclude={*without, *_UNLIKE, *_pooled_texts(summary)}, exclude_unset=stored),
         )
     return found
 
 
+def _pooled_texts(summary: OnlineSummary) -> set[str]:
+    """Texts that only put those of the repeats together, in words that differ between versions."""
+    return {"invalid_reasons"} if summary.repeat is None else set()
+
+
 def _name(summary: OnlineSummary) -> str:
-    repeat = "all repeats" if summary.repeat is None else f"repeat {summary.repeat}"
-    return f"{summary.label}, {summary.load}, {repeat}"
+    return f"{summary.label}, {summary.load}, {repeat_text(summary.repeat)}"
 
 
 def _paired(comparisons: list[Comparison]) -> dict[str, object]:

@@ -15,6 +15,7 @@ from harness.schema.common_settings import CommonSettings
 from harness.schema.engine_ref import RUNNING_SERVER
 from harness.schema.load import Load
 from harness.schema.online_settings import OnlineSettings
+from harness.schema.repeat_number import repeat_text
 
 T = TypeVar("T")
 
@@ -38,7 +39,7 @@ class Cell:
     start: int | None = None
 
     def __str__(self) -> str:
-        return f"{self.engine_variant.label}, {self.load}, repeat {self.repeat}"
+        return f"{self.engine_variant.label}, {self.load}, {repeat_text(self.repeat)}"
 
 
 @dataclass(frozen=True)

@@ -69,7 +69,7 @@ class ClosedLoop(_Level):
     concurrency: int = Field(ge=1)
 
     def __str__(self) -> str:
-        return f"{self.concurrency} in flight"
+        return f"{self.concurrency:,} in flight"
 
     @property
     def value(self) -> float:

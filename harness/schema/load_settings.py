@@ -112,8 +112,8 @@ Lengths = Annotated[
 
 
 def lengths_text(lengths: int | Uniform) -> str:
-    """`64`, or `100 to 1024`."""
-    return str(lengths) if isinstance(lengths, int) else f"{lengths.least} to {lengths.most}"
+    """`64`, or `100 to 1,024`."""
+    return f"{lengths:,}" if isinstance(lengths, int) else f"{lengths.least:,} to {lengths.most:,}"
 
 
 def most(lengths: int | Uniform) -> int:

@@ -12,6 +12,7 @@ from harness.schema.fairness import PARTS
 from harness.schema.load import Load
 from harness.schema.metrics import METRICS
 from harness.schema.online_summary import OnlineSummary
+from harness.schema.repeat_number import repeat_text
 from harness.schema.results import OfflineResult
 from harness.schema.search import SearchResults
 
@@ -74,7 +75,7 @@ def bars(results: Sequence[OfflineResult], metric: str) -> Chart:
             Series(label, "spans", [mean], [float(row)], part="mean", low=[0.0], high=[mean],
                    notes=[f"mean of {count}"], opacity=0.8),
             Series(label, "points", values, at, part="repeat", hollow=True,
-                   notes=[f"repeat {result.repeat}" for result in repeats]),
+                   notes=[repeat_text(result.repeat) for result in repeats]),
         ]  # fmt: skip
     better = "lower" if term.lower_is_better else "higher"
     prompts = sorted({result.num_prompts for result in results})

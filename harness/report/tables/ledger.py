@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from harness.report.tables.table import Cell, Column, Table
 from harness.report.text.numbers import DASH
-from harness.report.text.provenance import say
+from harness.report.text.provenance import fact_text, say
 from harness.schema.fairness import Ledger
 from harness.schema.run_info import LaunchRecord
 
@@ -21,7 +21,9 @@ def ledger_table(ledger: Ledger) -> Table:
     rows = []
     for row in ledger.rows:
         facts = [row.facts.get(label) for label in ledger.labels]
-        cells = [Cell(say(fact.value), remark=fact.source) if fact else Cell("unknown") for fact in facts]
+        cells = [
+            Cell(fact_text(fact.value), remark=fact.source) if fact else Cell("unknown") for fact in facts
+        ]
         rows.append([Cell(row.name), *cells, Cell(_WORDS[row.agreement])])
     return Table(
         "ledger", "Settings side by side", [*columns, Column("", numeric=False)], rows, sources(ledger)
@@ -56,7 +58,7 @@ def side_by_side(launches: list[LaunchRecord], ledger: Ledger | None = None) -> 
             (
                 row.name,
                 [
-                    DASH if (fact := row.facts.get(label)) is None else say(fact.value)
+                    DASH if (fact := row.facts.get(label)) is None else fact_text(fact.value)
                     for label in ledger.labels
                 ],
                 row.agreement == "differs",

@@ -89,10 +89,10 @@ def _rows(groups: Sequence[Group], senders: Mapping[int, Sequence[HostCell]]) ->
             yield [
                 Cell(group.label),
                 Cell(load_number(group.load), group.load.value),
-                Cell(str(group.repeat), group.repeat),
+                Cell(str((group.repeat or 0) + 1), group.repeat),
                 Cell(sender.name),
                 Cell(str(len(sender.clients)), len(sender.clients)),
-                Cell(str(sender.requests), sender.requests),
+                Cell(f"{sender.requests:,}", sender.requests),
                 Cell(number(late, 2), late),
                 Cell(f"{clock.round_trip_ms:.2f}", clock.round_trip_ms),
                 Cell(f"{clock.start_bound_ms:.2f}", clock.start_bound_ms),

@@ -7,6 +7,7 @@ from statistics import fmean
 
 from harness.report.tables.table import Cell, Column, Table, metric_decimals, number_cell
 from harness.schema.metrics import METRICS, rates
+from harness.schema.repeat_number import repeat_text
 from harness.schema.results import OfflineResult
 
 
@@ -35,7 +36,7 @@ def offline_repeats_table(results: Sequence[OfflineResult]) -> Table:
     """The offline batch, every repeat by itself."""
     names = _shown(results)
     rows = [
-        (f"{result.label}, repeat {result.repeat}", [getattr(result, name) or 0.0 for name in names])
+        (f"{result.label}, {repeat_text(result.repeat)}", [getattr(result, name) or 0.0 for name in names])
         for result in results
     ]
     return Table("offline-repeats", "Each repeat", _offline_columns(names), _offline_rows(names, rows))

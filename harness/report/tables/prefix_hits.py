@@ -29,7 +29,7 @@ def _row(hits: PrefixHits) -> list[Cell]:
     return [
         Cell(hits.label),
         Cell(load_number(hits.load), hits.load.value),
-        Cell(str(hits.repeat), hits.repeat),
+        Cell(str(hits.repeat + 1), hits.repeat),
         Cell(per_cent(hits.possible, 1), hits.possible),
         Cell(reported, hits.reported),
         Cell(hits.source),

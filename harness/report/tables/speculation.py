@@ -46,7 +46,7 @@ def _row(cell: Speculation, summary: OnlineSummary | None) -> list[Cell]:
     return [
         Cell(cell.label),
         Cell(load_number(cell.load), cell.load.value),
-        Cell(str(cell.repeat), cell.repeat),
+        Cell(str(cell.repeat + 1), cell.repeat),
         Cell(DASH if count.accepted is None else per_cent(count.accepted, 1), count.accepted),
         Cell(f"{count.tokens_per_step:.2f}", count.tokens_per_step),
         Cell(" / ".join(per_cent(share) for share in count.by_position) or DASH),

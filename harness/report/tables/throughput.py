@@ -52,7 +52,7 @@ def _has_own(summaries: Sequence[OnlineSummary], name: str) -> bool:
 
 
 def identity_cells(summary: OnlineSummary) -> list[Cell]:
-    repeat = [] if summary.repeat is None else [Cell(str(summary.repeat), summary.repeat)]
+    repeat = [] if summary.repeat is None else [Cell(str(summary.repeat + 1), summary.repeat)]
     return [Cell(summary.label), Cell(load_number(summary.load), summary.load.value), *repeat]
 
 

@@ -10,6 +10,7 @@ from typing import Any
 from harness.metrics.digits import digits
 from harness.report.text.load_words import load_number
 from harness.report.text.numbers import percent, plural, several
+from harness.report.text.provenance import said_origin
 from harness.runs.reader import OnlineRun, Run
 from harness.schema.load import ClosedLoop, TraceLoad
 from harness.schema.load_settings import lengths_text
@@ -86,7 +87,7 @@ def machine(run: RunInfo) -> str:
 def batch(settings: OfflineSettings) -> str:
     """The offline batch in words."""
     return (
-        f"{settings.num_prompts} prompts of {lengths_text(settings.input_len)} tokens, "
+        f"{settings.num_prompts:,} prompts of {lengths_text(settings.input_len)} tokens, "
         f"{lengths_text(settings.output_len)} tokens generated for each"
     )
 
@@ -130,11 +131,11 @@ def _load(run: OnlineRun, trace: TraceRecord | None) -> str:
         return ""
     if (plan := run.meta.search) is not None:
         last = plan.unit if plan.by == "concurrency" else str(loads[-1])
-        what = trace.origin.rpartition(f"{last}, ")[2]
+        what = said_origin(trace).rpartition(f"{last}, ")[2]
         return f"searched from {plan.lowest:g} to {plan.highest:g} {plan.unit}, {what}"
     if isinstance(loads[0], ClosedLoop):
-        return f"closed loop, {trace.origin}"
-    origin = f"{trace.origin} ({trace.note})" if trace.note else trace.origin
+        return f"closed loop, {said_origin(trace)}"
+    origin = f"{said_origin(trace)} ({trace.note})" if trace.note else said_origin(trace)
     return origin if run.meta.settings.mixture is None else f"{'; '.join(map(str, loads))}: {origin}"
 
 

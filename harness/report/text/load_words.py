@@ -34,7 +34,7 @@ def where(load: Load) -> str:
         case TraceLoad() | RequestRate():
             return f"at {load}"
         case ClosedLoop(concurrency=count):
-            return f"with {count} request{'' if count == 1 else 's'} in flight"
+            return f"with {count:,} request{'' if count == 1 else 's'} in flight"
         case Ramp():
             return f"from {load}"
 
@@ -49,7 +49,7 @@ def with_rate(load: Load, offered: Iterable[float]) -> str:
 
 def load_number(load: Load) -> str:
     """Its value as text: whole numbers of requests are never rounded."""
-    return str(load.concurrency) if isinstance(load, ClosedLoop) else f"{load.value:g}"
+    return f"{load.concurrency:,}" if isinstance(load, ClosedLoop) else f"{load.value:g}"
 
 
 def head_of(loads: Iterable[Load]) -> str:
@@ -88,4 +88,4 @@ def axis_label(load: Load) -> str:
 def load_file_name(load: Load) -> str:
     """As part of one: `scale_0.4`, `in_flight_64`."""
     head = head_of([load]).replace(" ", "_").replace("/", "_per_")
-    return f"{head}_{load_number(load)}"
+    return f"{head}_{load_number(load).replace(',', '')}"

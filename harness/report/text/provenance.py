@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shlex
 from collections.abc import Collection, Mapping
 from itertools import groupby
@@ -12,13 +13,16 @@ from harness.metrics.digits import per_cent
 from harness.metrics.intervals import ASSUMED_OF_LATENCIES, ASSUMED_OF_RATES
 from harness.report.text.numbers import several
 from harness.schema.calibration import Calibration
-from harness.schema.run_info import RunInfo
+from harness.schema.repeat_number import repeat_text
+from harness.schema.run_info import RunInfo, TraceRecord
 from harness.schema.stored import checked
 
 #: How far repeats are taken to spread where there is one.
 assumed = f"{per_cent(ASSUMED_OF_RATES)} in rates, " + several(
     f"{per_cent(ASSUMED_OF_LATENCIES[name])} in {name}" for name in ("p50", "p90", "p99")
 )
+#: A number of tokens without commas in the origin of a load.
+_LENGTH = re.compile(r"\b\d{4,}(?=(?: to \d+)? (?:tokens in|out)\b)")
 
 
 def command(run: RunInfo) -> str:
@@ -35,7 +39,7 @@ def order(run: RunInfo, measured: Collection[tuple[str, int | None]] | None = No
     turns = [turn for turn in run.order if measured is None or turn in measured]
     several = any(repeat for _, repeat in run.order)
     return [
-        f"{f'repeat {repeat}: ' if several else ''}{', '.join(label for label, _ in together)}"
+        f"{f'{repeat_text(repeat)}: ' if several else ''}{', '.join(label for label, _ in together)}"
         for repeat, together in groupby(turns, key=lambda turn: turn[1])
     ]
 
@@ -80,6 +84,16 @@ def flat(values: Mapping[str, Any], prefix: str = "") -> list[tuple[str, str]]:
         elif value not in (None, [], ""):
             found.append((name, say(value)))
     return found
+
+
+def said_origin(trace: TraceRecord) -> str:
+    """Where it comes from. Earlier versions stored lengths of 1,000 tokens or more without commas."""
+    return _LENGTH.sub(lambda match: f"{int(match[0]):,}", trace.origin)
+
+
+def fact_text(value: Any) -> str:
+    """What an engine reports, as a person reads it: `4,096`."""
+    return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else say(value)
 
 
 def say(value: Any) -> str:

@@ -10,11 +10,12 @@ from harness.report.best import differs
 from harness.report.text.heading import fitted
 from harness.report.text.load_words import where
 from harness.report.text.numbers import few, percent, plural, several
-from harness.report.text.provenance import say
+from harness.report.text.provenance import fact_text
 from harness.report.text.unfinished import unfinished
 from harness.runs.reader import OfflineRun, OnlineRun, Run
 from harness.schema.cell_notice import CellNotice
 from harness.schema.online_summary import OnlineSummary
+from harness.schema.repeat_number import repeat_text
 from harness.telemetry.revision import DIRTY
 
 #: What to do about a closed loop of few requests.
@@ -61,7 +62,7 @@ def notices(run: Run) -> list[Notice]:
     found = [*_disagreements(run), *_invalid(run), *_unfinished(run)] if isinstance(run, OnlineRun) else []
     for fault in run.results.skipped:
         place = "" if fault.load is None else f" {where(fault.load)}"
-        place += "" if fault.repeat is None else f", repeat {fault.repeat}"
+        place += "" if fault.repeat is None else f", {repeat_text(fault.repeat)}"
         hint = f" To include it: {_sentence(fault.hint)}" if fault.hint else ""
         detail = f"{_sentence(fault.reason)}{hint}"
         found.append(Notice("skipped", f"{fault.label} was skipped{place}:", detail, "engines"))
@@ -124,7 +125,9 @@ def _unfair(run: OnlineRun) -> list[Notice]:
     if ledger is not None and (rows := ledger.unequal):
         parts = []
         for row in rows:
-            text = (f"{label} {say(fact.value)}" for label, fact in row.facts.items() if fact is not None)
+            text = (
+                f"{label} {fact_text(fact.value)}" for label, fact in row.facts.items() if fact is not None
+            )
             parts.append(f"{row.name}: {', '.join(text)}")
         title = (
             f"{plural(len(rows), 'setting')} of the engines {'is' if len(rows) == 1 else 'are'} not equal."
@@ -248,7 +251,7 @@ def _brief_batches(run: OfflineRun) -> list[Notice]:
     title = (
         f"{len(found)} of {plural(len(results), 'measurement')} {'is' if len(found) == 1 else 'are'} short."
     )
-    detail = _sentence(f"{result.label}, repeat {result.repeat}: {result.notices[0].text}")
+    detail = _sentence(f"{result.label}, {repeat_text(result.repeat)}: {result.notices[0].text}")
     return [Notice("load", title, detail, "length")]
 
 

@@ -47,7 +47,7 @@ def test_a_whole_run(bench: Any, tmp_path: Path) -> None:
     lines = done.err.splitlines()
     assert lines[0].startswith(f"run {folder}: ")
     assert lines[1].startswith("skipped openai: it has no in-process API here")
-    assert lines[3].startswith("[1/2] roseinfer, repeat 0; log: ")
+    assert lines[3].startswith("[1/2] roseinfer, repeat 1; log: ")
     heads = ["engine", "req/s", "output tok/s", "total tok/s", "total latency (s)"]
     assert any(re.split(r"\s{2,}", line.strip()) == heads for line in lines)
 

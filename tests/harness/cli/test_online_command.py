@@ -57,7 +57,7 @@ def test_killed_and_resumed_with_a_real_engine(
     )  # fmt: skip
     folder = Path(first.until("run ").removeprefix("run ").partition(": ")[0])
     first.until("roseinfer: ready after")
-    first.until("[2/2] roseinfer, scale 0.1, repeat 0: 6 requests")
+    first.until("[2/2] roseinfer, scale 0.1, repeat 1: 6 requests")
     assert first.offspring
     first.process.kill()
     assert first.end().code == -signal.SIGKILL
@@ -87,7 +87,7 @@ def test_an_interrupted_run_has_a_report_and_names_how_to_go_on(
     server = start_mock()
     first = start_bench("online", "--base-url", server.url, *quick, "--n", "8", "--scales", "0.02,1")
     folder = Path(first.until("run ").removeprefix("run ").partition(": ")[0])
-    first.until("[1/2] openai, scale 1, repeat 0: TTFT")
+    first.until("[1/2] openai, scale 1, repeat 1: TTFT")
     first.until("[2/2]")
     first.process.send_signal(number)
     done = first.end()

@@ -84,8 +84,8 @@ def test_plain_lines_where_there_is_no_terminal(shown: Callable[[bool], str]) ->
         "skipped vLLM: not installed",
         "  hint: install it",
         "vLLM ([bold]x[/bold] :smile:): ready after 1.2 s; 3 requests to warm up",
-        "[3/4] vLLM ([bold]x[/bold] :smile:), scale 0.4, repeat 1: 10 requests",
-        "skipped vLLM, scale 0.4, repeat 1: it died:",
+        "[3/4] vLLM ([bold]x[/bold] :smile:), scale 0.4, repeat 2: 10 requests",
+        "skipped vLLM, scale 0.4, repeat 2: it died:",
         "last words",
         "  hint: hint it",
     ]
@@ -117,7 +117,7 @@ def test_cells_side_by_side_begin_with_a_line_each(capsys: pytest.CaptureFixture
             if done == 4:
                 display.show(TooFewClients(cells[0], 1, 4))
                 display.show(TooFewClients(cells[1], 4, 5))
-    place = f"{label}, scale 0.4, repeat 1"
+    place = f"{label}, scale 0.4, repeat 2"
     assert capsys.readouterr().err.splitlines() == [
         "run run: 2 cells",
         f"{label}: ready after 1.2 s; 3 requests to warm up",
@@ -145,9 +145,9 @@ def test_offline_events(capsys: pytest.CaptureFixture[str]) -> None:
     out, err = capsys.readouterr()
     assert out == ""
     assert err.splitlines() == [
-        "[1/2] vLLM, repeat 0; log: log",
-        "vLLM, repeat 0: 6 output tok/s in 0.500 s",
-        "skipped vLLM, repeat 1: it died",
+        "[1/2] vLLM, repeat 1; log: log",
+        "vLLM, repeat 1: 6 output tok/s in 0.500 s",
+        "skipped vLLM, repeat 2: it died",
     ]
 
 

@@ -105,7 +105,7 @@ def test_a_disturbed_machine_is_noticed_in_its_repeat(tables: Tables) -> None:
     )
     first, second, pooled = summarize(*tables(rows), machines={1: busy})
     assert (kinds(first), kinds(second), kinds(pooled)) == ([], ["disturbed"], ["disturbed"])
-    assert pooled.notices[0].text.startswith("repeat 1: other processes kept 0.9 of 2 cores busy")
+    assert pooled.notices[0].text.startswith("repeat 2: other processes kept 0.9 of 2 cores busy")
 
 
 @pytest.mark.parametrize(("share", "slack"), [(0, 80), (0.25, 80 + 20 * 16)])

@@ -143,7 +143,7 @@ def test_one_failure_makes_its_cell_and_the_pool_invalid(tables):
     first, second, pooled = summarize(*tables(rows))
     assert first.invalid_reasons == ["1 of 20 requests failed"]
     assert second.valid
-    assert pooled.invalid_reasons == ["repeat 0: 1 of 20 requests failed"]
+    assert pooled.invalid_reasons == ["repeat 1: 1 of 20 requests failed"]
     assert (first.invalid_kinds, second.invalid_kinds, pooled.invalid_kinds) == (
         ["failures"],
         [],

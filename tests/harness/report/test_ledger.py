@@ -28,7 +28,7 @@ def test_values_stand_side_by_side_with_their_sources_and_unknown_ones_say_so() 
     found = ledger_table(ledger(LAUNCHES))
     assert found.headers == ["setting", "roseinfer", "vLLM", "transformers", ""]
     assert found.lines == [
-        ["KV cache (tokens)", "4096", "262144", "unknown", "differs"],
+        ["KV cache (tokens)", "4,096", "262,144", "unknown", "differs"],
         ["CUDA graphs (batch sizes)", "none", "unknown", "unknown", ""],
         ["attention backend", "unknown", "<FLASH>", "unknown", "own design"],
     ]
@@ -45,5 +45,5 @@ def test_each_engine_s_sources_are_named() -> None:
 
 def test_markdown_carries_the_ledger_without_markup_from_outside() -> None:
     text = table(ledger_table(ledger(LAUNCHES)))
-    assert "| KV cache (tokens) | 4096 | 262144 | unknown | differs |" in text
+    assert "| KV cache (tokens) | 4,096 | 262,144 | unknown | differs |" in text
     assert "<FLASH>" not in text

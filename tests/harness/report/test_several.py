@@ -110,7 +110,7 @@ def test_stored_results_that_the_raw_times_do_not_give(before, tmp_path):
     run = load_run(folder)
     assert run.repeats[0].req_per_s != 999
     assert run.disagreements == [
-        f"roseinfer, scale 1, repeat 0, req_per_s: stored 999, computed {run.repeats[0].req_per_s:.6g}"
+        f"roseinfer, scale 1, repeat 1, req_per_s: stored 999, computed {run.repeats[0].req_per_s:.6g}"
     ]
     assert notices(run)[0].title == "The stored results are not those of the raw times."
 

@@ -201,8 +201,8 @@ def test_engines_are_in_the_order_asked_for(tmp_path: Path) -> None:
     cells = [cell for block in run.blocks() for cell in block.cells]
     order = [("roseinfer", 0), ("vLLM", 0), ("vLLM", 1), ("roseinfer", 1)]
     assert [(cell.engine_variant.label, cell.repeat) for cell in cells] == order == info.order
-    assert provenance.order(info) == ["repeat 0: roseinfer, vLLM", "repeat 1: vLLM, roseinfer"]
-    assert provenance.order(info, {("roseinfer", 0)}) == ["repeat 0: roseinfer"]
+    assert provenance.order(info) == ["repeat 1: roseinfer, vLLM", "repeat 2: vLLM, roseinfer"]
+    assert provenance.order(info, {("roseinfer", 0)}) == ["repeat 1: roseinfer"]
     for cell in cells:
         ref = cell.engine_variant.ref
         known = {

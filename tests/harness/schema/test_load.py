@@ -66,9 +66,9 @@ def test_the_kind_decides_what_a_load_has() -> None:
         (
             ClosedLoop(concurrency=10**6),
             [
-                "1000000 in flight",
-                "with 1000000 requests in flight",
-                "1000000",
+                "1,000,000 in flight",
+                "with 1,000,000 requests in flight",
+                "1,000,000",
                 "in flight",
                 "in_flight_1000000",
             ],
