@@ -173,7 +173,7 @@ def test_what_has_changed_since_is_refused(
     [
         (None, r"holds no run: there is no run\.json"),
         ("{", r"run\.json is not as .*: Invalid JSON"),
-        ({"created": None}, r"run\.json is not as .*: online.created: must be"),
+        ({"created": None}, r"run\.json is not as .*: online.created: null must be text"),
         ({"settings": {"nn": 1}}, r"run\.json is not as .*: online.settings: there is no key 'nn'"),
         ({"schema_version": 1}, r"run\.json is of schema 1"),
         ({"kind": "offline"}, "is an offline run, which cannot be resumed"),
