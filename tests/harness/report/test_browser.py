@@ -5,12 +5,15 @@ import json
 import re
 import shutil
 from importlib.resources import files
+from io import BytesIO
 from pathlib import Path
 from typing import get_args
 from urllib.parse import urlparse
 from urllib.request import url2pathname
 
+import numpy as np
 import pytest
+from PIL import Image
 from selenium.webdriver.support.ui import Select, WebDriverWait
 
 from harness.files import write_json
@@ -244,6 +247,20 @@ def test_no_width_scrolls_the_page_sideways(page, profiled, width):
     page.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
     page.execute_script("for (const d of document.querySelectorAll('details')) d.open = true")
     assert page.execute_script("return document.documentElement.scrollWidth") <= width
+    page.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
+
+
+def test_a_shadow_says_that_a_table_goes_on(page):
+    """At its right edge, until the table is scrolled to its end."""
+    window(page, 390, 844)
+    wide = "return [...document.querySelectorAll('.scroll')].find(e => e.scrollWidth > e.clientWidth + 40)"
+    table = page.execute_script(wide)
+    edges = []
+    for place in (0, 9999):
+        page.execute_script("arguments[0].scrollLeft = arguments[1]", table, place)
+        pixels = np.asarray(Image.open(BytesIO(table.screenshot_as_png)).convert("L"))
+        edges.append(int(np.median(pixels[:, -3])))
+    assert edges[0] < edges[1] - 20
     page.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
 
 
