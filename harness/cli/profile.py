@@ -44,7 +44,7 @@ Engines = Annotated[
     str | None, typer.Option(help="engines of the run; default: all", metavar="NAME[@VARIANT],…")
 ]
 Tool = Annotated[Tools, typer.Option(help="which profiler")]
-Steps = Annotated[int, typer.Option(min=2, help="engine steps to capture")]
+Steps = Annotated[int, typer.Option(min=2, help="engine steps to capture", metavar="N")]
 Stacks = Annotated[bool, typer.Option("--stacks", help="record Python stacks: large files, slow to write")]
 Nsys = Annotated[
     Path | None, typer.Option(help="path of the nsys program; default: searched", metavar="PATH")

@@ -32,7 +32,9 @@ def report(
     ] = None,
     slo: Annotated[
         str | None,
-        typer.Option(help="limits that the report holds loads to", metavar="ttft_p99<=200ms,tpot_p99<=30ms"),
+        typer.Option(
+            help="limits by which the report judges loads", metavar="ttft_p99<=200ms,tpot_p99<=30ms"
+        ),
     ] = None,
     price: Annotated[
         Path | None, typer.Option(help="YAML file: what an hour of a GPU or a machine costs", metavar="FILE")

@@ -32,20 +32,32 @@ Slo = Annotated[
     str | None, typer.Option(help="limits, all of which must hold", metavar="ttft_p99<=200ms,tpot_p99<=30ms")
 ]
 By = Annotated[
-    SearchAxis, typer.Option(help="requests/s, requests in flight, or a trace's own rate times so much")
+    SearchAxis,
+    typer.Option(help="what a load is: requests/s, requests in flight, or a multiple of a trace's own rate"),
 ]
 Lowest = Annotated[float | None, typer.Option(help="lightest load that may be tried", metavar="LOAD")]
 Highest = Annotated[float | None, typer.Option(help="heaviest load that may be tried", metavar="LOAD")]
 First = Annotated[float | None, typer.Option(help="load that is tried first", metavar="LOAD")]
-Cells = Annotated[int, typer.Option(min=3, help="cells of each engine at most")]
+Cells = Annotated[
+    int, typer.Option(min=3, metavar="N", help="most cells (a load measured once) of each engine")
+]
 PerStart = Annotated[
-    int, typer.Option("--cells-per-start", min=1, help="cells before an engine's server is started again")
+    int,
+    typer.Option(
+        "--cells-per-start", min=1, metavar="N", help="cells before an engine's server is started again"
+    ),
 ]
 Tolerance = Annotated[
-    float, typer.Option(min=0.01, help="an engine is done when its interval is narrower than this share")
+    float,
+    typer.Option(
+        min=0.01,
+        metavar="SHARE",
+        help="an engine is done when the interval of its highest load is narrower than this share of it",
+    ),
 ]
 MaxSeconds = Annotated[
-    float | None, typer.Option(min=1, help="no start and no cell begins that would not end in them")
+    float | None,
+    typer.Option(min=1, metavar="S", help="time for the search: nothing is begun that would not end in it"),
 ]
 Resume = Annotated[Path | None, typer.Option(help="finish this search, with its own settings", metavar="RUN")]
 

@@ -43,10 +43,16 @@ Objective = Annotated[
     ),
 ]
 Limits = Annotated[str | None, typer.Option(help="limits that must hold", metavar="ttft_p99<=200ms")]
-Configurations = Annotated[int, typer.Option(min=1, help="drawn from the space, beside the default")]
-Reduction = Annotated[int, typer.Option(min=2, help="one in N goes on, judged at 1, N, N² … repeats")]
-Finalists = Annotated[int, typer.Option(min=1, help="compared with the default at the end")]
-Repeats = Annotated[int, typer.Option(min=2, help="of the default and of each finalist in that comparison")]
+Configurations = Annotated[
+    int, typer.Option(min=1, metavar="N", help="how many are drawn from the space, beside the default")
+]
+Reduction = Annotated[int, typer.Option(min=2, metavar="N", help="one in N goes on after 1, N, N² … repeats")]
+Finalists = Annotated[
+    int, typer.Option(min=1, metavar="N", help="how many are compared with the default at the end")
+]
+Repeats = Annotated[
+    int, typer.Option(min=2, metavar="N", help="repeats of the default and of each finalist at the end")
+]
 Resume = Annotated[Path | None, typer.Option(help="finish this tuning, with its own settings", metavar="RUN")]
 
 

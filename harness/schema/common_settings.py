@@ -47,8 +47,10 @@ class CommonSettings(Strict):
     max_model_len: int | None = Field(
         None, ge=2, description="context in tokens; the model's own if not given"
     )
-    vocab_size: int = Field(32_000, ge=2, description="of prompts, where the model's own is unknown")
-    seed: int = Field(0, ge=0, description="of prompts, order and sampling")
+    vocab_size: int = Field(
+        32_000, ge=2, description="token ids that prompts are drawn from, where the model's own are unknown"
+    )
+    seed: int = Field(0, ge=0, description="seed of prompts, order and sampling")
     repeats: int = Field(1, ge=1, description="measure everything this many times")
     interleave: bool = Field(
         True,
@@ -77,17 +79,20 @@ class CommonSettings(Strict):
         None,
         gt=0,
         le=LONGEST_S,
-        description="seconds from the start of each cell or batch that are not measured, best 30",
+        description="seconds from the start of each cell (one engine at one load, once) or batch that are "
+        "not measured; 30 is a good value",
     )
     min_duration: float | None = Field(
         None,
         gt=0,
         le=LONGEST_S,
-        description="measure each cell or batch for at least so many seconds, best 30; "
+        description="measure each cell or batch for at least so many seconds; 30 is a good value, "
         f"in `bench online` {SHORT_CELL_S:g} with --settle",
     )
     profile: Literal["torch", "nsys", "both"] | None = Field(
-        None, description="profile a sample of the heaviest load after the benchmark"
+        None,
+        description="after the benchmark, profile a sample of the heaviest load: with PyTorch's profiler, "
+        "Nsight Systems or both",
     )
     profile_only: bool = Field(False, description="measure nothing, only profile")
     out: Path | None = Field(None, description="where runs are kept; default outputs/benchmarks/serving")

@@ -51,11 +51,11 @@ class OnlineSettings(CommonSettings):
     command = "online"
 
     base_url: str | None = Field(
-        None, min_length=1, description="of a running server, which is drawn as openai"
+        None, min_length=1, description="address of a running server, called openai in tables and charts"
     )
     server: Servers = Field(
         default_factory=dict,
-        description="a running server, drawn by that label; may be repeated",
+        description="a running server, under that label in tables and charts; may be repeated",
         json_schema_extra={"metavar": "LABEL=URL", "repeatable": True},
     )
     served_model: str | None = Field(
@@ -67,7 +67,7 @@ class OnlineSettings(CommonSettings):
     tokenizer: str | None = Field(
         None,
         min_length=1,
-        description="of a running server's model: hub id, local folder or named model; "
+        description="tokenizer of a running server's model: hub id, local folder or named model; "
         "none: text whose length the server reports",
     )
     endpoint: Endpoint = Field(
@@ -101,7 +101,7 @@ class OnlineSettings(CommonSettings):
     trace: str = Field("builtin", description="a name from the catalog, or a file")
     fit: Fit = Field("drop", description="what happens to a request that does not fit the context")
     max_output_len: int | None = Field(
-        None, ge=1, description="most output tokens, with --fit clip or --dataset (256)"
+        None, ge=1, description="most output tokens, with --fit clip, or with --dataset (256 if not given)"
     )
     scales: Scales = Field([1.0], description="factors on the time between arrivals; smaller is heavier")
     n: int = Field(
@@ -116,7 +116,9 @@ class OnlineSettings(CommonSettings):
         description="closed loop instead of a trace: requests in flight, each number measured in turn",
     )
     rounds: int | None = Field(
-        None, ge=1, description="closed loop: at least so many requests for each in flight, best 10 or more"
+        None,
+        ge=1,
+        description="closed loop: at least so many requests for each in flight; 10 or more are best",
     )
     request_rate: Rates | None = Field(
         None,
@@ -131,8 +133,8 @@ class OnlineSettings(CommonSettings):
     )
     mixture: str | None = Field(
         None,
-        description="--request-rate of the clients in a folder, as ServeGen describes them, at their busiest "
-        "or FOLDER@SECONDS: each has its share, its arrivals and its lengths",
+        description="with --request-rate: the clients that a folder describes in ServeGen's form, each with "
+        "its share of the rate, its arrivals and its lengths, at their busiest or at FOLDER@SECONDS",
         json_schema_extra={"metavar": "FOLDER"},
     )
     dataset: str | None = Field(
@@ -168,7 +170,9 @@ class OnlineSettings(CommonSettings):
     response_format: Path | None = Field(
         None, description="JSON file with a response_format or a JSON schema that answers are to have"
     )
-    response_format_share: float = Field(1.0, gt=0, le=1, description="of the requests that are to have it")
+    response_format_share: float = Field(
+        1.0, gt=0, le=1, description="share of the requests that are sent with --response-format"
+    )
     timeout_s: float = Field(300, gt=0, description="longest silence of an answer before it counts as failed")
     deadline_s: float = Field(
         3600,
@@ -307,7 +311,10 @@ class OnlineSettings(CommonSettings):
     )
     window: Window | None = Field(None, description="measure only from START to END seconds of each cell")
     steady_state: bool = Field(False, description="measure each cell without its ramp-up and ramp-down")
-    aa: bool = Field(False, description="measure every engine as two: the difference found is the noise")
+    aa: bool = Field(
+        False,
+        description="A/A test: measure every engine as if it were two; the difference found is the noise",
+    )
 
     @property
     def loads(self) -> list[Load]:

@@ -51,6 +51,17 @@ def test_no_name_is_cut(
     assert {"--" + name.replace("_", "-") for name in kind.model_fields} <= first
 
 
+@pytest.mark.parametrize("command", ["online", "offline", "search", "tune", "profile run", "report"])
+def test_a_description_stands_by_itself(command: str, bench: Any) -> None:
+    """It does not go on with the option's name, and says limits and values as people do."""
+    options = re.findall(
+        r"^  (--\S+)[^\n]*?\s{2,}(\S.*)", bench(*command.split(), "--help").out, re.MULTILINE
+    )
+    assert options and not [name for name, text in options if text.startswith("of ")]
+    if command in ("search", "tune"):
+        assert "range>" not in str(options) and "x>=" not in bench(command, "--help").out
+
+
 @pytest.mark.parametrize("example", [*online.EXAMPLES, *offline.EXAMPLES])
 def test_examples_are_valid(example: str) -> None:
     program, name, *arguments = shlex.split(example)
