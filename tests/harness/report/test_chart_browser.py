@@ -267,7 +267,9 @@ def test_without_javascript_and_in_print_there_is_a_picture_of_every_chart(page)
     assert page.execute_script(count) == [0, 2]
     page.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": ""})
     assert page.execute_script(count) == [2, 0]
+    address = page.current_url
+    page.get("about:blank")  # so that no script of the page before is still to run
     page.execute_cdp_cmd("Emulation.setScriptExecutionDisabled", {"value": True})
-    page.refresh()
+    page.get(address)
     page.execute_cdp_cmd("Emulation.setScriptExecutionDisabled", {"value": False})
     assert page.execute_script(count) == [0, 2]
