@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Sequence
+from contextlib import suppress
 
 import msgspec
 import numpy as np
@@ -68,6 +70,11 @@ class Limits(msgspec.Struct, frozen=True):
 
     def token_ids(self, prompt: Sequence[int]) -> NDArray[np.int32]:
         """A prompt as an array `[n]`. Raises UnknownTokenError."""
+        if not {*map(type, prompt)} - {int}:
+            with suppress(OverflowError):
+                ids = np.asarray(array("i", prompt))  # faster than a look at each token
+                if ids.view(np.uint32).max(initial=0) < self.vocab_size:
+                    return ids
         for token in prompt:
             if not isinstance(token, int | np.integer) or not 0 <= token < self.vocab_size:
                 raise UnknownTokenError(token, self.vocab_size)
