@@ -10,7 +10,7 @@ from harness.metrics.long_frames import chosen, numbers
 from harness.metrics.node_effect import node_effects
 from harness.metrics.percentiles import percentiles
 from harness.metrics.samples import Group
-from harness.report.tables.table import Cell, Column, Table
+from harness.report.tables.table import Cell, Column, Table, repeat_cell
 from harness.report.text.load_words import head_of, load_number
 from harness.report.text.numbers import DASH, number
 from harness.schema.hosts import Host, HostCell
@@ -89,7 +89,7 @@ def _rows(groups: Sequence[Group], senders: Mapping[int, Sequence[HostCell]]) ->
             yield [
                 Cell(group.label),
                 Cell(load_number(group.load), group.load.value),
-                Cell(str((group.repeat or 0) + 1), group.repeat),
+                repeat_cell(group.repeat),
                 Cell(sender.name),
                 Cell(str(len(sender.clients)), len(sender.clients)),
                 Cell(f"{sender.requests:,}", sender.requests),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from harness.metrics.digits import per_cent
-from harness.report.tables.table import Cell, Column, Table
+from harness.report.tables.table import Cell, Column, Table, repeat_cell
 from harness.report.text.load_words import head_of, load_number
 from harness.report.text.numbers import DASH
 from harness.schema.results import PREFIX_BLOCK_TOKENS, PrefixHits
@@ -29,7 +29,7 @@ def _row(hits: PrefixHits) -> list[Cell]:
     return [
         Cell(hits.label),
         Cell(load_number(hits.load), hits.load.value),
-        Cell(str(hits.repeat + 1), hits.repeat),
+        repeat_cell(hits.repeat),
         Cell(per_cent(hits.possible, 1), hits.possible),
         Cell(reported, hits.reported),
         Cell(hits.source),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from harness.metrics.digits import per_cent
-from harness.report.tables.table import Cell, Column, Table
+from harness.report.tables.table import Cell, Column, Table, repeat_cell
 from harness.report.text.load_words import head_of, load_number
 from harness.report.text.numbers import DASH, number
 from harness.schema.online_summary import OnlineSummary
@@ -46,7 +46,7 @@ def _row(cell: Speculation, summary: OnlineSummary | None) -> list[Cell]:
     return [
         Cell(cell.label),
         Cell(load_number(cell.load), cell.load.value),
-        Cell(str(cell.repeat + 1), cell.repeat),
+        repeat_cell(cell.repeat),
         Cell(DASH if count.accepted is None else per_cent(count.accepted, 1), count.accepted),
         Cell(f"{count.tokens_per_step:.2f}", count.tokens_per_step),
         Cell(" / ".join(per_cent(share) for share in count.by_position) or DASH),

@@ -105,6 +105,11 @@ class Table:
         return [[cell.line for cell in row] for row in self.rows]
 
 
+def repeat_cell(repeat: int | None) -> Cell:
+    """The number of a repeat, from 1; it sorts by that in files, from 0."""
+    return Cell(str((repeat or 0) + 1), repeat)
+
+
 def number_cell(value: float | None, places: int) -> Cell:
     """A number with so many decimals; a dash for None."""
     return Cell(number(value, places), value)

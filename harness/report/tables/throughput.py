@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from harness.report.tables.table import Cell, Column, Table, metric_decimals, number_cell
+from harness.report.tables.table import Cell, Column, Table, metric_decimals, number_cell, repeat_cell
 from harness.report.text.load_words import head_of, load_number
 from harness.report.text.numbers import DASH
 from harness.schema.metrics import METRICS, rates
@@ -52,7 +52,7 @@ def _has_own(summaries: Sequence[OnlineSummary], name: str) -> bool:
 
 
 def identity_cells(summary: OnlineSummary) -> list[Cell]:
-    repeat = [] if summary.repeat is None else [Cell(str(summary.repeat + 1), summary.repeat)]
+    repeat = [] if summary.repeat is None else [repeat_cell(summary.repeat)]
     return [Cell(summary.label), Cell(load_number(summary.load), summary.load.value), *repeat]
 
 
