@@ -200,6 +200,12 @@ class RequestSettings:
     limit_field: str = "max_tokens"
     left_out: frozenset[str] = frozenset()
 
+    @property
+    def token_fields(self) -> dict[str, object]:
+        """Extensions of OpenAI's API: no penalty, and in every chunk the number of its tokens or, where asked
+        for, their ids, with which those of the whole prompt come."""
+        return ({"return_token_ids": True} if self.token_ids else COUNT_TOKENS) | NO_PENALTY
+
 
 @dataclass(frozen=True)
 class Installation:

@@ -11,7 +11,6 @@ from pathlib import Path
 import msgspec
 
 from harness.engines.base import (
-    COUNT_TOKENS,
     NO_PENALTY,
     Engine,
     EngineSettings,
@@ -72,9 +71,9 @@ class OpenAI(Engine):
 
     def extra_body(self, request_settings: RequestSettings) -> dict[str, object]:
         """Counts or ids of tokens in every chunk, no penalty: extensions of OpenAI's API, as ignore_eos."""
-        if request_settings.token_ids:
-            return {"return_token_ids": True, **NO_PENALTY}
-        return NO_PENALTY if CONTINUOUS in request_settings.left_out else COUNT_TOKENS | NO_PENALTY
+        if CONTINUOUS in request_settings.left_out and not request_settings.token_ids:
+            return NO_PENALTY
+        return request_settings.token_fields
 
     @cached_property
     def model(self) -> ServedModel:

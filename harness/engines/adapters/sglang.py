@@ -12,7 +12,7 @@ from typing import ClassVar
 
 from pydantic import JsonValue
 
-from harness.engines.base import COUNT_TOKENS, NO_PENALTY, EngineSettings, Installation, RequestSettings
+from harness.engines.base import EngineSettings, Installation, RequestSettings
 from harness.engines.cores import engine_cores
 from harness.engines.local import LocalEngine, OfflineFactory
 from harness.engines.parallel import shares
@@ -139,9 +139,8 @@ class Sglang(LocalEngine):
         return [str(installation.python), "-m", "sglang.launch_server", "--help"]
 
     def extra_body(self, request_settings: RequestSettings) -> dict[str, object]:
-        """Counts of tokens in every chunk; ids would come with those of the whole prompt."""
-        counted = {"return_token_ids": True} if request_settings.token_ids else COUNT_TOKENS
-        return counted | NO_PENALTY
+        """Counts or ids of tokens in every chunk, and no penalty."""
+        return request_settings.token_fields
 
     def facts(self, report: SelfReport) -> dict[str, Fact]:
         facts = report.all_from_log(_LINES)
