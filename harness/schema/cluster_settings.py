@@ -6,22 +6,17 @@ from typing import Annotated
 
 from pydantic import BeforeValidator, Field
 
-from harness.schema.comma_lists import split
+from harness.schema.comma_lists import by_name
 
 
 def _amounts(value: object) -> object:
     """Accept `NAME:AMOUNT,…` where a mapping is meant; a name alone is 1."""
-    if isinstance(value, dict):
-        return value
-    if not isinstance(value, str):
-        raise ValueError("must be NAME:AMOUNT,…")
-    found: dict[str, str] = {}
-    for part in split(value):
-        name, _, amount = part.partition(":")
-        if name in found:
-            raise ValueError(f"{name} is given twice")
-        found[name] = amount or "1"
-    return found
+    return by_name(value, "NAME:AMOUNT,…", _amount)
+
+
+def _amount(part: str) -> tuple[str, str]:
+    name, _, amount = part.partition(":")
+    return name, amount or "1"
 
 
 #: How much of each of Ray's resources: `NAME:AMOUNT,…`.

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from harness.errors import UsageError
 
 
@@ -20,6 +22,27 @@ def listed(value: object) -> object:
     if isinstance(value, int | float):
         return [value]
     return split(value) if isinstance(value, str) else value
+
+
+def by_name(value: object, form: str, read: Callable[[str], tuple[str, str]]) -> object:
+    """Accept what `form` shows, a list with commas, where a mapping is meant.
+
+    Args:
+        read: The name and the value of a part.
+
+    Raises:
+        ValueError: it is neither, or a name is given twice.
+    """
+    if isinstance(value, dict):
+        return value
+    if not isinstance(value, str):
+        raise ValueError(f"must be {form}")
+    found: dict[str, str] = {}
+    for name, text in map(read, split(value)):
+        if name in found:
+            raise ValueError(f"{name} is given twice")
+        found[name] = text
+    return found
 
 
 def split_option(option: str, text: str) -> list[str]:

@@ -6,23 +6,17 @@ from typing import Annotated
 
 from pydantic import AfterValidator, BeforeValidator
 
-from harness.schema.comma_lists import split
+from harness.schema.comma_lists import by_name
 
 
 def _weights(value: object) -> object:
     """Accept `NAME:WEIGHT,…` where a mapping is meant; a name alone weighs 1."""
-    if isinstance(value, dict):
-        return value
-    if not isinstance(value, str):
-        raise ValueError("must be NAME:WEIGHT,…")
-    found: dict[str, str] = {}
-    for part in split(value):
-        name, colon, weight = part.rpartition(":")
-        name, weight = (name, weight) if colon else (part, "1")
-        if name in found:
-            raise ValueError(f"{name} is given twice")
-        found[name] = weight
-    return found
+    return by_name(value, "NAME:WEIGHT,…", _weight)
+
+
+def _weight(part: str) -> tuple[str, str]:
+    name, colon, weight = part.rpartition(":")  # a name may have colons
+    return (name, weight) if colon else (part, "1")
 
 
 def _some(weights: dict[str, float]) -> dict[str, float]:
