@@ -141,9 +141,9 @@ class StopStrings:
         if self.found:
             return ""
         before, text = len(self._kept), self._kept + text
-        begin = {stop: max(0, before - len(stop) + 1) for stop in self.stops}  # to end after what was kept
-        cuts = [at for stop in self.stops if (at := text.find(stop, begin[stop])) >= 0]
-        if cuts and counts:
+        begins = (max(0, before - len(stop) + 1) for stop in self.stops)  # to end after what was kept
+        places = map(text.find, self.stops, begins)
+        if counts and (cuts := [at for at in places if at >= 0]):
             self.found, self._kept = True, ""
             return text[: min(cuts)]
         keep = max(self._overlap(text, stop) for stop in self.stops)
