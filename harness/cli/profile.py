@@ -85,12 +85,12 @@ def run(
     quiet: Quiet = False,
 ) -> None:
     """Profile the engines of a run under a sample of its load. The figures of the benchmark do not change."""
-    kinds: list[tuple[str, type[TraceLoad | ClosedLoop | RequestRate], dict[str, float | None]]] = [
-        ("--scale", TraceLoad, {"scale": scale}),
-        ("--concurrency", ClosedLoop, {"concurrency": concurrency}),
-        ("--request-rate", RequestRate, {"req_per_s": request_rate}),
+    kinds: list[tuple[str, type[Load], str, float | None]] = [
+        ("--scale", TraceLoad, "scale", scale),
+        ("--concurrency", ClosedLoop, "concurrency", concurrency),
+        ("--request-rate", RequestRate, "req_per_s", request_rate),
     ]
-    given = [_load(option, kind, value) for option, kind, value in kinds if list(value.values()) != [None]]
+    given = [_load(option, kind, {key: value}) for option, kind, key, value in kinds if value is not None]
     if len(given) > 1:
         raise UsageError(
             "--scale is for a trace, --concurrency for a closed loop, --request-rate for a rate",
@@ -104,7 +104,7 @@ def run(
     echo(folder / MANIFEST)
 
 
-def _load(option: str, kind: type[Load], value: dict[str, float | None]) -> Load:
+def _load(option: str, kind: type[Load], value: dict[str, float]) -> Load:
     """A load as an option names it. Raises UsageError."""
     try:
         return kind.model_validate(value)

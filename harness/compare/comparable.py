@@ -35,7 +35,7 @@ ALIKE: dict[str, Callable[[StoredRun], object]] = {
     "window": lambda run: run.settings.steady_state or (run.settings.window and str(run.settings.window)),
     "duration": lambda run: [run.settings.settle, run.settings.min_duration],
 }
-#: The settings of which a list is the values.
+#: The settings of which a list is the values; kept histories have their hash as lists.
 _SETTINGS = {
     "mix": ("lora", "response-format", "response-format-share"),
     "duration": ("settle", "min-duration"),

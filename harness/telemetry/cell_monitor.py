@@ -138,10 +138,8 @@ class CpuTime:
                 times = process.cpu_times()
                 spent = times.user + times.system + times.children_user + times.children_system
                 now[process.pid, process.create_time()] = spent, process.ppid()
-        alive, parents = (
-            {pid for pid, _ in now},
-            {pid: parent for (pid, _), (_, parent) in self._last.items()},
-        )
+        alive = {pid for pid, _ in now}
+        parents = {pid: parent for (pid, _), (_, parent) in self._last.items()}
         for key in self._last.keys() - now.keys():
             spent, parent = self._last[key]
             while parent in parents and parent not in alive:
