@@ -12,9 +12,10 @@
 # `steps` says which kernels the steps of a Llama take (MODEL, random:qwen3-0.6b) and how each does by itself,
 # `ranks` how the model does on all GPUs of the machine; `soak` serves for SOAK (60) seconds; `search` finds the most
 # requests in flight (1,024 tokens in, 128 out) within SLO, in SEARCH_S (600) seconds at most; `published`, only where it
-# is named, measures PUBLISHED (one-gpu-qwen3-8b) as configs/published says, with OPTIONS, those for one GPU at the same
-# time where there are several, each with a GPU and as many cores. With SIDES=2 it measures one after the other, each with
-# two repeats side by side on two GPUs, as nodes of a Ray cluster, and four repeats or more in all. `profile` profiles the
+# is named, measures PUBLISHED (one-gpu-qwen3-8b) as configs/published says, with OPTIONS. Where there are several GPUs,
+# those for one GPU run at the same time, each on the next GPU that is free, with its part of the cores. With SIDES=2
+# they run one after the other, each with two repeats side by side on two GPUs, as nodes of a Ray cluster, and four
+# repeats or more in all; offline ones do not. `profile` profiles the
 # run that `online` left in OUT, at its first scale and without variants of engines; `sanitize` needs compute-sanitizer,
 # from the CUDA toolkit or nvidia-cuda-sanitizer-api 13.5 (13.0 lacks a part). Full output and the runs go to OUT.
 set -uo pipefail
@@ -22,7 +23,8 @@ cd "$(dirname "$0")/.."
 out=$1 wheels=${2:-} bundles=${3:-}
 all="tests sanitize kernels steps ranks soak online clients cluster loads search offline profile published"
 phases=${PHASES:-${all% published}}
-gpus=$(nvidia-smi -L 2>/dev/null | wc -l)
+gpus=$(nvidia-smi -L 2>/dev/null | wc -l) sides=${SIDES:-1}
+cores=$(($(nproc) / (gpus > 1 ? gpus : 1))) # for each GPU
 scales=${SCALES:-0.4,0.8,1.6} engines=${ENGINES:-roseinfer,vllm,sglang}
 clients=${CLIENTS:-1,64,256} repeats=${REPEATS:-1}
 llama=${MODEL:-random:qwen3-0.6b}
@@ -43,13 +45,28 @@ if [ -n "$bundles" ]; then
 fi
 trace=azure-2023-conv-busy
 $bench traces info "$trace" >/dev/null 2>&1 || trace=builtin
-read -ra options <<<"${OPTIONS:-}"
+OPTIONS=${OPTIONS:-}
+read -ra options <<<"$OPTIONS"
 served=(--model "${MODEL:-random:gpt2}" --device cuda --dtype "${DTYPE:-fp16}" --out "$out/runs" "${options[@]}")
 common=("${served[@]}" --repeats "$repeats")
 logged() { # NAME LINES COMMAND…: all output to OUT/NAME.log, the last LINES shown
     "${@:3}" 2>&1 | tee "$out/$1.log" | tail -n "$2"
 }
+published() { # NAME: as configs/published/NAME.yaml says, with the cores of the GPU where GPU is its number
+    local command=online gpu=${GPU:-}
+    [[ $1 == *-offline ]] && command=offline
+    local measured=($bench "$command" --config "configs/published/$1.yaml" --out "$out/runs" $OPTIONS)
+    if [ -n "$gpu" ]; then
+        measured=(taskset -c "$((gpu * cores))-$((gpu * cores + cores - 1))" "${measured[@]}")
+    elif [[ $sides -gt 1 && $1 == one-gpu-* && $command == online ]]; then
+        measured=(python3 -m scripts.ray_nodes --out "$out" --pairs "$sides" "${measured[@]}"
+            --cluster auto --side-by-side "$sides" --repeats $(((3 + sides - 1) / sides * sides)))
+    fi
+    logged "$1" 40 "${measured[@]}"
+}
 run_of() { dirname "$(tail -n 1 "$out/$1.log")"; } # NAME: the run that NAME.log is of; its last line names the report
+export -f published logged
+export bench out sides cores OPTIONS
 for phase in $phases; do
     [[ " $all " == *" $phase "* ]] || { echo "no phase $phase: $all" >&2; exit 2; }
 done
@@ -90,16 +107,16 @@ for phase in $phases; do
             --n "${N:-100}" --rounds "${ROUNDS:-30}"
         ;;
     cluster | loads)
-        sides=$((gpus > 2 ? gpus : 2))
-        nodes=(python3 -m scripts.ray_nodes --out "$out" --pairs "$sides")
+        pairs=$((gpus > 2 ? gpus : 2))
+        nodes=(python3 -m scripts.ray_nodes --out "$out" --pairs "$pairs")
         closed=("${served[@]}" --concurrency "$clients" --input-len "${INPUT_LEN:-256}" --output-len "${OUTPUT_LEN:-64}"
             --n "${N:-100}" --rounds "${ROUNDS:-30}")
         if [ "$phase" = loads ]; then
             logged loads 40 "${nodes[@]}" $bench online --cluster auto --engines "${engines%%,*}" "${closed[@]}" --repeats "$repeats"
         else
-            repeated=(--engines "$engines" "${closed[@]}" --repeats $((repeats > 1 ? repeats * sides : 2 * sides)))
+            repeated=(--engines "$engines" "${closed[@]}" --repeats $((repeats > 1 ? repeats * pairs : 2 * pairs)))
             CUDA_VISIBLE_DEVICES=0 logged cluster_alone 40 $bench online "${repeated[@]}"
-            logged cluster_sides 50 "${nodes[@]}" $bench online --cluster auto --side-by-side "$sides" "${repeated[@]}"
+            logged cluster_sides 50 "${nodes[@]}" $bench online --cluster auto --side-by-side "$pairs" "${repeated[@]}"
             logged cluster_compare 40 $bench compare "$(run_of cluster_alone)" "$(run_of cluster_sides)"
         fi
         ;;
@@ -109,26 +126,20 @@ for phase in $phases; do
             --output-len "${OUTPUT_LEN:-128}" --settle 3 --min-duration 6 --cells 8
         ;;
     published)
-        gpu=0 cores=$(($(nproc) / (gpus > 1 ? gpus : 1))) sides=${SIDES:-1}
-        [[ $gpus -gt 1 && $sides -eq 1 && ! -e $out/calibrate.log ]] &&
-            taskset -c "0-$((cores - 1))" $bench calibrate >"$out/calibrate.log" 2>&1
+        own_gpu=() in_turn=()
         for name in ${PUBLISHED:-one-gpu-qwen3-8b}; do
-            command=$([[ $name == *-offline ]] && echo offline || echo online)
-            measured=($bench "$command" --config "configs/published/$name.yaml" --out "$out/runs" "${options[@]}")
-            if [[ $sides -gt 1 && $command == online ]]; then
-                logged "$name" 40 python3 -m scripts.ray_nodes --out "$out" --pairs "$sides" "${measured[@]}" \
-                    --cluster auto --side-by-side "$sides" --repeats $(((3 + sides - 1) / sides * sides))
-            elif [[ $name == one-gpu-* && $gpus -gt 1 ]]; then
-                CUDA_VISIBLE_DEVICES=$gpu logged "$name" 40 \
-                    taskset -c "$((gpu * cores))-$((gpu * cores + cores - 1))" "${measured[@]}" &
-                gpu=$(((gpu + 1) % gpus))
-                [ "$gpu" -eq 0 ] && wait
+            if [[ $gpus -gt 1 && $name == one-gpu-* && ($sides -eq 1 || $name == *-offline) ]]; then
+                own_gpu+=("$name")
             else
-                wait
-                logged "$name" 40 "${measured[@]}"
+                in_turn+=("$name")
             fi
         done
-        wait
+        if [ "${#own_gpu[@]}" -gt 0 ]; then
+            [ -e "$out/calibrate.log" ] || taskset -c "0-$((cores - 1))" $bench calibrate >"$out/calibrate.log" 2>&1
+            printf '%s\n' "${own_gpu[@]}" |
+                xargs -n 1 -P "$gpus" --process-slot-var=GPU bash -c 'CUDA_VISIBLE_DEVICES=$GPU published "$0"'
+        fi
+        for name in "${in_turn[@]}"; do published "$name"; done
         ;;
     offline) logged offline 14 $bench offline --ignore-eos --engines "$plain" "${common[@]}" ;;
     profile)
