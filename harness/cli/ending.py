@@ -29,7 +29,7 @@ def print_ending(run: Run, display: Display) -> None:
         display.text(sentence)
     display.text("")
     if isinstance(run, OfflineRun):
-        display.print_tables([offline_table(run.results.results)])
+        display.print_tables([offline_table(run.results)])
     elif search is not None:
         display.print_tables(capacity_tables(search))
     elif run.results.tune is not None:

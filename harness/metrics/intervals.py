@@ -3,7 +3,8 @@
 With several repeats the repeat is the unit: what differs between server starts, and between minutes of a
 machine, is not in the requests of one repeat. Each repeat gives one value, percentiles by the median-unbiased
 definition (Hyndman and Fan's type 8, The American Statistician 50, 1996), and Student's t on their logarithms
-gives the interval; two engines are compared by Welch's t (Biometrika 34, 1947).
+gives the interval; two engines are compared by Welch's t (Biometrika 34, 1947). Where each repeat has work of
+its own, the same for both, they are compared by Student's t on the logarithms of the ratios of each repeat.
 
 One repeat shows nothing of how repeats differ. One engine's interval then speaks of that repeat alone: the
 order statistics between which the percentile lies (Clopper and Pearson, Biometrika 26, 1934), for as many
@@ -125,6 +126,12 @@ def ratio(a: Estimate, b: Estimate) -> Effect:
     return _welch(a, b, log=True)
 
 
+def paired_ratio(a: Estimate, b: Estimate) -> Effect:
+    """`a / b` where the repeats of both are in the same order and had the same work. All are above 0."""
+    ratios = Estimate(a.value / b.value, a.each / b.each, assumed=math.hypot(a.assumed, b.assumed))
+    return _effect(ratios.value, ratios.centre(log=True), *ratios.error(log=True), log=True)
+
+
 def difference(a: Estimate, b: Estimate) -> Effect:
     """`a − b` of the two values, in the statistic's own unit; the interval is as that of `ratio`."""
     return _welch(a, b, log=False)
@@ -162,10 +169,15 @@ def _welch(a: Estimate, b: Estimate, log: bool) -> Effect:
         return Effect(value)
     (of_a, freedom_a), (of_b, freedom_b) = a.error(log), b.error(log)
     error = math.hypot(of_a, of_b)
-    if error < _NOTHING:
-        return Effect(value, _ends(value, middle, 0.0, math.inf, log), float(abs(middle) < _NOTHING))
     uncertain = of_a**4 / freedom_a + of_b**4 / freedom_b
     freedom = error**4 / uncertain if uncertain else math.inf
+    return _effect(value, middle, error, freedom, log)
+
+
+def _effect(value: float, middle: float, error: float, freedom: float, log: bool) -> Effect:
+    """What is known of `value` by t, `middle` having such a standard error."""
+    if error < _NOTHING:
+        return Effect(value, _ends(value, middle, 0.0, math.inf, log), float(abs(middle) < _NOTHING))
     p = 2 * float(special.stdtr(freedom, -abs(middle) / error))
     return Effect(value, _ends(value, middle, error, freedom, log), p)
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from statistics import fmean
 
 from pydantic import TypeAdapter
 
 from harness.metrics.primary import RATE
 from harness.report.best import excludes_one, fell_behind
 from harness.report.text.badges import UNCOMMITTED
+from harness.report.text.batches import BestOfBatch, best_of_batch
 from harness.report.text.claims import factor, level_values, not_significant
 from harness.report.text.heading import machine, model
 from harness.report.text.load_words import with_rate
@@ -179,29 +179,33 @@ def _at(load: Load, cells: Sequence[OnlineSummary]) -> str:
 
 
 def _offline(run: OfflineRun) -> list[Finding]:
-    """Of a batch: who has the most tokens/s on average over the repeats, which is no verdict."""
-    rates: dict[str, list[float]] = {}
-    for result in run.results.results:
-        rates.setdefault(result.label, []).append(result.output_tok_per_s)
-    if not rates:
+    """Of a batch: which engine has the most output tokens a second."""
+    best = best_of_batch(run.results)
+    if best is None:
         return []
-    means = {label: fmean(values) for label, values in rates.items()}
-    engine = {result.label: result.engine for result in run.results.results}
-    first, *others = sorted(means, key=lambda label: -means[label])
-    said = f"{first}: {means[first]:,.0f} {METRICS[RATE].unit}"
-    if rival := next((label for label in others if engine[label] != engine[first]), None):
-        said += f", {means[first] / means[rival]:.2f}× {rival}, without an interval"
+    results = run.results.results
     return [
         Finding(
             model(run),
             machine(run.meta),
             "a batch without arrivals",
             "a batch",
-            tuple(means),
-            (Answer(METRICS[RATE].label, "", said, compared=False),),
-            _validity(run, f"{plural(len(means), 'engine')}, validity not judged"),
-            max(len(values) for values in rates.values()),
-            round(min(result.total_s for result in run.results.results), 1),
+            tuple(best.means),
+            (_of_batch(best),),
+            _validity(run, f"{plural(len(best.means), 'engine')}, validity not judged"),
+            min(Counter(result.label for result in results).values()),
+            round(min(result.total_s * result.batches for result in results), 1),
             run.meta.created[:10],
         )
     ]
+
+
+def _of_batch(best: BestOfBatch) -> Answer:
+    label, unit = METRICS[RATE].label, METRICS[RATE].unit
+    if not best.pairs:
+        return Answer(label, "", f"{best.label} alone: {best.value} {unit}", compared=False)
+    if best.loser is None:
+        return Answer(label, "", "; ".join([f"no difference shown: {best.values()}", *best.unproven()]))
+    than = f"{best.times(best.loser)} that of {best.loser}{best.interval(best.loser)}"
+    said = [f"{best.value} {unit}, {than.replace('95 % interval ', '')}", *best.unproven()]
+    return Answer(label, best.label, "; ".join(said), tuple(best.level))

@@ -31,7 +31,7 @@ from harness.report.tables.ledger import SideBySide, side_by_side, sources
 from harness.report.tables.lengths import lengths_table
 from harness.report.tables.nodes import node_effect_table, nodes_table
 from harness.report.tables.noise import noise_tables, planning_tables
-from harness.report.tables.offline import offline_repeats_table, offline_table
+from harness.report.tables.offline import batch_ratios_table, offline_repeats_table, offline_table
 from harness.report.tables.prefix_hits import prefix_table
 from harness.report.tables.ratios import ratios
 from harness.report.tables.repeats import repeats_table
@@ -168,7 +168,7 @@ class Chapter:
     def first(self) -> Table:
         """The table of the first screen."""
         if isinstance(self.run, OfflineRun):
-            return offline_table(self.run.results.results)
+            return offline_table(self.run.results)
         if self.searched:
             return self.searched[0]
         if not self.run.pooled:
@@ -299,6 +299,13 @@ class Chapter:
         """From the page to a file of the run, `path` relative to its folder; None where it is not there."""
         target = self.run.path / path
         return Path(os.path.relpath(target, self.folder)).as_posix() if target.exists() else None
+
+    @property
+    def batch_ratios(self) -> Table | None:
+        """Of an offline run of several engines: which pairs of them differ."""
+        if isinstance(self.run, OfflineRun) and self.run.results.comparisons:
+            return batch_ratios_table(self.run.results)
+        return None
 
     @property
     def each_repeat(self) -> Table:

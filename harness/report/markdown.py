@@ -15,7 +15,7 @@ from harness.report.tables.ledger import ledger_table
 from harness.report.tables.lengths import lengths_table
 from harness.report.tables.nodes import node_effect_table, nodes_table
 from harness.report.tables.noise import noise_tables, planning_tables
-from harness.report.tables.offline import offline_table
+from harness.report.tables.offline import batch_ratios_table, offline_table
 from harness.report.tables.prefix_hits import prefix_table
 from harness.report.tables.server import server_table
 from harness.report.tables.speculation import speculation_table
@@ -71,7 +71,9 @@ def summary(run: Run) -> str:
         if drafted := speculation_table(run.results.speculation, run.results.summaries):
             parts.append(table(drafted))
     else:
-        parts.append(table(offline_table(run.results.results)))
+        parts.append(table(offline_table(run.results)))
+        if run.results.comparisons:
+            parts.append(table(batch_ratios_table(run.results)))
     return "\n".join(parts)
 
 

@@ -10,6 +10,7 @@ from harness.engines.parallel import check_gpus
 from harness.engines.registry import get_engine_variant
 from harness.errors import BenchError, CleanupError, UsageError
 from harness.files import write_json
+from harness.metrics.batches import compare_batches
 from harness.runs.batch.entries import Entry, make_entries
 from harness.runs.batch.measured import result
 from harness.runs.batch.through_server import through_server
@@ -125,5 +126,6 @@ def _save(results: OfflineResults, out: Path, ahead: Sequence[tuple[Entry, int]]
         for entry, repeat in ahead
     ]
     write_json(out / RUN, results.meta)
+    results.comparisons = compare_batches(results.results)
     stored = results.model_copy(update={"skipped": [*results.skipped, *pending]})
     write_json(out / OFFLINE_RESULTS, stored)

@@ -10,6 +10,7 @@ from pathlib import Path
 import pandas as pd
 
 from harness.errors import UsageError
+from harness.metrics.batches import compare_batches
 from harness.metrics.chunk_parts import Chunks
 from harness.metrics.samples import Group, split
 from harness.metrics.validity import with_too_brief
@@ -123,7 +124,7 @@ def load_run(path: Path, *, trust: bool = False) -> Run:
         differ = disagreements(stored, computed)
         return OnlineRun(path, computed, raw.requests, raw.chunks, groups, differ, server)
     if (path / OFFLINE_RESULTS).is_file():
-        return OfflineRun(path, _noticed(read_of_run(path, OFFLINE_RESULTS, OfflineResults)))
+        return OfflineRun(path, _of_today(read_of_run(path, OFFLINE_RESULTS, OfflineResults)))
     if (path / RUN).is_file() and read_info(path, "").kind == "online":
         raise UsageError(f"the run in {path} is not finished", f"finish it: {resume_command(path)}")
     raise UsageError(
@@ -158,9 +159,10 @@ def load_runs(paths: Sequence[Path]) -> list[Run]:
     return [load_run(path) for path in paths]
 
 
-def _noticed(stored: OfflineResults) -> OfflineResults:
-    """The results with the notices of today."""
-    return stored.model_copy(update={"results": [with_too_brief(result) for result in stored.results]})
+def _of_today(stored: OfflineResults) -> OfflineResults:
+    """The results with the notices and comparisons of today."""
+    results = [with_too_brief(result) for result in stored.results]
+    return stored.model_copy(update={"results": results, "comparisons": compare_batches(results)})
 
 
 def _tables(path: Path) -> CellRecords:

@@ -156,10 +156,27 @@ class OfflineResult(Strict):
     )
 
 
+class BatchComparison(Strict):
+    """Output tokens a second of two engines, `a / b`, over the repeats that both have. Each repeat has its
+    own prompts, the same for all engines, so ratios are taken repeat by repeat."""
+
+    a: str
+    b: str
+    repeats: int
+    ratio: float = Field(description="of the means over these repeats")
+    ci: tuple[float, float] | None = Field(None, description="95 % interval of the ratio of a repeat")
+    adjusted_p: float | None = Field(
+        None, description="two-sided p-value of no difference, by Holm for all comparisons of the run"
+    )
+    comparisons: int = Field(1, description="how many of the run were made at once")
+    verdict: Verdict = Field(description="of `a` against `b`, at 5 % for all comparisons of the run together")
+
+
 class OfflineResults(Strict):
     """`offline_results.json`."""
 
     schema_version: Literal[2] = SCHEMA_VERSION
     meta: OfflineRunInfo
     results: list[OfflineResult]
+    comparisons: list[BatchComparison] = Field(default_factory=list)
     skipped: list[Skipped] = Field(default_factory=list)

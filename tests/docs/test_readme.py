@@ -17,7 +17,7 @@ README = (ROOT / "README.md").read_text(encoding="utf-8")
 #: A percentile with its value, a rate, a factor, a percentage.
 _FIGURE = re.compile(r"p\d\d [\d.,]+ ms|[\d.,]+ tok/s|[\d.,]+×|[\d.,]+ %")
 #: An engine, where one is named, and a value of it.
-_CLAIM = re.compile(r"(?:([\w.]+): )?((?:TTFT|TPOT) p\d\d [\d.,]+ ms|[\d.,]+ tok/s)")
+_CLAIM = re.compile(r"(?:([\w.]+(?: \([\w ]+\))?): )?((?:TTFT|TPOT) p\d\d [\d.,]+ ms|[\d.,]+ tok/s)")
 _REPORT = re.compile(r"\(reports/([^)]*)\.html\)")
 
 

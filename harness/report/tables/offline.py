@@ -3,16 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from statistics import fmean
 
+from harness.metrics.digits import per_cent
+from harness.metrics.intervals import ASSUMED_OF_RATES, LEVEL
+from harness.metrics.primary import RATE
+from harness.report.best import excludes_one
 from harness.report.tables.table import Cell, Column, Table, metric_decimals, number_cell
+from harness.report.text.batches import best_of_batch
+from harness.report.text.claims import not_significant
+from harness.report.text.numbers import DASH, plural
 from harness.schema.metrics import METRICS, rates
 from harness.schema.repeat_number import repeat_text
-from harness.schema.results import OfflineResult
+from harness.schema.results import BatchComparison, OfflineResult, OfflineResults
+
+#: What is marked.
+MOST = "More output tokens a second than every other engine, at 5 % for all comparisons of the run together."
 
 
-def offline_table(results: Sequence[OfflineResult]) -> Table:
+def offline_table(run: OfflineResults) -> Table:
     """The offline batch: one row an engine, the mean of its repeats."""
+    results = run.results
     by_label: dict[str, list[OfflineResult]] = {}
     for result in results:
         by_label.setdefault(result.label, []).append(result)
@@ -27,9 +39,46 @@ def offline_table(results: Sequence[OfflineResult]) -> Table:
     if any(count > 1 for counts in batches.values() for count in counts):
         each = (f"{label} {'/'.join(map(str, counts))}" for label, counts in batches.items())
         notes.append(f"Batches run, one after the other: {', '.join(each)}. Seconds are of one on average.")
-    return Table(
-        "offline", "Offline throughput", _offline_columns(names), _offline_rows(names, rows.items()), notes
-    )
+    best = best_of_batch(run)
+    marked = best.label if best is not None and best.pairs and not best.level else None
+    cells = _offline_rows(names, rows.items())
+    if marked is not None:
+        at = 1 + names.index(RATE)
+        row = next(row for row in cells if row[0].text == marked)
+        row[at] = replace(row[at], best=True)
+    return Table("offline", "Offline throughput", _offline_columns(names), cells, notes, best=MOST)
+
+
+def batch_ratios_table(run: OfflineResults) -> Table:
+    """Every pair of engines: the ratio of their output tokens a second, with its interval and the verdict."""
+    heads = ("pair", "ratio", "95 % interval", "p", "verdict")
+    columns = [Column(head, numeric=head == "ratio") for head in heads]
+    together = plural(len(run.comparisons), "comparison")
+    notes = [
+        "Each repeat has prompts of its own, the same for all engines. So engines are compared repeat by "
+        "repeat: Student's t on the logarithms of the ratios gives intervals and p-values. "
+        f"p and the verdicts hold for {together} together, at {per_cent(LEVEL)} (Holm).",
+    ]
+    if any(found.repeats == 1 for found in run.comparisons):
+        spread = f"a spread of {per_cent(ASSUMED_OF_RATES)} in rates"
+        notes.append(f"One repeat does not show how repeats differ: {spread} is assumed.")
+    rows = [_ratio_row(found) for found in run.comparisons]
+    return Table("offline-ratios", "Output tokens a second, engines compared", columns, rows, notes)
+
+
+def _ratio_row(found: BatchComparison) -> list[Cell]:
+    verdict = "no difference shown"
+    if found.verdict != "no difference":
+        verdict = f"{found.a if found.verdict == 'better' else found.b} is faster"
+    elif excludes_one(found.ci):
+        verdict = not_significant(found)
+    return [
+        Cell(f"{found.a} / {found.b}"),
+        Cell(f"{found.ratio:.3f}", found.ratio),
+        Cell(DASH if found.ci is None else f"{found.ci[0]:.3f} to {found.ci[1]:.3f}"),
+        number_cell(found.adjusted_p, 3),
+        Cell(verdict),
+    ]
 
 
 def offline_repeats_table(results: Sequence[OfflineResult]) -> Table:

@@ -11,7 +11,7 @@ from harness.report.winners import Winner
 from harness.schema.metric import Metric
 from harness.schema.metrics import METRICS
 from harness.schema.online_summary import OnlineSummary
-from harness.schema.results import Comparison
+from harness.schema.results import BatchComparison, Comparison
 
 #: From this factor on a ratio reads better than a percentage.
 _AS_FACTOR = 1.5
@@ -177,7 +177,7 @@ def _ratio(nearest: Comparison | None) -> str:
     return f" ({ratio}, 95 % interval {low:.2f} to {high:.2f}{unproven})"
 
 
-def not_significant(comparison: Comparison) -> str:
+def not_significant(comparison: Comparison | BatchComparison) -> str:
     """What is said of a difference whose own interval excludes a ratio of 1, but not the corrected one."""
     return f"not significant after correction for {comparison.comparisons} comparisons"
 

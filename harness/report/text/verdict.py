@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from harness.metrics.percentiles import missing, supported
 from harness.report.best import fell_behind, largest_difference
+from harness.report.text.batches import batch_verdict
 from harness.report.text.capacity import capacity_verdict
 from harness.report.text.claims import LARGEST, claim, first_time_in_full, in_order, than, value_of
 from harness.report.text.invalid import invalid_cells
@@ -21,7 +22,7 @@ from harness.schema.results import Comparison
 def verdict(run: Run) -> list[str]:
     """A sentence a metric on the load that `shown_load` gives, and the largest difference of the run where
     that is another one."""
-    return _offline(run) if isinstance(run, OfflineRun) else _online(run)
+    return batch_verdict(run.results) if isinstance(run, OfflineRun) else _online(run)
 
 
 def shown_load(run: OnlineRun) -> Load:
@@ -131,30 +132,6 @@ def _growth(run: OnlineRun) -> str:
     low, high = (number(value, decimals(values)) for value in values)
     light, heavy = (str(end.load) for end in ends)
     return f"From {light}, the lightest load, to {heavy} its TTFT p{q} goes from {low} to {high} ms."
-
-
-def _offline(run: OfflineRun) -> list[str]:
-    rates: dict[str, list[float]] = {}
-    for result in run.results.results:
-        rates.setdefault(result.label, []).append(result.output_tok_per_s)
-    if not rates:
-        return ["No engine has a result.", "The warnings say why."]
-    means = {label: sum(values) / len(values) for label, values in rates.items()}
-    engine = {result.label: result.engine for result in run.results.results}
-    first, *rest = sorted(means, key=lambda label: -means[label])
-    said = f"{first} generates {means[first]:,.0f} tokens a second, the most of {len(means)} engines."
-    if not rest:
-        return [
-            f"{first} generates {means[first]:,.0f} tokens a second.",
-            "There is no second engine to compare with.",
-        ]
-    second = next((label for label in rest if engine[label] != engine[first]), rest[0])
-    ratio = f"{means[first] / means[second]:.2f}× {second}'s"
-    few = min(len(rates[first]), len(rates[second])) < 2
-    if few:
-        return [said, f"That is {ratio} in one repeat, too few to say whether the difference is real."]
-    share = "all" if min(rates[first]) > max(rates[second]) else "not all"
-    return [said, f"That is {ratio}; {share} repeats of the one are above all of the other."]
 
 
 def why_none_is_best(run: OnlineRun) -> str:

@@ -16,7 +16,7 @@ from harness.report.tables.latency import (
     first_table,
     headline_table,
 )
-from harness.report.tables.offline import offline_table
+from harness.report.tables.offline import batch_ratios_table, offline_table
 from harness.report.tables.ratios import ratios
 from harness.report.text.badges import badges
 from harness.report.text.claims import factor
@@ -28,7 +28,7 @@ from harness.report.text.verdict import (
     verdict,
     why_none_is_best,
 )
-from harness.runs.reader import OnlineRun, load_run
+from harness.runs.reader import OfflineRun, OnlineRun, load_run
 from harness.schema.cell_notice import CellNotice
 from harness.schema.load import ClosedLoop, Load, TraceLoad
 from harness.schema.machine_load import MachineLoad
@@ -286,15 +286,27 @@ def test_a_closed_loop_is_told_by_its_requests_in_flight(small):
 
 def test_offline_means_and_verdict(offline_run, tmp_path):
     run = load_run(offline_run)
-    shown = offline_table(run.results.results)
+    assert isinstance(run, OfflineRun)
+    shown = offline_table(run.results)
     assert shown.headers == ["engine", "req/s", "output tok/s", "total tok/s", "total latency (s)"]
     rates = [result.output_tok_per_s for result in run.results.results if result.label == "vLLM"]
     (row,) = [row for row in shown.rows if row[0].text == "vLLM"]
     assert row[2].value == pytest.approx(sum(rates) / 3)
-    assert "all repeats of the one are above" in verdict(run)[1]
-    assert "× vLLM's" in verdict(run)[1]  # not of the other way into the same engine
+    found = next(found for found in run.results.comparisons if found.b == "vLLM" and "in-process" in found.a)
+    low, high = found.ci
+    [said] = verdict(run)  # not of the other way into the same engine
+    assert re.fullmatch(
+        rf"roseinfer \(in-process\) reaches [\d,]+ output tok/s, {found.ratio:.2f}× the [\d,]+ of vLLM "
+        rf"\(95 % interval {low:.2f}× to {high:.2f}×\)\.",
+        said,
+    )
+    assert [row[0].text for row in shown.rows if row[2].best] == ["roseinfer (in-process)"]
     single = load_run(make_offline(tmp_path / "single", repeats=1))
-    assert "too few to say" in verdict(single)[1]
+    assert isinstance(single, OfflineRun)
+    [said] = verdict(single)
+    assert said.startswith("No difference is shown in output tok/s: roseinfer (in-process) has ")
+    assert said.endswith("which may be chance.") and not offline_table(single.results).marked
+    assert "a spread of 20 % in rates is assumed" in batch_ratios_table(single.results).notes[-1]
 
 
 def test_why_nothing_is_marked_is_true(run):

@@ -1,0 +1,125 @@
+"""What `bench offline` found, in words."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from statistics import fmean
+
+from harness.metrics.intervals import Ends
+from harness.report.best import excludes_one
+from harness.report.text.claims import not_significant
+from harness.report.text.numbers import decimals, few, number
+from harness.schema.results import BatchComparison, OfflineResult, OfflineResults
+
+
+@dataclass(frozen=True)
+class BestOfBatch:
+    """The engine with the most output tokens a second.
+
+    Attributes:
+        means: Output tokens a second of each engine, the mean of its repeats, the highest first.
+        others: Other engines and variants, else all others: an engine may stand twice, through its server and
+            in one process. Those that it has a repeat in common with are compared.
+    """
+
+    means: dict[str, float]
+    others: dict[str, BatchComparison | None]
+
+    @property
+    def label(self) -> str:
+        return next(iter(self.means))
+
+    @property
+    def pairs(self) -> dict[str, BatchComparison]:
+        return {other: found for other, found in self.others.items() if found is not None}
+
+    @property
+    def loser(self) -> str | None:
+        """The best of those that it differs from by more than chance."""
+        return next((other for other, found in self.pairs.items() if found.verdict != "no difference"), None)
+
+    @property
+    def level(self) -> list[str]:
+        """Those from which it shows no difference."""
+        return [other for other, found in self.pairs.items() if found.verdict == "no difference"]
+
+    @property
+    def value(self) -> str:
+        return rate_text(self.means[self.label])
+
+    def values(self) -> str:
+        """`A has 19,301 and B has 18,334`."""
+        return few([f"{label} has {rate_text(self.means[label])}" for label in (self.label, *self.others)])
+
+    def unproven(self) -> list[str]:
+        """`A has 1.05× that of B (95 % interval 0.98× to 1.12×), which may be chance`."""
+        said = []
+        for other in self.level:
+            found = self.pairs[other]
+            why = f"is {not_significant(found)}" if excludes_one(found.ci) else "may be chance"
+            said.append(
+                f"{self.label} has {self.times(other)} that of {other}{self.interval(other)}, which {why}"
+            )
+        return said
+
+    def times(self, other: str) -> str:
+        """How many times as much as another one."""
+        return f"{ratio_of(self.pairs[other], self.label)[0]:.2f}×"
+
+    def interval(self, other: str) -> str:
+        """Of that, in brackets; nothing without one."""
+        _, ends = ratio_of(self.pairs[other], self.label)
+        return f" (95 % interval {ends[0]:.2f}× to {ends[1]:.2f}×)" if ends is not None else ""
+
+
+def best_of_batch(results: OfflineResults) -> BestOfBatch | None:
+    """None without a result."""
+    means = mean_rates(results.results)
+    if not means:
+        return None
+    kind = {result.label: (result.engine, result.variant) for result in results.results}
+    best, *rest = means
+    others = [label for label in rest if kind[label] != kind[best]] or rest
+    pairs = {frozenset((found.a, found.b)): found for found in results.comparisons}
+    return BestOfBatch(means, {other: pairs.get(frozenset((best, other))) for other in others})
+
+
+def mean_rates(results: Iterable[OfflineResult]) -> dict[str, float]:
+    """Output tokens a second of each label, the mean of its repeats, the highest first."""
+    rates: dict[str, list[float]] = {}
+    for result in results:
+        rates.setdefault(result.label, []).append(result.output_tok_per_s)
+    means = {label: fmean(values) for label, values in rates.items()}
+    return dict(sorted(means.items(), key=lambda item: -item[1]))
+
+
+def batch_verdict(results: OfflineResults) -> list[str]:
+    """The engine with the most output tokens a second, and those that it differs from by more than chance."""
+    best = best_of_batch(results)
+    if best is None:
+        return ["No engine has a result.", "The warnings say why."]
+    if not best.others:
+        return [
+            f"{best.label} reaches {best.value} output tok/s.",
+            "There is no second engine to compare with.",
+        ]
+    if best.loser is None:
+        return [
+            "; ".join([f"No difference is shown in output tok/s: {best.values()}", *best.unproven()]) + "."
+        ]
+    than = f"{best.times(best.loser)} the {rate_text(best.means[best.loser])} of {best.loser}"
+    said = f"{best.label} reaches {best.value} output tok/s, {than}{best.interval(best.loser)}"
+    return ["; ".join([said, *best.unproven()]) + "."]
+
+
+def ratio_of(found: BatchComparison, label: str) -> tuple[float, Ends | None]:
+    """The ratio of one of the two to the other, and its interval."""
+    if found.a == label:
+        return found.ratio, found.ci
+    return 1 / found.ratio, None if found.ci is None else (1 / found.ci[1], 1 / found.ci[0])
+
+
+def rate_text(rate: float) -> str:
+    """Tokens a second, with three digits or more."""
+    return number(rate, decimals([rate]))
