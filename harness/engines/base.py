@@ -112,6 +112,11 @@ class EngineVariant:
         )
 
 
+def torch_dtype(dtype: Literal["fp16", "bf16", "fp32"]) -> str:
+    """The dtype's name in torch."""
+    return {"fp16": "float16", "bf16": "bfloat16", "fp32": "float32"}[dtype]
+
+
 @dataclass(frozen=True)
 class EngineSettings:
     """What an engine is started with, by names that no engine dictates.
@@ -138,7 +143,7 @@ class EngineSettings:
     @property
     def torch_dtype(self) -> str:
         """The dtype's name in torch."""
-        return {"fp16": "float16", "bf16": "bfloat16", "fp32": "float32"}[self.dtype]
+        return torch_dtype(self.dtype)
 
     @property
     def full_contexts(self) -> int:

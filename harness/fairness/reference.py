@@ -7,7 +7,7 @@ import json
 import os
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -46,8 +46,12 @@ class Reference(Strict):
     answers: list[ReferenceAnswer]
 
 
-def interpreter(found: Sequence[Installation]) -> Path | None:
-    """An interpreter with torch and transformers: our own, else that of an engine; None if there is none."""
+def interpreter(found: Iterable[Installation]) -> Path | None:
+    """An interpreter with torch and transformers: our own, else that of an engine; None if there is none.
+
+    Args:
+        found: The engines that are there, which are not looked at where our own does.
+    """
     if all(importlib.util.find_spec(name) for name in ("torch", "transformers")):
         return Path(sys.executable)
     able = (engine.python for engine in found if {"torch", "transformers"} <= {*engine.versions})

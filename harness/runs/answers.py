@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
-from harness.engines.base import Encoder, EngineVariant, Server
+from harness.engines.base import Encoder, EngineVariant, Installation, Server, torch_dtype
+from harness.engines.registry import get_engine
+from harness.engines.selection import find_engines, make_engine_variants
 from harness.fairness.answer_check import Replies, ask, check
 from harness.fairness.check_prompts import OUTPUT_TOKENS, check_prompts
 from harness.fairness.reference import Reference, ask_reference, interpreter
 from harness.files import write_json
+from harness.models.model_folder import ModelFolder, resolve
 from harness.runs.folder import ANSWERS
 from harness.runs.resolved import Resolved
 from harness.runs.run_state import Run
+from harness.schema.engine_ref import RUNNING_SERVER
 from harness.schema.fairness import AnswerChecks
 from harness.schema.stored import read_stored
+from harness.telemetry import gpu
 
 
 def ask_engine(
@@ -37,26 +43,32 @@ def ask_engine(
         write_json(run.folder / ANSWERS, replies)
 
 
-def judge_answers(run: Run, resolved: Resolved) -> None:
-    """Ask the reference, where that was not done, and keep the verdict. Every engine has gone by then."""
+def judge_answers(run: Run, resolved: Resolved | None) -> None:
+    """Ask the reference, where that was not done, and keep the verdict. Every engine has gone by then.
+
+    Args:
+        resolved: None where nothing was measured: model and interpreter are then looked up, and only if there
+            is something to judge.
+
+    Raises:
+        UsageError: The model of the run is not here any more.
+    """
     replies = _read(run.folder)
     if replies is None or replies.judged is not None:
         return
+    model = _model(run) if resolved is None else resolved.model
     if not isinstance(replies.reference, Reference):
-        replies.reference = _reference(run, resolved, replies)
-    tokenizer = resolved.model.path / "tokenizer.json" if resolved.model else None
+        found = _installed(run) if resolved is None else iter(resolved.found)
+        replies.reference = _reference(run, model, found, replies)
+    tokenizer = model.path / "tokenizer.json" if model else None
     known = tokenizer if tokenizer is not None and tokenizer.exists() else None
     engine_variants = [
-        engine_variant for engine_variant in resolved.engine_variants if engine_variant.label in replies.given
+        engine_variant
+        for engine_variant in make_engine_variants(run.settings)
+        if engine_variant.label in replies.given
     ]
     replies.judged = check(replies, engine_variants, known)
     write_json(run.folder / ANSWERS, replies)
-
-
-def unjudged(run: Run) -> bool:
-    """Whether engines were asked and their answers are not judged yet."""
-    replies = _read(run.folder)
-    return replies is not None and replies.judged is None
 
 
 def judged_answers(folder: Path) -> AnswerChecks | None:
@@ -65,17 +77,32 @@ def judged_answers(folder: Path) -> AnswerChecks | None:
     return None if replies is None else replies.judged
 
 
-def _reference(run: Run, resolved: Resolved, replies: Replies) -> Reference | str:
-    if resolved.model is None:
+def _reference(
+    run: Run, model: ModelFolder | None, found: Iterator[Installation], replies: Replies
+) -> Reference | str:
+    if model is None:
         return "only the server knows its model"
-    python = interpreter(resolved.found)
+    python = interpreter(found)
     if python is None:
         return "transformers is not installed, neither here nor beside an engine"
-    settings = resolved.engine_settings(resolved.engine_variants[0])
-    log = run.folder / "logs" / "reference.log"
+    settings, log = run.settings, run.folder / "logs" / "reference.log"
+    assert settings.dtype != "auto"
+    # The reference computes in float32 on either, and a run of a GPU may be judged where there is none.
+    device = "cuda" if settings.device == "cuda" and gpu.available() else "cpu"
     return ask_reference(
-        python, settings.model, settings.device, settings.torch_dtype, replies.prompts, OUTPUT_TOKENS, log
+        python, model.path, device, torch_dtype(settings.dtype), replies.prompts, OUTPUT_TOKENS, log
     )
+
+
+def _model(run: Run) -> ModelFolder | None:
+    """The model of a run that has begun; None where only its servers know it. Raises UsageError."""
+    return None if run.settings.model == "auto" else resolve(run.settings.model)
+
+
+def _installed(run: Run) -> Iterator[Installation]:
+    """The engines of a run that are here. They are looked for when the first one is asked for."""
+    started = [v for v in make_engine_variants(run.settings) if v.ref.name != RUNNING_SERVER]
+    yield from find_engines(started, {v.label: get_engine(v.ref.name) for v in started})[0]
 
 
 def _read(folder: Path) -> Replies | None:

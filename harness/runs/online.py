@@ -15,7 +15,7 @@ from harness.metrics.samples import split
 from harness.metrics.summary import summarize
 from harness.records.parquet import assemble, read_records
 from harness.runs.accuracy import task_scores
-from harness.runs.answers import judge_answers, judged_answers, unjudged
+from harness.runs.answers import judge_answers, judged_answers
 from harness.runs.events import EngineSkipped, Notify, Reporting, Started
 from harness.runs.folder import JOURNAL, ONLINE_RESULTS, alone, make_folder
 from harness.runs.info import online_info
@@ -23,11 +23,11 @@ from harness.runs.journal import read_journal
 from harness.runs.recompute import counted, recompute
 from harness.runs.resolved import Resolved, resolve_online
 from harness.runs.run_state import Run
-from harness.runs.search import search_loads
+from harness.runs.search import search_is_over, search_loads
 from harness.runs.search_state import search_results
 from harness.runs.side_by_side import measure_blocks, sides
 from harness.runs.tune.found import tune_results
-from harness.runs.tune.measure import measure_tuning
+from harness.runs.tune.measure import measure_tuning, tuning_is_over
 from harness.runs.tune.tuning import tuning_of
 from harness.schema.load import ClosedLoop
 from harness.schema.online_settings import OnlineSettings
@@ -85,18 +85,16 @@ def run_online(
 def resume_online(folder: Path, notify: Notify) -> tuple[Path, OnlineResults]:
     """Measure the cells that the run in `folder` has not finished; nothing is measured twice.
 
-    A cell that failed is tried again. A run without such cells, whose answers are judged, needs no engine.
+    A cell that failed is tried again. Where all cells are measured, no engine and no GPU is needed.
 
     Raises:
-        UsageError: The folder holds no run, somebody is at it, or an engine or the trace is not here any more
-            as it was when the run began.
+        UsageError: The folder holds no run, somebody is at it, or an engine, the trace or the model is not
+            here any more as it was when the run began.
         BenchError: No cell could be measured, or an engine could not be ended.
     """
     with alone(folder):
         run = Run.open(folder)
-        cells = {cell.index for block in run.blocks() for cell in block.cells}
-        finished = not run.info.is_adaptive and cells == run.done and not unjudged(run)
-        if finished:
+        if _all_measured(run):
             return folder, _go(run, None, notify)
         with machines_of(run.settings) as machines:
             resolved = resolve_online(run.settings, notify, machines)
@@ -119,6 +117,15 @@ def results_so_far(folder: Path) -> OnlineResults | None:
         return _write_results(run)
 
 
+def _all_measured(run: Run) -> bool:
+    """Whether no cell is left to measure."""
+    if run.info.search is not None:
+        return bool(run.done) and search_is_over(run, _results(run).summaries)
+    if run.info.tune is not None:
+        return tuning_is_over(run, _each_cell(run))
+    return run.done == {cell.index for block in run.blocks() for cell in block.cells}
+
+
 def _unchanged(run: Run, resolved: Resolved) -> None:
     """Raises UsageError when what is left would be measured with something else."""
     known = {fault.label for fault in run.skipped if fault.load is None}
@@ -138,12 +145,12 @@ def _unchanged(run: Run, resolved: Resolved) -> None:
 
 
 def _go(run: Run, resolved: Resolved | None, notify: Notify) -> OnlineResults:
-    """Measure and judge what is left, write the results. `resolved` is None where nothing is left."""
+    """Measure and judge what is left, write the results. `resolved` is None where no cell is left."""
     blocks, search, tune = run.blocks(), run.info.search, run.info.tune
     cells = sum(len(block.cells) for block in blocks)
     if search is not None and resolved is not None:
         cells = search.cells * len(resolved.engine_variants)
-    elif tune is not None:
+    elif tune is not None and resolved is not None:
         cells = tune.cells(run.settings.repeats)
     notify(Started(run.folder, cells, len(run.done), run.info.trace, about=tune is not None))
     for skipped in run.skipped:
@@ -164,8 +171,7 @@ def _go(run: Run, resolved: Resolved | None, notify: Notify) -> OnlineResults:
             new_run=any(fault.new_run for fault in faults),
         )
     notify(Reporting())
-    if resolved is not None:
-        judge_answers(run, resolved)
+    judge_answers(run, resolved)
     run.interrupted(is_so=False)
     return _write_results(run)
 

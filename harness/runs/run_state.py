@@ -9,6 +9,7 @@ from typing import Self
 
 from pydantic import TypeAdapter
 
+from harness.engines.base import EngineVariant
 from harness.engines.selection import make_engine_variants
 from harness.errors import UsageError
 from harness.files import write_json, write_whole
@@ -83,20 +84,24 @@ class Run:
         """What the run's client processes sustain; None where that was not measured."""
         return client_calibration(self.info)
 
+    @property
+    def engine_variants(self) -> list[EngineVariant]:
+        """The engines that were there when the run began."""
+        missing = {fault.label for fault in self.skipped if fault.load is None}
+        return [
+            engine_variant
+            for engine_variant in make_engine_variants(self.settings)
+            if engine_variant.label not in missing
+        ]
+
     def blocks(self) -> list[Block]:
         """Every block of the run, measured or not: the same whenever it is asked.
 
         A search or tuning has those that are measured: what comes next depends on them.
         """
-        missing = {fault.label for fault in self.skipped if fault.load is None}
-        there = [
-            engine_variant
-            for engine_variant in make_engine_variants(self.settings)
-            if engine_variant.label not in missing
-        ]
         if self.info.is_adaptive:
-            return measured_blocks(there, read_journal(self.folder / JOURNAL))
-        return plan(self.settings, there)
+            return measured_blocks(self.engine_variants, read_journal(self.folder / JOURNAL))
+        return plan(self.settings, self.engine_variants)
 
     def launched(self, record: LaunchRecord) -> None:
         """Keep what an engine was started with; the first start counts."""

@@ -75,6 +75,19 @@ def search_loads(run: Run, resolved: Resolved, summaries: Sequence[OnlineSummary
         turn += 1
 
 
+def search_is_over(run: Run, summaries: Sequence[OnlineSummary]) -> bool:
+    """Whether every engine's search has ended by itself, so that nothing is left to measure.
+
+    Args:
+        summaries: Of each cell that was measured.
+    """
+    assert run.info.search is not None
+    labels = [engine_variant.label for engine_variant in run.engine_variants]
+    entries = read_journal(run.folder / JOURNAL)
+    searches = searches_of(run.info.search, labels, entries, summaries)
+    return all(search.ended for search in searches.values())
+
+
 def _measure_start(
     run: Run,
     resolved: Resolved,

@@ -72,6 +72,25 @@ def measure_tuning(
     return tuning
 
 
+def tuning_is_over(run: Run, summaries: Sequence[OnlineSummary]) -> bool:
+    """Whether the finalists were found and compared, so that nothing is left to measure.
+
+    Args:
+        summaries: Of each cell that was measured, in the order of measurement.
+    """
+    plan = run.info.tune
+    assert plan is not None
+    tuning = tuning_of(plan, summaries)
+    labels = [configuration.label for configuration in plan.configurations]
+    if not tuning.decided and any(
+        tuning.goes_on(label) and tuning.lacks(label, plan.rounds - 1) for label in labels
+    ):
+        return False
+    done = {(entry.label, entry.repeat) for entry in read_journal(run.folder / JOURNAL)}
+    last, repeats = [tuning.default, *tuning.finalists], range(run.settings.repeats)
+    return all((label, plan.rounds + repeat) in done for label in last for repeat in repeats)
+
+
 class _Rounds:
     """Measures cells that are not in the journal."""
 

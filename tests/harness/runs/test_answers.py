@@ -10,9 +10,12 @@ import pytest
 
 from harness.compare.stored_run import StoredRun
 from harness.fairness.check_prompts import LENGTHS
+from harness.runs.events import CellDone
 from harness.runs.folder import ANSWERS
 from harness.runs.online import resume_online, run_online
 from harness.schema.online_settings import OnlineSettings
+
+from .conftest import Watcher, edit
 
 
 def run_quickly(url: str, folder: Path, **given: Any) -> tuple[Path, Any]:
@@ -53,6 +56,32 @@ def test_a_server_whose_model_nobody_knows_is_judged_by_lengths_alone(
     replies = json.loads((folder / ANSWERS).read_text())  # as when the run ends before the verdict
     (folder / ANSWERS).write_text(json.dumps(replies | {"judged": None}))
     assert resume_online(folder, lambda _: None)[1] == results
+
+
+def test_a_run_that_ended_before_its_verdict_is_judged_without_engine_and_gpu(
+    start_mock: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[Any] = []
+
+    def reference(python: Path, model: Path, device: str, dtype: str, *rest: Any) -> str:
+        asked.append((device, dtype))
+        if len(asked) == 1:
+            raise KeyboardInterrupt
+        return "the test has none"
+
+    monkeypatch.setattr("harness.runs.answers.ask_reference", reference)
+    monkeypatch.setattr("harness.telemetry.gpu.available", lambda: False)
+    server = start_mock()
+    with pytest.raises(KeyboardInterrupt):
+        run_quickly(server.url, tmp_path, model="random:gpt2-tiny", engines="openai", dtype="bf16")
+    server.end()
+    [folder] = tmp_path.glob("online_*")
+    edit(folder / "run.json", lambda info: info["settings"].update(device="cuda"))
+    _, results = resume_online(folder, watch := Watcher())
+    assert asked == [("cpu", "bfloat16")] * 2 and not watch.of(CellDone)
+    assert results.answers is not None and "the test has none" in results.answers.rule
+    [check] = results.answers.checks
+    assert (check.label, check.verdict) == ("openai", "unknown") and len(check.answers) == 2 * len(LENGTHS)
 
 
 @pytest.mark.parametrize(

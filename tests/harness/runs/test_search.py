@@ -24,7 +24,9 @@ def trials(results: OnlineResults) -> list[tuple[float, bool | None]]:
     return [(trial.value, trial.met) for trial in found.trials]
 
 
-def test_a_search_survives_a_server_that_fails_three_times(start_mock: Any, settings_for: Make) -> None:
+def test_a_search_survives_a_server_that_fails_three_times(
+    start_mock: Any, settings_for: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Four requests at once in 90 ms; the fifth waits."""
     capacity = ("--slots", "4", "--ttft-ms", "90", "--itl-ms", "1")
     server = start_mock(*capacity)
@@ -64,6 +66,9 @@ def test_a_search_survives_a_server_that_fails_three_times(start_mock: Any, sett
     cells = [entry["cell"] for entry in journal(folder)]
     assert cells == sorted(set(cells))
     assert all(met == (value <= 4) for value, met in trials(results) if not 4 <= value <= 8)
+
+    monkeypatch.setattr("harness.runs.online.machines_of", lambda settings: pytest.fail("nothing is left"))
+    assert resume_online(folder, Watcher())[1] == results
 
 
 def test_a_search_ends_when_its_time_is_over_and_goes_on_when_resumed(

@@ -99,7 +99,9 @@ def children() -> list[psutil.Process]:
     return [child for child in found if MODULE in " ".join(child.cmdline())]
 
 
-def test_the_best_setting_is_found_after_an_interruption(plan_for: Plan) -> None:
+def test_the_best_setting_is_found_after_an_interruption(
+    plan_for: Plan, monkeypatch: pytest.MonkeyPatch
+) -> None:
     settings, plan = plan_for({"--itl-ms": [2, 40, 60]})
     watch = Watcher({2: press_ctrl_c})
     with pytest.raises(KeyboardInterrupt):
@@ -125,8 +127,10 @@ def test_the_best_setting_is_found_after_an_interruption(plan_for: Plan) -> None
         "Mock": [2],
         finalist.label: [2],
     }
+    monkeypatch.setattr("harness.runs.online.machines_of", lambda settings: pytest.fail("nothing is left"))
     _, same = resume_online(folder, last := Watcher())
     assert same.tune == results.tune and not last.of(CellDone)
+    assert last.of(Started)[0].done == last.of(Started)[0].cells
 
 
 def test_no_cell_has_a_number_above_the_expected(plan_for: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
