@@ -9,7 +9,6 @@ from pathlib import Path
 
 import numpy as np
 from pydantic import Field
-from tokenizers import Tokenizer
 
 from harness.engines.base import Encoder, EngineVariant, Server
 from harness.engines.server_pages import request
@@ -20,6 +19,7 @@ from harness.fairness.task_text import TEXT
 from harness.files import write_json
 from harness.loadgen.load_plan import LoadPlan, WireRequest
 from harness.loadgen.run_load import run_load
+from harness.models.text_tokens import load_tokenizer
 from harness.runs.folder import ACCURACY
 from harness.runs.resolved import Resolved
 from harness.runs.run_state import Run
@@ -42,15 +42,17 @@ class TaskReplies(Strict):
 def score_engine(
     run: Run, resolved: Resolved, engine_variant: EngineVariant, server: Server, encode: Encoder
 ) -> None:
-    """Ask a server the items of the task, once for each engine, where its model has trained weights and a
-    context that holds them."""
+    """Ask a server the items of the task, once for each engine, where its model has trained weights, a
+    tokenizer.json and a context that holds them."""
     model, label = resolved.model, engine_variant.label
-    if not resolved.settings.accuracy or model is None or not (model.trained and model.tokenizer):
+    if not resolved.settings.accuracy or model is None or not model.trained:
+        return
+    tokenizer = load_tokenizer(model.path)
+    if tokenizer is None:
         return
     before = _read(run.folder)
     if before is not None and label in before.given:
         return
-    tokenizer = Tokenizer.from_file(str(model.path / "tokenizer.json"))
     items = make_items()
     prompts = [tokenizer.encode(item.prompt).ids for item in items]
     if max(map(len, prompts)) + OUTPUT_TOKENS > resolved.workload.max_model_len:

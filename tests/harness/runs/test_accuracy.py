@@ -44,6 +44,15 @@ def test_a_server_that_says_anything_scores_nothing(start_mock: Any, tmp_path: P
     assert (folder / ACCURACY).read_bytes() == before
 
 
+def test_a_model_whose_tokenizer_is_of_another_form_is_not_asked(
+    start_mock: Any, tmp_path: Path, model: Path
+) -> None:
+    (model / "tokenizer.json").unlink()
+    (model / "tokenizer.model").touch()
+    folder, results = measured(start_mock().url, tmp_path / "runs", model=str(model))
+    assert results.accuracy is None and not (folder / ACCURACY).exists() and results.skipped == []
+
+
 @pytest.mark.parametrize("given", [{"model": "random:gpt2-tiny"}, {"accuracy": False}, {"max_model_len": 32}])
 def test_where_it_says_nothing_it_is_not_asked(
     start_mock: Any, tmp_path: Path, model: Path, given: dict[str, Any]
