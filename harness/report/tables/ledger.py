@@ -52,27 +52,29 @@ class SideBySide:
 
 
 def side_by_side(launches: list[LaunchRecord], ledger: Ledger | None = None) -> SideBySide:
-    """The settings of all engines: as engines report them, else as they were started."""
+    """The settings of all engines, a column each in the order of `launches`: as engines report them, else as
+    they were started. An engine that was started and never measured is not in the ledger."""
+    labels = [launch.label for launch in launches]
     if ledger is not None:
         rows = [
             (
                 row.name,
                 [
                     DASH if (fact := row.facts.get(label)) is None else fact_text(fact.value)
-                    for label in ledger.labels
+                    for label in labels
                 ],
                 row.agreement == "differs",
             )
             for row in ledger.rows
         ]
-        return SideBySide(ledger.labels, rows)
+        return SideBySide(labels, rows)
     settings = dict.fromkeys(key for launch in launches for key in launch.settings)
     rows = []
     for key in settings:
         texts = [_started(launch, key) if key in launch.settings else DASH for launch in launches]
         known = [text for text in texts if text != DASH]
         rows.append((key, texts, len(set(known)) > 1))
-    return SideBySide([launch.label for launch in launches], rows)
+    return SideBySide(labels, rows)
 
 
 def _started(launch: LaunchRecord, key: str) -> str:

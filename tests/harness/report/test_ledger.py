@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from harness.fairness.ledger import ledger
 from harness.report.markdown import table
-from harness.report.tables.ledger import ledger_table, sources
+from harness.report.tables.ledger import ledger_table, side_by_side, sources
 from harness.schema.fairness import Fact
 from harness.schema.run_info import LaunchRecord
 
@@ -41,6 +41,13 @@ def test_each_engine_s_sources_are_named() -> None:
         "vLLM: start-up log for KV cache (tokens), attention backend.",
         "transformers: it reports nothing.",
     ]
+
+
+def test_an_engine_that_was_started_and_never_measured_has_a_column() -> None:
+    """Versions and commands stand in the same columns, of every engine that was started."""
+    found = side_by_side(LAUNCHES, ledger([LAUNCHES[0], LAUNCHES[2]]))
+    assert found.labels == ["roseinfer", "vLLM", "transformers"]
+    assert found.rows[0] == ("KV cache (tokens)", ["4,096", "–", "–"], False)
 
 
 def test_markdown_carries_the_ledger_without_markup_from_outside() -> None:
