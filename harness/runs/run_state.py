@@ -54,8 +54,8 @@ class Run:
         """A run that begins in an empty folder."""
         run = cls(folder, info, list(missing))
         info.order = [(block.engine_variant.label, block.cells[0].repeat) for block in run.blocks()]
-        write_json(folder / RUN, info)
         run._keep_skipped()
+        write_json(folder / RUN, info)  # last: a folder with it holds a whole run
         return run
 
     @classmethod

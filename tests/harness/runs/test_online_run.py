@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pandas as pd
 import pytest
@@ -188,6 +189,19 @@ def test_nothing_is_measured_beside_what_was_left_behind(
     monkeypatch.setattr(selection, "get_engine", get_engine)
     assert resume_online(watch.of(Started)[0].folder, watch)[1].skipped == []
     assert watch.measured == [0, 1, 2, 3]
+
+
+def test_a_folder_with_run_json_holds_a_whole_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run that is killed as it begins leaves no run rather than one that has lost what is missing."""
+    info = OnlineRunInfo(
+        created="now", command=[], settings=OnlineSettings(engines="vllm"),
+        versions=Versions(rosebench="1", python="3"),
+    )  # fmt: skip
+    write_whole = Mock(side_effect=OSError("no space"))
+    monkeypatch.setattr("harness.runs.run_state.write_whole", write_whole)
+    with pytest.raises(OSError, match="no space"):
+        Run.create(tmp_path, info, [])
+    assert not [*tmp_path.iterdir()]
 
 
 def test_engines_are_in_the_order_asked_for(tmp_path: Path) -> None:
