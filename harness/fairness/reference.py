@@ -97,7 +97,7 @@ def ask_reference(
                 if code is None
                 else f"ended with {describe_exit(code)}"
             )
-            return f"transformers {ended}: {process.tail().splitlines()[-1:]}"
+            return f"transformers {ended}: {process.cause()}"
         try:
             return Reference.model_validate_json(result_file.read_bytes())
         except ValidationError as error:
