@@ -13,6 +13,7 @@ from harness.metrics.percentiles import needed
 from harness.runs.journal import JournalEntry
 from harness.schema.cell_notice import NoticeKind
 from harness.schema.gate_terms import ERROR_RATE, LIMIT_HINT, GateTerm, parse_gate
+from harness.schema.invalid_reason import InvalidKind
 from harness.schema.metrics import METRICS
 from harness.schema.online_summary import OnlineSummary
 from harness.schema.results import Skipped
@@ -22,6 +23,8 @@ from harness.schema.search import Bound, CapacityFound, CapacityRatio, SearchPla
 MAX_INVALID = 3
 #: A cell in which more requests than this share fail does not meet the limits, whatever these are.
 MAX_FAILED = 0.01
+#: Why a cell is invalid in which requests failed, where nothing else is wrong with it.
+OF_FAILURES: frozenset[InvalidKind] = frozenset({"failures", "no_success"})
 #: Notices of a queue that grew.
 BEHIND: tuple[NoticeKind, ...] = ("behind", "growing")
 
@@ -148,12 +151,13 @@ class EngineSearch:
         )
 
     def _judge(self, summary: OnlineSummary, start: int) -> SearchTrial:
-        """Whether a cell met every limit. One in which requests failed counts: it was too heavy. One in which
-        the queue grew did not: later requests would miss the limits."""
+        """Whether a cell met every limit; None where it does not count, as it is invalid. One that is invalid
+        by failed requests alone counts: it was too heavy. One in which the queue grew did not meet them, as
+        later requests would miss the limits."""
         failed = failed_share(summary)
         measured = {term.text: value_of(summary, term) for term in self._terms}
         held = all(holds(term, measured[term.text]) for term in self._terms)
-        counts = summary.valid or summary.num_error > 0
+        counts = summary.valid or (summary.num_error > 0 and OF_FAILURES.issuperset(summary.invalid_kinds))
         behind = any(notice.kind in BEHIND for notice in summary.notices)
         return SearchTrial(
             load=summary.load,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -11,6 +13,7 @@ from harness.report.text.capacity import capacity_verdict
 from harness.report.text.numbers import DASH
 from harness.runs.search_state import EngineSearch
 from harness.schema.cell_notice import CellNotice, NoticeKind
+from harness.schema.invalid_reason import InvalidKind
 from harness.schema.load import ClosedLoop
 from harness.schema.metrics import LATENCIES
 from harness.schema.online_summary import Distribution, OnlineSummary
@@ -21,14 +24,16 @@ BEYOND: dict[float, str] = {0: "under 1", 99: "64 or more"}
 PLAN = SearchPlan.make("concurrency", "ttft_p50<=50ms", lowest=1, highest=64, cells=12, tolerance=0.5)
 
 
-def cell(concurrency: float, ttft: float, noticed: NoticeKind | None = None) -> OnlineSummary:
+def cell(
+    concurrency: float, ttft: float, noticed: NoticeKind | None = None, failed: int = 0, **given: Any
+) -> OnlineSummary:
     found = dict.fromkeys(LATENCIES, Distribution())
     found["ttft_ms"] = Distribution(mean=ttft, p50=ttft, p90=ttft, p95=ttft, p99=ttft, max=ttft, n=100)
     return OnlineSummary(
         engine="x", label="x", load=ClosedLoop(concurrency=round(concurrency)), repeat=0, num_requests=100,
-        num_success=100, num_error=0, duration_s=1, offered_req_per_s=1, req_per_s=1, output_tok_per_s=1,
-        total_tok_per_s=1, prompt_tokens=1, completion_tokens=1, chunks=1, **found,
-        notices=[] if noticed is None else [CellNotice(kind=noticed, text="")],
+        num_success=100 - failed, num_error=failed, duration_s=1, offered_req_per_s=1, req_per_s=1,
+        output_tok_per_s=1, total_tok_per_s=1, prompt_tokens=1, completion_tokens=1, chunks=1, **found,
+        notices=[] if noticed is None else [CellNotice(kind=noticed, text="")], **given,
     )  # fmt: skip
 
 
@@ -122,3 +127,22 @@ def test_a_cell_in_which_the_engine_falls_behind_misses_the_limits(noticed: Noti
     found = SearchResults(plan=PLAN, engines=[search.found("a", None, "the time was over")])
     said = any("falls behind misses" in note for note in capacity_tables(found)[0].notes)
     assert said is not met
+
+
+@pytest.mark.parametrize(
+    ("kinds", "failed", "met"),
+    [
+        (["failures"], 1, True),
+        (["failures"], 50, False),
+        (["no_success"], 100, False),
+        (["busy"], 0, None),
+        (["failures", "busy"], 50, None),
+        (["failures", "answers"], 1, None),
+    ],
+)
+def test_an_invalid_cell_counts_only_where_its_failures_make_it_so(
+    kinds: list[InvalidKind], failed: int, met: bool | None
+) -> None:
+    search = EngineSearch(PLAN, "a")
+    search.take(cell(4, ttft=10, failed=failed, valid=False, invalid_kinds=kinds), start=0)
+    assert [trial.met for trial in search.trials] == [met]
