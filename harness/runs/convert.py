@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +35,7 @@ from harness.schema.run_info import RUN_INFO, SCHEMA_VERSION
 from harness.schema.stored import checked, read_json
 
 Record = dict[str, Any]
+_HINT = "restore the file"
 
 
 def convert_run(source: Path, target: Path | None) -> Path:
@@ -48,33 +50,63 @@ def convert_run(source: Path, target: Path | None) -> Path:
     Raises:
         UsageError: `source` holds no run of schema 1, a file in it is broken, or `target` is there.
     """
-    if not (source / RUN).is_file():
-        raise UsageError(f"{source} holds no run: there is no {RUN} in it", "name the folder of a run")
-    info = _read(source / RUN)
-    if info.get("schema_version", 1) != 1:
-        raise UsageError(
-            f"the run in {source} is of schema {info['schema_version']} already", "use it as it is"
-        )
-    if target is not None and target.exists():
-        raise UsageError(f"{target} is there already", "name another --out, or remove it")
     place = target or source
-    place.parent.mkdir(parents=True, exist_ok=True)
     fresh, old = (place.with_name(f".{place.resolve().name}.{word}") for word in ("converting", "schema1"))
-    shutil.rmtree(fresh, ignore_errors=True)
+    if target is None:
+        _bring_back(old, source)  # the command was killed between its last two renames
+    _check(source, target)
+    place.parent.mkdir(parents=True, exist_ok=True)
+    for left in (fresh, old):
+        shutil.rmtree(left, ignore_errors=True)
     try:
         shutil.copytree(source, fresh)
-        _convert(fresh, info["settings"].get("concurrency"))
+        _convert(fresh)
         if target is None:
             source.rename(old)
         fresh.rename(place)
+    except UsageError as error:
+        error.message = error.message.replace(str(fresh), str(source))
+        raise
     finally:
+        if target is None:
+            _bring_back(old, source)
         shutil.rmtree(fresh, ignore_errors=True)
     shutil.rmtree(old, ignore_errors=True)
     return place
 
 
-def _convert(run: Path, in_flight: object) -> None:
-    """Every file of a run, in place. `in_flight` is `concurrency` of the settings."""
+def _bring_back(old: Path, source: Path) -> None:
+    """Give the run that was moved to `old` its name again, where nothing has that name."""
+    if old.is_dir() and not source.exists():
+        old.rename(source)
+
+
+def _check(source: Path, target: Path | None) -> None:
+    """Raises UsageError where `source` holds no run of schema 1, or `target` is there."""
+    if not (source / RUN).is_file():
+        raise UsageError(f"{source} holds no run: there is no {RUN} in it", "name the folder of a run")
+    with _of_version_1(source / RUN):
+        version = _read(source / RUN).get("schema_version", 1)
+    if version != 1:
+        raise UsageError(f"the run in {source} is of schema {version} already", "use it as it is")
+    if target is not None and target.exists():
+        raise UsageError(f"{target} is there already", "name another --out, or remove it")
+
+
+@contextmanager
+def _of_version_1(path: Path) -> Iterator[None]:
+    """What is missing inside, or of another type, is a fault of the file at `path`: a UsageError names it."""
+    try:
+        yield
+    except (AttributeError, LookupError, TypeError, ValueError) as error:
+        fault = f": {error.args[0]} is missing" if isinstance(error, KeyError) else ""
+        raise UsageError(f"{path} is not as version 0.1 of bench wrote it{fault}", _HINT) from None
+
+
+def _convert(run: Path) -> None:
+    """Every file of a run, in place."""
+    with _of_version_1(run / RUN):
+        in_flight = _read(run / RUN)["settings"].get("concurrency")
     only = in_flight if isinstance(in_flight, int) else None
     for table in ("requests", "chunks"):
         for path in [run / f"{table}.parquet", *(run / "raw").glob(f"*.{table}.parquet")]:
@@ -82,15 +114,18 @@ def _convert(run: Path, in_flight: object) -> None:
                 _convert_table(path, only)
     if (run / JOURNAL).is_file():
         lines = (run / JOURNAL).read_bytes().split(b"\n")[:-1]
-        entries = [
-            checked(_entry(visible_content(json.loads(line)), only), JournalEntry, str(run / JOURNAL))
-            for line in lines
-        ]
+        with _of_version_1(run / JOURNAL):
+            entries = [
+                checked(
+                    _entry(visible_content(json.loads(line)), only), JournalEntry, str(run / JOURNAL), _HINT
+                )
+                for line in lines
+            ]
         write_whole(run / JOURNAL, b"".join(entry.model_dump_json().encode() + b"\n" for entry in entries))
     if (run / SKIPPED).is_file():
-        kept = checked(
-            [_skipped(fault, only) for fault in _read(run / SKIPPED)], list[SkippedRecord], SKIPPED
-        )
+        with _of_version_1(run / SKIPPED):
+            faults = [_skipped(fault, only) for fault in _read(run / SKIPPED)]
+        kept = checked(faults, list[SkippedRecord], str(run / SKIPPED), _HINT)
         dumped = TypeAdapter(list[SkippedRecord]).dump_json(kept, indent=2)
         write_whole(run / SKIPPED, dumped + b"\n")
     files: dict[str, tuple[Any, Callable[[Record, int | None], Record]]] = {
@@ -102,13 +137,15 @@ def _convert(run: Path, in_flight: object) -> None:
     }
     for name, (kind, convert) in files.items():
         if (run / name).is_file():
-            write_json(run / name, checked(convert(_read(run / name), only), kind, str(run / name)))
+            with _of_version_1(run / name):
+                converted = convert(_read(run / name), only)
+            write_json(run / name, checked(converted, kind, str(run / name), _HINT))
     if (run / ONLINE_RESULTS).is_file() and (run / "requests.parquet").is_file():
         write_json(run / ONLINE_RESULTS, load_run(run).results)
 
 
 def _read(path: Path) -> Any:
-    return read_json(path, "restore the file")
+    return read_json(path, _HINT)
 
 
 def _load(record: Record, only: int | None) -> Load | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -149,6 +150,52 @@ def test_a_broken_file_leaves_everything_as_it_was(tmp_path: Path) -> None:
         with pytest.raises(UsageError, match=r"requests\.parquet cannot be read"):
             convert_run(folder, target)
     assert content(folder) == before
+    assert [path.name for path in tmp_path.iterdir()] == ["run"]
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "fault"),
+    [
+        ("run.json", "[]", "is not as version 0.1 of bench wrote it"),
+        ("run.json", "{}", "is not as version 0.1 of bench wrote it: settings is missing"),
+        ("journal.jsonl", "{no", "is not as version 0.1 of bench wrote it"),
+        ("journal.jsonl", '{"cell": "x"}', "cell: 'x' must be a whole number"),
+        ("skipped.json", '{"a": 1}', "is not as version 0.1 of bench wrote it"),
+        ("skipped.json", '[{"a": 1}]', "0.engine: is missing"),
+        ("online_results.json", "{}", "is not as version 0.1 of bench wrote it: meta is missing"),
+    ],
+)
+def test_a_damaged_file_is_named_where_it_is(tmp_path: Path, name: str, text: str, fault: str) -> None:
+    folder = Path(shutil.copytree(STORED / "trace", tmp_path / "run"))
+    (folder / name).write_text(f"{text}\n")
+    with pytest.raises(UsageError, match=re.escape(fault)) as raised:
+        convert_run(folder, None)
+    assert raised.value.message.startswith(f"{folder / name} is") and raised.value.hint == "restore the file"
+    assert [path.name for path in tmp_path.iterdir()] == ["run"]
+
+
+def test_a_run_survives_a_conversion_that_ends_between_its_renames(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = Path(shutil.copytree(STORED / "trace", tmp_path / "run"))
+    before, rename = content(folder), Path.rename
+
+    def fail(path: Path, target: Path) -> Path:
+        if path.name.endswith(".converting"):
+            raise OSError("no")
+        return rename(path, target)
+
+    with monkeypatch.context() as patch, pytest.raises(OSError, match="no"):
+        patch.setattr(Path, "rename", fail)
+        convert_run(folder, None)
+    assert content(folder) == before
+
+    folder.rename(tmp_path / ".run.schema1")  # as where the command is killed there
+    assert load_run(convert_run(folder, None)).meta.schema_version == 2
+    shutil.copytree(STORED / "trace", tmp_path / ".run.schema1")  # and after it
+    shutil.rmtree(folder)
+    shutil.copytree(STORED / "trace", folder)
+    convert_run(folder, None)
     assert [path.name for path in tmp_path.iterdir()] == ["run"]
 
 
