@@ -15,7 +15,8 @@
       const text = shown(cell);
       return text === "–" ? null : text;
     };
-    const compare = (a, b) => (typeof a === "number" && typeof b === "number" ? a - b : String(a).localeCompare(String(b)));
+    const byText = new Intl.Collator("en", { numeric: true }).compare; // 16 comes after 2
+    const compare = (a, b) => (typeof a === "number" && typeof b === "number" ? a - b : byText(String(a), String(b)));
     const rows = [...body.rows].map((row) => [key(row), row]);
     const known = rows.filter(([value]) => value !== null).sort(([a], [b]) => (ascending ? compare(a, b) : compare(b, a)));
     const unknown = rows.filter(([value]) => value === null);

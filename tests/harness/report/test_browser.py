@@ -132,6 +132,19 @@ def test_sorting_by_a_number_and_by_a_name(page):
     assert head.get_attribute("aria-sort") is None
 
 
+def test_numbers_within_texts_are_sorted_as_numbers(page):
+    texts = page.execute_script(
+        "const figure = document.querySelector('figure.table');"
+        "const cells = [...figure.querySelectorAll('tbody tr')].map(row => row.cells[1]);"
+        "const texts = ['16 / 3', '2 / 1'];"
+        "cells.forEach((cell, i) => { delete cell.dataset.value;"
+        " cell.replaceChildren(cell.querySelector('.v')); cell.firstChild.textContent = texts[i] });"
+        "figure.querySelectorAll('th[data-head] button')[1].click();"
+        "return [...figure.querySelectorAll('tbody tr')].map(row => row.cells[1].textContent)"
+    )
+    assert texts == ["2 / 1", "16 / 3"]
+
+
 def test_copying_a_table(page):
     page.execute_script(
         "Object.defineProperty(navigator, 'clipboard',"
