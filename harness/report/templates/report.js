@@ -80,16 +80,21 @@
     return lines.map((texts) => texts.map(quoted).join(",")).join("\n");
   };
 
+  /* Whether it could be copied. A page that is not from https or this machine has no clipboard but the old one. */
   const copy = async (text) => {
     try {
       await navigator.clipboard.writeText(text);
+      return true;
     } catch {
+      const focused = document.activeElement;
       const area = document.createElement("textarea");
       area.value = text;
       document.body.append(area);
       area.select();
-      document.execCommand("copy");
+      const done = document.execCommand("copy");
       area.remove();
+      focused.focus();
+      return done;
     }
   };
   /* What was found, for the notes of a release: verdict, table, and the chart as a file beside them. */
@@ -155,9 +160,10 @@
       const label = button.textContent;
       button.addEventListener("click", async () => {
         const { copy: what, save: kind, name } = button.dataset;
-        if (what) await copy(copied[what](box));
+        let done = "Saved";
+        if (what) done = (await copy(copied[what](box))) ? "Copied" : "Not copied";
         else saved[kind](box, name);
-        button.textContent = status.textContent = what ? "Copied" : "Saved";
+        button.textContent = status.textContent = done;
         setTimeout(() => (button.textContent = label), 1500);
       });
     }

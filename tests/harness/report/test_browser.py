@@ -14,6 +14,7 @@ from urllib.request import url2pathname
 import numpy as np
 import pytest
 from PIL import Image
+from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.support.ui import Select, WebDriverWait
 
 from harness.files import write_json
@@ -243,6 +244,17 @@ def test_nothing_moves_when_a_chart_is_drawn(page):
     WebDriverWait(page, 60).until(lambda page: page.execute_script(drawn))
     assert page.execute_script(height) == before
     page.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
+
+
+def test_a_copy_that_the_browser_refuses_is_not_called_one(page):
+    page.execute_script(
+        "Object.defineProperty(navigator, 'clipboard', {value: undefined});document.execCommand = () => false"
+    )
+    button = shown(page, "[data-copy=markdown]")
+    button.send_keys(Keys.ENTER)
+    WebDriverWait(page, 60).until(lambda page: button.text == "Not copied")
+    assert page.execute_script("return document.getElementById('status').textContent") == "Not copied"
+    assert page.switch_to.active_element == button
 
 
 def test_a_badge_opens_on_its_notices(page):
