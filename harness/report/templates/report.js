@@ -259,11 +259,14 @@
   for (const details of all("details.metric")) details.addEventListener("toggle", remember);
   for (const link of all("nav.contents a")) {
     link.addEventListener("click", (event) => {
+      if (event.ctrlKey || event.metaKey || event.shiftKey) return; // it opens elsewhere
       event.preventDefault();
       place = link.hash.slice(1);
       const target = document.getElementById(place);
       target.closest("details")?.setAttribute("open", "");
       target.scrollIntoView();
+      target.tabIndex = -1;
+      target.focus({ preventScroll: true }); // the next Tab goes on from there
       remember();
     });
   }

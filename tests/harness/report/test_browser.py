@@ -311,6 +311,26 @@ def test_the_keyboard_reaches_sorting_and_folds(page):
     assert reachable
 
 
+def test_the_keyboard_goes_on_where_a_link_of_the_contents_leads(page):
+    link = page.find_element("css selector", "nav.contents a[href$='-throughput']")
+    link.send_keys(Keys.ENTER)
+    page.switch_to.active_element.send_keys(Keys.TAB)
+    assert page.execute_script(
+        "return document.activeElement.closest('section').contains("
+        "document.querySelector(arguments[0].hash))", link,
+    )  # fmt: skip
+
+
+def test_a_link_of_the_contents_opens_in_a_tab_of_its_own(page):
+    prevented = page.execute_script(
+        "const event = new MouseEvent('click', {ctrlKey: true, bubbles: true, cancelable: true});"
+        "addEventListener('click', event => { window.prevented = event.defaultPrevented;"
+        " event.preventDefault() }, {once: true});"
+        "document.querySelector('nav.contents a').dispatchEvent(event); return window.prevented"
+    )
+    assert prevented is False
+
+
 def test_a_baseline_is_chosen(page):
     page.execute_script("for (const d of document.querySelectorAll('details')) d.open = true")
     titles = "return [...document.querySelectorAll('div[data-baseline]')].filter(d => !d.hidden)" + (
