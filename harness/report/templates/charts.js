@@ -188,10 +188,15 @@ const drawCharts = ({ all, say, tip }) => {
       this.report();
     }
 
+    /* The title says which view is shown. */
+    name(view) {
+      const [first] = this.chart.views;
+      if (first) this.figure.querySelector("figcaption .name").textContent = this.chart.title.replace(first.name, view.name);
+    }
+
     /* What is drawn, for readers of the page's code and its tests. */
     report() {
-      const [first] = this.chart.views;
-      if (first) this.figure.querySelector("figcaption .name").textContent = this.chart.title.replace(first.name, this.view.name);
+      this.name(this.view);
       Object.assign(this.host.dataset, {
         shown: JSON.stringify(this.labels),
         view: this.view?.name ?? "",

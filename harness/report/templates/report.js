@@ -118,16 +118,17 @@
     command: (box) => box.querySelector("pre").textContent,
   };
 
-  /* A chart as it stands alone: its title, and colours that need no page. */
+  /* A chart as it stands alone: its title, and colours that need no page. The SVG is of its first view. */
   const standalone = (figure) => {
+    const { chart, looks } = charts.cards.get(figure.querySelector(".plot"));
     const whole = figure.querySelector("svg").cloneNode(true);
     const [, , width, height] = whole.getAttribute("viewBox").split(" ").map(Number);
     const title = document.createElementNS(whole.namespaceURI, "text");
-    title.textContent = figure.querySelector("figcaption .name").textContent;
+    title.textContent = chart.title;
     for (const [name, value] of Object.entries({ x: 12, y: -14, "font-size": 14, "font-weight": 600, fill: "var(--ink, #1c2024)" })) title.setAttribute(name, value);
     whole.append(title);
     let x = 12;
-    for (const [label, look] of Object.entries(charts.cards.get(figure.querySelector(".plot")).looks)) {
+    for (const [label, look] of Object.entries(looks)) {
       if (!whole.querySelector(`[data-series="${CSS.escape(label)}"]`)) continue;
       const name = document.createElementNS(whole.namespaceURI, "text");
       name.textContent = `${look.glyph} ${label}`;
@@ -286,8 +287,10 @@
   addEventListener("beforeprint", () => {
     opened = all("details:not([open]):not(.data)");
     for (const details of opened) details.open = true;
+    for (const card of charts.cards.values()) card.name(card.chart.views[0]);
   });
   addEventListener("afterprint", () => {
     for (const details of opened) details.open = false;
+    for (const card of charts.cards.values()) card.name(card.view);
   });
 })();

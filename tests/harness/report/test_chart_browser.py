@@ -242,6 +242,26 @@ def test_release_notes_have_the_verdict_the_table_and_the_chart(page, folder):
     assert name == "ttft_p50.png" and picture.startswith("data:image/png;base64,iVBOR")
 
 
+def test_a_picture_of_another_percentile_is_called_what_it_shows(page):
+    """The SVG of a chart, saved or printed, is of its first percentile whichever is picked."""
+    plot = chart(page)
+    name = page.execute_script("return arguments[0].closest('figure').querySelector('figcaption')", plot)
+    first = name.text.splitlines()[0]
+    Select(page.find_element("css selector", "select[data-view]")).select_by_index(1)
+    picked = name.text.splitlines()[0]
+    assert picked != first
+    page.execute_script(
+        "window.saved = [];HTMLAnchorElement.prototype.click = function () { window.saved.push(this.href) }"
+    )
+    page.find_element("css selector", ".card [data-save=svg]").click()
+    [svg] = page.execute_script("return window.saved")
+    assert f">{first}</text>" in unquote(svg) and picked not in unquote(svg)
+    page.execute_script("dispatchEvent(new Event('beforeprint'))")
+    assert name.text.splitlines()[0] == first
+    page.execute_script("dispatchEvent(new Event('afterprint'))")
+    assert name.text.splitlines()[0] == picked
+
+
 def test_twelve_engines_have_a_panel_each(browser, tmp_path):
     run = make_online(tmp_path / "run", engines=TWELVE, scales=[0.5, 1.0], repeats=1, n=40, faults=False)
     page = opened(browser, write_report([run], tmp_path / "page.html").resolve().as_uri())
