@@ -142,6 +142,7 @@ const drawCharts = ({ all, say, tip }) => {
           this.log[which] = !this.log[which];
           log.setAttribute("aria-pressed", this.log[which]);
           this.zoom = null;
+          this.reset.hidden = true;
           this.rebuild();
           say(`${axis.label}: ${this.log[which] ? "logarithmic" : "linear"}.`);
         });
@@ -153,6 +154,7 @@ const drawCharts = ({ all, say, tip }) => {
 
     zoomTo(zoom) {
       this.zoom = zoom;
+      if (!zoom && document.activeElement === this.reset) this.host.focus(); // the button goes
       this.reset.hidden = !zoom;
       this.refresh();
       if (!zoom) say("Zoom reset.");

@@ -117,6 +117,18 @@ def test_an_axis_becomes_logarithmic_and_linear_again(page):
     assert ends(plot)[0] == 0
 
 
+def test_a_zoom_that_another_axis_ends_has_no_button_to_end_it(page):
+    plot = zoomed(page)
+    reset, log = page.find_elements("css selector", ".first .card:nth-of-type(2) .chart-tools button")[:2]
+    assert (reset.text, log.text) == ("Reset zoom", "log x")
+    log.click()
+    assert not reset.is_displayed()
+    log.click()
+    zoomed(page)
+    reset.send_keys(Keys.ENTER)
+    assert not reset.is_displayed() and page.switch_to.active_element == plot
+
+
 def test_axes_are_those_of_the_picture_for_print(browser, tmp_path):
     """One engine answers in milliseconds, the other in seconds: what is drawn is logarithmic."""
     engines = [replace(ENGINES[0], prefill_s=0.0003), replace(ENGINES[2], prefill_s=3.0)]
@@ -134,7 +146,8 @@ def test_axes_are_those_of_the_picture_for_print(browser, tmp_path):
     assert logarithmic > 6
 
 
-def test_dragging_zooms_and_escape_shows_everything_again(page):
+def zoomed(page):
+    """The second plot of the page, when a part of it was dragged over."""
     plot = chart(page, 1)
     before = ends(plot, "x")
     over = plot.find_element("css selector", ".u-over")
@@ -142,6 +155,12 @@ def test_dragging_zooms_and_escape_shows_everything_again(page):
         80, 60
     ).release().perform()
     WebDriverWait(page, 60).until(lambda page: ends(plot, "x") != before)
+    return plot
+
+
+def test_dragging_zooms_and_escape_shows_everything_again(page):
+    before = ends(chart(page, 1), "x")
+    plot = zoomed(page)
     low, high = ends(plot, "x")
     assert before[0] < low < high < before[1]
     plot.send_keys(Keys.ESCAPE)
