@@ -434,7 +434,8 @@ const drawCharts = ({ all, say, tip }) => {
       } else if (step) {
         const { points } = this;
         if (!points.length) return;
-        this.at = (this.at + step + points.length) % points.length;
+        const from = this.at < 0 && step < 0 ? 0 : this.at; // the last one is before the first
+        this.at = (from + step + points.length) % points.length;
         const point = points[this.at];
         const u = this.panels.find((panel) => panel.only === null || panel.only === point.series.label);
         this.tell(u, point);

@@ -195,6 +195,14 @@ def test_a_point_has_its_value_and_interval_by_keyboard_and_by_mouse(page, folde
     assert found == ["roseinfer p50", "vLLM p50"]
 
 
+def test_the_left_arrow_begins_at_the_last_point(page, folder):
+    plot = chart(page)
+    plot.send_keys(Keys.ARROW_LEFT)
+    tip = page.find_element("id", "tip")
+    WebDriverWait(page, 60).until(lambda page: tip.is_displayed())
+    assert tip.text.splitlines()[0] == "vLLM p50" and "scale 0.4" in tip.text
+
+
 def test_the_address_keeps_what_is_shown(page, report):
     legend(page, "vLLM").click()
     Select(page.find_element("css selector", "select[data-view]")).select_by_visible_text("p90")
