@@ -183,7 +183,10 @@
     const chapter = charts.chapters.get(article);
     Object.assign(chapter, changed);
     for (const button of all(".legend button", article)) button.setAttribute("aria-pressed", !chapter.hidden.has(button.dataset.label));
-    for (const pick of all("select[data-view]", article)) if (chapter.view) pick.value = chapter.view;
+    for (const pick of all("select[data-view]", article)) {
+      const names = [...pick.options].map((option) => option.value);
+      pick.selectedIndex = Math.max(0, names.indexOf(chapter.view));
+    }
     charts.update(chapter);
   };
   for (const button of all(".legend button")) {

@@ -228,6 +228,12 @@ def test_an_address_that_somebody_wrote_shows_the_engines_that_there_are(page, r
     assert json.loads(chart(page).get_attribute("data-shown")) == shown
 
 
+def test_an_address_with_a_percentile_that_there_is_not_picks_the_first(page, report):
+    opened(page, f"{report}#show=p12")
+    pick = Select(page.find_element("css selector", "select[data-view]"))
+    assert pick.first_selected_option == pick.options[0]
+
+
 def test_the_data_of_a_chart_is_copied_and_the_chart_saved(page, folder):
     page.execute_script(
         "Object.defineProperty(navigator, 'clipboard',"
