@@ -60,9 +60,8 @@ class RayMachines(Machines):
         for engine, other in zip(engines[1:], selections[1:], strict=True):
             if (first.found, first.placement) != (other.found, other.placement):
                 raise UsageError(
-                    f"node {engine.name} is not equal to {engines[0].name}: {other.placement} and "
-                    f"{[found.version for found in other.found]} instead of {first.placement} and "
-                    f"{[found.version for found in first.found]}",
+                    f"node {engine.name} is not equal to {engines[0].name}: {other.equipment} instead of "
+                    f"{first.equipment}",
                     "name equal nodes with --engine-needs, or leave out --side-by-side",
                 )
         return first

@@ -37,6 +37,18 @@ class Selection:
         """Of the engines that are there."""
         return [engine_variant.ref.name for engine_variant in self.variants]
 
+    @property
+    def equipment(self) -> str:
+        """What engines run on, and which are there: `cpu, fp32, 2 threads, vllm 0.32.0 (torch 2.9) at …`."""
+        placement = self.placement
+        words: list[str] = [placement.device, placement.dtype]
+        words += [] if placement.cpu_threads == "auto" else [f"{placement.cpu_threads} threads"]
+        for found in self.found:
+            versions = [f"{name} {version}" for name, version in sorted(found.versions.items())]
+            inside = f" ({', '.join(versions)})" if versions else ""
+            words.append(f"{found.engine} {found.version}{inside} at {found.python}")
+        return ", ".join(words)
+
 
 def select_engines(settings: OnlineSettings, alone: bool = False) -> Selection:
     """Find the engines that `settings` ask for, and ask the running ones.
