@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from urllib.parse import quote
 
 from harness.report.best import BestLabels, best_labels
 from harness.report.charts.block import data_block
@@ -296,9 +297,10 @@ class Chapter:
         return profile_section(self.run.path)
 
     def link(self, path: str) -> str | None:
-        """From the page to a file of the run, `path` relative to its folder; None where it is not there."""
+        """The address from the page to a file of the run, `path` relative to its folder; None where it is not
+        there."""
         target = self.run.path / path
-        return Path(os.path.relpath(target, self.folder)).as_posix() if target.exists() else None
+        return quote(Path(os.path.relpath(target, self.folder)).as_posix()) if target.exists() else None
 
     @property
     def batch_ratios(self) -> Table | None:

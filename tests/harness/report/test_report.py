@@ -3,11 +3,14 @@
 import re
 import shutil
 from html.parser import HTMLParser
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from harness.errors import UsageError
 from harness.metrics.summary import summarize
+from harness.report.html import Chapter
 from harness.report.render import write_report, write_run_outputs
 from harness.runs.reader import load_run
 from harness.schema.metrics import METRICS
@@ -18,6 +21,15 @@ from .conftest import ENGINES, make_online
 pytestmark = pytest.mark.slow
 
 HOSTILE = "</script><script>alert(1)</script><img src=x onerror=alert(2)>\"'{{7*7}}"
+
+
+def test_a_link_to_a_file_is_an_address(tmp_path):
+    """A folder may have a name with characters that end the path of an address."""
+    (tmp_path / "a #1").mkdir()
+    (tmp_path / "a #1" / "trace?.json").touch()
+    chapter: Any = SimpleNamespace(run=SimpleNamespace(path=tmp_path / "a #1"), folder=tmp_path)
+    assert Chapter.link(chapter, "trace?.json") == "a%20%231/trace%3F.json"
+    assert Chapter.link(chapter, "not here") is None
 
 
 class Page(HTMLParser):
