@@ -64,4 +64,5 @@ def judge_task(items: Sequence[Item], given: Mapping[str, TaskReply]) -> TaskSco
 
 
 def _count(reply: TaskReply) -> str:
-    return f"{sum(reply.right)} of {len(reply.right)}"
+    failed = f" ({reply.failed} requests failed)" if reply.failed else ""
+    return f"{sum(reply.right)} of {len(reply.right)}{failed}"

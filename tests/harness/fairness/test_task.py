@@ -82,6 +82,12 @@ def test_an_engine_that_is_plainly_worse_is_named():
     assert sum(scores.scores[0].by_family.values()) == 120
 
 
+def test_an_engine_that_failed_to_answer_is_said_to_have_failed():
+    lost = _reply(40).model_copy(update={"failed": 200})
+    worse = judge_task(ITEMS, {"a": _reply(120), "b": lost}).worse
+    assert worse["b"].startswith("40 of 240 (200 requests failed), a 120 of 240")
+
+
 def test_half_precision_is_not_worse():
     """A few items each way, as near ties give, are no difference."""
     rng = np.random.default_rng(3)
