@@ -425,6 +425,13 @@ const drawCharts = ({ all, say, tip }) => {
       return [head, ...rows].map((row) => row.map(quoted).join(",")).join("\n");
     }
 
+    /* The points in sight: of a zoom those within it. */
+    get visible() {
+      const within = (value, [low, high]) => low <= value && value <= high;
+      const [x, y] = [this.range("x"), this.range("y")];
+      return this.zoom ? this.points.filter((point) => within(point.x, x) && within(point.y, y)) : this.points;
+    }
+
     /* Arrow keys go from point to point; Escape resets. */
     key(event) {
       const step = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
@@ -432,7 +439,7 @@ const drawCharts = ({ all, say, tip }) => {
         tip.hidden = true;
         if (this.zoom) this.zoomTo(null);
       } else if (step) {
-        const { points } = this;
+        const points = this.visible;
         if (!points.length) return;
         const from = this.at < 0 && step < 0 ? 0 : this.at; // the last one is before the first
         this.at = (from + step + points.length) % points.length;

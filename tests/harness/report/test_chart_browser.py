@@ -146,13 +146,13 @@ def test_axes_are_those_of_the_picture_for_print(browser, tmp_path):
     assert logarithmic > 6
 
 
-def zoomed(page):
-    """The second plot of the page, when a part of it was dragged over."""
+def zoomed(page, width=80):
+    """The second plot of the page, when `width` by 60 pixels of it were dragged over."""
     plot = chart(page, 1)
     before = ends(plot, "x")
     over = plot.find_element("css selector", ".u-over")
     ActionChains(page).move_to_element_with_offset(over, -60, -30).click_and_hold().move_by_offset(
-        80, 60
+        width, 60
     ).release().perform()
     WebDriverWait(page, 60).until(lambda page: ends(plot, "x") != before)
     return plot
@@ -201,6 +201,15 @@ def test_the_left_arrow_begins_at_the_last_point(page, folder):
     tip = page.find_element("id", "tip")
     WebDriverWait(page, 60).until(lambda page: tip.is_displayed())
     assert tip.text.splitlines()[0] == "vLLM p50" and "scale 0.4" in tip.text
+
+
+def test_arrows_go_to_the_points_in_sight(page):
+    plot = zoomed(page, 250)
+    low, high = ends(plot, "x")
+    for _ in range(5):
+        plot.send_keys(Keys.ARROW_RIGHT)
+        words = page.execute_script("return document.getElementById('status').textContent").split(", ")
+        assert low <= float(words[1].split()[0]) <= high, words
 
 
 def test_the_address_keeps_what_is_shown(page, report):
