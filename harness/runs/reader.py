@@ -160,8 +160,17 @@ def load_runs(paths: Sequence[Path]) -> list[Run]:
 
 
 def _of_today(stored: OfflineResults) -> OfflineResults:
-    """The results with the notices and comparisons of today."""
-    results = [with_too_brief(result) for result in stored.results]
+    """The results in the order in which engines were asked for, with the notices and comparisons of today."""
+    asked = {(ref.name, ref.variant): place for place, ref in enumerate(stored.meta.settings.engines)}
+    ordered = sorted(
+        stored.results,
+        key=lambda result: (
+            asked.get((result.engine, result.variant), len(asked)),
+            result.label,
+            result.repeat,
+        ),
+    )
+    results = [with_too_brief(result) for result in ordered]
     return stored.model_copy(update={"results": results, "comparisons": compare_batches(results)})
 
 
