@@ -48,6 +48,7 @@ REPORTS = Path(__file__).parents[3] / "reports"
 CURRENT = sorted(REPORTS / f"{raw.parent.name}.html" for raw in REPORTS.glob("*/requests.parquet"))
 #: Rules of axe that look at colours.
 OF_COLOURS = ["color-contrast", "link-in-text-block"]
+SCHEMES = ("light", "dark")
 HOSTILE = "</script><script>window.hit = 1</script><img src=x onerror='window.hit = 2'>\"{{7*7}}"
 
 
@@ -291,7 +292,7 @@ def test_a_shadow_says_that_a_table_goes_on(page):
 
 def test_dark_mode_changes_paper_and_figures(page):
     seen = {}
-    for scheme in ("light", "dark"):
+    for scheme in SCHEMES:
         features = [{"name": "prefers-color-scheme", "value": scheme}]
         page.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": features})
         seen[scheme] = page.execute_script(
@@ -341,13 +342,21 @@ def test_a_baseline_is_chosen(page):
     assert page.execute_script(titles) == [f"{m}, ratio to vLLM" for m in ("TTFT", "TPOT", "ITL", "E2E")]
 
 
+#: Takes parts of pictures off the page, to which nothing refers: axe leaves them out, yet reads them all.
+WITHOUT_PARTS = (
+    "for (const part of document.querySelectorAll('.card svg > *'))"
+    " if (part.localName !== 'title' && !part.id && !part.querySelector('[id]')) part.remove()"
+)
+
+
 def violations(page, scheme):
     """What axe finds with all sections open. Another scheme has other colours alone."""
     features = [{"name": "prefers-color-scheme", "value": scheme}]
     page.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": features})
     page.execute_script("for (const d of document.querySelectorAll('details')) d.open = true")
-    axe = files("axe_core_python").joinpath("axe.min.js").read_text(encoding="utf-8")
-    page.execute_script(axe)
+    page.execute_script(WITHOUT_PARTS)
+    if not page.execute_script("return Boolean(window.axe)"):
+        page.execute_script(files("axe_core_python").joinpath("axe.min.js").read_text(encoding="utf-8"))
     page.set_script_timeout(120)
     options = {"resultTypes": ["violations"]} | ({"runOnly": OF_COLOURS} if scheme == "dark" else {})
     found = page.execute_async_script(
@@ -361,16 +370,16 @@ def violations(page, scheme):
     ]
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_axe_finds_no_violation(page, scheme):
-    assert violations(page, scheme) == []
+def test_axe_finds_no_violation(page):
+    found = {scheme: violations(page, scheme) for scheme in SCHEMES}
+    assert found == {"light": [], "dark": []}
 
 
 @pytest.mark.parametrize("name", [*(page.name for page in CURRENT), "h200-gpt2-offline.html", "index.html"])
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_axe_finds_no_violation_in_what_is_published(browser, name, scheme):
+def test_axe_finds_no_violation_in_what_is_published(browser, name):
     browser.get((REPORTS / name).as_uri())
-    assert violations(browser, scheme) == []
+    found = {scheme: violations(browser, scheme) for scheme in SCHEMES}
+    assert found == {"light": [], "dark": []}
 
 
 @pytest.mark.parametrize("what", ["several runs", "live page"])
