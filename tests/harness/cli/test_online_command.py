@@ -85,9 +85,9 @@ def test_an_interrupted_run_has_a_report_and_names_how_to_go_on(
     number: signal.Signals, start_mock: Any, start_bench: Any, bench: Any, quick: list[str]
 ) -> None:
     server = start_mock()
-    first = start_bench("online", "--base-url", server.url, *quick, "--n", "8", "--scales", "0.02,1")
+    first = start_bench("online", "--base-url", server.url, *quick, "--n", "8", "--scales", "0.02,0.1")
     folder = Path(first.until("run ").removeprefix("run ").partition(": ")[0])
-    first.until("[1/2] openai, scale 1, repeat 1: TTFT")
+    first.until("[1/2] openai, scale 0.1, repeat 1: TTFT")
     first.until("[2/2]")
     first.process.send_signal(number)
     done = first.end()
@@ -107,7 +107,7 @@ def test_an_interrupted_run_has_a_report_and_names_how_to_go_on(
     results = check_files(folder, logs=set())
     assert [summary["load"]["scale"] for summary in results["summaries"] if summary["repeat"] is None] == [
         0.02,
-        1,
+        0.1,
     ]
     assert not results["meta"]["interrupted"]
     assert "interrupted" not in (folder / "summary.md").read_text()
@@ -116,7 +116,7 @@ def test_an_interrupted_run_has_a_report_and_names_how_to_go_on(
 def test_who_interrupts_twice_waits_for_no_report(
     start_mock: Any, start_bench: Any, quick: list[str]
 ) -> None:
-    first = start_bench("online", "--base-url", start_mock().url, *quick, "--n", "8", "--scales", "0.02,1")
+    first = start_bench("online", "--base-url", start_mock().url, *quick, "--n", "8", "--scales", "0.02,0.1")
     folder = Path(first.until("run ").removeprefix("run ").partition(": ")[0])
     first.until("[2/2]")
     first.process.send_signal(signal.SIGINT)
