@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -25,6 +25,16 @@ pytestmark = pytest.mark.slow
 @pytest.fixture(scope="module")
 def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("models")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def plain_arrays() -> Iterator[None]:
+    """gguf's maps of files are plain arrays: it takes slices for each word of a vocabulary, and those of a
+    `np.memmap` take several times as long."""
+    mapped = np.memmap
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(np, "memmap", lambda *given, **named: np.asarray(mapped(*given, **named)))
+        yield
 
 
 def _model(name: str, models: Path) -> Path:
