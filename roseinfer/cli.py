@@ -61,7 +61,7 @@ def generate_command(
 
 
 @app.command("bench-scheduler", cls=PlainCommand)
-@with_settings(EngineConfig)
+@with_settings(EngineConfig, prefix_cache=False)
 def bench_scheduler_command(
     engine: EngineConfig,
     mode: Annotated[
@@ -99,7 +99,7 @@ def bench_scheduler_command(
 
 
 @app.command("bench-streaming", cls=PlainCommand)
-@with_settings(EngineConfig)
+@with_settings(EngineConfig, prefix_cache=False)
 def bench_streaming_command(
     engine: EngineConfig,
     prompt: Annotated[str, typer.Option(help="the text of every request")] = "The quick brown fox",

@@ -84,7 +84,7 @@ class EngineConfig:
         "prefill and decode in the same step, else in alternating steps; if not given, on a GPU on for a "
         "Llama with more than 4 GB of weights",
     )
-    prefix_cache: bool = setting(False, "reuse keys and values of equal prefixes of earlier requests")
+    prefix_cache: bool = setting(True, "reuse keys and values of equal prefixes of earlier requests")
     overlap_schedule: bool | None = setting(
         None, "launch a step before the tokens of the previous one are read; on for a GPU if not given"
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Annotated, Any, get_type_hints
 
 import typer
@@ -44,15 +44,18 @@ def _plain(names: str, text: str) -> tuple[str, str]:
     return names, text.replace("-", _UNBROKEN)
 
 
-def with_settings(*kinds: type[Any]) -> Callable[[Callable[..., None]], Callable[..., None]]:
+def with_settings(*kinds: type[Any], **defaults: Any) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Give a command an option for each field of `kinds`; it is called with an instance of each.
 
     The command's first parameters are those instances; what follows are options of its own.
+
+    Args:
+        defaults: Of fields that have another one in this command.
     """
 
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
         own = list(inspect.signature(command, eval_str=True).parameters.values())[len(kinds) :]
-        options = [parameter for kind in kinds for parameter in _options(kind)]
+        options = [parameter for kind in kinds for parameter in _options(kind, defaults)]
 
         def run(**values: Any) -> None:
             instances = [
@@ -70,13 +73,13 @@ def with_settings(*kinds: type[Any]) -> Callable[[Callable[..., None]], Callable
     return decorate
 
 
-def _options(kind: type[Any]) -> list[inspect.Parameter]:
+def _options(kind: type[Any], defaults: Mapping[str, Any]) -> list[inspect.Parameter]:
     hints, title = get_type_hints(kind), kind.__name__.removesuffix("Config")
     return [
         inspect.Parameter(
             field.name,
             inspect.Parameter.KEYWORD_ONLY,
-            default=field.default,
+            default=defaults.get(field.name, field.default),
             annotation=Annotated[
                 hints[field.name], typer.Option(help=field.metadata["help"], rich_help_panel=title)
             ],

@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 import torch
+import typer
 from safetensors.torch import load_file, save_file
 from typer.testing import CliRunner
 
@@ -221,6 +222,19 @@ def test_every_setting_is_an_option_whose_name_is_not_cut(command: str, kinds: l
         assert names >= ({f"--{name}", f"--no-{name}"} if "bool" in str(field.type) else {f"--{name}"})
         words = set(re.findall(r"\w+", field.metadata["help"]))
         assert words and not {word for word in words if "_" in word} & {other.name for other in fields}
+
+
+def test_prefixes_are_reused_except_in_benchmarks() -> None:
+    """These send the same prompts again and again, and are to measure their computation."""
+    [default] = [field.default for field in dataclasses.fields(EngineConfig) if field.name == "prefix_cache"]
+    off = {
+        command: option.default is False
+        for command, made in typer.main.get_group(app).commands.items()
+        for option in made.params
+        if option.name == "prefix_cache"
+    }
+    assert default is True
+    assert off == {"serve": False, "generate": False, "bench-scheduler": True, "bench-streaming": True}
 
 
 def test_every_command_has_a_short_text() -> None:

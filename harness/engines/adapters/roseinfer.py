@@ -136,11 +136,10 @@ class Roseinfer(LocalEngine):
             "device": settings.device,
             "dtype": settings.dtype,
             "max_model_len": settings.max_model_len,
+            "prefix_cache": settings.caches_prefixes,
         }
         if settings.threads is not None:
             arguments["threads"] = settings.threads
-        if settings.caches_prefixes:
-            arguments["prefix_cache"] = True
         if settings.spread.tensor > 1:
             arguments["tensor_parallel_size"] = settings.spread.tensor
         return OfflineFactory("roseinfer.bench.offline:Offline", arguments)

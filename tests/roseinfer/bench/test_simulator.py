@@ -29,7 +29,7 @@ def simulate(config: EngineConfig, arrivals: list[Arrival], cost: StepCost = ROU
 
 def test_times_are_those_of_the_steps() -> None:
     """A prompt of 100 takes 2 s, each further token 1 s; what comes meanwhile waits for the step's end."""
-    config = EngineConfig(overlap_schedule=False)
+    config = EngineConfig(prefix_cache=False, overlap_schedule=False)
     done = simulate(config, [arrival(5, 100, 3), arrival(6, 100, 1)]).replayed
     assert done.first.tolist() == [7, 10] and done.last.tolist() == [11, 10]
     assert done.duration == 11
@@ -38,8 +38,8 @@ def test_times_are_those_of_the_steps() -> None:
 def test_overlap_hides_the_host() -> None:
     """A second on the host before each step: during the device's second, or before it."""
     requests = [arrival(0, 100, 50)]
-    apart = simulate(EngineConfig(overlap_schedule=False), requests, host=1.0).replayed
-    beside = simulate(EngineConfig(overlap_schedule=True), requests, host=1.0).replayed
+    apart = simulate(EngineConfig(prefix_cache=False, overlap_schedule=False), requests, host=1.0).replayed
+    beside = simulate(EngineConfig(prefix_cache=False, overlap_schedule=True), requests, host=1.0).replayed
     assert apart.duration == 50 + 2 + 49
     assert beside.duration == pytest.approx(1 + 2 + 49, abs=1)
 
@@ -47,8 +47,10 @@ def test_overlap_hides_the_host() -> None:
 def test_chunks_let_others_decode_in_between() -> None:
     """While a long prompt is computed, a running request waits for a part of it at a time."""
     requests = [arrival(0, 10, 40), arrival(3, 4000, 2)]
-    whole = simulate(EngineConfig(overlap_schedule=False), requests)
-    parts = simulate(EngineConfig(overlap_schedule=False, chunked_prefill_size=100), requests)
+    whole = simulate(EngineConfig(prefix_cache=False, overlap_schedule=False), requests)
+    parts = simulate(
+        EngineConfig(prefix_cache=False, overlap_schedule=False, chunked_prefill_size=100), requests
+    )
     assert max(whole.steps.seconds) > 40 and max(parts.steps.seconds) <= 3.0001
 
 

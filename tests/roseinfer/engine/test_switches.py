@@ -45,7 +45,7 @@ def traffic() -> tuple[list[list[int]], list[SamplingParams]]:
 
 @pytest.fixture(scope="module")
 def plain(gpt2_folder: Path) -> list[list[int]]:
-    return load(gpt2_folder, overlap_schedule=False).generate(*traffic())
+    return load(gpt2_folder, overlap_schedule=False, prefix_cache=False).generate(*traffic())
 
 
 @pytest.mark.parametrize(
@@ -66,7 +66,7 @@ def plain(gpt2_folder: Path) -> list[list[int]]:
     ids=lambda settings: "+".join(settings),
 )  # fmt: skip
 def test_the_same_tokens(gpt2_folder: Path, plain: list[list[int]], settings: dict[str, object]) -> None:
-    llm = load(gpt2_folder, **settings)
+    llm = load(gpt2_folder, **({"prefix_cache": False} | settings))
     for _ in range(2):  # the second time, whole prompts are in the prefix cache
         assert llm.generate(*traffic()) == plain
         llm.engine.check_idle()

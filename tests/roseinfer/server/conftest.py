@@ -144,8 +144,12 @@ def profiles(profile_root: Path) -> Path:
 
 @pytest.fixture(scope="session")
 def serving(text_model: Any, integration: None, profile_root: Path) -> Iterator[Serving]:
-    """One server with two front ends for all tests that leave it alive, and no error in its log."""
-    options = ("--served-model-name", "tiny", "--frontend-processes", "2", "--profile-dir", str(profile_root))
+    """One server with two front ends for all tests that leave it alive, and no error in its log. What it
+    computes does not depend on the tests before: it has no prefix cache."""
+    options = (
+        *("--served-model-name", "tiny", "--frontend-processes", "2", "--profile-dir", str(profile_root)),
+        "--no-prefix-cache",
+    )
     server = Serving(start(str(text_model.folder), *options))
     yield server
     server.close()
