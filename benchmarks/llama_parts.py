@@ -40,8 +40,17 @@ PROMPTS = (
     ([1024], [0]), ([1024] * 8, [0] * 8), ([4096], [0]), ([256] * 32, [0] * 32), ([500, 460], [524, 0]),
     ([960], [64]), ([1024], [7168]),
 )  # fmt: skip
-#: Requests, and tokens of each.
-DECODES = ((1, 1088), (4, 1088), (8, 1088), (16, 1088), (64, 288), (64, 1088), (256, 288), (1, 32000))
+#: Requests that decode, and tokens of each.
+EQUAL = (
+    (1, 1088), (4, 1088), (8, 1088), (16, 1088), (64, 288), (64, 1088), (256, 288), (256, 1088), (1, 32000),
+)  # fmt: skip
+#: Tokens of requests as in the middle of an offline batch, in random order.
+MIXED = torch.randint(200, 1900, (256,), generator=torch.Generator().manual_seed(0)).tolist()
+#: Tokens of each request: equal, mixed, and mixed with the longest first.
+DECODES = (
+    *([length] * count for count, length in EQUAL),
+    *(each for count in (16, 64, 256) for each in (MIXED[:count], sorted(MIXED[:count], reverse=True))),
+)
 HOWS = [How(*how) for how in itertools.product((2, 4, 8), (2, 3), (1, 2, 4, 8))]
 
 
@@ -138,6 +147,13 @@ def prompts(shape: llama.Shape) -> Iterator[str]:
         yield f"| {shown(counts)} | {shown(contexts)} | {cells} | {rate:.0f} | {furthest:.1e} |"
 
 
+def of_decode(tokens: Sequence[int]) -> str:
+    if len(set(tokens)) == 1:
+        return f"{len(tokens)} × {tokens[0]}"
+    order = ", longest first" if list(tokens) == sorted(tokens, reverse=True) else ""
+    return f"{len(tokens)} × {min(tokens)} to {max(tokens)}{order}"
+
+
 def shown(numbers: list[int]) -> str:
     return f"{len(numbers)} × {numbers[0]}" if len(set(numbers)) == 1 else ", ".join(map(str, numbers))
 
@@ -146,25 +162,25 @@ def decode(shape: llama.Shape) -> Iterator[str]:
     heads, normed = Heads(shape.heads, shape.kv_heads, shape.head_dim), rotation(shape)
     yield "| requests of tokens | TB/s as chosen | µs as chosen | fastest, µs: warps, depth, splits |"
     yield "|---|---:|---:|---|"
-    for count, length in DECODES:
-        blocks = -(-length // BLOCK)
+    for tokens in DECODES:
+        count, blocks = len(tokens), -(-max(tokens) // BLOCK)
         table = torch.randperm(count * blocks, device=DEVICE).view(count, blocks).int()
         caches = drawn(max(1, (1 << 28) // table.numel() // BLOCK // heads.keys // heads.dim), 2,
                        table.numel() * BLOCK, heads.keys, heads.dim)  # fmt: skip
         qkv = drawn(count, (heads.queries + 2 * heads.keys) * heads.dim)
         rows = torch.arange(count, dtype=torch.int32, device=DEVICE)
-        lengths = torch.full_like(rows, length)
+        lengths = torch.tensor(tokens, dtype=torch.int32, device=DEVICE)
         turn = itertools.cycle([(cache[0], cache[1]) for cache in caches])
 
         attend = partial(attended, qkv, heads, normed, turn, (table, rows, lengths))
         times = {how: captured(partial(attend, how)) for how in HOWS if fits(how, heads)}
         own = times[how_for(count, heads)]
-        moved = 4e-6 * count * length * heads.keys * heads.dim
+        moved = 4e-6 * sum(tokens) * heads.keys * heads.dim
         best = ", ".join(
             f"{t:.1f}: {how.warps}, {how.depth}, {how.splits}"
             for how, t in sorted(times.items(), key=lambda timed: timed[1])[:3]
         )
-        yield f"| {count} × {length} | {moved / own:.2f} | {own:.1f} | {best} |"
+        yield f"| {of_decode(tokens)} | {moved / own:.2f} | {own:.1f} | {best} |"
 
 
 def attended(
