@@ -53,6 +53,8 @@ class LocalEngine(Engine):
     module: ClassVar[str]
     #: Whether it has an API that takes a batch of prompts without a server.
     in_process: ClassVar[bool] = True
+    #: Whether that takes prompts and answers of different lengths in one batch.
+    mixes_lengths: ClassVar[bool] = True
     #: A warning to users, if there is one.
     caveat: ClassVar[str] = ""
     #: Options that turn its prefix cache on and off, where they are not in all of its versions.

@@ -42,7 +42,8 @@ def run_offline(settings: OfflineSettings, command: list[str], notify: Notify) -
         UsageError: an engine, variant, model or length that cannot be, or no engine is there.
         CleanupError: an engine could not be ended. Nothing can be measured while it runs.
     """
-    entries, skipped = make_entries([get_engine_variant(ref) for ref in settings.engines])
+    mixed = not all(isinstance(lengths, int) for lengths in (settings.input_len, settings.output_len))
+    entries, skipped = make_entries([get_engine_variant(ref) for ref in settings.engines], mixed=mixed)
     if not entries:
         reasons = "; ".join(f"{skip.label}: {skip.reason}" for skip in skipped)
         raise UsageError(

@@ -42,6 +42,7 @@ class Transformers(LocalEngine):
     distributions = ("transformers",)
     install = "bench engines install transformers"
     needs = ("torch", "fastapi", "uvicorn", "openai")
+    mixes_lengths = False
     module = "transformers"
 
     def command(self, installation: Installation, settings: EngineSettings, port: int) -> Launch:

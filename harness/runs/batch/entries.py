@@ -26,13 +26,23 @@ class Entry:
         return self.engine_variant.label
 
 
-def make_entries(engine_variants: list[EngineVariant]) -> tuple[list[Entry], list[Skipped]]:
-    """What can be measured here, and what cannot with the reason."""
+def make_entries(
+    engine_variants: list[EngineVariant], *, mixed: bool = False
+) -> tuple[list[Entry], list[Skipped]]:
+    """What can be measured here, and what cannot with the reason.
+
+    Args:
+        mixed: The prompts or the answers of the batch differ in length.
+    """
     entries, skipped = [], []
     for engine_variant in engine_variants:
         engine, ref = LOCAL.get(engine_variant.ref.name), engine_variant.ref
         if engine is None or not engine.in_process:
             skipped.append(engine_variant.skipped("it has no in-process API here", "use `bench online`"))
+        elif mixed and not engine.mixes_lengths:
+            one_length = "its in-process API takes prompts and answers of one length alone"
+            hint = "give --input-len and --output-len one number each"
+            skipped.append(engine_variant.skipped(one_length, hint))
         elif isinstance(found := engine.find(), Missing):
             skipped.append(engine_variant.skipped(f"not installed: {found.reason}", found.hint))
         elif ref.name == ALSO_SERVED:

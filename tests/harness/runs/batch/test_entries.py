@@ -85,3 +85,11 @@ def test_an_engine_without_an_api_in_process_is_left_out_with_the_reason():
     entries, [skipped] = make_entries([get_engine_variant(EngineRef(name="llamacpp"))])
     assert entries == []
     assert (skipped.label, skipped.reason) == ("llama.cpp", "it has no in-process API here")
+
+
+def test_an_engine_that_takes_one_length_is_left_out_of_a_mixed_batch():
+    """Before it is started, and with what it needs; a batch of one length has it."""
+    transformers = get_engine_variant(EngineRef(name="transformers"))
+    entries, [skipped] = make_entries([transformers], mixed=True)
+    assert not entries and "of one length alone" in skipped.reason and "--output-len" in skipped.hint
+    assert [entry.label for entry in make_entries([transformers])[0]] == ["transformers"]
