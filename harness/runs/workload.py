@@ -281,6 +281,7 @@ class Workload:
             fit="drop" if dropped else "none",
             input_tokens=sum(int(inputs.sum()) for inputs, _ in drawn),
             output_tokens=sum(int(outputs.sum()) for _, outputs in drawn),
+            prompts=self._content.prompts,
         )
 
     def _wave(self, size: int, seed: int) -> Sequence[PlannedRequest]:

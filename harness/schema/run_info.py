@@ -63,6 +63,9 @@ class TraceRecord(Strict):
     changed: int = 0
     input_tokens: int = 0
     output_tokens: int = 0
+    prompts: int | None = Field(
+        None, description="of a dataset: its prompts or conversations; a cell that sends more repeats some"
+    )
 
 
 class _RunInfo(Strict):

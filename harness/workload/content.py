@@ -50,6 +50,11 @@ class Content(ABC):
         """What could not be sent so far, as it does not fit the context."""
         return 0
 
+    @property
+    def prompts(self) -> int | None:
+        """How many there are, after which they come again; None where each is new."""
+        return None
+
     @abstractmethod
     def input_lengths(self, size: int) -> list[int]:
         """`size` numbers of prompt tokens, at evenly spaced quantiles."""

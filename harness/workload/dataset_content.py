@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from itertools import islice
 from typing import Literal
 
@@ -93,6 +94,10 @@ class DatasetContent(Content):
         return sum(not session for session in self._known.values())
 
     @property
+    def prompts(self) -> int:
+        return len(self._conversations) - self.dropped
+
+    @property
     def about(self) -> dict[str, str | None]:
         found = self.dataset
         left_out = f"{found.skipped:,} entries without a question of text left out" if found.skipped else None
@@ -109,12 +114,17 @@ class DatasetContent(Content):
         ends = "answers as long as the recorded ones" if self.exact else "answers that end by themselves"
         return f"dataset {self.dataset.name}: {sent}, {ends}, of at most {self.max_output} tokens"
 
+    @cached_property
+    def _conversations(self) -> tuple[Conversation, ...]:
+        """Those that are asked, whether or not they fit."""
+        every = self.dataset.conversations
+        if self.turns is None:
+            return every
+        return tuple(found for found in every if len(found.turns) > 1) or every
+
     def _sessions(self, shape_seed: int) -> Iterator[list[PlannedRequest]]:
         """The conversations that fit, in an order of the seed, again and again."""
-        conversations = self.dataset.conversations
-        if self.turns is not None:
-            longer = tuple(found for found in conversations if len(found.turns) > 1)
-            conversations = longer or conversations
+        conversations = self._conversations
         order = np.argsort(sampling.uniforms(len(conversations), shape_seed, ORDER), kind="stable").tolist()
         known = self._known
         while True:

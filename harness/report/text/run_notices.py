@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from harness.metrics.samples import Group
 from harness.metrics.validity import BRIEF, MIN_ROUNDS, too_brief
 from harness.report.best import differs
 from harness.report.text.heading import fitted
@@ -68,7 +69,7 @@ def notices(run: Run) -> list[Notice]:
         found.append(Notice("skipped", f"{fault.label} was skipped{place}:", detail, "engines"))
     found += _fitting(run)
     if isinstance(run, OnlineRun):
-        found += [*_unfair(run), *_noise(run), *_rounds(run), *_brief(run)]
+        found += [*_unfair(run), *_noise(run), *_sent_again(run), *_rounds(run), *_brief(run)]
         found += [*_cells(run), *_unreported(run), *_window(run)]
     else:
         found += _brief_batches(run)
@@ -209,6 +210,31 @@ def _fitting(run: Run) -> list[Notice]:
     text = fitted(run.meta.trace) if run.meta.trace else ""
     title = "The trace was fitted to the model's context."
     return [Notice("load", title, f"With {text}.", "trace")] if text else []
+
+
+def _sent_again(run: OnlineRun) -> list[Notice]:
+    """A dataset that has fewer prompts than a cell sent."""
+    trace = run.meta.trace
+    if trace is None or trace.prompts is None:
+        return []
+    begun = [(_begun(group), group) for group in run.groups if group.repeat is not None]
+    most, group = max(begun, key=lambda entry: entry[0], default=(0, None))
+    if group is None or most <= trace.prompts:
+        return []
+    what = "conversations" if run.meta.settings.turns is not None else "prompts"
+    detail = (
+        f"{trace.name} has {trace.prompts:,} {what} that fit, and {group.label} was sent {most:,} "
+        f"{where(group.load)}. A prefix cache answers faster what it has seen. Use a larger dataset, or send "
+        "less."
+    )
+    return [Notice("load", f"Some {what} were sent more than once.", detail, "trace")]
+
+
+def _begun(group: Group) -> int:
+    """The prompts of a repeat, or its conversations."""
+    requests = (group.whole or group).requests
+    sessions = requests["session"].dropna().nunique()
+    return int(sessions) or len(requests)
 
 
 def _rounds(run: OnlineRun) -> list[Notice]:

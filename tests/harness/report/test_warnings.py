@@ -152,6 +152,18 @@ def test_code_that_is_in_no_commit_is_noticed(run, offline_run):
             assert all(found.validity.endswith("; uncommitted code") == said for found in findings(changed))
 
 
+def test_a_dataset_that_is_smaller_than_a_cell_is_noticed(run):
+    sent = max(len(group.requests) for group in run.groups)
+    for prompts, said in ((None, 0), (sent, 0), (sent - 1, 1)):
+        trace = run.meta.trace.model_copy(update={"name": "few", "prompts": prompts})
+        meta = run.meta.model_copy(update={"trace": trace})
+        changed = replace(run, results=run.results.model_copy(update={"meta": meta}))
+        found = [n for n in notices(changed) if n.title == "Some prompts were sent more than once."]
+        assert len(found) == said
+        assert all(f"few has {sent - 1:,} prompts that fit" in n.detail for n in found)
+        assert all(f"was sent {sent:,} " in n.detail for n in found)
+
+
 def test_engines_that_the_verdict_leaves_out_are_named(run):
     assert terms(run)[0] == "vLLM is not compared: 1 of its 2 repeats is invalid."
     load = shown_load(run)

@@ -95,6 +95,17 @@ def test_what_does_not_fit_is_counted(tokenizer):
     assert made.dropped == 2
 
 
+def test_prompts_are_counted_until_they_come_again(tokenizer):
+    """Of sessions only conversations of several turns; what was found not to fit does not count."""
+    short, long = (Turn("q w e r " * n, "b", 0.0) for n in (2, 200))
+    conversations = [Conversation((short,)), Conversation((short, short)), Conversation((long, short))]
+    firsts = content(conversations, tokenizer, context=128)
+    assert firsts.prompts == 3
+    taken = firsts.take(4, 0, 7)
+    assert firsts.prompts == 2 and len({id(r.messages) for r in taken}) == 2
+    assert content(conversations, tokenizer, turns="recorded").prompts == 2
+
+
 def test_answers_are_as_long_as_the_recorded_ones_or_end_by_themselves(tokenizer):
     talk = [Conversation((Turn("a question", "one two three"),)), Conversation((Turn("another"),))]
     exact = {r.text: r.output_tokens for r in content(talk, tokenizer).take(2, 0, 0)}
