@@ -205,7 +205,7 @@ def _of_batch(best: BestOfBatch) -> Answer:
     if not best.pairs:
         return Answer(label, "", f"{best.label} alone: {best.value} {unit}", compared=False)
     if best.loser is None:
-        return Answer(label, "", "; ".join([f"no difference shown: {best.values()}", *best.unproven()]))
+        return Answer(label, "", f"no difference shown: {best.no_difference()}")
     than = f"{best.times(best.loser)} that of {best.loser}{best.interval(best.loser)}"
     said = [f"{best.value} {unit}, {than.replace('95 % interval ', '')}", *best.unproven()]
     return Answer(label, best.label, "; ".join(said), tuple(best.level))

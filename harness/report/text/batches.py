@@ -48,20 +48,27 @@ class BestOfBatch:
     def value(self) -> str:
         return rate_text(self.means[self.label])
 
-    def values(self) -> str:
-        """`A has 19,301 and B has 18,334`."""
-        return few([f"{label} has {rate_text(self.means[label])}" for label in (self.label, *self.others)])
+    def no_difference(self) -> str:
+        """`A has 239 and B has 238 (ratio A / B 1.00, 95 % interval 0.93 to 1.08)`."""
+        said = few([f"{label} has {rate_text(self.means[label])}" for label in (self.label, *self.others)])
+        if not self.level:
+            return said
+        nearest, *_ = self.level
+        ratio, ends = ratio_of(self.pairs[nearest], self.label)
+        interval = f", 95 % interval {ends[0]:.2f} to {ends[1]:.2f}" if ends is not None else ""
+        said += f" (ratio {self.label} / {nearest} {ratio:.2f}{interval})"
+        apart = [self._unproven(other) for other in self.level if excludes_one(self.pairs[other].ci)]
+        return "; ".join([said, *apart])
 
     def unproven(self) -> list[str]:
+        """What is said of those from which it shows no difference."""
+        return [self._unproven(other) for other in self.level]
+
+    def _unproven(self, other: str) -> str:
         """`A has 1.05× that of B (95 % interval 0.98× to 1.12×), which may be chance`."""
-        said = []
-        for other in self.level:
-            found = self.pairs[other]
-            why = f"is {not_significant(found)}" if excludes_one(found.ci) else "may be chance"
-            said.append(
-                f"{self.label} has {self.times(other)} that of {other}{self.interval(other)}, which {why}"
-            )
-        return said
+        found = self.pairs[other]
+        why = f"is {not_significant(found)}" if excludes_one(found.ci) else "may be chance"
+        return f"{self.label} has {self.times(other)} that of {other}{self.interval(other)}, which {why}"
 
     def times(self, other: str) -> str:
         """How many times as much as another one."""
@@ -105,9 +112,7 @@ def batch_verdict(results: OfflineResults) -> list[str]:
             "There is no second engine to compare with.",
         ]
     if best.loser is None:
-        return [
-            "; ".join([f"No difference is shown in output tok/s: {best.values()}", *best.unproven()]) + "."
-        ]
+        return [f"No difference is shown in output tok/s: {best.no_difference()}."]
     than = f"{best.times(best.loser)} the {rate_text(best.means[best.loser])} of {best.loser}"
     said = f"{best.label} reaches {best.value} output tok/s, {than}{best.interval(best.loser)}"
     return ["; ".join([said, *best.unproven()]) + "."]
