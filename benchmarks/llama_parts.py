@@ -1,13 +1,15 @@
 """The kernels of a Llama's layer one by one, in bfloat16 on this GPU; Markdown.
 
-    python -m benchmarks.llama_parts random:qwen3-8b --only products,prompts,decode,between
+    python -m benchmarks.llama_parts random:qwen3-8b --only products,tiles,prompts,decode,between
 
 `products`: GEMMs by cuBLAS, for each of `--rows`, with the weights of several layers, so that none stays in
-the L2 cache. `prompts`: prefill attention by the Triton kernel, with contiguous keys and with a paged cache,
-by FlashAttention-3 where fa3-fwd is installed, and by cuDNN for variable lengths. `decode`: decode attention
-with every launch configuration (`How`). `between`: norms, SwiGLU and RoPE. Times are µs a call in a captured
-graph of many, except cuDNN's, which cannot be captured. `furthest`: the largest difference of the prefill
-kernels from the first.
+the L2 cache. `tiles`: what follows attention in a layer (out and norm, gate and up with SwiGLU, down and
+norm) by cuBLAS and by Triton in several tilings, for those of `--rows` up to 256. `prompts`: prefill
+attention by the Triton kernel, with contiguous keys and with a paged cache, by FlashAttention-3 where
+fa3-fwd is installed, and by cuDNN for variable lengths. `decode`: decode attention with every launch
+configuration (`How`). `between`: norms, SwiGLU and RoPE. Times are µs a call in a captured graph of many,
+except cuDNN's, which cannot be captured. `furthest`: the largest difference of the prefill kernels from the
+first.
 """
 
 from __future__ import annotations
@@ -25,7 +27,10 @@ from benchmarks.llama_steps import median
 from roseinfer.attention.flash3 import FlashAttention3, loads
 from roseinfer.attention.prefill import Spans
 from roseinfer.kernels.cuda.gqa_decode import Heads, How, Rotation, gqa_decode, how_for
+from roseinfer.kernels.triton.gated import GatedTile, gated_product
+from roseinfer.kernels.triton.pipelined import PipelinedTile
 from roseinfer.kernels.triton.prefill import prefill, prefill_paged
+from roseinfer.kernels.triton.products import product_in_parts
 from roseinfer.kernels.triton.rms_norm import add_rms_norm_
 from roseinfer.kernels.triton.rotate import rotate_
 from roseinfer.kernels.triton.swiglu import swiglu
@@ -51,6 +56,14 @@ DECODES = (
     *([length] * count for count, length in EQUAL),
     *(each for count in (16, 64, 256) for each in (MIXED[:count], sorted(MIXED[:count], reverse=True))),
 )
+SUMS = [
+    PipelinedTile(rows, outputs, splits=splits, stages=4)
+    for rows, outputs, splits in itertools.product((64, 128), (32, 64, 128), (1, 2, 4))
+]
+GATES = [
+    GatedTile(rows, outputs, stages=stages, warps=warps)
+    for rows, outputs, stages, warps in itertools.product((64, 128), (32, 64), (3, 4), (4, 8))
+]
 HOWS = [How(*how) for how in itertools.product((2, 4, 8), (2, 3), (1, 2, 4, 8))]
 
 
@@ -100,6 +113,51 @@ def products(shape: llama.Shape, all_rows: Sequence[int] = ROWS) -> Iterator[str
         rates = [2e-6 * rows * w[0].numel() / t for w, t in zip(weights, times, strict=True)]
         cells = " | ".join(f"{t:.1f}, {rate:.0f}" for t, rate in zip(times, rates, strict=True))
         yield f"| {rows} | {cells} | {sum(times):.0f} | {1e-3 * shape.layers * sum(times):.2f} |"
+
+
+def tiles(shape: llama.Shape, all_rows: Sequence[int] = ROWS) -> Iterator[str]:
+    yield "| rows | kernel | cuBLAS, µs | fastest, µs |"
+    yield "|---:|---|---:|---|"
+    gain, ffn = drawn(shape.width), shape.ffn_width
+    sizes = {"out": (shape.width, shape.heads * shape.head_dim), "down": (shape.width, ffn)}
+    weights = {name: [drawn(*size) for _ in range(LAYERS)] for name, size in sizes.items()}
+    gates = [drawn(2 * ffn, shape.width) for _ in range(LAYERS)]
+
+    def fastest(times: dict[PipelinedTile | None, float] | dict[GatedTile | None, float]) -> str:
+        best = sorted((t, str(tile)) for tile, t in times.items() if tile is not None)[:3]
+        return f"{times.pop(None):.1f} | {', '.join(f'{t:.1f}: `{tile}`' for t, tile in best)}"
+
+    for rows in (rows for rows in all_rows if rows <= 256):
+        hidden = drawn(rows, shape.width)
+        for name, own in weights.items():
+            x = drawn(rows, own[0].shape[1])
+            fitting = [tile for tile in SUMS if tile.takes(x, own[0])]
+            summed = {
+                tile: captured(partial(_summed, hidden, x, itertools.cycle(own), gain, tile))
+                for tile in (None, *fitting)
+            }
+            yield f"| {rows} | {name} and norm | {fastest(summed)} |"
+        taking = [tile for tile in GATES if tile.takes(hidden, gates[0])]
+        gated = {
+            tile: captured(partial(_gated, hidden, itertools.cycle(gates), tile)) for tile in (None, *taking)
+        }
+        yield f"| {rows} | gate and up | {fastest(gated)} |"
+
+
+def _summed(
+    hidden: Tensor, x: Tensor, weights: Iterator[Tensor], gain: Tensor, tile: PipelinedTile | None
+) -> None:
+    weight = next(weights)
+    branch = F.linear(x, weight)[None] if tile is None else product_in_parts(x, weight, tile)
+    add_rms_norm_(hidden, branch, gain, 1e-6)
+
+
+def _gated(x: Tensor, weights: Iterator[Tensor], tile: GatedTile | None) -> None:
+    weight = next(weights)
+    if tile is None:
+        swiglu(F.linear(x, weight))
+    else:
+        gated_product(x, weight, tile)
 
 
 def prompts(shape: llama.Shape) -> Iterator[str]:
@@ -222,19 +280,20 @@ def between(shape: llama.Shape) -> Iterator[str]:
         yield f"| {rows} | {cells} |"
 
 
-PARTS = {"products": products, "prompts": prompts, "decode": decode, "between": between}
+BY_ROWS = {"products": products, "tiles": tiles}
+PARTS = {"prompts": prompts, "decode": decode, "between": between}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("model")
-    parser.add_argument("--only", default=",".join(PARTS))
+    parser.add_argument("--only", default=",".join((*BY_ROWS, *PARTS)))
     parser.add_argument("--rows", type=int, nargs="+", default=ROWS)
     given = parser.parse_args()
     shape = llama.SHAPES[given.model.removeprefix("random:")]
     for part in given.only.split(","):
         print(f"\n{part} of {given.model}\n")
-        lines = products(shape, given.rows) if part == "products" else PARTS[part](shape)
+        lines = BY_ROWS[part](shape, given.rows) if part in BY_ROWS else PARTS[part](shape)
         for line in lines:
             print(line, flush=True)
 

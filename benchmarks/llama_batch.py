@@ -1,0 +1,96 @@
+"""Where the time of an offline batch goes, on an engine in this process; Markdown.
+
+    python -m benchmarks.llama_batch random:qwen3-0.6b --requests 256 --tokens 100 1024
+
+All requests are there from the start; their prompts and their answers have lengths drawn evenly from
+`--tokens`. Each of `--repeats` batches has lengths of its own, the same in every run. The first table has
+each batch's speed, the second what kinds of steps the last one took: a step's time lasts from the end of the
+one before until its tokens are there. `--kernels` serves one more batch under torch.profiler. Weights and
+`--option` as in `llama_steps`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections import defaultdict
+
+import numpy as np
+
+from benchmarks.llama_kernels import table
+from benchmarks.llama_steps import engine_of, run, take_options
+from roseinfer.bench.replay import WallClock
+from roseinfer.bench.steps import StepTimes, TimedRunner
+from roseinfer.engine.core import Engine
+from roseinfer.request.params import SamplingParams
+
+#: Decode rows of a step, in the table of kinds.
+ROWS = (0, 16, 64, 128, 192, 256)
+
+
+def submit(engine: Engine, requests: int, between: tuple[int, int], seed: int) -> int:
+    """Queue a batch. Returns its output tokens."""
+    rng = np.random.default_rng(seed)
+    inputs, outputs = rng.integers(between[0], between[1] + 1, (2, requests))
+    for index, (given, wanted) in enumerate(zip(inputs.tolist(), outputs.tolist(), strict=True)):
+        prompt = rng.integers(0, 50_000, given, dtype=np.int32)
+        engine.add(index, prompt, SamplingParams(wanted, ignore_eos=True))
+    return int(outputs.sum())
+
+
+def kinds(times: StepTimes) -> list[str]:
+    """A line for each kind of step: with or without prompts, and how many requests decode."""
+    found = defaultdict[tuple[bool, int], list[tuple[float, ...]]](list)
+    for (prompts, tokens, _, _, rows, context), seconds in zip(times.contents, times.seconds, strict=True):
+        most = next((most for most in ROWS if rows <= most), int(rows))
+        found[bool(prompts), most].append((tokens, rows, context, seconds))
+    lines = [
+        "| prompts | decode rows | steps | prompt tokens | tokens of context | ms | s in all |",
+        "|---|---|---:|---:|---:|---:|---:|",
+    ]
+    for (prompts, most), steps in sorted(found.items()):
+        tokens, _, context, taken = np.mean(steps, axis=0)
+        lines.append(
+            f"| {'yes' if prompts else 'no'} | ≤ {most} | {len(steps)} | {tokens:.0f} | {context:,.0f} "
+            f"| {1e3 * taken:.3f} | {taken * len(steps):.3f} |"
+        )
+    return lines
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("model")
+    parser.add_argument("--requests", type=int, default=256)
+    parser.add_argument("--tokens", type=int, nargs=2, default=(100, 1024))
+    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--kernels", action="store_true")
+    take_options(parser)
+    given = parser.parse_args()
+    between = given.tokens[0], given.tokens[1]
+    engine = engine_of(
+        given.model,
+        plain=False,
+        max_model_len=2 * given.tokens[1],
+        max_active_requests=given.requests,
+        options=given.option,
+    )
+    submit(engine, given.requests, (16, 32), 0)
+    run(engine)
+    timed = TimedRunner(engine._loop.runner, WallClock())
+    engine.watch(lambda _: timed)
+    print("| batch | output tokens | s | tok/s |\n|---:|---:|---:|---:|")
+    for seed in range(given.repeats):
+        timed.times = StepTimes()
+        begin = time.perf_counter()
+        tokens = submit(engine, given.requests, between, seed)
+        run(engine)
+        taken = time.perf_counter() - begin
+        print(f"| {seed + 1} | {tokens:,} | {taken:.3f} | {tokens / taken:,.0f} |", flush=True)
+    print("", *kinds(timed.times), sep="\n", flush=True)
+    if given.kernels:
+        submit(engine, given.requests, between, 0)
+        print(table("the first batch again", 1, lambda: run(engine)))
+
+
+if __name__ == "__main__":
+    main()
