@@ -104,15 +104,17 @@ def level_values(engines: Sequence[OnlineSummary], found: Winner) -> list[str]:
 def higher_percentiles(latencies: Sequence[Winner]) -> str:
     """What is shown in percentiles above the one that is compared."""
     said = [
-        f"In {METRICS[found.metric].label} {at} {found.label} is better too."
+        f"In {METRICS[found.metric].label} {several(reversed(found.also))} {found.label} is better too."
         for found in latencies
-        for at in reversed(found.also)
+        if found.also
     ]
     undecided = [found for found in latencies if found.undecided]
     if not undecided:
         return " ".join(said)
     if len({found.undecided for found in latencies}) == 1:
         where = several(reversed(undecided[0].undecided))
+    elif len(undecided) == 1:
+        where = f"{METRICS[undecided[0].metric].label} {several(reversed(undecided[0].undecided))}"
     else:
         where = several(
             f"{METRICS[found.metric].label} {at}" for found in undecided for at in reversed(found.undecided)

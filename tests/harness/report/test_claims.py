@@ -164,6 +164,13 @@ def test_latencies_are_compared_in_the_highest_percentile_in_which_all_of_them_d
         assert answers[0].detail.endswith("; better in p99 too") == (both == "p90")
 
 
+def test_several_percentiles_above_the_compared_one_are_one_sentence(run):
+    ttft = of_percentiles("ttft_ms", p99=0.5, p90=0.5, p50=0.5)
+    shown = of_two(run, *ttft, *of_percentiles("tpot_ms", p99=1, p90=1, p50=0.5))
+    said = "In TTFT p90 and p99 roseinfer is better too. In TPOT p90 and p99 no engine"
+    assert any(said in term for term in terms(shown))
+
+
 def test_an_engine_that_is_better_in_several_percentiles_is_said_once(run):
     ttft = of_percentiles("ttft_ms", p99=0.5, p90=2, p50=2)
     first = verdict(of_two(run, *ttft, *of_percentiles("tpot_ms", p99=0.5, p90=1, p50=1)))[0]
