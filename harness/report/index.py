@@ -56,6 +56,11 @@ class Group:
     rows: list[tuple[Finding, str]]
 
     @property
+    def name(self) -> str:
+        """The model's, without what its weights and settings are."""
+        return self.model.partition(" ")[0].rstrip(",")
+
+    @property
     def metrics(self) -> list[str]:
         """What the findings answer: latencies, then rates."""
         found = {answer.metric for finding, _ in self.rows for answer in finding.answers}
@@ -107,7 +112,8 @@ def write_index(folder: Path) -> Path:
 
 
 def _groups(entries: list[Entry]) -> list[Group]:
-    """The findings of all reports by model and machine; of a run that is in several reports once."""
+    """The findings of all reports by model and machine, one model after the other; of a run that is in
+    several reports once."""
     groups: dict[tuple[str, str], Group] = {}
     seen: set[Finding] = set()
     for entry in entries:
@@ -116,7 +122,8 @@ def _groups(entries: list[Entry]) -> list[Group]:
                 seen.add(finding)
                 key = finding.model, finding.machine
                 groups.setdefault(key, Group(*key, [])).rows.append((finding, entry.file))
-    return list(groups.values())
+    names = list(dict.fromkeys(group.name for group in groups.values()))
+    return sorted(groups.values(), key=lambda group: names.index(group.name))
 
 
 def _entry(path: Path) -> Entry | None:

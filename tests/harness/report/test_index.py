@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
-from html import unescape
+from html import escape, unescape
 from pathlib import Path
 
 import pytest
@@ -93,6 +93,20 @@ def test_the_published_index_is_what_the_command_writes(tmp_path):
         for path in (write_index(tmp_path), PUBLISHED / "index.html")
     )
     assert written == published, "run `bench report` in the root of the repository"
+
+
+def test_what_was_measured_of_a_model_stands_together(compared, report, tmp_path):
+    page = report.read_text(encoding="utf-8")
+    found = findings(load_run(compared))[:1]
+    shown = ["qwen3-8b, bf16, cuda", "gpt2, fp16", "qwen3-8b with random weights, bf16"]
+    for day, model in enumerate(shown):
+        carried = escape(FINDINGS.dump_json([replace(found[0], model=model)]).decode())
+        made = re.sub(r'(name="rosebench-findings" content=")[^"]*', lambda m, c=carried: m[1] + c, page)
+        made = re.sub(r'(name="rosebench-made" content=")[^"]*', rf"\g<1>2026-11-0{9 - day}", made)
+        (tmp_path / f"{day}.html").write_text(made, encoding="utf-8")
+    index = write_index(tmp_path).read_text(encoding="utf-8")
+    headings = re.findall(r'<h2 id="group-\d"><bdi>([^<]*)', index)
+    assert headings == [shown[0], shown[2], shown[1]]
 
 
 def test_a_load_of_several_runs_is_named_with_its_run(compared):
