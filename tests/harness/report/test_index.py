@@ -101,8 +101,9 @@ def test_what_was_measured_of_a_model_stands_together(compared, report, tmp_path
     shown = ["qwen3-8b, bf16, cuda", "gpt2, fp16", "qwen3-8b with random weights, bf16"]
     for day, model in enumerate(shown):
         carried = escape(FINDINGS.dump_json([replace(found[0], model=model)]).decode())
-        made = re.sub(r'(name="rosebench-findings" content=")[^"]*', lambda m, c=carried: m[1] + c, page)
-        made = re.sub(r'(name="rosebench-made" content=")[^"]*', rf"\g<1>2026-11-0{9 - day}", made)
+        head = re.sub('(?<=name="rosebench-made" content=")[^"]*', f"2026-11-0{9 - day}", page)
+        before, _, after = head.partition('name="rosebench-findings" content="')
+        made = f'{before}name="rosebench-findings" content="{carried}"{after.partition(chr(34))[2]}'
         (tmp_path / f"{day}.html").write_text(made, encoding="utf-8")
     index = write_index(tmp_path).read_text(encoding="utf-8")
     headings = re.findall(r'<h2 id="group-\d"><bdi>([^<]*)', index)
