@@ -15,7 +15,7 @@ from pathlib import Path
 
 from harness.compare.stored_run import StoredRun
 from harness.errors import UsageError
-from harness.metrics.estimates import COMPARED, estimates
+from harness.metrics.estimates import COMPARED
 
 #: Of statistics, as far as their spread goes: a mean of latencies goes with p50, p95 with p99.
 KINDS = {"p50": "p50", "mean": "p50", "p90": "p90", "p95": "p99", "p99": "p99"}
@@ -27,7 +27,7 @@ def spreads(run: StoredRun) -> Iterator[tuple[str, Seen]]:
     """Of every engine, load and compared statistic of a run, by kind."""
     for label, cells in run.cells.items():
         for load, repeats in cells.items():
-            found = estimates(repeats)
+            found = run.estimates(label, load)
             for key in COMPARED:
                 estimate = found.get(key)
                 if estimate is None or estimate.missing or not estimate.has_log:

@@ -18,7 +18,7 @@ COMMANDS = {
     "offline": "Measure the throughput of a fixed batch of prompts through each engine's in-process API.",
     "search": "Find the highest load that each engine carries within limits.",
     "tune": "Find settings of an engine that are better than its defaults, with a verdict on each.",
-    "compare": "Compare two runs by their raw times, with intervals and verdicts.",
+    "compare": "Compare two runs of the same kind, with intervals and verdicts.",
     "history": "Keep results of runs, show their trend, judge a run by them.",
     "calibrate": "Measure the client against a server of known latency.",
     "report": "Render one or several runs into one self-contained HTML file, and the index of all reports.",

@@ -39,8 +39,9 @@ def compare(
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="print the results as JSON")] = False,
 ) -> None:
-    """Compare two runs by their raw times, with intervals and verdicts.
+    """Compare two runs of the same kind, with intervals and verdicts.
 
+    Runs of bench online are compared by their raw times, those of bench offline by their batches.
     `compare RUN RUN` compares the engines of one run with each other.
 
     Exits with 0 (pass, or no --gate), 1 (regression), 2 (inconclusive, or a wrong command line) or 3 (not
@@ -77,7 +78,6 @@ def show_comparison(results: CompareResults) -> None:
     if results.outcome != "no gate":
         console.print(f"verdict: {results.outcome}")
     if results.outcome == "not comparable":
-        names = ",".join(
-            dict.fromkeys(obstacle.name for obstacle in results.obstacles if not obstacle.allowed)
-        )
-        console.print(f"  hint: measure both runs with the same settings, or use --allow-different {names}")
+        names = list(dict.fromkeys(obstacle.name for obstacle in results.obstacles if not obstacle.allowed))
+        allow = f", or use --allow-different {','.join(names)}" if set(names) <= set(NAMES) else ""
+        console.print(f"  hint: measure both runs with the same settings{allow}")

@@ -35,7 +35,7 @@ In = Annotated[
 
 @app.command()
 def add(
-    runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="folders of runs of bench online")],
+    runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="folders of runs")],
     store: In = DEFAULT,
 ) -> None:
     """Keep the results of runs, with revision, machine and settings.
@@ -75,8 +75,10 @@ def show(
     with Store.open(store) as history:
         entries = [e for e in history.entries(metric, name) if engine is None or e.label == engine]
         labels = dict.fromkeys(entry.label for entry in history.entries(metric, name))
+        names = history.rates()
     if not entries:
-        known = f"engines with it: {', '.join(labels)}" if labels else "add a run that has it"
+        others = f"; the history has {', '.join(names)}" if names else ""
+        known = f"engines with it: {', '.join(labels)}" if labels else f"add a run that has it{others}"
         raise UsageError(f"the history has no {statistic}{f' of {engine}' if engine else ''}", known)
     table = history_table(entries, metric, name)
     if csv:

@@ -6,40 +6,46 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from harness.compare.stored_run import StoredRun
+from harness.compare.stored_run import StoredOffline, StoredOnline, StoredRun
 from harness.schema.compare_results import Obstacle
 from harness.schema.engine_ref import RUNNING_SERVER
-from harness.schema.load import Load
+from harness.schema.load import AnyLoad
+from harness.schema.offline_settings import OfflineSettings
+from harness.schema.online_settings import OnlineSettings
 
 #: What must be alike, by the name that --allow-different takes. Cells and engines are checked apart.
-ALIKE: dict[str, Callable[[StoredRun], object]] = {
+_EVERY: dict[str, Callable[[StoredRun], object]] = {
     "model": lambda run: run.settings.model,
     "dtype": lambda run: run.settings.dtype,
     "hardware": lambda run: hardware(run.settings.device, run.info.environment),
-    "trace": lambda run: _trace(run, "sha256") or [_trace(run, "name"), _origin(run)],
-    "fit": lambda run: _trace(run, "fit"),
-    "lengths": lambda run: {
-        **_lengths(run),
-        "context": run.settings.max_model_len,
-        "ignore_eos": run.settings.ignore_eos,
-    },
-    "prompts": lambda run: "text" if run.settings.text_prompts else "token ids",
     "cpu-threads": lambda run: run.settings.cpu_threads,
     "tensor-parallel-size": lambda run: run.settings.tensor_parallel_size,
     "data-parallel-size": lambda run: run.settings.data_parallel_size,
-    "endpoint": lambda run: run.settings.endpoint,
-    "mix": lambda run: [run.settings.lora, run.settings.response_format, run.settings.response_format_share],
     "prefix-cache": lambda run: run.settings.prefix_cache,
     "warmup": lambda run: run.settings.warmup,
+    "duration": lambda run: [run.settings.settle, run.settings.min_duration],
+}
+_ONLINE: dict[str, Callable[[StoredOnline], object]] = {
+    "trace": lambda run: _trace(run, "sha256") or [_trace(run, "name"), _origin(run)],
+    "fit": lambda run: _trace(run, "fit"),
+    "lengths": lambda run: _lengths(run) | _limits(run),
+    "prompts": lambda run: "text" if run.settings.text_prompts else "token ids",
+    "endpoint": lambda run: run.settings.endpoint,
+    "mix": lambda run: [run.settings.lora, run.settings.response_format, run.settings.response_format_share],
     "slo": lambda run: run.settings.slo and run.settings.slo.model_dump(exclude_none=True),
     "window": lambda run: run.settings.steady_state or (run.settings.window and str(run.settings.window)),
-    "duration": lambda run: [run.settings.settle, run.settings.min_duration],
+}
+_OFFLINE: dict[str, Callable[[StoredOffline], object]] = {
+    "lengths": lambda run: _given_lengths(run.settings) | _limits(run),
+    "prompts": lambda run: [run.settings.seed, run.settings.vocab_size],
 }
 #: The settings of which a list is the values; kept histories have their hash as lists.
 _SETTINGS = {
     "mix": ("lora", "response-format", "response-format-share"),
     "duration": ("settle", "min-duration"),
+    "prompts": ("seed", "vocab-size"),
 }
+_TOKENS = ("input tokens", "output tokens")
 #: The setting of each kind of load.
 _LOAD_OPTIONS = {
     "trace": "scales",
@@ -47,8 +53,20 @@ _LOAD_OPTIONS = {
     "rate": "request-rate",
     "ramp": "ramp",
 }
-#: What else --allow-different takes.
-NAMES = (*ALIKE, "served-model", "requests", *_LOAD_OPTIONS.values(), "engines", "invalid")
+#: That of a batch: runs of other batches have no load in common, so nothing allows it.
+_BATCH = "num-prompts"
+_OTHERS = ("served-model", "requests", *_LOAD_OPTIONS.values(), "engines", "invalid")
+#: What --allow-different takes.
+NAMES = tuple(dict.fromkeys((*_EVERY, *_ONLINE, *_OFFLINE, *_OTHERS)))
+
+
+def alike(run: StoredRun) -> dict[str, object]:
+    """What another run must have alike, by name."""
+    values = {name: value(run) for name, value in _EVERY.items()}
+    if isinstance(run, StoredOnline):
+        return values | {name: value(run) for name, value in _ONLINE.items()}
+    assert isinstance(run, StoredOffline)
+    return values | {name: value(run) for name, value in _OFFLINE.items()}
 
 
 def obstacles(
@@ -62,24 +80,27 @@ def obstacles(
         pairs: Labels in A and in B of the engines that are compared; empty where the runs share none.
         every: All engines are meant to be compared: one that only one run has is an obstacle.
     """
-    alike = [(name, value(a), value(b)) for name, value in ALIKE.items()]
-    alike.append(("requests", *_requests(a, b)))
-    found = [(name, _differing(name, of_a, of_b)) for name, of_a, of_b in alike if of_a != of_b]
+    of_b = alike(b)
+    values = [(name, value, of_b[name]) for name, value in alike(a).items()]
+    if isinstance(a, StoredOnline) and isinstance(b, StoredOnline):
+        values.append(("requests", *_requests(a, b)))
+    if isinstance(a, StoredOffline) and isinstance(b, StoredOffline):
+        values.append((_BATCH, a.settings.num_prompts, b.settings.num_prompts))
+    found = [(name, _differing(name, *differ)) for name, *differ in values if differ[0] != differ[1]]
     if every and list(a.cells) != list(b.cells):
         only = [f"only A has {label}" for label in a.cells if label not in b.cells]
         only += [f"only B has {label}" for label in b.cells if label not in a.cells]
         found += [("engines", reason) for reason in only]
-    for of_a, of_b in pairs:
-        loads_a, loads_b = sorted(a.cells[of_a]), sorted(b.cells[of_b])
-        if loads_a != loads_b:
-            name = _LOAD_OPTIONS[a.settings.loads[0].kind]
-            reason = f"{of_a} has {_listed(loads_a)} in A, {of_b} has {_listed(loads_b)} in B"
+    for in_a, in_b in pairs:
+        loads_a, loads_b = sorted(a.cells[in_a]), sorted(b.cells[in_b])
+        if loads_a != loads_b and (name := _LOAD_OPTIONS.get(a.loads[0].kind)):
+            reason = f"{in_a} has {_listed(loads_a)} in A, {in_b} has {_listed(loads_b)} in B"
             found.append((name, reason))
-        models = served_model(a, of_a), served_model(b, of_b)
+        models = served_model(a, in_a), served_model(b, in_b)
         if a.path != b.path and None not in models and models[0] != models[1]:
-            found.append(("served-model", f"{of_a} serves {models[0]} in A, {of_b} serves {models[1]} in B"))
-        found += [("invalid", f"A: {reason}") for reason in a.invalid(of_a)]
-        found += [("invalid", f"B: {reason}") for reason in b.invalid(of_b)]
+            found.append(("served-model", f"{in_a} serves {models[0]} in A, {in_b} serves {models[1]} in B"))
+        found += [("invalid", f"A: {reason}") for reason in a.invalid(in_a)]
+        found += [("invalid", f"B: {reason}") for reason in b.invalid(in_b)]
     return [
         Obstacle(name=name, reason=reason, allowed=name in allowed and bool(pairs)) for name, reason in found
     ]
@@ -101,29 +122,36 @@ def served_model(run: StoredRun, label: str) -> object:
     return next((launch.settings.get("model") for launch in launches), None)
 
 
-def _trace(run: StoredRun, field: str) -> object:
+def _trace(run: StoredOnline, field: str) -> object:
     return None if run.info.trace is None else getattr(run.info.trace, field)
 
 
-def _origin(run: StoredRun) -> object:
+def _origin(run: StoredOnline) -> object:
     """Of a trace; that of another load is its lengths and loads, which are looked at apart."""
     return _trace(run, "origin") if run.settings.loads[0].kind == "trace" else None
 
 
-def _lengths(run: StoredRun) -> dict[str, object]:
+def _lengths(run: StoredOnline) -> dict[str, object]:
     """Tokens of a trace's requests in all, and of each that is synthetic; what cuts those of a dataset or a
     mixture, where it is set."""
     settings = run.settings
-    names = "input tokens", "output tokens"
     if settings.loads[0].kind == "trace":
-        return {name: _trace(run, name.replace(" ", "_")) for name in names}
+        return {name: _trace(run, name.replace(" ", "_")) for name in _TOKENS}
+    cut = {name: getattr(settings, name) for name in ("max_output_len", "turns", "max_think_s")}
+    return _given_lengths(settings) | {k: v for k, v in cut.items() if v is not None}
+
+
+def _given_lengths(settings: OnlineSettings | OfflineSettings) -> dict[str, object]:
     given = settings.input_len, settings.output_len
     lengths = [length if isinstance(length, int) else str(length) for length in given]
-    cut = {name: getattr(settings, name) for name in ("max_output_len", "turns", "max_think_s")}
-    return dict(zip(names, lengths, strict=True)) | {k: v for k, v in cut.items() if v is not None}
+    return dict(zip(_TOKENS, lengths, strict=True))
 
 
-def _requests(a: StoredRun, b: StoredRun) -> tuple[object, object]:
+def _limits(run: StoredRun) -> dict[str, object]:
+    return {"context": run.settings.max_model_len, "ignore_eos": run.settings.ignore_eos}
+
+
+def _requests(a: StoredOnline, b: StoredOnline) -> tuple[object, object]:
     """Of traces; of closed loops at each load of both."""
     if a.settings.concurrency is None or b.settings.concurrency is None:
         return _trace(a, "requests"), _trace(b, "requests")
@@ -132,7 +160,7 @@ def _requests(a: StoredRun, b: StoredRun) -> tuple[object, object]:
     return of_a, of_b
 
 
-def _listed(loads: Sequence[Load]) -> str:
+def _listed(loads: Sequence[AnyLoad]) -> str:
     return ", ".join(map(str, loads))
 
 

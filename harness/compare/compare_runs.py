@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from itertools import combinations
+from itertools import combinations, product
 from pathlib import Path
 from typing import Literal
 
@@ -13,11 +13,11 @@ from harness.compare.stored_run import StoredRun
 from harness.errors import UsageError
 from harness.metrics.contrast import Contrast, judged
 from harness.metrics.contrast import contrast as compare
-from harness.metrics.estimates import COMPARED, Estimates, Key, estimates
+from harness.metrics.estimates import Estimates
 from harness.metrics.intervals import LEVEL
 from harness.schema.compare_results import CompareResults, Difference, Gated
 from harness.schema.gate_terms import ERROR_RATE, GateTerm
-from harness.schema.load import Load
+from harness.schema.load import AnyLoad
 
 Pair = tuple[str, str]
 
@@ -30,7 +30,8 @@ def compare_runs(
     engine_b: str | None = None,
     allowed: Sequence[str] = (),
 ) -> CompareResults:
-    """Compare the raw times of two runs. Verdicts hold for all engines, loads and statistics together.
+    """Compare the raw times of two runs, or the batches of two offline ones. Verdicts hold for all engines,
+    loads and statistics together.
 
     Args:
         gates: All must hold, for every engine and load.
@@ -40,19 +41,28 @@ def compare_runs(
         allowed: Names of what may differ, of `comparable.NAMES`.
 
     Raises:
-        UsageError: A folder holds no run, an engine is not in it, a name is unknown, or a gate asks for what
-            was not measured.
+        UsageError: A folder holds no run, one run is online and the other offline, an engine is not in it, a
+            name is unknown, or a gate asks for what was not measured.
     """
     if unknown := [name for name in allowed if name not in NAMES]:
         raise UsageError(f"there is no difference {unknown[0]!r} to allow", f"known: {', '.join(NAMES)}")
     runs = StoredRun.read(a), StoredRun.read(b)
+    kinds = [run.info.kind for run in runs]
+    if kinds[0] != kinds[1]:
+        raise UsageError(
+            f"{a} is a run of bench {kinds[0]} and {b} of bench {kinds[1]}",
+            "compare two runs of the same command; bench report A B shows both",
+        )
     pairs = _pairs(*runs, engine_a, engine_b)
     found = obstacles(*runs, pairs, allowed, every=engine_a is None and engine_b is None)
     differences: list[Difference] = []
     gated: list[Gated] = []
     comparable = bool(pairs) and all(obstacle.allowed for obstacle in found)
     if comparable:
-        keys = _keys(*runs, gates)
+        for gate, run in product(gates, runs):
+            run.check(gate)
+        asked = [(gate.metric, gate.statistic) for gate in gates]
+        keys = list(dict.fromkeys([*runs[0].compared, *asked]))
         estimated = {pair: _estimates(*runs, pair) for pair in pairs}
         found_of = [
             (pair, contrast)
@@ -95,28 +105,16 @@ def _within(run: StoredRun) -> list[Pair]:
     return pairs
 
 
-def _keys(a: StoredRun, b: StoredRun, gates: Sequence[GateTerm]) -> list[Key]:
-    """What is compared by default and what gates ask for."""
-    rates: list[Key] = [("goodput_req_per_s", "goodput_req_per_s")] if a.settings.slo else []
-    asked = [(gate.metric, gate.statistic) for gate in gates]
-    if ("goodput_req_per_s", "goodput_req_per_s") in asked and not (a.settings.slo and b.settings.slo):
-        raise UsageError("a gate on goodput needs a service level", "measure both runs with --slo")
-    return list(dict.fromkeys([*COMPARED, *rates, *asked]))
-
-
-def _estimates(a: StoredRun, b: StoredRun, pair: Pair) -> dict[Load, tuple[Estimates, Estimates]]:
+def _estimates(a: StoredRun, b: StoredRun, pair: Pair) -> dict[AnyLoad, tuple[Estimates, Estimates]]:
     """What is known of a pair at the loads of both runs."""
-    of_a, of_b = a.cells[pair[0]], b.cells[pair[1]]
-    return {
-        load: (estimates(of_a[load], a.settings.slo), estimates(of_b[load], b.settings.slo))
-        for load in sorted(of_a.keys() & of_b.keys())
-    }
+    common = sorted(a.cells[pair[0]].keys() & b.cells[pair[1]].keys())
+    return {load: (a.estimates(pair[0], load), b.estimates(pair[1], load)) for load in common}
 
 
 def _judge(
     b: StoredRun,
     pair: Pair,
-    estimated: Mapping[Load, tuple[Estimates, Estimates]],
+    estimated: Mapping[AnyLoad, tuple[Estimates, Estimates]],
     contrasts: Sequence[Contrast],
     gates: Sequence[GateTerm],
 ) -> list[Gated]:
@@ -127,7 +125,7 @@ def _judge(
         key = gate.metric, gate.statistic
         for load, (_, new) in estimated.items():
             if gate.metric == ERROR_RATE:
-                found.append(judge_errors(gate, pair, load, b.cells[pair[1]][load]))
+                found.append(judge_errors(gate, pair, load, *b.failures(pair[1], load)))
             elif gate.relative:
                 found.append(judge_ratio(gate, pair, load, known.get((load, *key))))
             else:
@@ -162,6 +160,7 @@ def _difference(pair: Pair, contrast: Contrast) -> Difference:
         verdict=contrast.verdict,
         repeats_a=contrast.b.repeats,
         repeats_b=contrast.a.repeats,
+        paired=contrast.paired,
         missing_samples=contrast.missing,
         spread=contrast.spread,
         repeats_to_find=contrast.repeats_to_find,

@@ -5,10 +5,9 @@ from __future__ import annotations
 from harness.metrics.contrast import Contrast
 from harness.metrics.intervals import CONFIDENCE, Ends, Estimate, level
 from harness.metrics.power import repeats_to_find
-from harness.metrics.samples import Group
 from harness.schema.compare_results import Gated, Outcome
 from harness.schema.gate_terms import GateTerm
-from harness.schema.load import Load
+from harness.schema.load import AnyLoad
 from harness.schema.metrics import METRICS
 
 
@@ -21,7 +20,7 @@ def outcome(term: GateTerm, bound: float, ci: Ends | None) -> Outcome:
     return "pass" if high <= bound else "regression" if low > bound else "inconclusive"
 
 
-def judge_ratio(term: GateTerm, engines: tuple[str, str], load: Load, found: Contrast | None) -> Gated:
+def judge_ratio(term: GateTerm, engines: tuple[str, str], load: AnyLoad, found: Contrast | None) -> Gated:
     """A gate on a latency or a rate against run A's. `found` is None where A or B has no such statistic at
     that load, or A's is 0."""
     bound = 1 + term.limit
@@ -30,10 +29,10 @@ def judge_ratio(term: GateTerm, engines: tuple[str, str], load: Load, found: Con
         return _gated(term, engines, load, None, None, bound, reason)
     ratio = found.ratio
     gated = _gated(term, engines, load, ratio.value, ratio.ci if found.a.value else (0.0, 0.0), bound)
-    return _with_reason(gated, term, found.missing, found.spread, found.repeats, "of each")
+    return _with_reason(gated, term, found.missing, found.spread, found.repeats, "of each", found.paired)
 
 
-def judge_value(term: GateTerm, engines: tuple[str, str], load: Load, new: Estimate | None) -> Gated:
+def judge_value(term: GateTerm, engines: tuple[str, str], load: AnyLoad, new: Estimate | None) -> Gated:
     """A gate on a latency or a rate by itself. `new` is run B's; None where it has no such statistic."""
     if new is None:
         return _gated(term, engines, load, None, None, term.limit, "B has no such value")
@@ -43,7 +42,13 @@ def judge_value(term: GateTerm, engines: tuple[str, str], load: Load, new: Estim
 
 
 def _with_reason(
-    gated: Gated, term: GateTerm, missing: int, spread: float | None, repeats: tuple[int, int], whose: str
+    gated: Gated,
+    term: GateTerm,
+    missing: int,
+    spread: float | None,
+    repeats: tuple[int, int],
+    whose: str,
+    paired: bool = False,
 ) -> Gated:
     """The same; one that is inconclusive says why, and what would decide it.
 
@@ -51,6 +56,7 @@ def _with_reason(
         missing: requests or tokens that a repeat lacks.
         spread: of the logarithm from repeat to repeat, seen in so many `repeats`; None: not seen.
         whose: more repeats.
+        paired: repeats are compared one by one; the spread is that of their ratio.
     """
     if gated.outcome != "inconclusive" or gated.value is None:
         return gated
@@ -64,7 +70,7 @@ def _with_reason(
         reason = f"one repeat does not show how repeats differ: measure 2 or more {whose}"
     else:
         if gated.limit != gated.value:
-            more = repeats_to_find(gated.limit / gated.value - 1, spread, repeats)
+            more = repeats_to_find(gated.limit / gated.value - 1, spread, repeats, paired=paired)
         reason = "the interval holds the limit; " + (
             f"about {more} repeats {whose} would decide"
             if more
@@ -73,10 +79,8 @@ def _with_reason(
     return gated.model_copy(update={"reason": reason, "needed_repeats": more})
 
 
-def judge_errors(term: GateTerm, engines: tuple[str, str], load: Load, repeats: list[Group]) -> Gated:
+def judge_errors(term: GateTerm, engines: tuple[str, str], load: AnyLoad, failed: int, count: int) -> Gated:
     """A gate on run B's share of failed requests, with the exact interval (Clopper and Pearson, 1934)."""
-    every = [(group.whole or group).requests["error"] for group in repeats]
-    failed, count = sum(int(errors.notna().sum()) for errors in every), sum(len(errors) for errors in every)
     from scipy.stats import binomtest  # a second to import
 
     exact = binomtest(failed, count).proportion_ci(CONFIDENCE, "exact")
@@ -89,7 +93,7 @@ def judge_errors(term: GateTerm, engines: tuple[str, str], load: Load, repeats: 
 def _gated(
     term: GateTerm,
     engines: tuple[str, str],
-    load: Load,
+    load: AnyLoad,
     value: float | None,
     ci: Ends | None,
     bound: float,

@@ -1,74 +1,150 @@
-"""A run as it is compared: from its raw tables, never from its results."""
+"""A run as it is compared: from its raw tables where it has any, never from its summaries."""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from harness.errors import UsageError
+from harness.metrics.batches import GATED, batch_estimates
+from harness.metrics.estimates import COMPARED, Estimates, Key, estimates
+from harness.metrics.primary import RATE
 from harness.metrics.samples import Group, by_load
 from harness.metrics.validity import invalid_reasons
-from harness.runs.reader import read_raw
+from harness.runs.folder import read_info, resume_command
+from harness.runs.reader import read_offline, read_raw
 from harness.schema.client_calibration import client_calibration
-from harness.schema.load import Load
+from harness.schema.gate_terms import GateTerm
+from harness.schema.load import AnyLoad, Batch
+from harness.schema.offline_settings import OfflineSettings
 from harness.schema.online_settings import OnlineSettings
 from harness.schema.repeat_number import repeat_text
-from harness.schema.run_info import OnlineRunInfo
+from harness.schema.results import OfflineResult, Skipped
+from harness.schema.run_info import OfflineRunInfo, OnlineRunInfo
 
 
 @dataclass(frozen=True)
-class StoredRun:
-    """A run of `bench online`.
-
-    `cells` holds the repeats of each engine at each load, `wrong` why an engine's answers are wrong.
-    """
+class StoredRun(ABC):
+    """A finished run. `cells` holds the repeats of each engine, by label, at each load."""
 
     path: Path
-    info: OnlineRunInfo
-    settings: OnlineSettings
-    cells: dict[str, dict[Load, list[Group]]]
-    wrong: dict[str, str] = field(default_factory=dict)
+    info: OnlineRunInfo | OfflineRunInfo
+    cells: Mapping[str, Mapping[AnyLoad, Sequence[Group | OfflineResult]]]
 
-    @classmethod
-    def read(cls, path: Path) -> StoredRun:
+    @staticmethod
+    def read(path: Path) -> StoredOnline | StoredOffline:
         """Read the run in the folder `path`.
 
         Raises:
-            UsageError: It holds no finished online run of this version.
+            UsageError: It holds no finished run of this version.
         """
-        raw = read_raw(path, finished=True)
-        cells: dict[str, dict[Load, list[Group]]] = {}
-        for repeats in by_load([group for group in raw.groups if raw.info.counts(group.repeat)]):
-            cells.setdefault(repeats[0].label, {})[repeats[0].load] = repeats
-        return cls(path, raw.info, raw.info.settings, cells, raw.wrong)
+        kind = read_info(path, "name the folder of a run").kind
+        return StoredOnline.read(path) if kind == "online" else StoredOffline.read(path)
+
+    @property
+    @abstractmethod
+    def settings(self) -> OnlineSettings | OfflineSettings:
+        """As resolved: nothing is auto."""
+
+    @property
+    @abstractmethod
+    def loads(self) -> Sequence[AnyLoad]:
+        """Those that every engine was to be measured at."""
+
+    @property
+    @abstractmethod
+    def compared(self) -> Sequence[Key]:
+        """The statistics that it is compared by where nothing else is asked for."""
+
+    @abstractmethod
+    def estimates(self, label: str, load: AnyLoad) -> Estimates:
+        """Everything that is known of one engine at one load."""
+
+    @abstractmethod
+    def failures(self, label: str, load: AnyLoad) -> tuple[int, int]:
+        """Requests of one engine at one load that failed, and all of them."""
+
+    @abstractmethod
+    def invalid(self, label: str) -> list[str]:
+        """Why cells of an engine are not to be believed."""
+
+    @abstractmethod
+    def check(self, gate: GateTerm) -> None:
+        """Raises UsageError: no run with these settings has what the gate limits."""
+
+    @property
+    @abstractmethod
+    def hint(self) -> str:
+        """How to measure what is missing."""
 
     def label(self, name: str) -> str:
         """The label that `name` means: itself, or the one of `ENGINE` or `ENGINE@VARIANT`.
 
         Raises:
-            UsageError: The run has no such engine.
+            UsageError: The run has no such engine, or several.
         """
         if name in self.cells:
             return name
         found = [label for label in self.cells if self._reference(label) == name]
         if len(found) != 1:
-            known = ", ".join(repr(label) for label in self.cells)
-            raise UsageError(f"{self.path} has no engine {name!r}", f"it has {known}")
+            known = ", ".join(repr(label) for label in found or self.cells)
+            count = "several engines" if found else "no engine"
+            raise UsageError(f"{self.path} has {count} {name!r}", f"it has {known}")
         return found[0]
 
     @property
-    def not_measured(self) -> list[tuple[str, Load]]:
+    def not_measured(self) -> list[tuple[str, AnyLoad]]:
         """The engines and loads that the run was to measure and did not."""
         planned = dict.fromkeys(label for label, _ in self.info.order)
         return [
-            (label, load)
-            for label in planned
-            for load in self.settings.loads
-            if load not in self.cells.get(label, {})
+            (label, load) for label in planned for load in self.loads if load not in self.cells.get(label, {})
         ]
 
+    def _reference(self, label: str) -> str:
+        """`ENGINE` or `ENGINE@VARIANT` of a label."""
+        group = next(iter(self.cells[label].values()))[0]
+        return group.engine if group.variant is None else f"{group.engine}@{group.variant}"
+
+
+@dataclass(frozen=True)
+class StoredOnline(StoredRun):
+    """A run of `bench online`. `wrong` is why an engine's answers are wrong, by label."""
+
+    info: OnlineRunInfo
+    cells: Mapping[str, Mapping[AnyLoad, Sequence[Group]]]
+    wrong: Mapping[str, str] = field(default_factory=dict)
+
+    @staticmethod
+    def read(path: Path) -> StoredOnline:
+        raw = read_raw(path, finished=True)
+        cells: dict[str, dict[AnyLoad, list[Group]]] = {}
+        for repeats in by_load([group for group in raw.groups if raw.info.counts(group.repeat)]):
+            cells.setdefault(repeats[0].label, {})[repeats[0].load] = repeats
+        return StoredOnline(path, raw.info, cells, raw.wrong)
+
+    @property
+    def settings(self) -> OnlineSettings:
+        return self.info.settings
+
+    @property
+    def loads(self) -> Sequence[AnyLoad]:
+        return self.settings.loads
+
+    @property
+    def compared(self) -> Sequence[Key]:
+        goodput: Key = ("goodput_req_per_s", "goodput_req_per_s")
+        return [*COMPARED, *([goodput] if self.settings.slo else [])]
+
+    def estimates(self, label: str, load: AnyLoad) -> Estimates:
+        return estimates(self.cells[label][load], self.settings.slo)
+
+    def failures(self, label: str, load: AnyLoad) -> tuple[int, int]:
+        every = [(group.whole or group).requests["error"] for group in self.cells[label][load]]
+        return sum(int(errors.notna().sum()) for errors in every), sum(len(errors) for errors in every)
+
     def invalid(self, label: str) -> list[str]:
-        """Why cells of an engine are not to be believed."""
         calibration = client_calibration(self.info)
         answers = [f"{label}: its answers are wrong: {self.wrong[label]}"] if label in self.wrong else []
         return answers + [
@@ -78,7 +154,75 @@ class StoredRun:
             for reason in invalid_reasons(group, calibration)
         ]
 
-    def _reference(self, label: str) -> str:
-        """`ENGINE` or `ENGINE@VARIANT` of a label."""
-        group = next(iter(self.cells[label].values()))[0]
-        return group.engine if group.variant is None else f"{group.engine}@{group.variant}"
+    def check(self, gate: GateTerm) -> None:
+        if gate.metric == "goodput_req_per_s" and not self.settings.slo:
+            raise UsageError("a gate on goodput needs a service level", "measure every run with --slo")
+
+    @property
+    def hint(self) -> str:
+        return f"finish it: {resume_command(self.path)}; or repeat it without that engine"
+
+
+@dataclass(frozen=True)
+class StoredOffline(StoredRun):
+    """A run of `bench offline`, whose one load is its batch. `skipped` is what it has no result of."""
+
+    info: OfflineRunInfo
+    cells: Mapping[str, Mapping[AnyLoad, Sequence[OfflineResult]]]
+    skipped: Sequence[Skipped] = ()
+
+    @staticmethod
+    def read(path: Path) -> StoredOffline:
+        results = read_offline(path).results
+        if not results.results:
+            raise UsageError(f"nothing was measured in the run in {path}", "see its logs, and repeat it")
+        load = Batch(prompts=results.meta.settings.num_prompts)
+        cells: dict[str, dict[AnyLoad, list[OfflineResult]]] = {}
+        for row in results.results:
+            cells.setdefault(row.label, {}).setdefault(load, []).append(row)
+        return StoredOffline(path, results.meta, cells, results.skipped)
+
+    @property
+    def settings(self) -> OfflineSettings:
+        return self.info.settings
+
+    @property
+    def loads(self) -> Sequence[AnyLoad]:
+        return [Batch(prompts=self.settings.num_prompts)]
+
+    @property
+    def compared(self) -> Sequence[Key]:
+        return [(RATE, RATE)]
+
+    def estimates(self, label: str, load: AnyLoad) -> Estimates:
+        given = self.settings
+        drawn = (
+            f"{load} of {given.input_len} tokens for {given.output_len} below {given.vocab_size}, "
+            f"seed {given.seed}"
+        )
+        return batch_estimates(self.cells[label][load], drawn)
+
+    def failures(self, label: str, load: AnyLoad) -> tuple[int, int]:
+        """No batch with a failed prompt has a result."""
+        rows = self.cells[label][load]
+        return 0, sum(row.num_prompts * row.batches for row in rows)
+
+    def invalid(self, label: str) -> list[str]:
+        measured = {row.repeat for rows in self.cells[label].values() for row in rows}
+        why = {skip.repeat: skip.reason for skip in self.skipped if skip.label == label}
+        return [
+            f"{label}, {repeat_text(repeat)}: not measured: {why.get(repeat, 'it has no result')}"
+            for repeat in range(self.settings.repeats)
+            if repeat not in measured
+        ]
+
+    def check(self, gate: GateTerm) -> None:
+        if gate.metric not in GATED:
+            raise UsageError(
+                f"the gate {gate.text!r} limits what a run of bench offline does not measure",
+                f"it measures {', '.join(GATED)}",
+            )
+
+    @property
+    def hint(self) -> str:
+        return "repeat the run, or leave that engine out"

@@ -8,14 +8,12 @@ from harness.compare.compare_runs import worst_outcome
 from harness.compare.gates import judge_errors, judge_ratio, judge_value
 from harness.compare.stored_run import StoredRun
 from harness.errors import UsageError
-from harness.history.store import Past, Store, alike
+from harness.history.store import Past, Store, alike_hash
 from harness.metrics.contrast import contrast
-from harness.metrics.estimates import estimates
 from harness.metrics.intervals import LEVEL
-from harness.runs.folder import resume_command
 from harness.schema.compare_results import CompareResults, Gated
 from harness.schema.gate_terms import ERROR_RATE, GateTerm
-from harness.schema.load import Load
+from harness.schema.load import AnyLoad
 from harness.schema.metrics import METRICS
 
 
@@ -30,16 +28,18 @@ def gate(store: Store, run: StoredRun, against: str, terms: Sequence[GateTerm]) 
     Raises:
         UsageError: There is no such run, or something of the run was not measured or is invalid.
     """
+    for term in terms:
+        run.check(term)
     if run.not_measured:
         label, load = run.not_measured[0]
         raise UsageError(
             f"{label} at {load} is part of {run.path} and was not measured",
-            f"finish it: {resume_command(run.path)}; or repeat it without that engine",
+            run.hint,
         )
     known = [
         past
         for past in store.runs()
-        if past.alike == alike(run)
+        if past.alike == alike_hash(run)
         and (past.name, past.created) != (run.path.resolve().name, run.info.created)
     ]
     if not known:
@@ -78,7 +78,7 @@ def gate(store: Store, run: StoredRun, against: str, terms: Sequence[GateTerm]) 
 
 
 def _baseline(
-    store: Store, known: Sequence[Past], label: str, load: Load, by: GateTerm | None
+    store: Store, known: Sequence[Past], label: str, load: AnyLoad, by: GateTerm | None
 ) -> Past | None:
     """The newest run that has the engine at that load, or the best by a term; None: none has it."""
     found = [(past, store.estimates(past, label, load)) for past in known]
@@ -95,10 +95,10 @@ def _baseline(
 
 
 def _judged(
-    store: Store, past: Past, run: StoredRun, label: str, load: Load, terms: Sequence[GateTerm]
+    store: Store, past: Past, run: StoredRun, label: str, load: AnyLoad, terms: Sequence[GateTerm]
 ) -> list[Gated]:
-    repeats, keys = run.cells[label][load], [(term.metric, term.statistic) for term in terms]
-    new = estimates(repeats, run.settings.slo)
+    keys = [(term.metric, term.statistic) for term in terms]
+    new = run.estimates(label, load)
     found = {
         (contrasted.metric, contrasted.statistic): contrasted
         for contrasted in contrast(load, new, store.estimates(past, label, load), keys)
@@ -107,7 +107,7 @@ def _judged(
     for term in terms:
         key, where = (term.metric, term.statistic), ((label, label), load)
         if term.metric == ERROR_RATE:
-            gated.append(judge_errors(term, *where, repeats))
+            gated.append(judge_errors(term, *where, *run.failures(label, load)))
         elif term.relative:
             gated.append(judge_ratio(term, *where, found.get(key)))
         else:

@@ -15,15 +15,15 @@ import numpy as np
 from platformdirs import user_data_path
 from pydantic import JsonValue
 
-from harness.compare.comparable import ALIKE, hardware, served_model
+from harness.compare.comparable import alike, hardware, served_model
 from harness.compare.stored_run import StoredRun
 from harness.errors import UsageError
 from harness.files import now
-from harness.metrics.estimates import Estimates, estimates
+from harness.metrics.estimates import Estimates
 from harness.metrics.intervals import ASSUMED_OF_LATENCIES, ASSUMED_OF_RATES, Estimate
-from harness.schema.load import Load, load_text, parse_load
+from harness.schema.load import AnyLoad, load_text, parse_any_load
 
-VERSION = 2
+VERSION = 3
 #: Settings that say where a server is and who asks, which are nobody else's.
 _OF_A_SERVER = ("base_url", "api_key_env", "ca_cert", "prompt_nonce", "out")
 DEFAULT = user_data_path("rosebench") / "history.sqlite"
@@ -37,15 +37,17 @@ CREATE TABLE result (
     run INTEGER NOT NULL REFERENCES run (id) ON DELETE CASCADE, engine TEXT NOT NULL, variant TEXT,
     label TEXT NOT NULL, load TEXT NOT NULL, metric TEXT NOT NULL, statistic TEXT NOT NULL,
     value REAL NOT NULL, each TEXT NOT NULL, low REAL, high REAL, missing INTEGER NOT NULL,
-    dependent INTEGER NOT NULL, withheld INTEGER NOT NULL,
+    dependent INTEGER NOT NULL, withheld INTEGER NOT NULL, work TEXT NOT NULL DEFAULT '[]',
     PRIMARY KEY (run, label, load, metric, statistic)) WITHOUT ROWID;
 """
 
-#: From the version before. Repeats that lack requests one by one may lack none together; no more is known.
+#: From version 1. Repeats that lack requests one by one may lack none together; no more is known.
 _FROM_1 = """
 ALTER TABLE result ADD COLUMN withheld INTEGER NOT NULL DEFAULT 0;
 UPDATE result SET withheld = missing WHERE json_array_length(each) > 1;
 """
+#: From version 2, which had no offline runs.
+_FROM_2 = "ALTER TABLE result ADD COLUMN work TEXT NOT NULL DEFAULT '[]';"
 
 
 @dataclass(frozen=True)
@@ -67,7 +69,7 @@ class Entry:
 
     past: Past
     label: str
-    load: Load
+    load: AnyLoad
     estimate: Estimate
 
 
@@ -99,8 +101,11 @@ class Store:
                 raise UsageError(f"{path} is of a newer version of bench", "use that, or another --store")
             if version == 0:
                 connection.executescript(f"BEGIN; {_TABLES} PRAGMA user_version = {VERSION}; COMMIT;")
-            elif version == 1:
-                connection.executescript(f"BEGIN; {_FROM_1} PRAGMA user_version = {VERSION}; COMMIT;")
+            elif version < VERSION:
+                changes = [_FROM_1, _FROM_2][version - 1 :]
+                connection.executescript(
+                    f"BEGIN; {' '.join(changes)} PRAGMA user_version = {VERSION}; COMMIT;"
+                )
             yield cls(connection)
         except sqlite3.Error as error:
             raise UsageError(f"{path} cannot be used: {error}", "name another file with --store") from None
@@ -124,7 +129,7 @@ class Store:
             "name": run.path.resolve().name, "created": info.created, "added": now(),
             "folder": str(run.path.resolve()), "revision": info.versions.git_rev,
             "version": info.versions.rosebench, "machine": _machine(run),
-            "settings": run.settings.model_dump_json(), "alike": alike(run),
+            "settings": run.settings.model_dump_json(), "alike": alike_hash(run),
         }  # fmt: skip
         with self._db:
             self._db.execute("DELETE FROM run WHERE name = :name AND created = :created", row)
@@ -138,10 +143,10 @@ class Store:
                     group = repeats[0]
                     identity = (found.lastrowid, group.engine, group.variant, label, load_text(load))
                     self._db.executemany(
-                        f"INSERT INTO result VALUES ({', '.join('?' * 14)})",
+                        f"INSERT INTO result VALUES ({', '.join('?' * 15)})",
                         [
                             (*identity, *key, *_columns(estimate))
-                            for key, estimate in estimates(repeats, run.settings.slo).items()
+                            for key, estimate in run.estimates(label, load).items()
                         ],
                     )
         return left_out
@@ -157,15 +162,20 @@ class Store:
         """Of every run, engine and load, runs from the oldest to the newest."""
         past = {run.id: run for run in self.runs()}
         rows = self._db.execute(
-            "SELECT run, label, load, value, each, low, high, missing, dependent, withheld FROM result "
+            "SELECT run, label, load, value, each, low, high, missing, dependent, withheld, work FROM result "
             "WHERE metric = ? AND statistic = ?",
             (metric, statistic),
         ).fetchall()
         order = {id: place for place, id in enumerate(past)}
         return [
-            Entry(past[run], label, parse_load(load), _estimate(statistic, *columns))
+            Entry(past[run], label, parse_any_load(load), _estimate(statistic, *columns))
             for run, label, load, *columns in sorted(rows, key=lambda row: (row[1], row[2], order[row[0]]))
         ]
+
+    def rates(self) -> list[str]:
+        """Names of the rates that any run has."""
+        rows = self._db.execute("SELECT DISTINCT metric FROM result WHERE metric = statistic ORDER BY metric")
+        return [name for (name,) in rows]
 
     def settings(self, past: Past) -> dict[str, JsonValue]:
         """Those of a run that are one value each, without the engines and how a running server is asked."""
@@ -174,27 +184,27 @@ class Store:
         plain = {name: value for name, value in found.items() if isinstance(value, str | int | float | bool)}
         return {name: value for name, value in plain.items() if name not in _OF_A_SERVER}
 
-    def measured(self, past: Past) -> list[tuple[str, str | None, str, Load]]:
+    def measured(self, past: Past) -> list[tuple[str, str | None, str, AnyLoad]]:
         """Engine, variant, label and load of everything that a run has results of."""
         rows = self._db.execute(
             "SELECT DISTINCT engine, variant, label, load FROM result WHERE run = ? ORDER BY label, load",
             (past.id,),
         )
-        return [(engine, variant, label, parse_load(load)) for engine, variant, label, load in rows]
+        return [(engine, variant, label, parse_any_load(load)) for engine, variant, label, load in rows]
 
-    def estimates(self, past: Past, label: str, load: Load) -> Estimates:
+    def estimates(self, past: Past, label: str, load: AnyLoad) -> Estimates:
         """Everything that is known of one engine at one load in a run."""
         rows = self._db.execute(
-            "SELECT metric, statistic, value, each, low, high, missing, dependent, withheld FROM result "
-            "WHERE run = ? AND label = ? AND load = ?",
+            "SELECT metric, statistic, value, each, low, high, missing, dependent, withheld, work "
+            "FROM result WHERE run = ? AND label = ? AND load = ?",
             (past.id, label, load_text(load)),
         )
         return {(metric, statistic): _estimate(statistic, *columns) for metric, statistic, *columns in rows}
 
 
-def alike(run: StoredRun) -> str:
+def alike_hash(run: StoredRun) -> str:
     """The same for runs that can be compared: what `bench compare` wants alike."""
-    values = {name: value(run) for name, value in ALIKE.items()}
+    values = alike(run)
     served = {label: model for label in run.cells if (model := served_model(run, label)) is not None}
     if served:  # by running servers; without them, runs are alike that older versions kept
         values["served-model"] = served
@@ -209,7 +219,8 @@ def _machine(run: StoredRun) -> str:
 def _columns(estimate: Estimate) -> tuple[object, ...]:
     low, high = estimate.within or (None, None)
     each = json.dumps([float(value) for value in estimate.each])
-    return estimate.value, each, low, high, estimate.missing, int(estimate.dependent), estimate.withheld
+    counts = estimate.missing, int(estimate.dependent), estimate.withheld
+    return estimate.value, each, low, high, *counts, json.dumps(estimate.work)
 
 
 def _estimate(
@@ -221,7 +232,17 @@ def _estimate(
     missing: int,
     dependent: int,
     withheld: int,
+    work: str,
 ) -> Estimate:
     within = None if low is None or high is None else (low, high)
     assumed = ASSUMED_OF_LATENCIES.get(statistic, ASSUMED_OF_RATES)
-    return Estimate(value, np.array(json.loads(each)), within, missing, bool(dependent), assumed, withheld)
+    return Estimate(
+        value,
+        np.array(json.loads(each)),
+        within,
+        missing,
+        bool(dependent),
+        assumed,
+        withheld,
+        tuple(json.loads(work)),
+    )

@@ -8,11 +8,11 @@ from dataclasses import dataclass, replace
 
 from harness.metrics.estimates import COMPARED, Key
 from harness.metrics.holm import holm
-from harness.metrics.intervals import LEVEL, Effect, Estimate, difference, ratio
+from harness.metrics.intervals import LEVEL, Effect, Estimate, are_paired, common, difference, ratio, ratios
 from harness.metrics.power import repeats_to_find
 from harness.metrics.primary import SHARE, is_primary
 from harness.schema.compare_results import EFFECTS
-from harness.schema.load import Load
+from harness.schema.load import AnyLoad
 from harness.schema.metrics import METRICS
 from harness.schema.verdict import Verdict
 
@@ -27,7 +27,7 @@ class Contrast:
         level: its part of the level of all of them, before any is found.
     """
 
-    load: Load
+    load: AnyLoad
     metric: str
     statistic: str
     a: Estimate
@@ -53,10 +53,18 @@ class Contrast:
         return "better" if (self.ratio.value < 1) == METRICS[self.metric].lower_is_better else "worse"
 
     @property
+    def paired(self) -> bool:
+        """Whether it is compared repeat by repeat, as both had the same work in each."""
+        return are_paired(self.a, self.b)
+
+    @property
     def spread(self) -> float | None:
-        """Standard deviation of the logarithm from repeat to repeat, of both; None if one was seen once."""
+        """Standard deviation of the logarithm from repeat to repeat, of both, or where they are paired of the
+        ratio; None if one was seen once."""
         if not (self.a.has_log and self.b.has_log) or self.missing:
             return None
+        if self.paired:
+            return ratios(self.a, self.b).spread(log=True)
         found = [(estimate.spread(log=True), estimate.repeats - 1) for estimate in (self.a, self.b)]
         known = [(spread, freedom) for spread, freedom in found if spread is not None]
         if len(known) < 2:
@@ -66,9 +74,11 @@ class Contrast:
     @property
     def repeats_to_find(self) -> dict[str, int | None]:
         """Repeats of each that would find a difference of so much; None: unknown, or too many."""
-        spread = self.spread
+        spread, paired = self.spread, self.paired
         return {
-            name: None if spread is None else repeats_to_find(effect, spread, self.repeats, self.level)
+            name: None
+            if spread is None
+            else repeats_to_find(effect, spread, self.repeats, self.level, paired=paired)
             for name, effect in EFFECTS.items()
         }
 
@@ -84,13 +94,15 @@ class Contrast:
 
 
 def contrast(
-    load: Load, a: Mapping[Key, Estimate], b: Mapping[Key, Estimate], keys: Iterable[Key] = COMPARED
+    load: AnyLoad, a: Mapping[Key, Estimate], b: Mapping[Key, Estimate], keys: Iterable[Key] = COMPARED
 ) -> list[Contrast]:
-    """The statistics that both engines have, `b`'s not being 0."""
+    """The statistics that both engines have, `b`'s not being 0; of repeats with work of their own, those that
+    both have."""
+    known = [key for key in keys if key in a and key in b and b[key].value > 0]
     return [
-        Contrast(load, *key, a[key], b[key], ratio(a[key], b[key]), difference(a[key], b[key]))
-        for key in keys
-        if key in a and key in b and b[key].value > 0
+        Contrast(load, *key, *both, ratio(*both), difference(*both))
+        for key in known
+        for both in [common(a[key], b[key])]
     ]
 
 

@@ -4,7 +4,8 @@ With several repeats the repeat is the unit: what differs between server starts,
 machine, is not in the requests of one repeat. Each repeat gives one value, percentiles by the median-unbiased
 definition (Hyndman and Fan's type 8, The American Statistician 50, 1996), and Student's t on their logarithms
 gives the interval; two engines are compared by Welch's t (Biometrika 34, 1947). Where each repeat has work of
-its own, the same for both, they are compared by Student's t on the logarithms of the ratios of each repeat.
+its own, the same for both, they are compared by Student's t on the logarithms of the ratios of each repeat,
+in one run or in two: what differs from run to run is in neither test.
 
 One repeat shows nothing of how repeats differ. One engine's interval then speaks of that repeat alone: the
 order statistics between which the percentile lies (Clopper and Pearson, Biometrika 26, 1934), for as many
@@ -17,7 +18,7 @@ claims what is plain and nothing finer.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 
 import numpy as np
@@ -52,6 +53,7 @@ class Estimate:
             independent ones is. Two engines' ratio bears that, an interval of its own does not.
         assumed: relative standard deviation from repeat to repeat where there is one.
         withheld: requests or tokens that all repeats together lack for the value to be shown; 0: none.
+        work: what each repeat had to do, where every repeat has work of its own; () where all have the same.
     """
 
     value: float
@@ -61,6 +63,7 @@ class Estimate:
     dependent: bool = False
     assumed: float = ASSUMED_OF_RATES
     withheld: int = 0
+    work: tuple[str, ...] = ()
 
     @property
     def repeats(self) -> int:
@@ -119,22 +122,36 @@ def level(estimate: Estimate) -> Ends | None:
     return _ends(estimate.value, estimate.centre(log), *estimate.error(log), log)
 
 
+def common(a: Estimate, b: Estimate) -> tuple[Estimate, Estimate]:
+    """Both with the repeats of the same work alone, in one order; as they are where there are none."""
+    places = {work: place for place, work in enumerate(b.work)}
+    both = [(place, places[work]) for place, work in enumerate(a.work) if work in places]
+    if not both:
+        return a, b
+    of_a, of_b = (list(chosen) for chosen in zip(*both, strict=True))
+    return _only(a, of_a), _only(b, of_b)
+
+
+def are_paired(a: Estimate, b: Estimate) -> bool:
+    """Whether the repeats of both had the same work one by one, as `common` gives them."""
+    return bool(a.work) and a.work == b.work
+
+
 def ratio(a: Estimate, b: Estimate) -> Effect:
     """`a / b` of the two values; the interval is that of a typical repeat and holds it. `b` is not 0."""
     if not (a.has_log and b.has_log):
         return Effect(a.value / b.value)
-    return _welch(a, b, log=True)
+    return _compared(a, b, log=True)
 
 
-def paired_ratio(a: Estimate, b: Estimate) -> Effect:
-    """`a / b` where the repeats of both are in the same order and had the same work. All are above 0."""
-    ratios = Estimate(a.value / b.value, a.each / b.each, assumed=math.hypot(a.assumed, b.assumed))
-    return _effect(ratios.value, ratios.centre(log=True), *ratios.error(log=True), log=True)
+def ratios(a: Estimate, b: Estimate) -> Estimate:
+    """`a / b` of each repeat, where they are paired."""
+    return Estimate(a.value / b.value, a.each / b.each)
 
 
 def difference(a: Estimate, b: Estimate) -> Effect:
     """`a − b` of the two values, in the statistic's own unit; the interval is as that of `ratio`."""
-    return _welch(a, b, log=False)
+    return _compared(a, b, log=False)
 
 
 def order_statistics(share: float, n: int, independent: float) -> tuple[int, int] | None:
@@ -160,6 +177,23 @@ def bounded(share: float) -> int:
     while order_statistics(share, n, n) is None:
         n += 1
     return n
+
+
+def _only(estimate: Estimate, places: list[int]) -> Estimate:
+    """Of some of its repeats; the value is their mean."""
+    if places == list(range(estimate.repeats)):
+        return estimate
+    each = estimate.each[places]
+    return replace(
+        estimate, value=float(each.mean()), each=each, work=tuple(estimate.work[place] for place in places)
+    )
+
+
+def _compared(a: Estimate, b: Estimate, log: bool) -> Effect:
+    if not are_paired(a, b) or a.repeats < 2:  # one repeat shows no spread: paired or not is the same
+        return _welch(a, b, log)
+    found = ratios(a, b) if log else Estimate(a.value - b.value, a.each - b.each)
+    return _effect(found.value, found.centre(log), *found.error(log), log)
 
 
 def _welch(a: Estimate, b: Estimate, log: bool) -> Effect:

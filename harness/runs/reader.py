@@ -124,12 +124,21 @@ def load_run(path: Path, *, trust: bool = False) -> Run:
         differ = disagreements(stored, computed)
         return OnlineRun(path, computed, raw.requests, raw.chunks, groups, differ, server)
     if (path / OFFLINE_RESULTS).is_file():
-        return OfflineRun(path, _of_today(read_of_run(path, OFFLINE_RESULTS, OfflineResults)))
+        return read_offline(path)
     if (path / RUN).is_file() and read_info(path, "").kind == "online":
         raise UsageError(f"the run in {path} is not finished", f"finish it: {resume_command(path)}")
     raise UsageError(
         f"{path} holds neither {ONLINE_RESULTS} nor {OFFLINE_RESULTS}", "name the folder of a finished run"
     )
+
+
+def read_offline(path: Path) -> OfflineRun:
+    """A run of `bench offline`.
+
+    Raises:
+        UsageError: It has no results, or they are broken.
+    """
+    return OfflineRun(path, _of_today(read_of_run(path, OFFLINE_RESULTS, OfflineResults)))
 
 
 def read_raw(path: Path, *, finished: bool = False) -> RawRun:

@@ -193,7 +193,7 @@ BUILT_IN = (
         "cell",
         counted=lambda c: c.prompt_tokens + c.output_tokens,
         lower_is_better=False,
-        uses=frozenset({"tables", "offline"}),
+        uses=frozenset({"tables", "gated", "offline"}),
     ),
     Metric(
         "output_tok_per_s_per_gpu",

@@ -7,7 +7,7 @@ from typing import Literal
 from pydantic import Field
 
 from harness.schema.base import Strict
-from harness.schema.load import Load
+from harness.schema.load import AnyLoad
 from harness.schema.run_info import SCHEMA_VERSION
 from harness.schema.verdict import Verdict
 
@@ -23,7 +23,7 @@ class Difference(Strict):
 
     engine_a: str
     engine_b: str
-    load: Load
+    load: AnyLoad
     metric: str
     statistic: str
     value_a: float
@@ -38,9 +38,13 @@ class Difference(Strict):
     verdict: Verdict = Field(description="of B, at 5 % for all comparisons of both runs together")
     repeats_a: int
     repeats_b: int
+    paired: bool = Field(
+        False, description="whether repeats are compared one by one: those of both runs had the same prompts"
+    )
     missing_samples: int = Field(description="requests, of ITL tokens, that the poorer sample lacks")
     spread: float | None = Field(
-        description="standard deviation of the logarithm from repeat to repeat; null if there was one"
+        description="standard deviation of the logarithm from repeat to repeat, where they are paired of "
+        "the ratio; null if there was one"
     )
     repeats_to_find: dict[str, int | None] = Field(
         description="repeats of each that find a difference of so much; null: unknown, or too many"
@@ -54,7 +58,7 @@ class Gated(Strict):
     relative: bool = Field(description="whether the value and the limit are ratios B / A")
     engine_a: str
     engine_b: str
-    load: Load
+    load: AnyLoad
     value: float | None = Field(description="the ratio B / A, or B itself, as the gate asks")
     ci: Ends | None
     limit: float = Field(description="of that value")
@@ -64,7 +68,7 @@ class Gated(Strict):
 
 
 class Obstacle(Strict):
-    """Why two runs cannot be compared. `name` is what --allow-different takes."""
+    """Why two runs cannot be compared. `name` is what --allow-different takes, if anything allows it."""
 
     name: str
     reason: str

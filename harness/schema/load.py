@@ -114,17 +114,37 @@ class Ramp(_Level):
         return self.to_req_per_s
 
 
+class Batch(_Level):
+    """`prompts` that are all there from the start, as `bench offline` measures them."""
+
+    _rank = 4
+
+    kind: Literal["batch"] = "batch"
+    prompts: int = Field(ge=1)
+
+    def __str__(self) -> str:
+        return f"batch of {self.prompts:,} prompt{'' if self.prompts == 1 else 's'}"
+
+    @property
+    def value(self) -> float:
+        return self.prompts
+
+
 def arrivals_text(arrivals: Arrivals, cv: float | None) -> str:
     """`poisson`, `gamma, CV 2`."""
     return arrivals if cv is None else f"{arrivals}, CV {cv:g}"
 
 
+#: Of `bench online`.
 Load = Annotated[TraceLoad | ClosedLoop | RequestRate | Ramp, Field(discriminator="kind")]
+#: Of `bench offline` too.
+AnyLoad = Annotated[TraceLoad | ClosedLoop | RequestRate | Ramp | Batch, Field(discriminator="kind")]
 
 _ADAPTER: TypeAdapter[Load] = TypeAdapter(Load)
+_ANY: TypeAdapter[AnyLoad] = TypeAdapter(AnyLoad)
 
 
-def load_text(load: Load) -> str:
+def load_text(load: AnyLoad) -> str:
     """A load as one line of JSON, the same for the same load: what tables hold in their column `load`."""
     return load.model_dump_json()
 
@@ -133,6 +153,11 @@ def load_text(load: Load) -> str:
 def parse_load(text: str) -> Load:
     """The load that `load_text` wrote. Raises ValidationError for other text."""
     return _ADAPTER.validate_json(text)
+
+
+def parse_any_load(text: str) -> AnyLoad:
+    """As `parse_load`, or the batch of an offline run."""
+    return _ANY.validate_json(text)
 
 
 def from_light_to_heavy(loads: Iterable[Load]) -> list[Load]:

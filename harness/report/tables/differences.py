@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from harness.metrics.digits import per_cent
 from harness.metrics.intervals import LEVEL, Ends
 from harness.metrics.power import MAX_REPEATS, POWER
-from harness.metrics.primary import SHARE
+from harness.metrics.primary import RATE, SHARE
 from harness.report.best import excludes_one, says_nothing
 from harness.report.tables.table import TOO_WIDE, Cell, Column, Table
 from harness.report.text.load_words import head_of, load_number
 from harness.report.text.numbers import DASH, change_text, decimals, number, plural
-from harness.report.text.provenance import assumed
+from harness.report.text.provenance import assumed, assumed_of_rates
 from harness.schema.compare_results import EFFECTS, CompareResults, Difference, Gated
+from harness.schema.load import Batch
 from harness.schema.metrics import METRICS
 from harness.schema.results import Comparison
 
@@ -20,7 +23,6 @@ from harness.schema.results import Comparison
 MOST_MISSING, ENOUGH = 1000, 5
 
 _COLUMNS = [
-    Column("statistic", numeric=False),
     Column("A"),
     Column("B"),
     Column("change"),
@@ -31,24 +33,29 @@ _COLUMNS = [
 
 
 def difference_tables(results: CompareResults) -> list[Table]:
-    """One table an engine and load: every statistic of A and B, the change, and what is known of it."""
-    places = dict.fromkeys(
-        (difference.engine_a, difference.engine_b, difference.load) for difference in results.differences
-    )
+    """One table an engine and load: every statistic of A and B, the change, and what is known of it. Batches
+    have few statistics: one table for each, with every engine."""
+    tables: dict[tuple[str, str], list[tuple[str, Difference]]] = {}
+    for difference in results.differences:
+        a, b, load = difference.engine_a, difference.engine_b, difference.load
+        engines = a if a == b else f"{b} (B) against {a} (A)"
+        statistic = statistic_name(difference.metric, difference.statistic)
+        what = (statistic, engines) if isinstance(load, Batch) else (engines, statistic)
+        head = "engine" if isinstance(load, Batch) else "statistic"
+        tables.setdefault((f"{what[0]}, {load}", head), []).append((what[1], difference))
     plans = _spread_is_known(results)  # else the last column is empty
     columns = _COLUMNS if plans else _COLUMNS[:-1]
     return [
         Table(
             "difference",
-            f"{a if a == b else f'{b} (B) against {a} (A)'}, {load}",
-            columns,
+            title,
+            [Column(head, numeric=False), *columns],
             [
-                _row(difference, results.comparisons)[: len(columns)]
-                for difference in results.differences
-                if (difference.engine_a, difference.engine_b, difference.load) == (a, b, load)
+                [Cell(name), *_cells(difference, results.comparisons)[: len(columns)]]
+                for name, difference in rows
             ],
         )
-        for a, b, load in places
+        for (title, head), rows in tables.items()
     ]
 
 
@@ -69,20 +76,40 @@ def caveats(results: CompareResults) -> list[str]:
     """What must be known to read the tables."""
     pairs = len({(difference.engine_a, difference.engine_b) for difference in results.differences}) or 1
     count = results.comparisons
+    batches = [difference for difference in results.differences if isinstance(difference.load, Batch)]
     said = [
         f"{plural(count, 'comparison')}. The verdicts on {'each engine' if pairs > 1 else 'the engine'} hold "
         f"together: a chance of {per_cent(LEVEL)} at most that any of them finds a difference that is none "
-        "(Holm). "
-        f"TTFT and TPOT p50, with requests in flight also the output rate, share {per_cent(SHARE)} of it. "
-        f"Each interval holds alone: where nothing differs, about {LEVEL * count:.0f} of {count} exclude 0.",
+        "(Holm)."
     ]
+    if not batches:
+        said[0] += (
+            f" TTFT and TPOT p50, with requests in flight also the output rate, share {per_cent(SHARE)} of "
+            f"it. Each interval holds alone: where nothing differs, about {LEVEL * count:.0f} of {count} "
+            "exclude 0."
+        )
+    elif any(difference.metric != RATE for difference in batches):
+        said[0] += f" The output rate has {per_cent(SHARE)} of it."
+    if batches:
+        said.append(_pairing(batches, one_run=results.a == results.b))
     if _spread_is_known(results):
         said.append(
             f"Repeats to find a difference: of each run, for a verdict with {per_cent(POWER)} chance."
         )
     if any(min(difference.repeats_a, difference.repeats_b) == 1 for difference in results.differences):
-        said.append(f"One repeat does not show how repeats differ: a spread of {assumed} is assumed.")
+        spread = assumed_of_rates if batches else assumed
+        said.append(f"One repeat does not show how repeats differ: a spread of {spread} is assumed.")
     return said
+
+
+def _pairing(batches: Sequence[Difference], one_run: bool) -> str:
+    """How repeats of batches are compared, and what that rests on."""
+    if not all(difference.paired for difference in batches):
+        return "The repeats of A and B have other prompts, which is part of how repeats differ."
+    said = "Each repeat has the same prompts in A and B, so they are compared repeat by repeat."
+    if one_run:
+        return said
+    return f"{said} Whatever else differs between the runs, such as other programs, is in the change."
 
 
 def repeats_to_find(comparison: Comparison | Difference) -> list[str]:
@@ -92,7 +119,8 @@ def repeats_to_find(comparison: Comparison | Difference) -> list[str]:
     ]
 
 
-def _row(difference: Difference, comparisons: int) -> list[Cell]:
+def _cells(difference: Difference, comparisons: int) -> list[Cell]:
+    """Those below `_COLUMNS`."""
     places = decimals([difference.value_a, difference.value_b])
     verdict: str = difference.verdict
     if verdict == "no difference" and excludes_one(difference.ratio_ci):
@@ -103,7 +131,6 @@ def _row(difference: Difference, comparisons: int) -> list[Cell]:
         what = METRICS[difference.metric].sample
         verdict += f": {plural(difference.missing_samples, what)} more needed"
     return [
-        Cell(statistic_name(difference.metric, difference.statistic)),
         Cell(number(difference.value_a, places), difference.value_a),
         Cell(number(difference.value_b, places), difference.value_b),
         Cell(change_text(difference.ratio), difference.ratio),

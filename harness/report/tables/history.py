@@ -23,9 +23,10 @@ _NOTES = (
 def history_table(entries: Sequence[Entry], metric: str, statistic: str) -> Table:
     """Every series of runs: an engine at a load, with settings and hardware alike."""
     named = METRICS[metric].label + ("" if statistic == metric else f" {statistic}")
+    mixed = len({entry.load.kind for entry in entries}) > 1
     columns = [
         Column("engine", numeric=False),
-        Column(head_of(entry.load for entry in entries)),
+        Column("load", numeric=False) if mixed else Column(head_of(entry.load for entry in entries)),
         Column("measured", numeric=False),
         Column("revision", numeric=False),
         Column("run", numeric=False),
@@ -44,13 +45,14 @@ def history_table(entries: Sequence[Entry], metric: str, statistic: str) -> Tabl
         changes = steps([entry.estimate.value for entry in shown])
         changed = {id(shown[place]): change for place, change in changes.items()}
         places = decimals([entry.estimate.value for entry in shown])
-        rows += [_row(entry, places, changed.get(id(entry))) for entry in members]
+        rows += [_row(entry, places, changed.get(id(entry)), mixed) for entry in members]
     lacking = max(entry.estimate.withheld for entry in entries)
     notes = (*_NOTES, *([withheld_note(statistic, lacking)] if lacking else []))
     return Table("history", f"{named} over time", columns, rows, notes)
 
 
-def _row(entry: Entry, places: int, change: float | None) -> list[Cell]:
+def _row(entry: Entry, places: int, change: float | None, mixed: bool) -> list[Cell]:
+    """`mixed`: loads of several kinds are said in full."""
     if lacking := entry.estimate.withheld:
         value = Cell(DASH, remark=f"withheld: {plural(lacking, 'more sample')} needed")
     else:
@@ -59,7 +61,7 @@ def _row(entry: Entry, places: int, change: float | None) -> list[Cell]:
         value = Cell(number(estimate, places), estimate, interval_text(ends, places), ends=ends)
     return [
         Cell(entry.label),
-        Cell(load_number(entry.load), entry.load.value),
+        Cell(str(entry.load) if mixed else load_number(entry.load), entry.load.value),
         Cell(entry.past.created[:16].replace("T", " ")),
         Cell((entry.past.revision or DASH)[:10]),
         Cell(entry.past.name),

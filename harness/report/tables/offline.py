@@ -7,13 +7,14 @@ from dataclasses import replace
 from statistics import fmean
 
 from harness.metrics.digits import per_cent
-from harness.metrics.intervals import ASSUMED_OF_RATES, LEVEL
+from harness.metrics.intervals import LEVEL
 from harness.metrics.primary import RATE
 from harness.report.best import excludes_one
 from harness.report.tables.table import Cell, Column, Table, metric_decimals, number_cell
 from harness.report.text.batches import best_of_batch
 from harness.report.text.claims import not_significant
 from harness.report.text.numbers import DASH, plural
+from harness.report.text.provenance import assumed_of_rates
 from harness.schema.metrics import METRICS, rates
 from harness.schema.repeat_number import repeat_text
 from harness.schema.results import BatchComparison, OfflineResult, OfflineResults
@@ -60,8 +61,8 @@ def batch_ratios_table(run: OfflineResults) -> Table:
         f"p and the verdicts hold for {together} together, at {per_cent(LEVEL)} (Holm).",
     ]
     if any(found.repeats == 1 for found in run.comparisons):
-        spread = f"a spread of {per_cent(ASSUMED_OF_RATES)} in rates"
-        notes.append(f"One repeat does not show how repeats differ: {spread} is assumed.")
+        spread = f"a spread of {assumed_of_rates} is assumed"
+        notes.append(f"One repeat does not show how repeats differ: {spread}.")
     rows = [_ratio_row(found) for found in run.comparisons]
     return Table("offline-ratios", "Output tokens a second, engines compared", columns, rows, notes)
 

@@ -7,7 +7,16 @@ from dataclasses import dataclass
 
 from harness.metrics.digits import digits
 from harness.report.text.numbers import decimals, number
-from harness.schema.load import ClosedLoop, Load, Ramp, RequestRate, TraceLoad, from_light_to_heavy
+from harness.schema.load import (
+    AnyLoad,
+    Batch,
+    ClosedLoop,
+    Load,
+    Ramp,
+    RequestRate,
+    TraceLoad,
+    from_light_to_heavy,
+)
 from harness.schema.online_summary import OnlineSummary
 
 
@@ -25,10 +34,11 @@ _WORDS = {
     "closed_loop": _Words("in flight", "requests in flight", "requests in flight"),
     "rate": _Words("requests/s", "request rate", "requests/s"),
     "ramp": _Words("up to requests/s", "highest request rate", "highest requests/s"),
+    "batch": _Words("prompts", "prompts", "prompts"),
 }
 
 
-def where(load: Load) -> str:
+def where(load: AnyLoad) -> str:
     """`at scale 0.4`, `with 64 requests in flight`."""
     match load:
         case TraceLoad() | RequestRate():
@@ -37,6 +47,8 @@ def where(load: Load) -> str:
             return f"with {count:,} request{'' if count == 1 else 's'} in flight"
         case Ramp():
             return f"from {load}"
+        case Batch():
+            return f"in a {load}"
 
 
 def with_rate(load: Load, offered: Iterable[float]) -> str:
@@ -47,12 +59,12 @@ def with_rate(load: Load, offered: Iterable[float]) -> str:
     return f"at {number(rate, decimals([rate]))} requests/s ({load})"
 
 
-def load_number(load: Load) -> str:
+def load_number(load: AnyLoad) -> str:
     """Its value as text: whole numbers of requests are never rounded."""
-    return f"{load.concurrency:,}" if isinstance(load, ClosedLoop) else f"{load.value:g}"
+    return f"{load.value:,}" if isinstance(load, ClosedLoop | Batch) else f"{load.value:g}"
 
 
-def head_of(loads: Iterable[Load]) -> str:
+def head_of(loads: Iterable[AnyLoad]) -> str:
     """Of a column of such numbers, of which there may be none."""
     return next((_WORDS[load.kind].head for load in loads), "load")
 

@@ -18,7 +18,8 @@ from harness.schema.run_info import RunInfo, TraceRecord
 from harness.schema.stored import checked
 
 #: How far repeats are taken to spread where there is one.
-assumed = f"{per_cent(ASSUMED_OF_RATES)} in rates, " + several(
+assumed_of_rates = f"{per_cent(ASSUMED_OF_RATES)} in rates"
+assumed = f"{assumed_of_rates}, " + several(
     f"{per_cent(ASSUMED_OF_LATENCIES[name])} in {name}" for name in ("p50", "p90", "p99")
 )
 #: A number of tokens without commas in the origin of a load.

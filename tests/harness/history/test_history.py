@@ -18,7 +18,6 @@ from harness.compare.stored_run import StoredRun
 from harness.errors import UsageError
 from harness.history.gate import gate
 from harness.history.store import Store
-from harness.metrics.estimates import estimates
 from harness.report.tables.history import history_table
 from harness.report.text.numbers import DASH
 from harness.schema.gate_terms import parse_gate
@@ -66,8 +65,8 @@ def test_what_comes_back_is_what_was_estimated(first: Path, tmp_path: Path) -> N
         [past] = store.runs()
         assert past.name == "online_1" and "Xeon" in past.machine
         for label, loads in run.cells.items():
-            for load, repeats in loads.items():
-                made, kept = estimates(repeats, run.settings.slo), store.estimates(past, label, load)
+            for load in loads:
+                made, kept = run.estimates(label, load), store.estimates(past, label, load)
                 assert made.keys() == kept.keys()
                 for key, estimate in made.items():
                     assert kept[key].each.tolist() == estimate.each.tolist()
@@ -203,7 +202,9 @@ def test_a_store_of_version_1_is_read_on(first: Path, tmp_path: Path) -> None:
     with Store.open(path, create=True) as store:
         store.add(StoredRun.read(first))
     with sqlite3.connect(path) as old:
-        old.executescript("ALTER TABLE result DROP COLUMN withheld; PRAGMA user_version = 1;")
+        for name in ("withheld", "work"):
+            old.execute(f"ALTER TABLE result DROP COLUMN {name}")
+        old.execute("PRAGMA user_version = 1")
     with Store.open(path) as store:
         assert {entry.estimate.withheld for entry in store.entries("ttft_ms", "p50")} == {0}
         assert {entry.estimate.withheld for entry in store.entries("ttft_ms", "p99")} == {40}

@@ -8,7 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from harness.metrics.batches import compare_batches
+from harness.metrics.batches import batch_estimates, compare_batches
+from harness.metrics.contrast import contrast
+from harness.metrics.primary import RATE
+from harness.schema.load import Batch
 from harness.schema.results import OfflineResult
 
 
@@ -67,3 +70,27 @@ def test_one_repeat_claims_only_what_is_plain() -> None:
     [near] = compare_batches([*of("a", {0: 150.0}), *of("b", {0: 100.0})])
     [far] = compare_batches([*of("a", {0: 100.0}), *of("b", {0: 400.0})])
     assert (near.verdict, far.verdict) == ("no difference", "worse")
+
+
+def test_two_estimates_of_the_same_work_are_compared_repeat_by_repeat() -> None:
+    """In whatever order the repeats are, and only those that both have."""
+    key = RATE, RATE
+    a = batch_estimates(of("a", {0: 100.0, 1: 130.0, 2: 80.0, 3: 99.0}), "seed 0")
+    b = batch_estimates(of("b", {2: 78.0, 0: 97.0, 1: 124.0}), "seed 0")
+    [found] = contrast(Batch(prompts=1), b, a, [key])
+    paired = stats.ttest_rel(np.log([97.0, 124.0, 78.0]), np.log([100.0, 130.0, 80.0]))
+    assert found.paired and found.repeats == (3, 3) and found.primary
+    assert found.ratio.p == pytest.approx(paired.pvalue)
+    assert found.ratio.ci == pytest.approx(tuple(np.exp(paired.confidence_interval(0.95))))
+    assert found.b.value == pytest.approx((100 + 130 + 80) / 3)
+    plain = stats.ttest_rel([97.0, 124.0, 78.0], [100.0, 130.0, 80.0])
+    assert found.delta.ci == pytest.approx(tuple(plain.confidence_interval(0.95)))
+    assert found.spread == pytest.approx(np.std(np.log([97 / 100, 124 / 130, 78 / 80]), ddof=1))
+
+
+def test_estimates_of_other_work_are_compared_as_samples() -> None:
+    a, b = {0: 100.0, 1: 130.0, 2: 80.0}, {0: 97.0, 1: 124.0, 2: 78.0}
+    one, other = batch_estimates(of("a", a), "seed 0"), batch_estimates(of("b", b), "seed 1")
+    [found] = contrast(Batch(prompts=1), other, one, [(RATE, RATE)])
+    welch = stats.ttest_ind(np.log([*b.values()]), np.log([*a.values()]), equal_var=False)
+    assert not found.paired and found.ratio.p == pytest.approx(welch.pvalue)

@@ -59,6 +59,19 @@ def test_so_many_repeats_find_it_nine_times_in_ten_and_one_fewer_does_not(effect
     assert repeats == 2 or found(repeats - 1) < 0.905
 
 
+@pytest.mark.parametrize(("effect", "spread"), [(0.1, 0.05), (0.05, 0.02)])
+def test_so_many_pairs_of_repeats_find_it_nine_times_in_ten_and_one_fewer_does_not(effect, spread):
+    repeats = needed_repeats(effect, spread, paired=True)
+    rng = np.random.default_rng(7)
+
+    def found(count):
+        ratios = rng.normal(np.log1p(effect), spread, (4000, count))
+        return np.mean(stats.ttest_1samp(ratios, 0, axis=1).pvalue < 0.05)
+
+    assert found(repeats) > 0.885
+    assert found(repeats - 1) < 0.905
+
+
 def test_without_spread_two_repeats_show_everything_and_too_many_are_none():
     assert needed_repeats(0.001, 0.0) == 2
     assert needed_repeats(0.001, 1.0) is None
@@ -69,6 +82,11 @@ def test_a_spread_of_few_repeats_is_not_trusted():
     assert upper_spread(0.02, 10_000) == pytest.approx(0.02, rel=0.02)
     drawn = np.random.default_rng(8).normal(0, 1, (5000, 5)).std(axis=1, ddof=1)
     assert np.mean([upper_spread(first, 4) > 1 for first in drawn]) == pytest.approx(0.8, abs=0.02)
+
+
+def test_pairs_of_repeats_are_planned_by_the_spread_of_their_ratio():
+    planned = needed_repeats(0.1, upper_spread(0.03, 2), paired=True)
+    assert repeats_to_find(0.1, 0.03, (3, 3), paired=True) == planned
 
 
 def test_more_comparisons_at_once_need_more():

@@ -9,6 +9,8 @@ from pydantic import TypeAdapter, ValidationError
 
 from harness.report.text.load_words import head_of, load_file_name, load_number, where
 from harness.schema.load import (
+    AnyLoad,
+    Batch,
     ClosedLoop,
     Load,
     Ramp,
@@ -17,6 +19,7 @@ from harness.schema.load import (
     from_light_to_heavy,
     heaviest,
     load_text,
+    parse_any_load,
     parse_load,
 )
 
@@ -55,6 +58,18 @@ def test_the_kind_decides_what_a_load_has() -> None:
             parse_load(wrong)
 
 
+@given(TRACES | CLOSED | st.builds(Batch, prompts=st.integers(1, 4096)))
+def test_a_batch_is_a_load_of_offline_runs_alone(load: AnyLoad) -> None:
+    assert parse_any_load(load_text(load)) == load
+    if isinstance(load, Batch):
+        with pytest.raises(ValidationError):
+            parse_load(load_text(load))
+    assert (str(Batch(prompts=1)), where(Batch(prompts=8))) == (
+        "batch of 1 prompt",
+        "in a batch of 8 prompts",
+    )
+
+
 @pytest.mark.parametrize(
     ("load", "words"),
     [
@@ -84,6 +99,10 @@ def test_the_kind_decides_what_a_load_has() -> None:
             ],
         ),
         (
+            Batch(prompts=1000),
+            ["batch of 1,000 prompts", "in a batch of 1,000 prompts", "1,000", "prompts"],
+        ),
+        (
             Ramp(from_req_per_s=1, to_req_per_s=8, seconds=60),
             [
                 "1 to 8 requests/s in 60 s",
@@ -95,6 +114,7 @@ def test_the_kind_decides_what_a_load_has() -> None:
         ),
     ],
 )
-def test_words(load: Load, words: list[str]) -> None:
-    assert [str(load), where(load), load_number(load), head_of([load]), load_file_name(load)] == words
+def test_words(load: AnyLoad, words: list[str]) -> None:
+    said = [str(load), where(load), load_number(load), head_of([load])]
+    assert [*said, *([] if isinstance(load, Batch) else [load_file_name(load)])] == words
     assert head_of([]) == "load"

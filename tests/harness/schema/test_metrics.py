@@ -34,7 +34,7 @@ def test_uses_are_in_the_order_of_the_registry():
         "session_ms",
     )
     assert latencies("headline") == ("ttft_ms", "tpot_ms")
-    assert rates("gated") == ("req_per_s", "output_tok_per_s", "goodput_req_per_s")
+    assert rates("gated") == ("req_per_s", "output_tok_per_s", "total_tok_per_s", "goodput_req_per_s")
     assert rates("offline") == (
         "req_per_s",
         "output_tok_per_s",
