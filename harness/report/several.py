@@ -17,7 +17,7 @@ from harness.report.text.load_words import where
 from harness.report.text.numbers import AS_TIMES, change_text, plural, several
 from harness.report.text.terms import assumption
 from harness.report.text.verdict import verdict
-from harness.runs.reader import OnlineRun, Run
+from harness.runs.reader import OfflineRun, OnlineRun, Run
 from harness.schema.compare_results import CompareResults
 from harness.schema.metrics import latencies
 
@@ -100,20 +100,23 @@ def overview(runs: Sequence[Run]) -> Table | None:
 
 
 def changes(runs: Sequence[Run]) -> list[Change]:
-    """Every online run against the first one, for each engine that both have; none of a single run.
+    """Every online run against the first of them, and every offline one likewise, for each engine that both
+    have; none of a single run.
 
     What differs other than the engines (the trace, the machine, the lengths, an invalid cell) is reported,
     and nothing is compared then.
     """
     online = [run for run in runs if isinstance(run, OnlineRun)]
+    offline = [run for run in runs if isinstance(run, OfflineRun) and run.results.results]
+    pairs = [(alike[0], run) for alike in (online, offline) for run in alike[1:]]
     found = []
-    for run in online[1:]:
-        if run.path.resolve() == online[0].path.resolve():
+    for first, run in pairs:
+        if run.path.resolve() == first.path.resolve():
             continue
-        results = compare_runs(online[0].path, run.path, allowed=("engines", "scales", "concurrency"))
+        results = compare_runs(first.path, run.path, allowed=("engines", "scales", "concurrency"))
         found.append(
             Change(
-                online[0].path.name,
+                first.path.name,
                 run.path.name,
                 _verdict(results),
                 any(d.verdict in _REAL for d in results.differences),

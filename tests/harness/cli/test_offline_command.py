@@ -50,6 +50,8 @@ def test_a_whole_run(bench: Any, tmp_path: Path) -> None:
     assert lines[3].startswith("[1/2] roseinfer, repeat 1; log: ")
     heads = ["engine", "req/s", "output tok/s", "total tok/s", "total latency (s)"]
     assert any(re.split(r"\s{2,}", line.strip()) == heads for line in lines)
+    both = bench("compare", str(folder), str(folder), "--gate", "total_tok_per_s>=1")
+    assert both.code == 0 and "roseinfer (in-process) (B) against roseinfer (A)" in both.out, both.err
 
 
 def gives(*tokens: int) -> Callable[..., tuple[Measured, LaunchRecord]]:
@@ -62,6 +64,23 @@ def measured(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is tested begins after the measurement."""
     monkeypatch.setattr("harness.runs.offline.through_server", gives(3, 3))
     monkeypatch.setattr("harness.runs.offline.through_worker", gives(3, 3))
+
+
+def test_two_runs_are_compared_and_kept(bench: Any, tmp_path: Path, measured: None) -> None:
+    runs = []
+    for name in ("before", "after"):
+        done = bench(*QUICK, "--engines", "roseinfer", "--repeats", "2", "--out", str(tmp_path / name))
+        runs.append(str(Path(done.out.strip()).parent.rename(tmp_path / f"{name}_run")))  # of one second
+    gate = ("--gate", "output_tok_per_s>=-3%")
+    compared = bench("compare", *runs, *gate)
+    assert (compared.code, compared.out.splitlines()[-1]) == (0, "verdict: pass"), compared.err
+    store = ("--store", str(tmp_path / "history.sqlite"))
+    assert bench("history", "add", *runs, *store).code == 0
+    judged = bench("history", "gate", runs[1], *gate, *store)
+    assert (judged.code, judged.out.splitlines()[-1]) == (0, "verdict: pass"), judged.err
+    refused = bench("compare", *runs, "--gate", "ttft_p99<=+10%")
+    assert (refused.code, refused.out) == (2, "")
+    assert "  hint: it measures req_per_s, output_tok_per_s, total_tok_per_s" in refused.err
 
 
 def test_a_profile_that_fails_hides_no_result(

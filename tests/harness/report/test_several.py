@@ -13,6 +13,7 @@ from harness.report.text.run_notices import notices
 from harness.runs.reader import load_run, load_runs
 from harness.schema.cell_notice import CellNotice
 from harness.schema.results import OnlineResults
+from tests.harness.offline_runs import IN_PROCESS, SERVED, write_run
 
 from .conftest import ENGINES, Engine, make_online
 
@@ -48,6 +49,26 @@ def test_a_change_is_found_and_shown(before, after, tmp_path):
         re.search(r"Run 1: At [\d.]+ requests/s \(scale 1\)", page)
         and "after against before: roseinfer" in page
     )
+
+
+def test_a_change_of_batches_is_found_and_shown(before, tmp_path):
+    runs = [
+        write_run(tmp_path / name, {SERVED: rates, IN_PROCESS: (100.0, 131.0, 82.0)})
+        for name, rates in (("old", (100.0, 131.0, 82.0)), ("new", (90.1, 118.0, 73.6)))
+    ]
+    other = write_run(tmp_path / "other", {SERVED: (1.0,)}, num_prompts=9)
+    change, refused = changes(load_runs([before, *runs, other]))
+    assert (change.a, change.b, change.differs) == ("old", "new", True)
+    assert change.verdict == (
+        "roseinfer's output tok/s in a batch of 8 prompts is -10 % (worse); 2 comparisons in all."
+    )
+    [table] = change.tables
+    assert [line[0] for line in table.lines] == [SERVED, IN_PROCESS]
+    assert not refused.tables and "num-prompts differs: A has 8, B has 9" in refused.obstacles
+    page = write_report(runs, tmp_path / "two.html").read_text(encoding="utf-8")
+    assert "new against old: roseinfer" in page and "output tok/s, batch of 8 prompts" in page
+    nothing = write_run(tmp_path / "nothing", {SERVED: (1.0,)}, failed=[(SERVED, 0)])
+    assert changes(load_runs([runs[0], nothing])) == []
 
 
 def test_the_loads_of_several_runs_stand_on_one_axis(before, after, tmp_path):
