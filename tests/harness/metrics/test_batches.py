@@ -90,7 +90,7 @@ def test_two_estimates_of_the_same_work_are_compared_repeat_by_repeat() -> None:
 
 def test_estimates_of_other_work_are_compared_as_samples() -> None:
     a, b = {0: 100.0, 1: 130.0, 2: 80.0}, {0: 97.0, 1: 124.0, 2: 78.0}
-    one, other = batch_estimates(of("a", a), "seed 0"), batch_estimates(of("b", b), "seed 1")
-    [found] = contrast(Batch(prompts=1), other, one, [(RATE, RATE)])
+    before, after = batch_estimates(of("a", a), "seed 0"), batch_estimates(of("b", b), "seed 1")
+    [found] = contrast(Batch(prompts=1), after, before, [(RATE, RATE)])
     welch = stats.ttest_ind(np.log([*b.values()]), np.log([*a.values()]), equal_var=False)
     assert not found.paired and found.ratio.p == pytest.approx(welch.pvalue)
