@@ -53,5 +53,7 @@ def _failed(results: OnlineResults | OfflineResults) -> bool:
         return True
     if isinstance(results, OfflineResults):
         return False
+    if any(unasked.reason for unasked in results.meta.unasked):
+        return True
     failed = results.search is None and any(summary.num_error for summary in results.summaries)
     return failed or not any(summary.valid for summary in results.summaries)

@@ -12,6 +12,7 @@ from harness.metrics.percentiles import missing
 from harness.report.tables.table import Table
 from harness.report.text.heading import fitted
 from harness.report.text.numbers import DASH, plural
+from harness.report.text.unfinished import lacking
 from harness.runs.events import (
     BatchDone,
     BatchStarting,
@@ -20,6 +21,7 @@ from harness.runs.events import (
     CellProgress,
     CellsExpected,
     ConfigurationDropped,
+    EngineNotAsked,
     EngineSkipped,
     EngineStarting,
     EngineWarming,
@@ -60,6 +62,9 @@ class Display:
                 load = "" if skipped.load is None else f", {skipped.load}"
                 repeat = "" if skipped.repeat is None else f", {repeat_text(skipped.repeat)}"
                 self.line(f"skipped {skipped.label}{load}{repeat}: {skipped.reason}", skipped.hint)
+            case EngineNotAsked(unasked):
+                place = f"{lacking(unasked)}, {repeat_text(unasked.repeat)}"
+                self.line(f"{place}: {unasked.reason}", unasked.hint)
             case EngineStarting(label, _):
                 self._now(f"{label}: starting")
             case EngineWarming(label, ready_s, requests):

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 from pydantic import Field
+from tokenizers import Tokenizer
 
 from harness.engines.base import Encoder, EngineVariant, Server
 from harness.engines.server_pages import request
@@ -39,24 +40,32 @@ class TaskReplies(Strict):
     given: dict[str, TaskReply] = Field(default_factory=dict)
 
 
+def task_tokenizer(run: Run, resolved: Resolved, label: str) -> Tokenizer | None:
+    """The tokenizer of the task's items where an engine is to be asked them: once, and where its model has
+    trained weights, a tokenizer.json and a context that holds them. None where it is not."""
+    model = resolved.model
+    if not resolved.settings.accuracy or model is None or not model.trained:
+        return None
+    before = _read(run.folder)
+    if before is not None and label in before.given:
+        return None
+    tokenizer = load_tokenizer(model.path)
+    if tokenizer is None:
+        return None
+    longest = max(len(tokenizer.encode(item.prompt).ids) for item in make_items())
+    return tokenizer if longest + OUTPUT_TOKENS <= resolved.workload.max_model_len else None
+
+
 def score_engine(
     run: Run, resolved: Resolved, engine_variant: EngineVariant, server: Server, encode: Encoder
 ) -> None:
-    """Ask a server the items of the task, once for each engine, where its model has trained weights, a
-    tokenizer.json and a context that holds them."""
-    model, label = resolved.model, engine_variant.label
-    if not resolved.settings.accuracy or model is None or not model.trained:
-        return
-    tokenizer = load_tokenizer(model.path)
+    """Ask a server the items of the task, where it is to be asked them."""
+    label = engine_variant.label
+    tokenizer = task_tokenizer(run, resolved, label)
     if tokenizer is None:
-        return
-    before = _read(run.folder)
-    if before is not None and label in before.given:
         return
     items = make_items()
     prompts = [tokenizer.encode(item.prompt).ids for item in items]
-    if max(map(len, prompts)) + OUTPUT_TOKENS > resolved.workload.max_model_len:
-        return
     wire = [
         WireRequest(
             index,

@@ -22,17 +22,22 @@ from harness.schema.stored import read_stored
 from harness.telemetry import gpu
 
 
+def prompts_to_check(resolved: Resolved) -> list[list[int]]:
+    """Those of the check; none where the run is not to be checked or its context holds none."""
+    if not resolved.settings.check_answers:
+        return []
+    model = resolved.model.path if resolved.model else Path()
+    return check_prompts(model, resolved.workload.vocab_size, resolved.workload.max_model_len)
+
+
 def ask_engine(
     run: Run, resolved: Resolved, engine_variant: EngineVariant, server: Server, encode: Encoder, exact: bool
 ) -> None:
-    """Ask a server all prompts of the check, where the run is to be checked and its context holds any.
+    """Ask a server all prompts of the check, where there are any.
 
     With `exact`, an answer of another length is an error.
     """
-    if not resolved.settings.check_answers:
-        return
-    model = resolved.model.path if resolved.model else Path()
-    prompts = check_prompts(model, resolved.workload.vocab_size, resolved.workload.max_model_len)
+    prompts = prompts_to_check(resolved)
     if not prompts:
         return
     given = ask(server.target, encode, prompts, exact=exact)

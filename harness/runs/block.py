@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 
 from harness.engines.base import EngineVariant, RequestSettings
 from harness.engines.request_facts import request_facts
 from harness.errors import BenchError, CleanupError
-from harness.runs.accuracy import score_engine
-from harness.runs.answers import ask_engine
+from harness.runs.accuracy import score_engine, task_tokenizer
+from harness.runs.answers import ask_engine, prompts_to_check
 from harness.runs.asked_server import AskedServer
-from harness.runs.events import EngineSkipped, EngineStarting, Notify
+from harness.runs.events import EngineNotAsked, EngineSkipped, EngineStarting, Notify
 from harness.runs.folder import log_file
 from harness.runs.measuring import LostError, Measuring
 from harness.runs.resolved import Resolved
 from harness.runs.run_state import Run
 from harness.runs.schedule import Block, Cell
 from harness.schema.online_summary import OnlineSummary
+from harness.schema.run_info import Check, Unasked
 
 #: The cell that the same server measures after one; None: no more.
 Following = Callable[[Cell, OnlineSummary], Cell | None]
@@ -43,9 +44,35 @@ def measure_block(
         CleanupError: The engine could not be ended. Nothing can be measured while it runs.
     """
     left = [cell for cell in block.cells if cell.index not in run.done]
-    if not left:
-        return
-    engine_variant = block.engine_variant
+    if left:
+        _use_server(run, resolved, block, left, notify, following, side)
+
+
+def ask_what_is_left(run: Run, resolved: Resolved, unasked: Iterable[Unasked], notify: Notify) -> None:
+    """Start engines whose cells are measured once more, for what they were not asked after these.
+
+    Raises:
+        CleanupError: As `measure_block`.
+    """
+    for asked in unasked:
+        if run.left_to_ask(asked.label, asked.repeat):
+            whole = (block for block in run.blocks() if run.done >= {cell.index for cell in block.cells})
+            block = next((block for block in whole if _place(block) == (asked.label, asked.repeat)), None)
+            if block is not None:
+                _use_server(run, resolved, block, [], notify)
+
+
+def _use_server(
+    run: Run,
+    resolved: Resolved,
+    block: Block,
+    left: list[Cell],
+    notify: Notify,
+    following: Following = lambda cell, summary: None,
+    side: int = 0,
+) -> None:
+    """Start the server of `block`, measure the cells that are `left`, ask what follows them."""
+    engine_variant, (label, repeat) = block.engine_variant, _place(block)
     engine = resolved.engines[engine_variant.label]
     log = log_file(run.folder, engine_variant.ref, f"server.{side}" if side else "server")
     notify(EngineStarting(engine_variant.label, log))
@@ -62,12 +89,14 @@ def measure_block(
             measuring = Measuring(
                 run, AskedServer(resolved, testbed, engine, server, asked, encode), notify, idle
             )
-            measuring.begin(left[0])
+            measuring.begin((left or block.cells)[0])
             measuring.note_waiting()
             checked = _checked(engine_variant, asked)
+            run.to_ask(label, repeat, [] if checked is None else _what_follows(run, resolved, label))
             if checked is not None:
                 checking = engine.encoder(replace(checked, token_ids=True))
-                ask_engine(run, resolved, engine_variant, server, checking, asked.ignore_eos)
+                if left:
+                    ask_engine(run, resolved, engine_variant, server, checking, asked.ignore_eos)
             while left:
                 summary = measuring.measure(left[0])
                 cell = left.pop(0)
@@ -76,10 +105,17 @@ def measure_block(
                     measuring.go_on(more)
             if checked is not None:
                 ask_engine(run, resolved, engine_variant, server, checking, asked.ignore_eos)
+                run.asked(label, repeat, "answers")
                 score_engine(run, resolved, engine_variant, server, engine.encoder(checked))
+                run.asked(label, repeat, "accuracy")
     except CleanupError:
         raise
     except BenchError as error:
+        if left:
+            run.to_ask(label, repeat, [])  # by the server that measures these cells another time
+        else:
+            what = run.left_to_ask(label, repeat)
+            notify(EngineNotAsked(run.to_ask(label, repeat, what, error.message, error.hint)))
         for cell in left:
             fault = engine_variant.skipped(error.message, error.hint, load=cell.load, repeat=cell.repeat)
             fault = fault.model_copy(update={"new_run": error.new_run})
@@ -88,6 +124,18 @@ def measure_block(
                 fault = fault.model_copy(update={"reason": reason, "cause": error.message})
             run.skip(fault)
             notify(EngineSkipped(fault))
+
+
+def _place(block: Block) -> tuple[str, int]:
+    """Label and repeat."""
+    return block.engine_variant.label, block.cells[0].repeat
+
+
+def _what_follows(run: Run, resolved: Resolved, label: str) -> list[Check]:
+    """What an engine is asked after its cells."""
+    answers: list[Check] = ["answers"] if prompts_to_check(resolved) else []
+    accuracy: list[Check] = ["accuracy"] if task_tokenizer(run, resolved, label) is not None else []
+    return answers + accuracy
 
 
 def _checked(engine_variant: EngineVariant, asked: RequestSettings) -> RequestSettings | None:

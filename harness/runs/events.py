@@ -11,7 +11,7 @@ from harness.runs.schedule import Cell
 from harness.schema.online_summary import OnlineSummary
 from harness.schema.profile import Level, ProfileRun, Tool
 from harness.schema.results import OfflineResult, Skipped
-from harness.schema.run_info import TraceRecord
+from harness.schema.run_info import TraceRecord, Unasked
 
 
 @dataclass(frozen=True)
@@ -38,6 +38,13 @@ class EngineSkipped:
     """An engine, or the rest of its cells, will not be measured."""
 
     skipped: Skipped
+
+
+@dataclass(frozen=True)
+class EngineNotAsked:
+    """What follows an engine's cells failed. They are measured."""
+
+    unasked: Unasked
 
 
 @dataclass(frozen=True)
@@ -160,6 +167,7 @@ Event = (
     Calibrating
     | Started
     | EngineSkipped
+    | EngineNotAsked
     | EngineStarting
     | EngineWarming
     | WarmupProgress

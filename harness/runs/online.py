@@ -16,6 +16,7 @@ from harness.metrics.summary import summarize
 from harness.records.parquet import assemble, read_records
 from harness.runs.accuracy import task_scores
 from harness.runs.answers import judge_answers, judged_answers
+from harness.runs.block import ask_what_is_left
 from harness.runs.events import EngineSkipped, Notify, Reporting, Started
 from harness.runs.folder import JOURNAL, ONLINE_RESULTS, alone, make_folder
 from harness.runs.info import online_info
@@ -85,7 +86,8 @@ def run_online(
 def resume_online(folder: Path, notify: Notify) -> tuple[Path, OnlineResults]:
     """Measure the cells that the run in `folder` has not finished; nothing is measured twice.
 
-    A cell that failed is tried again. Where all cells are measured, no engine and no GPU is needed.
+    A cell that failed is tried again. Engines that were not asked everything after their cells are started
+    for that alone. Where nothing is left, no engine and no GPU is needed.
 
     Raises:
         UsageError: The folder holds no run, somebody is at it, or an engine, the trace or the model is not
@@ -94,7 +96,7 @@ def resume_online(folder: Path, notify: Notify) -> tuple[Path, OnlineResults]:
     """
     with alone(folder):
         run = Run.open(folder)
-        if _all_measured(run):
+        if _nothing_is_left(run):
             return folder, _go(run, None, notify)
         with machines_of(run.settings) as machines:
             resolved = resolve_online(run.settings, notify, machines)
@@ -117,8 +119,10 @@ def results_so_far(folder: Path) -> OnlineResults | None:
         return _write_results(run)
 
 
-def _all_measured(run: Run) -> bool:
-    """Whether no cell is left to measure."""
+def _nothing_is_left(run: Run) -> bool:
+    """Whether no cell is left to measure, and nothing to ask an engine."""
+    if any(unasked.what for unasked in run.info.unasked):
+        return False
     if run.info.search is not None:
         return bool(run.done) and search_is_over(run, _results(run).summaries)
     if run.info.tune is not None:
@@ -147,6 +151,7 @@ def _unchanged(run: Run, resolved: Resolved) -> None:
 def _go(run: Run, resolved: Resolved | None, notify: Notify) -> OnlineResults:
     """Measure and judge what is left, write the results. `resolved` is None where no cell is left."""
     blocks, search, tune = run.blocks(), run.info.search, run.info.tune
+    unasked = list(run.info.unasked)
     cells = sum(len(block.cells) for block in blocks)
     if search is not None and resolved is not None:
         cells = search.cells * len(resolved.engine_variants)
@@ -162,6 +167,8 @@ def _go(run: Run, resolved: Resolved | None, notify: Notify) -> OnlineResults:
         measure_tuning(run, resolved, _each_cell(run), notify)
     elif resolved is not None:
         measure_blocks(run, resolved, sides(blocks, len(resolved.machines.testbeds)), notify)
+    if resolved is not None:
+        ask_what_is_left(run, resolved, unasked, notify)
     if not run.done:
         faults = [fault for fault in run.skipped if fault.load is not None]
         hints = dict.fromkeys(fault.hint for fault in faults if fault.hint)

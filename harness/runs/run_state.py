@@ -23,7 +23,7 @@ from harness.schema.fairness import Fact
 from harness.schema.load import Load
 from harness.schema.online_settings import OnlineSettings
 from harness.schema.results import Skipped
-from harness.schema.run_info import LaunchRecord, OnlineRunInfo
+from harness.schema.run_info import Check, LaunchRecord, OnlineRunInfo, Unasked
 from harness.schema.stored import read_stored
 
 _SKIPPED = TypeAdapter(list[Skipped])
@@ -122,6 +122,31 @@ class Run:
                     known.facts[key] = fact
             write_json(self.folder / RUN, self.info)
 
+    def to_ask(self, label: str, repeat: int, what: list[Check], reason: str = "", hint: str = "") -> Unasked:
+        """Keep what an engine is to be asked after its cells of a repeat; with a reason, what it was not."""
+        asked = Unasked(label=label, repeat=repeat, what=what, reason=reason, hint=hint)
+        with self.lock:
+            others = [old for old in self.info.unasked if (old.label, old.repeat) != (label, repeat)]
+            self._keep_unasked([*others, asked] if what or reason else others)
+        return asked
+
+    def left_to_ask(self, label: str, repeat: int) -> list[Check]:
+        """What an engine was not asked yet after its cells of a repeat."""
+        left = (old.what for old in self.info.unasked if (old.label, old.repeat) == (label, repeat))
+        return list(next(left, ()))
+
+    def asked(self, label: str, repeat: int, what: Check) -> None:
+        """An engine was asked that; for its accuracy, once in the run."""
+        kept = []
+        with self.lock:
+            for old in self.info.unasked:
+                if old.label == label and (what == "accuracy" or old.repeat == repeat) and what in old.what:
+                    old = old.model_copy(update={"what": [other for other in old.what if other != what]})
+                    if not old.what:
+                        continue
+                kept.append(old)
+            self._keep_unasked(kept)
+
     def interrupted(self, *, is_so: bool) -> None:
         """Keep whether the user ended it early."""
         if self.info.interrupted != is_so:
@@ -151,6 +176,11 @@ class Run:
             if cell.index in self.done
         }
         return [fault for fault in self.skipped if _place(fault) not in done]
+
+    def _keep_unasked(self, unasked: list[Unasked]) -> None:
+        if unasked != self.info.unasked:
+            self.info.unasked = unasked
+            write_json(self.folder / RUN, self.info)
 
     def _keep_skipped(self) -> None:
         dumped = _SKIPPED.dump_json(self.skipped, indent=2).decode()

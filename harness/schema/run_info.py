@@ -18,6 +18,10 @@ from harness.schema.tune import TunePlan
 SCHEMA_VERSION: Literal[2] = 2
 
 
+#: What follows the cells of a server.
+Check = Literal["answers", "accuracy"]
+
+
 class Versions(Strict):
     """What was measured with what. None where it is not part of the run."""
 
@@ -46,6 +50,19 @@ class LaunchRecord(Strict):
     settings: dict[str, JsonValue] = Field(default_factory=dict, description="as the engine reports them")
     ready_s: float | None = None
     facts: dict[str, Fact] = Field(default_factory=dict, description="what the engine says it runs with")
+
+
+class Unasked(Strict):
+    """What an engine is still to be asked after its cells of a repeat, or what went wrong there."""
+
+    label: str
+    repeat: int
+    what: list[Check] = Field(
+        description="answers: the second answer check; accuracy: the accuracy task; empty: its server failed "
+        "when it had been asked everything"
+    )
+    reason: str = Field("", description="what went wrong; empty: the run has not come to it")
+    hint: str = ""
 
 
 class TraceRecord(Strict):
@@ -94,6 +111,9 @@ class OnlineRunInfo(_RunInfo):
     prices: Prices | None = Field(None, description="the file given with --price")
     hosts: list[Host] = Field(default_factory=list, description="nodes of a cluster; empty: one machine")
     interrupted: bool = Field(False, description="the user ended it early: it has not every cell")
+    unasked: list[Unasked] = Field(
+        default_factory=list, description="what engines are still to be asked after their cells"
+    )
     most_clients: int | None = Field(
         None, description="client processes that --clients auto may take; null: their number was given"
     )

@@ -12,7 +12,7 @@ from harness.report.text.heading import fitted
 from harness.report.text.load_words import where
 from harness.report.text.numbers import few, percent, plural, several
 from harness.report.text.provenance import fact_text
-from harness.report.text.unfinished import unfinished
+from harness.report.text.unfinished import lacking, unfinished
 from harness.runs.reader import OfflineRun, OnlineRun, Run
 from harness.schema.cell_notice import CellNotice
 from harness.schema.online_summary import OnlineSummary
@@ -69,7 +69,14 @@ def notices(run: Run) -> list[Notice]:
         found.append(Notice("skipped", f"{fault.label} was skipped{place}:", detail, "engines"))
     found += _fitting(run)
     if isinstance(run, OnlineRun):
-        found += [*_unfair(run), *_noise(run), *_sent_again(run), *_rounds(run), *_brief(run)]
+        found += [
+            *_failed_after(run),
+            *_unfair(run),
+            *_noise(run),
+            *_sent_again(run),
+            *_rounds(run),
+            *_brief(run),
+        ]
         found += [*_cells(run), *_unreported(run), *_window(run)]
     else:
         found += _brief_batches(run)
@@ -109,6 +116,18 @@ def _disagreements(run: OnlineRun) -> list[Notice]:
 def _unfinished(run: OnlineRun) -> list[Notice]:
     said = unfinished(run)
     return [] if said is None else [Notice("skipped", *said, "rest")]
+
+
+def _failed_after(run: OnlineRun) -> list[Notice]:
+    """What failed after the cells of an engine."""
+    again = f"bench {run.meta.subcommand} --resume, with the run's folder, tries it again."
+    found = []
+    for fault in (unasked for unasked in run.meta.unasked if unasked.reason):
+        said = _sentence("; ".join(filter(None, (fault.reason, fault.hint))))
+        detail = f"{said} {again}" if fault.what else said
+        title = f"{lacking(fault)}, {repeat_text(fault.repeat)}:"
+        found.append(Notice("skipped", title, detail, "answers" if fault.what else "other"))
+    return found
 
 
 def _unfair(run: OnlineRun) -> list[Notice]:

@@ -1,10 +1,20 @@
-"""What is missing from a run that its user ended early."""
+"""What is missing from a run that its user ended early, or of which something failed after the cells."""
 
 from __future__ import annotations
 
 from harness.engines.selection import make_engine_variants
-from harness.report.text.numbers import few, plural
+from harness.report.text.numbers import few, plural, several
 from harness.runs.reader import OnlineRun
+from harness.schema.run_info import Check, Unasked
+
+_NAMES: dict[Check, str] = {"answers": "its second answer check", "accuracy": "its accuracy task"}
+
+
+def lacking(unasked: Unasked) -> str:
+    """`vLLM lacks its accuracy task`."""
+    if not unasked.what:
+        return f"{unasked.label} failed after its cells"
+    return f"{unasked.label} lacks {several([_NAMES[what] for what in unasked.what])}"
 
 
 def unfinished(run: OnlineRun) -> tuple[str, str] | None:
@@ -17,7 +27,10 @@ def unfinished(run: OnlineRun) -> tuple[str, str] | None:
         cells = len(meta.order) * len(meta.settings.loads)
         if len(run.repeats) == cells:
             title = "The run was interrupted after its last cell."
-            return title, f"bench {meta.subcommand} --resume, with the run's folder, checks the answers."
+            resume = f"bench {meta.subcommand} --resume, with the run's folder,"
+            left = dict.fromkeys(f"{lacking(unasked)}." for unasked in meta.unasked if not unasked.reason)
+            does = "asks for that and checks the answers." if left else "checks the answers."
+            return title, " ".join([*left, resume, does])
         title = f"The run was interrupted with {len(run.repeats)} of {plural(cells, 'cell')} measured."
     known = {cell.label for cell in run.repeats}
     known |= {fault.label for fault in run.results.skipped}
@@ -25,5 +38,5 @@ def unfinished(run: OnlineRun) -> tuple[str, str] | None:
     if meta.search is not None:
         planned = [variant.label for variant in make_engine_variants(meta.settings)]
     absent = list(dict.fromkeys(label for label in planned if label not in known))
-    lacking = f"Nothing was measured of {few(absent)}. " if absent else ""
-    return title, f"{lacking}bench {meta.subcommand} --resume, with the run's folder, measures the rest."
+    nothing = f"Nothing was measured of {few(absent)}. " if absent else ""
+    return title, f"{nothing}bench {meta.subcommand} --resume, with the run's folder, measures the rest."

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import webbrowser
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -34,6 +35,7 @@ def test_a_run_without_a_valid_cell_fails(
     fields: dict[str, Any] = {
         "summaries": [OnlineSummary.model_construct(**cell) for cell in known],
         "skipped": [],
+        "meta": SimpleNamespace(unasked=[]),
         "search": SearchResults(plan=plan, engines=[]) if search else None,
     }
     results = OnlineResults.model_construct(**fields)
@@ -51,6 +53,7 @@ def test_the_report_opens_in_a_browser(monkeypatch: pytest.MonkeyPatch, tmp_path
     monkeypatch.setattr(webbrowser, "open", opened.append)
     cell: dict[str, Any] = {"valid": True, "num_error": 0}
     fields: dict[str, Any] = {"summaries": [OnlineSummary.model_construct(**cell)], "skipped": []}
+    fields["meta"] = SimpleNamespace(unasked=[])
     results = OnlineResults.model_construct(**fields)
     for asked in (False, True):
         conclude(results, tmp_path / "a b.html", None, as_json=False, open_report=asked)
