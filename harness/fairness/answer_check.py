@@ -23,9 +23,10 @@ from harness.workload import PlannedRequest
 RULE = (
     "Greedy answers, token by token. A token is right if it is the reference's, or if its logit there is "
     f"lower by at most {NOISE_FACTOR:g} times the most that running in the engines' dtype moves any logit "
-    f"(at least {SPREAD_SHARE:g} of the logits' standard deviation): a near tie. An answer is not judged "
-    "after a near tie or an end of sequence. An engine is wrong if an answer fails, has another length than "
-    "asked for, or has another token without a near tie."
+    f"(at least {SPREAD_SHARE:g} of the logits' standard deviation): a near tie. Where answers end on their "
+    "own, an end of sequence is a token too. An answer is not judged after a near tie or an end of sequence. "
+    "An engine is wrong if an answer fails, has another length than asked for, or has another token without "
+    "a near tie."
 )
 MAJORITY_RULE = (
     "There is no reference ({why}): greedy answers are compared with those of more than half of the engines. "

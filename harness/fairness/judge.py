@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from harness.fairness.engine_reply import Reply
 from harness.fairness.reference import Reference, ReferenceAnswer
@@ -16,6 +16,9 @@ NOISE_FACTOR = 2.0
 #: At least by this share of their spread, for float32.
 SPREAD_SHARE = 1e-3
 
+#: In place of every end-of-sequence token: any of them ends an answer.
+END = -1
+
 #: Text of token ids.
 Decode = Callable[[Sequence[int]], str]
 
@@ -24,19 +27,36 @@ Decode = Callable[[Sequence[int]], str]
 class Expected:
     """What a prompt's answer should be.
 
-    Tokens whose logit is lower by at most `tolerance` are as good; with None that is unknown.
+    Tokens whose logit is lower by at most `tolerance` are as good; with None that is unknown. `end` are the
+    candidates for the end of sequence after `tokens`, None where none is known to follow; `ends` the tokens
+    that end a sequence.
     """
 
     tokens: list[int]
     candidates: list[list[tuple[int, float]]]
     tolerance: float | None
+    end: list[tuple[int, float]] | None = None
+    ends: frozenset[int] = frozenset()
+
+    @property
+    def whole(self) -> Expected:
+        """With its end of sequence as a token."""
+        if self.end is None:
+            return self
+        return replace(self, tokens=[*self.tokens, END], candidates=[*self.candidates, self.end])
+
+    def until_end(self, tokens: Sequence[int], *, ended: bool) -> list[int]:
+        """An answer's tokens up to its first end of sequence, which is END. `ended`: one came after them."""
+        found = next((i for i, token in enumerate(tokens) if token in self.ends), len(tokens))
+        return [*tokens[:found], *[END] * (ended or found < len(tokens))]
 
     def as_good(self, position: int) -> list[int]:
         """Other tokens that are as good at this position."""
         if self.tolerance is None:
             return []
-        near = self.candidates[position]
-        return [token for token, short in near if short <= self.tolerance and token != self.tokens[position]]
+        near = [token for token, short in self.candidates[position] if short <= self.tolerance]
+        named = [END if token in self.ends else token for token in near]
+        return [token for token in named if token != self.tokens[position]]
 
 
 def tolerance(reference: Reference) -> float:
@@ -49,7 +69,7 @@ def by_reference(reference: Reference) -> list[Expected]:
     bound = tolerance(reference)
 
     def expected(answer: ReferenceAnswer) -> Expected:
-        return Expected(answer.tokens, answer.candidates, bound)
+        return Expected(answer.tokens, answer.candidates, bound, answer.end, frozenset(reference.ends))
 
     return [expected(answer) for answer in reference.answers]
 
@@ -77,6 +97,9 @@ def judge(
 ) -> Answer:
     """Judge an answer; `expected` None: unknown. Text is compared if there are no ids.
 
+    Where an answer ends on its own, an end of sequence is one of its tokens. In text it is seen where the
+    answer ends too early, not where it goes on after the reference's.
+
     Args:
         asked: Output tokens asked for.
         decode: The model's tokenizer; without one, text cannot be judged.
@@ -86,18 +109,24 @@ def judge(
         return found.model_copy(update={"detail": reply.error})
     if expected is None:
         return found.model_copy(update={"outcome": "unknown"})
+    known = reply.count if reply.tokens is None else len(reply.tokens)
+    ended = known < asked and expected.tolerance is not None  # a majority may show its end or not
     if reply.tokens is not None:
-        same, near = _tokens(reply.tokens, expected)
-        complete = same == min(len(reply.tokens), len(expected.tokens))
+        answer = expected.until_end(reply.tokens, ended=ended)
+        whole = expected if reply.exact and not ended else expected.whole
+        same, near = _tokens(answer, whole)
+        complete = same == min(len(answer), len(whole.tokens))
+        ended = answer[same : same + 1] == [END]
     elif decode is not None:
-        same, near = _text(reply.text, expected, decode)
+        same, near = _text(reply.text, expected, decode, exact=reply.exact)
         complete = same == len(expected.tokens)
+        ended = ended and _whole(reply.text) == _whole(decode(expected.tokens[:same]))
     else:
         detail = "it returned only text, and the model has no tokenizer"
         return found.model_copy(update={"outcome": "unknown", "detail": detail})
     if complete:
-        return found.model_copy(update={"same": same, "outcome": "same"})
-    detail = f"another token at position {same}"
+        return found.model_copy(update={"same": min(same, len(expected.tokens)), "outcome": "same"})
+    detail = f"{'an end of sequence' if ended else 'another token'} at position {same}"
     return found.model_copy(
         update={"same": same, "outcome": "near tie" if near else "different", "detail": detail}
     )
@@ -111,10 +140,11 @@ def _tokens(answer: Sequence[int], expected: Expected) -> tuple[int, bool]:
     return same, other and answer[same] in expected.as_good(same)
 
 
-def _text(answer: str, expected: Expected, decode: Decode) -> tuple[int, bool]:
+def _text(answer: str, expected: Expected, decode: Decode, *, exact: bool) -> tuple[int, bool]:
     """The same for text: the number of the reference's tokens with whose text the answer begins.
 
-    Incomplete characters at the end of a piece are not compared.
+    Incomplete characters at the end of a piece are not compared. An end of sequence has no text; with `exact`
+    other tokens follow it.
     """
     text = _whole(answer)
     same = 0
@@ -123,7 +153,13 @@ def _text(answer: str, expected: Expected, decode: Decode) -> tuple[int, bool]:
     if same == len(expected.tokens):
         return same, False
     begun = expected.tokens[:same]
-    return same, any(text.startswith(_whole(decode([*begun, token]))) for token in expected.as_good(same))
+
+    def fits(token: int) -> bool:
+        if token == END:
+            return exact or text == _whole(decode(begun))
+        return text.startswith(_whole(decode([*begun, token])))
+
+    return same, any(map(fits, expected.as_good(same)))
 
 
 def _whole(text: str) -> str:

@@ -12,7 +12,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import psutil
-from pydantic import ValidationError
+from pydantic import Field, ValidationError
 
 from harness.engines.base import Installation
 from harness.engines.process.tree import Guarded, describe_exit
@@ -27,22 +27,27 @@ MEMORY_SHARE = 0.5
 
 
 class ReferenceAnswer(Strict):
-    """One greedy answer, and for each position the best tokens with how far each is below the first."""
+    """One greedy answer, and for each position the best tokens with how far each is below the first.
+
+    `end` are those where the end-of-sequence token is, which is not in `tokens`; None: there is none.
+    """
 
     tokens: list[int]
     candidates: list[list[tuple[int, float]]]
+    end: list[tuple[int, float]] | None = None
 
 
 class Reference(Strict):
     """The reference's answers to all prompts.
 
     `noise` is the largest change of any logit when the same model runs in the dtype of the engines; `spread`
-    the standard deviation of the logits.
+    the standard deviation of the logits; `ends` are the model's end-of-sequence tokens.
     """
 
     version: str
     noise: float
     spread: float
+    ends: list[int] = Field(default_factory=list)
     answers: list[ReferenceAnswer]
 
 

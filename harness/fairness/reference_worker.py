@@ -4,12 +4,12 @@
 
 Runs with any interpreter that has torch and transformers; it imports nothing of this project.
 JOB.json: {"model", "device", "dtype", "prompts", "output_tokens", "candidates"}.
-RESULT.json: {"version", "noise", "spread", "answers": [{"tokens", "candidates"}]}.
+RESULT.json: {"version", "noise", "spread", "ends", "answers": [{"tokens", "candidates", "end"}]}.
 
-An answer ends before its end-of-sequence token, as engines differ in whether that may be chosen. `candidates`
-are, for each token of an answer, the ids with the largest logits and how far each is below the largest.
-`noise` is the largest change of any logit from float32 to the dtype over all answers, `spread` the standard
-deviation of the logits.
+An answer ends before its first end-of-sequence token, one of `ends`. `candidates` are, for each token of an
+answer, the ids with the largest logits and how far each is below the largest; `end` those where the
+end-of-sequence token is, null where there is none. `noise` is the largest change of any logit from float32 to
+the dtype over all answers, `spread` the standard deviation of the logits.
 """
 
 import json
@@ -52,23 +52,26 @@ def main(job_path: str, result_path: str) -> None:
     job = json.loads(Path(job_path).read_text())
     model = transformers.AutoModelForCausalLM.from_pretrained(job["model"], dtype=torch.float32)
     model = model.to(job["device"]).eval()
-    eos = model.config.eos_token_id
-    ends = eos if isinstance(eos, list) else [eos] if eos is not None else []
+    ends: set[int] = set()
+    for config in (model.config, model.generation_config):
+        eos = config.eos_token_id if config is not None else None
+        ends.update(eos if isinstance(eos, list) else [eos] if eos is not None else [])
     answers, noise, spread = [], 0.0, 0.0
     with torch.inference_mode():
         made = []
         for prompt in job["prompts"]:
             tokens, rows = answer(model, prompt, job["output_tokens"])
             stop = next((i for i, token in enumerate(tokens) if token in ends), len(tokens))
-            made.append((prompt, tokens[:stop], rows[:stop]))
+            made.append((prompt, tokens[: stop + 1], rows[: stop + 1]))
         model = model.to(getattr(torch, job["dtype"]))
         for prompt, tokens, rows in made:
-            answers.append({"tokens": tokens, "candidates": candidates(rows, job["candidates"])})
-            if tokens:
-                noise = max(noise, float((logits_along(model, prompt, tokens) - rows).abs().max()))
-                spread = max(spread, float(rows.std()))
+            best = candidates(rows, job["candidates"])
+            end = best.pop() if tokens[-1] in ends else None
+            answers.append({"tokens": tokens[: len(best)], "candidates": best, "end": end})
+            noise = max(noise, float((logits_along(model, prompt, tokens) - rows).abs().max()))
+            spread = max(spread, float(rows.std()))
     version = f"transformers {transformers.__version__}, torch {torch.__version__}"
-    result = {"version": version, "noise": noise, "spread": spread, "answers": answers}
+    result = {"version": version, "noise": noise, "spread": spread, "ends": sorted(ends), "answers": answers}
     Path(result_path).write_text(json.dumps(result))
 
 

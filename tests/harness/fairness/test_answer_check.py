@@ -103,3 +103,12 @@ def test_a_reply_is_its_tokens_and_text() -> None:
     assert read_reply(raw, 3) == Reply(tokens=[1, 2, 3], text="a", count=3, error=None)
     failed = read_reply(raw, 4)
     assert failed.error == "wrong_length: 3 tokens, 4 asked for" and failed.tokens is None
+
+
+def test_an_answer_may_end_before_its_first_token_where_it_ends_on_its_own() -> None:
+    event = {"choices": [{"text": "", "finish_reason": "stop"}]}
+    body = b"data: " + json.dumps(event).encode() + b"\n\ndata: [DONE]\n\n"
+    head = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\r\n"
+    raw = RawResponse(0, 0.0, 0.0, 1.0, [(0.5, head + body)])
+    assert read_reply(raw, None) == Reply(tokens=[], text="", count=0, error=None, exact=False)
+    assert str(read_reply(raw, 3).error).startswith("no_tokens")

@@ -75,11 +75,54 @@ def test_without_a_reference_or_a_tokenizer_nobody_knows(expected: Expected | No
     assert judge(reply(None, "a"), 3, 1, expected, None).outcome == "unknown"
 
 
-def test_a_shorter_answer_is_compared_as_far_as_it_goes() -> None:
-    """Lengths are judged where the request was: an answer may end early where it is allowed to."""
-    expected = Expected([1, 2, 3], [[(i, 0.0)] for i in (1, 2, 3)], 1.0)
-    assert judge(reply([1, 2]), 3, 3, expected, None).outcome == "same"
-    assert judge(reply([1, 2, 3, 4, 5]), 3, 5, expected, None).outcome == "same"
+#: Of a model whose sequences end with 8 or 9: it says 1 2 and ends, at which 5 was as good.
+ENDED = Expected([1, 2], [[(1, 0.0)], [(2, 0.0), (9, 0.5)]], 1.0, [(8, 0.0), (5, 0.5)], frozenset({8, 9}))
+
+
+@pytest.mark.parametrize(
+    ("given", "outcome", "detail"),
+    [
+        ([1, 2], "same", ""),
+        ([1, 2, 8], "same", ""),
+        ([1, 2, 9], "same", ""),
+        ([1, 2, 8, 7], "same", ""),  # what follows an end is not judged
+        ([1], "near tie", "an end of sequence at position 1"),
+        ([1, 9], "near tie", "an end of sequence at position 1"),
+        ([], "different", "an end of sequence at position 0"),
+        ([1, 2, 5, 6], "near tie", "another token at position 2"),
+        ([1, 2, 6, 6], "different", "another token at position 2"),
+        ([1, 6, 6, 6], "different", "another token at position 1"),
+    ],
+)
+def test_where_answers_end_on_their_own_the_end_is_a_token(
+    given: list[int], outcome: str, detail: str
+) -> None:
+    found = judge(reply(given).model_copy(update={"exact": False}), 3, 4, ENDED, None)
+    assert (found.outcome, found.detail) == (outcome, detail)
+    assert found.same <= found.got
+
+
+@pytest.mark.parametrize(
+    ("text", "outcome", "detail"),
+    [
+        ("bc", "same", ""),
+        ("bcx", "same", ""),  # in text a later end is not seen
+        ("b", "near tie", "an end of sequence at position 1"),
+        ("", "different", "an end of sequence at position 0"),
+        ("bx", "different", "another token at position 1"),
+    ],
+)
+def test_text_that_ends_too_early_is_different(text: str, outcome: str, detail: str) -> None:
+    given = reply(None, text).model_copy(update={"exact": False})
+    found = judge(given, 3, 4, ENDED, letters)
+    assert (found.outcome, found.detail) == (outcome, detail)
+
+
+def test_an_end_is_not_judged_where_a_length_is_enforced() -> None:
+    """Engines differ in whether they may choose it."""
+    for answer in ([1, 2, 8, 7], [1, 2, 6, 6]):
+        assert judge(reply(answer), 3, 4, ENDED, None).outcome == "same"
+    assert judge(reply(None, "bxyz"), 3, 4, ENDED, letters).outcome == "near tie"
 
 
 def test_the_tolerance_follows_what_the_dtype_does_and_has_a_floor() -> None:
