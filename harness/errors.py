@@ -34,6 +34,10 @@ class EngineError(BenchError):
     """An engine could not be started, used or stopped."""
 
 
+class LostNodeError(EngineError):
+    """A node of a cluster, or its process, does not answer any more."""
+
+
 class CleanupError(EngineError):
     """A process or GPU memory of an engine is still there after it was stopped: measuring cannot continue."""
 

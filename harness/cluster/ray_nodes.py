@@ -17,7 +17,7 @@ from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from harness.cluster.node import Node
 from harness.cluster.node_facts import WHOLE, NodeFacts, Part
-from harness.errors import BenchError, EngineError, UsageError
+from harness.errors import BenchError, LostNodeError, UsageError
 
 #: Threads of a node's process: a clock is read and progress asked for while an engine starts or a load runs.
 THREADS = 8
@@ -43,10 +43,6 @@ class _Actor(Node):
 
     def __init__(self, part: Part) -> None:
         super().__init__(ray.util.get_node_ip_address(), part)  # type: ignore[no-untyped-call]
-
-
-class LostNodeError(EngineError):
-    """A node, or its process, does not answer any more."""
 
 
 class RayNode:

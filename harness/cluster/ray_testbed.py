@@ -15,12 +15,12 @@ import ray
 
 from harness.cluster.clocks import Offset, host_clock, read_offset
 from harness.cluster.collected import Sender, collected
-from harness.cluster.ray_nodes import SILENCE_S, LostNodeError, RayNode
+from harness.cluster.ray_nodes import SILENCE_S, RayNode
 from harness.cluster.remote_server import RemoteServer
 from harness.cluster.shared_folder import SharedFolder
 from harness.cluster.testbed import Reading, Sent, Testbed, Watch
 from harness.engines.base import Engine, EngineSettings, Server
-from harness.errors import EngineError
+from harness.errors import EngineError, LostNodeError
 from harness.loadgen.host_load import ProgressCallback, total
 from harness.loadgen.load_plan import ClientUsage, LoadPlan
 from harness.loadgen.run_load import Dealing

@@ -7,9 +7,9 @@ from contextlib import suppress
 from pathlib import Path
 
 from harness.cluster.node_facts import Ready
-from harness.cluster.ray_nodes import CLOSE_S, SILENCE_S, LostNodeError, RayNode
+from harness.cluster.ray_nodes import CLOSE_S, SILENCE_S, RayNode
 from harness.engines.base import EngineSettings
-from harness.errors import BenchError
+from harness.errors import BenchError, LostNodeError
 from harness.loadgen.load_plan import Target
 from harness.schema.run_info import LaunchRecord
 

@@ -13,7 +13,7 @@ from harness.cluster.testbed import Sent
 from harness.engines.prometheus import Samples, histograms, mean_between
 from harness.engines.server_metrics import ServerMonitor, known_series
 from harness.engines.speculation import speculation
-from harness.errors import EngineError
+from harness.errors import EngineError, LostNodeError
 from harness.files import now
 from harness.loadgen.load_plan import Progress
 from harness.metrics.prefixes import prefix_hits
@@ -62,10 +62,12 @@ _OF_SETTINGS = {"http_404", "http_429", "wrong_length", "prompt_mismatch"}
 
 
 class LostError(EngineError):
-    """A server that was lost while a cell was measured, of which so many requests were answered."""
+    """A server that was lost while a cell was measured, of which so many requests were answered. `node`: so
+    was its node."""
 
     def __init__(self, fault: EngineError, answered: int, requests: int) -> None:
         super().__init__(fault.message, fault.hint, new_run=fault.new_run)
+        self.node = isinstance(fault, LostNodeError)
         self.meanwhile = (
             f"; this was in the middle of the cell: {answered} of {requests} requests had been answered, and "
             "none of them count"

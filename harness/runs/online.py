@@ -161,14 +161,18 @@ def _go(run: Run, resolved: Resolved | None, notify: Notify) -> OnlineResults:
     for skipped in run.skipped:
         if skipped.load is None:
             notify(EngineSkipped(skipped))
-    if resolved is not None and search is not None:
-        search_loads(run, resolved, _results(run).summaries if run.done else [], notify)
-    elif resolved is not None and tune is not None:
-        measure_tuning(run, resolved, _each_cell(run), notify)
-    elif resolved is not None:
-        measure_blocks(run, resolved, sides(blocks, len(resolved.machines.testbeds)), notify)
-    if resolved is not None:
-        ask_what_is_left(run, resolved, unasked, notify)
+    try:
+        if resolved is not None and search is not None:
+            search_loads(run, resolved, _results(run).summaries if run.done else [], notify)
+        elif resolved is not None and tune is not None:
+            measure_tuning(run, resolved, _each_cell(run), notify)
+        elif resolved is not None:
+            measure_blocks(run, resolved, sides(blocks, len(resolved.machines.testbeds)), notify)
+        if resolved is not None:
+            ask_what_is_left(run, resolved, unasked, notify)
+    except KeyboardInterrupt:
+        run.end_early()
+        raise
     if not run.done:
         faults = [fault for fault in run.skipped if fault.load is not None]
         hints = dict.fromkeys(fault.hint for fault in faults if fault.hint)

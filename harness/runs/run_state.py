@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from dataclasses import dataclass, field
 from pathlib import Path
+from time import monotonic
 from typing import Self
 
 from pydantic import TypeAdapter
@@ -26,6 +27,9 @@ from harness.schema.results import Skipped
 from harness.schema.run_info import Check, LaunchRecord, OnlineRunInfo, Unasked
 from harness.schema.stored import read_stored
 
+#: How long before the end of a run a node may be lost as it ends, too.
+SAME_MOMENT_S = 5.0
+
 _SKIPPED = TypeAdapter(list[Skipped])
 
 
@@ -46,6 +50,10 @@ class Run:
     #: By engine and load: the first request that a closed loop was measured with, and how many it sent; None:
     #: as many as the settings say. The next repeat starts with these and needs no trial.
     lasted: dict[tuple[str, Load], tuple[int, int | None]] = field(default_factory=dict)
+    #: Cells whose node was lost, and when (monotonic).
+    lost: list[tuple[float, Skipped]] = field(default_factory=list)
+    #: Whether the user, or an error elsewhere, ends the run: what fails from then on is no fault of its cell.
+    is_ending: bool = False
     #: Held by whoever changes a file of the run: blocks may be measured side by side.
     lock: threading.RLock = field(default_factory=threading.RLock, repr=False, compare=False)
 
@@ -159,12 +167,28 @@ class Run:
             append_journal(self.folder / JOURNAL, entry)
             self._take(entry)
 
-    def skip(self, fault: Skipped) -> None:
-        """A cell failed."""
+    def skip(self, fault: Skipped, *, lost_node: bool = False) -> None:
+        """A cell failed; with `lost_node`, as its node was lost."""
         with self.lock:
+            if self.is_ending:
+                return
+            if lost_node:
+                self.lost.append((monotonic(), fault))
             self.skipped = [old for old in self.skipped if _place(old) != _place(fault)]
             self.skipped.append(fault)
             self._keep_skipped()
+
+    def end_early(self) -> None:
+        """The run ends before its last cell. Nodes that were lost at the same moment ended for the same
+        reason, so their cells did not fail: the run did not come to them."""
+        with self.lock:
+            self.is_ending = True
+            since = monotonic() - SAME_MOMENT_S
+            lost = [fault for when, fault in self.lost if when > since]
+            self.lost.clear()
+            if lost:
+                self.skipped = [fault for fault in self.skipped if fault not in lost]
+                self._keep_skipped()
 
     def left_out(self) -> list[Skipped]:
         """What is missing from the results. A cell that failed at first and was measured later is not

@@ -43,7 +43,7 @@ def measure_blocks(
             measure_block(run, resolved, block, notify, following)
         return
     testbeds = resolved.machines.testbeds
-    stop, one_at_a_time = threading.Event(), threading.Lock()
+    one_at_a_time = threading.Lock()
 
     def tell(event: Event) -> None:
         with one_at_a_time:
@@ -51,7 +51,7 @@ def measure_blocks(
 
     def measure(side: int, own: Sequence[Block]) -> None:
         for block in own:
-            if stop.is_set():
+            if run.is_ending:
                 return
             measure_block(run, resolved, block, tell, following, side)
 
@@ -61,7 +61,7 @@ def measure_blocks(
             for done in as_completed(measuring):
                 done.result()
         except BaseException:
-            stop.set()
+            run.end_early()
             for testbed in testbeds:
                 testbed.abandon()
             raise
