@@ -15,13 +15,13 @@ from harness.cli.terminal_table import TerminalTable
 from harness.compare.stored_run import StoredRun
 from harness.errors import UsageError
 from harness.history.gate import gate as judge
-from harness.history.store import DEFAULT, Store
+from harness.history.store import DEFAULT, Past, Store
 from harness.history.to_mlflow import to_mlflow
 from harness.history.to_wandb import to_wandb
 from harness.history.tracked import tracked
 from harness.report.results_csv import Data
 from harness.report.tables.history import history_table
-from harness.report.text.numbers import plural
+from harness.report.text.numbers import few, plural, several
 from harness.schema.gate_terms import ERROR_RATE, names_of, parse_gate
 
 _EXPORTS = {"mlflow": to_mlflow, "wandb": to_wandb}
@@ -55,6 +55,42 @@ def add(
                 echo(f"added {name} to {store}")
     if empty:
         raise typer.Exit(FAILED)
+
+
+@app.command()
+def remove(
+    runs: Annotated[
+        list[str], typer.Argument(metavar="RUN...", help="runs of the history, by their names or folders")
+    ],
+    created: Annotated[
+        str | None, typer.Option(help="which one, where several have the name", metavar="TIME")
+    ] = None,
+    store: In = DEFAULT,
+) -> None:
+    """Forget runs that were added by mistake: all that are named, or none. Their folders stay as they are."""
+    with Store.open(store) as history:
+        named = (_named(history, Path(run).resolve().name, created) for run in runs)
+        found = {past.id: past for past in named}
+        history.remove(found.values())
+    for past in found.values():
+        echo(f"removed {past.name} from {store}")
+
+
+def _named(history: Store, name: str, created: str | None) -> Past:
+    """The run of that name. Raises UsageError where it is none, or not one alone."""
+    known = history.runs()
+    found = [past for past in known if past.name == name and created in (None, past.created)]
+    if not found:
+        when = "" if created is None else f" of {created}"
+        names = list(dict.fromkeys(past.name for past in reversed(known)))
+        hint = f"it has {few(names)}; `bench history show` lists them" if names else "it is empty"
+        raise UsageError(f"the history has no run {name}{when}", hint)
+    if len(found) > 1:
+        times = several(past.created for past in found)
+        raise UsageError(
+            f"{len(found)} runs of the history are named {name}", f"give --created, one of {times}"
+        )
+    return found[0]
 
 
 @app.command()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import sqlite3
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -150,6 +150,11 @@ class Store:
                         ],
                     )
         return left_out
+
+    def remove(self, runs: Iterable[Past]) -> None:
+        """Forget runs, all or, should that fail, none."""
+        with self._db:
+            self._db.executemany("DELETE FROM run WHERE id = ?", [(run.id,) for run in runs])
 
     def runs(self) -> list[Past]:
         """From the oldest to the newest."""

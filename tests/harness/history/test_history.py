@@ -145,6 +145,48 @@ def test_the_commands(again: Made, tmp_path: Path) -> None:
     assert done.exit_code == 1 and "verdict: regression" in done.output
 
 
+def test_runs_are_removed_all_or_none(again: Made, tmp_path: Path) -> None:
+    store, folders = tmp_path / "h.sqlite", [again(day) for day in (1, 2)]
+    at, run = ["--store", str(store)], CliRunner()
+    with Store.open(store, create=True) as history:
+        for folder in folders:
+            history.add(StoredRun.read(folder))
+    with pytest.raises(UsageError, match="the history has no run absent") as raised:
+        run.invoke(app, ["remove", "online_day1", "absent", *at], catch_exceptions=False)
+    assert raised.value.hint == "it has online_day2 and online_day1; `bench history show` lists them"
+    done = run.invoke(app, ["remove", "online_day1", f"{folders[0]}/", *at], catch_exceptions=False)
+    assert (done.exit_code, done.output) == (0, f"removed online_day1 from {store}\n")
+    with Store.open(store) as history:
+        [left] = history.runs()
+        assert left.name == "online_day2" and {
+            entry.past.id for entry in history.entries("ttft_ms", "p50")
+        } == {left.id}
+    run.invoke(app, ["remove", "online_day2", *at], catch_exceptions=False)
+    with pytest.raises(UsageError, match="has no run online_day2") as raised:
+        run.invoke(app, ["remove", "online_day2", *at], catch_exceptions=False)
+    assert raised.value.hint == "it is empty"
+
+
+def test_of_runs_of_one_name_the_one_to_remove_is_named(again: Made, tmp_path: Path) -> None:
+    store, run, folder = tmp_path / "h.sqlite", CliRunner(), again(1)
+    with Store.open(store, create=True) as history:
+        history.add(StoredRun.read(folder))
+        history.add(StoredRun.read(again(2).rename(tmp_path / "other")))
+    connection = sqlite3.connect(store)
+    with connection:
+        connection.execute("UPDATE run SET name = ?", (folder.name,))
+    connection.close()
+    command = ["remove", folder.name, "--store", str(store)]
+    with pytest.raises(UsageError, match="2 runs of the history are named online_day1") as raised:
+        run.invoke(app, command, catch_exceptions=False)
+    assert raised.value.hint == "give --created, one of 2026-03-01T12:00:00Z and 2026-03-02T12:00:00Z"
+    with pytest.raises(UsageError, match="no run online_day1 of yesterday"):
+        run.invoke(app, [*command, "--created", "yesterday"], catch_exceptions=False)
+    assert run.invoke(app, [*command, "--created", "2026-03-01T12:00:00Z"]).exit_code == 0
+    with Store.open(store) as history:
+        assert [past.created for past in history.runs()] == ["2026-03-02T12:00:00Z"]
+
+
 def test_a_run_of_which_nothing_counts_is_not_added(again: Made, tmp_path: Path) -> None:
     run, store = again(1), tmp_path / "h.sqlite"
     requests = pq.read_table(run / "requests.parquet")
