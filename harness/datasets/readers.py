@@ -2,7 +2,8 @@
 
 An entry is `{"prompt", "completion"?}`, `{"messages": [{"role", "content", "think_s"?}]}` as OpenAI's API has
 it, its content a text or a list of parts, or `{"conversations": [{"from", "value"}]}` as ShareGPT has it.
-Other keys are ignored. An entry with anything but text, such as an image, is left out.
+Other keys are ignored, but for `tools`, which are refused, as they would have to be sent. An entry with
+anything but text, such as an image, is left out.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 from codecs import BOM_UTF8
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import msgspec
 
@@ -57,6 +58,21 @@ class _Entry(msgspec.Struct):
     completion: str | None = None
     messages: list[_Message] | None = None
     conversations: list[_Message] | None = None
+    tools: Any = None
+
+    def check(self, place: str) -> None:
+        """Raises UsageError, with the place of the line, for what cannot be sent as it is meant."""
+        if isinstance(self.tools, list) and self.tools:
+            raise UsageError(
+                f"{place}: tools are not supported: a model would be asked without them",
+                "remove `tools` from the line to ask without them, or leave the line out",
+            )
+        for number, message in enumerate(self.messages or (), start=1):
+            if message.role.lower() == "user" and message.content is None and message.value is None:
+                raise UsageError(
+                    f"{place}: message {number} is the user's and has no content",
+                    'give it a text, as {"role": "user", "content": "…"}, or leave the message out',
+                )
 
 
 def read_sharegpt(path: Path, raw: bytes) -> tuple[list[Conversation], int]:
@@ -79,6 +95,7 @@ def read_jsonl(path: Path, raw: bytes) -> tuple[list[Conversation], int]:
             entries.append(decoder.decode(line))
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
             raise UsageError(f"{path}, line {number}: {error}", _HINT) from None
+        entries[-1].check(f"{path}, line {number}")
     return _conversations(path, entries)
 
 

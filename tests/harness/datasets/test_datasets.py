@@ -88,6 +88,39 @@ def test_what_is_damaged_is_said(tmp_path: Path, content: str, message: str) -> 
         load_dataset(f"jsonl:{write(tmp_path / 'x.jsonl', content)}")
 
 
+@pytest.mark.parametrize(
+    ("line", "message", "hint"),
+    [
+        (
+            {"messages": [{"role": "user"}]},
+            "line 2: message 1 is the user's and has no content",
+            "give it a text",
+        ),
+        (
+            {"messages": [{"role": "system", "content": "x"}, {"role": "User", "content": None}]},
+            "line 2: message 2 is the user's and has no content",
+            "or leave the message out",
+        ),
+        (
+            {"messages": [{"role": "user", "content": "x"}], "tools": [{"type": "function"}]},
+            "line 2: tools are not supported",
+            "remove `tools` from the line",
+        ),
+    ],
+)
+def test_what_would_be_asked_otherwise_than_meant_is_refused(
+    tmp_path: Path, line: dict[str, Any], message: str, hint: str
+) -> None:
+    with pytest.raises(UsageError, match=message) as raised:
+        load_dataset(f"jsonl:{write(tmp_path / 'x.jsonl', [{'prompt': 'a'}, line])}")
+    assert hint in raised.value.hint
+
+
+def test_no_tools_are_no_fault(tmp_path: Path) -> None:
+    lines = [{"prompt": "a", "tools": tools} for tools in (None, [], "[]")]
+    assert len(load_dataset(f"jsonl:{write(tmp_path / 'x.jsonl', lines)}").conversations) == 3
+
+
 def test_unknown_and_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("BENCH_DATASETS", raising=False)
     with pytest.raises(UsageError, match="there is no dataset 'news'"):
