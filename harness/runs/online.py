@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import ExitStack
 from pathlib import Path
 
 from harness.cluster.machines import machines_of
@@ -17,7 +18,7 @@ from harness.records.parquet import assemble, read_records
 from harness.runs.accuracy import task_scores
 from harness.runs.answers import judge_answers, judged_answers
 from harness.runs.block import ask_what_is_left
-from harness.runs.events import EngineSkipped, Notify, Reporting, Started
+from harness.runs.events import EngineNotAsked, EngineSkipped, Notify, Reporting, Started
 from harness.runs.folder import JOURNAL, ONLINE_RESULTS, alone, make_folder
 from harness.runs.info import online_info
 from harness.runs.journal import read_journal
@@ -87,21 +88,31 @@ def resume_online(folder: Path, notify: Notify) -> tuple[Path, OnlineResults]:
     """Measure the cells that the run in `folder` has not finished; nothing is measured twice.
 
     A cell that failed is tried again. Engines that were not asked everything after their cells are started
-    for that alone. Where nothing is left, no engine and no GPU is needed.
+    for that alone; where they cannot be, the results say so. Where nothing is left, no engine and no GPU is
+    needed.
 
     Raises:
         UsageError: The folder holds no run, somebody is at it, or an engine, the trace or the model is not
             here any more as it was when the run began.
         BenchError: No cell could be measured, or an engine could not be ended.
     """
-    with alone(folder):
+    with alone(folder), ExitStack() as stack:
         run = Run.open(folder)
-        if _nothing_is_left(run):
-            return folder, _go(run, None, notify)
-        with machines_of(run.settings) as machines:
-            resolved = resolve_online(run.settings, notify, machines)
-            _unchanged(run, resolved)
-            return folder, _go(run, resolved, notify)
+        measured, resolved = _all_measured(run), None
+        if not measured or any(unasked.what for unasked in run.info.unasked):
+            try:
+                machines = stack.enter_context(machines_of(run.settings))
+                resolved = resolve_online(run.settings, notify, machines)
+                _unchanged(run, resolved)
+            except BenchError as error:
+                if not measured:
+                    raise
+                resolved = None
+                for old in run.info.unasked:
+                    if old.what:
+                        asked = run.to_ask(old.label, old.repeat, old.what, error.message, error.hint)
+                        notify(EngineNotAsked(asked))
+        return folder, _go(run, resolved, notify)
 
 
 def results_so_far(folder: Path) -> OnlineResults | None:
@@ -119,10 +130,8 @@ def results_so_far(folder: Path) -> OnlineResults | None:
         return _write_results(run)
 
 
-def _nothing_is_left(run: Run) -> bool:
-    """Whether no cell is left to measure, and nothing to ask an engine."""
-    if any(unasked.what for unasked in run.info.unasked):
-        return False
+def _all_measured(run: Run) -> bool:
+    """Whether no cell is left to measure."""
     if run.info.search is not None:
         return bool(run.done) and search_is_over(run, _results(run).summaries)
     if run.info.tune is not None:

@@ -144,11 +144,11 @@ class Run:
         return list(next(left, ()))
 
     def asked(self, label: str, repeat: int, what: Check) -> None:
-        """An engine was asked that; for its accuracy, once in the run."""
-        kept = []
+        """An engine was asked that. Its accuracy counts for the whole run, as do all servers of a search."""
+        kept, whole = [], what == "accuracy" or self.info.search is not None
         with self.lock:
             for old in self.info.unasked:
-                if old.label == label and (what == "accuracy" or old.repeat == repeat) and what in old.what:
+                if old.label == label and (whole or old.repeat == repeat) and what in old.what:
                     old = old.model_copy(update={"what": [other for other in old.what if other != what]})
                     if not old.what:
                         continue

@@ -19,18 +19,19 @@ from harness.engines import selection
 from harness.engines.adapters.openai import OpenAI
 from harness.engines.base import Engine, EngineSettings, Server
 from harness.engines.running.address import Address
-from harness.errors import BenchError, EngineError
+from harness.errors import BenchError, EngineError, UsageError
 from harness.fairness.check_prompts import LENGTHS
 from harness.models.model_folder import resolve
 from harness.report.text.run_notices import notices
 from harness.runs.accuracy import score_engine
-from harness.runs.events import CellDone, EngineNotAsked, EngineStarting
+from harness.runs.events import CellDone, EngineNotAsked, EngineStarting, Started
 from harness.runs.folder import ANSWERS
 from harness.runs.online import results_so_far, resume_online, run_online
 from harness.runs.reader import OnlineRun, load_run
 from harness.schema.run_info import Unasked
+from harness.schema.search import SearchPlan
 
-from .conftest import Make, Watcher, interrupted
+from .conftest import Make, Watcher, interrupted, press_ctrl_c
 
 pytestmark = [pytest.mark.integration, pytest.mark.usefixtures("any_lag")]
 
@@ -82,6 +83,40 @@ def test_an_interrupted_second_answer_check_is_asked_on_resume(start_mock: Any, 
     assert results.answers is not None and not watch.measured
     [check] = results.answers.checks
     assert len(check.answers) == 4 * len(LENGTHS) and results.meta.unasked == []
+
+
+def test_the_last_check_of_a_search_is_asked_on_resume(start_mock: Any, settings_for: Make) -> None:
+    plan = SearchPlan.make("concurrency", "ttft_p50<=10s", lowest=1, highest=32, first=2, cells=3)
+    given = plan.settings() | {"input_len": 4, "output_len": 4, "n": 4, "rounds": 1, "check_answers": True}
+    settings = settings_for(start_mock().url, scales=[1.0], min_duration=None, **given)
+    watch = Watcher({2: press_ctrl_c})
+    with pytest.raises(KeyboardInterrupt):
+        run_online(settings, ["bench"], watch, plan)
+    folder = watch.of(Started)[0].folder
+    _, results = resume_online(folder, again := Watcher())
+    assert len(again.of(EngineStarting)) == 1 and not again.measured and results.meta.unasked == []
+    [found] = json.loads((folder / ANSWERS).read_text())["given"].values()
+    assert len(found) == 2 and results.search is not None and len(results.search.engines[0].trials) == 3
+
+
+@pytest.mark.parametrize("gone", ["the server", "the engine"])
+def test_what_cannot_be_asked_on_resume_is_said(
+    start_mock: Any, settings_for: Make, monkeypatch: pytest.MonkeyPatch, gone: str
+) -> None:
+    """The cells count all the same, without an engine or a GPU."""
+    server = start_mock()
+    folder = interrupted(settings_for(server.url, scales=[0.01], check_answers=True))
+    if gone == "the server":
+        server.end()
+    else:
+        refuse = Mock(side_effect=UsageError("openai is not here any more", "bring it back"))
+        monkeypatch.setattr("harness.runs.online.resolve_online", refuse)
+    _, results = resume_online(folder, watch := Watcher())
+    [fault] = results.meta.unasked
+    assert fault.what == ["answers"] and fault.reason and fault.hint
+    assert [event.unasked for event in watch.of(EngineNotAsked)] == [fault]
+    assert len(results.summaries) == 2 and not results.meta.interrupted
+    assert [text for text in said_of(folder) if "openai lacks its second answer check, repeat 1" in text]
 
 
 def test_where_nothing_follows_the_last_cell_no_engine_is_needed(start_mock: Any, settings_for: Make) -> None:
