@@ -214,7 +214,11 @@ def connected(address: str) -> Iterator[None]:
     try:
         yield
     finally:
-        ray.shutdown()
+        try:
+            ray.shutdown()
+        except KeyboardInterrupt:
+            ray.shutdown()  # one that is left half done ends the process
+            raise
 
 
 @contextmanager

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from contextlib import ExitStack
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 from harness.cluster.machines import machines_of
@@ -65,7 +65,7 @@ def run_online(
     prices = None if settings.price is None else read_prices(settings.price)
     if settings.side_by_side > 1 and search:
         raise UsageError("each load of a search depends on those before it", "leave out --side-by-side")
-    with machines_of(settings) as machines:
+    with _ended_early() as begun, machines_of(settings) as machines:
         resolved = resolve_online(settings, notify, machines)
         info = online_info(
             resolved.settings,
@@ -81,7 +81,8 @@ def run_online(
             hourly(prices, info.environment, resolved.settings.device)
         folder = make_folder(settings.out, "online")
         with alone(folder):
-            return folder, _go(Run.create(folder, info, resolved.missing), resolved, notify)
+            begun.append(run := Run.create(folder, info, resolved.missing))
+            return folder, _go(run, resolved, notify)
 
 
 def resume_online(folder: Path, notify: Notify) -> tuple[Path, OnlineResults]:
@@ -96,8 +97,8 @@ def resume_online(folder: Path, notify: Notify) -> tuple[Path, OnlineResults]:
             here any more as it was when the run began.
         BenchError: No cell could be measured, or an engine could not be ended.
     """
-    with alone(folder), ExitStack() as stack:
-        run = Run.open(folder)
+    with _ended_early() as begun, alone(folder), ExitStack() as stack:
+        begun.append(run := Run.open(folder))
         measured, resolved = _all_measured(run), None
         if not measured or any(unasked.what for unasked in run.info.unasked):
             try:
@@ -128,6 +129,19 @@ def results_so_far(folder: Path) -> OnlineResults | None:
             return None
         run.interrupted(is_so=True)
         return _write_results(run)
+
+
+@contextmanager
+def _ended_early() -> Iterator[list[Run]]:
+    """Ends the run in the list where the user interrupts, be it while machines are given back."""
+    begun: list[Run] = []
+    try:
+        yield begun
+    except KeyboardInterrupt:
+        for run in begun:
+            with suppress(UsageError), alone(run.folder):
+                run.end_early()
+        raise
 
 
 def _all_measured(run: Run) -> bool:
@@ -170,18 +184,14 @@ def _go(run: Run, resolved: Resolved | None, notify: Notify) -> OnlineResults:
     for skipped in run.skipped:
         if skipped.load is None:
             notify(EngineSkipped(skipped))
-    try:
-        if resolved is not None and search is not None:
-            search_loads(run, resolved, _results(run).summaries if run.done else [], notify)
-        elif resolved is not None and tune is not None:
-            measure_tuning(run, resolved, _each_cell(run), notify)
-        elif resolved is not None:
-            measure_blocks(run, resolved, sides(blocks, len(resolved.machines.testbeds)), notify)
-        if resolved is not None:
-            ask_what_is_left(run, resolved, unasked, notify)
-    except KeyboardInterrupt:
-        run.end_early()
-        raise
+    if resolved is not None and search is not None:
+        search_loads(run, resolved, _results(run).summaries if run.done else [], notify)
+    elif resolved is not None and tune is not None:
+        measure_tuning(run, resolved, _each_cell(run), notify)
+    elif resolved is not None:
+        measure_blocks(run, resolved, sides(blocks, len(resolved.machines.testbeds)), notify)
+    if resolved is not None:
+        ask_what_is_left(run, resolved, unasked, notify)
     if not run.done:
         faults = [fault for fault in run.skipped if fault.load is not None]
         hints = dict.fromkeys(fault.hint for fault in faults if fault.hint)

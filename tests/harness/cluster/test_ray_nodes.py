@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from unittest.mock import Mock
 
 import psutil
 import pytest
@@ -21,6 +22,19 @@ left = subprocess.Popen(["sleep", "600"], start_new_session=True, stdout=subproc
 print(json.dumps({"nodes": nodes, "left": left.pid}))
 sys.exit(7)
 """
+
+
+def test_a_connection_that_is_interrupted_as_it_ends_is_closed_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    ray = pytest.importorskip("ray")
+    from harness.cluster.ray_nodes import connected
+
+    shutdown = Mock(side_effect=[KeyboardInterrupt, None])
+    monkeypatch.setattr(ray, "is_initialized", lambda: False)
+    monkeypatch.setattr(ray, "init", Mock())
+    monkeypatch.setattr(ray, "shutdown", shutdown)
+    with pytest.raises(KeyboardInterrupt), connected("auto"):
+        pass
+    assert shutdown.call_count == 2
 
 
 @pytest.mark.cluster

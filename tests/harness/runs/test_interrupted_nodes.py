@@ -67,6 +67,17 @@ class AtASkip(Watcher):
             press_ctrl_c()
 
 
+class AtTheEnd(Watcher):
+    """Presses Ctrl-C as the machines of a run of which nothing could be measured are given back."""
+
+    @contextmanager
+    def machines(self, settings: Any) -> Iterator[ThisMachine]:
+        try:
+            yield ThisMachine()
+        except BenchError:
+            press_ctrl_c()
+
+
 @pytest.fixture
 def interrupted_on(
     start_mock: Any, settings_for: Make, monkeypatch: pytest.MonkeyPatch
@@ -96,6 +107,16 @@ def test_a_node_that_is_lost_a_moment_before(interrupted_on: Any, monkeypatch: p
     monkeypatch.setattr(run_state, "SAME_MOMENT_S", 0.0)
     [earlier] = interrupted_on([Lost(at_the_end=False)], AtASkip()).skipped
     assert earlier.reason.startswith("node vm-1 was lost")
+
+
+def test_nodes_that_are_all_lost_a_moment_before(
+    interrupted_on: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The run was about to say that nothing could be measured."""
+    watch = AtTheEnd()
+    monkeypatch.setattr("harness.runs.online.machines_of", watch.machines)
+    run = interrupted_on([Lost(at_the_end=False), Lost(at_the_end=False)], watch)
+    assert len(watch.of(EngineSkipped)) == 2 and run.skipped == []
 
 
 def test_a_server_that_cannot_be_stopped_meanwhile_hides_no_interruption(interrupted_on: Any) -> None:
