@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from importlib.metadata import EntryPoint, entry_points
+from traceback import extract_tb
 
-from harness.errors import UsageError
+from harness.errors import BenchError, EngineError, UsageError
 
 #: This project's distribution.
 OURS = "rosebench"
@@ -47,6 +49,27 @@ def load_plugin(point: EntryPoint) -> object:
             f"{describe(point)} cannot be loaded: {error}", "correct or uninstall its package"
         ) from error
     return found
+
+
+@contextmanager
+def adapter_call(engine: str, method: str) -> Iterator[None]:
+    """Around a call of an engine's adapter, which may be somebody else's.
+
+    Raises:
+        EngineError: it raises anything but a BenchError. The message names its line.
+    """
+    try:
+        yield
+    except BenchError:
+        raise
+    except Exception as error:
+        frames = extract_tb(error.__traceback__)  # this one, the caller's, the adapter's, …
+        its_own = frames[min(2, len(frames) - 1)]
+        raise EngineError(
+            f"`{method}` in the adapter of {engine} raised {type(error).__name__}: {error} "
+            f"({its_own.filename}, line {its_own.lineno})",
+            "correct the adapter",
+        ) from error
 
 
 def describe(point: EntryPoint) -> str:

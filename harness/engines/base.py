@@ -23,6 +23,7 @@ from harness.engines.prometheus import PrefixCounters
 from harness.engines.prompts import AS_COUNTED, Lengths, Prompts, Texts, TokenIds, Words
 from harness.engines.variants import CONFIGS, Variant
 from harness.loadgen.load_plan import Target
+from harness.plugins import adapter_call
 from harness.schema.engine_ref import EngineName, EngineRef
 from harness.schema.load import Load
 from harness.schema.online_settings import Endpoint
@@ -317,10 +318,12 @@ class Engine(ABC):
         Raises:
             EngineError: the model's tokenizer cannot write the prompts, or it has no chat template.
         """
+        with adapter_call(self.display, "extra_body"):
+            extra = self.extra_body(request_settings)
         fields = {
             "model": request_settings.served_name,
             **self.common_body(request_settings),
-            **self.extra_body(request_settings),
+            **extra,
             **request_settings.body,
         }
         left_out = request_settings.left_out

@@ -23,6 +23,7 @@ from harness.engines.profiler import CaptureRequest, EngineProfiler
 from harness.engines.selfreport import SelfReport
 from harness.errors import EngineError, UsageError
 from harness.modules import ELSEWHERE
+from harness.plugins import adapter_call
 from harness.schema.fairness import Fact
 from harness.schema.run_info import LaunchRecord
 from harness.telemetry.gpu import memory_restored
@@ -78,7 +79,7 @@ class LocalEngine(Engine):
 
     @abstractmethod
     def command(self, installation: Installation, settings: EngineSettings, port: int) -> Launch:
-        """The server's command, without the variant's settings."""
+        """The server's command, without the variant's settings. Numbers and paths in it become text."""
 
     @abstractmethod
     def help_command(self, installation: Installation) -> list[str]:
@@ -99,6 +100,10 @@ class LocalEngine(Engine):
     def profiler(self, installation: Installation, capture: CaptureRequest) -> EngineProfiler | None:
         """How its own profiler captures that; None if it has none. nsys needs no support by the engine."""
         return EngineProfiler() if capture.tool == "nsys" else None
+
+    def _checked_facts(self, report: SelfReport) -> dict[str, Fact]:
+        with adapter_call(self.display, "facts"):
+            return self.facts(report)
 
     def cannot_spread(self, spread: Parallel, device: Literal["cuda", "cpu"]) -> str | None:
         """Why its server cannot compute like that; None where it can."""
@@ -148,11 +153,13 @@ class LocalEngine(Engine):
         self.check_spread(settings)
         parallel = self.parallel_arguments(settings.spread)
         self._check_flags(installation, settings.engine_variant, parallel)
-        launch = self.command(installation, settings, port)
+        with adapter_call(self.display, "command"):
+            launch = self.command(installation, settings, port)
+        env = {**self.gpus(settings), **launch.env, **installation.env, **variant.env}
         return replace(
             launch,
-            argv=(*launch.argv, *parallel, *variant.args),
-            env={**self.gpus(settings), **launch.env, **installation.env, **variant.env},
+            argv=tuple(map(str, (*launch.argv, *parallel, *variant.args))),
+            env={name: str(value) for name, value in env.items()},
         )
 
     def check_options(
@@ -208,7 +215,7 @@ class LocalEngine(Engine):
                 settings.host,
                 settings.cpus,
                 self.pages,
-                self.facts,
+                self._checked_facts,
             ) as server,
         ):
             yield server

@@ -57,6 +57,10 @@ _HINTS = {
     "wrong_length": "the server ends answers on its own: add --no-ignore-eos",
     "prompt_mismatch": "the server's tokenizer is another one: name it with --tokenizer, or --tokenizer none",
 }
+#: The same of a server that was started here.
+_HINTS_STARTED = _HINTS | {
+    "http_404": "check --endpoint, and that `served_name` in the engine's adapter is the name of its model",
+}
 #: Those that name settings, which a run that has begun keeps.
 _OF_SETTINGS = {"http_404", "http_429", "wrong_length", "prompt_mismatch"}
 
@@ -118,9 +122,10 @@ class Measuring:
             self.to.server.check()
             if records.requests["error"].notna().all():
                 first = records.requests.iloc[0]
+                hints = _HINTS_STARTED if cell.engine_variant.server is None else _HINTS
                 raise EngineError(
                     f"no request of the warm-up succeeded: {first['error']}: {first['error_detail']}",
-                    _HINTS.get(
+                    hints.get(
                         first["error"],
                         "see the engine's log, which is in the run's folder if it was started here",
                     ),

@@ -17,6 +17,7 @@ from harness.engines.local import LocalEngine
 from harness.engines.process.tree import Guarded, describe_exit
 from harness.engines.workers import folder
 from harness.errors import EngineError
+from harness.plugins import adapter_call
 from harness.runs.batch.measured import Measured
 from harness.schema.run_info import LaunchRecord
 from harness.telemetry.gpu import memory_restored
@@ -58,7 +59,8 @@ def through_worker(
     installation = engine.installed()
     label, variant = settings.engine_variant.label, settings.engine_variant.variant
     engine.check_offline(settings)
-    factory = engine.offline(installation, settings)
+    with adapter_call(engine.display, "offline"):
+        factory = engine.offline(installation, settings)
     arguments = {**factory.arguments, **(variant.offline or {})}
     env = {**engine.gpus(settings), **factory.env, **installation.env, **variant.env}
     job = {
