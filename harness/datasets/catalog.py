@@ -67,6 +67,9 @@ def load_dataset(text: str) -> Dataset:
         return _named(text, NAMED[text])
     kind, colon, file = text.partition(":")
     if not colon or kind not in READERS:
+        if not colon and Path(text).expanduser().is_file():
+            kind = "jsonl" if text.endswith(".jsonl") else "sharegpt"
+            raise UsageError(f"{text!r} is a file, not the name of a dataset", f"write {kind}:{text}")
         known = ", ".join([*NAMED, *(f"{kind}:FILE" for kind in READERS), "weka:PLACE", "tracelab:PLACE"])
         raise UsageError(f"there is no dataset {text!r}", f"give one of {known}")
     path = Path(file).expanduser()

@@ -2,8 +2,8 @@
 
 An entry is `{"prompt", "completion"?}`, `{"messages": [{"role", "content", "think_s"?}]}` as OpenAI's API has
 it, its content a text or a list of parts, or `{"conversations": [{"from", "value"}]}` as ShareGPT has it.
-Other keys are ignored, but for `tools`, which are refused, as they would have to be sent. An entry with
-anything but text, such as an image, is left out.
+Other keys are ignored, but for `tools`, which are refused, as they would have to be sent. An entry with none
+of these is an error. One with anything but text, such as an image, is left out.
 """
 
 from __future__ import annotations
@@ -62,6 +62,8 @@ class _Entry(msgspec.Struct):
 
     def check(self, place: str) -> None:
         """Raises UsageError, with the place of the line, for what cannot be sent as it is meant."""
+        if self.prompt is None and self.messages is None and self.conversations is None:
+            raise UsageError(f"{place} has no prompt, messages or conversations", _HINT)
         if isinstance(self.tools, list) and self.tools:
             raise UsageError(
                 f"{place}: tools are not supported: a model would be asked without them",
@@ -92,10 +94,11 @@ def read_jsonl(path: Path, raw: bytes) -> tuple[list[Conversation], int]:
         if not line.strip():
             continue
         try:
-            entries.append(decoder.decode(line))
+            entry = decoder.decode(line)
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
             raise UsageError(f"{path}, line {number}: {error}", _HINT) from None
-        entries[-1].check(f"{path}, line {number}")
+        entry.check(f"{path}, line {number}")
+        entries.append(entry)
     return _conversations(path, entries)
 
 

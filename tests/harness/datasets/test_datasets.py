@@ -78,7 +78,8 @@ def test_a_byte_order_mark_and_a_developers_message(tmp_path: Path) -> None:
     [
         ('{"prompt": "a"}\n{"prompt": 3}', r"line 2: Expected `str \| null`, got `int`"),
         ('{"prompt": "a"}\n\n{"prompt', "line 3: Input data was truncated"),
-        ('{"other": 1}', "has no prompt and no conversation"),
+        ('{"prompt": "a"}\n{"text": "b"}', "line 2 has no prompt, messages or conversations"),
+        ('{"prompt": ""}', "has no prompt and no conversation"),
         ("", "has no prompt and no conversation"),
         ('{"messages": [{"role": "user", "content": "x", "think_s": -1}]}', "Expected `float` >= 0"),
     ],
@@ -125,6 +126,11 @@ def test_unknown_and_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.delenv("BENCH_DATASETS", raising=False)
     with pytest.raises(UsageError, match="there is no dataset 'news'"):
         load_dataset("news")
+    for name, kind in (("own.jsonl", "jsonl"), ("own.json", "sharegpt")):
+        path = write(tmp_path / name, LINES)
+        with pytest.raises(UsageError, match="is a file, not the name of a dataset") as raised:
+            load_dataset(str(path))
+        assert raised.value.hint == f"write {kind}:{path}"
     with pytest.raises(UsageError, match="cannot be read"):
         load_dataset(f"jsonl:{tmp_path / 'gone'}")
     load_dataset.cache_clear()
