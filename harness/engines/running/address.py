@@ -96,6 +96,11 @@ def _value(name: str, value: str) -> str:
 
 
 def _variable(option: str, name: str) -> str:
+    if not name.isidentifier():  # perhaps the key itself, which is to be in no log
+        raise UsageError(
+            f"{option} needs the name of an environment variable, and what was given is not a name",
+            "put the key into a variable, as in `export TEAM_KEY=…`, and give TEAM_KEY",
+        )
     value = os.environ.get(name)
     if not value:
         raise UsageError(f"{option} {name}: the variable is not set", f"run `export {name}=…`")

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -189,6 +190,13 @@ def test_headers_come_from_variables(monkeypatch: pytest.MonkeyPatch) -> None:
     assert Address("http://h", headers=headers).target().headers == {"X-Key": KEY, "X-Team": "a"}
     with pytest.raises(UsageError, match="password"):
         Address("http://me:word@h").target()
+
+
+@pytest.mark.parametrize("address", [{"api_key_env": KEY}, {"headers": {"X-Key": f"env:{KEY}"}}])
+def test_a_key_in_the_place_of_its_variable_is_not_repeated(address: dict[str, Any]) -> None:
+    with pytest.raises(UsageError, match="needs the name of an environment variable") as raised:
+        Address("http://h", **address).target()
+    assert KEY not in str(raised.value)
 
 
 @pytest.mark.parametrize(
