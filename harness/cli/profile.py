@@ -17,7 +17,7 @@ from harness.cli.terminal_table import TerminalTable
 from harness.errors import BenchError, EngineError, InterruptedRunError, UsageError
 from harness.profiling.analysis import analyse
 from harness.profiling.plan import ProfileOptions
-from harness.profiling.profile_files import read_profiles
+from harness.profiling.profile_files import read_manifest, read_profiles
 from harness.profiling.stage import profile_run
 from harness.profiling.subject import begin_run, open_subject
 from harness.report.render import write_run_outputs
@@ -28,6 +28,7 @@ from harness.runs.events import CaptureDone, CaptureSkipped, CaptureStarting, Ev
 from harness.runs.folder import MANIFEST, OFFLINE_RESULTS, ONLINE_RESULTS
 from harness.schema.base import first_fault
 from harness.schema.comma_lists import split_option
+from harness.schema.engine_ref import EngineRef
 from harness.schema.load import ClosedLoop, Load, RequestRate, TraceLoad
 from harness.schema.offline_settings import OfflineSettings
 from harness.schema.online_settings import OnlineSettings
@@ -227,12 +228,16 @@ def _figures(run: Path) -> list[ProfileFigures]:
     return profiles.figures
 
 
-def _of(figures: list[ProfileFigures], label: str | None, run: Path) -> list[ProfileFigures]:
-    label = label or figures[0].label
+def _of(figures: list[ProfileFigures], name: str | None, run: Path) -> list[ProfileFigures]:
+    """Those of an engine, by its label or `NAME[@VARIANT]`; without a name those of the first."""
+    known = list(dict.fromkeys(profile.label for profile in figures))
+    label = name or known[0]
+    if label not in known and (manifest := read_manifest(run)):
+        refs = {str(EngineRef(name=it.engine, variant=it.variant)): it.label for it in manifest.runs}
+        label = refs.get(label, label)
     found = [profile for profile in figures if profile.label == label]
     if not found:
-        known = ", ".join(dict.fromkeys(profile.label for profile in figures))
-        raise UsageError(f"{run} has no profile of {label!r}", f"choose one of {known}")
+        raise UsageError(f"{run} has no profile of {name!r}", f"choose one of {', '.join(known)}")
     return found
 
 

@@ -71,7 +71,7 @@ def _with_reason(
     else:
         if gated.limit != gated.value:
             more = repeats_to_find(gated.limit / gated.value - 1, spread, repeats, paired=paired)
-        reason = "the interval holds the limit; " + (
+        reason = "the interval contains the limit; " + (
             f"about {more} repeats {whose} would decide"
             if more
             else "no number of repeats is likely to decide"

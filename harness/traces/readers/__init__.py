@@ -10,6 +10,7 @@ from importlib.metadata import EntryPoint
 from harness.errors import UsageError
 from harness.plugins import describe, find_plugins, load_plugin
 from harness.traces.format import Format
+from harness.traces.readers.project import FIELDS
 from harness.traces.source import Source
 from harness.traces.trace import Trace
 
@@ -59,7 +60,8 @@ def detect(source: Source) -> Format:
     found = textwrap.shorten(", ".join(map(repr, source.fields)), 200)
     raise UsageError(
         f"{source.path}, line {source.first_line}: no trace format has the {what} {found}{hint}",
-        f"give one of the formats {', '.join(it.name for it in formats())}",
+        f"give a CSV file with the columns {','.join(FIELDS)}, or one of the formats "
+        f"{', '.join(it.name for it in formats())}",
     )
 
 

@@ -141,7 +141,7 @@ def test_an_absolute_gate_needs_nothing_of_a(make):
     allowed = ["requests"]
     [gated] = compare_runs(few, b, parse_gate("ttft_p99<=65ms"), allowed=allowed).gates
     assert gated.outcome == "inconclusive" and gated.ci[0] < 65 < gated.ci[1]
-    assert gated.reason.startswith("the interval holds the limit; about ")
+    assert gated.reason.startswith("the interval contains the limit; about ")
     assert gated.reason.endswith(" repeats of B would decide")
 
 
@@ -225,6 +225,7 @@ def test_what_differs_is_named_and_can_be_allowed(make, name, change):
     found = bench(a, b)
     assert found.exit_code == 3
     assert f"not comparable ({name}): " in found.stdout and f"--allow-different {name}" in found.stdout
+    assert ("--engine-a" in found.stdout) == (name == "engines")
     allowed = compare_runs(a, b, allowed=[name])
     assert allowed.outcome == "no gate"
     assert {difference.load.value for difference in allowed.differences} == {1.0}

@@ -139,6 +139,9 @@ def test_slowdowns_are_found_where_they_were_made(
     diff = CliRunner().invoke(app, ["profile", "diff", str(folder), str(folder)])
     assert diff.exit_code == 0
     assert "norm and elementwise" in diff.stdout and "roseinfer (extra norm)" in diff.stdout
+    by_name = ["--engine-a", "roseinfer@layers", "--engine-b", "roseinfer"]
+    diff = CliRunner().invoke(app, ["profile", "diff", str(folder), str(folder), *by_name])
+    assert "A: roseinfer (extra norm)" in diff.stdout and "B: roseinfer " in diff.stdout
 
 
 def _only(subject: Subject, labels: set[str]) -> Subject:

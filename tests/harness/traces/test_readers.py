@@ -196,6 +196,8 @@ def test_malformed(tmp_path: Path, content: str, line: int, says: str) -> None:
     assert f"some.trace, line {line}: " in caught.value.message
     assert says in caught.value.message
     assert caught.value.hint
+    if says == "no trace format":
+        assert "arrival_s,input_tokens,output_tokens" in caught.value.hint
 
 
 @pytest.mark.parametrize(
