@@ -33,6 +33,7 @@ from harness.runs.events import (
 from harness.runs.journal import ClientSpent, JournalEntry
 from harness.runs.run_state import Run
 from harness.runs.schedule import Cell
+from harness.runs.warmup_hints import warmup_hint
 from harness.schema.fairness import Fact
 from harness.schema.load import ClosedLoop
 from harness.schema.machine_load import MachineLoad
@@ -47,22 +48,6 @@ WAITING_S = 0.5
 #: How often a closed loop is sent, with other prompts each time, until it lasts and its clients are enough,
 #: and how many more requests than its rate asks for.
 MAX_TRIES, MARGIN = 4, 1.2
-
-#: What a server that takes no request of the warm-up lacks.
-_HINTS = {
-    "http_400": "change the setting that the server names; its context may be shorter than --max-model-len",
-    "http_404": "check --endpoint and --served-model",
-    "http_422": "the server refuses a field of the request: see its log",
-    "http_429": "the server limits how much it is asked: lower the load, or --warmup 0",
-    "wrong_length": "the server ends answers on its own: add --no-ignore-eos",
-    "prompt_mismatch": "the server's tokenizer is another one: name it with --tokenizer, or --tokenizer none",
-}
-#: The same of a server that was started here.
-_HINTS_STARTED = _HINTS | {
-    "http_404": "check --endpoint, and that `served_name` in the engine's adapter is the name of its model",
-}
-#: Those that name settings, which a run that has begun keeps.
-_OF_SETTINGS = {"http_404", "http_429", "wrong_length", "prompt_mismatch"}
 
 
 class LostError(EngineError):
@@ -121,15 +106,12 @@ class Measuring:
             records = self.to.records(sent.answers, wave, cell)
             self.to.server.check()
             if records.requests["error"].notna().all():
-                first = records.requests.iloc[0]
-                hints = _HINTS_STARTED if cell.engine_variant.server is None else _HINTS
+                first = records.requests.iloc[0].to_dict()
+                hint, of_settings = warmup_hint(first, cell.engine_variant.server is None)
                 raise EngineError(
                     f"no request of the warm-up succeeded: {first['error']}: {first['error_detail']}",
-                    hints.get(
-                        first["error"],
-                        "see the engine's log, which is in the run's folder if it was started here",
-                    ),
-                    new_run=first["error"] in _OF_SETTINGS,
+                    hint,
+                    new_run=of_settings,
                 )
 
     def note_waiting(self) -> None:
