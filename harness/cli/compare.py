@@ -31,9 +31,11 @@ def compare(
         ),
     ] = None,
     engine_a: Annotated[
-        str | None, typer.Option(help="compare only this engine of A", metavar="NAME")
+        str | None, typer.Option(help="compare only this engine of A", metavar="NAME[@VARIANT]")
     ] = None,
-    engine_b: Annotated[str | None, typer.Option(help="with this engine of B", metavar="NAME")] = None,
+    engine_b: Annotated[
+        str | None, typer.Option(help="with this engine of B", metavar="NAME[@VARIANT]")
+    ] = None,
     allow_different: Annotated[
         str | None, typer.Option(help=f"differences to allow: {', '.join(NAMES)}", metavar="NAME,…")
     ] = None,

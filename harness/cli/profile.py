@@ -190,10 +190,10 @@ def diff(
     a: Annotated[Path, typer.Argument(metavar="A", help="folder of a profiled run")],
     b: Annotated[Path, typer.Argument(metavar="B", help="folder of another profiled run, or the same")],
     engine_a: Annotated[
-        str | None, typer.Option(help="engine of A; default: its first", metavar="NAME")
+        str | None, typer.Option(help="engine of A; default: its first", metavar="NAME[@VARIANT]")
     ] = None,
     engine_b: Annotated[
-        str | None, typer.Option(help="engine of B; default: its first", metavar="NAME")
+        str | None, typer.Option(help="engine of B; default: its first", metavar="NAME[@VARIANT]")
     ] = None,
 ) -> None:
     """Compare two profiles part by part: the time of a step in A, in B, and the difference."""
