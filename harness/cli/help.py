@@ -39,9 +39,10 @@ class GroupedCommand(TyperCommand):
 
 
 def _plain(names: str, text: str) -> tuple[str, str]:
-    """A switch and its opposite once, as `--[no-]x`; defaults without parentheses, True as `on`; limits in
-    words."""
+    """A switch and its opposite once, as `--[no-]x`; defaults without parentheses, as `on` and `off`; limits
+    in words."""
     names = re.sub(r"--(\S+) / --no-\1", r"--[no-]\1", names)
     text = re.sub(r"\[default: \((.*)\)\]$", r"[default: \1]", text)
     text = re.sub(r"\bx>=(\S+)\]$", r"at least \1]", text)
-    return names, text.replace("[default: True]", "[default: on]").replace("  [default: False]", "")
+    off = "  [default: off]" if "--[no-]" in names else ""
+    return names, text.replace("[default: True]", "[default: on]").replace("  [default: False]", off)

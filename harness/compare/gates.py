@@ -63,7 +63,7 @@ def _with_reason(
     more = None
     if missing:
         what = f"{METRICS[term.metric].sample}s"
-        reason = f"{term.statistic} is withheld: each repeat needs {missing} more {what}"
+        reason = f"{term.statistic} has no interval: each repeat needs {missing} more {what}"
     elif gated.ci is None and min(repeats) > 1:
         reason = "its repeats give no interval: measure more of them, or more requests"
     elif spread is None:

@@ -88,7 +88,8 @@ class App:
         if request.method not in allowed:
             return HttpError(405, f"{request.path} takes {method}", headers={"allow": ", ".join(allowed)})
         kind = request.headers.get(b"content-type", b"").partition(b";")[0].strip().lower()
-        if method == "POST" and kind != b"application/json":  # a page of another site cannot send it unasked
+        # a page of another site cannot send this type unasked, nor a POST without a header of the browser's
+        if method == "POST" and kind != b"application/json" and not _is_bare(request):
             return HttpError(415, "the content-type must be application/json")
         return None
 
@@ -192,3 +193,10 @@ class App:
     def _chat(self, request: HttpRequest, connection: Connection) -> Answer:
         """Generate the next message of a conversation."""
         return self._submission.answer(request, connection, chat=True)
+
+
+def _is_bare(request: HttpRequest) -> bool:
+    """Whether a request has neither a body nor a word of a browser, as `curl -X POST` sends it."""
+    headers = request.headers
+    no_body = headers.get(b"content-length", b"0") == b"0" and b"transfer-encoding" not in headers
+    return no_body and not headers.keys() & {b"content-type", b"origin", b"sec-fetch-site"}

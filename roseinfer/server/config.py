@@ -38,8 +38,8 @@ class ServerConfig:
     max_waiting_tokens: int = setting(1 << 26, "prompt tokens of these answers together")
     data_parallel_size: int = setting(
         1,
-        "CPU: engines behind one port, each with the whole model and a KV cache of its own; they share the "
-        "threads",
+        "engines behind one port, each with the whole model and a KV cache of its own; on a GPU each has as "
+        "many GPUs as ranks, on a CPU they share the threads",
     )
     frontend_processes: int | None = setting(
         None, "HTTP front end processes; a third of the cores, 8 at most, if not given"

@@ -122,7 +122,7 @@ def test_a_withheld_percentile_says_how_many_requests_it_needs(make):
     a, b = make("a", n=30), make("b", n=30)
     results = compare_runs(a, b, parse_gate("ttft_p99<=+10%"))
     assert results.outcome == "inconclusive"
-    assert results.gates[0].reason == "p99 is withheld: each repeat needs 70 more requests"
+    assert results.gates[0].reason == "p99 has no interval: each repeat needs 70 more requests"
     found = by_statistic(results)[1.0, "ttft_ms", "p99"]
     assert (found.verdict, found.ratio_ci, found.missing_samples) == ("not enough data", None, 70)
     assert "70 requests more needed" in bench(a, b).stdout

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import http.client
 import socket
 import subprocess
 import sys
@@ -70,6 +72,20 @@ def test_pages_of_other_sites(single: Any) -> None:
     reply = single.request("/v1/completions", OK, headers=json_type)
     assert reply.status == 200 and not [name for name in reply.headers if name.startswith("access-control")]
     assert single.request("/v1/completions", method="OPTIONS").status == 405
+
+
+def test_a_post_without_a_body_needs_no_type_unless_a_browser_sends_it(single: Any) -> None:
+    def status(path: str, body: bytes | None = None, **headers: str) -> int:
+        connection = http.client.HTTPConnection("127.0.0.1", single.port, timeout=60)
+        with contextlib.closing(connection):
+            connection.request("POST", path, body, {k.replace("_", "-"): v for k, v in headers.items()})
+            return connection.getresponse().status
+
+    assert status("/flush_cache") == 200 and status("/v1/completions") == 400
+    assert status("/flush_cache", b"{}") == status("/flush_cache", origin="null") == 415
+    assert (
+        status("/flush_cache", sec_fetch_site="cross-site") == status("/flush_cache", content_type="") == 415
+    )
 
 
 def refused(*options: str) -> str:
