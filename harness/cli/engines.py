@@ -12,6 +12,7 @@ from pydantic import ValidationError
 from rich.table import Table
 
 import rosemodels
+from harness.cli.outcome import FAILED
 from harness.cli.terminal import Terminal
 from harness.engines.auto_settings import resolve_cpu_threads, resolve_device, resolve_dtype
 from harness.engines.base import EngineSettings, Installation, Missing
@@ -26,7 +27,7 @@ from harness.environments.install import install as install_engine
 from harness.environments.install import unfinished
 from harness.environments.unpack import UnpackError
 from harness.environments.unpack import unpack as unpack_bundle
-from harness.errors import UsageError
+from harness.errors import BenchError, UsageError
 from harness.models.model_folder import ModelFolder, resolve
 from harness.schema.common_settings import Device, Dtype
 from harness.schema.engine_ref import EngineRef
@@ -71,7 +72,7 @@ def show(
     ref = _reference(name)
     engine = _local(ref)
     found = engine.find()
-    if isinstance(found, Missing):
+    if missing := isinstance(found, Missing):
         console.print(f"# not installed: {found.reason}; {found.hint}", markup=False)
         found = Installation(ref.name, "unknown", engine.distributions[0], Path("PYTHON"), "nowhere")
     if engine.caveat:
@@ -93,7 +94,13 @@ def show(
         cpu_threads=None if threads == "auto" else threads,
         parallel=parallel,
     )
-    launch = engine.server(found, settings, port=8000)
+    try:
+        launch = engine.server(found, settings, port=8000)
+    except BenchError:
+        if not missing:
+            raise
+        console.print("# its command depends on its version: install it to see the command", markup=False)
+        raise typer.Exit(FAILED) from None
     assignments = [f"{key}={shlex.quote(value)}" for key, value in sorted(launch.env.items())]
     console.print(" ".join([*assignments, shlex.join(launch.argv)]), markup=False)
 

@@ -6,6 +6,8 @@ import pytest
 from typer.testing import CliRunner
 
 from harness.cli.engines import app
+from harness.engines.base import Missing
+from harness.engines.registry import get_engine
 from harness.errors import UsageError
 from harness.models.model_folder import resolve
 
@@ -46,6 +48,17 @@ def test_show_names_the_folder_of_a_named_model():
     assert f"--served-model-name {model.served_name}" in shown
     assert f"--max-model-len {model.max_model_len}" in shown
     assert "# there is no model smolm2 here" in _run("show", "roseinfer", "--model", "smolm2")
+
+
+def test_show_of_an_engine_that_is_not_installed(monkeypatch):
+    """The options of vLLM depend on its version."""
+    monkeypatch.setattr(get_engine("vllm"), "find", lambda: Missing("vllm", "it is nowhere", "install it"))
+    done = CliRunner().invoke(app, ["show", "vllm", "--device", "cpu"])
+    assert done.exit_code == 3
+    assert done.output.splitlines() == [
+        "# not installed: it is nowhere; install it",
+        "# its command depends on its version: install it to see the command",
+    ]
 
 
 @pytest.mark.parametrize(
