@@ -61,8 +61,12 @@ def parse_gate(text: str, word: str = "gate") -> list[GateTerm]:
     """
     parts = [part.strip() for part in text.split(",")]
     if "" in parts:
-        hint = _HINT if word == "gate" else LIMIT_HINT
-        raise UsageError(f"{text!r} must have a {word} before and after each comma", hint)
+        empty = (
+            f"{text!r} must have a {word} before and after each comma"
+            if parts[1:]
+            else f"the {word} is empty"
+        )
+        raise UsageError(empty, _HINT if word == "gate" else LIMIT_HINT)
     return [_term(part, word) for part in parts]
 
 

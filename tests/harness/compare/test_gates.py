@@ -46,7 +46,7 @@ def test_gates_stand_between_commas():
 @pytest.mark.parametrize(
     ("text", "why"),
     [
-        ("", "must have a gate before and after each comma"),
+        ("", "the gate is empty"),
         ("ttft_p99<+10%", "is not a gate"),
         ("ttft_p99<=+10%,", "must have a gate before and after each comma"),
         ("ttft_p99<=ten", "is not a gate"),
