@@ -7,16 +7,17 @@ import sys
 from pathlib import Path
 
 from harness.cli.ending import print_ending
+from harness.cli.interrupts import is_pressed_again
 from harness.cli.options import with_settings
 from harness.cli.outcome import Json, Open, Quiet, conclude
 from harness.cli.profile import profile_after, profile_only
-from harness.cli.progress import make_display
+from harness.cli.progress import Display, make_display
 from harness.cli.refused import refused
 from harness.errors import BenchError, EngineError, InterruptedRunError
-from harness.report.render import write_outputs
+from harness.report.render import write_outputs, write_without_figures
 from harness.runs.events import BatchDone, Event, Started
 from harness.runs.offline import run_offline
-from harness.runs.reader import load_run
+from harness.runs.reader import OfflineRun, load_run
 from harness.schema.offline_settings import OfflineSettings
 
 EXAMPLES = ("bench offline --engines roseinfer,vllm --num-prompts 128 --repeats 5",)
@@ -29,6 +30,8 @@ def offline(
     """Measure the throughput of a fixed batch of prompts through each engine's in-process API."""
     folder: Path | None = None
     measured = 0
+    fault: BenchError | None = None
+    so_far: tuple[OfflineRun, Path] | None = None
     with make_display(quiet) as display:
 
         def show(event: Event) -> None:
@@ -49,20 +52,46 @@ def offline(
             if folder is None:
                 raise
             what = "interrupted; finished measurements are saved" if measured else "interrupted"
-            raise InterruptedRunError(what, _again(folder, measured)) from None
+            fault = InterruptedRunError(what, _again(folder, measured))
+            so_far = _report_so_far(folder, display) if measured else None
+            if so_far is None:
+                raise fault from None
         except BenchError as error:
             if folder is not None:
                 error.hint = "; then ".join(filter(None, (error.hint, _again(folder, measured))))
             raise
         except OSError as error:
             raise (folder and refused(error, _again(folder, measured))) or error from None
-        if not results.results:
+        if so_far is not None:
+            run, report = so_far
+        elif not results.results:
             raise EngineError("nothing could be measured", f"see the logs in {folder / 'logs'}")
-        run = load_run(folder, trust=True)
-        report = write_outputs(run)
-        fault = profile_after(folder, settings.profile, display) if settings.profile else None
+        else:
+            run = _measured(folder)
+            report = write_outputs(run)
+        if fault is None and settings.profile:
+            fault = profile_after(folder, settings.profile, display)
     print_ending(run, display)
-    conclude(results, report, fault, as_json=as_json, open_report=open_report)
+    conclude(run.results, report, fault, as_json=as_json, open_report=open_report)
+
+
+def _measured(folder: Path) -> OfflineRun:
+    """The run whose results have just been written."""
+    run = load_run(folder, trust=True)
+    assert isinstance(run, OfflineRun)
+    return run
+
+
+def _report_so_far(folder: Path, display: Display) -> tuple[OfflineRun, Path] | None:
+    """An interrupted run and the report of what was measured; None where the user does not wait for it."""
+    try:
+        if is_pressed_again():
+            return None
+        display.line("interrupted: writing the report of what is measured; Ctrl-C again ends at once")
+        run = _measured(folder)
+        return run, write_without_figures(run)
+    except KeyboardInterrupt:
+        return None
 
 
 def _again(folder: Path, measured: int) -> str:
