@@ -2,8 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeVar
+
+from harness.cli.interrupts import is_pressed_again
 from harness.cli.progress import Display
+from harness.errors import BenchError
 from harness.report.best import best_labels
+from harness.report.render import write_without_figures
 from harness.report.tables.capacity import capacity_tables
 from harness.report.tables.noise import noise_tables
 from harness.report.tables.offline import offline_table
@@ -15,10 +22,35 @@ from harness.report.text.terms import goodput, terms
 from harness.report.text.verdict import verdict
 from harness.runs.reader import OfflineRun, OnlineRun, Run
 
+R = TypeVar("R", OnlineRun, OfflineRun)
+
 #: Warnings in the terminal; a run in which everything went wrong has many.
 MOST_WARNINGS = 8
 #: Of a warning's details, in letters; an engine may have the same trouble at many loads.
 MOST_DETAIL = 240
+
+
+def report_so_far(
+    load: Callable[[], R], display: Display, shows_something: Callable[[], bool] = lambda: True
+) -> tuple[R, Path] | None:
+    """An interrupted run and the report of what was measured; None where there is none, or the user does not
+    wait for it.
+
+    Args:
+        load: Reads the run.
+        shows_something: Whether it has what a report can show.
+    """
+    try:
+        if is_pressed_again() or not shows_something():
+            return None
+        display.line("interrupted: writing the report of what is measured; Ctrl-C again ends at once")
+        run = load()
+        return run, write_without_figures(run)
+    except KeyboardInterrupt:
+        return None
+    except BenchError as error:
+        display.line(f"there is no report: {error.message}", error.hint)
+        return None
 
 
 def print_ending(run: Run, display: Display) -> None:

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import shlex
 import sys
+from functools import partial
 from pathlib import Path
 
-from harness.cli.ending import print_ending
-from harness.cli.interrupts import is_pressed_again
+from harness.cli.ending import print_ending, report_so_far
 from harness.cli.options import with_settings
 from harness.cli.outcome import Json, Open, Quiet, conclude
 from harness.cli.profile import profile_after, profile_only
-from harness.cli.progress import Display, make_display
+from harness.cli.progress import make_display
 from harness.cli.refused import refused
 from harness.errors import BenchError, EngineError, InterruptedRunError
-from harness.report.render import write_outputs, write_without_figures
+from harness.report.render import write_outputs
 from harness.runs.events import BatchDone, Event, Started
 from harness.runs.offline import run_offline
 from harness.runs.reader import OfflineRun, load_run
@@ -53,7 +53,7 @@ def offline(
                 raise
             what = "interrupted; finished measurements are saved" if measured else "interrupted"
             fault = InterruptedRunError(what, _again(folder, measured))
-            so_far = _report_so_far(folder, display) if measured else None
+            so_far = report_so_far(partial(_measured, folder), display) if measured else None
             if so_far is None:
                 raise fault from None
         except BenchError as error:
@@ -80,18 +80,6 @@ def _measured(folder: Path) -> OfflineRun:
     run = load_run(folder, trust=True)
     assert isinstance(run, OfflineRun)
     return run
-
-
-def _report_so_far(folder: Path, display: Display) -> tuple[OfflineRun, Path] | None:
-    """An interrupted run and the report of what was measured; None where the user does not wait for it."""
-    try:
-        if is_pressed_again():
-            return None
-        display.line("interrupted: writing the report of what is measured; Ctrl-C again ends at once")
-        run = _measured(folder)
-        return run, write_without_figures(run)
-    except KeyboardInterrupt:
-        return None
 
 
 def _again(folder: Path, measured: int) -> str:

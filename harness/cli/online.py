@@ -9,18 +9,17 @@ from typing import Annotated
 import typer
 
 from harness.cli.command_line import clear_process_list, command_line
-from harness.cli.ending import print_ending
-from harness.cli.interrupts import is_pressed_again
+from harness.cli.ending import print_ending, report_so_far
 from harness.cli.live_server import listen, served
 from harness.cli.options import with_settings
 from harness.cli.outcome import Json, Open, Quiet, conclude
 from harness.cli.profile import profile_after, profile_only
-from harness.cli.progress import Display, make_display
+from harness.cli.progress import make_display
 from harness.cli.refused import refused
 from harness.errors import BenchError, InterruptedRunError
 from harness.metrics.validity import few_rounds
 from harness.profiling.plan import unprofiled
-from harness.report.render import write_outputs, write_without_figures
+from harness.report.render import write_outputs
 from harness.report.text.numbers import plural, several
 from harness.report.text.run_notices import MORE_ROUNDS
 from harness.runs.events import Event, Started
@@ -115,7 +114,11 @@ def measure(
             if folder is None:
                 raise
             fault = InterruptedRunError("interrupted; finished cells are saved", _finish(folder))
-            so_far = _report_so_far(folder, measured, display)
+            so_far = report_so_far(
+                lambda: measured or _measured(folder),
+                display,
+                shows_something=lambda: measured is not None or results_so_far(folder) is not None,
+            )
             if so_far is None:
                 raise fault from None
             measured, report = so_far
@@ -153,28 +156,6 @@ def _measured(folder: Path) -> OnlineRun:
     run = load_run(folder, trust=True)
     assert isinstance(run, OnlineRun)
     return run
-
-
-def _report_so_far(
-    folder: Path, measured: OnlineRun | None, display: Display
-) -> tuple[OnlineRun, Path] | None:
-    """An interrupted run and the report of the cells that it has; None where there is none, or the user does
-    not wait for it.
-
-    Args:
-        measured: The run, if it was interrupted after its last cell.
-    """
-    try:
-        if is_pressed_again() or (measured is None and results_so_far(folder) is None):
-            return None
-        display.line("interrupted: writing the report of what is measured; Ctrl-C again ends at once")
-        run = measured or _measured(folder)
-        return run, write_without_figures(run)
-    except KeyboardInterrupt:
-        return None
-    except BenchError as error:
-        display.line(f"there is no report: {error.message}", error.hint)
-        return None
 
 
 def _finish(folder: Path) -> str:

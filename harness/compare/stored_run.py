@@ -176,10 +176,9 @@ class StoredOffline(StoredRun):
         results = read_offline(path).results
         if not results.results:
             raise UsageError(f"nothing was measured in the run in {path}", "see its logs, and repeat it")
-        load = Batch(prompts=results.meta.settings.num_prompts)
         cells: dict[str, dict[AnyLoad, list[OfflineResult]]] = {}
         for row in results.results:
-            cells.setdefault(row.label, {}).setdefault(load, []).append(row)
+            cells.setdefault(row.label, {}).setdefault(_batch(results.meta), []).append(row)
         return StoredOffline(path, results.meta, cells, results.skipped)
 
     @property
@@ -188,7 +187,7 @@ class StoredOffline(StoredRun):
 
     @property
     def loads(self) -> Sequence[AnyLoad]:
-        return [Batch(prompts=self.settings.num_prompts)]
+        return [_batch(self.info)]
 
     @property
     def compared(self) -> Sequence[Key]:
@@ -226,3 +225,8 @@ class StoredOffline(StoredRun):
     @property
     def hint(self) -> str:
         return "repeat the run, or leave that engine out"
+
+
+def _batch(info: OfflineRunInfo) -> Batch:
+    """The one load of an offline run."""
+    return Batch(prompts=info.settings.num_prompts)

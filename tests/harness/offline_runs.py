@@ -43,7 +43,7 @@ def write_run(
         order=[(label, repeat) for label, each in rates.items() for repeat in range(len(each))],
     )
     results = [
-        _result(label, repeat, rate)
+        batch_result(label, repeat, PROMPTS * OUTPUT / rate)
         for label, each in rates.items()
         for repeat, rate in enumerate(each)
         if (label, repeat) not in failed
@@ -57,18 +57,20 @@ def write_run(
     return folder
 
 
-def _result(label: str, repeat: int, rate: float) -> OfflineResult:
-    seconds = PROMPTS * OUTPUT / rate
+def batch_result(
+    label: str, repeat: int, seconds: float, prompts: int = PROMPTS, given: int = INPUT, made: int = OUTPUT
+) -> OfflineResult:
+    """Of a batch of prompts with so many tokens each, `given` and `made`."""
     return OfflineResult(
-        engine=label.split()[0],
+        engine=label.split()[0].lower(),
         variant="x" if "(x" in label else None,
         label=label,
         repeat=repeat,
-        num_prompts=PROMPTS,
-        prompt_tokens=PROMPTS * INPUT,
-        completion_tokens=PROMPTS * OUTPUT,
+        num_prompts=prompts,
+        prompt_tokens=prompts * given,
+        completion_tokens=prompts * made,
         total_s=seconds,
-        req_per_s=PROMPTS / seconds,
-        output_tok_per_s=rate,
-        total_tok_per_s=PROMPTS * (INPUT + OUTPUT) / seconds,
+        req_per_s=prompts / seconds,
+        output_tok_per_s=prompts * made / seconds,
+        total_tok_per_s=prompts * (given + made) / seconds,
     )

@@ -111,10 +111,11 @@ def higher_percentiles(latencies: Sequence[Winner]) -> str:
     undecided = [found for found in latencies if found.undecided]
     if not undecided:
         return " ".join(said)
+    first = several(reversed(undecided[0].undecided))
     if len({found.undecided for found in latencies}) == 1:
-        where = several(reversed(undecided[0].undecided))
+        where = first
     elif len(undecided) == 1:
-        where = f"{METRICS[undecided[0].metric].label} {several(reversed(undecided[0].undecided))}"
+        where = f"{METRICS[undecided[0].metric].label} {first}"
     else:
         where = several(
             f"{METRICS[found.metric].label} {at}" for found in undecided for at in reversed(found.undecided)

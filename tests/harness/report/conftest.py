@@ -22,10 +22,11 @@ from harness.runs.reader import Run, load_run
 from harness.schema.load import ClosedLoop, TraceLoad, load_text
 from harness.schema.offline_settings import OfflineSettings
 from harness.schema.online_settings import OnlineSettings
-from harness.schema.results import Comparison, OfflineResult, OfflineResults, OnlineResults, Skipped
+from harness.schema.results import Comparison, OfflineResults, OnlineResults, Skipped
 from harness.schema.run_info import LaunchRecord, OfflineRunInfo, OnlineRunInfo, TraceRecord, Versions
 from harness.schema.slo import Slo
 from harness.schema.verdict import Verdict
+from tests.harness.offline_runs import batch_result
 
 
 @dataclass(frozen=True)
@@ -166,20 +167,7 @@ def make_offline(folder: Path, repeats: int = 3) -> Path:
     for repeat in range(repeats):
         for label, seconds in speeds.items():
             total = seconds * (1 + 0.02 * np.sin(repeat * 5 + seconds))
-            found.append(
-                OfflineResult(
-                    engine=label.split()[0].lower(),
-                    label=label,
-                    repeat=repeat,
-                    num_prompts=128,
-                    prompt_tokens=128 * 256,
-                    completion_tokens=128 * 64,
-                    total_s=total,
-                    req_per_s=128 / total,
-                    output_tok_per_s=128 * 64 / total,
-                    total_tok_per_s=128 * 320 / total,
-                )
-            )
+            found.append(batch_result(label, repeat, total, 128, 256, 64))
     results = OfflineResults(
         meta=info("offline", list(speeds), num_prompts=128, input_len=256, output_len=64), results=found
     )
