@@ -61,12 +61,18 @@ class Bench:
         self.heard = ""
         self.offspring: dict[int, psutil.Process] = {}
 
-    def until(self, words: str) -> str:
-        """Wait for a line of progress that has these words; returns it."""
+    def until(self, words: str, send: signal.Signals | None = None) -> str:
+        """Wait for a line of progress that has these words; returns it.
+
+        `send`: a signal to send at once, without a look at its children, which takes a while.
+        """
         assert self.process.stderr is not None
         for line in self.process.stderr:
             self.heard += line
             if words in line:
+                if send is not None:
+                    self.process.send_signal(send)
+                    return line
                 for child in psutil.Process(self.process.pid).children(recursive=True):
                     self.offspring[child.pid] = child
                 return line

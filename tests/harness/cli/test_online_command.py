@@ -120,8 +120,8 @@ def test_who_interrupts_twice_waits_for_no_report(
     folder = Path(first.until("run ").removeprefix("run ").partition(": ")[0])
     first.until("[2/2]")
     first.process.send_signal(signal.SIGINT)
-    first.until("interrupted: writing the report of what is measured; Ctrl-C again ends at once")
-    first.process.send_signal(signal.SIGINT)
+    writing = "interrupted: writing the report of what is measured; Ctrl-C again ends at once"
+    first.until(writing, send=signal.SIGINT)
     done = first.end()
     assert (done.code, done.out) == (130, "") and "Traceback" not in done.err
     assert not (folder / "report.html").exists()
