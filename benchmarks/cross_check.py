@@ -1,14 +1,16 @@
 """Measures one running server with four harnesses, one after the other, at the same load.
 
     BENCH_PEERS=FOLDER python -m benchmarks.cross_check --base-url URL --model NAME --tokenizer FOLDER \\
-        [--endpoint chat] [--concurrency 1,4] [--rate 2] [--n 24] [--rounds 3] [--tools rosebench,vllm,…]
+        [--endpoint chat] [--concurrency 1,4] [--rate 2] [--input-len 128] [--output-len 32] [--n 24] \\
+        [--rounds 3] [--tools rosebench,vllm,…]
 
-FOLDER holds a virtual environment for each of the other harnesses: vllm/, guidellm/, aiperf/. --rate is
-requests a second at Poisson times, drawn once: each harness replays them as a trace, but for `vllm bench
-serve` on chats, which takes no trace there and draws its own. Prints p50 and mean of TTFT and TPOT of each
-as a Markdown table, medians over rounds, with the means of vLLM's own histograms meanwhile where the server
-has them, and how many cores the harness needed. What each printed stays in --out. --beside keeps a part of
-a core busy meanwhile: what a harness that needs so much does to a server with which it shares cores.
+FOLDER holds a virtual environment for each of the other harnesses: vllm/, guidellm/, aiperf/. A closed loop
+has four requests or more for each that is in flight. --rate is requests a second at Poisson times, drawn
+once: each harness replays them as a trace, but for `vllm bench serve` on chats, which takes no trace there
+and draws its own. Prints p50 and mean of TTFT and TPOT of each as a Markdown table, medians over rounds, with
+the means of vLLM's own histograms meanwhile where the server has them, and how many cores the harness needed.
+What each printed stays in --out. --beside keeps a part of a core busy meanwhile: what a harness that needs so
+much does to a server with which it shares cores.
 """
 
 from __future__ import annotations
@@ -46,6 +48,8 @@ def main() -> int:
     parser.add_argument("--template", type=int, default=30, help="tokens that a chat adds: SmolLM2's 30")
     parser.add_argument("--concurrency", default="1,4", help="requests in flight; empty: none")
     parser.add_argument("--rate", type=float, help="requests a second at Poisson times, after the others")
+    parser.add_argument("--input-len", type=int, default=128)
+    parser.add_argument("--output-len", type=int, default=32)
     parser.add_argument("--n", type=int, default=24)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--tools", default=",".join(TOOLS))
@@ -60,7 +64,8 @@ def main() -> int:
     for load in loads:
         asked = Asked(
             options.base_url, options.model, options.tokenizer.resolve(), options.endpoint == "chat",
-            options.template, load, options.n, peers,
+            options.template, load, options.input_len, options.output_len,
+            options.n if load.open_loop else max(options.n, round(4 * load.value)), peers,
         )  # fmt: skip
         found: dict[str, list[tuple[Found, Mapping[str, float]]]] = {}
         for round_number in range(options.rounds):

@@ -17,7 +17,6 @@ from benchmarks.processor_share import processor_share
 from harness.engines.text_prompts import TextPrompts
 from harness.workload.prompts import PromptSource
 
-INPUT, OUTPUT = 128, 32
 OFFLINE = {"HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1"}
 LIMIT_S = 300
 ARRIVALS_SEED = 1
@@ -52,13 +51,15 @@ class Asked:
     chat: bool
     template: int
     load: Load
+    input_len: int
+    output_len: int
     n: int
     peers: Path
 
     @property
     def prompt(self) -> int:
         """Tokens of the prompt for a harness that does not count the template."""
-        return INPUT - self.template if self.chat else INPUT
+        return self.input_len - self.template if self.chat else self.input_len
 
     def trace(self, out: Path, prompt: int, per_second: int = 1000, *, text: bool = False) -> Path:
         """A file of the load's times, the same for everybody, in Mooncake's format.
@@ -75,7 +76,7 @@ class Asked:
             row: dict[str, Any] = {"timestamp": t if per_second == 1 else round(t * per_second)}
             said = words.of(source.distinct(i, prompt).tolist())
             row |= {"text_input": said} if text else {"input_length": prompt, "hash_ids": [i]}
-            rows.append(row | {"output_length": OUTPUT})
+            rows.append(row | {"output_length": self.output_len})
         path = out / "trace.jsonl"
         path.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
         return path
@@ -106,9 +107,9 @@ def rosebench(asked: Asked, out: Path) -> Found:
         *("--no-calibrate", "--no-check-answers", "--quiet", "--json"),
     ]
     if asked.load.open_loop:
-        arguments += ["--trace", str(asked.trace(out, INPUT)), "--scales", "1"]
+        arguments += ["--trace", str(asked.trace(out, asked.input_len)), "--scales", "1"]
     else:
-        lengths = ("--input-len", str(INPUT), "--output-len", str(OUTPUT))
+        lengths = ("--input-len", str(asked.input_len), "--output-len", str(asked.output_len))
         arguments += ["--concurrency", f"{asked.load.value:g}", *lengths]
     command = [sys.executable, "-m", "harness.cli.app", "online", *arguments, "--out", str(out)]
     cores = _run(command, out, {})
@@ -120,8 +121,9 @@ def rosebench(asked: Asked, out: Path) -> Found:
 
 def vllm(asked: Asked, out: Path) -> Found:
     python = asked.peers / "vllm" / "bin"
-    program = python / "vllm_cpu_cli.py"
-    command = [str(python / "python"), str(program)] if program.exists() else [str(python / "vllm")]
+    program = python / "vllm_cpu_cli.py"  # runs a vLLM that is installed under another name
+    started = [str(program)] if program.exists() else ["-m", "vllm.entrypoints.cli.main"]
+    command = [str(python / "python"), *started]
     command += [
         *("bench", "serve", "--backend", "openai-chat" if asked.chat else "openai"),
         *("--base-url", asked.url, "--endpoint", _path(asked), "--model", asked.model),
@@ -130,12 +132,12 @@ def vllm(asked: Asked, out: Path) -> Found:
         *("--save-result", "--result-filename", str(out / "result.json")),
     ]
     if asked.load.open_loop and not asked.chat:
-        trace = str(asked.trace(out, INPUT))
+        trace = str(asked.trace(out, asked.input_len))
         command += ["--dataset-name", "timed_trace", "--dataset-path", trace]
         command += ["--timed-trace-chunk-hash-size", str(BLOCK), "--timed-trace-sec-multiplier", "0.001"]
     else:
         command += ["--dataset-name", "random", "--random-input-len", str(asked.prompt)]
-        command += ["--random-output-len", str(OUTPUT), "--ignore-eos"]
+        command += ["--random-output-len", str(asked.output_len), "--ignore-eos"]
         option = "--request-rate" if asked.load.open_loop else "--max-concurrency"
         command += [option, f"{asked.load.value:g}"]
     cores = _run(command, out, OFFLINE)
@@ -151,7 +153,7 @@ def guidellm(asked: Asked, out: Path) -> Found:
         profile, data = "kind=replay", json.dumps({"kind": "trace_synthetic", "source": source})
     else:
         profile = f"kind=concurrent,streams={asked.load.value:g}"
-        data = f"kind=synthetic_text,prompt_tokens={asked.prompt},output_tokens={OUTPUT}"
+        data = f"kind=synthetic_text,prompt_tokens={asked.prompt},output_tokens={asked.output_len}"
     command = [
         *(str(asked.peers / "guidellm" / "bin" / "guidellm"), "run", "--backend", backend),
         *("--tokenizer", f"kind=hf_auto,model={asked.tokenizer}"),
@@ -173,7 +175,7 @@ def aiperf(asked: Asked, out: Path) -> Found:
         *(str(asked.peers / "aiperf" / "bin" / "aiperf"), "profile", "--model", asked.model),
         *("--url", asked.url, "--endpoint-type", "chat" if asked.chat else "completions", "--streaming"),
         *("--tokenizer", str(asked.tokenizer), "--use-server-token-count"),
-        *("--extra-inputs", "ignore_eos:true", "--extra-inputs", f"min_tokens:{OUTPUT}"),
+        *("--extra-inputs", "ignore_eos:true", "--extra-inputs", f"min_tokens:{asked.output_len}"),
         *("--warmup-request-count", str(asked.load.warmup), "--random-seed", "1", "--ui", "none"),
         *("--artifact-dir", str(out)),
     ]
@@ -187,7 +189,7 @@ def aiperf(asked: Asked, out: Path) -> Found:
             "--synthetic-input-tokens-stddev",
             "0",
         ]
-        command += ["--output-tokens-mean", str(OUTPUT), "--output-tokens-stddev", "0"]
+        command += ["--output-tokens-mean", str(asked.output_len), "--output-tokens-stddev", "0"]
         command += ["--concurrency", f"{asked.load.value:g}", "--request-count", str(asked.n)]
     cores = _run(command, out, {"DO_NOT_TRACK": "1"})
     result = _json(next(out.rglob("profile_export_aiperf.json")))
