@@ -19,6 +19,7 @@ def _argmax_of_parts(logits_ptr, best_ptr, token_ptr, vocab, stride, PARTS: tl.c
     n = part * BLOCK + tl.arange(0, BLOCK)
     pdl_wait(EARLY)
     logits = tl.load(logits_ptr + row * stride + n, n < vocab, float("-inf")).to(tl.float32)
+    logits = tl.where(logits == logits, logits, float("inf"))  # NaN is the largest, as in PyTorch
     best = tl.max(logits, 0)
     tl.store(best_ptr + row * PARTS + part, best)
     tl.store(token_ptr + row * PARTS + part, tl.min(tl.where(logits == best, n, vocab), 0))
@@ -50,7 +51,8 @@ def choose(best: Tensor, token: Tensor, rows: Tensor, last: Tensor, out: Tensor)
 
 
 def argmax(logits: Tensor, rows: Tensor, last: Tensor, out: Tensor) -> None:
-    """The argmax of `logits` `[R, vocab]` to `out` `[R]` int64 and to `last[rows]`. The first of equals."""
+    """The argmax of `logits` `[R, vocab]` to `out` `[R]` int64 and to `last[rows]`. The first of equals; of a
+    row with NaN the first NaN. Always a token of the vocabulary."""
     count, vocab = logits.shape
     parts = triton.cdiv(vocab, _BLOCK)
     best = torch.empty(count, parts, dtype=torch.float32, device=logits.device)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -101,6 +103,15 @@ def test_argmax_takes_the_first_of_equals(values: list[list[int]]) -> None:
     last, out = torch.zeros(2, len(values), dtype=torch.int64, device=DEVICE)
     argmax.argmax(logits, rows, last, out)
     assert out.tolist() == last.tolist() == [row.index(max(row)) for row in values]
+
+
+def test_argmax_of_what_is_no_number() -> None:
+    logits = draw(0, 3, 5003)
+    logits[0], logits[1, 4000:] = math.nan, math.nan
+    rows = torch.arange(3, dtype=torch.int32, device=DEVICE)
+    last, out = torch.zeros(2, 3, dtype=torch.int64, device=DEVICE)
+    argmax.argmax(logits, rows, last, out)
+    assert out.tolist() == last.tolist() == [0, 4000, logits[2].argmax().item()]
 
 
 def test_argmax_over_several_parts() -> None:
