@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import signal
+from contextlib import suppress
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import psutil
 import pytest
 import torch
 
@@ -21,6 +24,8 @@ from .schedules import Case, check_schedule
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no NVIDIA GPU")]
 
 NEW = 12
+#: Seconds after which the processes of an engine on several GPUs are stuck.
+RANKS_S = 90
 #: Rows of steps, by the requests that decode: prompts are cut with and without a graph.
 CUTS = ((4, 1024), (20, 256), (64, 1500))
 
@@ -67,7 +72,7 @@ def cases(folder: Path) -> list[Case]:
     ids=str,
 )
 def test_answers_do_not_depend_on_the_schedule(
-    folder: Path, cases: list[Case], settings: dict[str, Any]
+    folder: Path, cases: list[Case], settings: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ranks = settings.get("tensor_parallel_size", 1)
     if torch.cuda.device_count() < ranks:
@@ -77,9 +82,15 @@ def test_answers_do_not_depend_on_the_schedule(
     if ranks == 1:
         check(folder, cases, settings)
         return
+    monkeypatch.setenv("PYTHONFAULTHANDLER", "1")
     process = get_context("spawn").Process(target=check, args=(folder, cases, settings))
     process.start()  # a process can have one such engine
-    process.join()
+    process.join(RANKS_S)
+    if process.is_alive():  # each says where it waits
+        for each in [*psutil.Process(process.pid).children(recursive=True), psutil.Process(process.pid)]:
+            with suppress(psutil.NoSuchProcess):
+                each.send_signal(signal.SIGABRT)
+        process.join()
     assert process.exitcode == 0
 
 
