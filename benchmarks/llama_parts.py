@@ -51,10 +51,14 @@ EQUAL = (
 )  # fmt: skip
 #: Tokens of requests as in the middle of an offline batch, in random order.
 MIXED = torch.randint(200, 1900, (256,), generator=torch.Generator().manual_seed(0)).tolist()
-#: Tokens of each request: equal, mixed, and mixed with the longest first.
+#: Tokens of each request: equal; mixed, also a quarter and half as many.
 DECODES = (
     *([length] * count for count, length in EQUAL),
-    *(each for count in (16, 64, 256) for each in (MIXED[:count], sorted(MIXED[:count], reverse=True))),
+    *(
+        [int(length * part) for length in MIXED[:count]]
+        for count in (4, 16, 24, 32, 48, 64, 96, 128, 192, 256)
+        for part in (0.25, 0.5, 1)
+    ),
 )
 SUMS = [
     PipelinedTile(rows, outputs, splits=splits, stages=4)
@@ -208,8 +212,7 @@ def prompts(shape: llama.Shape) -> Iterator[str]:
 def of_decode(tokens: Sequence[int]) -> str:
     if len(set(tokens)) == 1:
         return f"{len(tokens)} × {tokens[0]}"
-    order = ", longest first" if list(tokens) == sorted(tokens, reverse=True) else ""
-    return f"{len(tokens)} × {min(tokens)} to {max(tokens)}{order}"
+    return f"{len(tokens)} × {min(tokens)} to {max(tokens)}"
 
 
 def shown(numbers: list[int]) -> str:
@@ -218,8 +221,8 @@ def shown(numbers: list[int]) -> str:
 
 def decode(shape: llama.Shape) -> Iterator[str]:
     heads, normed = Heads(shape.heads, shape.kv_heads, shape.head_dim), rotation(shape)
-    yield "| requests of tokens | TB/s as chosen | µs as chosen | fastest, µs: warps, depth, splits |"
-    yield "|---|---:|---:|---|"
+    yield "| requests of tokens | TB/s as chosen | µs as chosen | if short | fastest: warps, depth, splits |"
+    yield "|---|---:|---:|---:|---|"
     for tokens in DECODES:
         count, blocks = len(tokens), -(-max(tokens) // BLOCK)
         table = torch.randperm(count * blocks, device=DEVICE).view(count, blocks).int()
@@ -232,13 +235,13 @@ def decode(shape: llama.Shape) -> Iterator[str]:
 
         attend = partial(attended, qkv, heads, normed, turn, (table, rows, lengths))
         times = {how: captured(partial(attend, how)) for how in HOWS if fits(how, heads)}
-        own = times[how_for(count, heads)]
+        own, short = (times[how_for(count, heads.keys, context)] for context in (sum(tokens) // count, 0))
         moved = 4e-6 * sum(tokens) * heads.keys * heads.dim
         best = ", ".join(
             f"{t:.1f}: {how.warps}, {how.depth}, {how.splits}"
             for how, t in sorted(times.items(), key=lambda timed: timed[1])[:3]
         )
-        yield f"| {of_decode(tokens)} | {moved / own:.2f} | {own:.1f} | {best} |"
+        yield f"| {of_decode(tokens)} | {moved / own:.2f} | {own:.1f} | {short:.1f} | {best} |"
 
 
 def attended(

@@ -12,7 +12,15 @@ from roseinfer.attention.base import Attention
 from roseinfer.attention.prefill import Prefill, Spans
 from roseinfer.attention.torch_paged import gather
 from roseinfer.batch import Batch
-from roseinfer.kernels.cuda.gqa_decode import Heads, Rotation, gqa_decode, supports
+from roseinfer.kernels.cuda.gqa_decode import (
+    CONTEXTS,
+    Heads,
+    How,
+    Rotation,
+    gqa_decode,
+    how_for,
+    supports,
+)
 from roseinfer.kernels.triton.gather_kv import gather_kv
 from roseinfer.kernels.triton.paged_decode import paged_decode
 from roseinfer.kernels.triton.prefill import prefill_paged
@@ -42,11 +50,12 @@ class Prompts:
 
 @dataclass(frozen=True)
 class Decodes:
-    """The decode rows of a step, as `paged_decode` takes them."""
+    """The decode rows of a step, as `paged_decode` takes them. `context` as in `how_for`."""
 
     table: Tensor
     rows: Tensor
     lengths: Tensor
+    context: int = 0
 
 
 class CudaPagedAttention(Attention):
@@ -66,6 +75,14 @@ class CudaPagedAttention(Attention):
     def use(self, prompts: Prompts | None, decodes: Decodes | None) -> None:
         """Set the step of the following calls of `attend`, whose rows are prefill, then decode."""
         self._prompts, self._decodes = prompts, decodes
+
+    def contexts(self, rows: int) -> tuple[int, ...]:
+        """The contexts from which on `gqa_decode` has another launch configuration for so many rows."""
+        keys = self._pool.shape.kv_heads
+        first: dict[How, int] = {}
+        for context in CONTEXTS:
+            first.setdefault(how_for(rows, keys, context), context)
+        return tuple(first.values())
 
     def takes(self, keys: int) -> bool:
         """Whether the prompts of a captured step may have `keys` keys together."""
@@ -134,7 +151,7 @@ class CudaPagedAttention(Attention):
         if decodes is not None:
             attended = gqa_decode(
                 qkv[start:], heads, rotation, cache, decodes.table, decodes.rows, decodes.lengths,
-                self.block_size, out=None if out is None else out[start:],
+                self.block_size, out=None if out is None else out[start:], context=decodes.context,
             )  # fmt: skip
         return attended if out is None else out
 

@@ -90,7 +90,11 @@ class CudaRunner(Runner):
         self._sides = [torch.cuda.Stream() for _ in range(sides)]  # type: ignore[no-untyped-call]
         self._max_batch, self._max_prompt_tokens = max_batch, max_prompt_tokens
         self.decode_sizes = decode_sizes(max_batch)
-        self._decode_graphs: dict[int, Captured] = {}
+        self._contexts = {
+            size: [c for c in attention.contexts(size) if c <= self._longest] if model.by_context else [0]
+            for size in self.decode_sizes
+        }
+        self._decode_graphs: dict[tuple[int, int], Captured] = {}
         self._prompt_graphs: dict[int, Captured] = {}
         self._mixed_graphs: dict[tuple[int, int], Captured] = {}
         self._paged = False
@@ -107,7 +111,8 @@ class CudaRunner(Runner):
         for size in reversed([size for size in PROMPT_TOKENS if size <= most] if prompts else []):
             self._prompt_graphs[size] = capture(partial(self._prompt_step, size, MAX_PROMPTS), pool)
         for size in reversed(self.decode_sizes):
-            self._decode_graphs[size] = capture(partial(self._decode_step, size), pool)
+            for context in self._contexts[size]:
+                self._decode_graphs[size, context] = capture(partial(self._decode_step, size, context), pool)
         self._paged = mixed.cut
         for sizes in mixed.sizes(self._max_batch, self._max_prompt_tokens) if prompts else []:
             self._mixed_graphs[sizes] = capture(partial(self._mixed_step, *sizes, MAX_PROMPTS), pool)
@@ -219,20 +224,24 @@ class CudaRunner(Runner):
         """Returns the logits, and where the tokens will be."""
         size = next(size for size in self.decode_sizes if size >= len(batch.decode_lengths))
         self._send_decode(batch, size)
-        captured = self._decode_graphs[size]
+        mean = batch.decode_lengths.mean()
+        captured = self._decode_graphs[size, max(c for c in self._contexts[size] if c <= mean)]
         captured.graph.replay()
         return captured.logits, self._decoded_out.next()
 
-    def _decode_step(self, size: int) -> Tensor:
-        """From the inbox to tokens in `_last`, `_decoded` and the outbox. Returns the logits."""
+    def _decode_step(self, size: int, context: int) -> Tensor:
+        """From the inbox to tokens in `_last`, `_decoded` and the outbox. Returns the logits.
+
+        `context`: as in Decodes.
+        """
         self._decode_in.take(self._decode, self._table)
         rows, lengths = self._decode[:size], self._decode[self._max_batch : self._max_batch + size]
-        hidden = self._hidden(rows, lengths)
+        hidden = self._hidden(rows, lengths, context)
         logits = self._model.choose(hidden, rows, self._last, self._decoded[:size])
         self._decoded_out.give(self._decoded[:size])
         return logits
 
-    def _hidden(self, rows: Tensor, lengths: Tensor) -> Tensor:
+    def _hidden(self, rows: Tensor, lengths: Tensor, context: int) -> Tensor:
         """Hidden states `[R, width]` of the last tokens of `rows` `[R]` with `lengths` `[R]` tokens. Some
         batch sizes are computed in parts on parallel streams."""
         parts = self._parts.get(len(rows), 1)
@@ -242,7 +251,7 @@ class CudaRunner(Runner):
         hidden = []
         each = zip([main, *sides], rows.tensor_split(parts), lengths.tensor_split(parts), strict=True)
         for stream, own_rows, own_lengths in each:
-            self._attention.use(None, Decodes(self._table, own_rows, own_lengths))
+            self._attention.use(None, Decodes(self._table, own_rows, own_lengths, context))
             with torch.cuda.stream(stream):
                 hidden.append(self._model.forward_last(self._last, own_rows, own_lengths, self._attention))
         for side in sides:

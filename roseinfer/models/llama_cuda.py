@@ -39,6 +39,7 @@ class CudaLlama(Llama):
 
     fused: ClassVar[bool] = True
     mixes: ClassVar[bool] = True
+    by_context: ClassVar[bool] = True
 
     def forward(self, tokens: Tensor, positions: Tensor, attention: Attention) -> Tensor:
         if not isinstance(attention, CudaPagedAttention):

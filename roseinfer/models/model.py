@@ -28,6 +28,8 @@ class Model(ABC):
     decode_parts: ClassVar[Mapping[int, int]] = {}
     #: Whether prefill and decode rows are best computed in one `forward`.
     mixes: ClassVar[bool] = False
+    #: Whether its decode attention has other launch configurations for longer contexts.
+    by_context: ClassVar[bool] = False
 
     @property
     def rows_alone(self) -> bool:

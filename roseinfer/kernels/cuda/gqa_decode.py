@@ -17,6 +17,12 @@ from roseinfer.kernels.capability import is_hopper
 from roseinfer.kernels.cuda.build import available, kernel
 
 _GROUP = 16
+#: Clusters of four blocks, each with an SM of its own, that run at the same time on an H200: they do not fill
+#: its GPCs.
+_CLUSTERS = 24
+#: Tokens of a request, on average, at which the configuration can change. From the second on blocks of many
+#: warps are faster, with which few long requests do not hold up the others; from the third on more splits.
+CONTEXTS = (0, 512, 8192)
 
 
 @dataclass(frozen=True)
@@ -61,18 +67,22 @@ def supports(heads: Heads, block_size: int, dtype: torch.dtype, device: torch.de
     )
 
 
-def how_for(requests: int, heads: Heads) -> How:
-    """The fastest configuration for so many requests and heads; measured on an H200, 2026-11-22, with 8 KV
-    heads."""
-    places = requests * heads.keys
-    if places <= 32:
-        return How(8, splits=4)
-    return How(8) if places <= 132 else How(4) if places <= 1024 else How(2)
+def how_for(requests: int, keys: int, context: int = 0) -> How:
+    """The fastest configuration for so many requests and KV heads, the requests having at least `context`
+    tokens on average. Measured on an H200 with 8 KV heads, 2026-11-22 and 2026-11-26."""
+    places = requests * keys
+    if places <= _CLUSTERS:
+        return How(8, splits=8 if places <= _CLUSTERS // 2 and context >= CONTEXTS[2] else 4)
+    if places <= 132:
+        return How(8, splits=2 if places <= 32 else 1)
+    if context >= CONTEXTS[1]:
+        return How(8)
+    return How(4) if places <= 1024 else How(2)
 
 
 def gqa_decode(
     qkv: Tensor, heads: Heads, rotation: Rotation, cache: tuple[Tensor, Tensor], table: Tensor, rows: Tensor,
-    lengths: Tensor, block_size: int, how: How | None = None, out: Tensor | None = None,
+    lengths: Tensor, block_size: int, how: How | None = None, out: Tensor | None = None, context: int = 0,
 ) -> Tensor:  # fmt: skip
     """Apply norms and rotary embeddings to queries and keys, append keys and values to the cache, and attend.
 
@@ -81,12 +91,13 @@ def gqa_decode(
         cache: one layer's keys and values, `[slots, keys, dim]` each, in the dtype of `qkv` or in E4M3.
         table, rows, lengths: as in `roseinfer.kernels.triton.paged_decode`; a row's position is its length
             less one.
+        context: as in `how_for`, which `how` overrides.
 
     Returns:
         `[D, queries · dim]` in the dtype of `qkv`, in `out` where it is given, contiguous.
     """
     count, device = len(qkv), qkv.device
-    how = how or how_for(count, heads)
+    how = how or how_for(count, heads.keys, context)
     if out is None:
         out = torch.empty(count, heads.queries * heads.dim, dtype=qkv.dtype, device=device)
     normed, fp8 = rotation.q_gain is not None, cache[0].dtype == E4M3

@@ -24,7 +24,7 @@ from transformers import AutoModelForCausalLM, LlamaConfig
 pytest.importorskip("triton", reason="Triton is not installed")
 
 from roseinfer.attention import prefill_backends
-from roseinfer.attention.cuda_paged import CudaPagedAttention
+from roseinfer.attention.cuda_paged import CudaPagedAttention, Decodes
 from roseinfer.batch import Batch, Ints
 from roseinfer.config import EngineConfig, KVCacheDtype
 from roseinfer.e4m3 import E4M3
@@ -220,6 +220,29 @@ def test_answers_are_those_of_the_plain_runner(
     monkeypatch.setattr(core, "choose_runner", chosen)
     engine = Engine(config_of(folder, settings))
     assert answers(engine, prompts_of(engine.info.limits.vocab_size)) == expected
+
+
+def test_steps_with_longer_contexts_have_graphs_of_their_own(
+    folder: Path, no_gpu: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Which is chosen by the mean of the requests' tokens."""
+    expected = plain_answers(folder)
+    launched: list[tuple[int, float]] = []
+
+    def decodes(table: Tensor, rows: Tensor, lengths: Tensor, context: int = 0) -> Decodes:
+        if (lengths > 0).all():
+            launched.append((context, lengths.double().mean().item()))
+        return Decodes(table, rows, lengths, context)
+
+    monkeypatch.setattr(cuda, "Decodes", decodes)
+    monkeypatch.setattr(CudaPagedAttention, "contexts", lambda self, rows: (0, 14, 18, 99))
+    monkeypatch.setattr(core, "load_model", lambda config: fused(folder, {}))
+    monkeypatch.setattr(core, "choose_runner", chosen)
+    engine = Engine(config_of(folder, {"mixed_steps": False}))
+    launched.clear()
+    assert answers(engine, prompts_of(engine.info.limits.vocab_size)) == expected
+    assert {context for context, _ in launched} == {0, 14, 18}
+    assert all(context == max(c for c in (0, 14, 18) if c <= mean) for context, mean in launched)
 
 
 def test_prompts_and_decoding_one_after_the_other_in_a_step(
