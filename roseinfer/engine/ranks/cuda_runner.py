@@ -32,10 +32,10 @@ class ParallelCudaRunner(CudaRunner):
 
     def launch(self, batch: Batch, sampling: SamplingBatch) -> Pending:
         """As in Runner. Raises RankError when another rank has ended or does not respond."""
-        with self._group.waited_for():
+        with self._group.waited_for():  # copies from the host may wait for the GPU too
             self._await_slot()
-        self._group.announce(batch, batch.tokens[batch.decode_start :], NO_INTS)
-        return _Waited(super().launch(batch, sampling), self._group)
+            self._group.announce(batch, batch.tokens[batch.decode_start :], NO_INTS)
+            return _Waited(super().launch(batch, sampling), self._group)
 
 
 class _Waited(Pending):
