@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import Literal
 
@@ -10,7 +11,7 @@ from harness.metrics.validity import BRIEF, MIN_ROUNDS, too_brief
 from harness.report.best import differs
 from harness.report.text.heading import fitted
 from harness.report.text.load_words import where
-from harness.report.text.numbers import few, percent, plural, several
+from harness.report.text.numbers import as_ranges, few, percent, plural, several, wording
 from harness.report.text.provenance import fact_text
 from harness.report.text.unfinished import lacking, unfinished
 from harness.runs.reader import OfflineRun, OnlineRun, Run
@@ -23,6 +24,7 @@ from harness.telemetry.revision import DIRTY
 MORE_ROUNDS = "--rounds 10 sends ten for each in flight."
 
 _KINDS = ("invalid", "skipped", "load")
+_REPEAT = re.compile(r"repeat \d+")
 
 #: Of the notices of cells, by kind; in this order.
 _TITLES: dict[str, str] = {
@@ -305,12 +307,28 @@ def _cells(run: OnlineRun) -> list[Notice]:
     found: dict[tuple[str, str], list[str]] = {}
     kinds = list(_TITLES)
     for summary in run.pooled:
-        for noticed in (notice for notice in summary.notices if notice.kind in _TITLES):
-            text = f"{where(summary.load)}, {noticed.text}"
-            found.setdefault((noticed.kind, summary.label), []).append(_sentence(text[:1].upper() + text[1:]))
+        for kind in dict.fromkeys(notice.kind for notice in summary.notices if notice.kind in _TITLES):
+            for said in _of_repeats([notice.text for notice in summary.notices if notice.kind == kind]):
+                text = f"{where(summary.load)}, {said}"
+                found.setdefault((kind, summary.label), []).append(_sentence(text[:1].upper() + text[1:]))
     return [
         Notice("load", _TITLES[kind].format(label=label), " ".join(details), _TOPICS.get(kind, "other"))
         for (kind, label), details in sorted(found.items(), key=lambda entry: kinds.index(entry[0][0]))
+    ]
+
+
+def _of_repeats(texts: list[str]) -> list[str]:
+    """`repeat 1: took 3 s` and `repeat 2: took 5 s` as `2 repeats: took 3 to 5 s`."""
+    alike: dict[tuple[str, ...], list[str]] = {}
+    for text in texts:
+        repeat, _, said = text.partition(": ")
+        numbered = _REPEAT.fullmatch(repeat)
+        alike.setdefault(wording(said) if numbered else (text,), []).append(text)
+    return [
+        same[0]
+        if len(same) == 1
+        else f"{len(same)} repeats: {as_ranges([text.partition(': ')[2] for text in same])}"
+        for same in alike.values()
     ]
 
 

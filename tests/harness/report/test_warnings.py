@@ -42,6 +42,28 @@ def test_warnings_name_every_reason(run, small):
     assert "was fitted" in fitted.title and "is short" in short.title
 
 
+def test_what_repeats_have_in_common_is_said_once(run):
+    texts = [
+        "repeat 1: GPU 0 lowered its clocks: power cap in 81 % of the samples",
+        "repeat 1: GPU 1 lowered its clocks: power cap in 30 % of the samples",
+        "repeat 2: GPU 0 lowered its clocks: power cap in 9.5 % of the samples",
+        "the GPU clocks of repeats differ: 1,200 and 1,500 MHz",
+    ]
+    first, *others = run.pooled
+    noticed = [CellNotice(kind="throttled", text=text) for text in texts]
+    cells = [
+        first.model_copy(update={"notices": noticed}),
+        *(other.model_copy(update={"notices": []}) for other in others),
+    ]
+    changed = run.results.model_copy(update={"summaries": cells})
+    [found] = [n for n in notices(replace(run, results=changed)) if "clocks" in n.title]
+    place = "At scale 0.4"
+    assert found.detail == (
+        f"{place}, 2 repeats: GPU 0 lowered its clocks: power cap in 9.5 to 81 % of the samples. "
+        f"{place}, {texts[1]}. {place}, {texts[3]}."
+    )
+
+
 def test_invalid_cells_of_an_engine_are_counted(run):
     bad = [s.model_copy(update={"valid": False}) if s.label == "vLLM" else s for s in run.results.summaries]
     changed = run.results.model_copy(update={"summaries": bad})
