@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
 from harness.report.charts.chart import Series
@@ -11,6 +11,8 @@ from harness.report.charts.scale import Scale
 from harness.report.figures.style import INK, MUTED, PAPER, RULE, Look
 
 _SIZE = 4.0
+#: How far the name of a limit keeps from a mark, and how many marks a series has at most that it keeps from.
+_NEAR, _FEW = 7.0, 100
 #: Lengths of strokes and gaps, by matplotlib's name of the line.
 DASHES = {"-": "", "--": "6 3", ":": "2 3", "-.": "7 3 2 3"}
 
@@ -87,6 +89,27 @@ def series_svg(series: Series, look: Look, color: str, x: Scale, y: Scale, shift
         cross = f"M{a - 5:.1f} {b - 5:.1f}l10 10m0 -10l-10 10"
         parts.append(f'<path d="{cross}" stroke="{css_color(INK)}" stroke-width="1.6"/>')
     return "".join(parts)
+
+
+def few_marks(shown: Sequence[Series]) -> Iterator[tuple[str, float, float]]:
+    """The engine and the place of each mark that the name of a limit must not cover, in units of the axes."""
+    for series in shown:
+        if series.kind != "band" and len(series.x) <= _FEW:
+            for x, y in zip(series.x, series.y, strict=True):
+                yield series.label, x, y
+
+
+def free_start(y: float, width: float, x: Scale, marks: Sequence[tuple[float, float]]) -> float:
+    """Where a text of that width above `y` begins so that it covers no mark, as far to the right as there is
+    room. In pixels or points; y grows downwards."""
+    start = x.end - width
+    while start > x.start:
+        if not any(
+            start - _NEAR < a < start + width + _NEAR and abs(b - y + 8) < 8 + _NEAR for a, b in marks
+        ):
+            return start
+        start -= width / 4
+    return x.end - width
 
 
 def _marker(shape: str, x: float, y: float, size: float) -> str:

@@ -13,7 +13,7 @@ from markupsafe import Markup
 
 from harness.plain_text import one_line
 from harness.report.charts.chart import Chart, Limit
-from harness.report.charts.marks import css_color, series_svg
+from harness.report.charts.marks import css_color, few_marks, free_start, series_svg
 from harness.report.charts.scale import Scale, fitted
 from harness.report.figures.style import INK, MUTED, PAPER, RULE, Look
 
@@ -22,9 +22,8 @@ WIDTH, HEIGHT, SMALL = 440.0, 270.0, (290.0, 170.0)
 _LEFT, _RIGHT, _TOP, _BOTTOM = 52.0, 12.0, 12.0, 42.0
 _COLUMNS = 3
 _ROW = 26.0
-#: Of the name of a limit: width of a letter, how far it keeps from a mark, and of how many marks a series has
-#: at most that it keeps from.
-_LETTER, _NEAR, _FEW = 6.4, 7.0, 100
+#: Width of a letter of a limit's name.
+_LETTER = 6.4
 
 
 def svg(chart: Chart, looks: Mapping[str, Look], where: str = "") -> Markup:
@@ -92,12 +91,7 @@ def _panel(
         color = css_color(series.color or looks[series.label].color)
         drawn = series_svg(series, looks[series.label], color, x, y, shifts.get(series.label, 0.0))
         parts.append(f'<g data-series="{_text(series.label)}">{drawn}</g>')
-    marks = [
-        (x(across) + shifts.get(series.label, 0.0), y(up))
-        for series in shown
-        if series.kind != "band" and len(series.x) <= _FEW
-        for across, up in zip(series.x, series.y, strict=True)
-    ]
+    marks = [(x(a) + shifts.get(label, 0.0), y(b)) for label, a, b in few_marks(shown)]
     parts += [_limit_name(limit, x, y, marks) for limit in chart.limits]
     return "".join(parts)
 
@@ -162,25 +156,12 @@ def _limit_name(limit: Limit, x: Scale, y: Scale, marks: Sequence[tuple[float, f
     if not at:
         return ""
     if limit.axis == "y":
-        start = _free(y(limit.value), _LETTER * len(limit.text), x, marks)
+        start = free_start(y(limit.value), _LETTER * len(limit.text), x, marks)
         place = f'x="{start:.1f}" y="{at}" dy="-4"'
     else:
         place = f'x="{at}" y="{bottom - 6:.1f}" dx="4"'
     paint = f'fill="{css_color(MUTED)}" stroke="{css_color(PAPER)}" stroke-width="3" paint-order="stroke"'
     return f"<text {place} {paint}>{_text(limit.text)}</text>"
-
-
-def _free(y: float, width: float, x: Scale, marks: Sequence[tuple[float, float]]) -> float:
-    """Where a text of that width above `y` begins so that it covers no mark, as far to the right as there is
-    room."""
-    start = x.end - width
-    while start > x.start:
-        if not any(
-            start - _NEAR < a < start + width + _NEAR and abs(b - y + 8) < 8 + _NEAR for a, b in marks
-        ):
-            return start
-        start -= width / 4
-    return x.end - width
 
 
 def _limit_at(limit: Limit, x: Scale, y: Scale) -> str:

@@ -11,7 +11,8 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import NullLocator
 
-from harness.report.charts.chart import Axis, Chart, Series
+from harness.report.charts.chart import Axis, Chart, Limit, Series
+from harness.report.charts.marks import few_marks, free_start
 from harness.report.charts.scale import fitted
 from harness.report.figures.style import INK, MATPLOTLIB, MUTED, PAPER, RULE, Look
 from harness.report.figures.svg import Plot, plain, render
@@ -111,10 +112,10 @@ def _handles(charts: Sequence[Chart], looks: Mapping[str, Look]) -> list[Line2D]
     return handles
 
 
-def _inches(axes: Axes) -> float:
-    """How wide a panel is."""
-    figure = axes.figure.figure
-    return float(axes.get_position().width * figure.get_figwidth())
+def _inches(axes: Axes) -> tuple[float, float]:
+    """How wide and how high a panel is."""
+    figure, place = axes.figure.figure, axes.get_position()
+    return float(place.width * figure.get_figwidth()), float(place.height * figure.get_figheight())
 
 
 def _title(chart: Chart, only: str) -> str:
@@ -123,7 +124,7 @@ def _title(chart: Chart, only: str) -> str:
 
 def _title_size(axes: Axes, chart: Chart, only: str) -> float:
     """In points, so that the title is no wider than its panel."""
-    return min(_TITLE_SIZE, 72 * _inches(axes) / (_BOLD * max(1, len(_title(chart, only)))))
+    return min(_TITLE_SIZE, 72 * _inches(axes)[0] / (_BOLD * max(1, len(_title(chart, only)))))
 
 
 def _panel(axes: Axes, chart: Chart, looks: Mapping[str, Look], only: str, title_size: float) -> None:
@@ -138,29 +139,40 @@ def _panel(axes: Axes, chart: Chart, looks: Mapping[str, Look], only: str, title
     axes.grid(visible=False, axis="x")
     if not only:
         axes.set_xlabel(_x_label(chart), loc="left")
-        note, below = _note(chart, _inches(axes))
+        note, below = _note(chart, _inches(axes)[0])
         axes.annotate(
             note, (0, 0) if below else (1, 0), (0, -29 if below else -20), xycoords="axes fraction",
             textcoords="offset points", ha="left" if below else "right", va="top", fontsize=_NOTE_SIZE,
             color=MUTED,
         )  # fmt: skip
+    shifts = _shifts(chart)
     for limit in chart.limits:
         (axes.axvline if limit.axis == "x" else axes.axhline)(
             limit.value, color=MUTED, linewidth=0.8, linestyle=":"
         )
-        at = (limit.value, 1.0) if limit.axis == "x" else (1.0, limit.value)
-        where = ("data", "axes fraction") if limit.axis == "x" else ("axes fraction", "data")
+        at, where, before, ha = (limit.value, 1.0), ("data", "axes fraction"), -2.0, "right"
+        if limit.axis == "y":
+            at, where, ha = (0.0, limit.value), ("axes fraction", "data"), "left"
+            before = _free_start(axes, chart, limit, only, shifts)
         axes.annotate(
-            limit.text, at, (-2, 2), xycoords=where, textcoords="offset points", ha="right",
+            limit.text, at, (before, 2), xycoords=where, textcoords="offset points", ha=ha,
             fontsize=_NOTE_SIZE, color=MUTED, annotation_clip=True, zorder=4,
             bbox={"facecolor": PAPER, "edgecolor": "none", "pad": 0.6},
         )  # fmt: skip
-    shifts = _shifts(chart)
     for series in sorted(chart.shown, key=lambda series: (series.label == only, series.kind != "band")):
         pale = bool(only) and series.label != only
         look = looks[series.label]
         color = RULE if pale else series.color or look.color
         _draw(axes, series, look, color, shifts.get(series.label, 0.0))
+
+
+def _free_start(axes: Axes, chart: Chart, limit: Limit, only: str, shifts: Mapping[str, float]) -> float:
+    """Where the name of a limit along y begins so that it covers no marker, in points from the left end."""
+    width, height = (72 * inches for inches in _inches(axes))
+    x, y = fitted(chart.x, chart.shown, "x", 0, width), fitted(chart.y, chart.shown, "y", height, 0)
+    own = [series for series in chart.shown if not only or series.label == only]
+    marks = [(x(a + shifts.get(label, 0.0)), y(b)) for label, a, b in few_marks(own)]
+    return free_start(y(limit.value), _LETTER * _NOTE_SIZE * len(limit.text), x, marks)
 
 
 def _x_label(chart: Chart) -> str:

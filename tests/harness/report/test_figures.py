@@ -12,6 +12,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 
 from harness.metrics.samples import split
 from harness.report.charts.by_load import by_load, places
+from harness.report.charts.chart import Axis, Chart, Limit, Series
 from harness.report.charts.overtime import in_flight, load_over_time
 from harness.report.charts.run_charts import charts
 from harness.report.figures.chart_figure import plot
@@ -87,6 +88,21 @@ def test_no_text_lies_over_another_or_beyond_the_figure(drawn):
                 assert box.y0 >= 0 and box.y1 <= figure.bbox.y1, (name, text)
             for (a, first), (b, second) in itertools.combinations(boxes, 2):
                 assert not first.overlaps(second), (name, a, b)
+
+
+@pytest.mark.parametrize("at", [100.0, 20.0])
+def test_the_name_of_a_limit_covers_no_marker(at):
+    points = Series("a", "line", [0.0, 0.9], [100.0, at])
+    x, y = Axis("load", ends=(-0.1, 1.0)), Axis("ms", ends=(0.0, 200.0))
+    chart = Chart("c", "c", x, y, [points], limits=[Limit("y", 95.0, "SLO 95")])
+    figure = plot("c", [chart], looks([("roseinfer", "a")])).figure
+    FigureCanvasAgg(figure)
+    figure.draw_without_rendering()
+    [axes] = figure.axes
+    name = next(text for text in axes.texts if text.get_text() == "SLO 95").get_window_extent().padded(3)
+    marks = axes.transData.transform(list(zip(points.x, points.y, strict=True)))
+    assert not any(name.contains(*mark) for mark in marks)
+    assert (name.x1 < marks[1][0]) == (at == 100.0) and name.x0 > marks[0][0]
 
 
 def test_the_same_run_gives_the_same_bytes(run, drawn):
