@@ -22,6 +22,7 @@ import torch
 from torch import Tensor
 
 from benchmarks.kernel_table import HEAD, Timed
+from benchmarks.models import model_name
 from roseinfer.attention.base import Attention
 from roseinfer.attention.cpu_paged import CpuPagedAttention
 from roseinfer.attention.torch_paged import TorchPagedAttention
@@ -140,7 +141,7 @@ def table(timed: Sequence[Timed], speed: float) -> str:
 @torch.inference_mode()
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--model", default="random:gpt2", help="whose matrices and heads")
+    parser.add_argument("--model", type=model_name, default="random:gpt2", help="whose matrices and heads")
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
     parser.add_argument("--seconds", type=float, default=1.0, help="for each kernel")
     given = parser.parse_args()

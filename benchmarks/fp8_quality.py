@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from benchmarks.models import model_name
 from roseinfer.attention.torch_paged import TorchPagedAttention
 from roseinfer.batch import Batch, Segment
 from roseinfer.config import Quantization
@@ -111,7 +112,7 @@ def quality(folder: Path, texts: Sequence[str], most: int, compared: Sequence[Nu
 
 def main() -> None:
     parser = argparse.ArgumentParser()
-    parser.add_argument("model")
+    parser.add_argument("model", type=model_name)
     parser.add_argument("texts", type=Path, nargs="+")
     parser.add_argument("--tokens", type=int, default=1024)
     given = parser.parse_args()

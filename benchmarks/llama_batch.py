@@ -19,6 +19,7 @@ import numpy as np
 
 from benchmarks.llama_kernels import table
 from benchmarks.llama_steps import engine_of, run, take_options
+from benchmarks.models import llama_name
 from roseinfer.bench.replay import WallClock
 from roseinfer.bench.steps import StepTimes, TimedRunner
 from roseinfer.engine.core import Engine
@@ -59,7 +60,7 @@ def kinds(times: StepTimes) -> list[str]:
 
 def main() -> None:
     parser = argparse.ArgumentParser()
-    parser.add_argument("model")
+    parser.add_argument("model", type=llama_name)
     parser.add_argument("--requests", type=int, default=256)
     parser.add_argument("--tokens", type=int, nargs=2, default=(100, 1024))
     parser.add_argument("--repeats", type=int, default=3)

@@ -15,6 +15,7 @@ import time
 import numpy as np
 
 from benchmarks.llama_steps import engine_of, take_options
+from benchmarks.models import llama_name
 from roseinfer.engine.core import Engine
 from roseinfer.request.params import SamplingParams
 
@@ -50,7 +51,7 @@ def serve(engine: Engine, in_flight: int, total: int, input_len: int, output_len
 
 def main() -> None:
     parser = argparse.ArgumentParser()
-    parser.add_argument("model")
+    parser.add_argument("model", type=llama_name)
     parser.add_argument("in_flight", type=int, nargs="+")
     parser.add_argument("--input-len", type=int, default=256)
     parser.add_argument("--output-len", type=int, default=64)

@@ -23,6 +23,7 @@ from torch.autograd import DeviceType  # type: ignore[attr-defined]
 from torch.profiler import ProfilerActivity, profile
 
 from benchmarks.llama_steps import add, engine_of, run, take_options
+from benchmarks.models import llama_name
 from roseinfer.engine.core import Engine
 from roseinfer.request.params import SamplingParams
 
@@ -88,7 +89,7 @@ def loop(engine: Engine, in_flight: int, input_len: int, output_len: int) -> Ite
 
 def main() -> None:
     parser = argparse.ArgumentParser()
-    parser.add_argument("model")
+    parser.add_argument("model", type=llama_name)
     parser.add_argument("--prompts", nargs="*", default=[])
     parser.add_argument("--decode", nargs="*", default=[])
     parser.add_argument("--loop", type=int, nargs="*", default=[])

@@ -24,6 +24,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from benchmarks.llama_steps import median
+from benchmarks.models import llama_name, llama_shape
 from roseinfer.attention.flash3 import FlashAttention3, loads
 from roseinfer.attention.prefill import Spans
 from roseinfer.kernels.cuda.gqa_decode import Heads, How, Rotation, gqa_decode, how_for
@@ -289,11 +290,11 @@ PARTS = {"prompts": prompts, "decode": decode, "between": between}
 
 def main() -> None:
     parser = argparse.ArgumentParser()
-    parser.add_argument("model")
+    parser.add_argument("model", type=llama_name)
     parser.add_argument("--only", default=",".join((*BY_ROWS, *PARTS)))
     parser.add_argument("--rows", type=int, nargs="+", default=ROWS)
     given = parser.parse_args()
-    shape = llama.SHAPES[given.model.removeprefix("random:")]
+    shape = llama_shape(given.model)
     for part in given.only.split(","):
         print(f"\n{part} of {given.model}\n")
         lines = BY_ROWS[part](shape, given.rows) if part in BY_ROWS else PARTS[part](shape)

@@ -17,12 +17,13 @@ import psutil
 import torch
 
 from benchmarks.llama_steps import engine_of
+from benchmarks.models import llama_name
 from roseinfer.request.params import SamplingParams
 
 
 def main() -> None:
     parser = argparse.ArgumentParser()
-    parser.add_argument("model")
+    parser.add_argument("model", type=llama_name)
     parser.add_argument("--seconds", type=float, default=60)
     parser.add_argument("--longest", type=int, default=3000)
     parser.add_argument("--in-flight", type=int, default=256)

@@ -23,6 +23,7 @@ import numpy as np
 import torch
 import yaml
 
+from benchmarks.models import llama_name, llama_shape
 from roseinfer.config import EngineConfig
 from roseinfer.engine.core import Engine
 from roseinfer.models import config as configs
@@ -89,7 +90,7 @@ def engine_of(
     """An engine of a named shape in bfloat16, with random weights, which several ranks read from the disk."""
     given = {key: yaml.safe_load(value) for key, _, value in (o.partition("=") for o in options)}
     settings = {"prefix_cache": False} | given  # the same prompts are computed again and again
-    shape = llama.SHAPES[name.removeprefix("random:")]
+    shape = llama_shape(name)
     parsed = configs.parse(llama.config(shape))
     config = EngineConfig(
         name, device="cuda", dtype="bf16", fused_ops=not plain, max_model_len=max_model_len,
@@ -133,7 +134,7 @@ def decode_step(engine: Engine, count: int, context: int, steps: int = 30) -> fl
 
 def main() -> None:
     parser = argparse.ArgumentParser()
-    parser.add_argument("model")
+    parser.add_argument("model", type=llama_name)
     parser.add_argument("requests", type=int, nargs="*")
     parser.add_argument("--context", type=int, default=288)
     parser.add_argument("--prompts", default="")
@@ -154,7 +155,7 @@ def main() -> None:
         ranks=given.ranks,
         options=given.option,
     )
-    shape = llama.SHAPES[given.model.removeprefix("random:")]
+    shape = llama_shape(given.model)
     layers = sum(t.size for t in llama.tensors(shape) if t.std is not None and ".layers." in t.name)
     head = shape.vocab_size * shape.width
     token = 4 * shape.layers * shape.kv_heads * shape.head_dim  # bytes of its keys and values

@@ -15,6 +15,7 @@ from functools import partial
 
 import numpy as np
 
+from benchmarks.models import model_name
 from roseinfer.config import EngineConfig
 from roseinfer.llm import LLM
 from roseinfer.request.params import SamplingParams
@@ -79,7 +80,7 @@ def costs(model: str) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--only-costs", action="store_true")
-    parser.add_argument("model", nargs="?", default="random:gpt2-tiny")
+    parser.add_argument("model", type=model_name, nargs="?", default="random:gpt2-tiny")
     settings = parser.parse_args()
     if not settings.only_costs:
         differences(settings.model)

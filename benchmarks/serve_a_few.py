@@ -11,10 +11,11 @@ batch sizes, together with prompts, as in a server; some are drawn by a seed.
 
 from __future__ import annotations
 
-import sys
+import argparse
 
 import numpy as np
 
+from benchmarks.models import model_name
 from roseinfer.config import EngineConfig
 from roseinfer.llm import LLM
 from roseinfer.request.params import SamplingParams
@@ -23,8 +24,10 @@ REQUESTS, NEW, CONTEXT = 80, 12, 512
 
 
 def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("model", type=model_name, nargs="?", default="random:gpt2")
+    model = parser.parse_args().model
     rng = np.random.default_rng(0)
-    model = next(iter(sys.argv[1:]), "random:gpt2")
     config = EngineConfig(
         model, device="cuda", dtype="fp16" if model == "random:gpt2" else "bf16", max_model_len=CONTEXT,
         prefill_max_tokens=CONTEXT, max_active_requests=64, kv_tokens=16384,

@@ -24,10 +24,10 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from benchmarks.llama_parts import DEVICE, LAYERS, captured, drawn
+from benchmarks.models import llama_name, llama_shape
 from roseinfer.kernels.cuda import stream
 from roseinfer.kernels.cuda.stream import Plan
 from roseinfer.kernels.triton.launch import multiprocessors
-from rosemodels import llama
 
 #: Shared memory of a block that is tried, in bytes, without that for the sums of its warps.
 SHARED_BYTES = (104 << 10, 152 << 10, 200 << 10)
@@ -142,11 +142,11 @@ def in_layers(products: list[Product], tried: list[list[Plan | None]]) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser()
-    parser.add_argument("model")
+    parser.add_argument("model", type=llama_name)
     parser.add_argument("--ranks", type=int, default=1)
     parser.add_argument("--rows", type=int, nargs="+", default=[1, 8])
     given = parser.parse_args()
-    shape = llama.SHAPES[given.model.removeprefix("random:")]
+    shape = llama_shape(given.model)
     ranks = given.ranks
     heads, kv, ffn = shape.heads // ranks, max(1, shape.kv_heads // ranks), shape.ffn_width // ranks
     for rows in given.rows:
