@@ -31,10 +31,14 @@ def compare(
         ),
     ] = None,
     engine_a: Annotated[
-        str | None, typer.Option(help="compare only this engine of A", metavar="NAME[@VARIANT]")
+        str | None,
+        typer.Option(
+            help="compare only this engine of A, by default with the one of the same label in B",
+            metavar="NAME[@VARIANT]",
+        ),
     ] = None,
     engine_b: Annotated[
-        str | None, typer.Option(help="with this engine of B", metavar="NAME[@VARIANT]")
+        str | None, typer.Option(help="compare only this engine of B", metavar="NAME[@VARIANT]")
     ] = None,
     allow_different: Annotated[
         str | None, typer.Option(help=f"differences to allow: {', '.join(NAMES)}", metavar="NAME,…")

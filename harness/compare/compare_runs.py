@@ -35,9 +35,10 @@ def compare_runs(
 
     Args:
         gates: All must hold, for every engine and load.
-        engine_a: Compare only this engine of A, a label or `NAME[@VARIANT]`; without it, every engine whose
-            label is in both runs, and of one run with itself every pair of engines.
-        engine_b: The engine of B to compare it with; without it, the one of the same label.
+        engine_a: Compare only this engine of A, a label or `NAME[@VARIANT]`.
+        engine_b: And only this one of B. With one of the two, the other is the engine of the same label, and
+            of one run with itself every other one. With neither, every engine whose label is in both runs is
+            compared, and of one run with itself every pair of engines.
         allowed: Names of what may differ, of `comparable.NAMES`.
 
     Raises:
@@ -89,20 +90,35 @@ def compare_runs(
 
 
 def _pairs(a: StoredRun, b: StoredRun, engine_a: str | None, engine_b: str | None) -> list[Pair]:
-    if engine_a is None and engine_b is None:
-        if a.path.resolve() == b.path.resolve():
-            return _within(a)
-        return [(label, label) for label in a.cells if label in b.cells]
-    of_a = a.label(engine_a or engine_b or "")
-    return [(of_a, b.label(engine_b) if engine_b else b.label(of_a))]
+    of_a = None if engine_a is None else a.label(engine_a)
+    of_b = None if engine_b is None else b.label(engine_b)
+    if of_a is not None and of_b is not None:
+        return [(of_a, of_b)]
+    if a.path.resolve() == b.path.resolve():
+        return _within(a, of_a, of_b)
+    if of_a is not None:
+        return [(of_a, _same(of_a, b, "--engine-b"))]
+    if of_b is not None:
+        return [(_same(of_b, a, "--engine-a"), of_b)]
+    return [(label, label) for label in a.cells if label in b.cells]
 
 
-def _within(run: StoredRun) -> list[Pair]:
-    """Every pair of engines of one run."""
-    pairs = list(combinations(run.cells, 2))
-    if not pairs:
+def _same(label: str, other: StoredRun, option: str) -> str:
+    """The engine with that label in the other run."""
+    if label not in other.cells:
+        known = ", ".join(map(repr, other.cells))
+        raise UsageError(f"{other.path} has no engine {label!r}", f"name one of it with {option}: {known}")
+    return label
+
+
+def _within(run: StoredRun, of_a: str | None, of_b: str | None) -> list[Pair]:
+    """Every pair of engines of one run; with one engine named as A or as B, its pairs."""
+    if len(run.cells) == 1:
         raise UsageError(f"A and B are both {run.path}, which has one engine", "name two runs")
-    return pairs
+    others = [label for label in run.cells if label not in (of_a, of_b)]
+    if of_a is not None:
+        return [(of_a, other) for other in others]
+    return list(combinations(run.cells, 2)) if of_b is None else [(other, of_b) for other in others]
 
 
 def _estimates(a: StoredRun, b: StoredRun, pair: Pair) -> dict[AnyLoad, tuple[Estimates, Estimates]]:

@@ -270,6 +270,33 @@ def test_runs_without_a_common_engine_are_compared_only_by_name(make):
     }
 
 
+ONLY_A, ONLY_B = ("vllm", None), (None, "vllm")
+
+
+def test_one_name_is_looked_up_in_its_own_run_and_then_by_label_in_the_other(make):
+    a, b = make("a", engines=("vllm",)), make("b", engines=("roseinfer", "vllm"))
+    for named in (ONLY_A, ONLY_B):
+        results = compare_runs(a, b, (), *named)
+        assert {(d.engine_a, d.engine_b) for d in results.differences} == {("vLLM", "vLLM")}
+    with pytest.raises(UsageError, match="a has no engine 'roseinfer'") as raised:
+        compare_runs(a, b, engine_b="roseinfer")
+    assert raised.value.hint == "name one of it with --engine-a: 'vLLM'"
+    with pytest.raises(UsageError, match="a has no engine 'roseinfer'") as raised:
+        compare_runs(b, a, engine_a="roseinfer")
+    assert raised.value.hint == "name one of it with --engine-b: 'vLLM'"
+    with pytest.raises(UsageError, match="b has no engine 'sglang'"):
+        compare_runs(a, b, engine_b="sglang")
+
+
+def test_one_name_in_one_run_is_compared_with_every_other_engine(make):
+    run = make("a", engines=("vllm", "roseinfer", "sglang"))
+    pairs = [
+        {(d.engine_a, d.engine_b) for d in compare_runs(run, run, (), *named).differences}
+        for named in (ONLY_A, ONLY_B)
+    ]
+    assert pairs == [{("vLLM", "roseinfer"), ("vLLM", "SGLang")}, {("roseinfer", "vLLM"), ("SGLang", "vLLM")}]
+
+
 def test_two_engines_of_one_run(make):
     run = make("a", engines=("vllm", "roseinfer"), scales=(1.0, 2.0))
     results = compare_runs(run, run, engine_a="vllm", engine_b="roseinfer")
