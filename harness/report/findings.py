@@ -15,7 +15,7 @@ from harness.report.text.batches import BestOfBatch, best_of_batch
 from harness.report.text.claims import factor, level_values, not_significant
 from harness.report.text.heading import machine, model
 from harness.report.text.load_words import with_rate
-from harness.report.text.numbers import decimals, few, number, plural, several
+from harness.report.text.numbers import decimals, few, number, plural, several, with_ends
 from harness.report.text.run_notices import is_uncommitted
 from harness.report.winners import Winner, winners
 from harness.runs.reader import OfflineRun, OnlineRun, Run
@@ -128,8 +128,8 @@ def _unproven(comparisons: Sequence[Comparison]) -> str:
     ratio."""
     said = ""
     for found in comparisons:
-        low, high = found.ci or (found.ratio, found.ratio)
-        ratio = f"ratio {found.ratio:.2f}, {low:.2f} to {high:.2f}"
+        size, low, high = with_ends(found.ratio, found.ci or (found.ratio, found.ratio))
+        ratio = f"ratio {size}, {low} to {high}"
         said += f"; the difference between {found.a} and {found.b} ({ratio}) is {not_significant(found)}"
     return said
 

@@ -8,7 +8,7 @@ from harness.report.best import better, differs, excludes_one, says_nothing, val
 from harness.report.tables.latency import SHOWN
 from harness.report.tables.table import TOO_WIDE, Cell, Column, Table
 from harness.report.text.claims import not_significant
-from harness.report.text.numbers import DASH
+from harness.report.text.numbers import DASH, with_ends
 from harness.schema.metrics import METRICS
 from harness.schema.online_summary import OnlineSummary
 from harness.schema.results import Comparison
@@ -57,18 +57,15 @@ def _cell(comparison: Comparison | None, label: str) -> Cell:
     ratio, (low, high) = comparison.ratio, comparison.ci
     if comparison.b == label:
         ratio, low, high = 1 / ratio, 1 / high, 1 / low
+    size, *ends = with_ends(ratio, (low, high))
     real = differs(comparison)
     chance = not_significant(comparison) if excludes_one(comparison.ci) else "no difference shown"
     remark = "a real difference" if real else chance
     return Cell(
-        _times(ratio),
+        f"{size if ratio < 10 else f'{ratio:.1f}'}×",
         ratio,
-        TOO_WIDE if says_nothing(comparison.ci) else f"{low:.2f}–{high:.2f}",
+        TOO_WIDE if says_nothing(comparison.ci) else "–".join(ends),
         remark,
         best=real and better(comparison) == label,
         ends=(low, high),
     )
-
-
-def _times(ratio: float) -> str:
-    return f"{ratio:.2f}×" if ratio < 10 else f"{ratio:.1f}×"

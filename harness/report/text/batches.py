@@ -9,7 +9,7 @@ from statistics import fmean
 from harness.metrics.intervals import Ends
 from harness.report.best import excludes_one
 from harness.report.text.claims import not_significant
-from harness.report.text.numbers import decimals, few, number
+from harness.report.text.numbers import decimals, few, number, with_ends
 from harness.schema.results import BatchComparison, OfflineResult, OfflineResults
 
 
@@ -54,9 +54,9 @@ class BestOfBatch:
         if not self.level:
             return said
         nearest, *_ = self.level
-        ratio, ends = ratio_of(self.pairs[nearest], self.label)
-        interval = f", 95 % interval {ends[0]:.2f} to {ends[1]:.2f}" if ends is not None else ""
-        said += f" (ratio {self.label} / {nearest} {ratio:.2f}{interval})"
+        ratio, *ends = self._ratio(nearest)
+        interval = f", 95 % interval {ends[0]} to {ends[1]}" if ends else ""
+        said += f" (ratio {self.label} / {nearest} {ratio}{interval})"
         apart = [self._unproven(other) for other in self.level if excludes_one(self.pairs[other].ci)]
         return "; ".join([said, *apart])
 
@@ -72,12 +72,17 @@ class BestOfBatch:
 
     def times(self, other: str) -> str:
         """How many times as much as another one."""
-        return f"{ratio_of(self.pairs[other], self.label)[0]:.2f}×"
+        return f"{self._ratio(other)[0]}×"
 
     def interval(self, other: str) -> str:
         """Of that, in brackets; nothing without one."""
-        _, ends = ratio_of(self.pairs[other], self.label)
-        return f" (95 % interval {ends[0]:.2f}× to {ends[1]:.2f}×)" if ends is not None else ""
+        _, *ends = self._ratio(other)
+        return f" (95 % interval {ends[0]}× to {ends[1]}×)" if ends else ""
+
+    def _ratio(self, other: str) -> list[str]:
+        """Of the two rates, with the ends of its interval where it has one."""
+        ratio, ends = ratio_of(self.pairs[other], self.label)
+        return [f"{ratio:.2f}"] if ends is None else with_ends(ratio, ends)
 
 
 def best_of_batch(results: OfflineResults) -> BestOfBatch | None:

@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 
 from harness.report.best import better, excludes_one, says_nothing
-from harness.report.text.numbers import MANY, decimals, few, number, several
+from harness.report.text.numbers import MANY, decimals, few, number, several, with_ends
 from harness.report.winners import Winner
 from harness.schema.metric import Metric
 from harness.schema.metrics import METRICS
@@ -173,11 +173,11 @@ def _ratio(nearest: Comparison | None) -> str:
     if nearest is None or nearest.ci is None:
         return ""
     unproven = f"; {not_significant(nearest)}" if excludes_one(nearest.ci) else ""
-    low, high = nearest.ci
-    ratio = f"ratio {nearest.a} / {nearest.b} {nearest.ratio:.2f}"
+    ratio, low, high = with_ends(nearest.ratio, nearest.ci)
+    said = f"ratio {nearest.a} / {nearest.b} {ratio}"
     if says_nothing(nearest.ci):
-        return f" ({ratio}; too few repeats for a useful interval)"
-    return f" ({ratio}, 95 % interval {low:.2f} to {high:.2f}{unproven})"
+        return f" ({said}; too few repeats for a useful interval)"
+    return f" ({said}, 95 % interval {low} to {high}{unproven})"
 
 
 def not_significant(comparison: Comparison | BatchComparison) -> str:
@@ -195,14 +195,9 @@ def factor(comparison: Comparison, *, higher: bool = False) -> tuple[str, str]:
     if ratio < 1:
         ratio, low, high = 1 / ratio, 1 / high, 1 / low
     if ratio < _AS_FACTOR and not higher:
-        size, *ends = _apart(100 - 100 / ratio, 100 - 100 / low, 100 - 100 / high, places=0)
+        share = 100 - 100 / ratio
+        size, *ends = with_ends(share, (100 - 100 / low, 100 - 100 / high), places=0, none=0.0)
         return f"{size} %", f"{ends[0]} % to {ends[1]} %"
     places = 0 if ratio >= _WHOLE else 1 if ratio >= _AS_FACTOR else 2
-    size, *ends = _apart(ratio, low, high, places=places)
+    size, *ends = with_ends(ratio, (low, high), places)
     return f"{size}×", f"{ends[0]}× to {ends[1]}×"
-
-
-def _apart(*values: float, places: int) -> list[str]:
-    """A value and the two ends of its interval, with up to two decimals more where the ends read alike."""
-    texts = [[f"{value:,.{places + more}f}" for value in values] for more in range(3)]
-    return next((found for found in texts if found[1] != found[2]), texts[0])

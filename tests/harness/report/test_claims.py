@@ -224,6 +224,9 @@ def test_the_winner_stands_out_in_the_page_and_text_stays_text():
     (0.84, (0.839, 0.841), False, ("16.0 %", "15.9 % to 16.1 %")),
     (4.0, (4.0, 4.0), False, ("4.0×", "4.0× to 4.0×")),
     (259.04, (18.1, 3710.7), False, ("259×", "18× to 3,711×")),
+    (1.0041, (1.0016, 1.0072), True, ("1.004×", "1.002× to 1.007×")),
+    (0.9979, (0.9959, 0.9999), False, ("0.21 %", "0.01 % to 0.41 %")),
+    (1.9, (1.04, 3.2), False, ("1.90×", "1.04× to 3.20×")),
 ])  # fmt: skip
 def test_the_ends_of_an_interval_read_apart(ratio, ci, higher, words):
     assert factor(comparison("roseinfer", "SGLang", ratio, ci), higher=higher) == words

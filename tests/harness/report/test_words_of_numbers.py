@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from harness.report.tables.latency import first_table
 from harness.report.text.heading import about, names
 from harness.report.text.limits import limit_words
-from harness.report.text.numbers import as_ranges, two_digits, wording
+from harness.report.text.numbers import two_digits, with_ends
 
 
 @pytest.mark.parametrize(
@@ -18,6 +18,18 @@ from harness.report.text.numbers import as_ranges, two_digits, wording
 def test_a_small_number_has_two_digits(value, places):
     assert two_digits(value) == places
     assert len(f"{value:.{places}f}".replace(".", "").lstrip("0")) >= 2
+
+
+@pytest.mark.parametrize(("ratio", "ends", "shown"), [
+    (1.002, (0.999, 1.004), ["1.002", "0.999", "1.004"]),
+    (1.0, (0.93, 1.08), ["1.00", "0.93", "1.08"]),
+    (1.02, (0.9997, 1.05), ["1.0200", "0.9997", "1.0500"]),
+    (1.02, (0.999999, 1.05), ["1.0200", "1.0000", "1.0500"]),
+    (0.97, (0.94, 1.0), ["0.97", "0.94", "1.00"]),
+    (1.0, (1.0, 1.0), ["1.00", "1.00", "1.00"]),
+])  # fmt: skip
+def test_the_ends_of_a_ratio_read_as_one_only_where_they_are(ratio, ends, shown):
+    assert with_ends(ratio, ends) == shown
 
 
 def test_beside_a_much_slower_engine_a_value_and_its_interval_keep_two_digits(run):
