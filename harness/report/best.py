@@ -59,6 +59,11 @@ def fell_behind(summary: OnlineSummary) -> bool:
     return any(notice.kind == "behind" for notice in summary.notices)
 
 
+def was_disturbed(summary: OnlineSummary) -> bool:
+    """Whether something else used the machine meanwhile, or slowed it down."""
+    return any(notice.kind == "disturbed" for notice in summary.notices)
+
+
 def largest_difference(
     pooled: Sequence[OnlineSummary], comparisons: Sequence[Comparison]
 ) -> Comparison | None:

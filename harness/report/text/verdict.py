@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from harness.metrics.percentiles import missing, supported
-from harness.report.best import fell_behind, largest_difference
+from harness.report.best import fell_behind, largest_difference, was_disturbed
 from harness.report.text.batches import batch_verdict
 from harness.report.text.capacity import capacity_verdict
 from harness.report.text.claims import LARGEST, claim, first_time_in_full, in_order, than, value_of
@@ -60,7 +62,10 @@ def _online(run: OnlineRun) -> list[str]:
     largest = largest_difference(run.pooled, run.results.comparisons)
     metrics = sorted(found, key=lambda metric: METRICS[metric].is_latency)  # a rate before others
     first, *others = (claim(engines, found[metric], METRICS[metric], largest) for metric in metrics)
-    said = [f"{_where(run, load)}, {first}", *(f"At that load, {other}" for other in others)]
+    said = [
+        f"{_where(run, load)}{_disturbed(engines)}, {first}",
+        *(f"At that load, {other}" for other in others),
+    ]
     if largest is not None and not any(LARGEST in sentence for sentence in said):
         said.append(f"{LARGEST[:1].upper()}{LARGEST[1:]}: {_of_largest(run, largest)}.")
     return [first_time_in_full(said[:at], sentence) for at, sentence in enumerate(said)]
@@ -69,9 +74,11 @@ def _online(run: OnlineRun) -> list[str]:
 def _of_largest(run: OnlineRun, found: Comparison) -> str:
     """The largest difference, with the load at which it is shown."""
     engines = [summary for summary in run.pooled if summary.load == found.load]
-    load = with_rate(found.load, (engine.offered_req_per_s for engine in engines))
     best, other = in_order(found)
-    place = "at that load" if found.load == shown_load(run) else load
+    place = "at that load"
+    if found.load != shown_load(run):
+        place = with_rate(found.load, (engine.offered_req_per_s for engine in engines))
+        place += _disturbed(engine for engine in engines if engine.label in (best, other))
     return f"{place}, {value_of(engines, best, found)}{than(engines, other, found)}"
 
 
@@ -91,6 +98,13 @@ def _where(run: OnlineRun, load: Load) -> str:
     if above:
         return f"{said}, the heaviest load at which no engine fell behind"
     return f"{said}{', the heaviest load' if load == heaviest(measured) and len(measured) > 1 else ''}"
+
+
+def _disturbed(engines: Iterable[OnlineSummary]) -> str:
+    """Which of the compared engines were measured on a disturbed machine."""
+    labels = [engine.label for engine in engines if was_disturbed(engine)]
+    were = "was" if len(labels) == 1 else "were"
+    return f", on a machine that was disturbed while {few(labels)} {were} measured" if labels else ""
 
 
 def _alone(run: OnlineRun, summary: OnlineSummary) -> list[str]:

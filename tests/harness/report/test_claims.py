@@ -360,6 +360,26 @@ def test_the_heaviest_load_at_which_all_keep_up_is_compared(tmp_path):
     assert not any("fell behind" in sentence for sentence in terms(every))
 
 
+def test_the_verdict_says_on_which_engines_the_machine_was_disturbed(tmp_path):
+    run = load_run(make_online(tmp_path / "run", engines=ENGINES[:3], repeats=5, faults=False))
+    assert isinstance(run, OnlineRun)
+    found = [CellNotice(kind="disturbed", text="other processes kept 1 of 2 cores busy")]
+
+    def at(scale: float, *labels: str) -> list[str]:
+        mine = [s.label in labels and s.load.value == scale for s in run.results.summaries]
+        cells = zip(mine, run.results.summaries, strict=True)
+        return verdict(
+            with_cells(run, [s.model_copy(update={"notices": found}) if m else s for m, s in cells])
+        )
+
+    plain, load = verdict(run), ", the heaviest load"
+    assert load in plain[0] and "disturbed" not in " ".join(plain)
+    for labels, who in ((["vLLM"], "vLLM was"), (["roseinfer", "vLLM"], "roseinfer and vLLM were")):
+        clause = f"{load}, on a machine that was disturbed while {who} measured, "
+        assert at(0.4, *labels) == [plain[0].replace(f"{load}, ", clause), *plain[1:]]
+    assert at(1.6, "vLLM") == plain, "another load is not what is compared"
+
+
 @pytest.mark.parametrize(
     ("kinds", "known", "said"),
     [
