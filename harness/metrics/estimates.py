@@ -85,7 +85,8 @@ def distribution(sample: Sample, found: Mapping[str, Estimate] | None = None) ->
         return Distribution()
     ends = {name: own(estimate) for name, estimate in (found or {}).items() if not estimate.missing}
     ci = {name: end for name, end in ends.items() if end is not None}
-    return Distribution(mean=sample.mean, **sample.levels, max=sample.most, n=sample.n, ci=ci)
+    few = [f"p{q}" for q in PERCENTILES if missing(q, sample.n)]
+    return Distribution(mean=sample.mean, **sample.levels, max=sample.most, n=sample.n, ci=ci, withheld=few)
 
 
 def of_metric(found: Estimates, metric: str) -> dict[str, Estimate]:

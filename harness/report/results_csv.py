@@ -57,7 +57,8 @@ def results_csv(run: Run) -> str:
     `load` is the scale of a trace, or the requests in flight of a closed loop. `lo` and `hi` are the ends of
     the 95 % interval, `notices` the kinds of the cell's notices. Without a repeat a row is of all of them.
     What is one number, such as a rate, has the statistic `value`. `mark` is `withheld` for a percentile of
-    too few samples, which has no value then, and `inferred` where the server does not say when tokens came.
+    too few samples, as in `online_results.json`, and `inferred` where the server does not say when tokens
+    came.
     """
     found = run.results.results if isinstance(run, OfflineRun) else run.results.summaries
     return Data(_COLUMNS, [row for result in found for row in _rows(result)]).csv()
@@ -80,9 +81,6 @@ def _rows(result: OnlineSummary | OfflineResult) -> Iterator[_Row]:
         for statistic, value in numbers.items():
             if value is not None:
                 lo, hi = _ends(result, name, statistic)
-                mark = _mark(result, name, statistic)
-                if mark == "withheld":
-                    value, lo, hi = None, None, None
                 yield (
                     result.engine,
                     result.variant,
@@ -97,7 +95,7 @@ def _rows(result: OnlineSummary | OfflineResult) -> Iterator[_Row]:
                     "" if statistic == "n" else metric.unit,
                     valid,
                     notices,
-                    mark,
+                    _mark(result, name, statistic),
                 )
 
 

@@ -28,6 +28,9 @@ class Distribution(Strict):
     ci: dict[str, tuple[float, float]] = Field(
         default_factory=dict, description="95 % interval by statistic name"
     )
+    withheld: list[str] = Field(
+        default_factory=list, description="percentiles of too few samples, which tables do not show"
+    )
     source: Source = "measured"
 
 
