@@ -79,10 +79,19 @@ def _read(path: Path) -> dict[str, Any]:
 
 
 def _meant(error: ValidationError, kind: type[CommonSettings]) -> str:
-    """The settings whose names are like unknown ones, as the beginning of a hint."""
-    unknown = [str(detail["loc"][0]) for detail in error.errors() if detail["type"] == "extra_forbidden"]
-    similar = [match for name in unknown for match in get_close_matches(name, kind.model_fields, 1)]
+    """The settings whose names are like unknown ones, as the beginning of a hint; of `no_NAME: true`, which
+    is an option and no key, `NAME: false`."""
+    unknown = [detail for detail in error.errors() if detail["type"] == "extra_forbidden"]
+    similar = [match for detail in unknown for match in _similar(detail, kind)]
     return f"did you mean {' and '.join(similar)}? " if similar else ""
+
+
+def _similar(detail: ErrorDetails, kind: type[CommonSettings]) -> list[str]:
+    name = str(detail["loc"][0])
+    field = kind.model_fields.get(name.removeprefix("no_"))
+    if field is not None and field.annotation is bool:
+        return [f"{name.removeprefix('no_')}: {'true' if detail['input'] is False else 'false'}"]
+    return get_close_matches(name, kind.model_fields, 1)
 
 
 def _problems(error: ValidationError, name: Callable[[str], str], values: dict[str, Any]) -> list[str]:

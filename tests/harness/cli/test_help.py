@@ -73,7 +73,14 @@ def test_examples_are_valid(example: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "meant"), [("modle: x", "model"), ("scale: 1", "scales"), ("min-duratoin: 1", "min_duration")]
+    ("text", "meant"),
+    [
+        ("modle: x", "model"),
+        ("scale: 1", "scales"),
+        ("min-duratoin: 1", "min_duration"),
+        ("no_interleave: true", "interleave: false"),
+        ("no-prefix-cache: false", "prefix_cache: true"),
+    ],
 )
 def test_a_misspelt_key_is_corrected(text: str, meant: str, tmp_path: Path) -> None:
     file = tmp_path / "run.yaml"
