@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from harness.report.tables.latency import first_table
 from harness.report.text.heading import about, names
 from harness.report.text.limits import limit_words
-from harness.report.text.numbers import two_digits, with_ends
+from harness.report.text.numbers import as_ranges, two_digits, with_ends, wording
 
 
 @pytest.mark.parametrize(
