@@ -42,7 +42,16 @@ class CleanupError(EngineError):
     """A process or GPU memory of an engine is still there after it was stopped: measuring cannot continue."""
 
 
+class NothingMeasuredError(BenchError):
+    """Every cell of a run failed; its folder says why."""
+
+
 class InterruptedRunError(BenchError):
     """The user interrupted a run that can be finished later."""
 
     exit_code = 130
+
+
+def is_interruption(error: BaseException | None) -> bool:
+    """Whether an error was raised as the user's interruption ended what it is about."""
+    return error is not None and (isinstance(error, KeyboardInterrupt) or is_interruption(error.__context__))

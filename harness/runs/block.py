@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from harness.engines.base import EngineVariant, RequestSettings
 from harness.engines.request_facts import request_facts
-from harness.errors import BenchError, CleanupError, LostNodeError
+from harness.errors import BenchError, CleanupError, LostNodeError, is_interruption
 from harness.runs.accuracy import score_engine, task_tokenizer
 from harness.runs.answers import ask_engine, prompts_to_check
 from harness.runs.asked_server import AskedServer
@@ -111,7 +111,7 @@ def _use_server(
     except CleanupError:
         raise
     except BenchError as error:
-        if _is_interrupted(error):
+        if is_interruption(error):
             raise KeyboardInterrupt from error
         if run.is_ending:
             return
@@ -129,11 +129,6 @@ def _use_server(
                 fault = fault.model_copy(update={"reason": reason, "cause": error.message})
             run.skip(fault, lost_node=lost_node)
             notify(EngineSkipped(fault))
-
-
-def _is_interrupted(error: BaseException | None) -> bool:
-    """Whether it was raised as the user's interruption ended the server."""
-    return error is not None and (isinstance(error, KeyboardInterrupt) or _is_interrupted(error.__context__))
 
 
 def _place(block: Block) -> tuple[str, int]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
@@ -35,7 +35,7 @@ from harness.schema.load import ClosedLoop
 from harness.schema.online_settings import OnlineSettings
 from harness.schema.online_summary import OnlineSummary
 from harness.schema.prices import hourly, read_prices
-from harness.schema.results import OnlineResults, Skipped
+from harness.schema.results import OnlineResults
 from harness.schema.search import SearchPlan
 from harness.schema.tune import TunePlan
 
@@ -155,20 +155,13 @@ def _all_measured(run: Run) -> bool:
 
 def _unchanged(run: Run, resolved: Resolved) -> None:
     """Raises UsageError when what is left would be measured with something else."""
-    known = {fault.label for fault in run.skipped if fault.load is None}
-    hint = "bring it back, or start a new run"
-    for gone in resolved.missing:
-        if gone.label not in known:
-            raise UsageError(f"{gone.label} is part of the run and not here any more: {gone.reason}", hint)
-    installed: dict[str, str] = {found.engine: found.version for found in resolved.found}
-    for launch in run.info.launches:
-        version = installed.get(launch.engine)
-        if version != launch.version:
-            raise UsageError(f"{launch.label} was {launch.version} in the run and is {version} now", hint)
+    run.check_unchanged(resolved.missing, resolved.found)
     if not isinstance(run.settings.loads[0], ClosedLoop) or run.settings.dataset is not None:
         what = "trace" if run.settings.dataset is None else "dataset"
         if resolved.workload.record != run.info.trace:
-            raise UsageError(f"the {what} is not the one that the run began with", hint)
+            raise UsageError(
+                f"the {what} is not the one that the run began with", "bring it back, or start a new run"
+            )
 
 
 def _go(run: Run, resolved: Resolved | None, notify: Notify) -> OnlineResults:
@@ -182,7 +175,7 @@ def _go(run: Run, resolved: Resolved | None, notify: Notify) -> OnlineResults:
         cells = tune.cells(run.settings.repeats)
     notify(Started(run.folder, cells, len(run.done), run.info.trace, about=tune is not None))
     for skipped in run.skipped:
-        if skipped.load is None:
+        if skipped.is_whole_engine:
             notify(EngineSkipped(skipped))
     if resolved is not None and search is not None:
         search_loads(run, resolved, _results(run).summaries if run.done else [], notify)
@@ -193,24 +186,11 @@ def _go(run: Run, resolved: Resolved | None, notify: Notify) -> OnlineResults:
     if resolved is not None:
         ask_what_is_left(run, resolved, unasked, notify)
     if not run.done:
-        faults = [fault for fault in run.skipped if fault.load is not None]
-        hints = dict.fromkeys(fault.hint for fault in faults if fault.hint)
-        raise BenchError(
-            f"nothing could be measured: {'; '.join(_reasons(faults))}",
-            "; ".join(hints),
-            new_run=any(fault.new_run for fault in faults),
-        )
+        raise run.nothing_measured()
     notify(Reporting())
     judge_answers(run, resolved)
     run.interrupted(is_so=False)
     return _write_results(run)
-
-
-def _reasons(faults: Sequence[Skipped]) -> list[str]:
-    """Each reason once; where a server was lost in the middle of a cell, with how far that was."""
-    lost = {(fault.label, fault.cause) for fault in faults if fault.cause}
-    said = [fault for fault in faults if fault.cause or (fault.label, fault.reason) not in lost]
-    return list(dict.fromkeys(f"{fault.label}: {fault.reason}" for fault in said))
 
 
 def _write_results(run: Run) -> OnlineResults:

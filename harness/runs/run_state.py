@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import threading
 from dataclasses import dataclass, field
 from pathlib import Path
 from time import monotonic
 from typing import Self
 
-from pydantic import TypeAdapter
-
 from harness.engines.base import EngineVariant
 from harness.engines.selection import make_engine_variants
-from harness.errors import UsageError
-from harness.files import write_json, write_whole
-from harness.plain_text import visible
-from harness.runs.folder import JOURNAL, RUN, SKIPPED, read_info
+from harness.files import write_json
+from harness.runs.base_run import BaseRun, begun_before, place
+from harness.runs.folder import JOURNAL, RUN
 from harness.runs.journal import JournalEntry, append_journal, read_journal
 from harness.runs.schedule import Block, measured_blocks, plan
 from harness.schema.calibration import Calibration
@@ -24,28 +20,16 @@ from harness.schema.fairness import Fact
 from harness.schema.load import Load
 from harness.schema.online_settings import OnlineSettings
 from harness.schema.results import Skipped
-from harness.schema.run_info import Check, LaunchRecord, OnlineRunInfo, Unasked
-from harness.schema.stored import read_stored
+from harness.schema.run_info import Check, OnlineRunInfo, Unasked
 
 #: How long before the end of a run a node may be lost as it ends, too.
 SAME_MOMENT_S = 5.0
 
-_SKIPPED = TypeAdapter(list[Skipped])
-
 
 @dataclass
-class Run:
-    """A run of `bench online` and its folder. Every change is on disk before the method returns.
+class Run(BaseRun[OnlineRunInfo]):
+    """A run of `bench online`. `clients` is the most client processes of one of its cells."""
 
-    `skipped` holds the engines that were not there when the run began (no load), which stay left out, and
-    every cell that failed, in whichever part of the run; `done` the cells in the journal, `clients` the most
-    client processes of one of them.
-    """
-
-    folder: Path
-    info: OnlineRunInfo
-    skipped: list[Skipped] = field(default_factory=list)
-    done: set[int] = field(default_factory=set)
     clients: int = 0
     #: By engine and load: the first request that a closed loop was measured with, and how many it sent; None:
     #: as many as the settings say. The next repeat starts with these and needs no trial.
@@ -54,8 +38,6 @@ class Run:
     lost: list[tuple[float, Skipped]] = field(default_factory=list)
     #: Whether the user, or an error elsewhere, ends the run: what fails from then on is no fault of its cell.
     is_ending: bool = False
-    #: Held by whoever changes a file of the run: blocks may be measured side by side.
-    lock: threading.RLock = field(default_factory=threading.RLock, repr=False, compare=False)
 
     @classmethod
     def create(cls, folder: Path, info: OnlineRunInfo, missing: list[Skipped]) -> Self:
@@ -73,12 +55,7 @@ class Run:
         Raises:
             UsageError: There is none, it is not an online run, or its files do not belong together.
         """
-        hint = "name the folder of a run of `bench online`"
-        info = read_info(folder, hint)
-        if info.kind != "online":
-            raise UsageError(f"{folder} is an {info.kind} run, which cannot be resumed", hint)
-        kept = folder / SKIPPED
-        run = cls(folder, info, read_stored(kept, list[Skipped]) if kept.exists() else [])
+        run = cls(folder, *begun_before(folder, OnlineRunInfo))
         run._read_journal()
         return run
 
@@ -95,11 +72,10 @@ class Run:
     @property
     def engine_variants(self) -> list[EngineVariant]:
         """The engines that were there when the run began."""
-        missing = {fault.label for fault in self.skipped if fault.load is None}
         return [
             engine_variant
             for engine_variant in make_engine_variants(self.settings)
-            if engine_variant.label not in missing
+            if engine_variant.label not in self.absent
         ]
 
     def blocks(self) -> list[Block]:
@@ -110,13 +86,6 @@ class Run:
         if self.info.is_adaptive:
             return measured_blocks(self.engine_variants, read_journal(self.folder / JOURNAL))
         return plan(self.settings, self.engine_variants)
-
-    def launched(self, record: LaunchRecord) -> None:
-        """Keep what an engine was started with; the first start counts."""
-        with self.lock:
-            if all(record.label != known.label for known in self.info.launches):
-                self.info.launches.append(record)
-                write_json(self.folder / RUN, self.info)
 
     def knows(self, label: str, key: str) -> bool:
         """Whether that is known of an engine."""
@@ -174,9 +143,7 @@ class Run:
                 return
             if lost_node:
                 self.lost.append((monotonic(), fault))
-            self.skipped = [old for old in self.skipped if _place(old) != _place(fault)]
-            self.skipped.append(fault)
-            self._keep_skipped()
+            super().skip(fault)
 
     def end_early(self) -> None:
         """The run ends before its last cell. Nodes that were lost at the same moment ended for the same
@@ -199,16 +166,12 @@ class Run:
             for cell in block.cells
             if cell.index in self.done
         }
-        return [fault for fault in self.skipped if _place(fault) not in done]
+        return [fault for fault in self.skipped if place(fault) not in done]
 
     def _keep_unasked(self, unasked: list[Unasked]) -> None:
         if unasked != self.info.unasked:
             self.info.unasked = unasked
             write_json(self.folder / RUN, self.info)
-
-    def _keep_skipped(self) -> None:
-        dumped = _SKIPPED.dump_json(self.skipped, indent=2).decode()
-        write_whole(self.folder / SKIPPED, visible(dumped).encode() + b"\n")
 
     def _take(self, entry: JournalEntry) -> None:
         self.done.add(entry.cell)
@@ -220,12 +183,5 @@ class Run:
             cell = cells.get(entry.cell)
             measured = (entry.label, entry.load, entry.repeat)
             if cell is None or measured != (cell.engine_variant.label, cell.load, cell.repeat):
-                raise UsageError(
-                    f"cell {entry.cell} of {self.folder / JOURNAL} is not one of the run's settings",
-                    "restore run.json and the variants of the engines, or start a new run",
-                )
+                raise self._foreign(entry.cell)
             self._take(entry)
-
-
-def _place(skipped: Skipped) -> tuple[str, Load | None, int | None]:
-    return skipped.label, skipped.load, skipped.repeat

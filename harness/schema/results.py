@@ -41,6 +41,11 @@ class Skipped(Strict):
     new_run: bool = Field(False, description="whether the hint changes settings, which a run keeps")
 
     @property
+    def is_whole_engine(self) -> bool:
+        """Whether the engine was not there; otherwise a cell of it failed."""
+        return self.load is None and self.repeat is None
+
+    @property
     def said(self) -> str:
         """Reason and hint as one line."""
         return one_line("; ".join(filter(None, (one_line(self.reason, 500), self.hint))))

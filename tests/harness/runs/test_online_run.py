@@ -198,7 +198,7 @@ def test_a_folder_with_run_json_holds_a_whole_run(tmp_path: Path, monkeypatch: p
         versions=Versions(rosebench="1", python="3"),
     )  # fmt: skip
     write_whole = Mock(side_effect=OSError("no space"))
-    monkeypatch.setattr("harness.runs.run_state.write_whole", write_whole)
+    monkeypatch.setattr("harness.runs.base_run.write_whole", write_whole)
     with pytest.raises(OSError, match="no space"):
         Run.create(tmp_path, info, [])
     assert not [*tmp_path.iterdir()]

@@ -176,7 +176,7 @@ def test_what_has_changed_since_is_refused(
         ({"created": None}, r"run\.json is not as .*: online.created: null must be text"),
         ({"settings": {"nn": 1}}, r"run\.json is not as .*: online.settings: there is no key 'nn'"),
         ({"schema_version": 1}, r"run\.json is of schema 1"),
-        ({"kind": "offline"}, "is an offline run, which cannot be resumed"),
+        ({"kind": "offline"}, "is an offline run"),
     ],
 )
 def test_what_is_no_run(content: Any, message: str, tmp_path: Path) -> None:
