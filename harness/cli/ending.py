@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import TypeVar
 
 from harness.cli.interrupts import is_pressed_again
 from harness.cli.progress import Display
@@ -22,8 +21,6 @@ from harness.report.text.terms import goodput, terms
 from harness.report.text.verdict import verdict
 from harness.runs.reader import OfflineRun, OnlineRun, Run
 
-R = TypeVar("R", OnlineRun, OfflineRun)
-
 #: Warnings in the terminal; a run in which everything went wrong has many.
 MOST_WARNINGS = 8
 #: Of a warning's details, in letters; an engine may have the same trouble at many loads.
@@ -31,8 +28,8 @@ MOST_DETAIL = 240
 
 
 def report_so_far(
-    load: Callable[[], R], display: Display, shows_something: Callable[[], bool] = lambda: True
-) -> tuple[R, Path] | None:
+    load: Callable[[], Run], display: Display, shows_something: Callable[[], bool] = lambda: True
+) -> tuple[Run, Path] | None:
     """An interrupted run and the report of what was measured; None where there is none, or the user does not
     wait for it.
 

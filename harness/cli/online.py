@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Annotated
@@ -9,23 +10,17 @@ from typing import Annotated
 import typer
 
 from harness.cli.command_line import clear_process_list, command_line
-from harness.cli.ending import print_ending, report_so_far
 from harness.cli.live_server import listen, served
-from harness.cli.options import with_settings
-from harness.cli.outcome import Json, Open, Quiet, conclude
-from harness.cli.profile import profile_after, profile_only
+from harness.cli.measure import measure_and_report, print_end
+from harness.cli.options import Resume, with_settings
+from harness.cli.outcome import Json, Open, Quiet
+from harness.cli.profile import profile_only
 from harness.cli.progress import make_display
-from harness.cli.refused import refused
-from harness.errors import BenchError, InterruptedRunError
 from harness.metrics.validity import few_rounds
-from harness.profiling.plan import unprofiled
-from harness.report.render import write_outputs
 from harness.report.text.numbers import plural, several
 from harness.report.text.run_notices import MORE_ROUNDS
-from harness.runs.events import Event, Started
-from harness.runs.folder import resume_command
+from harness.runs.events import Event, Notify, Started
 from harness.runs.online import results_so_far, resume_online, run_online
-from harness.runs.reader import OnlineRun, load_run
 from harness.schema.load import ClosedLoop
 from harness.schema.online_settings import OnlineSettings
 from harness.schema.search import SearchPlan
@@ -44,7 +39,6 @@ Serve = Annotated[
         metavar="PORT",
     ),
 ]
-Resume = Annotated[Path | None, typer.Option(help="finish this run, with its own settings", metavar="RUN")]
 
 
 @with_settings(OnlineSettings, instead="resume")
@@ -72,68 +66,48 @@ def measure(
     quiet: bool,
 ) -> None:
     """Run, or finish the run `resume`, show its progress, print where the report is."""
-    folder: Path | None = None
-    measured: OnlineRun | None = None
-    fault: BenchError | None = None
     clear_process_list()
     with make_display(quiet) as display, ExitStack() as served_inside:
         listener = None if serve is None else served_inside.enter_context(listen(serve))
 
         def show(event: Event) -> None:
-            nonlocal folder
-            if isinstance(event, Started):
-                folder = event.folder
             display.show(event)
             if isinstance(event, Started) and listener is not None:
                 display.line(f"live page: {served_inside.enter_context(served(event.folder, listener))}")
 
+        def begin(notify: Notify) -> None:
+            if settings is not None:
+                run_online(settings, command_line(), notify, search, tune)
+            else:
+                assert resume is not None
+                resume_online(resume, notify)
+
         if settings is not None and settings.profile_only:
             profile_only(settings, display)
             return
-        try:
-            if settings is not None:
-                if settings.preset_text is not None:
-                    display.line(settings.preset_text)
-                if search is not None and settings.settle is not None:
-                    display.line(
-                        f"each cell: {settings.settle:g} s to settle, then {settings.measured_s:g} s or more "
-                        "are measured (--settle, --min-duration)"
-                    )
-                for load in settings.loads if search is None and settings.min_duration is None else ():
-                    if short := few_rounds(load, settings.requests(load)):
-                        display.line(f"{short.text}. {MORE_ROUNDS}")
-                if search is None and (more := _more_than_rounds(settings)):
-                    display.line(more)
-                run, _ = run_online(settings, command_line(), show, search, tune)
-            else:
-                assert resume is not None
-                run, _ = resume_online(resume, show)
-            measured = _measured(run)
-            report = write_outputs(measured)
-        except KeyboardInterrupt:
-            if folder is None:
-                raise
-            fault = InterruptedRunError("interrupted; finished cells are saved", _finish(folder))
-            so_far = report_so_far(
-                lambda: measured or _measured(folder),
-                display,
-                shows_something=lambda: measured is not None or results_so_far(folder) is not None,
+        if settings is not None:
+            for line in _said_before(settings, search):
+                display.line(line)
+        ended = measure_and_report(begin, results_so_far, display, show)
+    print_end(ended, display, open_report=open_report, as_json=as_json)
+
+
+def _said_before(settings: OnlineSettings, search: SearchPlan | None) -> Iterator[str]:
+    """What a user may want to know before the run begins."""
+    if settings.preset_text is not None:
+        yield settings.preset_text
+    if search is not None:
+        if settings.settle is not None:
+            yield (
+                f"each cell: {settings.settle:g} s to settle, then {settings.measured_s:g} s or more "
+                "are measured (--settle, --min-duration)"
             )
-            if so_far is None:
-                raise fault from None
-            measured, report = so_far
-        except BenchError as error:
-            if folder is not None:
-                after = "start a new run" if error.new_run else _finish(folder)
-                error.hint = "; then ".join(filter(None, (error.hint, after)))
-            raise
-        except OSError as error:
-            raise (folder and refused(error, _finish(folder))) or error from None
-        tools = measured.meta.settings.profile
-        if fault is None and tools is not None and (engines := unprofiled(run, measured.results, tools)):
-            fault = profile_after(run, tools, display, engines)
-    print_ending(measured, display)
-    conclude(measured.results, report, fault, as_json=as_json, open_report=open_report)
+        return
+    for load in settings.loads if settings.min_duration is None else ():
+        if short := few_rounds(load, settings.requests(load)):
+            yield f"{short.text}. {MORE_ROUNDS}"
+    if more := _more_than_rounds(settings):
+        yield more
 
 
 def _more_than_rounds(settings: OnlineSettings) -> str:
@@ -149,14 +123,3 @@ def _more_than_rounds(settings: OnlineSettings) -> str:
         f"With {several(map(str, fewer))} in flight, --rounds {rounds} needs {needed}; "
         f"--n {settings.n} sends {settings.n}; a lower --n sends fewer."
     )
-
-
-def _measured(folder: Path) -> OnlineRun:
-    """The run whose results have just been written."""
-    run = load_run(folder, trust=True)
-    assert isinstance(run, OnlineRun)
-    return run
-
-
-def _finish(folder: Path) -> str:
-    return f"finish the run with `{resume_command(folder)}`"

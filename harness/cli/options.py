@@ -20,6 +20,8 @@ from harness.schema.loader import build
 
 Settings = TypeVar("Settings", bound=CommonSettings)
 
+Resume = Annotated[Path | None, typer.Option(help="finish this run, with its own settings", metavar="RUN")]
+
 _SHORTER = {
     "list": "LIST",
     "EngineRef": "NAME[@VARIANT],…",

@@ -96,7 +96,8 @@ class Display:
             case BatchStarting(label, repeat, index, total, log):
                 self.line(f"[{index + 1}/{total}] {label}, {repeat_text(repeat)}; log: {log}")
                 self._now(f"[{index + 1}/{total}] {label}, {repeat_text(repeat)}")
-                self._share(index)
+                self._share(len(self._begun))
+                self._begun.add(index)
             case BatchDone(result):
                 rate = f"{result.output_tok_per_s:,.0f} output tok/s in {result.total_s:.3f} s"
                 self.line(f"{result.label}, {repeat_text(result.repeat)}: {rate}")

@@ -12,7 +12,7 @@ from pydantic import TypeAdapter
 from harness.cli.terminal import echo
 from harness.errors import UsageError
 from harness.records.columns import CHUNKS, REQUESTS, SERVER
-from harness.runs.journal import JournalEntry
+from harness.runs.journal import BatchEntry, JournalEntry
 from harness.schema.calibration import Calibration
 from harness.schema.compare_results import CompareResults
 from harness.schema.offline_settings import OfflineSettings
@@ -31,6 +31,7 @@ SCHEMAS: dict[str, Any] = {
     "offline-results": OfflineResults,
     "compare-results": CompareResults,
     "journal-entry": JournalEntry,
+    "offline-journal-entry": BatchEntry,
     "calibration": Calibration,
     "profile-manifest": ProfileManifest,
     "profiles": Profiles,

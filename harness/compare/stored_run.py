@@ -224,7 +224,7 @@ class StoredOffline(StoredRun):
 
     @property
     def hint(self) -> str:
-        return "repeat the run, or leave that engine out"
+        return f"finish it: {resume_command(self.path)}; or repeat it without that engine"
 
 
 def _batch(info: OfflineRunInfo) -> Batch:

@@ -18,7 +18,7 @@ from harness.profiling.subject import Subject
 from harness.runs.events import CaptureSkipped, Notify
 from harness.schema.common_settings import CommonSettings
 from harness.schema.profile import Tool, Tools
-from harness.schema.results import OnlineResults
+from harness.schema.results import OfflineResults, OnlineResults
 
 
 @dataclass(frozen=True)
@@ -74,7 +74,7 @@ def needed_instead(subject: Subject, options: ProfileOptions) -> str:
     return "profile a run of an engine that has a profiler"
 
 
-def unprofiled(folder: Path, results: OnlineResults, tools: Tools) -> list[str]:
+def unprofiled(folder: Path, results: OnlineResults | OfflineResults, tools: Tools) -> list[str]:
     """The engines of a run, NAME or NAME@VARIANT, of which a capture is missing or failed.
 
     Without a GPU `both` is torch's alone.
@@ -86,7 +86,7 @@ def unprofiled(folder: Path, results: OnlineResults, tools: Tools) -> list[str]:
     settings = results.meta.settings
     wanted: Tools = "torch" if tools == "both" and not _on_gpu(settings) else tools
     had = {(run.label, run.tool) for run in manifest.runs if run.error is None} if manifest else set()
-    absent = {fault.label for fault in results.skipped if fault.load is None}
+    absent = {fault.label for fault in results.skipped if fault.is_whole_engine}
     engine_variants = make_engine_variants(settings)
     there = [engine_variant for engine_variant in engine_variants if engine_variant.label not in absent]
     missing = [

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import TypeVar
 
 from pydantic import Field, ValidationError
 from pydantic_core import from_json
@@ -16,7 +17,7 @@ from harness.schema.fairness import ReportedMean
 from harness.schema.hosts import HostCell
 from harness.schema.load import Load
 from harness.schema.machine_load import MachineLoad
-from harness.schema.results import PrefixCount
+from harness.schema.results import OfflineResult, PrefixCount
 from harness.schema.speculation import Speculation, SpeculationCount
 
 
@@ -66,7 +67,23 @@ class JournalEntry(Strict):
         return [Speculation(**place, load=self.load, repeat=self.repeat, count=self.speculation)]
 
 
+class BatchEntry(Strict):
+    """A finished measurement of `bench offline`. One that is not in the journal did not happen."""
+
+    cell: int = Field(ge=0, description="its number in the run's order")
+    finished: str = Field(description="ISO 8601, UTC")
+    result: OfflineResult
+
+
+Entry = TypeVar("Entry", JournalEntry, BatchEntry)
+
+
 def read_journal(path: Path) -> list[JournalEntry]:
+    """The cells of a run of `bench online`, as `read_entries` has them."""
+    return read_entries(path, JournalEntry)
+
+
+def read_entries(path: Path, kind: type[Entry]) -> list[Entry]:
     """Entries in the order in which they were written; none where there is no file.
 
     A last line without its end was being written when the run was killed: it does not count.
@@ -77,10 +94,10 @@ def read_journal(path: Path) -> list[JournalEntry]:
     if not path.exists():
         return []
     lines = path.read_bytes().split(b"\n")[:-1]
-    entries = []
+    entries: list[Entry] = []
     for number, line in enumerate(lines, start=1):
         try:
-            entries.append(JournalEntry.model_validate(visible_content(from_json(line))))
+            entries.append(kind.model_validate(visible_content(from_json(line))))
         except ValueError as error:
             fault = first_fault(error) if isinstance(error, ValidationError) else f"Invalid JSON: {error}"
             raise UsageError(
@@ -89,7 +106,7 @@ def read_journal(path: Path) -> list[JournalEntry]:
     return entries
 
 
-def append_journal(path: Path, entry: JournalEntry) -> None:
+def append_journal(path: Path, entry: JournalEntry | BatchEntry) -> None:
     """Add a line and sync it; what a killed run left of a line is cut off first."""
     path.touch()
     with naming(path), path.open("r+b") as file:

@@ -3,36 +3,51 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import cycle, islice
 from pathlib import Path
 
+from harness.engines.base import EngineSettings, Installation
 from harness.engines.parallel import check_gpus
-from harness.engines.registry import get_engine_variant
-from harness.errors import BenchError, CleanupError, UsageError
-from harness.files import write_json
-from harness.metrics.batches import compare_batches
+from harness.engines.selection import make_engine_variants
+from harness.errors import BenchError, CleanupError, UsageError, is_interruption
+from harness.runs.batch.batch_run import BatchRun
 from harness.runs.batch.entries import Entry, make_entries
 from harness.runs.batch.measured import result
 from harness.runs.batch.through_server import through_server
 from harness.runs.batch.through_worker import Batch, through_worker
-from harness.runs.events import BatchDone, BatchStarting, EngineSkipped, Notify, Started
-from harness.runs.folder import OFFLINE_RESULTS, RUN, log_file, make_folder
+from harness.runs.events import BatchDone, BatchStarting, EngineSkipped, Notify, Reporting, Started
+from harness.runs.folder import alone, log_file, make_folder
 from harness.runs.info import offline_info
 from harness.runs.resolved import engine_settings, resolve_common
 from harness.runs.schedule import turns
 from harness.runs.workload import check_lengths
 from harness.schema.offline_settings import OfflineSettings
-from harness.schema.results import OfflineResults
+from harness.schema.results import OfflineResults, Skipped
 from harness.workload import warmup
 from harness.workload.content import SyntheticContent
+
+
+@dataclass(frozen=True)
+class _Resolved:
+    """An offline run, ready to start. `launches` is what each entry is started with, `client` the cores of
+    the client."""
+
+    settings: OfflineSettings
+    launches: dict[Entry, EngineSettings]
+    missing: list[Skipped]
+    client: Sequence[int] | None
+
+    @property
+    def found(self) -> list[Installation]:
+        return [entry.engine.installed() for entry in self.launches]
 
 
 def run_offline(settings: OfflineSettings, command: list[str], notify: Notify) -> tuple[Path, OfflineResults]:
     """Measure every engine. Returns the run's folder and its results.
 
-    The results file is written after every measurement, so an interrupted run keeps what it had; what it did
-    not come to is in `skipped` of that file. An engine that fails is there with the repeat; one that is not
-    installed, without.
+    A measurement is in the journal before the next one begins, and the results file is written after each. An
+    engine that fails is in `skipped` of that file with the repeat; one that is not installed, without.
 
     Args:
         command: The command line, to be repeated.
@@ -40,14 +55,66 @@ def run_offline(settings: OfflineSettings, command: list[str], notify: Notify) -
 
     Raises:
         UsageError: an engine, variant, model or length that cannot be, or no engine is there.
-        CleanupError: an engine could not be ended. Nothing can be measured while it runs.
+        BenchError: Nothing could be measured, or an engine could not be ended.
+    """
+    resolved = _resolve(settings)
+    info = offline_info(resolved.settings, command, resolved.found)
+    planned = turns(list(resolved.launches), resolved.settings)
+    info.order = [(entry.label, repeat) for entry, repeat in planned]
+    folder = make_folder(settings.out, "offline")
+    with alone(folder):
+        run = BatchRun.create(folder, info, resolved.missing)
+        return folder, _go(run, resolved, notify)
+
+
+def resume_offline(folder: Path, notify: Notify) -> tuple[Path, OfflineResults]:
+    """Measure what the run in `folder` has not finished; nothing is measured twice.
+
+    A measurement that failed is tried again. Where nothing is left, no engine and no GPU is needed.
+
+    Raises:
+        UsageError: The folder holds no run, somebody is at it, or an engine or the model is not here any more
+            as it was when the run began.
+        BenchError: Nothing could be measured, or an engine could not be ended.
+    """
+    with alone(folder):
+        run = BatchRun.open(folder)
+        resolved = None
+        if not run.is_measured:
+            resolved = _resolve(run.settings)
+            run.check_unchanged(resolved.missing, resolved.found)
+            here = {entry.label for entry in resolved.launches}
+            if gone := next((label for label, _ in run.info.order if label not in here), None):
+                raise UsageError(
+                    f"{gone} is part of the run, and its variant is not of offline runs any more",
+                    "restore the variants of the engines, or start a new run",
+                )
+        return folder, _go(run, resolved, notify)
+
+
+def batches_so_far(folder: Path) -> OfflineResults | None:
+    """Write the results of what an interrupted run has measured; None where that is nothing yet.
+
+    Raises:
+        UsageError: The folder holds no run, or another process works on it.
+    """
+    with alone(folder):
+        run = BatchRun.open(folder)
+        return run.write_results() if run.done else None
+
+
+def _resolve(settings: OfflineSettings) -> _Resolved:
+    """Look everything up before anything starts.
+
+    Raises:
+        UsageError: A setting cannot work here, or no engine that was asked for is there.
     """
     mixed = not all(isinstance(lengths, int) for lengths in (settings.input_len, settings.output_len))
-    entries, skipped = make_entries([get_engine_variant(ref) for ref in settings.engines], mixed=mixed)
+    entries, missing = make_entries(make_engine_variants(settings), mixed=mixed)
     if not entries:
-        reasons = "; ".join(f"{skip.label}: {skip.reason}" for skip in skipped)
+        reasons = "; ".join(f"{skip.label}: {skip.reason}" for skip in missing)
         raise UsageError(
-            f"no engine can be measured: {reasons}", "; ".join(dict.fromkeys(skip.hint for skip in skipped))
+            f"no engine can be measured: {reasons}", "; ".join(dict.fromkeys(skip.hint for skip in missing))
         )
     settings, model, split = resolve_common(settings, [entry.engine.name for entry in entries])
     assert settings.max_model_len is not None
@@ -67,38 +134,58 @@ def run_offline(settings: OfflineSettings, command: list[str], notify: Notify) -
             )
         if entry.served:
             entry.engine.server(entry.engine.installed(), launch, port=0)
-    planned = turns(entries, settings)
-    info = offline_info(settings, command, [entry.engine.installed() for entry in entries])
-    info.order = [(entry.label, repeat) for entry, repeat in planned]
-    results = OfflineResults(meta=info, results=[], skipped=skipped)
-    out = make_folder(settings.out, "offline")
-    notify(Started(out, len(planned)))
-    _save(results, out, planned)
-    for skip in skipped:
-        notify(EngineSkipped(skip))
-    for index, (entry, repeat) in enumerate(planned):
-        log = log_file(out, entry.engine_variant.ref, "server" if entry.served else "offline")
-        notify(BatchStarting(entry.label, repeat, index, len(planned), log))
-        try:
-            batch, launch = _batch(settings, repeat), launches[entry]
-            if entry.served:
-                measured, record = through_server(entry.engine, launch, batch, log, split.client)
-            else:
-                measured, record = through_worker(entry.engine, launch, batch, log)
-            row = result(measured, entry.engine_variant, repeat, settings, batch.requests, launch.gpus)
-        except CleanupError:
-            raise
-        except BenchError as error:
-            failure = entry.engine_variant.skipped(error.message, error.hint, repeat=repeat)
-            results.skipped.append(failure)
-            notify(EngineSkipped(failure))
+    return _Resolved(settings, launches, missing, split.client)
+
+
+def _go(run: BatchRun, resolved: _Resolved | None, notify: Notify) -> OfflineResults:
+    """Measure what is left, write the results. `resolved` is None where nothing is left."""
+    notify(Started(run.folder, len(run.info.order), len(run.done)))
+    for skipped in run.skipped:
+        if skipped.is_whole_engine:
+            notify(EngineSkipped(skipped))
+    if resolved is not None:
+        entries = {entry.label: entry for entry in resolved.launches}
+        for cell, (label, repeat) in enumerate(run.info.order):
+            if cell not in run.done:
+                _measure(run, resolved, entries[label], cell, repeat, notify)
+                run.write_results()
+    if not run.done:
+        raise run.nothing_measured()
+    notify(Reporting())
+    return run.write_results()
+
+
+def _measure(
+    run: BatchRun, resolved: _Resolved, entry: Entry, cell: int, repeat: int, notify: Notify
+) -> None:
+    """Measure one cell. What goes wrong is noted, and the run can continue.
+
+    Raises:
+        CleanupError: The engine could not be ended. Nothing can be measured while it runs.
+    """
+    settings, launch = resolved.settings, resolved.launches[entry]
+    log = log_file(run.folder, entry.engine_variant.ref, "server" if entry.served else "offline")
+    notify(BatchStarting(entry.label, repeat, cell, len(run.info.order), log))
+    try:
+        batch = _batch(settings, repeat)
+        if entry.served:
+            measured, record = through_server(entry.engine, launch, batch, log, resolved.client)
         else:
-            results.results.append(row)
-            if all(record.label != known.label for known in info.launches):
-                info.launches.append(record)
-            notify(BatchDone(row))
-        _save(results, out, planned[index + 1 :])
-    return out, results
+            measured, record = through_worker(entry.engine, launch, batch, log)
+        row = result(measured, entry.engine_variant, repeat, settings, batch.requests, launch.gpus)
+    except CleanupError:
+        raise
+    except BenchError as error:
+        if is_interruption(error):
+            raise KeyboardInterrupt from error
+        fault = entry.engine_variant.skipped(error.message, error.hint, repeat=repeat)
+        fault = fault.model_copy(update={"new_run": error.new_run})
+        run.skip(fault)
+        notify(EngineSkipped(fault))
+    else:
+        run.launched(record)
+        run.finish(cell, row)
+        notify(BatchDone(row))
 
 
 def _batch(settings: OfflineSettings, repeat: int) -> Batch:
@@ -116,17 +203,3 @@ def _batch(settings: OfflineSettings, repeat: int) -> Batch:
         settings.settle or 0.0,
         settings.min_duration or 0.0,
     )
-
-
-def _save(results: OfflineResults, out: Path, ahead: Sequence[tuple[Entry, int]]) -> None:
-    """`ahead` is not measured yet; should the run end here, its files say so."""
-    pending = [
-        entry.engine_variant.skipped(
-            "the run ended before its measurement", "run the command again", repeat=repeat
-        )
-        for entry, repeat in ahead
-    ]
-    write_json(out / RUN, results.meta)
-    results.comparisons = compare_batches(results.results)
-    stored = results.model_copy(update={"skipped": [*results.skipped, *pending]})
-    write_json(out / OFFLINE_RESULTS, stored)

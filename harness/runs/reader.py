@@ -125,7 +125,7 @@ def load_run(path: Path, *, trust: bool = False) -> Run:
         return OnlineRun(path, computed, raw.requests, raw.chunks, groups, differ, server)
     if (path / OFFLINE_RESULTS).is_file():
         return read_offline(path)
-    if (path / RUN).is_file() and read_info(path, "").kind == "online":
+    if (path / RUN).is_file() and ((info := read_info(path, "")).kind == "online" or info.order):
         raise UsageError(f"the run in {path} is not finished", f"finish it: {resume_command(path)}")
     raise UsageError(
         f"{path} holds neither {ONLINE_RESULTS} nor {OFFLINE_RESULTS}", "name the folder of a finished run"

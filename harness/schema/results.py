@@ -185,3 +185,10 @@ class OfflineResults(Strict):
     results: list[OfflineResult]
     comparisons: list[BatchComparison] = Field(default_factory=list)
     skipped: list[Skipped] = Field(default_factory=list)
+
+    @property
+    def left(self) -> list[tuple[str, int]]:
+        """Label and repeat of what the run ended before: it was neither measured nor failed."""
+        known = {(row.label, row.repeat) for row in self.results}
+        known |= {(fault.label, fault.repeat) for fault in self.skipped if fault.repeat is not None}
+        return [turn for turn in self.meta.order if turn not in known]

@@ -62,7 +62,8 @@ class Notice:
 
 def notices(run: Run) -> list[Notice]:
     """Invalid cells first, then engines that are absent, then what was done to the load."""
-    found = [*_disagreements(run), *_invalid(run), *_unfinished(run)] if isinstance(run, OnlineRun) else []
+    found = [*_disagreements(run), *_invalid(run)] if isinstance(run, OnlineRun) else []
+    found += _unfinished(run)
     for fault in run.results.skipped:
         place = "" if fault.load is None else f" {where(fault.load)}"
         place += "" if fault.repeat is None else f", {repeat_text(fault.repeat)}"
@@ -115,7 +116,7 @@ def _disagreements(run: OnlineRun) -> list[Notice]:
     return [Notice("invalid", "The stored results are not those of the raw times.", detail, "other")]
 
 
-def _unfinished(run: OnlineRun) -> list[Notice]:
+def _unfinished(run: Run) -> list[Notice]:
     said = unfinished(run)
     return [] if said is None else [Notice("skipped", *said, "rest")]
 

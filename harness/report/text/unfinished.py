@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterable
+
 from harness.engines.selection import make_engine_variants
 from harness.report.text.numbers import few, plural, several
-from harness.runs.reader import OnlineRun
+from harness.runs.reader import OfflineRun, OnlineRun, Run
 from harness.schema.run_info import Check, Unasked
 
 _NAMES: dict[Check, str] = {"answers": "its second answer check", "accuracy": "its accuracy task"}
@@ -17,8 +19,21 @@ def lacking(unasked: Unasked) -> str:
     return f"{unasked.label} lacks {several([_NAMES[what] for what in unasked.what])}"
 
 
-def unfinished(run: OnlineRun) -> tuple[str, str] | None:
+def unfinished(run: Run) -> tuple[str, str] | None:
     """A title and what is missing; None of a run that came to its end."""
+    return _batch(run) if isinstance(run, OfflineRun) else _online(run)
+
+
+def _batch(run: OfflineRun) -> tuple[str, str] | None:
+    results, cells = run.results, len(run.meta.order)
+    if not results.left or not results.results:
+        return None
+    title = f"The run was interrupted with {len(results.results)} of {plural(cells, 'cell')} measured."
+    known = {row.label for row in results.results} | {fault.label for fault in results.skipped}
+    return title, _rest(run, [label for label, _ in results.left], known)
+
+
+def _online(run: OnlineRun) -> tuple[str, str] | None:
     meta = run.meta
     if not meta.interrupted:
         return None
@@ -37,6 +52,16 @@ def unfinished(run: OnlineRun) -> tuple[str, str] | None:
     planned = [label for label, _ in meta.order]
     if meta.search is not None:
         planned = [variant.label for variant in make_engine_variants(meta.settings)]
+    return title, _rest(run, planned, known)
+
+
+def _rest(run: Run, planned: Iterable[str], known: Collection[str]) -> str:
+    """What is missing whole, and how to measure what is missing.
+
+    Args:
+        planned: Labels of engines.
+        known: Those that have a result, or are named elsewhere as missing.
+    """
     absent = list(dict.fromkeys(label for label in planned if label not in known))
     nothing = f"Nothing was measured of {few(absent)}. " if absent else ""
-    return title, f"{nothing}bench {meta.subcommand} --resume, with the run's folder, measures the rest."
+    return f"{nothing}bench {run.meta.subcommand} --resume, with the run's folder, measures the rest."

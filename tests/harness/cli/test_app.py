@@ -38,6 +38,11 @@ pytestmark = pytest.mark.integration
             ["online", "--resume", "x", "--config", "y", "--no-interleave"],
             "--resume uses the run's own settings and cannot be combined with --interleave, --config",
         ),
+        (["offline", "--resume", "no-such-run"], "no-such-run holds no run: No such file or directory"),
+        (
+            ["offline", "--resume", "x", "--num-prompts", "3"],
+            "--resume uses the run's own settings and cannot be combined with --num-prompts",
+        ),
         (["offline", "--scales", "1"], "No such option: --scales"),
         (["profile", "x", "--tool", "y"], "--tool: 'y' is not one of 'torch', 'nsys', "),
         (["profile", "x", "--steps=z"], "--steps: 'z' must be a whole number"),

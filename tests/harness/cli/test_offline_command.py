@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import signal
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -30,7 +31,8 @@ def test_a_whole_run(bench: Any, tmp_path: Path) -> None:
     [folder] = tmp_path.iterdir()
     assert done.out == f"{folder / 'report.html'}\n"
     assert {path.name for path in folder.iterdir()} == {
-        "run.json", "offline_results.json", "results.csv", "summary.md", "report.html", "figures", "logs",
+        "run.json", "journal.jsonl", "skipped.json", "offline_results.json", "results.csv", "summary.md",
+        "report.html", "figures", "logs",
     }  # fmt: skip
     results = json.loads((folder / "offline_results.json").read_text())
     OfflineResults.model_validate(results)
@@ -127,7 +129,7 @@ def test_ctrl_c_within_the_profile_keeps_the_results(
     ("end", "code", "said", "first"),
     [
         (CleanupError("it holds PID 7", "kill -9 7"), 3, "it holds PID 7", "kill -9 7; then "),
-        (KeyboardInterrupt(), 130, "interrupted; finished measurements are saved", ""),
+        (KeyboardInterrupt(), 130, "interrupted; finished cells are saved", ""),
     ],
 )
 def test_a_run_that_ends_early_names_what_it_has(
@@ -150,11 +152,13 @@ def test_a_run_that_ends_early_names_what_it_has(
     assert report is None or report.is_file()
     assert done.err.splitlines()[-2:] == [
         f"bench: {said}",
-        f"  hint: {first}run the command again; `bench report {folder}` shows what was measured",
+        f"  hint: {first}finish the run with `bench offline --resume {folder}`",
     ]
     stored = OfflineResults.model_validate_json((folder / "offline_results.json").read_bytes())
-    assert len(stored.results) == 1 and [skip.repeat for skip in stored.skipped] == [0, 1, 1]
-    assert bench("report", str(folder), "--out", str(tmp_path / "report.html")).code == 0
+    assert len(stored.results) == 1 and stored.skipped == [] and stored.left == stored.meta.order[1:]
+    page = tmp_path / "report.html"
+    assert bench("report", str(folder), "--out", str(page)).code == 0
+    assert "The run was interrupted with 1 of 4 cells measured." in page.read_text()
 
 
 def test_an_engine_that_fails(bench: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -172,4 +176,44 @@ def test_an_engine_that_fails(bench: Any, tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setattr("harness.runs.offline.through_server", gives(2, 3))
     done = bench(*QUICK, "--engines", "roseinfer", "--out", str(tmp_path / "all"))
     assert (done.code, done.out) == (3, "")
-    assert done.err.splitlines()[-2].startswith("bench: nothing could be measured")
+    assert done.err.splitlines()[-2].startswith("bench: nothing could be measured: roseinfer")
+
+
+def test_killed_and_interrupted_and_resumed_with_a_real_engine(
+    start_bench: Callable[..., Any], bench: Any, tmp_path: Path
+) -> None:
+    """No process is left, nothing is measured twice, and each part is reported."""
+    first = start_bench(*QUICK, "--engines", "roseinfer", "--out", str(tmp_path))
+    folder = Path(first.until("run ").removeprefix("run ").partition(": ")[0])
+    first.until("output tok/s in")
+    first.until("[2/2]")
+    first.process.kill()
+    assert first.end().code == -signal.SIGKILL
+    assert first.left() == []
+    kept = (folder / "journal.jsonl").read_bytes()
+    assert kept.count(b"\n") == 1
+
+    again = start_bench("offline", "--resume", str(folder))
+    assert "2 cells, 1 already measured" in again.until("run ")
+    again.until("[2/2]", send=signal.SIGTERM)
+    ended = again.end()
+    assert (ended.code, ended.out) == (130, f"{folder / 'report.html'}\n")
+    assert "The run was interrupted with 1 of 2 cells measured." in ended.err
+    assert again.left() == [] and (folder / "journal.jsonl").read_bytes() == kept
+
+    with (folder / "journal.jsonl").open("ab") as file:
+        file.write(b'{"cell":1,"fini')  # what a kill may leave of a line
+    moved = folder.rename(tmp_path / "a moved run")
+    done = bench("offline", "--resume", str(moved))
+    assert (done.code, done.out) == (0, f"{moved / 'report.html'}\n"), done.err
+    assert "[1/2]" not in done.err and (moved / "journal.jsonl").read_bytes().startswith(kept)
+    results = OfflineResults.model_validate_json((moved / "offline_results.json").read_bytes())
+    assert [(row.label, row.repeat) for row in results.results] == results.meta.order
+    assert not results.skipped and not results.left
+    assert len(results.meta.launches) == 2 and "interrupted" not in (moved / "summary.md").read_text()
+
+    other = bench("online", "--resume", str(moved))
+    assert other.code == 2 and other.err.splitlines() == [
+        f"bench: {moved} is an offline run",
+        f"  hint: finish it with `bench offline --resume '{moved}'`",
+    ]

@@ -85,7 +85,7 @@ def test_an_engine_without_all_its_repeats_is_left_out(make: Made, file: Path) -
         assert "was not measured" in left_out[IN_PROCESS] and store.runs() == []
         with pytest.raises(UsageError, match="was not measured") as raised:
             gate(store, run, "last", GATE)
-    assert raised.value.hint == "repeat the run, or leave that engine out"
+    assert raised.value.hint.startswith(f"finish it: bench offline --resume {run.path}; or repeat it")
 
 
 def test_the_commands(make: Made, tmp_path: Path, file: Path) -> None:
