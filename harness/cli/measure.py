@@ -11,12 +11,12 @@ from harness.cli.outcome import conclude
 from harness.cli.profile import profile_after
 from harness.cli.progress import Display
 from harness.cli.refused import refused
-from harness.errors import BenchError, InterruptedRunError
+from harness.errors import BenchError, InterruptedRunError, NothingMeasuredError
 from harness.profiling.plan import unprofiled
-from harness.report.render import write_outputs
+from harness.report.render import write_outputs, write_without_figures
 from harness.runs.events import Event, Notify, Started
 from harness.runs.folder import resume_command
-from harness.runs.reader import Run, load_run
+from harness.runs.reader import Run, load_run, load_unmeasured
 
 
 @dataclass(frozen=True)
@@ -76,6 +76,9 @@ def measure_and_report(
         if folder is not None:
             after = "start a new run" if error.new_run else _finish(folder)
             error.hint = "; then ".join(filter(None, (error.hint, after)))
+        if folder is not None and isinstance(error, NothingMeasuredError):
+            failed = load_unmeasured(folder)
+            return Ended(failed, write_without_figures(failed), error)
         raise
     except OSError as error:
         raise (folder and refused(error, _finish(folder))) or error from None
@@ -86,12 +89,13 @@ def measure_and_report(
 
 
 def print_end(ended: Ended, display: Display, *, open_report: bool, as_json: bool) -> None:
-    """Print how a run ended, and exit with its code.
+    """Print how a run ended, and exit with its code; where nothing was measured, the error says why.
 
     Raises:
         BenchError: The error that ended it.
     """
-    print_ending(ended.run, display)
+    if not isinstance(ended.fault, NothingMeasuredError):
+        print_ending(ended.run, display)
     conclude(ended.run.results, ended.report, ended.fault, as_json=as_json, open_report=open_report)
 
 

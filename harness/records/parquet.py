@@ -59,6 +59,11 @@ def read_server(run: Path, cells: set[int] | None = None) -> pd.DataFrame:
     return found
 
 
+def no_records() -> CellRecords:
+    """Tables without a row."""
+    return CellRecords(*(schema.empty_table().to_pandas() for schema in (REQUESTS, CHUNKS)))
+
+
 def read_records(run: Path, cells: set[int] | None = None) -> CellRecords:
     """Records of a run, finished or not, in the order of cells.
 

@@ -36,6 +36,8 @@ def summary(run: Run) -> str:
     parts.append("\n".join(f"- {name}: {_text(value)}" for name, value in facts(run)) + "\n")
     parts += [f"> **{_text(notice.title)}** {_text(notice.detail)}\n" for notice in notices(run)]
     parts.append(_text(" ".join([*verdict(run), *terms(run)]), 2000) + "\n")
+    if not run.has_results:
+        return "\n".join(parts)
     if isinstance(run, OnlineRun):
         if run.results.search is not None:
             parts += [table(found) for found in capacity_tables(run.results.search)]

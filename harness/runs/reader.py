@@ -15,9 +15,10 @@ from harness.metrics.chunk_parts import Chunks
 from harness.metrics.samples import Group, split
 from harness.metrics.validity import with_too_brief
 from harness.records.cell import CellRecords
-from harness.records.parquet import read_records, read_server
+from harness.records.parquet import no_records, read_records, read_server
 from harness.runs.accuracy import task_scores
 from harness.runs.answers import judged_answers
+from harness.runs.base_run import read_skipped
 from harness.runs.folder import (
     OFFLINE_RESULTS,
     ONLINE_RESULTS,
@@ -54,6 +55,11 @@ class OnlineRun:
     @property
     def meta(self) -> OnlineRunInfo:
         return self.results.meta
+
+    @property
+    def has_results(self) -> bool:
+        """Whether it says anything of an engine, be it of configurations that a tuning left out."""
+        return bool(self.results.summaries or self.results.search or self.results.tune)
 
     @property
     def pooled(self) -> list[OnlineSummary]:
@@ -99,6 +105,10 @@ class OfflineRun:
     def meta(self) -> OfflineRunInfo:
         return self.results.meta
 
+    @property
+    def has_results(self) -> bool:
+        return bool(self.results.results)
+
 
 Run = OnlineRun | OfflineRun
 
@@ -130,6 +140,20 @@ def load_run(path: Path, *, trust: bool = False) -> Run:
     raise UsageError(
         f"{path} holds neither {ONLINE_RESULTS} nor {OFFLINE_RESULTS}", "name the folder of a finished run"
     )
+
+
+def load_unmeasured(path: Path) -> Run:
+    """A run of which no cell could be measured: why, and what it was to measure.
+
+    Raises:
+        UsageError: It is not a run, or a file of it is broken.
+    """
+    info, skipped = read_info(path, "name the folder of a run"), read_skipped(path)
+    if isinstance(info, OfflineRunInfo):
+        return OfflineRun(path, OfflineResults(meta=info, results=[], skipped=skipped))
+    nothing = no_records()
+    results = OnlineResults(meta=info, summaries=[], skipped=skipped)
+    return OnlineRun(path, results, nothing.requests, nothing.chunks)
 
 
 def read_offline(path: Path) -> OfflineRun:

@@ -42,7 +42,7 @@ def badges(run: Run) -> list[Badge]:
     by: dict[Topic, list[Notice]] = {}
     for notice in notices(run):
         by.setdefault(notice.topic, []).append(notice)
-    found = _online(run, by) if isinstance(run, OnlineRun) else []
+    found = _online(run, by) if isinstance(run, OnlineRun) and run.has_results else []
     if rest := by.get("rest"):
         found.append(Badge("warn", "interrupted", rest))
     if skipped := by.get("engines"):

@@ -10,6 +10,7 @@ from harness.metrics.intervals import Ends
 from harness.report.best import excludes_one
 from harness.report.text.claims import not_significant
 from harness.report.text.numbers import decimals, few, number, with_ends
+from harness.report.text.unfinished import why_nothing
 from harness.schema.results import BatchComparison, OfflineResult, OfflineResults
 
 
@@ -110,7 +111,7 @@ def batch_verdict(results: OfflineResults) -> list[str]:
     """The engine with the most output tokens a second, and those that it differs from by more than chance."""
     best = best_of_batch(results)
     if best is None:
-        return ["No engine has a result.", "The warnings say why."]
+        return why_nothing(results.skipped)
     if not best.others:
         return [
             f"{best.label} reaches {best.value} output tok/s.",

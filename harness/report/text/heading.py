@@ -24,9 +24,10 @@ _ABOUT = ("Model", "Machine", "Trace", "Load", "Batch")
 
 
 def title(run: Run) -> str:
-    """The engines that were compared: `roseinfer vs vLLM vs SGLang`."""
+    """The engines that were compared, or that were to be: `roseinfer vs vLLM vs SGLang`."""
     found = run.pooled if isinstance(run, OnlineRun) else run.results.results
-    return " vs ".join(names(result.label for result in found)) or run.path.name
+    measured = [result.label for result in found] or [fault.label for fault in run.results.skipped]
+    return " vs ".join(names(measured)) or run.path.name
 
 
 def names(labels: Iterable[str]) -> list[str]:
@@ -51,8 +52,8 @@ def facts(run: Run) -> list[tuple[str, str]]:
             found.append(
                 ("Trace", f"{trace.name}{f' ({trace.note})' if trace.note else ''}" if trace else "")
             )
-            found.append(("Scales", _scales(run)))
-        found.append(("Sample", _sample(run)))
+            found.append(("Scales", _scales(run) if run.pooled else ""))
+        found.append(("Sample", _sample(run) if run.repeats else ""))
     else:
         found.append(("Batch", batch(run.meta.settings)))
     found.append(("Measured", f"{_when(run.meta.created)}, rosebench {run.meta.versions.rosebench}"))

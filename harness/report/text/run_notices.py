@@ -13,11 +13,12 @@ from harness.report.text.heading import fitted
 from harness.report.text.load_words import where
 from harness.report.text.numbers import as_ranges, few, percent, plural, several, wording
 from harness.report.text.provenance import fact_text
-from harness.report.text.unfinished import lacking, unfinished
+from harness.report.text.unfinished import each_once, lacking, unfinished
 from harness.runs.reader import OfflineRun, OnlineRun, Run
 from harness.schema.cell_notice import CellNotice
 from harness.schema.online_summary import OnlineSummary
 from harness.schema.repeat_number import repeat_text
+from harness.schema.results import Skipped
 from harness.telemetry.revision import DIRTY
 
 #: What to do about a closed loop of few requests.
@@ -62,14 +63,12 @@ class Notice:
 
 def notices(run: Run) -> list[Notice]:
     """Invalid cells first, then engines that are absent, then what was done to the load."""
+    if not run.has_results:
+        found = [_skipped(fault) for fault in each_once(run.results.skipped)]
+        return [*found, *_fitting(run), *_uncommitted(run)]
     found = [*_disagreements(run), *_invalid(run)] if isinstance(run, OnlineRun) else []
     found += _unfinished(run)
-    for fault in run.results.skipped:
-        place = "" if fault.load is None else f" {where(fault.load)}"
-        place += "" if fault.repeat is None else f", {repeat_text(fault.repeat)}"
-        hint = f" To include it: {_sentence(fault.hint)}" if fault.hint else ""
-        detail = f"{_sentence(fault.reason)}{hint}"
-        found.append(Notice("skipped", f"{fault.label} was skipped{place}:", detail, "engines"))
+    found += map(_skipped, run.results.skipped)
     found += _fitting(run)
     if isinstance(run, OnlineRun):
         found += [
@@ -85,6 +84,14 @@ def notices(run: Run) -> list[Notice]:
         found += _brief_batches(run)
     found += _uncommitted(run)
     return sorted(found, key=lambda notice: _KINDS.index(notice.kind))
+
+
+def _skipped(fault: Skipped) -> Notice:
+    place = "" if fault.load is None else f" {where(fault.load)}"
+    place += "" if fault.repeat is None else f", {repeat_text(fault.repeat)}"
+    hint = f" To include it: {_sentence(fault.hint)}" if fault.hint else ""
+    detail = f"{_sentence(fault.reason)}{hint}"
+    return Notice("skipped", f"{fault.label} was skipped{place}:", detail, "engines")
 
 
 def is_uncommitted(run: Run) -> bool:

@@ -7,6 +7,7 @@ from collections.abc import Collection, Iterable
 from harness.engines.selection import make_engine_variants
 from harness.report.text.numbers import few, plural, several
 from harness.runs.reader import OfflineRun, OnlineRun, Run
+from harness.schema.results import Skipped
 from harness.schema.run_info import Check, Unasked
 
 _NAMES: dict[Check, str] = {"answers": "its second answer check", "accuracy": "its accuracy task"}
@@ -65,3 +66,20 @@ def _rest(run: Run, planned: Iterable[str], known: Collection[str]) -> str:
     absent = list(dict.fromkeys(label for label in planned if label not in known))
     nothing = f"Nothing was measured of {few(absent)}. " if absent else ""
     return f"{nothing}bench {run.meta.subcommand} --resume, with the run's folder, measures the rest."
+
+
+def each_once(skipped: Iterable[Skipped]) -> list[Skipped]:
+    """Each engine's reasons once, without loads and repeats."""
+    found: dict[tuple[str, str], Skipped] = {}
+    for fault in skipped:
+        found.setdefault((fault.label, fault.said), fault.model_copy(update={"load": None, "repeat": None}))
+    return list(found.values())
+
+
+def why_nothing(skipped: Iterable[Skipped]) -> list[str]:
+    """The verdict on a run without a result: each engine's reasons and hints."""
+    said = [
+        fault.said if fault.reason.startswith(fault.label) else f"{fault.label}: {fault.said}"
+        for fault in each_once(skipped)
+    ]
+    return ["No engine has a result.", *(text if text.endswith(".") else f"{text}." for text in said)]

@@ -13,6 +13,7 @@ from harness.report.text.invalid import invalid_cells
 from harness.report.text.load_words import with_rate
 from harness.report.text.numbers import decimals, few, number, several
 from harness.report.text.tuning import tuning_verdict
+from harness.report.text.unfinished import why_nothing
 from harness.report.winners import winners
 from harness.runs.reader import OfflineRun, OnlineRun, Run
 from harness.schema.load import Load, from_light_to_heavy, heaviest
@@ -52,8 +53,10 @@ def _online(run: OnlineRun) -> list[str]:
         return capacity_verdict(run.results.search)
     if run.results.tune is not None:
         return tuning_verdict(run.results.tune)
+    if not run.has_results:
+        return why_nothing(run.results.skipped)
     if not any(summary.valid for summary in run.pooled):
-        return [invalid_cells(run) or "No engine has a result.", "Nothing is compared."]
+        return [invalid_cells(run), "Nothing is compared."]
     load = shown_load(run)
     engines = [summary for summary in run.pooled if summary.valid and summary.load == load]
     if len(engines) == 1:

@@ -175,8 +175,21 @@ def test_an_engine_that_fails(bench: Any, tmp_path: Path, monkeypatch: pytest.Mo
 
     monkeypatch.setattr("harness.runs.offline.through_server", gives(2, 3))
     done = bench(*QUICK, "--engines", "roseinfer", "--out", str(tmp_path / "all"))
-    assert (done.code, done.out) == (3, "")
-    assert done.err.splitlines()[-2].startswith("bench: nothing could be measured: roseinfer")
+    [folder] = (tmp_path / "all").iterdir()
+    assert (done.code, done.out) == (3, f"{folder / 'report.html'}\n")
+    message, hint = done.err.splitlines()[-2:]
+    assert message.startswith("bench: nothing could be measured: roseinfer: roseinfer generated a wrong ")
+    assert hint.endswith(f"; then finish the run with `bench offline --resume {folder}`")
+    for page in ("report.html", "summary.md"):
+        said = (folder / page).read_text()
+        assert "No engine has a result." in said and "roseinfer (in-process) generated a wrong" in said
+    assert bench("report", str(folder), "--out", str(tmp_path / "report.html")).code == 0
+
+    monkeypatch.setattr("harness.runs.offline.through_server", gives(3, 3))
+    monkeypatch.setattr("harness.runs.offline.through_worker", gives(3, 3))
+    done = bench("offline", "--resume", str(folder))
+    assert (done.code, done.out) == (0, f"{folder / 'report.html'}\n")
+    assert "wrong number" not in (folder / "report.html").read_text()
 
 
 def test_killed_and_interrupted_and_resumed_with_a_real_engine(

@@ -176,7 +176,8 @@ def test_nothing_listens(start_mock: Any, bench: Any, quick: list[str]) -> None:
     server = start_mock()
     server.end()
     done = bench("online", "--base-url", server.url, *quick, "--scales", "1,2", "--n", "2")
-    assert (done.code, done.out) == (3, "")
+    report = Path(done.out.removesuffix("\n"))
+    assert (done.code, report.name) == (3, "report.html")
     where = f"127.0.0.1:{server.port}"
     message, hint = done.err.splitlines()[-2:]
     assert message.startswith(f"bench: nothing could be measured: openai: no server answers at {where}")
@@ -184,6 +185,15 @@ def test_nothing_listens(start_mock: Any, bench: Any, quick: list[str]) -> None:
         "  hint: start it, check the address, or wait for it with --wait-ready 60; then finish the run with "
     )
     assert "Traceback" not in done.err
+    for page in (report, report.with_name("summary.md")):
+        said = page.read_text()
+        assert "No engine has a result." in said and said.count(f"openai: no server answers at {where}") == 1
+    assert not report.with_name("online_results.json").exists()
+    refused = bench("offline", "--resume", str(report.parent))
+    assert refused.code == 2 and refused.err.splitlines() == [
+        f"bench: {report.parent} is an online run",
+        f"  hint: finish it with `bench online --resume {report.parent}`",
+    ]
 
 
 @pytest.mark.parametrize(
