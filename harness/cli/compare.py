@@ -12,7 +12,7 @@ from harness.cli.terminal import Terminal, echo
 from harness.cli.terminal_table import TerminalTable
 from harness.compare.comparable import NAMES
 from harness.compare.compare_runs import compare_runs
-from harness.report.tables.differences import caveats, difference_tables, gates_table
+from harness.report.tables.differences import caveats, difference_tables, disturbances, gates_table
 from harness.schema.comma_lists import split_option
 from harness.schema.compare_results import CompareResults
 from harness.schema.gate_terms import parse_gate
@@ -79,6 +79,8 @@ def show_comparison(results: CompareResults) -> None:
     if results.differences:
         for line in caveats(results):
             console.print(line)
+    for line in disturbances(results):
+        console.print(f"warning: {line}")
     if results.gates:
         console.print(TerminalTable(gates_table(results)))
     if results.outcome != "no gate":

@@ -15,7 +15,7 @@ from harness.metrics.contrast import Contrast, judged
 from harness.metrics.contrast import contrast as compare
 from harness.metrics.estimates import Estimates
 from harness.metrics.intervals import LEVEL
-from harness.schema.compare_results import CompareResults, Difference, Gated
+from harness.schema.compare_results import CompareResults, Difference, Disturbance, Gated
 from harness.schema.gate_terms import ERROR_RATE, GateTerm
 from harness.schema.load import AnyLoad
 
@@ -84,9 +84,24 @@ def compare_runs(
         level=LEVEL,
         comparisons=sum(difference.adjusted_p is not None for difference in differences),
         obstacles=found,
+        disturbed=_disturbed(runs, pairs) if comparable else [],
         differences=differences,
         gates=gated,
     )
+
+
+def _disturbed(runs: tuple[StoredRun, StoredRun], pairs: Sequence[Pair]) -> list[Disturbance]:
+    """Of the engines that are compared, each once; of one run with itself it is A."""
+    same = runs[0].path.resolve() == runs[1].path.resolve()
+    compared = dict.fromkeys(
+        (0 if same else side, label) for side in (0, 1) for label in (pair[side] for pair in pairs)
+    )
+    return [
+        Disturbance(run="AB"[side], label=label, load=load, texts=texts)
+        for side, label in compared
+        for load in sorted(runs[side].cells[label])
+        if (texts := runs[side].disturbed(label, load))
+    ]
 
 
 def _pairs(a: StoredRun, b: StoredRun, engine_a: str | None, engine_b: str | None) -> list[Pair]:

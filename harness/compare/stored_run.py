@@ -10,12 +10,16 @@ from pathlib import Path
 from harness.errors import UsageError
 from harness.metrics.batches import GATED, batch_estimates
 from harness.metrics.estimates import COMPARED, Estimates, Key, estimates
+from harness.metrics.notices import Machines, machines_of
 from harness.metrics.primary import RATE
 from harness.metrics.samples import Group, by_load
+from harness.metrics.stability import disturbed
 from harness.metrics.validity import invalid_reasons
-from harness.runs.folder import read_info, resume_command
+from harness.runs.folder import JOURNAL, read_info, resume_command
+from harness.runs.journal import read_journal
 from harness.runs.reader import read_offline, read_raw
 from harness.schema.client_calibration import client_calibration
+from harness.schema.engine_ref import RUNNING_SERVER
 from harness.schema.gate_terms import GateTerm
 from harness.schema.load import AnyLoad, Batch
 from harness.schema.offline_settings import OfflineSettings
@@ -70,6 +74,10 @@ class StoredRun(ABC):
     def invalid(self, label: str) -> list[str]:
         """Why cells of an engine are not to be believed."""
 
+    def disturbed(self, label: str, load: AnyLoad) -> list[str]:
+        """What else used the machine while one engine was measured at one load, where it was watched."""
+        return []
+
     @abstractmethod
     def check(self, gate: GateTerm) -> None:
         """Raises UsageError: no run with these settings has what the gate limits."""
@@ -110,11 +118,13 @@ class StoredRun(ABC):
 
 @dataclass(frozen=True)
 class StoredOnline(StoredRun):
-    """A run of `bench online`. `wrong` is why an engine's answers are wrong, by label."""
+    """A run of `bench online`. `wrong` is why an engine's answers are wrong, by label; `machines` is what the
+    machine did meanwhile, by cell."""
 
     info: OnlineRunInfo
     cells: Mapping[str, Mapping[AnyLoad, Sequence[Group]]]
     wrong: Mapping[str, str] = field(default_factory=dict)
+    machines: Machines = field(default_factory=dict)
 
     @staticmethod
     def read(path: Path) -> StoredOnline:
@@ -122,7 +132,8 @@ class StoredOnline(StoredRun):
         cells: dict[str, dict[AnyLoad, list[Group]]] = {}
         for repeats in by_load([group for group in raw.groups if raw.info.counts(group.repeat)]):
             cells.setdefault(repeats[0].label, {})[repeats[0].load] = repeats
-        return StoredOnline(path, raw.info, cells, raw.wrong)
+        watched = {entry.cell: entry.machine for entry in read_journal(path / JOURNAL) if entry.machine}
+        return StoredOnline(path, raw.info, cells, raw.wrong, watched)
 
     @property
     def settings(self) -> OnlineSettings:
@@ -152,6 +163,15 @@ class StoredOnline(StoredRun):
             for load, repeats in self.cells[label].items()
             for group in repeats
             for reason in invalid_reasons(group, calibration)
+        ]
+
+    def disturbed(self, label: str, load: AnyLoad) -> list[str]:
+        return [
+            f"{repeat_text(group.repeat)}: {notice.text}"
+            for group in self.cells[label][load]
+            for machine in machines_of(group, self.machines)
+            for notice in disturbed(machine, engine_is_ours=group.engine != RUNNING_SERVER)
+            if notice.kind == "disturbed"
         ]
 
     def check(self, gate: GateTerm) -> None:

@@ -75,6 +75,15 @@ class Obstacle(Strict):
     allowed: bool = False
 
 
+class Disturbance(Strict):
+    """What else used the machine while an engine was measured at one load."""
+
+    run: Literal["A", "B"]
+    label: str
+    load: AnyLoad
+    texts: list[str] = Field(description="one a repeat and cause")
+
+
 class CompareResults(Strict):
     """Run B against run A."""
 
@@ -85,5 +94,8 @@ class CompareResults(Strict):
     level: float = Field(description="of every interval, and of all verdicts together")
     comparisons: int = Field(description="verdicts given")
     obstacles: list[Obstacle]
+    disturbed: list[Disturbance] = Field(
+        default_factory=list, description="where what is compared was measured on a disturbed machine"
+    )
     differences: list[Difference]
     gates: list[Gated]

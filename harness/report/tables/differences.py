@@ -10,9 +10,10 @@ from harness.metrics.power import MAX_REPEATS, POWER
 from harness.metrics.primary import RATE, SHARE
 from harness.report.best import excludes_one, says_nothing
 from harness.report.tables.table import TOO_WIDE, Cell, Column, Table
-from harness.report.text.load_words import head_of, load_number
+from harness.report.text.load_words import head_of, load_number, where
 from harness.report.text.numbers import DASH, change_text, decimals, number, plural
 from harness.report.text.provenance import assumed, assumed_of_rates
+from harness.report.text.run_notices import of_repeats
 from harness.schema.compare_results import EFFECTS, CompareResults, Difference, Gated
 from harness.schema.load import Batch
 from harness.schema.metrics import METRICS
@@ -70,6 +71,16 @@ def gates_table(results: CompareResults) -> Table:
     heads = ("gate", "engine", load, "found", "95 % interval", "outcome", "why")
     columns = [Column(head, numeric=head in (load, "found")) for head in heads]
     return Table("gates", "Gates", columns, [_gate(gated) for gated in results.gates])
+
+
+def disturbances(results: CompareResults) -> list[str]:
+    """A sentence for each engine and load that was measured on a disturbed machine."""
+    one_run = results.a == results.b
+    return [
+        f"The machine was disturbed while {found.label}{'' if one_run else f' of {found.run}'} was measured "
+        f"{where(found.load)}: {'; '.join(of_repeats(found.texts))}."
+        for found in results.disturbed
+    ]
 
 
 def caveats(results: CompareResults) -> list[str]:

@@ -316,7 +316,7 @@ def _cells(run: OnlineRun) -> list[Notice]:
     kinds = list(_TITLES)
     for summary in run.pooled:
         for kind in dict.fromkeys(notice.kind for notice in summary.notices if notice.kind in _TITLES):
-            for said in _of_repeats([notice.text for notice in summary.notices if notice.kind == kind]):
+            for said in of_repeats([notice.text for notice in summary.notices if notice.kind == kind]):
                 text = f"{where(summary.load)}, {said}"
                 found.setdefault((kind, summary.label), []).append(_sentence(text[:1].upper() + text[1:]))
     return [
@@ -325,7 +325,7 @@ def _cells(run: OnlineRun) -> list[Notice]:
     ]
 
 
-def _of_repeats(texts: list[str]) -> list[str]:
+def of_repeats(texts: list[str]) -> list[str]:
     """`repeat 1: took 3 s` and `repeat 2: took 5 s` as `2 repeats: took 3 to 5 s`."""
     alike: dict[tuple[str, ...], list[str]] = {}
     for text in texts:

@@ -11,11 +11,13 @@ from harness.cli.commands import app
 from harness.compare.compare_runs import compare_runs
 from harness.errors import UsageError
 from harness.fairness.answer_check import Replies
-from harness.runs.folder import ANSWERS
+from harness.runs.folder import ANSWERS, JOURNAL
+from harness.runs.journal import JournalEntry, append_journal
 from harness.schema.compare_results import CompareResults
 from harness.schema.fairness import AnswerCheck, AnswerChecks
 from harness.schema.gate_terms import parse_gate
-from harness.schema.load import ClosedLoop
+from harness.schema.load import ClosedLoop, TraceLoad
+from harness.schema.machine_load import MachineLoad
 
 GATE = "ttft_p99<=+10%, output_tok_per_s>=-3%"
 
@@ -355,3 +357,30 @@ def test_one_run_with_itself_corrects_for_all_its_pairs(make):
 def test_one_run_of_one_engine_has_no_pairs(make):
     with pytest.raises(UsageError, match="which has one engine"):
         compare_runs(*[make("a", engines=("vllm",))] * 2)
+
+
+def test_a_disturbed_machine_is_said_of_what_is_compared(make):
+    a, b = make("a", engines=("roseinfer", "vllm")), make("b", engines=("roseinfer", "vllm"))
+    quiet = {"seconds": 10, "samples": 20, "cpus": 2, "own_cpu_s": 10, "steal_share": 0}
+    for cell, (engine, label, cores) in enumerate(
+        [("roseinfer", "roseinfer", 1.5), ("vllm", "vLLM", 0.01), ("roseinfer", "roseinfer", 0.8)]
+    ):
+        machine = MachineLoad(**quiet, foreign_cores_mean=cores, foreign_cores_max=cores)
+        place = {
+            "cell": cell,
+            "engine": engine,
+            "label": label,
+            "load": TraceLoad(scale=1),
+            "repeat": cell // 2,
+        }
+        append_journal(b / JOURNAL, JournalEntry(**place, finished="2025-01-01T00:00:00Z", machine=machine))
+    [found] = compare_runs(a, b).disturbed
+    assert (found.run, found.label, found.load) == ("B", "roseinfer", TraceLoad(scale=1))
+    assert [text.partition(":")[0] for text in found.texts] == ["repeat 1", "repeat 2"]
+    assert (
+        "warning: The machine was disturbed while roseinfer of B was measured at scale 1"
+        in bench(a, b).stdout
+    )
+    assert compare_runs(a, b, engine_a="vLLM").disturbed == []
+    assert compare_runs(b, a).disturbed[0].run == "A"
+    assert [entry.run for entry in compare_runs(b, b).disturbed] == ["A"]
