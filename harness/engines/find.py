@@ -21,7 +21,7 @@ from pathlib import Path
 from harness import paths
 from harness.engines.base import Installation, Missing
 from harness.engines.configured import user_engine, user_file
-from harness.errors import UsageError
+from harness.errors import UsageError, failure_text
 from harness.modules import ELSEWHERE
 from harness.schema.engine_ref import EngineName
 
@@ -92,7 +92,7 @@ def probe(where: Place, distributions: Sequence[str]) -> dict[str, str]:
         versions: dict[str, str] = json.loads(done.stdout)
     except (OSError, subprocess.SubprocessError, ValueError) as error:
         raise UsageError(
-            f"{where.python} ({where.how}) does not run: {error}", "name a working interpreter"
+            f"{where.python} ({where.how}) does not run: {failure_text(error)}", "name a working interpreter"
         ) from None
     return versions
 

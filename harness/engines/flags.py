@@ -12,7 +12,7 @@ from functools import cache
 
 from harness.engines.base import Installation
 from harness.engines.find import CACHE
-from harness.errors import EngineError
+from harness.errors import EngineError, failure_text
 from harness.files import write_whole
 
 HELP_TIMEOUT_S = 180
@@ -50,6 +50,7 @@ def _run_help(command: tuple[str, ...], env: tuple[tuple[str, str], ...]) -> fro
         )
     except (OSError, subprocess.SubprocessError) as error:
         raise EngineError(
-            f"`{' '.join(command)}` failed: {error}", "run `bench engines doctor` to see what is missing"
+            f"`{' '.join(command)}` failed: {failure_text(error)}",
+            "run `bench engines doctor` to see what is missing",
         ) from None
     return frozenset(_FLAG.findall(done.stdout))

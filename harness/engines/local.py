@@ -21,7 +21,7 @@ from harness.engines.parallel import Parallel, only_gpus
 from harness.engines.process.engine_server import EngineServer, Launch
 from harness.engines.profiler import CaptureRequest, EngineProfiler
 from harness.engines.selfreport import SelfReport
-from harness.errors import EngineError, UsageError
+from harness.errors import EngineError, UsageError, failure_text
 from harness.modules import ELSEWHERE
 from harness.plugins import adapter_call
 from harness.schema.fairness import Fact
@@ -227,15 +227,14 @@ class LocalEngine(Engine):
     def trouble(self, installation: Installation) -> str | None:
         """Why the installed engine does not run; None if it does."""
         try:
-            done = subprocess.run(
+            subprocess.run(
                 self.proof(installation),
                 env=os.environ | installation.env,
                 capture_output=True,
                 text=True,
                 timeout=180,
-                check=False,
+                check=True,
             )
-        except (OSError, subprocess.TimeoutExpired) as error:
-            return str(error)
-        lines = done.stderr.strip().splitlines()
-        return None if done.returncode == 0 else (lines[-1] if lines else f"exit code {done.returncode}")
+        except (OSError, subprocess.SubprocessError) as error:
+            return failure_text(error)
+        return None

@@ -22,7 +22,7 @@ from harness.engines.local import LocalEngine, OfflineFactory
 from harness.engines.parallel import Parallel
 from harness.engines.process.engine_server import Launch
 from harness.engines.selfreport import ARGV, SelfReport
-from harness.errors import EngineError
+from harness.errors import EngineError, failure_text
 from harness.modules import ELSEWHERE
 from harness.schema.fairness import Fact
 
@@ -60,7 +60,7 @@ def packaged_program(python: Path) -> Path:
         done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
     except (OSError, subprocess.SubprocessError) as error:
         raise EngineError(
-            f"{PACKAGE} of {python} does not run: {error}", "run `bench engines doctor`"
+            f"{PACKAGE} of {python} does not run: {failure_text(error)}", "run `bench engines doctor`"
         ) from None
     return Path(done.stdout.strip())
 
@@ -115,7 +115,7 @@ class Llamacpp(LocalEngine):
         try:
             done = subprocess.run(argv, capture_output=True, text=True, timeout=60, check=True)
         except (OSError, subprocess.SubprocessError) as error:
-            return Missing(self.name, f"{program} does not run: {error}", self.install)
+            return Missing(self.name, f"{program} does not run: {failure_text(error)}", self.install)
         match = _VERSION.search(done.stdout + done.stderr)
         version, how = match[1] if match else "unknown", where.how if program == packaged_program else "PATH"
         return Installation(self.name, version, PROGRAM, Path(program), how, where.env)

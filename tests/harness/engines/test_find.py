@@ -107,5 +107,10 @@ def test_a_named_configuration_must_exist(tmp_path: Path, monkeypatch: pytest.Mo
 
 
 def test_an_interpreter_that_does_not_run(tmp_path: Path):
-    with pytest.raises(UsageError, match="does not run"):
+    with pytest.raises(UsageError, match=r"^/bin/false \(here\) does not run: exit code 1\n"):
         find.probe(find.Place(Path("/bin/false"), "here"), [])
+    python = tmp_path / "python"
+    python.write_text("#!/bin/sh\necho first >&2; echo the reason >&2; exit 3\n")
+    python.chmod(0o755)
+    with pytest.raises(UsageError, match=r"does not run: the reason \(exit code 3\)\n"):
+        find.probe(find.Place(python, "here"), [])
