@@ -56,6 +56,9 @@ class Steps(Protocol):
     @property
     def has_work(self) -> bool: ...
 
+    @property
+    def launch_at(self) -> float: ...
+
 
 @dataclass(frozen=True)
 class Arrival:
@@ -90,6 +93,10 @@ def replay(engine: Steps, arrivals: Sequence[Arrival], clock: Clock) -> Replayed
             params = SamplingParams(arrivals[given].output, ignore_eos=True)
             engine.add(given, arrivals[given].prompt, params)
             given += 1
+        if clock.now() < engine.launch_at:
+            due = start + arrivals[given].at if given < count else engine.launch_at
+            clock.wait_until(min(due, engine.launch_at))
+            continue
         result = engine.step()
         if result is None:
             clock.wait_until(start + arrivals[given].at)

@@ -78,6 +78,7 @@ class SimulatedEngine:
         num_blocks: int,
         prefix_cache: bool,
         overlap: bool,
+        late: bool,
     ) -> None:
         self.running = Running(capacity, max_model_len, block_size)
         self.allocator = BlockAllocator(num_blocks)
@@ -85,12 +86,16 @@ class SimulatedEngine:
         self.scheduler = Scheduler(
             self.running, self.allocator, self.prefixes, policies, eos=(), clock=clock.now
         )
-        self._loop = Loop(self.scheduler, self.running, runner, overlap=overlap)
+        self._loop = Loop(self.scheduler, self.running, runner, overlap=overlap, late=late, clock=clock.now)
         self._clock = clock
 
     @property
     def has_work(self) -> bool:
         return self.scheduler.has_work
+
+    @property
+    def launch_at(self) -> float:
+        return self._loop.launch_at
 
     @property
     def preemptions(self) -> int:

@@ -70,7 +70,13 @@ class Engine:
         self._scheduler = Scheduler(running, self._allocator, self._prefixes, policies, shape.eos_token_ids)
         chosen = choose_runner(config, model, pool, dtype, limits, self._group)
         resolved = _resolved(config, device, policies, max_model_len, num_blocks)
-        self._loop = Loop(self._scheduler, running, chosen.runner, overlap=bool(resolved.overlap_schedule))
+        self._loop = Loop(
+            self._scheduler,
+            running,
+            chosen.runner,
+            overlap=bool(resolved.overlap_schedule),
+            late=resolved.late_launch,
+        )
         self.info = EngineInfo(
             config=resolved,
             limits=Limits(shape.vocab_size, max_model_len, num_blocks * config.block_size),
@@ -158,6 +164,11 @@ class Engine:
         work."""
         return self._loop.step()
 
+    @property
+    def launch_at(self) -> float:
+        """When `step` is best called (monotonic, s), while it can be called at any time: see Loop."""
+        return self._loop.launch_at
+
     def check_idle(self) -> None:
         """Raise AssertionError unless there is no work and every block is free."""
         if self.has_work:
@@ -187,6 +198,7 @@ def _resolved(
         chunked_prefill_size=_chunk(config, policies),
         mixed_steps=_mixes(policies),
         overlap_schedule=overlap,
+        late_launch=config.late_launch and overlap,
         threads=config.tensor_parallel_size * torch.get_num_threads(),
         spin_ms=resolve_spin_ms(config, device),
     )

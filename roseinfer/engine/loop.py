@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
@@ -9,37 +11,74 @@ import numpy as np
 from roseinfer.batch import Batch, Ints
 from roseinfer.engine.adjustments import Adjustments
 from roseinfer.engine.logprobs import prompts_asked, who_asks
+from roseinfer.engine.pace import Pace
 from roseinfer.engine.runner import Pending, Runner
 from roseinfer.engine.sampler import SamplingBatch
 from roseinfer.scheduler.running import Running
 from roseinfer.scheduler.scheduler import Scheduler, StepResult
 from roseinfer.tracing.ranges import named_range
 
+#: A step whose tokens are there so soon after the next launch had ended before it.
+_AT_ONCE_S = 5e-5
+
 
 class Loop:
     """With `overlap`, a step is launched before the host waits for the tokens of the previous one, so that
-    the host prepares and processes while the device computes. The tokens are the same either way.
+    the host prepares and processes while the device computes. With `late` too, `launch_at` says how long the
+    next call of `step` may wait meanwhile. The tokens are the same either way.
     """
 
-    def __init__(self, scheduler: Scheduler, running: Running, runner: Runner, *, overlap: bool) -> None:
+    def __init__(
+        self,
+        scheduler: Scheduler,
+        running: Running,
+        runner: Runner,
+        *,
+        overlap: bool,
+        late: bool = False,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._scheduler, self._running, self.runner = scheduler, running, runner
-        self._overlap = overlap
+        self._overlap, self._clock = overlap, clock
+        self._pace = Pace() if overlap and late else None
+        self._begun = 0.0
         self._in_flight: tuple[Batch, Pending] | None = None
         self._rows: Ints | None = None
+        #: When to call `step`, which launches the next step, on `clock`: requests that come until then are in
+        #: it. A time that has passed: now.
+        self.launch_at = 0.0
 
     def step(self) -> StepResult | None:
         """Process one step, which may have yielded no token; None when there is no work."""
-        in_flight = self._in_flight or self._launch()
+        in_flight = self._in_flight
+        if in_flight is None:
+            in_flight = self._launch()
+            self._begun = self._clock()
         if in_flight is None:
             return None
+        before = self._clock()
         self._in_flight = self._launch() if self._overlap else None
+        launched = self._clock()
         batch, pending = in_flight
-        result, logprobs = self._scheduler.process(batch, pending.tokens()), pending.logprobs()
+        tokens = pending.tokens()
+        if self._pace is not None:
+            self._measure(self._pace, batch, before, launched)
+        result, logprobs = self._scheduler.process(batch, tokens), pending.logprobs()
         if (prompts := pending.prompt_logprobs()) is not None:
             result = replace(result, prompt_logprobs=prompts)
         if logprobs is None:
             return result
         return replace(result, logprobs=logprobs.where(np.isin(logprobs.ids, result.ids)))
+
+    def _measure(self, pace: Pace, batch: Batch, before: float, launched: float) -> None:
+        """The step of `batch` has just ended; the next was launched from `before` to `launched`, and begins
+        now."""
+        ended = self._clock()
+        pace.ended(batch, ended - self._begun)
+        self._begun, self.launch_at = ended, 0.0
+        if self._in_flight is not None:
+            pace.launched(launched - before, late=ended - launched < _AT_ONCE_S)
+            self.launch_at = ended + pace.wait_s(self._in_flight[0])
 
     def _launch(self) -> tuple[Batch, Pending] | None:
         with named_range("roseinfer.scheduler.admit"):

@@ -15,6 +15,7 @@ import signal
 import socket
 import sys
 import threading
+import time
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext
@@ -179,7 +180,7 @@ def _serve(engine: Engine, channels: EngineChannels[ToEngine]) -> NoReturn:
     orders: deque[tuple[int, Order]] = deque()
     while True:
         with named_range("roseinfer.ipc.recv") if engine.has_work else nullcontext():
-            incoming = channels.receive(wait=not engine.has_work)
+            incoming = channels.receive(wait=not engine.has_work, until=engine.launch_at)
         for owner, message in incoming:
             match message:
                 case Submit(id, prompt, params, submitted, client):
@@ -196,6 +197,8 @@ def _serve(engine: Engine, channels: EngineChannels[ToEngine]) -> NoReturn:
                     orders.append((owner, message))
         while orders and (done := _execute(orders[0][1], engine, profiler)) is not None:
             channels.send(orders.popleft()[0], done)
+        if time.monotonic() < engine.launch_at:
+            continue
         with named_range("roseinfer.mp.step"):
             result = engine.step()
         if result is not None:

@@ -25,7 +25,7 @@ class FrontEndStuckError(Exception):
 
 
 class EngineChannels(Generic[T]):
-    """Non-blocking, except `receive` with `wait`, which busy-waits for `spin_s` seconds before it sleeps.
+    """Non-blocking, except `receive`. With `wait` it busy-waits for `spin_s` seconds before it sleeps.
 
     What a socket does not take is buffered, up to `max_backlog` bytes, and sent by a later `receive`.
     """
@@ -51,13 +51,17 @@ class EngineChannels(Generic[T]):
     def __len__(self) -> int:
         return len(self._sockets)
 
-    def receive(self, *, wait: bool) -> list[tuple[int, T]]:
+    def receive(self, *, wait: bool, until: float = 0.0) -> list[tuple[int, T]]:
         """Every message that has arrived, with the index of its front end.
+
+        Args:
+            wait: For the first message.
+            until: Else until this time (monotonic, s), if there is none.
 
         Raises EOFError when the first front end, which is the server's parent process, is gone.
         """
         messages: list[tuple[int, T]] = []
-        for fd, events in self._events(wait=wait):
+        for fd, events in self._events(wait=wait, until=until):
             index = self._index_of[fd]
             if events & select.POLLOUT:
                 self._flush(index)
@@ -65,8 +69,12 @@ class EngineChannels(Generic[T]):
                 messages += [(index, message) for message in self._read(index)]
         return messages
 
-    def _events(self, *, wait: bool) -> list[tuple[int, int]]:
+    def _events(self, *, wait: bool, until: float) -> list[tuple[int, int]]:
         found = self._poll.poll(0)
+        if not wait:
+            while not found and (left := until - time.monotonic()) > 0:
+                asleep_ms = 0 if self.spin_s else int(1e3 * left)  # rounded down: the rest is busy-waited
+                found = self._poll.poll(asleep_ms)
         if found or not wait:
             return found
         end = time.monotonic() + self.spin_s

@@ -54,6 +54,37 @@ def test_chunks_let_others_decode_in_between() -> None:
     assert max(whole.steps.seconds) > 40 and max(parts.steps.seconds) <= 3.0001
 
 
+#: Steps of 10 ms, as those of a large model, and the host's part.
+LARGE = StepCost(prompts=0.0, prompt_token=0, prompt_pair=0, decode=0.01, decode_row=0, decode_context=0)
+HOST = 1e-3
+
+
+@given(st.lists(st.floats(0.2, 0.9), min_size=1, max_size=8))
+def test_with_a_late_launch_who_comes_while_a_step_runs_is_in_the_next(arrivals: list[float]) -> None:
+    """Within the launch of the next step, too, nobody waits for more than the step before his own."""
+    requests = [arrival(0, 10, 100), *(arrival(at, 10, 5) for at in sorted(arrivals))]
+    soon, late = (
+        simulate(EngineConfig(prefix_cache=False, mixed_steps=True, late_launch=late), requests, LARGE, HOST)
+        for late in (False, True)
+    )
+    wait = (late.replayed.first - late.replayed.due)[1:]
+    assert (wait < 2 * LARGE.decode + 4 * HOST).all()
+    assert (late.replayed.first <= soon.replayed.first + HOST).all()
+    assert late.replayed.duration <= soon.replayed.duration + HOST
+    assert len(late.steps.seconds) <= len(soon.steps.seconds) + 1
+
+
+def test_a_late_launch_shortens_the_wait_by_most_of_a_step() -> None:
+    requests = [arrival(0, 10, 400), *(arrival(1 + 0.0507 * n, 10, 3) for n in range(50))]
+    soon, late = (
+        simulate(EngineConfig(prefix_cache=False, mixed_steps=True, late_launch=late), requests, LARGE, HOST)
+        for late in (False, True)
+    )
+    waits = [(found.replayed.first - found.replayed.due)[1:].mean() for found in (soon, late)]
+    assert waits[1] < waits[0] - LARGE.decode / 2
+    assert late.replayed.last[0] == pytest.approx(soon.replayed.last[0], abs=HOST)
+
+
 CONFIGS = st.builds(
     EngineConfig,
     kv_tokens=st.integers(130, 400),
@@ -66,6 +97,7 @@ CONFIGS = st.builds(
     decode_first=st.booleans(),
     prefix_cache=st.booleans(),
     overlap_schedule=st.booleans(),
+    late_launch=st.booleans(),
 )
 
 

@@ -52,6 +52,7 @@ def plain(gpt2_folder: Path) -> list[list[int]]:
     "settings",
     [
         {"overlap_schedule": True},
+        {"overlap_schedule": True, "late_launch": True},
         {"prefix_cache": True},
         {"chunked_prefill_size": 24},
         {"decode_first": False, "prefill_max_tokens": 2048},

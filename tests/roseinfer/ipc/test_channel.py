@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import socket
 import threading
+import time
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 from hypothesis import given
@@ -161,3 +163,19 @@ def test_logprobs_are_split_without_loss(owners: list[int], k: int) -> None:
         assert {id >> OWNER_SHIFT for id in mine} == {owner}
         seen |= mine
     assert seen == step.by_request() and len(seen) == len(ids)
+
+
+@pytest.mark.parametrize("spin_s", [0.0, 1.0])
+def test_a_message_ends_the_wait_until_a_time(spin_s: float) -> None:
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        channels: EngineChannels[ToEngine] = EngineChannels([theirs], ToEngine)  # type: ignore[arg-type]
+        channels.spin_s = spin_s
+        begin = time.monotonic()
+        assert channels.receive(wait=False, until=begin + 0.02) == []
+        assert time.monotonic() >= begin + 0.02
+        assert channels.receive(wait=False, until=begin) == []
+        sent = threading.Timer(0.02, ours.sendall, [frame(msgspec.msgpack.encode(Discard(7)))])
+        sent.start()
+        assert channels.receive(wait=False, until=time.monotonic() + 600) == [(0, Discard(7))]
+        sent.join()
