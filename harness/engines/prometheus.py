@@ -5,6 +5,7 @@ The format is that of https://prometheus.io/docs/instrumenting/exposition_format
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -56,7 +57,7 @@ class PrefixCounters:
             )
             if not (start and end):
                 return None
-            rises.append(sum(end) - sum(start))
+            rises.append(math.fsum(end) - math.fsum(start))
         return PrefixCount(
             hits=rises[0], queries=rises[1], source=f"GET {METRICS}: {self.hits}, {self.queries}"
         )
@@ -81,7 +82,7 @@ def histograms(samples: Samples, wanted: Mapping[str, str]) -> dict[str, Histogr
     for metric, series in wanted.items():
         values = {end: series_values(samples, series, end) for end in ("_sum", "_count")}
         if values["_count"]:
-            found[metric] = Histogram(sum(values["_sum"]), sum(values["_count"]))
+            found[metric] = Histogram(math.fsum(values["_sum"]), math.fsum(values["_count"]))
     return found
 
 

@@ -6,6 +6,7 @@ those of chunks are.
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -111,7 +112,7 @@ def values(samples: Samples, series: Series) -> dict[str, float | None]:
     for name in QUANTITIES:
         there = series_values(samples, series[name]) if name in series else []
         share = len(there) if name in _SHARES else 1
-        found[name] = sum(there) / share if there else None
+        found[name] = math.fsum(there) / share if there else None
     return found
 
 

@@ -69,7 +69,7 @@ class Contrast:
         known = [(spread, freedom) for spread, freedom in found if spread is not None]
         if len(known) < 2:
             return None
-        return math.sqrt(sum(s * s * n for s, n in known) / sum(n for _, n in known))
+        return math.sqrt(math.fsum(s * s * n for s, n in known) / sum(n for _, n in known))
 
     @property
     def repeats_to_find(self) -> dict[str, int | None]:

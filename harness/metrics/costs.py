@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -70,7 +71,7 @@ def _each(
 
 def _total(spent: Sequence[float | None]) -> float | None:
     known = [number for number in spent if number is not None]
-    return sum(known) if known and len(known) == len(spent) else None
+    return math.fsum(known) if known and len(known) == len(spent) else None
 
 
 def _sum(cells: Sequence[MachineLoad | None], value: Callable[[MachineLoad], float | None]) -> float | None:

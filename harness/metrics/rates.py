@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -75,7 +76,7 @@ def total(flows: Sequence[Flow]) -> Flow:
     """The sums of several repeats."""
     goods = [flow.good for flow in flows if flow.good is not None]
     return Flow(
-        seconds=sum(flow.seconds for flow in flows),
+        seconds=math.fsum(flow.seconds for flow in flows),
         ended=sum(flow.ended for flow in flows),
         good=sum(goods) if len(goods) == len(flows) else None,
         prompt_tokens=sum(flow.prompt_tokens for flow in flows),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any, TypedDict, TypeVar, Unpack
 
@@ -213,7 +214,7 @@ def _offered(repeats: Sequence[Group], passed: Flow) -> float:
     """Arrivals a second by the schedule: intervals over their length, or requests over duration. A turn that
     had to wait arrives at its own time."""
     spans = [scheduled(group.requests) - _late_s(group.requests) for group in repeats if len(group.requests)]
-    length = float(sum(span.max() - span.min() for span in spans))
+    length = math.fsum(span.max() - span.min() for span in spans)
     if np.isfinite(length) and length > NO_TIME_S:
         return sum(len(span) - 1 for span in spans) / length
     return passed.per_s(sum(len(span) for span in spans))

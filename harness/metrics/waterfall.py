@@ -5,6 +5,7 @@ Means are taken because they add up; percentiles do not. docs/metrics.md has the
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 
 import numpy as np
@@ -47,7 +48,7 @@ def waterfall(good: pd.DataFrame, reported: Reported) -> Waterfall | None:
         _part("delivery", delivery, "inferred", "what the parts before leave over, where all are known"),
     ]
     mean_ttft = float(ttft.mean())
-    rest = mean_ttft - sum(part.mean_ms or 0.0 for part in parts[1:])
+    rest = mean_ttft - math.fsum(part.mean_ms or 0.0 for part in parts[1:])
     how = "what the other parts leave over"
     parts.append(WaterfallPart(part="unexplained", mean_ms=rest, n=len(good), source="inferred", how=how))
     total = mean_ttft + (parts[0].mean_ms or 0.0)
@@ -75,7 +76,7 @@ def reported_mean(requests: pd.DataFrame, reported: Reported, metric: str) -> Re
     count = sum(mean.n for mean in found)
     if not count:
         return None
-    return ReportedMean(mean_ms=sum(mean.mean_ms * mean.n for mean in found) / count, n=count)
+    return ReportedMean(mean_ms=math.fsum(mean.mean_ms * mean.n for mean in found) / count, n=count)
 
 
 def _engine_part(

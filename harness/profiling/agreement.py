@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from statistics import fmean
 
 from harness.profiling.reading.figures import step_works
@@ -23,7 +24,7 @@ def agreement(label: str, torch: Sorts, nsys: Sorts) -> Agreement | None:
     if not counts:
         return None
     torch_us, nsys_us = (
-        sum(count * fmean(found[names]) for names, count in counts.items()) for found in (torch, nsys)
+        math.fsum(count * fmean(found[names]) for names, count in counts.items()) for found in (torch, nsys)
     )
     return Agreement(
         label=label,

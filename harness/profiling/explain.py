@@ -12,6 +12,7 @@ What is found is data; harness/report/tables/gaps.py has the words for it.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import cast
 
@@ -139,7 +140,7 @@ def _ttft(profiled: Profiled, a: OnlineSummary, b: OnlineSummary) -> Gap | None:
     known = {part.name for part in parts}
     if {"queue", "prefill"} <= known and "http" not in known:
         rest_a, rest_b = (
-            found.ttft_ms - sum(getattr(part, side) for part in parts)
+            found.ttft_ms - math.fsum(getattr(part, side) for part in parts)
             for found, side in ((a.waterfall, "value_a"), (b.waterfall, "value_b"))
         )
         parts.append(_part(OUTSIDE, rest_a, rest_b, "inferred: what queue and prefill leave over"))
@@ -172,5 +173,5 @@ def _gap(
     return Gap(
         a=a.label, b=b.label, load=a.load, metric=metric, verdicts={},
         value_a=value_a, value_b=value_b, delta=delta,
-        parts=parts, unexplained=delta - sum(part.delta for part in parts),
+        parts=parts, unexplained=delta - math.fsum(part.delta for part in parts),
     )  # fmt: skip

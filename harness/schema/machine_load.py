@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from pydantic import Field
 
 from harness.schema.base import Strict
@@ -61,7 +63,7 @@ class MachineLoad(Strict):
         """What the GPUs took, by their own counters, or where there is none the processors; None: unknown."""
         counters = [gpu.joules for gpu in self.gpus] or [self.cpu_joules]
         known = [joules for joules in counters if joules is not None]
-        return sum(known) if len(known) == len(counters) else None
+        return math.fsum(known) if len(known) == len(counters) else None
 
     def power_since(self, seconds: float) -> list[Power]:
         """The power with times that count from so many seconds later."""

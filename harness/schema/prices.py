@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
@@ -76,7 +77,7 @@ def hourly(prices: Prices, environment: Mapping[str, Any], device: str) -> Hourl
                 "the prices have none for a machine, and the run used no GPU", "add `machine: 0.4`"
             )
         return Hourly(amount=prices.machine, currency=prices.currency, of="the machine")
-    amount = sum(_of_gpu(prices, name) for name in names)
+    amount = math.fsum(_of_gpu(prices, name) for name in names)
     of = ", ".join(f"{names.count(name)} × {name}" for name in dict.fromkeys(names))
     return Hourly(amount=amount, currency=prices.currency, of=of)
 

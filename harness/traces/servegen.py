@@ -11,6 +11,7 @@ from __future__ import annotations
 import ast
 import csv
 import hashlib
+import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
@@ -87,7 +88,7 @@ class Mixture:
     @property
     def req_per_s(self) -> float:
         """Of all clients together."""
-        return sum(client.req_per_s for client in self.clients)
+        return math.fsum(client.req_per_s for client in self.clients)
 
     @property
     def origin(self) -> str:

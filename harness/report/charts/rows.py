@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from statistics import fmean
 
 from harness.report.charts.chart import Axis, Chart, Series, is_wide
 from harness.report.tables.waterfall import with_waterfall
@@ -69,7 +70,7 @@ def bars(results: Sequence[OfflineResult], metric: str) -> Chart:
     for row, label in enumerate(labels):
         repeats = [result for result in results if result.label == label]
         values = [float(getattr(result, metric)) for result in repeats]
-        mean, count = sum(values) / len(values), plural(len(values), "repeat")
+        mean, count = fmean(values), plural(len(values), "repeat")
         at = [float(row)] * len(values)
         series += [
             Series(label, "spans", [mean], [float(row)], part="mean", low=[0.0], high=[mean],

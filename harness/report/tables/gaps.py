@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 
 from harness.report.tables.table import Cell, Column, Table, number_cell
@@ -98,7 +99,7 @@ def conclusion(gap: Gap) -> str:
 
 def _largest(parts: Sequence[GapPart]) -> str:
     """The part that adds most in the direction in which all parts together differ."""
-    total = sum(part.delta for part in parts)
+    total = math.fsum(part.delta for part in parts)
     towards = [part for part in parts if part.delta * total > 0]
     if not towards:
         return "nothing differs"
