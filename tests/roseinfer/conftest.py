@@ -22,6 +22,10 @@ from roseinfer.e4m3 import E4M3
 from roseinfer.llm import LLM
 from roseinfer.request.params import SamplingParams
 
+#: Of a KV cache without a size, all is filled when an engine starts: what 256 requests of the longest kind
+#: need, 768 MiB for the models here. So many tokens are enough for what most tests ask for.
+KV_TOKENS = 16384
+
 
 def lay_out(
     tokens: list[int], block_size: int, rng: np.random.Generator, spare: int = 0

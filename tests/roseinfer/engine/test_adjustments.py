@@ -29,6 +29,8 @@ from roseinfer.engine.sampler import SamplingBatch, part, sample
 from roseinfer.llm import LLM
 from roseinfer.request.params import SamplingParams
 
+from ..conftest import KV_TOKENS
+
 VOCAB, EOS = 23, (4, 9)
 
 PARAMS = st.builds(
@@ -162,7 +164,8 @@ def traffic() -> tuple[list[list[int]], list[SamplingParams]]:
 )
 def test_answers(gpt2_folder: Path, switches: dict[str, object]) -> None:
     """Every token is the likeliest after transformers' processors, within 1e-3 of a logit."""
-    llm = LLM(EngineConfig(str(gpt2_folder), device="cpu", dtype="fp32", warmup=False, **switches))  # type: ignore[arg-type]
+    base = {"kv_tokens": KV_TOKENS, "warmup": False}
+    llm = LLM(EngineConfig(str(gpt2_folder), device="cpu", dtype="fp32", **(base | switches)))  # type: ignore[arg-type]
     reference = AutoModelForCausalLM.from_pretrained(gpt2_folder, dtype=torch.float32).eval()
     prompts, params = traffic()
     answers = llm.generate(prompts, params)
@@ -189,9 +192,8 @@ def test_stop_tokens(text_model: Any) -> None:
 def test_no_end_before_min_tokens(gpt2_folder: Path, overlap: bool) -> None:
     """Each token is the likeliest of those that do not end the answer, until it has `min_tokens`, whatever
     else is in the batch; where nothing would end it, it is as without."""
-    llm = LLM(
-        EngineConfig(str(gpt2_folder), device="cpu", dtype="fp32", warmup=False, overlap_schedule=overlap)
-    )
+    switches: dict[str, Any] = {"kv_tokens": KV_TOKENS, "warmup": False, "overlap_schedule": overlap}
+    llm = LLM(EngineConfig(str(gpt2_folder), device="cpu", dtype="fp32", **switches))
     reference = AutoModelForCausalLM.from_pretrained(gpt2_folder, dtype=torch.float32).eval()
     prompts, _ = traffic()
     free = SamplingParams(12, ignore_eos=True)

@@ -12,7 +12,7 @@ from roseinfer.config import ConfigError, EngineConfig
 from roseinfer.engine.core import Engine
 from roseinfer.kernels.cpu.dot import has_bf16_products
 from roseinfer.request.params import SamplingParams
-from tests.roseinfer.conftest import make_gpt2, make_llama
+from tests.roseinfer.conftest import KV_TOKENS, make_gpt2, make_llama
 
 VOCAB = 5003
 needs_bf16_products = pytest.mark.skipif(not has_bf16_products(), reason="needs a processor with AVX-512")
@@ -26,7 +26,7 @@ def model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 
 
 def load(folder: Path, **settings: object) -> Engine:
-    base = {"dtype": "bf16", "batch_invariant": True, "max_model_len": 400}
+    base = {"dtype": "bf16", "batch_invariant": True, "max_model_len": 400, "kv_tokens": KV_TOKENS}
     return Engine(EngineConfig(str(folder), device="cpu", warmup=False, **(base | settings)))  # type: ignore[arg-type]
 
 

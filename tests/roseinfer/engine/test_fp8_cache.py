@@ -21,7 +21,7 @@ from roseinfer.kvcache.pool import KVPool, KVShape
 from roseinfer.llm import LLM
 from roseinfer.request.params import SamplingParams
 
-from ..conftest import lay_out
+from ..conftest import KV_TOKENS, lay_out
 
 CPU = torch.device("cpu")
 NEW = 10
@@ -70,7 +70,7 @@ def cases(folder: Path) -> list[tuple[list[int], list[int], torch.Tensor]]:
 def test_answers_are_those_of_a_model_with_rounded_keys_and_values(
     folder: Path, cases: list[tuple[list[int], list[int], torch.Tensor]], settings: dict[str, Any]
 ) -> None:
-    config = {"prefix_cache": False} | settings
+    config = {"prefix_cache": False, "kv_tokens": KV_TOKENS} | settings
     made = EngineConfig(str(folder), device="cpu", dtype="fp32", kv_cache_dtype="fp8", warmup=False, **config)
     llm = LLM(made)
     prompts = [prompt for prompt, _, _ in cases]
@@ -90,7 +90,7 @@ def test_a_cache_that_rounds_changes_answers(
     folder: Path, cases: list[tuple[list[int], list[int], torch.Tensor]]
 ) -> None:
     """So that what is compared above would show it if keys and values were not rounded."""
-    llm = LLM(EngineConfig(str(folder), device="cpu", dtype="fp32", warmup=False))
+    llm = LLM(EngineConfig(str(folder), device="cpu", dtype="fp32", kv_tokens=KV_TOKENS, warmup=False))
     answers = llm.generate([prompt for prompt, _, _ in cases], SamplingParams(NEW, ignore_eos=True))
     assert sum(answer == wanted for answer, (_, wanted, _) in zip(answers, cases, strict=True)) < 8
 

@@ -20,6 +20,8 @@ from roseinfer.engine.logprobs import asked_logprobs, collect, logprobs, who_ask
 from roseinfer.request.logprobs import TokenLogprobs
 from roseinfer.request.params import SamplingParams
 
+from ..conftest import KV_TOKENS
+
 pytestmark = pytest.mark.slow
 
 VOCAB = 5003
@@ -103,7 +105,8 @@ def traffic(seed: int) -> list[tuple[list[int], SamplingParams]]:
 
 
 def load(folder: Path, **switches: object) -> Engine:
-    return Engine(EngineConfig(str(folder), device="cpu", dtype="fp32", warmup=False, **switches))  # type: ignore[arg-type]
+    base = {"kv_tokens": KV_TOKENS, "warmup": False}
+    return Engine(EngineConfig(str(folder), device="cpu", dtype="fp32", **(base | switches)))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(

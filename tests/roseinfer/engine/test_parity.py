@@ -25,6 +25,8 @@ from roseinfer.request.params import SamplingParams
 from roseinfer.tokenizer.chat import ChatTemplate
 from roseinfer.tokenizer.tokenizer import Tokenizer
 
+from ..conftest import KV_TOKENS
+
 pytestmark = pytest.mark.slow
 
 NEW_TOKENS = 24
@@ -77,7 +79,8 @@ def answers(reference: PreTrainedModel) -> list[tuple[list[int], list[int]]]:
 def test_greedy_tokens_equal_transformers(
     folder: Path, answers: list[tuple[list[int], list[int]]], settings: dict[str, Any]
 ) -> None:
-    llm = LLM(EngineConfig(str(folder), device="cpu", dtype="fp32", warmup=False, **settings))
+    base = {"kv_tokens": KV_TOKENS, "warmup": False}
+    llm = LLM(EngineConfig(str(folder), device="cpu", dtype="fp32", **(base | settings)))
     rng = np.random.default_rng(1)
     wanted = rng.integers(1, NEW_TOKENS + 1, len(answers)).tolist()  # so that batches shrink and grow
     outputs = llm.generate(
@@ -131,7 +134,7 @@ def test_stops_at_end_of_text(folder: Path, reference: PreTrainedModel, tmp_path
     changed = shutil.copytree(folder, tmp_path / "model")
     config = json.loads((changed / "config.json").read_text())
     (changed / "config.json").write_text(json.dumps(config | {"eos_token_id": tokens[5]}))
-    llm = LLM(EngineConfig(str(changed), device="cpu", dtype="fp32", warmup=False))
+    llm = LLM(EngineConfig(str(changed), device="cpu", dtype="fp32", kv_tokens=KV_TOKENS, warmup=False))
     first = tokens.index(tokens[5])
 
     def run(**params: Any) -> list[int]:

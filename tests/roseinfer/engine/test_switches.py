@@ -11,13 +11,16 @@ from roseinfer.config import EngineConfig
 from roseinfer.llm import LLM
 from roseinfer.request.params import SamplingParams
 
+from ..conftest import KV_TOKENS
+
 pytestmark = pytest.mark.slow
 
 VOCAB = 5003
 
 
 def load(folder: Path, **settings: object) -> LLM:
-    return LLM(EngineConfig(str(folder), device="cpu", dtype="fp32", warmup=False, **settings))  # type: ignore[arg-type]
+    base = {"kv_tokens": KV_TOKENS, "warmup": False}
+    return LLM(EngineConfig(str(folder), device="cpu", dtype="fp32", **(base | settings)))  # type: ignore[arg-type]
 
 
 def traffic() -> tuple[list[list[int]], list[SamplingParams]]:

@@ -20,7 +20,7 @@ SCRIPT = """
 from roseinfer.config import EngineConfig
 from roseinfer.llm import LLM
 from roseinfer.request.params import SamplingParams
-llm = LLM(EngineConfig("random:gpt2-tiny", device="cpu", dtype="bf16", warmup=False))
+llm = LLM(EngineConfig("random:gpt2-tiny", device="cpu", dtype="bf16", kv_tokens=1024, warmup=False))
 tokens = llm.generate([[1, 2, 3]], SamplingParams(max_tokens=4, ignore_eos=True))
 print(tokens, llm.engine.info.runner.attention)
 """

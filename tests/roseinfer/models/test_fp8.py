@@ -16,7 +16,7 @@ from roseinfer.models.linear import Linear
 from roseinfer.models.load import load
 from roseinfer.models.ops import Ops
 
-from ..conftest import LLAMAS, make_llama
+from ..conftest import KV_TOKENS, LLAMAS, make_llama
 
 CPU = torch.device("cpu")
 
@@ -78,7 +78,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_an_engine_with_8_bit_floats_says_so_and_keeps_its_head(folder: Path) -> None:
-    config = EngineConfig(str(folder), device="cpu", dtype="fp32", quantization="fp8", warmup=False)
+    config = EngineConfig(
+        str(folder), device="cpu", dtype="fp32", quantization="fp8", kv_tokens=KV_TOKENS, warmup=False
+    )
     engine = Engine(config)
     assert engine.info.model.linear == "fp8" and engine.info.settings()["quantization"] == "fp8"
     model = load(str(folder), CPU, torch.float32, quantization="fp8")
