@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+import math
 import shutil
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from importlib import import_module
 from importlib.util import find_spec
@@ -95,12 +96,23 @@ def make_llama(folder: Path, name: str) -> Path:
 
 
 @pytest.fixture(scope="session", autouse=True)
-def patched_once() -> None:
-    """Triton's interpreter looks through all of triton.language at every call of a function on the device.
-    A function that another calls finds it patched, and does without."""
-    if find_spec("triton") is None:
+def quick_interpreter() -> None:
+    """Triton's interpreter takes half of its time for what is the same at every operation, or of no use."""
+    if find_spec("triton") is None or not import_module("triton").knobs.runtime.interpret:
         return
     interpreter: Any = import_module("triton.runtime.interpreter")
+    patch_once(interpreter)
+    keep_dtypes(interpreter)
+    # It computes whether 32 bits overflow, and drops the answer unless it debugs.
+    builder = interpreter.interpreter_builder
+    assert not builder.options.debug
+    builder.options = replace(builder.options, sanitize_overflow=False)
+    share_shapes(interpreter.tl.core)
+
+
+def patch_once(interpreter: Any) -> None:
+    """It looks through all of triton.language at every call of a function on the device. A function that
+    another calls finds it patched, and does without."""
     own, language = interpreter._patch_lang, (interpreter.tl, interpreter.tl.core)
 
     @cache
@@ -112,6 +124,45 @@ def patched_once() -> None:
         return interpreter._LangPatchScope() if patched else own(fn)
 
     interpreter._patch_lang = patch
+
+
+def keep_dtypes(interpreter: Any) -> None:
+    """It makes a table of all dtypes to look one up."""
+    own, known = interpreter._get_np_dtype, {}
+
+    def numpys(dtype: Any) -> Any:
+        scalar = dtype.scalar
+        if scalar.name not in known:
+            known[scalar.name] = own(scalar)
+        return known[scalar.name]
+
+    interpreter._get_np_dtype = numpys
+
+
+def share_shapes(core: Any) -> None:
+    """Types and tensors of a shape have it in common, instead of making and checking it each."""
+    own, constexpr = core.block_type.__init__, core.constexpr
+
+    @cache
+    def of_block(sizes: tuple[int, ...]) -> tuple[Any, int, str]:
+        made = object.__new__(core.block_type)
+        own(made, core.int32, list(sizes))
+        return made.shape, made.numel, str(made.shape)
+
+    def block(self: Any, element_ty: Any, shape: Any) -> None:
+        sizes = tuple([size.value if isinstance(size, constexpr) else size for size in shape])
+        self.shape, self.numel, text = of_block(sizes)
+        self.element_ty, self.name = element_ty, f"<{text}, {element_ty}>"
+
+    @cache
+    def of_tensor(sizes: tuple[int, ...]) -> tuple[Any, Any]:
+        return core.tuple([constexpr(size) for size in sizes]), constexpr(math.prod(sizes))
+
+    def tensor(self: Any, handle: Any, type: Any) -> None:
+        self.handle, self.type, self.dtype = handle, type, type.scalar
+        self.shape, self.numel = of_tensor(tuple(type.shape) if type.is_block() else ())
+
+    core.block_type.__init__, core.tensor.__init__ = block, tensor
 
 
 @pytest.fixture(scope="module")
