@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Callable
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -34,43 +34,55 @@ from harness.schema.load import ClosedLoop, TraceLoad
 from harness.schema.online_settings import OnlineSettings
 from harness.schema.profile import Gap, Level, ProfileManifest, ProfileRun
 from harness.schema.results import OnlineResults
+from harness.schema.stored import read_of_run
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow]
 
 SLOWED = Path(__file__).parent / "slowed"
 PATH = os.pathsep.join(filter(None, [str(SLOWED), os.environ.get("PYTHONPATH")]))
+#: They start soon: with room for what they are asked for, warmed up by the load alone.
+SOON = ["--kv-tokens", "1024", "--no-warmup"]
 #: Made-up slowdowns: two by patches that `slowed/sitecustomize.py` makes, one by a real setting.
 VARIANTS = {
-    "tokenizer": Variant(label="slow tokenizer", env={"PYTHONPATH": PATH, "SLOWED": "tokenizer"}),
-    "layers": Variant(label="extra norm", env={"PYTHONPATH": PATH, "SLOWED": "layers"}),
-    "batch": Variant(label="batch of 1", args=["--max-active-requests", "1"]),
+    "tokenizer": Variant(label="slow tokenizer", args=SOON, env={"PYTHONPATH": PATH, "SLOWED": "tokenizer"}),
+    "layers": Variant(label="extra norm", args=SOON, env={"PYTHONPATH": PATH, "SLOWED": "layers"}),
+    "batch": Variant(label="batch of 1", args=[*SOON, "--max-active-requests", "1"]),
 }
+OTHERS = [f"roseinfer@{name}" for name in VARIANTS]
+
+
+def find_variant(engine: Engine, name: str | None) -> Variant:
+    return VARIANTS[name] if name else Variant(args=SOON)
 
 
 @pytest.fixture(autouse=True)
 def variants(monkeypatch: pytest.MonkeyPatch) -> None:
-    def find(engine: Engine, name: str | None) -> Variant:
-        return VARIANTS[name] if name else Variant()
+    monkeypatch.setattr(registry, "find_variant", find_variant)
 
-    monkeypatch.setattr(registry, "find_variant", find)
+
+@pytest.fixture(scope="module")
+def benchmark(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a short benchmark in a closed loop of 4."""
+    settings = OnlineSettings.model_validate(
+        {
+            "engines": ["roseinfer", *OTHERS],
+            "model": "random:gpt2-tiny", "device": "cpu", "dtype": "fp32",
+            "concurrency": 4, "n": 16, "input_len": 16, "output_len": 12, "max_model_len": 64,
+            "warmup": 4, "calibrate": False, "check_answers": False, "text_prompts": True,
+            "out": tmp_path_factory.mktemp("runs"),
+        }
+    )  # fmt: skip
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(registry, "find_variant", find_variant)
+        folder, results = run_online(settings, ["bench"], lambda event: None)
+    write_json(folder / "online_results.json", with_verdicts(results))
+    return folder
 
 
 @pytest.fixture
-def run_for(tmp_path: Path) -> Callable[..., tuple[Path, OnlineResults]]:
-    """A short benchmark in a closed loop of 4."""
-
-    def run(*engines: str) -> tuple[Path, OnlineResults]:
-        settings = OnlineSettings.model_validate(
-            {
-                "engines": list(engines), "model": "random:gpt2-tiny", "device": "cpu", "dtype": "fp32",
-                "concurrency": 4, "n": 16, "input_len": 16, "output_len": 12, "max_model_len": 64,
-                "warmup": 4, "calibrate": False, "check_answers": False, "text_prompts": True,
-                "out": tmp_path / "runs",
-            }
-        )  # fmt: skip
-        return run_online(settings, ["bench"], lambda event: None)
-
-    return run
+def folder(benchmark: Path, tmp_path: Path) -> Path:
+    """A copy of it, of a test's own."""
+    return shutil.copytree(benchmark, tmp_path / "runs" / benchmark.name)
 
 
 def gap(gaps: list[Gap], metric: str, label: str) -> Gap:
@@ -89,11 +101,8 @@ def largest(found: Gap) -> str:
     return min(found.parts, key=lambda part: part.delta).name
 
 
-def test_slowdowns_are_found_where_they_were_made(
-    run_for: Callable[..., tuple[Path, OnlineResults]],
-) -> None:
-    folder, results = run_for("roseinfer", "roseinfer@tokenizer", "roseinfer@batch", "roseinfer@layers")
-    write_json(folder / "online_results.json", with_verdicts(results))
+@pytest.mark.usefixtures("few_figures")
+def test_slowdowns_are_found_where_they_were_made(folder: Path) -> None:
     before = (folder / "online_results.json").read_bytes()
     whole = open_subject(folder, None, lambda event: None)
     events: list[Event] = []
@@ -117,7 +126,9 @@ def test_slowdowns_are_found_where_they_were_made(
             assert step.busy_ms == pytest.approx(sum(step.categories_ms.values()))
     assert (folder / "online_results.json").read_bytes() == before
 
-    assert largest(gap(profiles.gaps, "ttft_ms", "roseinfer (slow tokenizer)")) in ("http", OUTSIDE)
+    slow_tokenizer = gap(profiles.gaps, "ttft_ms", "roseinfer (slow tokenizer)")
+    assert largest(slow_tokenizer) in ("http", OUTSIDE)
+    assert min(part.delta for part in slow_tokenizer.parts) < -250  # of the 500 that it sleeps
     assert largest(gap(profiles.gaps, "ttft_ms", "roseinfer (batch of 1)")) == "queue"
     assert (
         largest(gap(profiles.gaps, "itl_ms", "roseinfer (extra norm)")) == "decode step: norm and elementwise"
@@ -149,24 +160,25 @@ def _only(subject: Subject, labels: set[str]) -> Subject:
     return replace(subject, resolved=replace(subject.resolved, engine_variants=chosen))
 
 
-def test_what_fails_leaves_the_rest_whole(
-    run_for: Callable[..., tuple[Path, OnlineResults]], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    folder, results = run_for("roseinfer")
+@pytest.mark.usefixtures("few_figures")
+def test_what_fails_leaves_the_rest_whole(folder: Path) -> None:
     with pytest.raises(UsageError, match="the run has no 'vllm'") as raised:
         open_subject(folder, None, lambda event: None, ["roseinfer", "vllm"])
-    assert raised.value.hint == "it has roseinfer"
+    assert raised.value.hint == f"it has {', '.join(('roseinfer', *OTHERS))}"
     with pytest.raises(UsageError, match="the run has no such engine"):
         open_subject(folder, None, lambda event: None, [])
     subject = open_subject(folder, None, lambda event: None, ["roseinfer"])
     [torch] = profile_run(subject, ProfileOptions(steps=4, max_bytes=100), lambda event: None).runs
     assert torch.error is not None and "was removed" in torch.error and not torch.artifacts
-    done = CliRunner().invoke(app, ["profile", str(folder), "--steps", "4", "--tool", "both"])
+    short = ["--steps", "4", "--tool", "both"]
+    done = CliRunner().invoke(app, ["profile", str(folder), "--engines", "roseinfer", *short])
     assert (done.exit_code, done.stdout.strip()) == (0, str(folder / "profile_manifest.json"))
     assert "roseinfer: no nsys profile: skipped, because this run uses no GPU" in done.stderr
     manifest = read_manifest(folder)
     assert manifest is not None and [(run.tool, run.error) for run in manifest.runs] == [("torch", None)]
-    assert unprofiled(folder, results, "both") == [] and unprofiled(folder, results, "nsys") == ["roseinfer"]
+    results = read_of_run(folder, "online_results.json", OnlineResults)
+    assert unprofiled(folder, results, "both") == OTHERS
+    assert unprofiled(folder, results, "nsys") == ["roseinfer", *OTHERS]
     trace = folder / "profiles/torch/roseinfer/trace.json.gz"
     trace.write_bytes(trace.read_bytes()[:-100])
     profiles = analyse(folder)

@@ -10,8 +10,8 @@ import os
 import sys
 from typing import Any
 
-SLEEP_S = 1.0
-SHAPE = (8192, 1024)
+SLEEP_S = 0.5
+SHAPE = (4096, 1024)
 
 
 def slow_tokenizer(module: Any) -> None:
