@@ -35,6 +35,8 @@ from harness.schema.tune import TunePlan
 
 from ..conftest import Watcher, journal, press_ctrl_c
 
+pytestmark = pytest.mark.usefixtures("few_figures")
+
 Plan = Callable[..., tuple[OnlineSettings, TunePlan]]
 MODULE = "harness.mock_server"
 
