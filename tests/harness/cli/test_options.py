@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import inspect
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pytest
 import typer
 import yaml
-from typer.testing import CliRunner
 
 from harness.cli.options import with_settings
 from harness.engines.base import Installation, Missing
@@ -147,8 +147,9 @@ def none_installed(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(type(engine), "find", lambda self, found=found: found)
 
 
-def parse(kind: type[CommonSettings], arguments: list[str]) -> CommonSettings:
-    """The settings that a command gets from these arguments."""
+@cache
+def command_of(kind: type[CommonSettings]) -> tuple[Any, list[CommonSettings]]:
+    """A command with these settings as its options, and where it puts what it gets."""
     got: list[CommonSettings] = []
     app = typer.Typer()
 
@@ -157,8 +158,14 @@ def parse(kind: type[CommonSettings], arguments: list[str]) -> CommonSettings:
     def command(settings: CommonSettings) -> None:
         got.append(settings)
 
-    result = CliRunner().invoke(app, arguments, catch_exceptions=False)
-    assert result.exit_code == 0, result.output
+    return typer.main.get_command(app), got
+
+
+def parse(kind: type[CommonSettings], arguments: list[str]) -> CommonSettings:
+    """The settings that a command gets from these arguments."""
+    command, got = command_of(kind)
+    got.clear()
+    command.main(arguments, standalone_mode=False)
     return got[0]
 
 
