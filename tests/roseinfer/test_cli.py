@@ -112,6 +112,7 @@ def test_generate_from_a_broken_folder(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     options = ["--model", str(broken(what)), "--prompt", "a", "--max-tokens", "1", "--no-warmup"]
+    options += ["--kv-tokens", "1024"]
     monkeypatch.setattr(sys, "argv", ["roseinfer", "generate", *options])
     with pytest.raises(SystemExit) as ended:
         main()
@@ -193,7 +194,8 @@ def test_serve_says_what_the_engine_says(broken: Callable[[str], Path]) -> None:
 def test_generate(text_model: Any) -> None:
     prompt = "The quick brown fox"
     tokens = text_model.greedy([text_model.llm.tokenizer.encode(prompt).tolist()], 6)[0]
-    options = ["--dtype", "fp32", "--device", "cpu", "--no-warmup", "--max-tokens", "6", "--prompt", prompt]
+    options = ["--dtype", "fp32", "--device", "cpu", "--no-warmup", "--kv-tokens", "1024"]
+    options += ["--max-tokens", "6", "--prompt", prompt]
     done = run("generate", "--model", str(text_model.folder), *options)
     assert done.returncode == 0, done.stderr
     assert done.stdout == text_model.text(tokens) + "\n"

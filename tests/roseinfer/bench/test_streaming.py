@@ -81,4 +81,5 @@ def test_a_prompt_that_is_not_utf8_is_refused(text_model: Any, option: str) -> N
 
 def _command(text_model: Any) -> list[str]:
     command = ["bench-streaming", "--model", str(text_model.folder), "--device", "cpu", "--dtype", "fp32"]
-    return [*command, "--no-warmup", "--num-requests", "5", "--max-new-tokens", "7"]
+    command += ["--kv-tokens", "4096", "--no-warmup"]
+    return [*command, "--num-requests", "5", "--max-new-tokens", "7"]
