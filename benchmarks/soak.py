@@ -207,7 +207,7 @@ async def soak(port: int, processes: Sequence[psutil.Process], settings: argpars
     """What is held after each round."""
     client = Client(port)
     descriptors = held(processes)
-    expected = [await client.answer(asked(index)) for index in range(PROMPTS)]
+    expected = [await client.answer(asked(index)) for index in range(min(PROMPTS, settings.clients))]
     rounds = []
     for index in range(settings.rounds):
         begun, cpu = time.monotonic(), cpu_seconds(processes)
