@@ -19,7 +19,7 @@ from selenium.webdriver.support.ui import Select, WebDriverWait
 
 from harness.files import write_json
 from harness.report.live_page import live_page
-from harness.report.render import write_report, write_run_outputs
+from harness.report.render import write_report, write_without_figures
 from harness.runs.folder import FIGURES, JOURNAL, MANIFEST
 from harness.runs.journal import JournalEntry
 from harness.runs.reader import load_run
@@ -58,6 +58,11 @@ SCHEMES = ("light", "dark")
 HOSTILE = "</script><script>window.hit = 1</script><img src=x onerror='window.hit = 2'>\"{{7*7}}"
 
 
+def address_of(folder):
+    """Of a run's report, which has no part of the figures beside it."""
+    return write_without_figures(load_run(folder, trust=True)).resolve().as_uri()
+
+
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     return make_online(tmp_path_factory.mktemp("browser") / "run", engines=ENGINES[::2], repeats=1, n=110)
@@ -65,7 +70,7 @@ def folder(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def report(folder):
-    return write_run_outputs(folder).resolve().as_uri()
+    return address_of(folder)
 
 
 @pytest.fixture(scope="module")
@@ -91,7 +96,7 @@ def profiled(tmp_path_factory):
     )  # fmt: skip
     write_json(folder / MANIFEST, ProfileManifest(meta=load_run(folder).meta, runs=[capture]))
     write_json(folder / FIGURES, Profiles(figures=[figures]))
-    return write_run_outputs(folder).resolve().as_uri()
+    return address_of(folder)
 
 
 @pytest.fixture
@@ -411,7 +416,7 @@ def test_a_hostile_run_executes_nothing(browser, tmp_path):
     engine = type(ENGINES[0])("roseinfer", HOSTILE, 0.01, 0.004)
     folder = make_online(tmp_path / "run", engines=[engine, ENGINES[2]], scales=[1.0], repeats=1, n=40)
     browser.get_log("browser")
-    browser.get(write_run_outputs(folder).resolve().as_uri())
+    browser.get(address_of(folder))
     for button in browser.find_elements("css selector", ".legend button"):
         if button.is_displayed():
             button.click()
