@@ -1,5 +1,6 @@
 """What every test shares."""
 
+import gc
 import importlib.util
 import os
 import signal
@@ -9,6 +10,9 @@ from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
+
+# Modules and tests live to the end: the garbage collector need not look through them again and again.
+gc.disable()
 
 # A job that a script starts in the background ignores some signals and hands that down to all that it starts;
 # tests send them.
@@ -74,6 +78,11 @@ def pytest_collection_modifyitems(items: list[pytest.Function]) -> None:
             outside = any(map(item.get_closest_marker, ("peer", "gpu", "browser")))
             item.add_marker("integration" if outside or "integration" in item.fixturenames else "unit")
     items[:] = in_parts(items, int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1")))
+
+
+def pytest_collection_finish() -> None:
+    gc.freeze()
+    gc.enable()
 
 
 @pytest.hookimpl(tryfirst=True)
