@@ -96,8 +96,9 @@ def test_a_command_that_does_not_exist(fake):
 
 def test_sigkill_of_the_engine_is_noticed(fake):
     with EngineServer(fake.launch(), RECORD, fake.log) as server:
+        processes = [psutil.Process(pid) for pid in server.pids]
         os.kill(fake.pids[0], signal.SIGKILL)
-        psutil.wait_procs([psutil.Process(pid) for pid in server.pids], timeout=60)
+        psutil.wait_procs(processes, timeout=60)
         with pytest.raises(EngineError, match="while it was in use with SIGKILL"):
             while True:
                 server.check()
