@@ -55,8 +55,8 @@ class EngineChannels(Generic[T]):
         """Every message that has arrived, with the index of its front end.
 
         Args:
-            wait: For the first message.
-            until: Else until this time (monotonic, s), if there is none.
+            wait: Wait for the first one.
+            until: Without `wait`, wait for it until this time (monotonic, s).
 
         Raises EOFError when the first front end, which is the server's parent process, is gone.
         """
