@@ -10,16 +10,14 @@ from pathlib import Path
 from harness.errors import UsageError
 from harness.metrics.batches import GATED, batch_estimates
 from harness.metrics.estimates import COMPARED, Estimates, Key, estimates
-from harness.metrics.notices import Machines, machines_of
+from harness.metrics.notices import Machines, machine_notices
 from harness.metrics.primary import RATE
 from harness.metrics.samples import Group, by_load
-from harness.metrics.stability import disturbed
 from harness.metrics.validity import invalid_reasons
 from harness.runs.folder import JOURNAL, read_info, resume_command
-from harness.runs.journal import read_journal
+from harness.runs.journal import read_journal, watched
 from harness.runs.reader import read_offline, read_raw
 from harness.schema.client_calibration import client_calibration
-from harness.schema.engine_ref import RUNNING_SERVER
 from harness.schema.gate_terms import GateTerm
 from harness.schema.load import AnyLoad, Batch
 from harness.schema.offline_settings import OfflineSettings
@@ -132,8 +130,7 @@ class StoredOnline(StoredRun):
         cells: dict[str, dict[AnyLoad, list[Group]]] = {}
         for repeats in by_load([group for group in raw.groups if raw.info.counts(group.repeat)]):
             cells.setdefault(repeats[0].label, {})[repeats[0].load] = repeats
-        watched = {entry.cell: entry.machine for entry in read_journal(path / JOURNAL) if entry.machine}
-        return StoredOnline(path, raw.info, cells, raw.wrong, watched)
+        return StoredOnline(path, raw.info, cells, raw.wrong, watched(read_journal(path / JOURNAL)))
 
     @property
     def settings(self) -> OnlineSettings:
@@ -169,8 +166,7 @@ class StoredOnline(StoredRun):
         return [
             f"{repeat_text(group.repeat)}: {notice.text}"
             for group in self.cells[label][load]
-            for machine in machines_of(group, self.machines)
-            for notice in disturbed(machine, engine_is_ours=group.engine != RUNNING_SERVER)
+            for notice in machine_notices(group, self.machines)
             if notice.kind == "disturbed"
         ]
 

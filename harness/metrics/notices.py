@@ -70,11 +70,20 @@ def cell_notices(
     if isinstance(group.load, RequestRate) and group.load.arrivals != "clients":  # it comes at one rate
         counts = in_flight(whole.requests, sent)
         found += drift(sent, {"requests in flight": counts}, unit="", rising="growing")
-    for machine in machines_of(group, machines):
-        found += disturbed(machine, engine_is_ours=group.engine != RUNNING_SERVER)
+    found += machine_notices(group, machines)
     if prefixes is not None:
         found.append(_cached(group, prefixes))
     return [notice for notice in found if notice is not None]
+
+
+def machine_notices(group: Group, machines: Machines) -> list[CellNotice]:
+    """What else used the machine, or slowed it down, in the cells of a group."""
+    ours = group.engine != RUNNING_SERVER
+    return [
+        notice
+        for machine in machines_of(group, machines)
+        for notice in disturbed(machine, engine_is_ours=ours)
+    ]
 
 
 def machines_of(group: Group, machines: Machines) -> list[MachineLoad]:

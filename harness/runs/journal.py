@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TypeVar
 
@@ -81,6 +82,11 @@ Entry = TypeVar("Entry", JournalEntry, BatchEntry)
 def read_journal(path: Path) -> list[JournalEntry]:
     """The cells of a run of `bench online`, as `read_entries` has them."""
     return read_entries(path, JournalEntry)
+
+
+def watched(entries: Iterable[JournalEntry]) -> dict[int, MachineLoad]:
+    """What the machine did in each cell in which it was watched."""
+    return {entry.cell: entry.machine for entry in entries if entry.machine is not None}
 
 
 def read_entries(path: Path, kind: type[Entry]) -> list[Entry]:

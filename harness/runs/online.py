@@ -21,7 +21,7 @@ from harness.runs.block import ask_what_is_left
 from harness.runs.events import EngineNotAsked, EngineSkipped, Notify, Reporting, Started
 from harness.runs.folder import JOURNAL, ONLINE_RESULTS, alone, make_folder
 from harness.runs.info import online_info
-from harness.runs.journal import read_journal
+from harness.runs.journal import read_journal, watched
 from harness.runs.recompute import counted, recompute
 from harness.runs.resolved import Resolved, resolve_online
 from harness.runs.run_state import Run
@@ -212,7 +212,6 @@ def _results(run: Run) -> OnlineResults:
     reported = {entry.cell: entry.reported for entry in entries if entry.reported}
     counts = {entry.cell: entry.prefix_cache for entry in entries if entry.prefix_cache is not None}
     prefixes = sorted(prefix_hits(requests, counts), key=lambda hits: labels.index(hits.label))
-    machines = {entry.cell: entry.machine for entry in entries if entry.machine is not None}
     senders = {entry.cell: entry.senders for entry in entries if entry.senders}
     measured = OnlineResults(
         meta=run.info,
@@ -225,7 +224,7 @@ def _results(run: Run) -> OnlineResults:
         answers=judged_answers(run.folder),
         accuracy=task_scores(run.folder),
         reported=reported,
-        machines=machines,
+        machines=watched(entries),
         senders=senders,
         nodes={entry.cell: entry.node for entry in entries if entry.node is not None},
     )
