@@ -25,7 +25,7 @@ from harness.telemetry.revision import DIRTY
 MORE_ROUNDS = "--rounds 10 sends ten for each in flight."
 
 _KINDS = ("invalid", "skipped", "load")
-_REPEAT = re.compile(r"repeat \d+")
+_REPEAT = re.compile(r"repeat \d+: ")
 
 #: Of the notices of cells, by kind; in this order.
 _TITLES: dict[str, str] = {
@@ -327,16 +327,15 @@ def _cells(run: OnlineRun) -> list[Notice]:
 
 def of_repeats(texts: list[str]) -> list[str]:
     """`repeat 1: took 3 s` and `repeat 2: took 5 s` as `2 repeats: took 3 to 5 s`."""
-    alike: dict[tuple[str, ...], list[str]] = {}
+    alike: dict[tuple[str, ...] | str, list[str]] = {}
     for text in texts:
-        repeat, _, said = text.partition(": ")
-        numbered = _REPEAT.fullmatch(repeat)
-        alike.setdefault(wording(said) if numbered else (text,), []).append(text)
+        said = _REPEAT.sub("", text, count=1)
+        alike.setdefault(text if said == text else wording(said), []).append(text)
     return [
         same[0]
-        if len(same) == 1
-        else f"{len(same)} repeats: {as_ranges([text.partition(': ')[2] for text in same])}"
-        for same in alike.values()
+        if len(same) == 1 or isinstance(kind, str)
+        else f"{len(same)} repeats: {as_ranges([_REPEAT.sub('', text, count=1) for text in same])}"
+        for kind, same in alike.items()
     ]
 
 

@@ -10,6 +10,7 @@ from harness.report.tables.latency import first_table
 from harness.report.text.heading import about, names
 from harness.report.text.limits import limit_words
 from harness.report.text.numbers import as_ranges, two_digits, with_ends, wording
+from harness.report.text.run_notices import of_repeats
 
 
 @pytest.mark.parametrize(
@@ -85,3 +86,9 @@ def test_texts_that_differ_in_a_number_give_its_range(values, form):
 def test_the_number_of_a_gpu_is_a_name():
     assert wording("GPU 0 was hot for 3 s") != wording("GPU 1 was hot for 3 s")
     assert wording("GPU 0 was hot for 3 s") == wording("GPU 0 was hot for 12.5 s")
+
+
+def test_only_what_repeats_say_alike_is_one_sentence():
+    texts = ["took 3 s", "repeat 1: took 3 s", "repeat 3: took 1,200 s", "repeat 2: was late: 5 ms"]
+    assert of_repeats(texts) == ["took 3 s", "2 repeats: took 3 to 1,200 s", "repeat 2: was late: 5 ms"]
+    assert of_repeats(["late", "repeat 1: late"]) == ["late", "repeat 1: late"]
