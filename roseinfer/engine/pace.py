@@ -26,12 +26,16 @@ class Pace:
 
     def __init__(self) -> None:
         self._took: dict[Kind, deque[float]] = defaultdict(lambda: deque(maxlen=RECENT))
+        self._least: dict[Kind, float] = {}
         self._launches: deque[float] = deque(maxlen=RECENT)
         self._spare = LEAST
 
     def ended(self, batch: Batch, seconds: float) -> None:
         """A step has taken `seconds` on the device."""
-        self._took[_kind(batch)].append(seconds)
+        kind = _kind(batch)
+        self._took[kind].append(seconds)
+        if len(self._took[kind]) >= FEWEST:
+            self._least[kind] = min(self._took[kind])
 
     def launched(self, seconds: float, *, late: bool) -> None:
         """A launch has taken `seconds` on the host. `late`: the device had nothing to do meanwhile."""
@@ -42,9 +46,9 @@ class Pace:
         """Seconds from the begin of a step to the next launch; 0 where the durations are not known."""
         prompts, decodes = _kind(batch)
         known = [
-            min(took)
-            for (fewer_prompts, fewer_decodes), took in self._took.items()
-            if fewer_prompts <= prompts and fewer_decodes <= decodes and len(took) >= FEWEST
+            least
+            for (fewer_prompts, fewer_decodes), least in self._least.items()
+            if fewer_prompts <= prompts and fewer_decodes <= decodes
         ]
         if not known or len(self._launches) < FEWEST:
             return 0.0
