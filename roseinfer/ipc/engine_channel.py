@@ -75,7 +75,6 @@ class EngineChannels(Generic[T]):
             while not found and (left := until - time.monotonic()) > 0:
                 asleep_ms = 0 if self.spin_s else int(1e3 * left)  # rounded down: the rest is busy-waited
                 found = self._poll.poll(asleep_ms)
-        if found or not wait:
             return found
         end = time.monotonic() + self.spin_s
         while not found and time.monotonic() < end:
