@@ -12,10 +12,8 @@
 # `steps` says which kernels the steps of a Llama take (MODEL, random:qwen3-0.6b) and how each does by itself,
 # `ranks` how the model does on all GPUs of the machine; `soak` serves for SOAK (60) seconds; `search` finds the most
 # requests in flight (1,024 tokens in, 128 out) within SLO, in SEARCH_S (600) seconds at most; `published`, only where it
-# is named, measures PUBLISHED (one-gpu-qwen3-8b) as configs/published says, with OPTIONS. Where there are several GPUs,
-# those for one GPU run at the same time, each on the next GPU that is free, with its part of the cores. With SIDES=2
-# they run one after the other, each with two repeats side by side on two GPUs, as nodes of a Ray cluster, and four
-# repeats or more in all; offline ones do not. `profile` profiles the
+# is named, measures PUBLISHED (one-gpu-qwen3-8b) with OPTIONS, as scripts/published.py says: as many at a time as there
+# are GPUs for, and SIDES (1) repeats of an online run at a time. `profile` profiles the
 # run that `online` left in OUT, at its first scale and without variants of engines; `sanitize` needs compute-sanitizer,
 # from the CUDA toolkit or nvidia-cuda-sanitizer-api 13.5 (13.0 lacks a part). Full output and the runs go to OUT.
 set -uo pipefail
@@ -23,8 +21,7 @@ cd "$(dirname "$0")/.."
 out=$1 wheels=${2:-} bundles=${3:-}
 all="tests sanitize kernels steps ranks soak online clients cluster loads search offline profile published"
 phases=${PHASES:-${all% published}}
-gpus=$(nvidia-smi -L 2>/dev/null | wc -l) sides=${SIDES:-1}
-cores=$(($(nproc) / (gpus > 1 ? gpus : 1))) # for each GPU
+gpus=$(nvidia-smi -L 2>/dev/null | wc -l)
 scales=${SCALES:-0.4,0.8,1.6} engines=${ENGINES:-roseinfer,vllm,sglang}
 clients=${CLIENTS:-1,64,256} repeats=${REPEATS:-1}
 llama=${MODEL:-random:qwen3-0.6b}
@@ -52,21 +49,7 @@ common=("${served[@]}" --repeats "$repeats")
 logged() { # NAME LINES COMMAND…: all output to OUT/NAME.log, the last LINES shown
     "${@:3}" 2>&1 | tee "$out/$1.log" | tail -n "$2"
 }
-published() { # NAME: as configs/published/NAME.yaml says, with the cores of the GPU where GPU is its number
-    local command=online gpu=${GPU:-}
-    [[ $1 == *-offline ]] && command=offline
-    local measured=($bench "$command" --config "configs/published/$1.yaml" --out "$out/runs" $OPTIONS)
-    if [ -n "$gpu" ]; then
-        measured=(taskset -c "$((gpu * cores))-$((gpu * cores + cores - 1))" "${measured[@]}")
-    elif [[ $sides -gt 1 && $1 == one-gpu-* && $command == online ]]; then
-        measured=(python3 -m scripts.ray_nodes --out "$out" --pairs "$sides" "${measured[@]}"
-            --cluster auto --side-by-side "$sides" --repeats $(((3 + sides - 1) / sides * sides)))
-    fi
-    logged "$1" 40 "${measured[@]}"
-}
 run_of() { dirname "$(tail -n 1 "$out/$1.log")"; } # NAME: the run that NAME.log is of; its last line names the report
-export -f published logged
-export bench out sides cores OPTIONS
 for phase in $phases; do
     [[ " $all " == *" $phase "* ]] || { echo "no phase $phase: $all" >&2; exit 2; }
 done
@@ -126,20 +109,8 @@ for phase in $phases; do
             --output-len "${OUTPUT_LEN:-128}" --settle 3 --min-duration 6 --cells 8
         ;;
     published)
-        own_gpu=() in_turn=()
-        for name in ${PUBLISHED:-one-gpu-qwen3-8b}; do
-            if [[ $gpus -gt 1 && $name == one-gpu-* && ($sides -eq 1 || $name == *-offline) ]]; then
-                own_gpu+=("$name")
-            else
-                in_turn+=("$name")
-            fi
-        done
-        if [ "${#own_gpu[@]}" -gt 0 ]; then
-            [ -e "$out/calibrate.log" ] || taskset -c "0-$((cores - 1))" $bench calibrate >"$out/calibrate.log" 2>&1
-            printf '%s\n' "${own_gpu[@]}" |
-                xargs -n 1 -P "$gpus" --process-slot-var=GPU bash -c 'CUDA_VISIBLE_DEVICES=$GPU published "$0"'
-        fi
-        for name in "${in_turn[@]}"; do published "$name"; done
+        read -ra names <<<"${PUBLISHED:-one-gpu-qwen3-8b}"
+        logged published 400 python3 -m scripts.published --out "$out" --sides "${SIDES:-1}" "${names[@]}" -- "${options[@]}"
         ;;
     offline) logged offline 14 $bench offline --ignore-eos --engines "$plain" "${common[@]}" ;;
     profile)

@@ -2,9 +2,10 @@
 
     python -m scripts.ray_nodes --out FOLDER [--pairs 2] bench online --cluster auto …
 
-Each node has ports and a folder of its own, and an equal part of the cores; the first of a pair has a GPU.
-What `ray start` printed goes to FOLDER/ray/NODE.log, Ray's logs too where the command fails. All nodes have
-ended when this ends, with everything that the command left; other clusters of this machine go on.
+Each node has ports and a folder of its own, and an equal part of the cores; the first of a pair has a GPU, or
+as many as --gpus-per-engine says. CUDA_VISIBLE_DEVICES limits which GPUs they get. What `ray start` printed
+goes to FOLDER/ray/NODE.log, Ray's logs too where the command fails. All nodes have ended when this ends, with
+everything that the command left; other clusters of this machine go on.
 """
 
 from __future__ import annotations
@@ -55,21 +56,30 @@ def main() -> None:
     parser.add_argument(
         "--pairs", type=int, help="of nodes; one for each GPU where it is not given, at least 2"
     )
+    parser.add_argument("--gpus-per-engine", type=int, default=1, help="of a pair's first node")
     parser.add_argument("command", nargs=argparse.REMAINDER)
     options = parser.parse_args()
     ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
-    with visible_devices() as devices:
-        gpus = len(devices)
-    with ray_nodes(options.pairs or max(2, gpus), gpus, options.out / "ray") as address:
+    each, names = options.gpus_per_engine, visible_gpus()
+    gpus = [names[at : at + each] for at in range(0, len(names) - each + 1, each)]
+    with ray_nodes(options.pairs or max(2, len(gpus)), gpus, options.out / "ray") as address:
         status = subprocess.run(options.command, env=os.environ | {"RAY_ADDRESS": address}).returncode
         if status:
             raise SystemExit(status)
 
 
+def visible_gpus() -> list[str]:
+    """The GPUs that programs started here see, as CUDA_VISIBLE_DEVICES names them."""
+    with visible_devices() as devices:
+        count = len(devices)
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    return list(map(str, range(count))) if visible is None else visible.split(",")[:count]
+
+
 @contextmanager
-def ray_nodes(pairs: int, gpus: int, logs: Path) -> Iterator[str]:
-    """The address of a cluster of so many pairs of nodes; the first `gpus` pairs have a GPU each.
+def ray_nodes(pairs: int, gpus: Sequence[Sequence[str]], logs: Path) -> Iterator[str]:
+    """The address of a cluster of so many pairs of nodes; the first ones have the `gpus`.
 
     Raises:
         UsageError: The nodes do not start.
@@ -88,7 +98,7 @@ def ray_nodes(pairs: int, gpus: int, logs: Path) -> Iterator[str]:
         for number, node in enumerate(names):
             pair, sends = divmod(number, 2)
             own = Part(number, len(names)).cores(cores)
-            gpu = [] if sends or pair >= gpus else [pair]
+            gpu = [] if sends or pair >= len(gpus) else gpus[pair]
             command = [
                 *(sys.executable, "-m", "ray.scripts.scripts", "start", "--block", "--disable-usage-stats"),
                 *(["--head", f"--port={head}"] if number == 0 else [f"--address={address}"]),
@@ -110,11 +120,11 @@ def ray_nodes(pairs: int, gpus: int, logs: Path) -> Iterator[str]:
 
 
 def start(
-    command: Sequence[str], cpus: Sequence[int], gpus: Sequence[int], log: Path
+    command: Sequence[str], cpus: Sequence[int], gpus: Sequence[str], log: Path
 ) -> subprocess.Popen[bytes]:
     """Start a node on those CPUs and GPUs."""
     environment = os.environ | {
-        "CUDA_VISIBLE_DEVICES": ",".join(map(str, gpus)),
+        "CUDA_VISIBLE_DEVICES": ",".join(gpus),
         "RAY_worker_niceness": "0",
         "PYTHONPATH": os.pathsep.join(filter(None, (str(Path.cwd()), os.environ.get("PYTHONPATH")))),
     }

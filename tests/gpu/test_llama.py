@@ -68,6 +68,7 @@ def cases(folder: Path) -> list[Case]:
         {"kv_cache_dtype": "fp8", "tensor_parallel_size": 2, "prefix_cache": True},
         {"tensor_parallel_size": 2},
         {"tensor_parallel_size": 2, "_LARGE": 0, "chunked_prefill_size": 64, "prefix_cache": True},
+        {"tensor_parallel_size": 4},
     ],
     ids=str,
 )

@@ -1,0 +1,158 @@
+"""Measures what configs/published describes on the GPUs of this machine: several runs at a time.
+
+    python -m scripts.published --out FOLDER [--sides 3] NAME… [-- OPTIONS]
+
+NAME is a file of configs/published without .yaml, OPTIONS are passed to every run. Runs start in the order
+given, each when enough GPUs are free, with the cores that belong to its GPUs. With --sides above 1 so many
+repeats of an online run are measured at a time: each side is a pair of nodes of a Ray cluster
+(scripts/ray_nodes.py), with GPUs of its own for the engine. Runs go to FOLDER/runs, their output to
+FOLDER/NAME.log; its end is printed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from harness.engines.cores import physical_cores
+from scripts.ray_nodes import visible_gpus
+
+CONFIGS = Path("configs/published")
+BENCH = (sys.executable, "-m", "harness.cli.app")
+#: Lines of a run's output that are printed.
+LAST_LINES = 40
+
+
+@dataclass(frozen=True)
+class Run:
+    """A file of configs/published, and how it is measured."""
+
+    name: str
+    sides: int
+    #: Of each engine.
+    gpus: int
+    repeats: int
+    offline: bool
+
+    @classmethod
+    def of(cls, name: str, settings: Mapping[str, Any], sides: int) -> Run:
+        """`sides` repeats at a time where it is an online run."""
+        offline = "num_prompts" in settings or str(settings.get("preset", "")).endswith("offline")
+        sides = 1 if offline else sides
+        repeats = -(-settings.get("repeats", 1) // sides) * sides
+        gpus = settings.get("tensor_parallel_size", 1) * settings.get("data_parallel_size", 1)
+        return cls(name, sides, gpus, repeats, offline)
+
+    def command(self, out: Path, options: Sequence[str]) -> list[str]:
+        """What measures it, results to `out`/runs."""
+        config = ["--config", str(CONFIGS / f"{self.name}.yaml"), "--out", str(out / "runs"), *options]
+        if self.offline:
+            return [*BENCH, "offline", *config]
+        if self.sides == 1:
+            return [*BENCH, "online", *config]
+        nodes = [
+            "--out",
+            str(out / self.name),
+            "--pairs",
+            str(self.sides),
+            "--gpus-per-engine",
+            str(self.gpus),
+        ]
+        together = ["--cluster", "auto", "--side-by-side", str(self.sides), "--repeats", str(self.repeats)]
+        return [sys.executable, "-m", "scripts.ray_nodes", *nodes, *BENCH, "online", *config, *together]
+
+
+class Gpus:
+    """The GPUs of this machine, each with an equal part of its cores."""
+
+    def __init__(self, names: Sequence[str]) -> None:
+        self._free = list(names)
+        self._changed = threading.Condition()
+        cores = physical_cores()
+        each = len(cores) // len(names)
+        self._cpus = {
+            name: [cpu for core in cores[at * each : (at + 1) * each] for cpu in core]
+            for at, name in enumerate(names)
+        }
+
+    def take(self, count: int) -> list[str]:
+        """So many GPUs, once they are free."""
+        with self._changed:
+            self._changed.wait_for(lambda: len(self._free) >= count)
+            taken, self._free = self._free[:count], self._free[count:]
+            return taken
+
+    def give(self, names: Sequence[str]) -> None:
+        """Those are free again."""
+        with self._changed:
+            self._free = [name for name in self._cpus if name in self._free or name in names]
+            self._changed.notify_all()
+
+    def cpus(self, names: Sequence[str]) -> str:
+        """The CPUs of those GPUs, as taskset takes them."""
+        return ",".join(str(cpu) for name in names for cpu in self._cpus[name])
+
+
+def main() -> None:
+    """Exit with 1 where a run fails."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--out", type=Path, required=True, help="where runs and logs go")
+    parser.add_argument("--sides", type=int, default=1, help="repeats of an online run at a time")
+    parser.add_argument("names", nargs="+", help="files of configs/published, without .yaml")
+    given = sys.argv[1:]
+    end = given.index("--") if "--" in given else len(given)
+    asked, options = parser.parse_args(given[:end]), given[end + 1 :]
+    runs = [
+        Run.of(name, yaml.safe_load((CONFIGS / f"{name}.yaml").read_text()), asked.sides)
+        for name in asked.names
+    ]
+    names = visible_gpus()
+    most = max(run.sides * run.gpus for run in runs)
+    if most > len(names):
+        parser.error(f"a run needs {most} GPUs, and there are {len(names)}; give fewer --sides")
+    if any(run.sides == 1 for run in runs):  # else several runs would do it at a time
+        subprocess.run([*BENCH, "calibrate"], check=True, stdout=subprocess.DEVNULL)
+    gpus, failed, threads = Gpus(names), [], []
+    for run in runs:
+        taken = gpus.take(run.sides * run.gpus)
+
+        def measure(run: Run = run, taken: list[str] = taken) -> None:
+            if not measured(run, asked.out, options, taken, gpus.cpus(taken)):
+                failed.append(run.name)
+            gpus.give(taken)
+
+        threads.append(threading.Thread(target=measure))
+        threads[-1].start()
+    for thread in threads:
+        thread.join()
+    sys.exit(f"failed: {', '.join(failed)}" if failed else 0)
+
+
+def measured(run: Run, out: Path, options: Sequence[str], gpus: Sequence[str], cpus: str) -> bool:
+    """Measure it on those GPUs and CPUs. Returns whether it succeeded."""
+    log = out / f"{run.name}.log"
+    with log.open("wb") as file:
+        ended = subprocess.run(
+            ["taskset", "--cpu-list", cpus, *run.command(out, options)],
+            env=os.environ | {"CUDA_VISIBLE_DEVICES": ",".join(gpus)},
+            stdin=subprocess.DEVNULL,
+            stdout=file,
+            stderr=subprocess.STDOUT,
+        )
+    last = log.read_text(errors="replace").splitlines()[-LAST_LINES:]
+    sys.stdout.write("\n".join([f"== {run.name}", *last, ""]))
+    sys.stdout.flush()
+    return ended.returncode == 0
+
+
+if __name__ == "__main__":
+    main()
