@@ -88,10 +88,10 @@ class EngineConfig:
     overlap_schedule: bool | None = setting(
         None, "launch a step before the tokens of the previous one are read; on for a GPU if not given"
     )
-    late_launch: bool = setting(
-        False,
+    late_launch: bool | None = setting(
+        None,
         "with --overlap-schedule: launch a step shortly before the one before it ends, so that it has the "
-        "requests that came meanwhile",
+        "requests that came meanwhile; on for one GPU if not given",
     )
     paged_attn: bool = setting(True, "GPU: attention reads the paged KV cache in place, else it is gathered")
     cuda_graph: bool = setting(True, "GPU: replay captured graphs instead of launching every kernel")

@@ -69,7 +69,7 @@ def simulate(config: EngineConfig, arrivals: Sequence[Arrival], cost: StepCost, 
         num_blocks=num_blocks,
         prefix_cache=config.prefix_cache,
         overlap=config.overlap_schedule is not False,
-        late=config.late_launch,
+        late=config.late_launch is not False,
     )
     start = time.process_time()
     replayed = replay(engine, arrivals, clock)

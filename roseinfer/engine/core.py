@@ -75,7 +75,7 @@ class Engine:
             running,
             chosen.runner,
             overlap=bool(resolved.overlap_schedule),
-            late=resolved.late_launch,
+            late=bool(resolved.late_launch),
         )
         self.info = EngineInfo(
             config=resolved,
@@ -187,10 +187,12 @@ def _resolved(
     config: EngineConfig, device: torch.device, policies: Policies, max_model_len: int, num_blocks: int
 ) -> EngineConfig:
     """The settings without `auto`, and without None for what has a default."""
-    overlap = device.type == "cuda" if config.overlap_schedule is None else config.overlap_schedule
+    on_gpu = device.type == "cuda"
+    overlap = on_gpu if config.overlap_schedule is None else config.overlap_schedule
+    late = on_gpu and config.tensor_parallel_size == 1 if config.late_launch is None else config.late_launch
     return replace(
         config,
-        device="cuda" if device.type == "cuda" else "cpu",
+        device="cuda" if on_gpu else "cpu",
         max_model_len=max_model_len,
         kv_tokens=num_blocks * config.block_size,
         max_batch_size=policies.max_batch_size,
@@ -198,7 +200,7 @@ def _resolved(
         chunked_prefill_size=_chunk(config, policies),
         mixed_steps=_mixes(policies),
         overlap_schedule=overlap,
-        late_launch=config.late_launch and overlap,
+        late_launch=late and overlap,
         threads=config.tensor_parallel_size * torch.get_num_threads(),
         spin_ms=resolve_spin_ms(config, device),
     )

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from roseinfer.config import EngineConfig
-from roseinfer.engine.core import _chunk, _mixed_steps
+from roseinfer.engine.core import _chunk, _mixed_steps, _resolved
 from roseinfer.engine.graphs import LARGE_ROWS, MixedSteps
 from roseinfer.engine.resolve import resolve_policies
 from roseinfer.scheduler.policies import Alternate, FillUp, TakeAlong, decode_first, prefill_first
@@ -52,3 +52,21 @@ def test_parts_of_prompts_and_graphs(
     policies = resolve_policies(config, GPU, weights)
     assert _chunk(config, policies) == chunk
     assert _mixed_steps(policies, config.max_active_requests) == mixed
+
+
+@pytest.mark.parametrize(
+    ("config", "device", "late"),
+    [
+        (EngineConfig(), GPU, True),
+        (EngineConfig(), CPU, False),
+        (EngineConfig(tensor_parallel_size=2), GPU, False),
+        (EngineConfig(tensor_parallel_size=2, late_launch=True), GPU, True),
+        (EngineConfig(late_launch=False), GPU, False),
+        (EngineConfig(overlap_schedule=False), GPU, False),
+        (EngineConfig(overlap_schedule=True), CPU, False),
+        (EngineConfig(overlap_schedule=True, late_launch=True), CPU, True),
+    ],
+)
+def test_when_steps_are_launched_late(config: EngineConfig, device: torch.device, late: bool) -> None:
+    policies = resolve_policies(config, device, LARGE)
+    assert _resolved(config, device, policies, 1024, 64).late_launch is late
