@@ -72,20 +72,25 @@ class RayMachines(Machines):
 
     def calibration(self, settings: OnlineSettings, report: ReportStatus) -> Calibration | None:
         senders = list(dict.fromkeys(node for _, nodes in self._sides for node in nodes))
-        report(f"ceiling and timing error of the client on {', '.join(node.name for node in senders)}")
-        # one node of each machine: others on it read what it stores
-        first = {node.facts.machine: node for node in senders}.values()
-        measuring = [(node, node.begin("ask", calibrated, settings.calibrate, _silent)) for node in first]
-        for node, reference in measuring:
-            node.result(reference)
-        found: dict[str, Calibration | None] = {
-            node.name: node.call("ask", calibrated, False, _silent) for node in senders
-        }
+        found = self._calibrations(senders)
+        missing = [node for node in senders if found[node.name] is None]
+        if missing and settings.calibrate:
+            report(f"ceiling and timing error of the client on {', '.join(node.name for node in missing)}")
+            # one node of each machine: the others read what it stores
+            first = {node.facts.machine: node for node in missing}.values()
+            measuring = [(node, node.begin("ask", calibrated, True, _silent)) for node in first]
+            for node, reference in measuring:
+                node.result(reference)
+            found = self._calibrations(senders)
         self.hosts = [host.model_copy(update={"calibration": found.get(host.name)}) for host in self.hosts]
         known = [calibration for calibration in found.values() if calibration is not None]
         if len(known) < len(found):
             return None
         return min(known, key=lambda calibration: calibration.ceiling(1).chunks_per_s)
+
+    def _calibrations(self, nodes: list[RayNode]) -> dict[str, Calibration | None]:
+        """What is stored on each node."""
+        return {node.name: node.call("ask", calibrated, False, _silent) for node in nodes}
 
     def clients(self, selection: Selection) -> tuple[int, int]:
         if any(engine in nodes for engine, nodes in self._sides):
