@@ -38,8 +38,8 @@ def check_ranks(config: EngineConfig) -> None:
     ranks = config.tensor_parallel_size
     if ranks == 1:
         return
-    if config.quantization or config.batch_invariant:
-        raise ConfigError("--tensor-parallel-size above 1 works without --quantization and --batch-invariant")
+    if config.batch_invariant:
+        raise ConfigError("--tensor-parallel-size above 1 works without --batch-invariant")
     if resolve_device(config.device).type == "cpu":
         return
     if not (config.fused_ops and config.cuda_graph and config.paged_attn):

@@ -90,7 +90,14 @@ class CudaRanks(Ranks):
 
     def add_norm(self, linear: Linear, x: Tensor, residual: Tensor, gain: Tensor, eps: float) -> Tensor:
         """As `add`; returns the RMS norm of the result, with `gain` `[out]`."""
-        part = self._product(linear, x)
+        return self.add_part_norm(self._product(linear, x), residual, gain, eps)
+
+    def part(self, rows: int) -> Tensor:
+        """Where this rank's part of the next sum goes, `[rows, out]`."""
+        return self.memory.part(rows)
+
+    def add_part_norm(self, part: Tensor, residual: Tensor, gain: Tensor, eps: float) -> Tensor:
+        """As `add_norm`, where this rank has written its `part`."""
         if self._by_nccl(part):
             return add_rms_norm_(residual, part[None], gain, eps)
         return self.memory.add_norm_(residual, gain, eps)
@@ -102,9 +109,11 @@ class CudaRanks(Ranks):
         return self.memory.gather(len(x))
 
     def _product(self, linear: Linear, x: Tensor) -> Tensor:
-        part = self.memory.part(len(x))
+        part = self.part(len(x))
         if stream.takes(x, linear.weight):
-            return stream.product(x, linear.weight, linear.bias, out=part)
+            return stream.product(x, linear.weight, linear.bias, scales=linear.scales, out=part)
+        if linear.scales is not None:
+            return part.copy_(linear(x))
         torch.mm(x, linear.weight.t(), out=part)
         return part if linear.bias is None else part.add_(linear.bias)
 

@@ -9,6 +9,7 @@ from roseinfer.attention.cuda_paged import CudaPagedAttention
 from roseinfer.kernels.cuda import stream
 from roseinfer.kernels.triton.fp8 import norm_rows_, round_rows, swiglu_rows
 from roseinfer.kernels.triton.fp8_product import Fp8Tile, fp8_product
+from roseinfer.models.cuda_ranks import CudaRanks
 from roseinfer.models.fp8 import Fp8Linear, Rows
 from roseinfer.models.linear import Linear
 from roseinfer.models.llama_cuda import CudaLlama
@@ -23,6 +24,8 @@ class Fp8CudaLlama(CudaLlama):
     def _layers_of(self, x: Tensor, positions: Tensor | None, attention: CudaPagedAttention) -> Tensor:
         if len(x) <= stream.MAX_ROWS and attention.decodes_alone is not None:
             return self._few_rows(x, attention)
+        if isinstance(self.ranks, CudaRanks):
+            return self._rows_on_ranks(x, positions, attention, self.ranks)
         eps, layers = self.config.norm_eps, self._layers
         normed = norm_rows_(x, None, layers[0].norm_1, eps)
         for index, layer in enumerate(layers):
@@ -33,6 +36,25 @@ class Fp8CudaLlama(CudaLlama):
             if index + 1 < len(layers):
                 normed = norm_rows_(x, down, layers[index + 1].norm_1, eps)
         return x.add_(down)
+
+    def _rows_on_ranks(
+        self, x: Tensor, positions: Tensor | None, attention: CudaPagedAttention, ranks: CudaRanks
+    ) -> Tensor:
+        """As `_rows`; what the ranks have summed up is quantized after the norm."""
+
+        def summed(rows: tuple[Tensor, Tensor], linear: Linear, gain: Tensor) -> tuple[Tensor, Tensor]:
+            part = ranks.part(len(x)).copy_(_product(rows, linear, x))
+            return round_rows(ranks.add_part_norm(part, x, gain, eps))
+
+        eps, layers = self.config.norm_eps, self._layers
+        gains = [*(layer.norm_1 for layer in layers[1:]), self._norm]
+        normed = norm_rows_(x, None, layers[0].norm_1, eps)
+        for index, (layer, gain) in enumerate(zip(layers, gains, strict=True)):
+            qkv = _product(normed, layer.qkv, x)
+            attended = attention.attend_product(index, qkv, positions, self._heads, self._rotations[index])
+            normed = summed(round_rows(attended), layer.out, layer.norm_2)
+            normed = summed(swiglu_rows(_product(normed, layer.gate_up, x)), layer.down, gain)
+        return x
 
 
 def _product(rows: tuple[Tensor, Tensor], linear: Linear, like: Tensor) -> Tensor:

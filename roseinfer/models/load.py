@@ -57,7 +57,7 @@ def load(
         shape = shard.config(shape)
     linear = _linear(shape, device, dtype, packed=packed, kernel=cpu_kernels and cpu_linear)
     if quantization is not None:
-        return _fp8(shape, weights, device, dtype, head=linear, fused=fused)
+        return _fp8(shape, weights, device, dtype, head=linear, fused=fused, ranks=ranks)
     if isinstance(shape, LlamaConfig):
         ops = _ops(shape, device, dtype, cpu_kernels=cpu_kernels)
         if fused:
@@ -82,20 +82,23 @@ def _ranks(shard: Shard, shape: ModelConfig, device: torch.device, dtype: torch.
 
 def _fp8(
     shape: ModelConfig, weights: Weights, device: torch.device, dtype: torch.dtype, *, head: type[Linear],
-    fused: bool,
+    fused: bool, ranks: Ranks,
 ) -> Model:  # fmt: skip
     if not isinstance(shape, LlamaConfig):
         raise ConfigError("--quantization fp8 works with models of the Llama family")
-    if not Fp8Linear.supports(device, dtype, math.gcd(shape.width, shape.ffn_width)):
+    sizes = shape.width, shape.ffn_width, shape.heads * shape.head_dim, shape.kv_heads * shape.head_dim
+    if not Fp8Linear.supports(device, dtype, math.gcd(*sizes)):
         raise ConfigError(
             "--quantization fp8 on a GPU needs --dtype bf16, compute capability 8.9 and widths that are "
-            "multiples of 16"
+            "multiples of 16, on each rank"
         )
     if fused:
         from roseinfer.models.llama_fp8_cuda import Fp8CudaLlama
 
-        return Fp8CudaLlama(shape, weights, device, dtype, linear=Fp8Linear, ops=Ops(), head=head)
-    return Llama(shape, weights, device, dtype, linear=Fp8Linear, ops=Ops(), head=head)
+        return Fp8CudaLlama(
+            shape, weights, device, dtype, linear=Fp8Linear, ops=Ops(), head=head, ranks=ranks
+        )
+    return Llama(shape, weights, device, dtype, linear=Fp8Linear, ops=Ops(), head=head, ranks=ranks)
 
 
 def _linear(

@@ -69,6 +69,7 @@ def cases(folder: Path) -> list[Case]:
         {"tensor_parallel_size": 2},
         {"tensor_parallel_size": 2, "_LARGE": 0, "chunked_prefill_size": 64, "prefix_cache": True},
         {"tensor_parallel_size": 4},
+        {"tensor_parallel_size": 2, "quantization": "fp8"},
     ],
     ids=str,
 )

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from functools import cache, partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
@@ -127,8 +128,9 @@ def runner(model: Model, pool: KVPool, config: EngineConfig, limits: StepLimits,
 
 def fused(folder: Path, settings: dict[str, Any], shard: Shard | None = None) -> LoadedModel:
     model = load.load(
-        str(folder), CPU, torch.float32, packed=False, cpu_kernels=False, fused=True, shard=shard
-    )
+        str(folder), CPU, torch.float32, packed=False, cpu_kernels=False, fused=True, shard=shard,
+        quantization=settings.get("quantization"),
+    )  # fmt: skip
     return LoadedModel(model, CPU, torch.float32, E4M3 if "kv_cache_dtype" in settings else torch.float32)
 
 
@@ -400,3 +402,37 @@ def test_two_ranks_give_the_answers_of_one(
             engine.close()
     assert group.failure is None
     assert found == expected
+
+
+class OwnMemory(SharedMemory):
+    """Of the only rank."""
+
+    def __init__(self, sizes: tuple[int, int, int, int, int]) -> None:
+        nobody: Any = SimpleNamespace(meet=lambda: None, parts=[None])
+        super().__init__(nobody, 0, sizes)
+
+
+def test_layers_in_8_bit_floats_on_ranks_are_those_of_one_process(
+    folder: Path, no_gpu: None, exact_e4m3: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On one rank, whose part of a sum is all of it."""
+    settings: dict[str, Any] = {"mixed_steps": True, "chunked_prefill_size": 7, "quantization": "fp8"}
+    exact = plain_answers(folder)
+
+    def on_rank(config: EngineConfig) -> LoadedModel:
+        part = fused(folder, settings, Shard(0, 1, first_embeds=True))
+        ranks: Any = part.model.ranks
+        ranks._memory = OwnMemory((96, ranks._width, 16, ranks._vocab_size, ranks._vocab_size))
+        return part
+
+    def ranks(shard: Shard, shape: Any, device: torch.device, dtype: torch.dtype) -> CudaRanks:
+        return CudaRanks(shard, shape.vocab_size, shape.width, dtype)
+
+    monkeypatch.setattr(load, "_ranks", ranks)
+    monkeypatch.setattr(core, "choose_runner", chosen)
+    found = []
+    for make in (lambda config: fused(folder, settings), on_rank):
+        monkeypatch.setattr(core, "load_model", make)
+        engine = Engine(config_of(folder, settings))
+        found.append(answers(engine, prompts_of(engine.info.limits.vocab_size)))
+    assert found[0] == found[1] != exact
