@@ -40,10 +40,15 @@ def hide(secret: str) -> None:
         _secrets.update((secret, json.dumps(secret)[1:-1], json.dumps(secret, ensure_ascii=False)[1:-1]))
 
 
+def holds_secret(name: str) -> bool:
+    """Whether the name of an environment variable says that it is a key, a token or a password."""
+    return _SECRET_NAME.search(name) is not None
+
+
 def hide_values(variables: Mapping[str, str]) -> None:
     """`hide` what the environment variables hold whose names say that it is a key, a token or a password."""
     for name, value in variables.items():
-        if _SECRET_NAME.search(name) and not value.startswith("/"):
+        if holds_secret(name) and not value.startswith("/"):
             hide(value)
 
 

@@ -47,6 +47,10 @@ class LaunchRecord(Strict):
     gpus: int | None = Field(None, description="that it was started on; null: of an older run, or not known")
     argv: list[str] = Field(default_factory=list)
     env: dict[str, str] = Field(default_factory=dict, description="set on top of the inherited environment")
+    inherited: dict[str, str] = Field(
+        default_factory=dict,
+        description="of the inherited environment, what engines and their libraries read",
+    )
     settings: dict[str, JsonValue] = Field(default_factory=dict, description="as the engine reports them")
     ready_s: float | None = None
     facts: dict[str, Fact] = Field(default_factory=dict, description="what the engine says it runs with")

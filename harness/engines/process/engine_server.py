@@ -17,6 +17,7 @@ from typing import Self
 import psutil
 
 from harness.engines.base import COMPLETIONS
+from harness.engines.inherited import inherited
 from harness.engines.process.tree import Guarded, describe_exit
 from harness.engines.selfreport import SelfReport
 from harness.engines.server_pages import ask, get
@@ -182,6 +183,7 @@ class EngineServer:
             update={
                 "argv": list(launch.argv),
                 "env": dict(launch.env),
+                "inherited": inherited(os.environ, launch.env),
                 "ready_s": round(time.monotonic() - begin, 3),
                 "facts": self._seen(process, listening) | self._reported_settings(process, launch),
             }

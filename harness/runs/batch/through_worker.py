@@ -13,6 +13,7 @@ from tempfile import TemporaryDirectory
 import msgspec
 
 from harness.engines.base import EngineSettings
+from harness.engines.inherited import inherited
 from harness.engines.local import LocalEngine
 from harness.engines.process.tree import Guarded, describe_exit
 from harness.engines.workers import folder
@@ -97,6 +98,7 @@ def through_worker(
         gpus=settings.gpus,
         argv=[*argv[:2], "JOB", "RESULT"],
         env=env,
+        inherited=inherited(os.environ, env),
         settings=arguments,
         ready_s=round(events["ready"].seconds, 3),
     )

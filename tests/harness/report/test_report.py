@@ -123,7 +123,8 @@ def test_a_hostile_run_stays_text(small, tmp_path):
     results = OnlineResults.model_validate_json(path.read_bytes())
     launches = [
         launch.model_copy(update={"label": HOSTILE, "argv": [HOSTILE], "env": {HOSTILE: HOSTILE},
-                                  "settings": {HOSTILE: HOSTILE}, "version": HOSTILE})
+                                  "inherited": {HOSTILE: HOSTILE}, "settings": {HOSTILE: HOSTILE},
+                                  "version": HOSTILE})
         for launch in results.meta.launches
     ]  # fmt: skip
     trace = dict.fromkeys(("name", "origin", "licence", "citation", "note", "fit"), HOSTILE)

@@ -25,7 +25,9 @@ from harness.schema.run_info import LaunchRecord
 RECORD = LaunchRecord(engine="vllm", label="vLLM", version="1")
 
 
-def test_is_ready_inside_and_gone_after(fake):
+def test_is_ready_inside_and_gone_after(fake, monkeypatch):
+    monkeypatch.setenv("VLLM_USE_FLASHINFER_SAMPLER", "0")
+
     def facts(report: SelfReport) -> dict[str, Fact]:
         return report.from_log("max_batch", r"batch: (\d+)") | report.from_page(
             "/info", {"threads": "threads"}
@@ -43,6 +45,7 @@ def test_is_ready_inside_and_gone_after(fake):
             "http_processes": Fact(value=1, source="counted by bench: listening on its port"),
         }
         assert server.record.ready_s > 0
+        assert server.record.inherited["VLLM_USE_FLASHINFER_SAMPLER"] == "0"
         server.check()
     assert fake.left() == []
 
