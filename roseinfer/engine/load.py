@@ -40,8 +40,13 @@ def check_ranks(config: EngineConfig) -> None:
         return
     if config.batch_invariant:
         raise ConfigError("--tensor-parallel-size above 1 works without --batch-invariant")
-    if resolve_device(config.device).type == "cpu":
+    device = resolve_device(config.device)
+    if device.type == "cpu":
         return
+    if not triton_runs(device):
+        raise ConfigError("--tensor-parallel-size above 1 on GPUs needs Triton: pip install triton")
+    if resolve_dtype(config.dtype, device, config.quantization) == torch.float32:
+        raise ConfigError("--tensor-parallel-size above 1 on GPUs needs --dtype fp16 or bf16")
     if not (config.fused_ops and config.cuda_graph and config.paged_attn):
         raise ConfigError(
             "--tensor-parallel-size above 1 on GPUs needs --fused-ops, --cuda-graph and --paged-attn"

@@ -24,6 +24,10 @@ from roseinfer.models.shard import Shard
 _MANY_ROWS = 512
 #: roseinfer's kernels read peer memory, and need no NVLink multicast.
 _NO_MULTICAST = "TORCH_SYMM_MEM_DISABLE_MULTICAST"
+#: Whether a thread of NCCL's process group asks the store every second if another rank wants a dump. The
+#: store's file is gone once the ranks are connected: the thread would wait for it, and the end of the process
+#: for the thread.
+_NO_DUMP = "TORCH_NCCL_DUMP_ON_TIMEOUT"
 #: PyTorch's type annotations lack most of what is used here.
 _dist: Any = dist
 
@@ -37,6 +41,7 @@ class CudaRanks(Ranks):
     def __init__(self, shard: Shard, vocab_size: int, width: int, dtype: torch.dtype) -> None:
         self._shard, self._vocab_size, self._width, self._dtype = shard, vocab_size, width, dtype
         self._memory: PeerMemory | None = None
+        self._given_up = False
         self._tokens = self._rows = 0
 
     def room(self, tokens: int, rows: int) -> None:
@@ -44,18 +49,23 @@ class CudaRanks(Ranks):
 
     def connect(self, file: Path, timeout_s: float) -> None:
         os.environ.setdefault(_NO_MULTICAST, "1")
+        os.environ.setdefault(_NO_DUMP, "0")
         shard, device = self._shard, torch.device("cuda", torch.cuda.current_device())
+        store, timeout = _dist.FileStore(str(file), shard.ranks), timedelta(seconds=timeout_s)
+        store.set_timeout(timeout)
         _dist.init_process_group(
-            "nccl", store=_dist.FileStore(str(file), shard.ranks), rank=shard.rank, world_size=shard.ranks,
-            timeout=timedelta(seconds=timeout_s),
-        )  # fmt: skip
+            "nccl", store=store, rank=shard.rank, world_size=shard.ranks, timeout=timeout
+        )
         if shard.ranks > 2:
             _dist.all_reduce(torch.zeros(1, device=device))  # connects NCCL, while `file` is there
         share = shard.vocabulary_share(self._vocab_size)
         sizes = PeerSizes(self._tokens, self._width, self._rows, share, self._vocab_size)
         self._memory = PeerMemory(sizes, shard.rank, shard.ranks, _dist.group.WORLD, self._dtype, device)
+        if self._given_up:
+            self._memory.give_up()
 
     def give_up(self) -> None:
+        self._given_up = True
         if self._memory is not None:
             self._memory.give_up()
 

@@ -25,7 +25,7 @@ pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(),
 
 NEW = 12
 #: Seconds after which the processes of an engine on several GPUs are stuck.
-RANKS_S = 90
+RANKS_S = 150
 #: Rows of steps, by the requests that decode: prompts are cut with and without a graph.
 CUTS = ((4, 1024), (20, 256), (64, 1500))
 

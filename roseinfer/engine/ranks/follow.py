@@ -14,6 +14,7 @@ import os
 import signal
 import socket
 import sys
+import traceback
 from collections.abc import Callable
 from pathlib import Path
 
@@ -113,7 +114,11 @@ if __name__ == "__main__":
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)  # even if it hangs
     given, own_rank, fd = sys.argv[1:]
     with socket.socket(fileno=int(fd)) as end:
-        code = run(msgspec.json.decode(given, type=EngineConfig), int(own_rank), end)
+        try:
+            code = run(msgspec.json.decode(given, type=EngineConfig), int(own_rank), end)
+        except Exception:
+            traceback.print_exc()
+            code = 1
         if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
             os._exit(code)  # CUDA's shutdown waits for kernels, which may wait for a rank that has ended
         sys.exit(code)

@@ -155,6 +155,8 @@ class RankGroup:
     def waited_for(self, limit_s: float | None = None) -> Iterator[None]:
         """Limit a wait for this rank's GPU, which in turn waits for those of other ranks, to `limit_s`
         seconds, else to the engine's rank timeout. Raises RankError when a rank has ended or time is up."""
+        if self._ends:
+            raise self._error()
         self._wait_limit_s = self._timeout_s if limit_s is None else limit_s
         self._waits_since = time.monotonic()
         try:

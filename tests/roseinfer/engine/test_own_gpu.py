@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 from dataclasses import replace
 from pathlib import Path
 
@@ -34,6 +35,16 @@ def test_on_gpus_ranks_need_the_graphs(monkeypatch: pytest.MonkeyPatch, switch: 
     check_ranks(off)
     with pytest.raises(ConfigError, match=f"needs .*{option(switch)}"):
         check_ranks(replace(off, tensor_parallel_size=2))
+
+
+def test_on_gpus_ranks_need_half_precision_and_triton(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    config = EngineConfig("m", device="cuda", tensor_parallel_size=2)
+    with pytest.raises(ConfigError, match="needs --dtype fp16 or bf16"):
+        check_ranks(replace(config, dtype="fp32"))
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(ConfigError, match="needs Triton"):
+        check_ranks(config)
 
 
 def test_gpt2_is_not_divided_among_gpus(gpt2_folder: Path) -> None:

@@ -27,7 +27,7 @@ from transformers import AutoModelForCausalLM, LlamaConfig, PreTrainedConfig, Qw
 from roseinfer.batch import Batch, Segment
 from roseinfer.config import ConfigError, EngineConfig
 from roseinfer.engine.logprobs import PROMPT_ROWS
-from roseinfer.engine.ranks.group import RankError
+from roseinfer.engine.ranks.group import RankError, RankGroup
 from roseinfer.engine.ranks.messages import RankDone, receive
 from roseinfer.engine.ranks.step_memory import StepMemory, StepSizes
 from roseinfer.llm import LLM
@@ -312,6 +312,16 @@ def test_a_rank_that_ends_before_it_is_connected(
 def test_what_cannot_work(gpt2_folder: Path, settings: dict[str, Any], why: str) -> None:
     with pytest.raises(ConfigError, match=why), opened(gpt2_folder, **settings):
         pass
+
+
+def test_nothing_is_awaited_once_a_rank_has_ended() -> None:
+    group = RankGroup.__new__(RankGroup)
+    group._ends, group._ended = {1: "rank 1 has ended"}, threading.Condition()
+    group._timeout_s, group.processes = 30.0, []
+    begun = False
+    with pytest.raises(RankError, match="rank 1 has ended"), group.waited_for():
+        begun = True
+    assert not begun
 
 
 @given(st.data())
