@@ -317,7 +317,8 @@ def test_what_cannot_work(gpt2_folder: Path, settings: dict[str, Any], why: str)
 def test_nothing_is_awaited_once_a_rank_has_ended() -> None:
     group = RankGroup.__new__(RankGroup)
     group._ends, group._ended = {1: "rank 1 has ended"}, threading.Condition()
-    group._timeout_s, group.processes = 30.0, []
+    group._timeout_s = group._wait_limit_s = 30.0
+    group.processes = []
     begun = False
     with pytest.raises(RankError, match="rank 1 has ended"), group.waited_for():
         begun = True
