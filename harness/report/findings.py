@@ -12,7 +12,7 @@ from harness.metrics.primary import RATE
 from harness.report.best import excludes_one, fell_behind
 from harness.report.text.badges import UNCOMMITTED
 from harness.report.text.batches import BestOfBatch, best_of_batch
-from harness.report.text.claims import factor, level_values, not_significant
+from harness.report.text.claims import also, factor, level_values, not_significant
 from harness.report.text.heading import machine, model
 from harness.report.text.load_words import with_rate
 from harness.report.text.numbers import decimals, few, number, plural, several, with_ends
@@ -31,7 +31,8 @@ class Answer:
     """The best engine by one metric; `engine` is empty where no difference is shown, or none is compared.
 
     `level` are the engines from which the best one shows no difference; `compared` says whether there were
-    two engines with enough requests.
+    two engines with enough requests, `statistic` which percentile is compared, and `elsewhere` in which
+    others another engine is better.
     """
 
     metric: str
@@ -39,6 +40,8 @@ class Answer:
     detail: str
     level: tuple[str, ...] = ()
     compared: bool = True
+    statistic: str = ""
+    elsewhere: str = ""
 
 
 @dataclass(frozen=True)
@@ -120,7 +123,14 @@ def _answer(engines: Sequence[OnlineSummary], metric: str, found: Winner | None)
         unproven = _unproven([found.comparison] if excludes_one(found.comparison.ci) else [])
         said = f"no difference shown{shown}{': ' if values else ' '}{alike}"
         return Answer(label, "", f"{said}{unproven}{_in_others(found)}")
-    return Answer(label, found.label, f"{shown}, {_against(found)}", found.level)
+    return Answer(
+        label,
+        found.label,
+        f"{shown}, {_against(found)}",
+        found.level,
+        statistic=statistic.strip(),
+        elsewhere=_elsewhere(found),
+    )
 
 
 def _unproven(comparisons: Sequence[Comparison]) -> str:
@@ -152,12 +162,18 @@ def _against(found: Winner) -> str:
 
 def _in_others(found: Winner) -> str:
     """What other percentiles show."""
-    said = f"; better in {several(reversed(found.also))} too" if found.also else ""
+    said = "".join(f"; better{than} in {several(names)} too" for names, than in also(found))
     if found.undecided:
         said += f"; none shown in {several(reversed(found.undecided))}"
-    for at, label, other in found.others:
+    return said + _elsewhere(found)
+
+
+def _elsewhere(found: Winner) -> str:
+    """In which other percentiles other engines are better."""
+    said = ""
+    for at, labels, other in found.others:
         than = "" if found.loser is not None and other == found.label else f" than {other}"
-        said += f"; in {at} {label} is better{than}"
+        said += f"; in {at} {several(labels)} {'is' if len(labels) == 1 else 'are'} better{than}"
     return said
 
 

@@ -260,6 +260,12 @@ class Chapter:
         return power_is_known(self.run.results.machines)
 
     @property
+    def energy_is_known(self) -> bool:
+        """Of any engine at any load."""
+        assert isinstance(self.run, OnlineRun)
+        return any(summary.joules_per_output_token is not None for summary in self.run.pooled)
+
+    @property
     def speculation(self) -> Table | None:
         assert isinstance(self.run, OnlineRun)
         return speculation_table(self.run.results.speculation, self.run.results.summaries)

@@ -72,8 +72,9 @@ class Group:
         return list(dict.fromkeys(engine for finding, _ in self.rows for engine in finding.engines))
 
     def best(self, metric: str) -> dict[str, list[str]]:
-        """The loads at which each engine is the best one, with the run where there are several, which may
-        disagree, the engines that show no difference from it, and those that are invalid there.
+        """The loads at which each engine is the best one, with the percentile, the run where there are
+        several, which may disagree, the engines that show no difference from it, those that are better in
+        another percentile, and those that are invalid there.
 
         Loads without a difference are by an empty name; nothing where engines were not compared.
         """
@@ -85,7 +86,9 @@ class Group:
                 if answer.metric == metric and answer.compared:
                     alike = f"; no difference shown from {few(answer.level)}" if answer.level else ""
                     left_out = f"; {few(finding.invalid)} invalid" if finding.invalid else ""
-                    found.setdefault(answer.engine, []).append(f"{finding.at}{run}{alike}{left_out}")
+                    statistic = f", {answer.statistic}" if answer.statistic else ""
+                    said = f"{finding.at}{statistic}{run}{alike}{answer.elsewhere}{left_out}"
+                    found.setdefault(answer.engine, []).append(said)
         return {name: list(dict.fromkeys(found[name])) for name in sorted(found, key=lambda name: not name)}
 
 

@@ -26,10 +26,11 @@ class Winner:
             correction.
         loser: The best one that it differs from; None where it differs from none.
         comparison: With the loser, or else with the next best one; None where there is none.
-        also: Higher percentiles, in which it is best and differs from another too.
+        also: Higher percentiles, in which it is best and differs from another too: the percentile, and from
+            which ones, none where it is from all, as in this statistic.
         undecided: Higher percentiles, in which the best one differs from none.
-        others: Other percentiles in which another engine is really better than it, or, where it differs from
-            none, one is really better than another: the percentile, the better one and the other.
+        others: Other percentiles in which others are really better than it, or, where it differs from none,
+            one is really better than another: the percentile, the better ones, the best first, and the other.
     """
 
     metric: str
@@ -38,9 +39,9 @@ class Winner:
     level: tuple[str, ...]
     loser: str | None
     comparison: Comparison | None
-    also: tuple[str, ...] = ()
+    also: tuple[tuple[str, tuple[str, ...]], ...] = ()
     undecided: tuple[str, ...] = ()
-    others: tuple[tuple[str, str, str], ...] = ()
+    others: tuple[tuple[str, tuple[str, ...], str], ...] = ()
     unproven: tuple[Comparison, ...] = ()
 
     @property
@@ -92,15 +93,23 @@ def _with_others(
     """The winner by a statistic, with what other percentiles show."""
     best, names = by[statistic], list(by)
     higher = [name for name in names[: names.index(statistic)] if best.loser is not None]
-    also = tuple(name for name in higher if by[name].loser is not None and by[name].label == best.label)
+    labels = [engine.label for engine in engines if engine.label != best.label]
+    also = tuple(
+        (
+            name,
+            tuple(label for label in labels if label not in same.level) if best.level or same.level else (),
+        )
+        for name in higher
+        if (same := by[name]).loser is not None and same.label == best.label
+    )
     undecided = tuple(name for name in higher if by[name].loser is None)
     others = []
     for name in names:
-        better_one = _beats(best.label, engines, comparisons, best.metric, name)
-        if name != statistic and better_one is not None:
-            others.append((name, better_one, best.label))
+        better_ones = _beating(best.label, engines, comparisons, best.metric, name)
+        if name != statistic and better_ones:
+            others.append((name, better_ones, best.label))
         elif best.loser is None and (loser := by[name].loser) is not None:
-            others.append((name, by[name].label, loser))
+            others.append((name, (by[name].label,), loser))
     return replace(best, also=also, undecided=undecided, others=tuple(others))
 
 
@@ -118,19 +127,19 @@ def _winner(
     return Winner(metric, statistic, first, level, other, comparison, unproven=unproven)
 
 
-def _beats(
+def _beating(
     label: str,
     engines: Sequence[OnlineSummary],
     comparisons: Sequence[Comparison],
     metric: str,
     statistic: str,
-) -> str | None:
-    """The best engine that is really better than `label` by a statistic; None where none is."""
+) -> tuple[str, ...]:
+    """The engines that are really better than `label` by a statistic, the best first."""
     pairs = _of(engines, comparisons, metric, statistic)
     lost = {
         better(comparison) for pair, comparison in pairs.items() if label in pair and differs(comparison)
     } - {label}
-    return next((other for other in _ranked(engines, metric, statistic) if other in lost), None)
+    return tuple(other for other in _ranked(engines, metric, statistic) if other in lost)
 
 
 def _ranked(engines: Sequence[OnlineSummary], metric: str, statistic: str) -> list[str]:

@@ -23,9 +23,14 @@ _ONCE = (re.compile("95 % interval "), re.compile(r" after correction for [\d,]+
 
 
 def claim(
-    engines: Sequence[OnlineSummary], found: Winner | None, term: Metric, largest: Comparison | None
+    engines: Sequence[OnlineSummary],
+    found: Winner | None,
+    term: Metric,
+    largest: Comparison | None,
+    named: Sequence[str] = (),
 ) -> str:
-    """The best engine against the next that it really differs from."""
+    """The best engine against the next that it really differs from, and what those have that are `named`
+    elsewhere."""
     if found is None:
         return f"too few requests were measured to compare {term.label}."
     if found.loser is None or found.comparison is None:
@@ -47,11 +52,18 @@ def claim(
         return said + _in_others(engines, found, term)
     said = value_of(engines, found.label, found.comparison)
     said += than(engines, found.loser, found.comparison)
+    compared = {found.label, found.loser, *found.level}
     if largest is not None and _is_its_own(found, largest):
         other = in_order(largest)[1]
-        said += than(engines, other, largest, joint=" and ") if other != found.loser else ""
+        if other != found.loser:
+            said += than(engines, other, largest, joint=as_factor(found.comparison))
+            compared.add(other)
         said += f", {LARGEST}"
-    return f"{said}{_no_difference(found)}.{_in_others(engines, found, term)}"
+    said += _no_difference(found)
+    for label in dict.fromkeys(named):
+        if label not in compared:
+            said += f"; {label} has {_value(engines, label, found.comparison)} {term.unit}"
+    return f"{said}.{_in_others(engines, found, term)}"
 
 
 def _is_its_own(found: Winner, largest: Comparison) -> bool:
@@ -74,16 +86,20 @@ def _no_difference(found: Winner) -> str:
 def _in_others(engines: Sequence[OnlineSummary], found: Winner, term: Metric) -> str:
     """In which percentiles another engine is better, with the values of both; a pair of engines once."""
     by_label = {engine.label: engine for engine in engines}
-    pairs: dict[tuple[str, str], dict[str, tuple[str, str]]] = {}
-    for at, label, other in found.others:
-        values = [by_label[name].value(found.metric, at) for name in (label, other)]
-        first, second = (number(value, decimals(values)) for value in values)
-        pairs.setdefault((label, other), {})[at] = first, second
+    pairs: dict[tuple[tuple[str, ...], str], dict[str, list[str]]] = {}
+    for at, labels, other in found.others:
+        values = [by_label[name].value(found.metric, at) for name in (*labels, other)]
+        pairs.setdefault((labels, other), {})[at] = [number(value, decimals(values)) for value in values]
     said = []
-    for (label, other), each in pairs.items():
-        between = "and" if len(each) == 1 else "against"
-        texts = several(f"{first} {between} {second} {term.unit}" for first, second in each.values())
-        said.append(f" In {term.label} {several(each)}, {label} is better than {other}: {texts}.")
+    for (labels, other), each in pairs.items():
+        if len(each) == 1:
+            texts = f"{several(next(iter(each.values())))} {term.unit}"
+        else:
+            texts = several(f"{several(first)} against {last} {term.unit}" for *first, last in each.values())
+        are = "is" if len(labels) == 1 else "are"
+        said.append(
+            f" In {term.label} {several(each)}, {several(labels)} {are} better than {other}: {texts}."
+        )
     return "".join(said)
 
 
@@ -104,9 +120,9 @@ def level_values(engines: Sequence[OnlineSummary], found: Winner) -> list[str]:
 def higher_percentiles(latencies: Sequence[Winner]) -> str:
     """What is shown in percentiles above the one that is compared."""
     said = [
-        f"In {METRICS[found.metric].label} {several(reversed(found.also))} {found.label} is better too."
+        f"In {METRICS[found.metric].label} {several(names)} {found.label} is better{than} too."
         for found in latencies
-        if found.also
+        for names, than in also(found)
     ]
     undecided = [found for found in latencies if found.undecided]
     if not undecided:
@@ -125,6 +141,15 @@ def higher_percentiles(latencies: Sequence[Winner]) -> str:
     )
 
 
+def also(found: Winner) -> list[tuple[list[str], str]]:
+    """Higher percentiles in which the winner is better too, from low to high, with ` than …` where it is not
+    better than all."""
+    by: dict[tuple[str, ...], list[str]] = {}
+    for name, losers in reversed(found.also):
+        by.setdefault(losers, []).append(name)
+    return [(names, f" than {several(losers)}" if losers else "") for losers, names in by.items()]
+
+
 def value_of(engines: Sequence[OnlineSummary], label: str, found: Comparison) -> str:
     """`A has a TTFT p50 of 1.46 ms`, `A reaches 349 output tok/s`."""
     term, value = METRICS[found.metric], _value(engines, label, found)
@@ -134,19 +159,31 @@ def value_of(engines: Sequence[OnlineSummary], label: str, found: Comparison) ->
     return f"{label} has {article} {term.label} {found.statistic} of {value} {term.unit}"
 
 
-def than(engines: Sequence[OnlineSummary], label: str, found: Comparison, joint: str = "") -> str:
+def than(
+    engines: Sequence[OnlineSummary], label: str, found: Comparison, *, joint: bool | None = None
+) -> str:
     """How much better that is than the value of another engine, with the interval: `, 1.6× the 224 of B (…)`,
-    `, 20 % lower than B with 17.6 ms (…)`, `, 3.8× lower than B with 617 ms (…)`.
+    `, 20 % lower than B with 17.6 ms (…)`, `; B has 3.8× as much, 617 ms (…)`.
 
     Args:
-        joint: What stands before it instead.
+        joint: It goes on after another such clause, with a factor or, if False, per cent.
     """
     term, value = METRICS[found.metric], _value(engines, label, found)
     size, ends = factor(found, higher=not term.lower_is_better)
     interval = f"(95 % interval {ends})"
     if not term.lower_is_better:
-        return f"{joint or ', '}{size} the {value} of {label} {interval}"
-    return f"{joint or ', '}{size} lower than {label} with {value} {term.unit} {interval}"
+        return f"{', ' if joint is None else ' and '}{size} the {value} of {label} {interval}"
+    if as_factor(found):
+        has = f" and {label}" if joint else f"; {label} has"
+        return f"{has} {size} as much, {value} {term.unit} {interval}"
+    return (
+        f"{' and ' if joint is False else ', '}{size} lower than {label} with {value} {term.unit} {interval}"
+    )
+
+
+def as_factor(found: Comparison) -> bool:
+    """Whether a difference is said as a factor, and not in per cent."""
+    return max(found.ratio, 1 / found.ratio) >= _AS_FACTOR
 
 
 def _value(engines: Sequence[OnlineSummary], label: str, found: Comparison) -> str:

@@ -64,7 +64,8 @@ def _online(run: OnlineRun) -> list[str]:
     found = winners(engines, run.results.comparisons)
     largest = largest_difference(run.pooled, run.results.comparisons)
     metrics = sorted(found, key=lambda metric: METRICS[metric].is_latency)  # a rate before others
-    first, *others = (claim(engines, found[metric], METRICS[metric], largest) for metric in metrics)
+    best = [winner.label for winner in found.values() if winner is not None and winner.loser is not None]
+    first, *others = (claim(engines, found[metric], METRICS[metric], largest, best) for metric in metrics)
     said = [
         f"{_where(run, load)}{_disturbed(engines)}, {first}",
         *(f"At that load, {other}" for other in others),

@@ -82,7 +82,7 @@ def test_the_verdict_claims_real_differences_and_names_what_is_level(tmp_path):
         next(s.ttft_ms.p99 for s in run.pooled if s.label == label) for label in ("roseinfer", "SGLang")
     )
     at = r"At [\d.]+ requests/s \(scale 0\.4\)"
-    said = r"roseinfer has a TTFT p99 of ([\d.,]+) ms, \S+× lower than SGLang with ([\d.,]+) ms \(95 %"
+    said = r"roseinfer has a TTFT p99 of ([\d.,]+) ms; SGLang has \S+× as much, ([\d.,]+) ms \(95 %"
     found = re.match(f"{at}, {said}", first)
     assert found and [float(text.replace(",", "")) for text in found.groups()] == pytest.approx(
         [winner, loser], rel=0.01
@@ -119,7 +119,7 @@ def test_a_difference_below_the_highest_percentile_is_claimed_and_the_others_are
     changed = run.results.model_copy(update={"summaries": pooled, "comparisons": compared})
     shown = type(run)(run.path, changed, run.requests, run.chunks)
     said = verdict(shown)[0]
-    assert "roseinfer has a TTFT p90 of" in said and re.search(r", 2\.0× lower than SGLang with \S+ ms", said)
+    assert "roseinfer has a TTFT p90 of" in said and re.search(r"; SGLang has 2\.0× as much, \S+ ms", said)
     assert said.endswith(
         "), the largest difference shown in this run. "
         "In TTFT p50, SGLang is better than roseinfer: 96.3 and 45.6 ms."
@@ -197,7 +197,7 @@ def test_the_largest_difference_is_said_with_its_load_wherever_it_is(run):
     assert "largest" not in first
     assert re.fullmatch(
         r"The largest difference shown in this run: at [\d.]+ requests/s \(scale 1\.6\), roseinfer has an "
-        r"E2E p50 of \S+ ms, 4\.0× lower than SGLang with \S+ ms \(3\.5× to 4\.5×\)\.",
+        r"E2E p50 of \S+ ms; SGLang has 4\.0× as much, \S+ ms \(3\.5× to 4\.5×\)\.",
         last,
     )
     first, _ = verdict(of_two(run, here, chance))
@@ -205,12 +205,12 @@ def test_the_largest_difference_is_said_with_its_load_wherever_it_is(run):
 
 
 def test_the_winner_stands_out_in_the_page_and_text_stays_text():
-    said = "At scale 1, <b> & co has a TTFT p90 of 2 ms, 3.1× lower than <b> with 6 ms (95 % interval …)."
+    said = "At scale 1, <b> & co has a TTFT p90 of 2 ms; <b> has 3.1× as much, 6 ms (95 % interval …)."
     shown = (
         environment().from_string("{{ said | claim(labels) }}").render(said=said, labels=["<b>", "<b> & co"])
     )
     assert (
-        "<strong>&lt;b&gt; &amp; co</strong> has a TTFT" in shown and "<strong>3.1×</strong> lower" in shown
+        "<strong>&lt;b&gt; &amp; co</strong> has a TTFT" in shown and "<strong>3.1×</strong> as much" in shown
     )
     assert unescape(re.sub("</?strong>", "", shown)).replace("\u00a0", " ") == said
     said = "Within TTFT p99 ≤ 1 s, <b> carries at least 30 requests in flight."
@@ -255,7 +255,7 @@ def test_an_invalid_cell_has_no_ratio(run):
 
 @pytest.mark.parametrize(("repeats", "rests_on"), [(1, True), (3, False)])
 @pytest.mark.parametrize(("ratio", "ci", "words"), [
-    (5.2, (4.6, 5.9), r"5\.2× lower than SGLang with \S+ ms \(95 % interval 4\.6× to 5\.9×\)"),
+    (5.2, (4.6, 5.9), r"; SGLang has 5\.2× as much, \S+ ms \(95 % interval 4\.6× to 5\.9×\)"),
     (1.25, (1.11, 1.43), r"20 % lower than SGLang with \S+ ms \(95 % interval 10 % to 30 %\)"),
 ])  # fmt: skip
 def test_how_much_lower_and_what_that_rests_on(run, ratio, ci, words, repeats, rests_on):
