@@ -26,7 +26,7 @@ from harness.loadgen.load_plan import ClientUsage, LoadPlan
 from harness.loadgen.run_load import Dealing
 from harness.schema.hosts import HostCell
 from harness.schema.machine_load import MachineLoad
-from harness.telemetry.idle_power import idle_watts
+from harness.telemetry.idle import Idle, idle
 
 #: From one look at the progress of a load to the next.
 LOOK_S = 0.5
@@ -101,11 +101,10 @@ class RayTestbed(Testbed):
         seconds: float = self._engine.call("engine_cpu_s", timeout_s=SILENCE_S) if self._engine else 0.0
         return seconds
 
-    def idle_watts(self, gpus: int | None) -> float | None:
+    def idle(self, gpus: int | None) -> Idle:
         self._revive()
-        asked = partial(idle_watts, gpus=gpus)
-        watts: float | None = self._engine.call("ask", asked) if self._engine else None
-        return watts
+        found: Idle = self._engine.call("ask", partial(idle, gpus=gpus)) if self._engine else Idle()
+        return found
 
     def begin_watching(self) -> None:
         """Watch every node."""

@@ -20,6 +20,7 @@ from harness.schema.calibration import Calibration
 from harness.schema.hosts import Host, HostCell
 from harness.schema.machine_load import MachineLoad
 from harness.schema.online_settings import OnlineSettings
+from harness.telemetry.idle import Idle
 
 ReportStatus = Callable[[str], None]
 
@@ -112,9 +113,8 @@ class Testbed(ABC):
         """CPU seconds that the engine's living processes have had."""
 
     @abstractmethod
-    def idle_watts(self, gpus: int | None) -> float | None:
-        """What the engine's machine takes without an engine, of so many of its GPUs or of all; None: not
-        known."""
+    def idle(self, gpus: int | None) -> Idle:
+        """The engine's machine without an engine, of so many of its GPUs or of all."""
 
 
 class Machines(ABC):

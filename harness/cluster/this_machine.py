@@ -26,7 +26,7 @@ from harness.schema.calibration import Calibration
 from harness.schema.machine_load import MachineLoad
 from harness.schema.online_settings import OnlineSettings
 from harness.telemetry.cell_monitor import CellMonitor, CpuTime, processes_of
-from harness.telemetry.idle_power import idle_watts
+from harness.telemetry.idle import Idle, idle
 from harness.telemetry.machine import environment
 
 #: Loading a tokenizer takes up to a second; a run has one.
@@ -62,8 +62,8 @@ class ThisTestbed(Testbed):
     def engine_cpu_s(self, server: Server) -> float:
         return CpuTime().read(processes_of(server.pids))
 
-    def idle_watts(self, gpus: int | None) -> float | None:
-        return idle_watts(gpus=gpus)
+    def idle(self, gpus: int | None) -> Idle:
+        return idle(gpus=gpus)
 
 
 class _Watch(Watch):

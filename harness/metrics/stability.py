@@ -46,6 +46,8 @@ FOREIGN_PEAK, FOREIGN_PEAK_CORES = 0.25, 0.5
 STEAL_SHARE = 0.02
 #: Of a GPU's samples with clocks held down.
 THROTTLED_SHARE = 0.1
+#: Of the time in which a GPU computed before its engine was started.
+GPU_BUSY_SHARE = 0.05
 #: Repeats disagree where the standard deviation of the logarithm of their medians is above this.
 REPEATS_SPREAD = 0.2
 #: CPUs were slowed down where their median clock in a repeat is below this share of that in another.
@@ -236,6 +238,9 @@ def disturbed(load: MachineLoad, engine_is_ours: bool = True) -> list[CellNotice
         found.append(f"other processes {kept} ({load.foreign_cores_max:.2g} at most)")
     if load.steal_share > STEAL_SHARE:
         found.append(f"the hypervisor took {per_cent(load.steal_share)} of the CPUs' time")
+    for index, share in enumerate(load.gpus_busy_before):
+        if share is not None and share > GPU_BUSY_SHARE:
+            found.append(f"GPU {index} was busy {per_cent(share)} of the time before the engine was started")
     for index, gpu in enumerate(load.gpus):
         held_down = [
             f"{reason} in {per_cent(share)}"

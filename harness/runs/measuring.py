@@ -38,6 +38,7 @@ from harness.schema.fairness import Fact
 from harness.schema.load import ClosedLoop
 from harness.schema.machine_load import MachineLoad
 from harness.schema.online_summary import OnlineSummary
+from harness.telemetry.idle import Idle
 from harness.workload import PlannedRequest
 
 #: From "every client is ready" to the first request: connections are opened in it.
@@ -70,7 +71,7 @@ class Measuring:
     run: Run
     to: AskedServer
     notify: Notify
-    idle_watts: float | None
+    idle: Idle
     warmed: int = 0
 
     def begin(self, cell: Cell) -> None:
@@ -221,7 +222,13 @@ class Measuring:
         except EngineError as fault:
             raise LostError(fault, sent.answers.answered, len(requests)) from None
         power = [] if watch.begun is None else watch.machine.power_since(sent.answers.t0 - watch.begun)
-        machine = watch.machine.model_copy(update={"idle_watts": self.idle_watts, "power": power})
+        machine = watch.machine.model_copy(
+            update={
+                "idle_watts": self.idle.watts,
+                "gpus_busy_before": list(self.idle.gpus_busy),
+                "power": power,
+            }
+        )
         for host in sent.hosts:
             host.machine = watch.nodes.get(host.name)
         return before, sent, machine, server

@@ -47,6 +47,11 @@ class MachineLoad(Strict):
     idle_watts: float | None = Field(
         None, description="by the same counters before the engine was started; null: not known"
     )
+    gpus_busy_before: list[float | None] = Field(
+        default_factory=list,
+        description="share of the time in which each GPU computed before the engine was started; null: not "
+        "reported",
+    )
     power: list[Power] = Field(
         default_factory=list,
         description="over the cell, by the same counters; empty where they cannot be read",

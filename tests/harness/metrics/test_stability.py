@@ -207,7 +207,8 @@ def machine(**seen: object) -> MachineLoad:
 
 
 def test_a_quiet_machine_needs_no_notice() -> None:
-    assert disturbed(machine(gpus=[GpuLoad(throttled={"power cap": 0.05})])) == []
+    quiet = machine(gpus=[GpuLoad(throttled={"power cap": 0.05})], gpus_busy_before=[0.01, None])
+    assert disturbed(quiet) == []
 
 
 @pytest.mark.parametrize(
@@ -216,6 +217,7 @@ def test_a_quiet_machine_needs_no_notice() -> None:
         ({"foreign_cores_mean": 0.9}, "0.9 of 2 cores"),
         ({"foreign_cores_max": 0.8}, "0.8 at most"),
         ({"steal_share": 0.2}, "20 %"),
+        ({"gpus_busy_before": [0.0, 0.63]}, "GPU 1 was busy 63 % of the time before the engine was started"),
     ],
 )
 def test_a_disturbed_machine_is_reported(seen: dict[str, object], word: str) -> None:

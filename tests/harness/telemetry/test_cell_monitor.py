@@ -10,6 +10,7 @@ from collections import namedtuple
 from contextlib import nullcontext
 from itertools import count
 from pathlib import Path
+from types import SimpleNamespace
 
 import psutil
 import pynvml
@@ -84,13 +85,15 @@ def test_why_a_gpu_lowered_its_clocks(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in values.items():
         monkeypatch.setattr(pynvml, f"nvmlDeviceGet{name}", lambda *_, value=value: value)
     monkeypatch.setattr(pynvml, "nvmlDeviceGetClockInfo", unknown)
+    rates = SimpleNamespace(gpu=63, memory=20)
+    monkeypatch.setattr(pynvml, "nvmlDeviceGetUtilizationRates", lambda *_: rates)
     monkeypatch.setattr(pynvml, "nvmlDeviceGetCurrentClocksEventReasons", lambda reasons: reasons)
     set_by_somebody = pynvml.nvmlClocksEventReasonApplicationsClocksSetting
     idle = pynvml.nvmlClocksEventReasonGpuIdle | set_by_somebody
     held = sum(gpu_reader.THROTTLE_REASONS.values())
     monkeypatch.setattr(gpu_reader, "visible_devices", lambda: nullcontext([idle, held, held]))
     free, slowed = GpuReader(most=2).read()
-    assert free == GpuReading(None, 60, 300, 5, ())
+    assert free == GpuReading(None, 60, 300, 5, (), 0.63)
     assert set(slowed.throttled) == {
         *("power cap", "hardware slowdown", "thermal (software)", "thermal (hardware)", "power brake")
     }
