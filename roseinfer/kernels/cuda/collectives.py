@@ -15,7 +15,8 @@ from torch.distributed import _symmetric_memory as symmetric
 
 from roseinfer.kernels.cuda.build import kernel
 
-#: Thread blocks of a kernel at most: all of them are resident at once.
+#: Thread blocks of a kernel at most, two for each multiprocessor of an H100 or H200. A block waits only for
+#: the same block of each peer, and blocks start in order, so none waits for one that cannot start.
 _BLOCKS = 264
 _THREADS = 512
 _ALIGN = 1 << 10
