@@ -24,37 +24,26 @@ class Fp8CudaLlama(CudaLlama):
     def _layers_of(self, x: Tensor, positions: Tensor | None, attention: CudaPagedAttention) -> Tensor:
         if len(x) <= stream.MAX_ROWS and attention.decodes_alone is not None:
             return self._few_rows(x, attention)
-        if isinstance(self.ranks, CudaRanks):
-            return self._rows_on_ranks(x, positions, attention, self.ranks)
-        eps, layers = self.config.norm_eps, self._layers
-        normed = norm_rows_(x, None, layers[0].norm_1, eps)
-        for index, layer in enumerate(layers):
-            qkv = _product(normed, layer.qkv, x)
-            attended = attention.attend_product(index, qkv, positions, self._heads, self._rotations[index])
-            normed = norm_rows_(x, _product(round_rows(attended), layer.out, x), layer.norm_2, eps)
-            down = _product(swiglu_rows(_product(normed, layer.gate_up, x)), layer.down, x)
-            if index + 1 < len(layers):
-                normed = norm_rows_(x, down, layers[index + 1].norm_1, eps)
-        return x.add_(down)
-
-    def _rows_on_ranks(
-        self, x: Tensor, positions: Tensor | None, attention: CudaPagedAttention, ranks: CudaRanks
-    ) -> Tensor:
-        """As `_rows`; what the ranks have summed up is quantized after the norm."""
-
-        def summed(rows: tuple[Tensor, Tensor], linear: Linear, gain: Tensor) -> tuple[Tensor, Tensor]:
-            part = ranks.part(len(x)).copy_(_product(rows, linear, x))
-            return round_rows(ranks.add_part_norm(part, x, gain, eps))
-
         eps, layers = self.config.norm_eps, self._layers
         gains = [*(layer.norm_1 for layer in layers[1:]), self._norm]
         normed = norm_rows_(x, None, layers[0].norm_1, eps)
         for index, (layer, gain) in enumerate(zip(layers, gains, strict=True)):
             qkv = _product(normed, layer.qkv, x)
             attended = attention.attend_product(index, qkv, positions, self._heads, self._rotations[index])
-            normed = summed(round_rows(attended), layer.out, layer.norm_2)
-            normed = summed(swiglu_rows(_product(normed, layer.gate_up, x)), layer.down, gain)
+            normed = self._added(x, round_rows(attended), layer.out, layer.norm_2)
+            gated = swiglu_rows(_product(normed, layer.gate_up, x))
+            normed = self._added(x, gated, layer.down, gain)
         return x
+
+    def _added(
+        self, x: Tensor, rows: tuple[Tensor, Tensor], linear: Linear, gain: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """Add a linear layer of `rows` to `x` in place. Returns its RMS norm with `gain`, quantized."""
+        product, eps = _product(rows, linear, x), self.config.norm_eps
+        if isinstance(self.ranks, CudaRanks):
+            part = self.ranks.part(len(x)).copy_(product)
+            return round_rows(self.ranks.add_part_norm(part, x, gain, eps))
+        return norm_rows_(x, product, gain, eps)
 
 
 def _product(rows: tuple[Tensor, Tensor], linear: Linear, like: Tensor) -> Tensor:

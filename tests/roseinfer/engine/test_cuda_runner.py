@@ -313,6 +313,11 @@ class SharedMemory:
         return torch.cat([places[2][:rows] for places in self._meeting.parts], 1)[:, : self._vocabulary]
 
 
+def on_gpus(shard: Shard, shape: Any, device: torch.device, dtype: torch.dtype) -> CudaRanks:
+    """Stands for `_ranks` of models/load.py, which takes other ones on a CPU."""
+    return CudaRanks(shard, shape.vocab_size, shape.width, dtype)
+
+
 class ThreadGroup:
     """Stands for RankGroup: rank 1 is a thread."""
 
@@ -383,11 +388,8 @@ def test_two_ranks_give_the_answers_of_one(
         sizes = ranks._tokens, ranks._width, ranks._rows, share, ranks._vocab_size
         ranks._memory = SharedMemory(meeting, ranks._shard.rank, sizes)  # type: ignore[assignment]
 
-    def ranks(shard: Shard, shape: Any, device: torch.device, dtype: torch.dtype) -> CudaRanks:
-        return CudaRanks(shard, shape.vocab_size, shape.width, dtype)
-
     monkeypatch.setattr(CudaRanks, "connect", connect)
-    monkeypatch.setattr(load, "_ranks", ranks)
+    monkeypatch.setattr(load, "_ranks", on_gpus)
     monkeypatch.setattr(core, "load_model", lambda config: part(0))
     monkeypatch.setattr(
         core, "RankGroup", lambda config, on_end: ThreadGroup(config, partial(part, 1), meeting)
@@ -425,10 +427,7 @@ def test_layers_in_8_bit_floats_on_ranks_are_those_of_one_process(
         ranks._memory = OwnMemory((96, ranks._width, 16, ranks._vocab_size, ranks._vocab_size))
         return part
 
-    def ranks(shard: Shard, shape: Any, device: torch.device, dtype: torch.dtype) -> CudaRanks:
-        return CudaRanks(shard, shape.vocab_size, shape.width, dtype)
-
-    monkeypatch.setattr(load, "_ranks", ranks)
+    monkeypatch.setattr(load, "_ranks", on_gpus)
     monkeypatch.setattr(core, "choose_runner", chosen)
     found = []
     for make in (lambda config: fused(folder, settings), on_rank):

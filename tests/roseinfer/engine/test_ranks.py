@@ -33,7 +33,6 @@ from roseinfer.engine.ranks.step_memory import StepMemory, StepSizes
 from roseinfer.llm import LLM
 from roseinfer.models.fp8 import Fp8Linear
 from roseinfer.models.linear import Linear
-from roseinfer.models.llama import Layer
 from roseinfer.models.load import load
 from roseinfer.models.ranks import Ranks
 from roseinfer.request.params import SamplingParams
@@ -152,19 +151,18 @@ def test_each_rank_rounds_its_weights_and_activations(name: str, tmp_path: Path)
         whole = logprobs(alone, prompt)
         model: Any = alone.engine._loop.runner._model  # type: ignore[attr-defined]
         model._layers = [
-            replace(layer, **{at: Halves(each.weight, each.bias) for at, each in ends(plain).items()})
+            replace(layer, out=halves(plain.out), down=halves(plain.down))
             for layer, plain in zip(model._layers, exact._layers, strict=True)
         ]
-        halves = logprobs(alone, prompt)
+        expected = logprobs(alone, prompt)
     with opened(tmp_path, quantization="fp8") as llm:
         found = logprobs(llm, prompt)
-    off, apart = (np.abs(np.subtract(other, halves)[:300]).mean() for other in (found, whole))
+    off, apart = (np.abs(np.subtract(other, expected)[:300]).mean() for other in (found, whole))
     assert off < 1e-5 < 1e-3 < apart
 
 
-def ends(layer: Layer) -> dict[str, Linear]:
-    """What is summed up over the ranks."""
-    return {"out": layer.out, "down": layer.down}
+def halves(whole: Linear) -> Halves:
+    return Halves(whole.weight, whole.bias)
 
 
 def profiled(llm: LLM, folder: Path) -> set[str]:
