@@ -12,7 +12,7 @@ from harness.metrics.primary import RATE
 from harness.report.best import excludes_one, fell_behind
 from harness.report.text.badges import UNCOMMITTED
 from harness.report.text.batches import BestOfBatch, best_of_batch
-from harness.report.text.claims import also, factor, level_values, not_significant
+from harness.report.text.claims import also, as_factor, factor, level_values, not_significant
 from harness.report.text.heading import machine, model
 from harness.report.text.load_words import with_rate
 from harness.report.text.numbers import decimals, few, number, plural, several, with_ends
@@ -112,14 +112,14 @@ def _answer(engines: Sequence[OnlineSummary], metric: str, found: Winner | None)
     if found is None:
         return Answer(label, "", "too few requests", compared=False)
     value = next(engine for engine in engines if engine.label == found.label).value(metric, found.statistic)
-    statistic = "" if found.statistic == metric else f"{found.statistic} "
-    shown = f"{statistic}{number(value, decimals([value]))} {METRICS[metric].unit}"
+    statistic = "" if found.statistic == metric else found.statistic
+    shown = f"{statistic} {number(value, decimals([value]))} {METRICS[metric].unit}".lstrip()
     if found.comparison is None:
         return Answer(label, "", f"{found.label} alone: {shown}", compared=False)
     if found.loser is None:
         values = level_values(engines, found)
         alike = several(values) if values else f"between {few([found.label, *found.level])}"
-        shown = f" in {found.statistic}" if statistic else ""
+        shown = f" in {statistic}" if statistic else ""
         unproven = _unproven([found.comparison] if excludes_one(found.comparison.ci) else [])
         said = f"no difference shown{shown}{': ' if values else ' '}{alike}"
         return Answer(label, "", f"{said}{unproven}{_in_others(found)}")
@@ -128,7 +128,7 @@ def _answer(engines: Sequence[OnlineSummary], metric: str, found: Winner | None)
         found.label,
         f"{shown}, {_against(found)}",
         found.level,
-        statistic=statistic.strip(),
+        statistic=statistic,
         elsewhere=_elsewhere(found),
     )
 
@@ -149,9 +149,9 @@ def _against(found: Winner) -> str:
     assert found.comparison is not None
     if METRICS[found.metric].lower_is_better:
         size, ends = factor(found.comparison)
-        said = f"{found.loser} has {size} as much ({ends})"
-        if not size.endswith("×"):
-            said = f"{size} lower than {found.loser} ({ends})"
+        said = f"{size} lower than {found.loser} ({ends})"
+        if as_factor(found.comparison):
+            said = f"{found.loser} has {size} as much ({ends})"
     else:
         size, ends = factor(found.comparison, higher=True)
         said = f"{size} that of {found.loser} ({ends})"

@@ -56,7 +56,7 @@ def claim(
     if largest is not None and _is_its_own(found, largest):
         other = in_order(largest)[1]
         if other != found.loser:
-            said += than(engines, other, largest, joint=as_factor(found.comparison))
+            said += than(engines, other, largest, after=found.comparison)
             compared.add(other)
         said += f", {LARGEST}"
     said += _no_difference(found)
@@ -160,25 +160,24 @@ def value_of(engines: Sequence[OnlineSummary], label: str, found: Comparison) ->
 
 
 def than(
-    engines: Sequence[OnlineSummary], label: str, found: Comparison, *, joint: bool | None = None
+    engines: Sequence[OnlineSummary], label: str, found: Comparison, after: Comparison | None = None
 ) -> str:
     """How much better that is than the value of another engine, with the interval: `, 1.6× the 224 of B (…)`,
     `, 20 % lower than B with 17.6 ms (…)`, `; B has 3.8× as much, 617 ms (…)`.
 
     Args:
-        joint: It goes on after another such clause, with a factor or, if False, per cent.
+        after: What such a clause before it is about.
     """
+    goes_on = after is not None and as_factor(after) == as_factor(found)
     term, value = METRICS[found.metric], _value(engines, label, found)
     size, ends = factor(found, higher=not term.lower_is_better)
     interval = f"(95 % interval {ends})"
     if not term.lower_is_better:
-        return f"{', ' if joint is None else ' and '}{size} the {value} of {label} {interval}"
+        return f"{', ' if after is None else ' and '}{size} the {value} of {label} {interval}"
     if as_factor(found):
-        has = f" and {label}" if joint else f"; {label} has"
+        has = f" and {label}" if goes_on else f"; {label} has"
         return f"{has} {size} as much, {value} {term.unit} {interval}"
-    return (
-        f"{' and ' if joint is False else ', '}{size} lower than {label} with {value} {term.unit} {interval}"
-    )
+    return f"{' and ' if goes_on else ', '}{size} lower than {label} with {value} {term.unit} {interval}"
 
 
 def as_factor(found: Comparison) -> bool:
@@ -231,7 +230,7 @@ def factor(comparison: Comparison, *, higher: bool = False) -> tuple[str, str]:
     ratio, (low, high) = comparison.ratio, comparison.ci or (comparison.ratio, comparison.ratio)
     if ratio < 1:
         ratio, low, high = 1 / ratio, 1 / high, 1 / low
-    if ratio < _AS_FACTOR and not higher:
+    if not higher and not as_factor(comparison):
         share = 100 - 100 / ratio
         size, *ends = with_ends(share, (100 - 100 / low, 100 - 100 / high), places=0, none=0.0)
         return f"{size} %", f"{ends[0]} % to {ends[1]} %"
