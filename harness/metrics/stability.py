@@ -231,14 +231,14 @@ def disturbed(load: MachineLoad, engine_is_ours: bool = True) -> list[CellNotice
     """What else used the machine, or slowed it down, during a cell.
 
     Args:
-        engine_is_ours: False for a server that ran already: its own CPU time looks like that of others.
+        engine_is_ours: False for a server that ran already: its own work looks like that of others.
     """
     found, throttled = [], []
     if engine_is_ours and (kept := kept_busy(load)):
         found.append(f"other processes {kept} ({load.foreign_cores_max:.2g} at most)")
     if load.steal_share > STEAL_SHARE:
         found.append(f"the hypervisor took {per_cent(load.steal_share)} of the CPUs' time")
-    for index, share in enumerate(load.gpus_busy_before):
+    for index, share in enumerate(load.gpus_busy_before if engine_is_ours else ()):
         if share is not None and share > GPU_BUSY_SHARE:
             found.append(f"GPU {index} was busy {per_cent(share)} of the time before the engine was started")
     for index, gpu in enumerate(load.gpus):

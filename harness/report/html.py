@@ -260,10 +260,14 @@ class Chapter:
         return power_is_known(self.run.results.machines)
 
     @property
-    def energy_is_known(self) -> bool:
-        """Of any engine at any load."""
+    def why_no_power(self) -> str:
+        """Why there is no power over time; energy may be known nevertheless."""
         assert isinstance(self.run, OnlineRun)
-        return any(summary.joules_per_output_token is not None for summary in self.run.pooled)
+        if all(summary.joules_per_output_token is None for summary in self.run.pooled):
+            return "no energy counter of a GPU or a processor could be read."
+        if self.run.meta.hosts:
+            return "it is not recorded for engines on another node than their client."
+        return "the cells are too short."
 
     @property
     def speculation(self) -> Table | None:

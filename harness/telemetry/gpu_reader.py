@@ -22,15 +22,13 @@ THROTTLE_REASONS = {
 
 
 class GpuReading(NamedTuple):
-    """One GPU at one moment; `energy_j` counts from when its driver was loaded, `busy` is the share of the
-    last second or less in which it computed. None: not reported."""
+    """One GPU at one moment; `energy_j` counts from when its driver was loaded. None: not reported."""
 
     sm_clock_mhz: float | None
     temperature_c: float | None
     power_w: float | None
     energy_j: float | None
     throttled: tuple[str, ...] = ()
-    busy: float | None = None
 
 
 class GpuReader:
@@ -48,6 +46,10 @@ class GpuReader:
     def read(self) -> tuple[GpuReading, ...]:
         """The GPUs now; empty where there is none."""
         return tuple(map(_read, self._handles))
+
+    def busy(self) -> tuple[float | None, ...]:
+        """Share of the last second or less in which each computed; None: not reported."""
+        return tuple(_reported(_busy, handle) for handle in self._handles)
 
 
 def joules(gpus: Sequence[GpuReading], cpu_j: float | None) -> float | None:
@@ -68,8 +70,11 @@ def _read(handle: Any) -> GpuReading:
         power_w=None if power_mw is None else power_mw / 1e3,
         energy_j=None if energy_mj is None else energy_mj / 1e3,
         throttled=tuple(name for name, bit in THROTTLE_REASONS.items() if reasons & bit),
-        busy=_reported(lambda: pynvml.nvmlDeviceGetUtilizationRates(handle).gpu / 100),
     )
+
+
+def _busy(handle: Any) -> float:
+    return float(pynvml.nvmlDeviceGetUtilizationRates(handle).gpu) / 100
 
 
 def _reported(read: Callable[..., Any], *arguments: Any) -> float | None:

@@ -31,12 +31,10 @@ def idle(seconds: float = IDLE_S, zones: Path = ZONES, gpus: int | None = None) 
     where there is neither a GPU nor an energy counter."""
     with closing(GpuReader(gpus)) as reader:
         rapl = RaplReader(zones)
-        before, begin = reader.read(), monotonic()
-        first = joules(before, rapl.read())
-        if first is None and not before:
+        first, begin = joules(reader.read(), rapl.read()), monotonic()
+        if first is None and not reader.busy():
             return Idle()
         sleep(seconds)
-        after, end = reader.read(), monotonic()
-        last = joules(after, rapl.read())
-    watts = None if first is None or last is None else (last - first) / (end - begin)
-    return Idle(watts, tuple(gpu.busy for gpu in after))
+        last, end = joules(reader.read(), rapl.read()), monotonic()
+        busy = reader.busy()
+    return Idle(None if first is None or last is None else (last - first) / (end - begin), busy)

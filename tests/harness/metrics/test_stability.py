@@ -234,6 +234,10 @@ def test_the_cpu_time_of_a_server_that_is_not_ours_is_not_held_against_it() -> N
     assert disturbed(machine(foreign_cores_mean=1.5), engine_is_ours=False) == []
 
 
+def test_nobody_started_a_server_that_is_not_ours() -> None:
+    assert disturbed(machine(gpus_busy_before=[0.63]), engine_is_ours=False) == []
+
+
 def test_clocks_of_cpus_that_differ_between_repeats() -> None:
     clocks = [machine(cpu_mhz_median=mhz) for mhz in (3000.0, 2980.0, None, 2100.0)]
     [notice] = clocks_differ(clocks)

@@ -93,7 +93,8 @@ def test_why_a_gpu_lowered_its_clocks(monkeypatch: pytest.MonkeyPatch) -> None:
     held = sum(gpu_reader.THROTTLE_REASONS.values())
     monkeypatch.setattr(gpu_reader, "visible_devices", lambda: nullcontext([idle, held, held]))
     free, slowed = GpuReader(most=2).read()
-    assert free == GpuReading(None, 60, 300, 5, (), 0.63)
+    assert GpuReader(most=2).busy() == (0.63, 0.63)
+    assert free == GpuReading(None, 60, 300, 5, ())
     assert set(slowed.throttled) == {
         *("power cap", "hardware slowdown", "thermal (software)", "thermal (hardware)", "power brake")
     }

@@ -41,8 +41,7 @@ def test_a_gpu_that_others_use_is_seen_at_the_end_of_the_wait(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """At its beginning it may still be the engine before."""
-    readings = iter([1.0, 0.63])
-    monkeypatch.setattr(
-        GpuReader, "read", lambda self: (GpuReading(1980, 40, 300, None, busy=next(readings)),)
-    )
+    shares = iter([1.0, 0.63])
+    monkeypatch.setattr(GpuReader, "read", lambda self: (GpuReading(1980, 40, 300, None),))
+    monkeypatch.setattr(GpuReader, "busy", lambda self: (next(shares),))
     assert idle(0.0, tmp_path) == Idle(None, (0.63,))
