@@ -17,6 +17,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,7 +25,9 @@ from typing import Any
 import yaml
 
 from harness.engines.cores import physical_cores
-from scripts.ray_nodes import visible_gpus
+from harness.report.text.numbers import plural
+from harness.telemetry import gpu
+from scripts.ray_nodes import positive
 
 CONFIGS = Path("configs/published")
 BENCH = (sys.executable, "-m", "harness.cli.app")
@@ -59,14 +62,8 @@ class Run:
             return [*BENCH, "offline", *config]
         if self.sides == 1:
             return [*BENCH, "online", *config]
-        nodes = [
-            "--out",
-            str(out / self.name),
-            "--pairs",
-            str(self.sides),
-            "--gpus-per-engine",
-            str(self.gpus),
-        ]
+        nodes = ["--out", str(out / self.name), "--pairs", str(self.sides)]
+        nodes += ["--gpus-per-engine", str(self.gpus)]
         together = ["--cluster", "auto", "--side-by-side", str(self.sides), "--repeats", str(self.repeats)]
         return [sys.executable, "-m", "scripts.ray_nodes", *nodes, *BENCH, "online", *config, *together]
 
@@ -106,8 +103,9 @@ def main() -> None:
     """Exit with 1 where a run fails."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--out", type=Path, required=True, help="where runs and logs go")
-    parser.add_argument("--sides", type=int, default=1, help="repeats of an online run at a time")
-    parser.add_argument("names", nargs="+", help="files of configs/published, without .yaml")
+    parser.add_argument("--sides", type=positive, default=1, help="repeats of an online run at a time")
+    known = sorted(path.stem for path in CONFIGS.glob("*.yaml"))
+    parser.add_argument("names", nargs="+", metavar="NAME", choices=known, help="of configs/published")
     given = sys.argv[1:]
     end = given.index("--") if "--" in given else len(given)
     asked, options = parser.parse_args(given[:end]), given[end + 1 :]
@@ -115,30 +113,33 @@ def main() -> None:
         Run.of(name, yaml.safe_load((CONFIGS / f"{name}.yaml").read_text()), asked.sides)
         for name in asked.names
     ]
-    names = visible_gpus()
+    names = gpu.names(os.environ)
     most = max(run.sides * run.gpus for run in runs)
     if most > len(names):
-        parser.error(f"a run needs {most} GPUs, and there are {len(names)}; give fewer --sides")
+        parser.error(f"a run needs {plural(most, 'GPU')}, and {len(names)} can be used; give fewer --sides")
     if any(run.sides == 1 for run in runs):  # else several runs would do it at a time
         subprocess.run([*BENCH, "calibrate"], check=True, stdout=subprocess.DEVNULL)
-    gpus, failed, threads = Gpus(names), [], []
-    for run in runs:
-        taken = gpus.take(run.sides * run.gpus)
-
-        def measure(run: Run = run, taken: list[str] = taken) -> None:
-            if not measured(run, asked.out, options, taken, gpus.cpus(taken)):
-                failed.append(run.name)
-            gpus.give(taken)
-
-        threads.append(threading.Thread(target=measure))
-        threads[-1].start()
-    for thread in threads:
-        thread.join()
+    asked.out.mkdir(parents=True, exist_ok=True)
+    gpus = Gpus(names)
+    with ThreadPoolExecutor(len(runs)) as threads:
+        started = []
+        for run in runs:
+            taken = gpus.take(run.sides * run.gpus)
+            started.append((run.name, threads.submit(measured, run, asked.out, options, gpus, taken)))
+    failed = [name for name, succeeded in started if not succeeded.result()]
     sys.exit(f"failed: {', '.join(failed)}" if failed else 0)
 
 
-def measured(run: Run, out: Path, options: Sequence[str], gpus: Sequence[str], cpus: str) -> bool:
-    """Measure it on those GPUs and CPUs. Returns whether it succeeded."""
+def measured(run: Run, out: Path, options: Sequence[str], gpus: Gpus, taken: Sequence[str]) -> bool:
+    """Measure it on the `taken` GPUs, which are free afterwards. Returns whether it succeeded."""
+    try:
+        return succeeds(run, out, options, taken, gpus.cpus(taken))
+    finally:
+        gpus.give(taken)
+
+
+def succeeds(run: Run, out: Path, options: Sequence[str], gpus: Sequence[str], cpus: str) -> bool:
+    """Whether the run succeeds on those GPUs and CPUs."""
     log = out / f"{run.name}.log"
     with log.open("wb") as file:
         ended = subprocess.run(

@@ -32,7 +32,7 @@ from harness.cluster.ray_nodes import connected
 from harness.engines.cores import physical_cores
 from harness.engines.process.guard import PR_SET_CHILD_SUBREAPER, family
 from harness.errors import UsageError
-from harness.telemetry.gpu import visible_devices
+from harness.telemetry import gpu
 
 #: Of a node's object store.
 STORE_BYTES = 128 << 20
@@ -56,12 +56,12 @@ def main() -> None:
     parser.add_argument(
         "--pairs", type=int, help="of nodes; one for each GPU where it is not given, at least 2"
     )
-    parser.add_argument("--gpus-per-engine", type=int, default=1, help="of a pair's first node")
+    parser.add_argument("--gpus-per-engine", type=positive, default=1, help="of a pair's first node")
     parser.add_argument("command", nargs=argparse.REMAINDER)
     options = parser.parse_args()
     ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
-    each, names = options.gpus_per_engine, visible_gpus()
+    each, names = options.gpus_per_engine, gpu.names(os.environ)
     gpus = [names[at : at + each] for at in range(0, len(names) - each + 1, each)]
     with ray_nodes(options.pairs or max(2, len(gpus)), gpus, options.out / "ray") as address:
         status = subprocess.run(options.command, env=os.environ | {"RAY_ADDRESS": address}).returncode
@@ -69,12 +69,12 @@ def main() -> None:
             raise SystemExit(status)
 
 
-def visible_gpus() -> list[str]:
-    """The GPUs that programs started here see, as CUDA_VISIBLE_DEVICES names them."""
-    with visible_devices() as devices:
-        count = len(devices)
-    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-    return list(map(str, range(count))) if visible is None else visible.split(",")[:count]
+def positive(text: str) -> int:
+    """A number of an option, at least 1."""
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"{text} is below 1")
+    return number
 
 
 @contextmanager
@@ -98,16 +98,16 @@ def ray_nodes(pairs: int, gpus: Sequence[Sequence[str]], logs: Path) -> Iterator
         for number, node in enumerate(names):
             pair, sends = divmod(number, 2)
             own = Part(number, len(names)).cores(cores)
-            gpu = [] if sends or pair >= len(gpus) else gpus[pair]
+            held = [] if sends or pair >= len(gpus) else gpus[pair]
             command = [
                 *(sys.executable, "-m", "ray.scripts.scripts", "start", "--block", "--disable-usage-stats"),
                 *(["--head", f"--port={head}"] if number == 0 else [f"--address={address}"]),
                 *(["--include-dashboard=false", f"--ray-client-server-port={client}"] if number == 0 else []),
-                *(f"--node-ip-address={host}", f"--num-cpus={len(own)}", f"--num-gpus={len(gpu)}"),
+                *(f"--node-ip-address={host}", f"--num-cpus={len(own)}", f"--num-gpus={len(held)}"),
                 *(f"--temp-dir={folder / node}", f"--object-store-memory={STORE_BYTES}"),
                 *(f"--{option}={ports.pop()}" for option in PORTS),
             ]
-            started.append(start(command, [cpu for core in own for cpu in core], gpu, logs / f"{node}.log"))
+            started.append(start(command, [cpu for core in own for cpu in core], held, logs / f"{node}.log"))
         try:
             wait_for(len(names), address, started, logs)
             yield address

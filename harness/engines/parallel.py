@@ -43,11 +43,11 @@ def check_gpus(label: str, parallel: Parallel, device: Literal["cuda", "cpu"]) -
 def only_gpus(parallel: Parallel, environment: Mapping[str, str]) -> dict[str, str]:
     """Variables that let an engine see the first `parallel.devices` of this process's GPUs and no others:
     left alone, some engines spread over all, and others take memory on each."""
-    if gpu.count() <= parallel.devices:
+    names = gpu.names(environment)
+    if len(names) <= parallel.devices:
         return {}
-    given = environment.get("CUDA_VISIBLE_DEVICES")
-    names = [str(index) for index in range(gpu.count())] if given is None else given.split(",")
-    order = {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"} if given is None else {}  # that of NVML
+    ordered = "CUDA_VISIBLE_DEVICES" in environment
+    order = {} if ordered else {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"}  # that of NVML
     return {**order, "CUDA_VISIBLE_DEVICES": ",".join(names[: parallel.devices])}
 
 

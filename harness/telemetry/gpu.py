@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from itertools import takewhile
 from typing import Any
@@ -65,6 +65,12 @@ def count() -> int:
     """How many GPUs this process may use."""
     with visible_devices() as handles:
         return len(handles)
+
+
+def names(environment: Mapping[str, str]) -> list[str]:
+    """The GPUs that this process may use, as CUDA_VISIBLE_DEVICES of `environment` names them."""
+    given = environment.get("CUDA_VISIBLE_DEVICES")
+    return [str(index) for index in range(count())] if given is None else given.split(",")[: count()]
 
 
 def describe() -> list[dict[str, JsonValue]]:
