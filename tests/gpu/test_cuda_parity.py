@@ -14,7 +14,8 @@ from roseinfer.llm import LLM
 from roseinfer.request.logprobs import TokenLogprobs
 from roseinfer.request.params import SamplingParams
 
-from .conftest import MARGINS, VOCAB, check_greedy, greedy, make_gpt2, reference
+from .conftest import VOCAB, greedy, make_gpt2, reference
+from .schedules import MARGINS, check_greedy
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no NVIDIA GPU")]
 

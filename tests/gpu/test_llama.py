@@ -14,12 +14,9 @@ import pytest
 import torch
 
 from roseinfer.attention import flash3
-from roseinfer.config import EngineConfig
-from roseinfer.engine import resolve
-from roseinfer.engine.core import Engine
 
-from .conftest import LLAMAS, MARGINS, VOCAB, greedy, make_llama
-from .schedules import Case, check_schedule
+from .conftest import LLAMAS, VOCAB, greedy, make_llama
+from .schedules import Case, check_llama
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no NVIDIA GPU")]
 
@@ -82,10 +79,10 @@ def test_answers_do_not_depend_on_the_schedule(
     if settings.get("prefill_backend") == "flash-attn-3" and not flash3.loads():
         pytest.skip("fa3-fwd is not installed")
     if ranks == 1:
-        check(folder, cases, settings)
+        check_llama(folder, cases, settings)
         return
     monkeypatch.setenv("PYTHONFAULTHANDLER", "1")
-    process = get_context("spawn").Process(target=check, args=(folder, cases, settings))
+    process = get_context("spawn").Process(target=check_llama, args=(folder, cases, settings))
     process.start()  # a process can have one such engine
     process.join(RANKS_S)
     if process.is_alive():  # each says where it waits
@@ -94,19 +91,3 @@ def test_answers_do_not_depend_on_the_schedule(
                 each.send_signal(signal.SIGABRT)
         process.join()
     assert process.exitcode == 0
-
-
-def check(folder: Path, cases: list[Case], settings: dict[str, Any]) -> None:
-    config: dict[str, Any] = {"dtype": "bf16", "max_active_requests": 64}
-    with pytest.MonkeyPatch.context() as patch:
-        for name, value in settings.items():
-            if name.startswith("_"):
-                patch.setattr(resolve, name, value)
-            else:
-                config[name] = value
-        engine = Engine(EngineConfig(str(folder), device="cuda", **config))
-    assert engine.info.model.fused_ops == settings.get("fused_ops", True)
-    for seed in range(4):
-        margin = MARGINS["fp8" if "fp8" in config.values() else config["dtype"]]
-        check_schedule(engine, cases, seed, margin, requests=(3, 70), steps=60)
-    engine.close()

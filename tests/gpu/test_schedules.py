@@ -19,8 +19,8 @@ from roseinfer.engine.runner import Pending, Runner
 from roseinfer.engine.sampler import SamplingBatch
 from roseinfer.request.params import SamplingParams
 
-from .conftest import MARGINS, VOCAB, greedy, make_gpt2
-from .schedules import Case, check_schedule
+from .conftest import VOCAB, greedy, make_gpt2
+from .schedules import MARGINS, Case, check_schedule
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no NVIDIA GPU")]
 

@@ -6,6 +6,7 @@ import json
 import math
 import shutil
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cache
 from importlib import import_module
@@ -20,6 +21,7 @@ from transformers import AutoModelForCausalLM, GPT2Config, GPT2LMHeadModel, Llam
 
 from roseinfer.config import EngineConfig
 from roseinfer.e4m3 import E4M3
+from roseinfer.kernels.cpu.build import BuildError, load_library
 from roseinfer.llm import LLM
 from roseinfer.request.params import SamplingParams
 
@@ -93,6 +95,12 @@ def make_llama(folder: Path, name: str) -> Path:
                 parameter.add_(torch.randn_like(parameter) * 0.1)
     model.save_pretrained(folder)
     return folder
+
+
+def pytest_collection_finish() -> None:
+    """Kernels are compiled before the first test: unit tests start no process, and a compiler is one."""
+    with suppress(BuildError):
+        load_library()
 
 
 @pytest.fixture(scope="session", autouse=True)
