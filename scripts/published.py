@@ -121,11 +121,14 @@ def main() -> None:
         subprocess.run([*BENCH, "calibrate"], check=True, stdout=subprocess.DEVNULL)
     asked.out.mkdir(parents=True, exist_ok=True)
     gpus = Gpus(names)
-    with ThreadPoolExecutor(len(runs)) as threads:
-        started = []
-        for run in runs:
-            taken = gpus.take(run.sides * run.gpus)
-            started.append((run.name, threads.submit(measured, run, asked.out, options, gpus, taken)))
+    started = []
+    try:
+        with ThreadPoolExecutor(len(runs)) as threads:
+            for run in runs:
+                taken = gpus.take(run.sides * run.gpus)
+                started.append((run.name, threads.submit(measured, run, asked.out, options, gpus, taken)))
+    except KeyboardInterrupt:  # runs get it too, and write their reports; this process ends after them
+        sys.exit(130)
     failed = [name for name, succeeded in started if not succeeded.result()]
     sys.exit(f"failed: {', '.join(failed)}" if failed else 0)
 
