@@ -59,6 +59,11 @@ class EngineConfig:
     kv_tokens: int | None = setting(
         None, "size of the KV cache in tokens, rounded up to whole blocks; from free memory if not given"
     )
+    gpu_memory_utilization: float | None = setting(
+        None,
+        "share of each GPU's memory that is in use once the KV cache is there, by other processes too; if "
+        "not given, the cache takes at most 0.8 of what is free once the weights are loaded",
+    )
     max_active_requests: int = setting(256, "requests that run at the same time")
     max_batch_size: int | None = setting(
         None, "requests that decode in one step, in turns when more are running; all if not given"
@@ -143,5 +148,7 @@ class EngineConfig:
             )
         if self.spin_ms is not None and not 0 <= self.spin_ms <= 60_000:
             raise ConfigError("--spin-ms must be from 0 to 60000")
+        if self.gpu_memory_utilization is not None and not 0 < self.gpu_memory_utilization <= 1:
+            raise ConfigError("--gpu-memory-utilization must be above 0 and at most 1")
         if not 1 <= self.rank_timeout_s <= 3600:
             raise ConfigError("--rank-timeout-s must be from 1 to 3600")

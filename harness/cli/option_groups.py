@@ -8,7 +8,8 @@ GROUPS: dict[str, tuple[str, ...]] = {
     "Search": ("by", "lowest", "highest", "first", "cells", "per_start", "tolerance", "max_seconds"),
     "Engines": (
         *("engines", "model", "device", "dtype", "max_model_len", "vocab_size", "cpu_threads"),
-        *("tensor_parallel_size", "data_parallel_size", "quantization", "prefix_cache"),
+        *("tensor_parallel_size", "data_parallel_size", "max_running_requests", "gpu_memory_utilization"),
+        *("quantization", "prefix_cache"),
     ),
     "Servers that are running already": (
         *("base_url", "server", "served_model", "tokenizer", "endpoint", "header", "api_key_env", "ca_cert"),

@@ -21,6 +21,8 @@ _EVERY: dict[str, Callable[[StoredRun], object]] = {
     "cpu-threads": lambda run: run.settings.cpu_threads,
     "tensor-parallel-size": lambda run: run.settings.tensor_parallel_size,
     "data-parallel-size": lambda run: run.settings.data_parallel_size,
+    "max-running-requests": lambda run: run.settings.max_running_requests,
+    "gpu-memory-utilization": lambda run: run.settings.gpu_memory_utilization,
     "prefix-cache": lambda run: run.settings.prefix_cache,
     "warmup": lambda run: run.settings.warmup,
     "duration": lambda run: [run.settings.settle, run.settings.min_duration],

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Collection
 from dataclasses import dataclass
+from math import ceil
 from typing import Literal
 
 from harness.engines.cores import CpuSplit, compute_threads, physical_cores, split
@@ -13,6 +14,8 @@ from harness.errors import UsageError
 from harness.schema.common_settings import CommonSettings, Device, Dtype
 from harness.telemetry import gpu, machine
 
+#: What every engine on a GPU gets where nothing else is asked for.
+RUNNING_REQUESTS, MEMORY_UTILIZATION = 256, 0.85
 #: CPU flags of bfloat16 products on x86-64 (AVX-512, AMX) and on 64-bit Arm.
 BF16_FLAGS = {"avx512_bf16", "amx_bf16", "bf16"}
 
@@ -43,6 +46,20 @@ def resolve_placement(settings: CommonSettings, alone: bool = False) -> Placemen
 def parallel_of(settings: CommonSettings) -> Parallel:
     """Over how many GPUs, or on a CPU processes, the engines of a run compute."""
     return Parallel(settings.tensor_parallel_size, settings.data_parallel_size)
+
+
+def resolve_capacity(
+    settings: CommonSettings, device: Literal["cuda", "cpu"], in_flight: float = 0
+) -> dict[str, object]:
+    """The settings of how many requests run at a time and how much memory they have, equal for all engines on
+    a GPU. `in_flight`: the most that the load can have, if that is known."""
+    if device == "cpu":
+        return {}
+    asked, share = settings.max_running_requests, settings.gpu_memory_utilization
+    return {
+        "max_running_requests": max(RUNNING_REQUESTS, ceil(in_flight)) if asked is None else asked,
+        "gpu_memory_utilization": MEMORY_UTILIZATION if share is None else share,
+    }
 
 
 def resolve_device(device: Device) -> Literal["cuda", "cpu"]:

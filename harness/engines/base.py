@@ -125,6 +125,8 @@ class EngineSettings:
     `max_model_len` is the context in tokens. `max_concurrency` is the most requests that the load can have in
     flight, None if unknown. `cpus` are the logical CPUs that the engine may use, None for all. `cpu_threads`
     are its compute threads on a CPU, None for the default of all engines. `parallel` is the run's.
+    `max_running_requests` run at a time, and weights and KV cache take `gpu_memory_utilization` of each GPU's
+    memory; None: the engine's own default.
     """
 
     engine_variant: EngineVariant
@@ -140,6 +142,8 @@ class EngineSettings:
     seed: int = 0
     host: str = "127.0.0.1"
     parallel: Parallel = ONE
+    max_running_requests: int | None = None
+    gpu_memory_utilization: float | None = None
 
     @property
     def torch_dtype(self) -> str:
@@ -149,7 +153,9 @@ class EngineSettings:
     @property
     def full_contexts(self) -> int:
         """The number of full contexts that the KV cache has space for, where we set it: the requests in
-        flight, within MIN_CONTEXTS and MAX_CONTEXTS."""
+        flight, within MIN_CONTEXTS and MAX_CONTEXTS; on a CPU those that run at a time, where that is set."""
+        if self.device == "cpu" and self.max_running_requests is not None:
+            return self.max_running_requests
         return min(max(self.max_concurrency or 0, MIN_CONTEXTS), MAX_CONTEXTS)
 
     @property

@@ -62,6 +62,8 @@ class LocalEngine(Engine):
     cache_options: ClassVar[Mapping[bool, str]] = {}
     #: Options for `Parallel.tensor` and `Parallel.data`; empty: it cannot.
     parallel_options: ClassVar[tuple[str, str]] = ("", "")
+    #: Options for `max_running_requests` and `gpu_memory_utilization`; empty: it has none.
+    capacity_options: ClassVar[tuple[str, str]] = ("", "")
     #: Whether its in-process API has replicas too.
     offline_replicas: ClassVar[bool] = False
     #: Pages with the server's settings, read once when it is ready.
@@ -119,6 +121,18 @@ class LocalEngine(Engine):
         sizes = zip(self.parallel_options, (spread.tensor, spread.data), strict=True)
         return [word for option, size in sizes if size > 1 for word in (option, str(size))]
 
+    def capacity(self, settings: EngineSettings) -> dict[str, JsonValue]:
+        """By option: the requests that run at a time and the share of a GPU's memory, where these are set."""
+        values = (settings.max_running_requests, settings.gpu_memory_utilization)
+        pairs = zip(self.capacity_options, values, strict=True)
+        return {option: value for option, value in pairs if option and value is not None}
+
+    def capacity_arguments(self, settings: EngineSettings) -> dict[str, JsonValue]:
+        """The same for the in-process API, whose arguments have the options' names."""
+        return {
+            option.lstrip("-").replace("-", "_"): value for option, value in self.capacity(settings).items()
+        }
+
     def check_spread(self, settings: EngineSettings) -> None:
         """Raises EngineError where it cannot compute on as many GPUs, or processes, as it is to."""
         spread, threads = settings.spread, settings.threads
@@ -151,14 +165,15 @@ class LocalEngine(Engine):
         variant = settings.engine_variant.variant
         self.check_options(installation, settings.engine_variant, settings.prefix_cache)
         self.check_spread(settings)
-        parallel = self.parallel_arguments(settings.spread)
-        self._check_flags(installation, settings.engine_variant, parallel)
+        sizes = self.parallel_arguments(settings.spread)
+        sizes += [str(word) for pair in self.capacity(settings).items() for word in pair]
+        self._check_flags(installation, settings.engine_variant, sizes)
         with adapter_call(self.display, "command"):
             launch = self.command(installation, settings, port)
         env = {**self.gpus(settings), **launch.env, **installation.env, **variant.env}
         return replace(
             launch,
-            argv=tuple(map(str, (*launch.argv, *parallel, *variant.args))),
+            argv=tuple(map(str, (*launch.argv, *sizes, *variant.args))),
             env={name: str(value) for name, value in env.items()},
         )
 

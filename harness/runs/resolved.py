@@ -10,11 +10,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import ceil
 from pathlib import Path
-from typing import TypeVar
+from typing import Literal, TypeVar
 
 from harness.cluster.testbed import Machines
 from harness.cluster.this_machine import ThisMachine
-from harness.engines.auto_settings import Placement, parallel_of, resolve_placement
+from harness.engines.auto_settings import Placement, parallel_of, resolve_capacity, resolve_placement
 from harness.engines.base import Engine, EngineSettings, EngineVariant, Installation, RequestSettings
 from harness.engines.cores import CpuSplit
 from harness.models.choice import NO_TOKENIZER, ModelChoice, choose_model
@@ -30,6 +30,7 @@ from harness.schema.results import Skipped
 from harness.workload.drawn_fields import DrawnFields
 
 Settings = TypeVar("Settings", bound=CommonSettings)
+Number = TypeVar("Number", int, float)
 
 #: A client process is given this share of what it sustains before another is started: half of what would
 #: make a cell invalid.
@@ -84,11 +85,14 @@ class Resolved:
         return engine_settings(self.settings, engine_variant, self.model, in_flight, self.cpus)
 
 
-def resolve_online(settings: OnlineSettings, notify: Notify, machines: Machines | None = None) -> Resolved:
+def resolve_online(
+    settings: OnlineSettings, notify: Notify, machines: Machines | None = None, in_flight: float = 0
+) -> Resolved:
     """Look everything up before anything starts; calibrates the client where that was never done.
 
     Args:
         machines: Where engines and clients run; None: this machine.
+        in_flight: The most requests that a search can have in flight.
 
     Raises:
         UsageError: A setting cannot work here, or no engine that was asked for is there.
@@ -97,7 +101,7 @@ def resolve_online(settings: OnlineSettings, notify: Notify, machines: Machines 
     selection = machines.select(settings)
     names, placement = selection.names, selection.placement
     model = choose_model(settings, placement.device, names, selection.context)
-    settings = _decided(settings, placement, model)
+    settings = _decided(settings, placement, model, max([in_flight, *(settings.concurrency or ())]))
     if settings.prompt_nonce is None and RUNNING_SERVER in names:
         settings = settings.model_copy(update={"prompt_nonce": secrets.randbits(32)})
     machines.use_model(settings.model, settings.tokenizer or settings.model)
@@ -137,7 +141,7 @@ def resolve_common(settings: Settings, names: Sequence[str]) -> tuple[Settings, 
     return _decided(settings, placement, model), model.folder, placement.cpus
 
 
-def _decided(settings: Settings, placement: Placement, model: ModelChoice) -> Settings:
+def _decided(settings: Settings, placement: Placement, model: ModelChoice, in_flight: float = 0) -> Settings:
     return settings.model_copy(
         update={
             "device": placement.device,
@@ -146,6 +150,7 @@ def _decided(settings: Settings, placement: Placement, model: ModelChoice) -> Se
             "model": model.folder.name if model.folder else settings.model,
             "vocab_size": model.vocab_size,
             "max_model_len": model.max_model_len,
+            **resolve_capacity(settings, placement.device, in_flight),
         }
     )
 
@@ -172,7 +177,14 @@ def engine_settings(
         cpu_threads=None if settings.cpu_threads == "auto" else settings.cpu_threads,
         seed=settings.seed,
         parallel=parallel_of(settings),
+        max_running_requests=_set(settings.max_running_requests),
+        gpu_memory_utilization=_set(settings.gpu_memory_utilization),
     )
+
+
+def _set(value: Number | Literal["default"] | None) -> Number | None:
+    """None where it is the engine's own."""
+    return None if value == "default" else value
 
 
 def _clients(

@@ -73,6 +73,16 @@ class CommonSettings(Strict):
     data_parallel_size: int = Field(
         1, ge=1, description="replicas of the model behind one port, each on --tensor-parallel-size GPUs"
     )
+    max_running_requests: Annotated[int, Field(ge=1)] | Literal["default"] | None = Field(
+        None,
+        description="requests that an engine runs at a time; if not given, 256 on a GPU, or as many as a "
+        "closed loop has in flight, and on a CPU each engine's default; default: that everywhere",
+    )
+    gpu_memory_utilization: Annotated[float, Field(gt=0, le=1)] | Literal["default"] | None = Field(
+        None,
+        description="share of each GPU's memory for weights and KV cache; 0.85 if not given; default: that "
+        "of each engine",
+    )
     prefix_cache: bool = Field(False, description="let engines reuse the KV cache of shared prefixes")
     ignore_eos: bool = Field(True, description="every answer has exactly the length asked for")
     settle: float | None = Field(

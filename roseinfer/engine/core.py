@@ -240,16 +240,27 @@ def _max_model_len(config: EngineConfig, max_positions: int) -> int:
 
 
 def _num_blocks(config: EngineConfig, loaded: LoadedModel, max_model_len: int) -> int:
-    """Blocks of the KV cache: as configured, else as many as can be used, within KV_MEMORY_SHARE of the free
-    memory. Raises ConfigError for too few."""
+    """Blocks of the KV cache: as configured, else as many as can be used within the memory that it may take.
+    Raises ConfigError for too few."""
     blocks, size = wanted_blocks(config, max_model_len), config.block_size
     if config.kv_tokens is None:
-        device = loaded.device
-        cuda = device.type == "cuda"
-        free = torch.cuda.mem_get_info(device)[0] if cuda else psutil.virtual_memory().available
-        sharing = 1 if cuda else config.tensor_parallel_size  # ranks that share this memory
+        sharing = 1 if loaded.device.type == "cuda" else config.tensor_parallel_size  # ranks in this memory
         block_bytes = sharing * size * loaded.kv_shape.bytes_per_token
-        blocks = min(blocks, int(free * KV_MEMORY_SHARE[device.type]) // block_bytes)
+        blocks = min(blocks, max(0, _kv_bytes(config, loaded.device)) // block_bytes)
     if blocks * size < min(max_model_len, max(SHORTEST, 2 * size)):
-        raise ConfigError(f"{blocks * size} tokens of KV cache are too few; give --kv-tokens {max_model_len}")
+        larger = f"--kv-tokens {max_model_len}"
+        if config.gpu_memory_utilization is not None:
+            larger += " or a larger --gpu-memory-utilization"
+        raise ConfigError(f"{blocks * size} tokens of KV cache are too few; give {larger}")
     return blocks
+
+
+def _kv_bytes(config: EngineConfig, device: torch.device) -> int:
+    """What the KV cache may take of the memory that is free once the weights are loaded."""
+    share = config.gpu_memory_utilization
+    if device.type != "cuda":
+        if share is not None:
+            raise ConfigError("--gpu-memory-utilization needs a GPU; on a CPU give --kv-tokens")
+        return int(psutil.virtual_memory().available * KV_MEMORY_SHARE["cpu"])
+    free, total = torch.cuda.mem_get_info(device)
+    return int(free * KV_MEMORY_SHARE["cuda"] if share is None else free - (1 - share) * total)

@@ -52,6 +52,7 @@ class Roseinfer(LocalEngine):
     module = "roseinfer"
     cache_options: ClassVar[Mapping[bool, str]] = {True: "--prefix-cache"}
     parallel_options = ("--tensor-parallel-size", "--data-parallel-size")
+    capacity_options = ("--max-active-requests", "--gpu-memory-utilization")
     pages = (_INFO,)
     flush = Route("/flush_cache")
     server_series: ClassVar[Mapping[str, str]] = {
@@ -137,6 +138,7 @@ class Roseinfer(LocalEngine):
             "dtype": settings.dtype,
             "max_model_len": settings.max_model_len,
             "prefix_cache": settings.caches_prefixes,
+            **self.capacity_arguments(settings),
         }
         if settings.threads is not None:
             arguments["threads"] = settings.threads

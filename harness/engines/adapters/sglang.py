@@ -98,6 +98,7 @@ class Sglang(LocalEngine):
     module = "sglang.srt.entrypoints.http_server"
     pages = (_INFO,)
     parallel_options = ("--tp-size", "--dp-size")
+    capacity_options = ("--max-running-requests", "--mem-fraction-static")
     offline_replicas = True
     histograms: ClassVar[Mapping[str, str]] = {
         "queue_wait_ms": "sglang:queue_time_seconds",
@@ -174,7 +175,11 @@ class Sglang(LocalEngine):
         return EngineProfiler(start=Route("/start_profile", body))
 
     def offline(self, installation: Installation, settings: EngineSettings) -> OfflineFactory:
-        arguments: dict[str, JsonValue] = {"model_path": str(settings.model), **options(settings)}
+        arguments: dict[str, JsonValue] = {
+            "model_path": str(settings.model),
+            **options(settings),
+            **self.capacity_arguments(settings),
+        }
         if settings.spread.devices > 1:
             arguments |= {"tp_size": settings.spread.tensor, "dp_size": settings.spread.data}
         return OfflineFactory(f"{folder() / 'sglang_llm.py'}:Sglang", arguments, environment(settings))

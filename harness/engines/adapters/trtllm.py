@@ -60,10 +60,10 @@ def backend(model: Path) -> str:
 
 def options(settings: EngineSettings) -> dict[str, JsonValue]:
     """Settings without a command-line option, by the names of its `LLM`."""
-    return {
-        "dtype": settings.torch_dtype,
-        "kv_cache_config": {"enable_block_reuse": settings.caches_prefixes},
-    }
+    cache: dict[str, JsonValue] = {"enable_block_reuse": settings.caches_prefixes}
+    if settings.gpu_memory_utilization is not None:  # of what the weights leave free
+        cache["free_gpu_memory_fraction"] = settings.gpu_memory_utilization
+    return {"dtype": settings.torch_dtype, "kv_cache_config": cache}
 
 
 def _options_file(settings: EngineSettings) -> tuple[Path, bytes]:
@@ -86,6 +86,7 @@ class Trtllm(LocalEngine):
     install = "bench engines install trtllm, with PIP_EXTRA_INDEX_URL naming the vendor's package index"
     module = "tensorrt_llm.commands.serve"
     parallel_options = ("--tp_size", "")
+    capacity_options = ("--max_batch_size", "")
     caveat = "written from its documentation, never run with this harness"
 
     def command(self, installation: Installation, settings: EngineSettings, port: int) -> Launch:
@@ -136,6 +137,7 @@ class Trtllm(LocalEngine):
             "model": str(settings.model),
             "max_seq_len": settings.max_model_len,
             **options(settings),
+            **self.capacity_arguments(settings),
         }
         if settings.spread.tensor > 1:
             arguments["tensor_parallel_size"] = settings.spread.tensor

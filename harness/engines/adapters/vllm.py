@@ -98,6 +98,7 @@ class Vllm(LocalEngine):
     }
     pages = (_INFO,)
     parallel_options = ("--tensor-parallel-size", "--data-parallel-size")
+    capacity_options = ("--max-num-seqs", "--gpu-memory-utilization")
     flush = Route("/reset_prefix_cache")
     prefix_counters = PrefixCounters("vllm:prefix_cache_hits_total", "vllm:prefix_cache_queries_total")
     server_series: ClassVar[Mapping[str, str]] = {
@@ -169,6 +170,7 @@ class Vllm(LocalEngine):
             "max_model_len": settings.max_model_len,
             "enable_prefix_caching": settings.caches_prefixes,
             "seed": settings.seed,
+            **self.capacity_arguments(settings),
         }
         if settings.spread.tensor > 1:
             arguments["tensor_parallel_size"] = settings.spread.tensor

@@ -42,6 +42,8 @@ COMMON: dict[str, tuple[str, Any]] = {
     "cpu_threads": ("4", 4),
     "tensor_parallel_size": ("2", 2),
     "data_parallel_size": ("3", 3),
+    "max_running_requests": ("512", 512),
+    "gpu_memory_utilization": ("default", "default"),
     "prefix_cache": ("yes", True),
     "ignore_eos": ("no", False),
     "settle": ("1.5", 1.5),

@@ -64,7 +64,9 @@ def test_verdicts_hold_for_all_engines_and_loads_together(make):
     assert smallest.adjusted_p == pytest.approx(52 / 26 * before.adjusted_p)  # Holm's first step
 
 
-@pytest.mark.parametrize("setting", ["cpu_threads", "tensor_parallel_size", "data_parallel_size"])
+@pytest.mark.parametrize(
+    "setting", ["cpu_threads", "tensor_parallel_size", "data_parallel_size", "max_running_requests"]
+)
 def test_runs_on_other_numbers_of_threads_or_gpus_are_not_comparable(make, setting):
     a, b = make("a", **{setting: 1}), make("b", **{setting: 2})
     [obstacle] = compare_runs(a, b).obstacles

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from harness.engines import cores
-from harness.engines.auto_settings import resolve_cpu_threads
+from harness.engines.auto_settings import resolve_capacity, resolve_cpu_threads
 from harness.engines.base import EngineSettings, Installation
 from harness.engines.local import LocalEngine
 from harness.engines.parallel import ONE, Parallel, check_gpus, only_gpus, shares
@@ -35,10 +35,22 @@ ENGINES: dict[str, tuple[str, list[str] | None, list[str] | None]] = {
 }
 
 
+#: By engine: its options for 200 requests at a time and for half of a GPU's memory.
+CAPACITY = {
+    "roseinfer": ["--max-active-requests", "200", "--gpu-memory-utilization", "0.5"],
+    "vllm": ["--max-num-seqs", "200", "--gpu-memory-utilization", "0.5"],
+    "sglang": ["--max-running-requests", "200", "--mem-fraction-static", "0.5"],
+    "trtllm": ["--max_batch_size", "200"],
+    "transformers": [],
+    "llamacpp": [],
+}
+
+
 @pytest.fixture(autouse=True)
 def _machine(monkeypatch: pytest.MonkeyPatch) -> None:
     """Four GPUs and eight cores; no program is asked what options it has."""
     known = {word for _, *options in ENGINES.values() for words in options for word in words or ()}
+    known |= {word for words in CAPACITY.values() for word in words}
     monkeypatch.setattr(LocalEngine, "flags", lambda self, found: frozenset(known | {"--no-cache-prompt"}))
     monkeypatch.setattr(gpu, "count", lambda: 4)
     monkeypatch.setattr(cores, "physical_cores", lambda: [(core,) for core in range(8)])
@@ -69,6 +81,32 @@ def test_each_engine_in_its_own_words(name: str, tmp_path: Path) -> None:
                 launch(name, tmp_path, **sizes)
         else:
             assert launch(name, tmp_path, **sizes).argv == (*plain, *options)
+
+
+@pytest.mark.parametrize("name", ENGINES)
+def test_how_much_runs_at_a_time_and_in_how_much_memory(name: str, tmp_path: Path) -> None:
+    asked: dict[str, Any] = {"max_running_requests": 200, "gpu_memory_utilization": 0.5}
+    plain, given = launch(name, tmp_path).argv, launch(name, tmp_path, **asked).argv
+    assert [word for word in given if word not in plain and not word.endswith(".yaml")] == CAPACITY[name]
+    settings = EngineSettings(
+        get_engine_variant(EngineRef(name=name)), tmp_path, "m", "cuda", "bf16", 64, **asked
+    )
+    if name in ("roseinfer", "vllm", "sglang", "trtllm"):
+        found = Installation(name, "1", ENGINES[name][0], tmp_path / "python", "here")
+        arguments = LOCAL[name].offline(found, settings).arguments
+        values = str([*arguments.values()])
+        assert "200" in values and "0.5" in values
+
+
+def test_equal_capacity_on_a_gpu_and_the_engines_own_on_a_cpu() -> None:
+    def resolved(device: Any, in_flight: float = 0, **given: Any) -> tuple[object, ...]:
+        return tuple(resolve_capacity(OnlineSettings(**given), device, in_flight).values())
+
+    assert resolved("cuda") == (256, 0.85)
+    assert resolved("cuda", 512) == (512, 0.85)
+    assert resolved("cuda", 512, max_running_requests=64, gpu_memory_utilization=0.5) == (64, 0.5)
+    assert resolved("cuda", max_running_requests="default") == ("default", 0.85)
+    assert resolved("cpu", 512) == ()
 
 
 @pytest.mark.parametrize("name", ENGINES)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from roseinfer.config import EngineConfig
-from roseinfer.engine.core import _chunk, _mixed_steps, _resolved
+from roseinfer.config import ConfigError, EngineConfig
+from roseinfer.engine.core import _chunk, _kv_bytes, _mixed_steps, _resolved
 from roseinfer.engine.graphs import LARGE_ROWS, MixedSteps
 from roseinfer.engine.resolve import resolve_policies
 from roseinfer.scheduler.policies import Alternate, FillUp, TakeAlong, decode_first, prefill_first
@@ -70,3 +70,15 @@ def test_parts_of_prompts_and_graphs(
 def test_when_steps_are_launched_late(config: EngineConfig, device: torch.device, late: bool) -> None:
     policies = resolve_policies(config, device, LARGE)
     assert _resolved(config, device, policies, 1024, 64).late_launch is late
+
+
+def test_memory_of_the_kv_cache(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of 1,000 bytes 700 are free once the weights are there."""
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (700, 1000))
+    assert _kv_bytes(EngineConfig(), GPU) == 560
+    assert _kv_bytes(EngineConfig(gpu_memory_utilization=0.9), GPU) == 600
+    assert _kv_bytes(EngineConfig(gpu_memory_utilization=0.25), GPU) < 0
+    with pytest.raises(ConfigError, match="needs a GPU"):
+        _kv_bytes(EngineConfig(gpu_memory_utilization=0.9), CPU)
+    with pytest.raises(ConfigError, match="above 0 and at most 1"):
+        EngineConfig(gpu_memory_utilization=1.5)
