@@ -171,7 +171,7 @@ def _in_others(found: Winner) -> str:
 def _elsewhere(found: Winner) -> str:
     """In which other percentiles other engines are better."""
     said = ""
-    for at, labels, other in found.others:
+    for at, labels, other, _ in found.others:
         than = "" if found.loser is not None and other == found.label else f" than {other}"
         said += f"; in {at} {several(labels)} {'is' if len(labels) == 1 else 'are'} better{than}"
     return said

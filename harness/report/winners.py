@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 from harness.metrics.percentiles import missing
 from harness.metrics.primary import compared_by
@@ -14,6 +15,16 @@ from harness.schema.results import Comparison
 
 #: Those that are compared, from the highest on.
 PERCENTILES = tuple(f"p{q}" for q in reversed(COMPARED_PERCENTILES))
+
+
+class Lost(NamedTuple):
+    """Engines that are really better than `label` by a statistic, the best first, and its comparison with
+    that one."""
+
+    statistic: str
+    better: tuple[str, ...]
+    label: str
+    comparison: Comparison
 
 
 @dataclass(frozen=True)
@@ -30,7 +41,8 @@ class Winner:
             which ones, none where it is from all, as in this statistic.
         undecided: Higher percentiles, in which the best one differs from none.
         others: Other percentiles in which others are really better than it, or, where it differs from none,
-            one is really better than another: the percentile, the better ones, the best first, and the other.
+            one is really better than another.
+        pairs: Its comparisons with the others, by their labels.
     """
 
     metric: str
@@ -41,8 +53,9 @@ class Winner:
     comparison: Comparison | None
     also: tuple[tuple[str, tuple[str, ...]], ...] = ()
     undecided: tuple[str, ...] = ()
-    others: tuple[tuple[str, tuple[str, ...], str], ...] = ()
+    others: tuple[Lost, ...] = ()
     unproven: tuple[Comparison, ...] = ()
+    pairs: Mapping[str, Comparison] = field(default_factory=dict)
 
     @property
     def alike(self) -> tuple[str, ...]:
@@ -105,11 +118,11 @@ def _with_others(
     undecided = tuple(name for name in higher if by[name].loser is None)
     others = []
     for name in names:
-        better_ones = _beating(best.label, engines, comparisons, best.metric, name)
-        if name != statistic and better_ones:
-            others.append((name, better_ones, best.label))
-        elif best.loser is None and (loser := by[name].loser) is not None:
-            others.append((name, (by[name].label,), loser))
+        there = by[name]
+        if name != statistic and (lost := _lost(best.label, engines, comparisons, best.metric, name)):
+            others.append(lost)
+        elif best.loser is None and there.loser is not None:
+            others.append(Lost(name, (there.label,), there.loser, there.pairs[there.loser]))
     return replace(best, also=also, undecided=undecided, others=tuple(others))
 
 
@@ -124,22 +137,39 @@ def _winner(
     unproven = tuple(found for _, found in against if not differs(found) and excludes_one(found.ci))
     lost = next((item for item in against if differs(item[1])), None)
     other, comparison = lost or (None, against[0][1] if against else None)
-    return Winner(metric, statistic, first, level, other, comparison, unproven=unproven)
+    return Winner(metric, statistic, first, level, other, comparison, unproven=unproven, pairs=dict(against))
 
 
-def _beating(
+def lost_elsewhere(
+    label: str, engines: Sequence[OnlineSummary], comparisons: Sequence[Comparison]
+) -> list[Lost]:
+    """By which percentiles of the latencies that decide no winner others are really better than `label`."""
+    decided = compared_by(engines[0].load)
+    found = [
+        _lost(label, engines, comparisons, metric, name)
+        for metric in ("itl_ms", "e2e_ms")
+        if metric not in decided
+        for name in reversed(PERCENTILES)
+        if _supported(engines, comparisons, metric, name)
+    ]
+    return [lost for lost in found if lost is not None]
+
+
+def _lost(
     label: str,
     engines: Sequence[OnlineSummary],
     comparisons: Sequence[Comparison],
     metric: str,
     statistic: str,
-) -> tuple[str, ...]:
-    """The engines that are really better than `label` by a statistic, the best first."""
-    pairs = _of(engines, comparisons, metric, statistic)
-    lost = {
-        better(comparison) for pair, comparison in pairs.items() if label in pair and differs(comparison)
-    } - {label}
-    return tuple(other for other in _ranked(engines, metric, statistic) if other in lost)
+) -> Lost | None:
+    """The engines that are really better than `label` by a statistic; None where none is."""
+    against = {
+        better(comparison): comparison
+        for pair, comparison in _of(engines, comparisons, metric, statistic).items()
+        if label in pair and differs(comparison) and better(comparison) != label
+    }
+    ranked = tuple(other for other in _ranked(engines, metric, statistic) if other in against)
+    return Lost(statistic, ranked, label, against[ranked[0]]) if ranked else None
 
 
 def _ranked(engines: Sequence[OnlineSummary], metric: str, statistic: str) -> list[str]:

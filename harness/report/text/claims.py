@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from harness.report.best import better, excludes_one, says_nothing
 from harness.report.text.numbers import MANY, decimals, few, number, several, with_ends
-from harness.report.winners import Winner
+from harness.report.winners import Lost, Winner
 from harness.schema.metric import Metric
 from harness.schema.metrics import METRICS
 from harness.schema.online_summary import OnlineSummary
@@ -49,7 +49,7 @@ def claim(
         else:
             said = f"no difference is shown in {what} between {alike}"
         said += f"{_ratio(nearest)}."
-        return said + _in_others(engines, found, term)
+        return said + _in_others(engines, found)
     said = value_of(engines, found.label, found.comparison)
     said += than(engines, found.loser, found.comparison)
     compared = {found.label, found.loser, *found.level}
@@ -62,8 +62,8 @@ def claim(
     said += _no_difference(found)
     for label in dict.fromkeys(named):
         if label not in compared:
-            said += f"; {label} has {_value(engines, label, found.comparison)} {term.unit}"
-    return f"{said}.{_in_others(engines, found, term)}"
+            said += than(engines, label, found.pairs[label], after=found.comparison)
+    return f"{said}.{_in_others(engines, found)}"
 
 
 def _is_its_own(found: Winner, largest: Comparison) -> bool:
@@ -83,24 +83,44 @@ def _no_difference(found: Winner) -> str:
     return said
 
 
-def _in_others(engines: Sequence[OnlineSummary], found: Winner, term: Metric) -> str:
-    """In which percentiles another engine is better, with the values of both; a pair of engines once."""
-    by_label = {engine.label: engine for engine in engines}
-    pairs: dict[tuple[tuple[str, ...], str], dict[str, list[str]]] = {}
-    for at, labels, other in found.others:
-        values = [by_label[name].value(found.metric, at) for name in (*labels, other)]
-        pairs.setdefault((labels, other), {})[at] = [number(value, decimals(values)) for value in values]
+def _in_others(engines: Sequence[OnlineSummary], found: Winner) -> str:
+    """In which other percentiles another engine is better, and by how much."""
+    said = ""
+    for lost in found.others:
+        first, *rest = lost.better
+        said += " " if said or lost.label != found.label else " But "
+        said += value_of(engines, first, lost.comparison) + than(engines, lost.label, lost.comparison)
+        if rest:
+            said += f"; {several(rest)} {'is' if len(rest) == 1 else 'are'} better than {lost.label} too"
+        said += "."
+    return said
+
+
+def lost_in_others(engines: Sequence[OnlineSummary], elsewhere: Sequence[Lost]) -> str:
+    """By which latencies an engine that is the best in others is not: `ITL p50 (vLLM 7.76 ms, A 21.0)`."""
     said = []
-    for (labels, other), each in pairs.items():
-        if len(each) == 1:
-            texts = f"{several(next(iter(each.values())))} {term.unit}"
-        else:
-            texts = several(f"{several(first)} against {last} {term.unit}" for *first, last in each.values())
-        are = "is" if len(labels) == 1 else "are"
-        said.append(
-            f" In {term.label} {several(each)}, {several(labels)} {are} better than {other}: {texts}."
-        )
-    return "".join(said)
+    for lost in elsewhere:
+        term = METRICS[lost.comparison.metric]
+        ours, best = (_value(engines, label, lost.comparison) for label in (lost.label, lost.better[0]))
+        values = f"{lost.better[0]} {best} {term.unit}, {lost.label} {ours}"
+        said.append(f"{term.label} {lost.statistic} ({values})")
+    return f"others are better than {elsewhere[0].label} in {several(said)}."
+
+
+def no_worse(engines: Sequence[OnlineSummary], label: str, found: Comparison) -> str:
+    """The engines whose value is better than that of `label`, which is better than another one's."""
+    term, by_label = METRICS[found.metric], {engine.label: engine for engine in engines}
+    sign = 1 if term.lower_is_better else -1
+
+    def worth(name: str) -> float:
+        return sign * (by_label[name].value(found.metric, found.statistic) or 0.0)
+
+    said = [
+        f"{name} has {_value(engines, name, found)} {term.unit}"
+        for name in by_label
+        if worth(name) < worth(label)
+    ]
+    return f"; {several(said)}, from which no difference is shown" if said else ""
 
 
 def level_values(engines: Sequence[OnlineSummary], found: Winner) -> list[str]:
@@ -197,10 +217,12 @@ def in_order(found: Comparison) -> tuple[str, str]:
 
 
 def first_time_in_full(before: Sequence[str], sentence: str) -> str:
-    """The sentence without the words about intervals and corrections that sentences before it have."""
+    """The sentence without the words about intervals and corrections that come before, there or in it."""
     for words in _ONCE:
-        if any(words.search(other) for other in before):
-            sentence = words.sub("", sentence)
+        said = any(words.search(other) for other in before)
+        first = words.search(sentence)
+        kept = first.end() if first and not said else 0
+        sentence = sentence[:kept] + words.sub("", sentence[kept:])
     return sentence
 
 

@@ -15,9 +15,13 @@ from harness.schema.load import (
     Ramp,
     RequestRate,
     TraceLoad,
+    arrivals_text,
     from_light_to_heavy,
 )
 from harness.schema.online_summary import OnlineSummary
+
+#: From this ratio on the offered rate is another than the asked one: conversations have several requests.
+FAR = 1.05
 
 
 @dataclass(frozen=True)
@@ -52,11 +56,17 @@ def where(load: AnyLoad) -> str:
 
 
 def with_rate(load: Load, offered: Iterable[float]) -> str:
-    """As `where`; of a trace with the rate in requests/s that it offers: `at 40.5 requests/s (scale 0.2)`."""
+    """As `where`; with the requests/s that are offered, of a trace and where they are not the asked ones:
+    `at 40.5 requests/s (scale 0.2)`."""
     rate = max(offered, default=0.0)
-    if not isinstance(load, TraceLoad) or not rate:
-        return where(load)
-    return f"at {number(rate, decimals([rate]))} requests/s ({load})"
+    match load:
+        case TraceLoad() if rate:
+            asked = str(load)
+        case RequestRate(req_per_s=wanted) if rate and not 1 / FAR < rate / wanted < FAR:
+            asked = f"asked: {wanted:g}, {arrivals_text(load.arrivals, load.cv)}"
+        case _:
+            return where(load)
+    return f"at {number(rate, decimals([rate]))} requests/s ({asked})"
 
 
 def load_number(load: AnyLoad) -> str:

@@ -8,13 +8,22 @@ from harness.metrics.percentiles import missing, supported
 from harness.report.best import fell_behind, largest_difference, was_disturbed
 from harness.report.text.batches import batch_verdict
 from harness.report.text.capacity import capacity_verdict
-from harness.report.text.claims import LARGEST, claim, first_time_in_full, in_order, than, value_of
+from harness.report.text.claims import (
+    LARGEST,
+    claim,
+    first_time_in_full,
+    in_order,
+    lost_in_others,
+    no_worse,
+    than,
+    value_of,
+)
 from harness.report.text.invalid import invalid_cells
 from harness.report.text.load_words import with_rate
 from harness.report.text.numbers import decimals, few, number, several
 from harness.report.text.tuning import tuning_verdict
 from harness.report.text.unfinished import why_nothing
-from harness.report.winners import winners
+from harness.report.winners import lost_elsewhere, winners
 from harness.runs.reader import OfflineRun, OnlineRun, Run
 from harness.schema.load import Load, from_light_to_heavy, heaviest
 from harness.schema.metrics import METRICS
@@ -64,12 +73,15 @@ def _online(run: OnlineRun) -> list[str]:
     found = winners(engines, run.results.comparisons)
     largest = largest_difference(run.pooled, run.results.comparisons)
     metrics = sorted(found, key=lambda metric: METRICS[metric].is_latency)  # a rate before others
-    best = [winner.label for winner in found.values() if winner is not None and winner.loser is not None]
+    ordered = [winner for metric in metrics if (winner := found[metric]) is not None]
+    best = [winner.label for winner in ordered if winner.loser is not None]
     first, *others = (claim(engines, found[metric], METRICS[metric], largest, best) for metric in metrics)
     said = [
         f"{_where(run, load)}{_disturbed(engines)}, {first}",
         *(f"At that load, {other}" for other in others),
     ]
+    if best and (elsewhere := lost_elsewhere(best[0], engines, run.results.comparisons)):
+        said.append(f"At that load, {lost_in_others(engines, elsewhere)}")
     if largest is not None and not any(LARGEST in sentence for sentence in said):
         said.append(f"{LARGEST[:1].upper()}{LARGEST[1:]}: {_of_largest(run, largest)}.")
     return [first_time_in_full(said[:at], sentence) for at, sentence in enumerate(said)]
@@ -83,7 +95,8 @@ def _of_largest(run: OnlineRun, found: Comparison) -> str:
     if found.load != shown_load(run):
         place = with_rate(found.load, (engine.offered_req_per_s for engine in engines))
         place += _disturbed(engine for engine in engines if engine.label in (best, other))
-    return f"{place}, {value_of(engines, best, found)}{than(engines, other, found)}"
+    said = f"{place}, {value_of(engines, best, found)}{than(engines, other, found)}"
+    return said + no_worse([engine for engine in engines if engine.valid], best, found)
 
 
 def _where(run: OnlineRun, load: Load) -> str:
@@ -130,11 +143,16 @@ def _alone(run: OnlineRun, summary: OnlineSummary) -> list[str]:
         said.append(growth)
     faults = run.results.skipped
     skipped = list(dict.fromkeys(fault.label for fault in faults if fault.label != summary.label))
-    why = (
-        f"{several(skipped)} {'was' if len(skipped) == 1 else 'were'} skipped"
-        if skipped
-        else f"{summary.label} is the only engine of this run"
-    )
+    absent = [] if run.meta.is_adaptive else list(dict.fromkeys(label for label, _ in run.meta.order))
+    absent = [label for label in absent if label not in (summary.label, *skipped)]
+    if skipped:
+        why = f"{several(skipped)} {'was' if len(skipped) == 1 else 'were'} skipped"
+    elif absent:
+        why = (
+            f"{several(absent)} {'was' if len(absent) == 1 else 'were'} not measured before the interruption"
+        )
+    else:
+        why = f"{summary.label} is the only engine of this run"
     return [*said, f"{why}, so nothing is compared."]
 
 

@@ -19,7 +19,8 @@ from harness.report.tables.latency import (
 from harness.report.tables.offline import batch_ratios_table, offline_table
 from harness.report.tables.ratios import ratios
 from harness.report.text.badges import badges
-from harness.report.text.claims import factor
+from harness.report.text.claims import factor, no_worse
+from harness.report.text.load_words import with_rate
 from harness.report.text.numbers import DASH
 from harness.report.text.terms import terms
 from harness.report.text.verdict import (
@@ -30,7 +31,7 @@ from harness.report.text.verdict import (
 )
 from harness.runs.reader import OfflineRun, OnlineRun, load_run
 from harness.schema.cell_notice import CellNotice
-from harness.schema.load import ClosedLoop, Load, TraceLoad
+from harness.schema.load import ClosedLoop, Load, RequestRate, TraceLoad
 from harness.schema.machine_load import MachineLoad
 from harness.schema.online_summary import OnlineSummary
 from harness.schema.results import Skipped
@@ -122,7 +123,7 @@ def test_a_difference_below_the_highest_percentile_is_claimed_and_the_others_are
     assert "roseinfer has a TTFT p90 of" in said and re.search(r"; SGLang has 2\.0× as much, \S+ ms", said)
     assert said.endswith(
         "), the largest difference shown in this run. "
-        "In TTFT p50, SGLang is better than roseinfer: 96.3 and 45.6 ms."
+        "But SGLang has a TTFT p50 of 96.3 ms, 20 % lower than roseinfer with 45.6 ms (17 % to 23 %)."
     )
     assert terms(shown)[0] == "In TTFT p99 no engine is shown to be the best, so p90 is compared."
     answer = findings(shown)[-1].answers[0]
@@ -171,11 +172,11 @@ def test_several_percentiles_above_the_compared_one_are_one_sentence(run):
     assert any(said in term for term in terms(shown))
 
 
-def test_an_engine_that_is_better_in_several_percentiles_is_said_once(run):
+def test_an_engine_that_is_better_in_several_percentiles_is_said_for_each(run):
     ttft = of_percentiles("ttft_ms", p99=0.5, p90=2, p50=2)
     first = verdict(of_two(run, *ttft, *of_percentiles("tpot_ms", p99=0.5, p90=1, p50=1)))[0]
     assert re.search(
-        r"In TTFT p90 and p50, SGLang is better than roseinfer: \S+ against \S+ ms and \S+ against \S+ ms\.",
+        r" But SGLang has a TTFT p90 of \S+ ms; roseinfer has .*\. SGLang has a TTFT p50 of \S+ ms; ",
         first,
     )
 
@@ -185,7 +186,9 @@ def test_where_no_percentile_shows_both_what_another_one_shows_is_said(run):
     shown = of_two(run, *ttft, *of_percentiles("tpot_ms", p99=1, p90=1, p50=0.5))
     first, second, *_ = verdict(shown)
     assert "no difference is shown in TTFT p50" in first and "has a TPOT p50 of" in second
-    assert first.endswith(" In TTFT p99, SGLang is better than roseinfer: 453 and 195 ms.")
+    assert first.endswith(
+        " But SGLang has a TTFT p99 of 453 ms; roseinfer has 2.0× as much, 195 ms (1.8× to 2.2×)."
+    )
     assert findings(shown)[-1].answers[0].detail.endswith("; in p99 SGLang is better than roseinfer")
 
 
@@ -446,3 +449,36 @@ def test_a_ratio_that_may_be_anything_has_no_interval(run):
     ]
     said = verdict(of_two(run, *wide))[0]
     assert "(ratio roseinfer / SGLang 1.10; too few repeats for a useful interval)." in said
+
+
+def test_where_the_best_engine_loses_by_other_latencies_is_said(run):
+    won = of_percentiles("ttft_ms", p99=0.5, p90=0.5, p50=0.5)
+    won += of_percentiles("tpot_ms", p99=0.5, p90=0.5, p50=0.5)
+    lost = of_percentiles("itl_ms", p99=1, p90=2, p50=2)
+    (said,) = [text for text in verdict(of_two(run, *won, *lost)) if "others are better" in text]
+    assert re.search(r"than roseinfer in ITL p50 \(SGLang \S+ ms, roseinfer \S+\) and ITL p90 \(SGLang", said)
+    assert not any("others are better" in text for text in verdict(of_two(run, *won)))
+
+
+def test_who_has_a_better_value_than_the_better_one_of_the_largest_difference(run):
+    cells = [cell for cell in run.pooled if cell.load == TraceLoad(scale=0.4)]
+    lowest, middle, highest = sorted(cells, key=lambda cell: cell.value("ttft_ms", "p50"))[:3]
+    found = comparison(middle.label, highest.label, 0.5, (0.4, 0.6), statistic="p50")
+    said = no_worse(cells, middle.label, found)
+    assert re.fullmatch(rf"; {re.escape(lowest.label)} has \S+ ms, from which no difference is shown", said)
+    assert no_worse(cells, lowest.label, found) == ""
+
+
+def test_an_offered_rate_that_is_not_the_asked_one():
+    """Conversations of several requests, or few gaps of a wide distribution."""
+    assert with_rate(RequestRate(req_per_s=3), [7.7, 7.7]) == "at 7.70 requests/s (asked: 3, poisson)"
+    assert with_rate(RequestRate(req_per_s=5), [5.1]) == "at 5 requests/s (poisson)"
+
+
+def test_one_engine_of_an_interrupted_run_is_not_its_only_one(run):
+    only = [summary for summary in run.results.summaries if summary.label == "roseinfer"]
+    shown = replace(run, results=run.results.model_copy(update={"summaries": only, "skipped": []}))
+    planned = [(label, 0) for label in ("roseinfer", "SGLang")]
+    shown.results.meta = run.meta.model_copy(update={"order": planned, "interrupted": True})
+    said = verdict(shown)[-1]
+    assert said == "SGLang was not measured before the interruption, so nothing is compared."
