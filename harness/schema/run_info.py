@@ -43,6 +43,7 @@ class LaunchRecord(Strict):
     engine: str
     variant: str | None = None
     label: str
+    about: str = Field("", description="what its variant does, by the engine's file; empty: not known")
     version: str | None = None
     gpus: int | None = Field(None, description="that it was started on; null: of an older run, or not known")
     argv: list[str] = Field(default_factory=list)
