@@ -53,7 +53,10 @@ class LaunchRecord(Strict):
         description="of the inherited environment, what engines and their libraries read",
     )
     settings: dict[str, JsonValue] = Field(default_factory=dict, description="as the engine reports them")
-    ready_s: float | None = None
+    ready_s: float | None = Field(None, description="until its first start was ready; null: not known")
+    later_ready_s: list[float] = Field(
+        default_factory=list, description="the same of its later starts, in their order; empty in older runs"
+    )
     facts: dict[str, Fact] = Field(default_factory=dict, description="what the engine says it runs with")
 
 
