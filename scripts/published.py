@@ -1,12 +1,13 @@
 """Measures what configs/published describes on the GPUs of this machine: several runs at a time.
 
-    python -m scripts.published --out FOLDER [--sides 3] NAME… [-- OPTIONS]
+    python -m scripts.published --out FOLDER [--sides 3] NAME… [--profile NAME] [-- OPTIONS]
 
 NAME is a file of configs/published without .yaml, OPTIONS are passed to every run. Runs start in the order
 given, each when enough GPUs are free, with the cores that belong to its GPUs. With --sides above 1 so many
 repeats of an online run are measured at a time: each side is a pair of nodes of a Ray cluster
 (scripts/ray_nodes.py), with GPUs of its own for the engine. Runs go to FOLDER/runs, their output to
-FOLDER/NAME.log; its end is printed.
+FOLDER/NAME.log; its end is printed. A run that --profile names is profiled once it is measured, with torch's
+profiler and Nsight Systems, on the GPUs of one engine; output to FOLDER/NAME.profile.log.
 """
 
 from __future__ import annotations
@@ -45,15 +46,17 @@ class Run:
     gpus: int
     repeats: int
     offline: bool
+    #: Whether it is profiled, too.
+    profiled: bool = False
 
     @classmethod
-    def of(cls, name: str, settings: Mapping[str, Any], sides: int) -> Run:
+    def of(cls, name: str, settings: Mapping[str, Any], sides: int, *, profiled: bool = False) -> Run:
         """`sides` repeats at a time where it is an online run."""
         offline = "num_prompts" in settings or str(settings.get("preset", "")).endswith("offline")
         sides = 1 if offline else sides
         repeats = -(-settings.get("repeats", 1) // sides) * sides
         gpus = settings.get("tensor_parallel_size", 1) * settings.get("data_parallel_size", 1)
-        return cls(name, sides, gpus, repeats, offline)
+        return cls(name, sides, gpus, repeats, offline, profiled)
 
     def command(self, out: Path, options: Sequence[str]) -> list[str]:
         """What measures it, results to `out`/runs."""
@@ -106,11 +109,21 @@ def main() -> None:
     parser.add_argument("--sides", type=positive, default=1, help="repeats of an online run at a time")
     known = sorted(path.stem for path in CONFIGS.glob("*.yaml"))
     parser.add_argument("names", nargs="+", metavar="NAME", choices=known, help="of configs/published")
+    parser.add_argument(
+        "--profile", action="append", default=[], metavar="NAME", help="profile that run, too"
+    )
     given = sys.argv[1:]
     end = given.index("--") if "--" in given else len(given)
     asked, options = parser.parse_args(given[:end]), given[end + 1 :]
+    if others := set(asked.profile) - set(asked.names):
+        parser.error(f"--profile: {', '.join(sorted(others))} is not measured")
     runs = [
-        Run.of(name, yaml.safe_load((CONFIGS / f"{name}.yaml").read_text()), asked.sides)
+        Run.of(
+            name,
+            yaml.safe_load((CONFIGS / f"{name}.yaml").read_text()),
+            asked.sides,
+            profiled=name in asked.profile,
+        )
         for name in asked.names
     ]
     names = gpu.names(os.environ)
@@ -134,26 +147,39 @@ def main() -> None:
 
 
 def measured(run: Run, out: Path, options: Sequence[str], gpus: Gpus, taken: Sequence[str]) -> bool:
-    """Measure it on the `taken` GPUs, which are free afterwards. Returns whether it succeeded."""
+    """Measure it on the `taken` GPUs, which are free afterwards. Returns whether it was measured, whatever
+    becomes of its profile."""
     try:
-        return succeeds(run, out, options, taken, gpus.cpus(taken))
+        log = out / f"{run.name}.log"
+        is_measured = succeeds(run.command(out, options), log, gpus, taken)
+        if is_measured and run.profiled:
+            gpus.give(taken[run.gpus :])
+            taken = taken[: run.gpus]
+            profile = [*BENCH, "profile", "run", str(run_of(log)), "--tool", "both"]
+            if not succeeds(profile, log.with_suffix(".profile.log"), gpus, taken):
+                sys.stdout.write(f"{run.name} is measured, and its profile failed\n")
+        return is_measured
     finally:
         gpus.give(taken)
 
 
-def succeeds(run: Run, out: Path, options: Sequence[str], gpus: Sequence[str], cpus: str) -> bool:
-    """Whether the run succeeds on those GPUs and CPUs."""
-    log = out / f"{run.name}.log"
+def run_of(log: Path) -> Path:
+    """The folder of the run whose output it is: its last line names the report."""
+    return Path(log.read_text(errors="replace").splitlines()[-1]).parent
+
+
+def succeeds(command: Sequence[str], log: Path, gpus: Gpus, taken: Sequence[str]) -> bool:
+    """Whether a command succeeds on those GPUs and their CPUs."""
     with log.open("wb") as file:
         ended = subprocess.run(
-            ["taskset", "--cpu-list", cpus, *run.command(out, options)],
-            env=os.environ | {"CUDA_VISIBLE_DEVICES": ",".join(gpus)},
+            ["taskset", "--cpu-list", gpus.cpus(taken), *command],
+            env=os.environ | {"CUDA_VISIBLE_DEVICES": ",".join(taken)},
             stdin=subprocess.DEVNULL,
             stdout=file,
             stderr=subprocess.STDOUT,
         )
     last = log.read_text(errors="replace").splitlines()[-LAST_LINES:]
-    sys.stdout.write("\n".join([f"== {run.name}", *last, ""]))
+    sys.stdout.write("\n".join([f"== {log.stem}", *last, ""]))
     sys.stdout.flush()
     return ended.returncode == 0
 

@@ -77,6 +77,9 @@ def show(
         found = Installation(ref.name, "unknown", engine.distributions[0], Path("PYTHON"), "nowhere")
     if engine.caveat:
         console.print(f"# {engine.display}: {engine.caveat}", markup=False)
+    engine_variant = get_engine_variant(ref)
+    if about := engine_variant.variant.about:
+        console.print(f"# {engine_variant.label}: {about}", markup=False)
     folder = _model_folder(model)
     if folder is None and model != _ANY_MODEL:
         console.print(f"# there is no model {model} here", markup=False)
@@ -84,7 +87,7 @@ def show(
     parallel = Parallel(tensor_parallel_size, data_parallel_size)
     threads = resolve_cpu_threads("auto", where, None, parallel.devices)
     settings = EngineSettings(
-        engine_variant=get_engine_variant(ref),
+        engine_variant=engine_variant,
         model=folder.path if folder else Path(model),
         served_name=folder.served_name if folder else "model",
         device=where,

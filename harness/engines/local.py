@@ -215,6 +215,7 @@ class LocalEngine(Engine):
             engine=self.name,
             variant=engine_variant.ref.variant,
             label=engine_variant.label,
+            about=engine_variant.variant.about,
             version=installation.version,
             gpus=settings.gpus,
         )

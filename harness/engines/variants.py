@@ -24,7 +24,7 @@ class Variant(Strict):
         "", description="what is in parentheses after the engine's name"
     )
     about: Annotated[str, AfterValidator(one_line)] = Field(
-        "", description="one sentence for `bench engines list`"
+        "", description="one sentence: what it does, or why the engine needs it; shown in reports"
     )
     args: list[str] = Field(default_factory=list, description="appended to the server's command line")
     env: dict[str, str] = Field(default_factory=dict, description="environment of server and offline worker")

@@ -48,11 +48,16 @@ class BaseRun(Generic[Info]):
         return {fault.label for fault in self.skipped if fault.is_whole_engine}
 
     def launched(self, record: LaunchRecord) -> None:
-        """Keep what an engine was started with; the first start counts."""
+        """Keep what an engine was started with the first time, and how soon it was ready each time."""
         with self.lock:
-            if all(record.label != known.label for known in self.info.launches):
+            first = next((known for known in self.info.launches if known.label == record.label), None)
+            if first is None:
                 self.info.launches.append(record)
-                write_json(self.folder / RUN, self.info)
+            elif record.ready_s is not None:
+                first.later_ready_s.append(record.ready_s)
+            else:
+                return
+            write_json(self.folder / RUN, self.info)
 
     def skip(self, fault: Skipped) -> None:
         """A cell failed."""

@@ -43,6 +43,7 @@ class LaunchRecord(Strict):
     engine: str
     variant: str | None = None
     label: str
+    about: str = Field("", description="what its variant does, by the engine's file; empty: not known")
     version: str | None = None
     gpus: int | None = Field(None, description="that it was started on; null: of an older run, or not known")
     argv: list[str] = Field(default_factory=list)
@@ -52,7 +53,10 @@ class LaunchRecord(Strict):
         description="of the inherited environment, what engines and their libraries read",
     )
     settings: dict[str, JsonValue] = Field(default_factory=dict, description="as the engine reports them")
-    ready_s: float | None = None
+    ready_s: float | None = Field(None, description="until its first start was ready; null: not known")
+    later_ready_s: list[float] = Field(
+        default_factory=list, description="the same of its later starts, in their order; empty in older runs"
+    )
     facts: dict[str, Fact] = Field(default_factory=dict, description="what the engine says it runs with")
 
 

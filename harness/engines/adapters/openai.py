@@ -102,6 +102,7 @@ class OpenAI(Engine):
             engine=self.name,
             variant=engine_variant.ref.variant,
             label=engine_variant.label,
+            about=engine_variant.variant.about,
             settings={"base_url": self._address.url, "model": model.name},
             facts={} if context is None else {"context": Fact(value=context, source=_MODELS)},
         )

@@ -14,7 +14,7 @@ from harness.metrics.intervals import ASSUMED_OF_LATENCIES, ASSUMED_OF_RATES
 from harness.report.text.numbers import several
 from harness.schema.calibration import Calibration
 from harness.schema.repeat_number import repeat_text
-from harness.schema.run_info import RunInfo, TraceRecord
+from harness.schema.run_info import LaunchRecord, RunInfo, TraceRecord
 from harness.schema.stored import checked
 
 #: How far repeats are taken to spread where there is one.
@@ -43,6 +43,17 @@ def order(run: RunInfo, measured: Collection[tuple[str, int | None]] | None = No
         f"{f'{repeat_text(repeat)}: ' if several else ''}{', '.join(label for label, _ in together)}"
         for repeat, together in groupby(turns, key=lambda turn: turn[1])
     ]
+
+
+def ready(launch: LaunchRecord) -> str:
+    """`20.1 s the first time, then 11.0 to 11.4 s`: after how long each start was ready; empty if unknown."""
+    if launch.ready_s is None:
+        return ""
+    first, later = f"{launch.ready_s:.1f} s", launch.later_ready_s
+    if not later:
+        return first
+    ends = dict.fromkeys(f"{seconds:.1f}" for seconds in (min(later), max(later)))
+    return f"{first} the first time, then {' to '.join(ends)} s"
 
 
 def hardware(environment: Mapping[str, Any]) -> list[tuple[str, str]]:

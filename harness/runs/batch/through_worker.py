@@ -94,6 +94,7 @@ def through_worker(
         engine=engine.name,
         variant=settings.engine_variant.ref.variant,
         label=label,
+        about=variant.about,
         version=installation.version,
         gpus=settings.gpus,
         argv=[*argv[:2], "JOB", "RESULT"],

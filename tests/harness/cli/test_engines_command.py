@@ -50,6 +50,12 @@ def test_show_names_the_folder_of_a_named_model():
     assert "# there is no model smolm2 here" in _run("show", "roseinfer", "--model", "smolm2")
 
 
+def test_show_says_what_a_variant_does():
+    shown = _run("show", "roseinfer@all-cores", "--device", "cpu")
+    assert "# roseinfer (all cores): On a CPU, computes on one thread for each core" in shown
+    assert "roseinfer (" not in _run("show", "roseinfer", "--device", "cpu")
+
+
 def test_show_of_an_engine_that_is_not_installed(monkeypatch):
     """The options of vLLM depend on its version."""
     monkeypatch.setattr(get_engine("vllm"), "find", lambda: Missing("vllm", "it is nowhere", "install it"))

@@ -1,7 +1,9 @@
-"""Which GPUs and CPUs the runs of `scripts/published.py` get."""
+"""Which GPUs and CPUs the runs of `scripts/published.py` get, and which of them are profiled."""
 
 from __future__ import annotations
 
+import os
+import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -62,3 +64,35 @@ def test_a_run_has_the_cores_of_its_gpus(monkeypatch: pytest.MonkeyPatch) -> Non
     gpus = Gpus(["4", "5", "6", "7"])
     assert gpus.cpus(["4"]) == "0,8,1,9"
     assert gpus.cpus(["5", "7"]) == "2,10,3,11,6,14,7,15"
+
+
+#: Says what it is called with, fails where it is told to, and ends like a run.
+BENCH = """
+import os, sys
+print(*sys.argv[1:], "on", os.environ["CUDA_VISIBLE_DEVICES"])
+print("runs/online_1/report.html")
+sys.exit(sys.argv[1] == os.environ.get("FAILS"))
+"""
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize("fails", ["nothing", "online", "profile"])
+def test_a_measured_run_is_profiled_on_the_gpus_of_one_engine(
+    fails: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    bench = (sys.executable, "-c", BENCH)
+    monkeypatch.setenv("FAILS", fails)
+    monkeypatch.setattr(published, "BENCH", bench)
+    monkeypatch.setattr(Run, "command", lambda *_: [*bench, "online"])
+    monkeypatch.setattr(published, "physical_cores", lambda: [(min(os.sched_getaffinity(0)),)] * 4)
+    gpus = Gpus(list("abcd"))
+    run = Run("a-run", sides=2, gpus=2, repeats=2, offline=False, profiled=True)
+    is_measured = published.measured(run, tmp_path, [], gpus, gpus.take(4))
+    assert is_measured == (fails != "online")
+    assert gpus.take(4) == list("abcd"), "all are free again"
+    assert (tmp_path / "a-run.log").read_text().startswith("online on a,b,c,d\n")
+    profile = tmp_path / "a-run.profile.log"
+    assert profile.exists() == is_measured
+    if is_measured:
+        assert profile.read_text().startswith("profile run runs/online_1 --tool both on a,b\n")
+    assert ("its profile failed" in capsys.readouterr().out) == (fails == "profile")

@@ -48,6 +48,7 @@ ENGINES = (
     Engine("sglang", "SGLang", 0.038, 0.0060, chunk=2),
 )
 SCALES = (0.4, 0.8, 1.6)
+ABOUT = "Tokenizes texts where HTTP is handled."
 
 
 def make_cell(
@@ -196,6 +197,7 @@ def info(kind: Any, labels: Sequence[str], **settings: Any) -> Any:
         LaunchRecord(
             engine=label.split()[0].lower(),
             label=label,
+            about=ABOUT if "async admit" in label else "",
             version="0.1.0",
             ready_s=4.2,
             argv=["python", "-m", label.split()[0].lower(), "serve", "--model", "gpt2", "--port", "0"],

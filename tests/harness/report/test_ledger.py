@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import pytest
+
 from harness.fairness.ledger import ledger
 from harness.report.markdown import table
 from harness.report.tables.ledger import ledger_table, side_by_side, sources
+from harness.report.text.provenance import ready
 from harness.schema.fairness import Fact
 from harness.schema.run_info import LaunchRecord
 
@@ -33,6 +36,21 @@ def test_values_stand_side_by_side_with_their_sources_and_unknown_ones_say_so() 
         ["attention backend", "unknown", "<FLASH>", "unknown", "own design"],
     ]
     assert [cell.remark for cell in found.rows[0]] == ["", PAGE, LOG, "", ""]
+
+
+@pytest.mark.parametrize(
+    ("first", "later", "said"),
+    [
+        (None, [], ""),
+        (20.06, [], "20.1 s"),
+        (20.06, [11.4, 11.02, 11.1], "20.1 s the first time, then 11.0 to 11.4 s"),
+        (20.06, [11.02, 10.98], "20.1 s the first time, then 11.0 s"),
+    ],
+)
+def test_the_first_start_and_later_ones_are_told_apart(
+    first: float | None, later: list[float], said: str
+) -> None:
+    assert ready(LaunchRecord(engine="e", label="e", ready_s=first, later_ready_s=later)) == said
 
 
 def test_each_engine_s_sources_are_named() -> None:

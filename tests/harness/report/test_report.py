@@ -109,6 +109,11 @@ def test_how_it_was_made_and_what_it_means(page):
         assert words in page.text, words
 
 
+def test_what_a_variant_does_stands_beside_its_command(online_run, tmp_path):
+    text = write_report([online_run], tmp_path / "report.html").read_text(encoding="utf-8")
+    assert '<tr><th scope="row">variant</th><td></td><td>Tokenizes texts where HTTP is handled.</td>' in text
+
+
 def test_every_percentile_of_the_results_is_on_the_page(small, page):
     shown = {a["data-value"] for t, a in page.elements if t == "td" and "data-value" in a}
     for summary in load_run(small).pooled:
@@ -124,7 +129,7 @@ def test_a_hostile_run_stays_text(small, tmp_path):
     launches = [
         launch.model_copy(update={"label": HOSTILE, "argv": [HOSTILE], "env": {HOSTILE: HOSTILE},
                                   "inherited": {HOSTILE: HOSTILE}, "settings": {HOSTILE: HOSTILE},
-                                  "version": HOSTILE})
+                                  "version": HOSTILE, "about": HOSTILE})
         for launch in results.meta.launches
     ]  # fmt: skip
     trace = dict.fromkeys(("name", "origin", "licence", "citation", "note", "fit"), HOSTILE)

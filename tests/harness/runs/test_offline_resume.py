@@ -48,7 +48,9 @@ class Engines:
             raise error
         label = launch.engine_variant.label
         seconds = 1 + int(batch.requests[0].prompt[0]) / 100 + len(label) / 10
-        record = LaunchRecord(engine=engine.name, label=label, version=engine.installed().version)
+        record = LaunchRecord(
+            engine=engine.name, label=label, version=engine.installed().version, ready_s=begun[-1].index
+        )
         return Measured(seconds, tuple(request.output_tokens for request in batch.requests)), record
 
     @property
@@ -93,6 +95,7 @@ def test_a_resumed_run_is_that_of_an_uninterrupted_one(
     cell: int, settings: OfflineSettings, engines: Engines
 ) -> None:
     _, whole = run_offline(settings, ["bench"], engines)
+    assert sorted(launch.later_ready_s[0] for launch in whole.meta.launches) == [2, 3]
     names = engines.measured
     engines.events.clear()
     folder = ended_early(settings, engines, cell)
