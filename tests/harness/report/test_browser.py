@@ -226,7 +226,7 @@ def test_nothing_moves_when_the_script_runs(browser, report, tmp_path, width, he
     """What the script shows has its place before."""
     code = re.compile("<script>.*?</script>", re.S)
     window(browser, width, height)
-    published = [(REPORTS / f"{name}.html").as_uri() for name in ("h100-gpt2", "h200-gpt2-offline")]
+    published = [(REPORTS / f"{name}.html").as_uri() for name in ("h100-gpt2", "h200-qwen3-0.6b-offline")]
     for address in (report, *published):
         before = tmp_path / "before.html"
         before.write_text(code.sub("", Path(url2pathname(urlparse(address).path)).read_text()))
