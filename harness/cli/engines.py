@@ -14,7 +14,13 @@ from rich.table import Table
 import rosemodels
 from harness.cli.outcome import FAILED
 from harness.cli.terminal import Terminal
-from harness.engines.auto_settings import resolve_cpu_threads, resolve_device, resolve_dtype
+from harness.engines.auto_settings import (
+    MEMORY_UTILIZATION,
+    RUNNING_REQUESTS,
+    resolve_cpu_threads,
+    resolve_device,
+    resolve_dtype,
+)
 from harness.engines.base import EngineSettings, Installation, Missing
 from harness.engines.configured import load_variants
 from harness.engines.engine_names import check_name
@@ -86,6 +92,7 @@ def show(
     where = resolve_device("auto") if device == "auto" else device
     parallel = Parallel(tensor_parallel_size, data_parallel_size)
     threads = resolve_cpu_threads("auto", where, None, parallel.devices)
+    equal = where == "cuda" and not missing  # its options are known only where it is installed
     settings = EngineSettings(
         engine_variant=engine_variant,
         model=folder.path if folder else Path(model),
@@ -96,6 +103,8 @@ def show(
         prefix_cache=prefix_cache,
         cpu_threads=None if threads == "auto" else threads,
         parallel=parallel,
+        max_running_requests=RUNNING_REQUESTS if equal else None,
+        gpu_memory_utilization=MEMORY_UTILIZATION if equal else None,
     )
     try:
         launch = engine.server(found, settings, port=8000)
