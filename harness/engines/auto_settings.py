@@ -52,10 +52,15 @@ def resolve_capacity(
     settings: CommonSettings, device: Literal["cuda", "cpu"], in_flight: float = 0
 ) -> dict[str, object]:
     """The settings of how many requests run at a time and how much memory they have, equal for all engines on
-    a GPU. `in_flight`: the most that the load can have, if that is known."""
-    if device == "cpu":
-        return {}
+    a GPU. `in_flight`: the most that the load can have, if that is known. Raises UsageError for a share of a
+    GPU's memory where none is used."""
     asked, share = settings.max_running_requests, settings.gpu_memory_utilization
+    if device == "cpu":
+        if share not in (None, "default"):
+            raise UsageError(
+                f"--gpu-memory-utilization {share:g}: the engines compute on the CPU", "leave it out"
+            )
+        return {}
     return {
         "max_running_requests": max(RUNNING_REQUESTS, ceil(in_flight)) if asked is None else asked,
         "gpu_memory_utilization": MEMORY_UTILIZATION if share is None else share,

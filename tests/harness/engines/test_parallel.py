@@ -106,7 +106,9 @@ def test_equal_capacity_on_a_gpu_and_the_engines_own_on_a_cpu() -> None:
     assert resolved("cuda", 512) == (512, 0.85)
     assert resolved("cuda", 512, max_running_requests=64, gpu_memory_utilization=0.5) == (64, 0.5)
     assert resolved("cuda", max_running_requests="default") == ("default", 0.85)
-    assert resolved("cpu", 512) == ()
+    assert resolved("cpu", 512) == resolved("cpu", gpu_memory_utilization="default") == ()
+    with pytest.raises(UsageError, match=r"utilization 0\.5: the engines compute on the CPU"):
+        resolved("cpu", gpu_memory_utilization=0.5)
 
 
 @pytest.mark.parametrize("name", ENGINES)
