@@ -20,7 +20,7 @@ from harness.schema.repeat_number import repeat_text
 from harness.schema.results import BatchComparison, OfflineResult, OfflineResults
 
 #: What is marked.
-MOST = "More output tokens a second than every other engine, at 5 % for all comparisons of the run together."
+MOST = "More output tokens a second than every other row, at 5 % for all comparisons of the run together."
 
 
 def offline_table(run: OfflineResults) -> Table:
@@ -41,11 +41,10 @@ def offline_table(run: OfflineResults) -> Table:
         each = (f"{label} {'/'.join(map(str, counts))}" for label, counts in batches.items())
         notes.append(f"Batches run, one after the other: {', '.join(each)}. Seconds are of one on average.")
     best = best_of_batch(run)
-    marked = best.label if best is not None and best.pairs and not best.level else None
     cells = _offline_rows(names, rows.items())
-    if marked is not None:
+    if best is not None and best.leads:
         at = 1 + names.index(RATE)
-        row = next(row for row in cells if row[0].text == marked)
+        row = next(row for row in cells if row[0].text == best.label)
         row[at] = replace(row[at], best=True)
     return Table("offline", "Offline throughput", _offline_columns(names), cells, notes, best=MOST)
 

@@ -22,10 +22,12 @@ class BestOfBatch:
         means: Output tokens a second of each engine, the mean of its repeats, the highest first.
         others: Other engines and variants, else all others: an engine may stand twice, through its server and
             in one process. Those that it has a repeat in common with are compared.
+        leads: Whether it differs from every other row by more than chance, those of the same engine too.
     """
 
     means: dict[str, float]
     others: dict[str, BatchComparison | None]
+    leads: bool
 
     @property
     def label(self) -> str:
@@ -95,7 +97,9 @@ def best_of_batch(results: OfflineResults) -> BestOfBatch | None:
     best, *rest = means
     others = [label for label in rest if kind[label] != kind[best]] or rest
     pairs = {frozenset((found.a, found.b)): found for found in results.comparisons}
-    return BestOfBatch(means, {other: pairs.get(frozenset((best, other))) for other in others})
+    against = {other: pairs.get(frozenset((best, other))) for other in rest}
+    leads = all(found is not None and found.verdict != "no difference" for found in against.values())
+    return BestOfBatch(means, {other: against[other] for other in others}, leads and bool(rest))
 
 
 def mean_rates(results: Iterable[OfflineResult]) -> dict[str, float]:

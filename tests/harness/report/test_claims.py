@@ -35,6 +35,7 @@ from harness.schema.load import ClosedLoop, Load, RequestRate, TraceLoad
 from harness.schema.machine_load import MachineLoad
 from harness.schema.online_summary import OnlineSummary
 from harness.schema.results import Skipped
+from tests.harness.offline_runs import write_run
 
 from .conftest import ENGINES, comparison, make_offline, make_online
 
@@ -323,6 +324,18 @@ def test_offline_means_and_verdict(offline_run, tmp_path):
     )
     assert not offline_table(single.results).marked
     assert "a spread of 20 % in rates is assumed" in batch_ratios_table(single.results).notes[-1]
+
+
+def test_no_row_of_a_batch_is_marked_best_beside_a_level_one_of_the_same_engine(tmp_path):
+    """It says that it is better than all others by more than chance."""
+    rates = {"roseinfer": (100.0, 131.0, 82.0), "vLLM": (50.0, 66.0, 41.0)}
+    level = {**rates, "roseinfer (in-process)": (103.0, 128.0, 83.0)}
+    ahead = {**rates, "roseinfer (in-process)": (200.0, 263.0, 163.0)}
+    for name, given, marked in (("level", level, []), ("ahead", ahead, ["roseinfer (in-process)"])):
+        run = load_run(write_run(tmp_path / name, given))
+        assert isinstance(run, OfflineRun)
+        assert verdict(run)[0].startswith("roseinfer (in-process) reaches ")
+        assert [row[0].text for row in offline_table(run.results).rows if row[2].best] == marked
 
 
 def test_why_nothing_is_marked_is_true(run):
