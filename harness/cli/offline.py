@@ -23,7 +23,10 @@ def offline(
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Measure the throughput of a fixed batch of prompts through each engine's in-process API."""
+    """Measure the throughput of a fixed batch of prompts through each engine's in-process API.
+
+    roseinfer stands twice: through its server, as `roseinfer`, and as `roseinfer (in-process)`.
+    """
 
     def begin(notify: Notify) -> None:
         if settings is not None:

@@ -11,7 +11,7 @@ from pydantic import TypeAdapter
 from harness.metrics.primary import RATE
 from harness.report.best import excludes_one, fell_behind
 from harness.report.text.badges import UNCOMMITTED
-from harness.report.text.batches import BestOfBatch, best_of_batch
+from harness.report.text.batches import BestOfBatch, best_of_batch, ways_asked
 from harness.report.text.claims import also, as_factor, factor, level_values, not_significant
 from harness.report.text.heading import machine, model
 from harness.report.text.load_words import with_rate
@@ -200,11 +200,12 @@ def _offline(run: OfflineRun) -> list[Finding]:
     if best is None:
         return []
     results = run.results.results
+    ways = ways_asked(results)
     return [
         Finding(
             model(run),
             machine(run.meta),
-            "a batch without arrivals",
+            f"a batch without arrivals{f': {ways}' if ways else ''}",
             "a batch",
             tuple(best.means),
             (_of_batch(best),),

@@ -11,7 +11,7 @@ from harness.metrics.intervals import LEVEL
 from harness.metrics.primary import RATE
 from harness.report.best import excludes_one
 from harness.report.tables.table import Cell, Column, Table, metric_decimals, number_cell
-from harness.report.text.batches import best_of_batch
+from harness.report.text.batches import best_of_batch, ways_asked
 from harness.report.text.claims import not_significant
 from harness.report.text.numbers import DASH, plural
 from harness.report.text.provenance import assumed_of_rates
@@ -36,6 +36,8 @@ def offline_table(run: OfflineResults) -> Table:
     }
     most = max((len(found) for found in by_label.values()), default=1)
     notes = [f"Means of {most} repeats."] if most > 1 else []
+    if ways := ways_asked(results):
+        notes.append(f"Measured: {ways}.")
     batches = {label: [result.batches for result in found] for label, found in by_label.items()}
     if any(count > 1 for counts in batches.values() for count in counts):
         each = (f"{label} {'/'.join(map(str, counts))}" for label, counts in batches.items())

@@ -11,6 +11,7 @@ from harness.report.best import excludes_one
 from harness.report.text.claims import not_significant
 from harness.report.text.numbers import decimals, few, number, with_ends
 from harness.report.text.unfinished import why_nothing
+from harness.runs.batch.entries import ALSO_SERVED
 from harness.schema.results import BatchComparison, OfflineResult, OfflineResults
 
 
@@ -23,11 +24,13 @@ class BestOfBatch:
         others: Other engines and variants, else all others: an engine may stand twice, through its server and
             in one process. Those that it has a repeat in common with are compared.
         leads: Whether it differs from every other row by more than chance, those of the same engine too.
+        served: Those that were measured through a server.
     """
 
     means: dict[str, float]
     others: dict[str, BatchComparison | None]
     leads: bool
+    served: frozenset[str]
 
     @property
     def label(self) -> str:
@@ -53,15 +56,26 @@ class BestOfBatch:
 
     def no_difference(self) -> str:
         """`A has 239 and B has 238 (ratio A / B 1.00, 95 % interval 0.93 to 1.08)`."""
-        said = few([f"{label} has {rate_text(self.means[label])}" for label in (self.label, *self.others)])
+        said = few([self._has(label) for label in self.means])
         if not self.level:
             return said
-        nearest, *_ = self.level
+        nearest, *others = self.level
         ratio, *ends = self._ratio(nearest)
         interval = f", 95 % interval {ends[0]} to {ends[1]}" if ends else ""
-        said += f" (ratio {self.label} / {nearest} {ratio}{interval})"
-        apart = [self._unproven(other) for other in self.level if excludes_one(self.pairs[other].ci)]
+        found = self.pairs[nearest]
+        unproven = f"; {not_significant(found)}" if excludes_one(found.ci) else ""
+        said += f" (ratio {self.label} / {nearest} {ratio}{interval}{unproven})"
+        apart = [self._unproven(other) for other in others if excludes_one(self.pairs[other].ci)]
         return "; ".join([said, *apart])
+
+    def same_engine(self) -> list[str]:
+        """What the same engine has that was asked the other way."""
+        return [self._has(label) for label in self.means if label not in (self.label, *self.others)]
+
+    def _has(self, label: str) -> str:
+        """`A has 239`, `A (through its server) has 239`."""
+        way = " (through its server)" if label in self.served else ""
+        return f"{label}{way} has {rate_text(self.means[label])}"
 
     def unproven(self) -> list[str]:
         """What is said of those from which it shows no difference."""
@@ -99,7 +113,23 @@ def best_of_batch(results: OfflineResults) -> BestOfBatch | None:
     pairs = {frozenset((found.a, found.b)): found for found in results.comparisons}
     against = {other: pairs.get(frozenset((best, other))) for other in rest}
     leads = all(found is not None and found.verdict != "no difference" for found in against.values())
-    return BestOfBatch(means, {other: against[other] for other in others}, leads and bool(rest))
+    served = frozenset(result.label for result in results.results if _is_served(result))
+    return BestOfBatch(means, {other: against[other] for other in others}, leads and bool(rest), served)
+
+
+def ways_asked(results: Iterable[OfflineResult]) -> str:
+    """`roseinfer through its server, all others in-process`; empty where all are in-process."""
+    served = {result.label: _is_served(result) for result in results}
+    labels = [label for label, through in served.items() if through]
+    if not labels:
+        return ""
+    others = ", all others in-process" if len(labels) < len(served) else ""
+    return f"{few(labels)} through its server{others}"
+
+
+def _is_served(result: OfflineResult) -> bool:
+    """Whether it was measured through its server."""
+    return result.engine == ALSO_SERVED and not result.label.endswith("in-process)")
 
 
 def mean_rates(results: Iterable[OfflineResult]) -> dict[str, float]:
@@ -125,7 +155,7 @@ def batch_verdict(results: OfflineResults) -> list[str]:
         return [f"No difference is shown in output tok/s: {best.no_difference()}."]
     than = f"{best.times(best.loser)} the {rate_text(best.means[best.loser])} of {best.loser}"
     said = f"{best.label} reaches {best.value} output tok/s, {than}{best.interval(best.loser)}"
-    return ["; ".join([said, *best.unproven()]) + "."]
+    return ["; ".join([said, *best.same_engine(), *best.unproven()]) + "."]
 
 
 def ratio_of(found: BatchComparison, label: str) -> tuple[float, Ends | None]:

@@ -308,10 +308,11 @@ def test_offline_means_and_verdict(offline_run, tmp_path):
     assert row[2].value == pytest.approx(sum(rates) / 3)
     found = next(found for found in run.results.comparisons if found.b == "vLLM" and "in-process" in found.a)
     low, high = found.ci
-    [said] = verdict(run)  # not of the other way into the same engine
+    [said] = verdict(run)
     assert re.fullmatch(
         rf"roseinfer \(in-process\) reaches [\d,]+ output tok/s, {found.ratio:.2f}× the [\d,]+ of vLLM "
-        rf"\(95 % interval {low:.2f}× to {high:.2f}×\)\.",
+        rf"\(95 % interval {low:.2f}× to {high:.2f}×\); "
+        r"roseinfer \(server\) \(through its server\) has [\d,]+\.",
         said,
     )
     assert [row[0].text for row in shown.rows if row[2].best] == ["roseinfer (in-process)"]
@@ -336,6 +337,31 @@ def test_no_row_of_a_batch_is_marked_best_beside_a_level_one_of_the_same_engine(
         assert isinstance(run, OfflineRun)
         assert verdict(run)[0].startswith("roseinfer (in-process) reaches ")
         assert [row[0].text for row in offline_table(run.results).rows if row[2].best] == marked
+
+
+def test_the_verdict_on_a_batch_has_every_row_and_each_ratio_once(tmp_path):
+    rates = {
+        "roseinfer": (100.0, 131.0, 82.0),
+        "roseinfer (in-process)": (103.0, 128.0, 83.0),
+        "transformers": (52.0, 70.0, 35.0),
+    }
+    run = load_run(write_run(tmp_path / "run", rates))
+    assert isinstance(run, OfflineRun)
+    comparisons = [found.model_copy(update={"verdict": "no difference"}) for found in run.results.comparisons]
+    level = replace(run, results=run.results.model_copy(update={"comparisons": comparisons}))
+    [said] = verdict(level)
+    assert re.fullmatch(
+        r"No difference is shown in output tok/s: roseinfer \(in-process\) has 105, "
+        r"roseinfer \(through its server\) has 104 and transformers has 52\.3 "
+        r"\(ratio roseinfer \(in-process\) / transformers 2\.\d+, "
+        r"95 % interval [\d.]+ to [\d.]+; not significant after correction for "
+        r"3 comparisons\)\.",
+        said,
+    )
+    measured = "roseinfer through its server, all others in-process"
+    assert f"Measured: {measured}." in offline_table(run.results).notes
+    assert f"Measured: {measured}." in summary(run)
+    assert findings(run)[0].load == f"a batch without arrivals: {measured}"
 
 
 def test_why_nothing_is_marked_is_true(run):
