@@ -15,7 +15,7 @@ from harness.report.text.batches import BestOfBatch, best_of_batch, ways_asked
 from harness.report.text.claims import also, as_factor, factor, level_values, not_significant
 from harness.report.text.heading import machine, model
 from harness.report.text.load_words import with_rate
-from harness.report.text.numbers import decimals, few, number, plural, several, with_ends
+from harness.report.text.numbers import decimals, few, number, plural, several, two_digits, with_ends
 from harness.report.text.run_notices import is_uncommitted
 from harness.report.winners import Winner, winners
 from harness.runs.reader import OfflineRun, OnlineRun, Run
@@ -48,9 +48,9 @@ class Answer:
 class Finding:
     """What a run says about one load, which `at` says in short, with all its `engines`.
 
-    `validity` says which engines are not compared and that code was not committed, `repeats` how many every
-    engine has, `seconds` how long the shortest cell was measured; `made` is the day. The engines in `invalid`
-    are not compared.
+    `validity` says which engines are not compared, that answers were not checked, that a GPU lowered its
+    clocks and that code was not committed, `repeats` how many every engine has, `seconds` how long the
+    shortest cell was measured; `made` is the day. The engines in `invalid` are not compared.
     """
 
     model: str
@@ -94,17 +94,46 @@ def _finding(run: OnlineRun, load: Load) -> Finding:
         _at(load, cells),
         tuple(cell.label for cell in cells),
         answers,
-        _validity(run, said),
+        _validity(run, [said, *_unchecked(run), *_slowed_down(cells)]),
         min(Counter(cell.label for cell in run.repeats if cell.load == load).values()),
-        round(min(summary.duration_s for summary in run.repeats if summary.load == load), 1),
+        _shown_seconds(min(summary.duration_s for summary in run.repeats if summary.load == load)),
         run.meta.created[:10],
         tuple(cell.label for cell in cells if not cell.valid),
     )
 
 
-def _validity(run: Run, cells: str) -> str:
+def _validity(run: Run, said: Sequence[str]) -> str:
     """What is said of the cells, and whether the measured code is in a commit."""
-    return f"{cells}; {UNCOMMITTED}" if is_uncommitted(run) else cells
+    return "; ".join([*said, *([UNCOMMITTED] if is_uncommitted(run) else [])])
+
+
+def _unchecked(run: OnlineRun) -> list[str]:
+    """Whether the engines are known to compute the same."""
+    answers = run.results.answers
+    unknown = (
+        [] if answers is None else [check.label for check in answers.checks if check.verdict == "unknown"]
+    )
+    if answers is not None and not unknown:
+        return []
+    return [f"answers{f' of {few(unknown)}' if unknown else ''} not checked"]
+
+
+def _slowed_down(cells: Sequence[OnlineSummary]) -> list[str]:
+    """Whether a GPU lowered its clocks, and while which engines were measured, if not all."""
+    found = {
+        cell.label: any("power cap" in text for text in texts)
+        for cell in cells
+        if (texts := [notice.text for notice in cell.notices if notice.kind == "throttled"])
+    }
+    if not found:
+        return []
+    whose = "" if len(found) == len(cells) else f" for {few(list(found))}"
+    return [f"GPU {'power-capped' if all(found.values()) else 'slowed down'}{whose}"]
+
+
+def _shown_seconds(seconds: float) -> float:
+    """With one decimal, or two digits of less than a second."""
+    return round(seconds, max(1, two_digits(seconds)))
 
 
 def _answer(engines: Sequence[OnlineSummary], metric: str, found: Winner | None) -> Answer:
@@ -209,9 +238,9 @@ def _offline(run: OfflineRun) -> list[Finding]:
             "a batch",
             tuple(best.means),
             (_of_batch(best),),
-            _validity(run, f"{plural(len(best.means), 'engine')}, validity not judged"),
+            _validity(run, [f"{plural(len(best.means), 'engine')}, validity not judged"]),
             min(Counter(result.label for result in results).values()),
-            round(min(result.total_s * result.batches for result in results), 1),
+            _shown_seconds(min(result.total_s * result.batches for result in results)),
             run.meta.created[:10],
         )
     ]

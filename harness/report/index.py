@@ -19,9 +19,10 @@ from harness.metrics.primary import LATENCIES, RATE
 from harness.report.findings import FINDINGS, Finding, findings
 from harness.report.page import environment, text_of
 from harness.report.text.badges import ENOUGH_REPEATS
-from harness.report.text.numbers import few
+from harness.report.text.numbers import few, plural
 from harness.report.text.provenance import assumed
 from harness.runs.reader import load_run
+from harness.schema.common_settings import SHORT_CELL_S
 from harness.schema.metrics import METRICS
 
 INDEX = "index.html"
@@ -73,8 +74,8 @@ class Group:
 
     def best(self, metric: str) -> dict[str, list[str]]:
         """The loads at which each engine is the best one, with the percentile, the run where there are
-        several, which may disagree, the engines that show no difference from it, those that are better in
-        another percentile, and those that are invalid there.
+        several, which may disagree, how much was measured where that is little, the engines that show no
+        difference from it, those that are better in another percentile, and those that are invalid there.
 
         Loads without a difference are by an empty name; nothing where engines were not compared.
         """
@@ -87,9 +88,18 @@ class Group:
                     alike = f"; no difference shown from {few(answer.level)}" if answer.level else ""
                     left_out = f"; {few(finding.invalid)} invalid" if finding.invalid else ""
                     statistic = f", {answer.statistic}" if answer.statistic else ""
-                    said = f"{finding.at}{statistic}{run}{alike}{answer.elsewhere}{left_out}"
+                    said = (
+                        f"{finding.at}{statistic}{run}{_little(finding)}{alike}{answer.elsewhere}{left_out}"
+                    )
                     found.setdefault(answer.engine, []).append(said)
         return {name: list(dict.fromkeys(found[name])) for name in sorted(found, key=lambda name: not name)}
+
+
+def _little(finding: Finding) -> str:
+    """How much was measured, where it is one repeat or a short one."""
+    if finding.repeats > 1 and finding.seconds >= SHORT_CELL_S:
+        return ""
+    return f", {plural(finding.repeats, 'repeat')} of {finding.seconds:.3g} s"
 
 
 def write_index(folder: Path) -> Path:

@@ -22,6 +22,9 @@ from harness.schema.results import BatchComparison, OfflineResult, OfflineResult
 #: What is marked.
 MOST = "More output tokens a second than every other row, at 5 % for all comparisons of the run together."
 
+#: A smaller p-value is not written out.
+SMALLEST_P = 0.001
+
 
 def offline_table(run: OfflineResults) -> Table:
     """The offline batch: one row an engine, the mean of its repeats."""
@@ -78,9 +81,14 @@ def _ratio_row(found: BatchComparison) -> list[Cell]:
         Cell(f"{found.a} / {found.b}"),
         Cell(f"{found.ratio:.3f}", found.ratio),
         Cell(DASH if found.ci is None else f"{found.ci[0]:.3f} to {found.ci[1]:.3f}"),
-        number_cell(found.adjusted_p, 3),
+        _p_cell(found.adjusted_p),
         Cell(verdict),
     ]
+
+
+def _p_cell(p: float | None) -> Cell:
+    """A p-value with three decimals; `< 0.001` of a smaller one."""
+    return number_cell(p, 3) if p is None or p >= SMALLEST_P else Cell(f"< {SMALLEST_P}", p)
 
 
 def offline_repeats_table(results: Sequence[OfflineResult]) -> Table:

@@ -12,8 +12,12 @@ import pytest
 from harness.report.findings import FINDINGS, findings
 from harness.report.index import Group, write_index
 from harness.report.render import write_report
+from harness.report.tables.offline import batch_ratios_table
 from harness.report.text.verdict import verdict
-from harness.runs.reader import OnlineRun, load_run
+from harness.runs.reader import OfflineRun, OnlineRun, load_run
+from harness.schema.cell_notice import CellNotice
+from harness.schema.fairness import AnswerCheck, AnswerChecks
+from tests.harness.offline_runs import write_run
 
 from .conftest import Engine, make_online
 
@@ -51,10 +55,58 @@ def test_a_finding_names_the_engine_that_the_verdict_names(compared):
 
 def test_there_is_a_finding_for_every_load_and_it_says_what_is_invalid(compared):
     light, heavy = findings(load_run(compared))
-    assert light.validity == "2 engines, valid" and light.repeats == 3
+    assert light.validity == "2 engines, valid; answers not checked" and light.repeats == 3
     run = load_run(compared)
     assert light.seconds == pytest.approx(min(s.duration_s for s in run.repeats if s.load.value == 0.8), 0.1)
     assert heavy.validity.startswith("invalid: vLLM: ")
+
+
+def test_a_finding_says_that_answers_are_unchecked_and_gpus_slowed_down(compared):
+    run = load_run(compared)
+    assert isinstance(run, OnlineRun)
+
+    def validity(texts: dict[str, str], checks: AnswerChecks | None) -> str:
+        summaries = [
+            summary.model_copy(
+                update={"notices": [CellNotice(kind="throttled", text=texts[summary.label])]}
+                if summary.label in texts
+                else {}
+            )
+            for summary in run.results.summaries
+        ]
+        results = run.results.model_copy(update={"summaries": summaries, "answers": checks})
+        return findings(replace(run, results=results))[0].validity
+
+    text = "GPU 0 lowered its clocks: {} in 50 % of the samples"
+    capped, hot = text.format("power cap"), text.format("thermal (software)")
+    same, unknown = (
+        AnswerChecks(
+            rule="",
+            reference=None,
+            checks=[AnswerCheck(engine="vllm", label="vLLM", verdict=verdict, answers=[])],
+        )
+        for verdict in ("same", "unknown")
+    )
+    assert validity({}, None) == "2 engines, valid; answers not checked"
+    assert validity({}, same) == "2 engines, valid"
+    assert validity({}, unknown) == "2 engines, valid; answers of vLLM not checked"
+    assert validity({"roseinfer": capped, "vLLM": capped}, same) == "2 engines, valid; GPU power-capped"
+    assert validity({"vLLM": capped}, same) == "2 engines, valid; GPU power-capped for vLLM"
+    assert validity({"vLLM": hot}, same) == "2 engines, valid; GPU slowed down for vLLM"
+
+
+def test_a_winner_of_a_moment_says_how_little_was_measured(tmp_path):
+    rates = {"roseinfer": (2000.0,), "vLLM": (500.0,)}
+    run = load_run(write_run(tmp_path / "run", rates))  # 128 tokens
+    assert isinstance(run, OfflineRun)
+    [finding] = findings(run)
+    [at] = Group("m", "c", [(finding, "a.html")]).best("output tok/s")["roseinfer"]
+    assert at == "a batch, 1 repeat of 0.064 s"
+    long = replace(finding, seconds=30.0, repeats=3)
+    assert Group("m", "c", [(long, "a.html")]).best("output tok/s")["roseinfer"] == ["a batch"]
+    table = batch_ratios_table(run.results)
+    [row] = table.lines
+    assert row[table.headers.index("p")] == "< 0.001"
 
 
 def test_a_report_carries_its_findings_and_the_index_shows_them(compared, report):
