@@ -12,10 +12,10 @@ from harness.metrics.primary import RATE
 from harness.report.best import excludes_one, fell_behind
 from harness.report.text.badges import UNCOMMITTED
 from harness.report.text.batches import BestOfBatch, best_of_batch, ways_asked
-from harness.report.text.claims import also, as_factor, factor, level_values, not_significant
+from harness.report.text.claims import also, as_factor, factor, level_values, too_few
 from harness.report.text.heading import machine, model
 from harness.report.text.load_words import with_rate
-from harness.report.text.numbers import decimals, few, number, plural, several, two_digits, with_ends
+from harness.report.text.numbers import decimals, few, number, plural, several, two_digits
 from harness.report.text.run_notices import is_uncommitted
 from harness.report.winners import Winner, winners
 from harness.runs.reader import OfflineRun, OnlineRun, Run
@@ -163,13 +163,17 @@ def _answer(engines: Sequence[OnlineSummary], metric: str, found: Winner | None)
 
 
 def _unproven(comparisons: Sequence[Comparison]) -> str:
-    """Differences whose own interval excludes a ratio of 1, but that are not significant, each with its
-    ratio."""
+    """Differences whose own interval excludes a ratio of 1, but that are not significant: `B has 14× as much
+    as A (11× to 17×), but 3 repeats are too few …`."""
     said = ""
     for found in comparisons:
-        size, low, high = with_ends(found.ratio, found.ci or (found.ratio, found.ratio))
-        ratio = f"ratio {size}, {low} to {high}"
-        said += f"; the difference between {found.a} and {found.b} ({ratio}) is {not_significant(found)}"
+        lower, higher = (found.a, found.b) if found.ratio < 1 else (found.b, found.a)
+        if METRICS[found.metric].lower_is_better and not as_factor(found):
+            size, ends = factor(found)
+            said += f"; {lower} is {size} lower than {higher} ({ends}), but {too_few(found)}"
+        else:
+            size, ends = factor(found, higher=True)
+            said += f"; {higher} has {size} as much as {lower} ({ends}), but {too_few(found)}"
     return said
 
 

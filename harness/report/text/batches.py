@@ -8,7 +8,7 @@ from statistics import fmean
 
 from harness.metrics.intervals import Ends
 from harness.report.best import excludes_one
-from harness.report.text.claims import not_significant
+from harness.report.text.claims import too_few
 from harness.report.text.numbers import decimals, few, number, with_ends
 from harness.report.text.unfinished import why_nothing
 from harness.runs.batch.entries import ALSO_SERVED
@@ -63,7 +63,7 @@ class BestOfBatch:
         ratio, *ends = self._ratio(nearest)
         interval = f", 95 % interval {ends[0]} to {ends[1]}" if ends else ""
         found = self.pairs[nearest]
-        unproven = f"; {not_significant(found)}" if excludes_one(found.ci) else ""
+        unproven = f"; {too_few(found)}" if excludes_one(found.ci) else ""
         said += f" (ratio {self.label} / {nearest} {ratio}{interval}{unproven})"
         apart = [self._unproven(other) for other in others if excludes_one(self.pairs[other].ci)]
         return "; ".join([said, *apart])
@@ -84,8 +84,8 @@ class BestOfBatch:
     def _unproven(self, other: str) -> str:
         """`A has 1.05× that of B (95 % interval 0.98× to 1.12×), which may be chance`."""
         found = self.pairs[other]
-        why = f"is {not_significant(found)}" if excludes_one(found.ci) else "may be chance"
-        return f"{self.label} has {self.times(other)} that of {other}{self.interval(other)}, which {why}"
+        why = f"but {too_few(found)}" if excludes_one(found.ci) else "which may be chance"
+        return f"{self.label} has {self.times(other)} that of {other}{self.interval(other)}, {why}"
 
     def times(self, other: str) -> str:
         """How many times as much as another one."""

@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 
 from harness.report.best import better, excludes_one, says_nothing
-from harness.report.text.numbers import MANY, decimals, few, number, several, with_ends
+from harness.report.text.numbers import MANY, decimals, few, number, plural, several, with_ends
 from harness.report.winners import Lost, Winner
 from harness.schema.metric import Metric
 from harness.schema.metrics import METRICS
@@ -241,6 +241,15 @@ def _ratio(nearest: Comparison | None) -> str:
 def not_significant(comparison: Comparison | BatchComparison) -> str:
     """What is said of a difference whose own interval excludes a ratio of 1, but not the corrected one."""
     return f"not significant after correction for {comparison.comparisons} comparisons"
+
+
+def too_few(comparison: Comparison | BatchComparison) -> str:
+    """Why it is not: `3 repeats are too few to show it among 108 comparisons`."""
+    count = comparison.repeats
+    repeats = count if isinstance(count, int) else min(count)
+    are = "is" if repeats == 1 else "are"
+    among = f" among {comparison.comparisons} comparisons" if comparison.comparisons > 1 else ""
+    return f"{plural(repeats, 'repeat')} {are} too few to show it{among}"
 
 
 def factor(comparison: Comparison, *, higher: bool = False) -> tuple[str, str]:

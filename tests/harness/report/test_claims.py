@@ -247,6 +247,20 @@ def test_an_interval_that_excludes_one_by_itself_is_no_claim(run):
     assert "95 % interval 0.85 to 0.98; not significant after correction for 39 comparisons)" in said
 
 
+@pytest.mark.parametrize(("ratio", "ci", "words"), [
+    (0.07, (0.06, 0.09), "SGLang has 14.3× as much as roseinfer (11.1× to 16.7×)"),
+    (14.0, (11.0, 17.0), "roseinfer has 14.0× as much as SGLang (11.0× to 17.0×)"),
+    (0.9, (0.85, 0.98), "roseinfer is 10 % lower than SGLang (2 % to 15 %)"),
+])  # fmt: skip
+def test_a_difference_that_is_not_significant_is_said_like_any_other(run, ratio, ci, words):
+    compared = comparison("roseinfer", "SGLang", ratio, ci, statistic="p99", chance=True)
+    compared = compared.model_copy(update={"repeats": (3, 4)})
+    details = [answer.detail for answer in findings(of_two(run, compared))[-1].answers]
+    assert any(
+        f"; {words}, but 3 repeats are too few to show it among 39 comparisons" in it for it in details
+    )
+
+
 def test_an_invalid_cell_has_no_ratio(run):
     compared = comparison("roseinfer", "SGLang", 0.5, (0.4, 0.6))
     labels = ["roseinfer", "SGLang"]
@@ -354,7 +368,7 @@ def test_the_verdict_on_a_batch_has_every_row_and_each_ratio_once(tmp_path):
         r"No difference is shown in output tok/s: roseinfer \(in-process\) has 105, "
         r"roseinfer \(through its server\) has 104 and transformers has 52\.3 "
         r"\(ratio roseinfer \(in-process\) / transformers 2\.\d+, "
-        r"95 % interval [\d.]+ to [\d.]+; not significant after correction for "
+        r"95 % interval [\d.]+ to [\d.]+; 3 repeats are too few to show it among "
         r"3 comparisons\)\.",
         said,
     )
