@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
+from difflib import get_close_matches
 from pathlib import Path
 
 import rosemodels
@@ -89,8 +90,14 @@ def _download(model: str, files: list[str] = _HUB_FILES) -> Path:
         reason = str(error).partition("\n")[0]
         raise UsageError(
             f"{model!r} is neither a named model nor a local folder, and cannot be downloaded: {reason}",
-            "check the id and the network, or give a local folder in Hugging Face layout",
+            f"{_meant(model)}check the id and the network, or give a local folder in Hugging Face layout",
         ) from error
+
+
+def _meant(model: str) -> str:
+    """`did you mean smollm2-135m? ` of a name that is nearly that of a named model; else empty."""
+    similar = get_close_matches(model.rpartition("/")[2].lower(), rosemodels.names(), 1, cutoff=0.8)
+    return f"did you mean {similar[0]}? " if similar else ""
 
 
 def _describe(path: Path, name: str, served_name: str) -> ModelFolder:

@@ -28,6 +28,7 @@ from harness.schema.offline_settings import OfflineSettings
 from harness.schema.online_settings import OnlineSettings
 from harness.schema.profile import Level
 from harness.schema.run_info import OnlineRunInfo, RunInfo
+from harness.telemetry import gpu
 from harness.workload import PlannedRequest
 
 #: The sample lasts about this long at the benchmark's rate; it ends as soon as the capture has.
@@ -114,10 +115,15 @@ def open_subject(
         engines: some of the run's, NAME or NAME@VARIANT; None: all.
 
     Raises:
-        UsageError: the folder holds no run, the run has no such load or engine, or no engine of it is there.
+        UsageError: the folder holds no run, the run has no such load or engine, no engine of it is there, or
+            it is of a GPU and there is none.
     """
     info = read_info(folder, "name the folder of a run, such as outputs/…/online_…")
     settings = _as_online(info)
+    if settings.device == "cuda" and not gpu.available():
+        raise UsageError(
+            "the run is of a GPU, and there is no usable NVIDIA GPU here", "profile on a machine with a GPU"
+        )
     if engines is not None:
         run_has = {str(engine): engine for engine in settings.engines}
         if (others := sorted(set(engines) - set(run_has))) or not engines:

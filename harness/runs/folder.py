@@ -43,6 +43,8 @@ def make_folder(parent: Path | None, kind: Literal["online", "offline"]) -> Path
                 return folder
             except FileExistsError:
                 continue
+    except FileExistsError:
+        raise UsageError(f"{parent} is not a folder", "choose another --out") from None
     except OSError as error:
         raise UsageError(
             f"{parent} cannot be written to: {os.strerror(error.errno or 0)}", "choose another --out"

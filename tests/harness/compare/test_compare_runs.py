@@ -160,6 +160,8 @@ def test_failures_make_runs_incomparable_and_can_be_limited_when_allowed(make):
     refused = bench(a, b, "--gate", "error_rate<=1%")
     assert refused.exit_code == 3
     assert "not comparable (invalid): B: vLLM, scale 1, repeat 1: 30 of 120 requests failed" in refused.stdout
+    hint = "  hint: measure the invalid cells again, or use --allow-different invalid\n"
+    assert refused.stdout.endswith(hint)
     assert bench(a, b, "--gate", "error_rate<=1%", "--allow-different", "invalid").exit_code == 1
     assert bench(a, b, "--gate", "error_rate<=40%", "--allow-different", "invalid").exit_code == 0
 

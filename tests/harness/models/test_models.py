@@ -50,6 +50,23 @@ def test_a_folder_that_is_no_model_is_explained(tmp_path: Path, config: str, say
         resolve(str(tmp_path))
 
 
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [
+        ("smolm2-135m", "did you mean smollm2-135m? "),
+        ("HuggingFaceTB/SmolLM2-135M", "did you mean smollm2-135m? "),
+        ("gpt3", ""),
+    ],
+)
+def test_a_name_that_is_nearly_that_of_a_named_model(
+    name: str, meant: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    with pytest.raises(UsageError) as caught:
+        resolve(name)
+    assert caught.value.hint.startswith(f"{meant}check the id")
+
+
 def test_other_names_are_explained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(UsageError, match="no model 'random:gpt5'") as caught:
         resolve("random:gpt5", tmp_path)

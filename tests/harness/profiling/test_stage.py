@@ -240,6 +240,19 @@ def test_an_engine_is_asked_for_its_profiler_once(tmp_path: Path, monkeypatch: p
     assert run.error is not None and run.error.startswith("it does not say")
 
 
+def test_a_run_of_a_gpu_is_profiled_where_there_is_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("harness.telemetry.gpu.available", lambda: False)
+    settings = OnlineSettings.model_validate(
+        {"engines": "roseinfer", "model": "random:gpt2-tiny", "device": "cuda", "concurrency": 2, "n": 4,
+         "input_len": 16, "output_len": 12, "out": tmp_path}
+    )  # fmt: skip
+    done = CliRunner().invoke(app, ["profile", str(begin_run(settings, ["bench"])), "--quiet"])
+    assert isinstance(done.exception, UsageError)
+    assert done.exception.hint == "profile on a machine with a GPU"
+
+
 def test_the_load_that_is_profiled(tmp_path: Path) -> None:
     settings = OnlineSettings.model_validate(
         {"engines": "roseinfer", "model": "random:gpt2-tiny", "device": "cpu", "concurrency": "2,8,4",
