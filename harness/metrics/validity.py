@@ -60,8 +60,7 @@ def invalid_reasons(group: Group, calibration: Calibration | None = None) -> lis
     reasons = [InvalidReason("failures", f"{failed} of {len(everything)} requests failed")] if failed else []
     for who, lag, limit in _lags(group):
         if lag.judged_ms > limit:
-            seen = f"submit lag {lag.statistic} {lag.judged_ms:.2f} ms, above {limit:.2f} ms"
-            reasons.append(InvalidReason("late", f"{who} sent late: {seen}"))
+            reasons.append(InvalidReason("late", f"{who} sent late: {lag.seen}"))
     return reasons + above
 
 
@@ -83,22 +82,27 @@ def clients_needed(requests: pd.DataFrame, load: Load, calibration: Calibration)
 
 
 class _Lag(NamedTuple):
-    """The submit lag of one sender: the statistic that it is judged by, and the highest value."""
+    """The submit lag of one sender: what is above the limit in words, the value that it is judged by, and the
+    highest one."""
 
-    statistic: str
+    seen: str
     judged_ms: float
     highest_ms: float
     few: bool
 
     @classmethod
-    def of(cls, values: npt.NDArray[np.float64]) -> _Lag:
+    def of(cls, values: npt.NDArray[np.float64], limit_ms: float) -> _Lag:
         ordered, few = Ordered.of(values, None), bool(missing(99, values.size))
         second, highest = ordered.at_ranks([max(1, values.size - 1), values.size])
-        if few:
-            return cls(
-                f"of the {'second latest' if values.size > 1 else 'only'} request", second, highest, few
+        judged = second if few else float(ordered.percentiles([99])[0])
+        if few and values.size > 1:
+            late = (
+                f"{np.count_nonzero(values > limit_ms)} of {values.size} requests by over {limit_ms:.2f} ms"
             )
-        return cls("p99", float(ordered.percentiles([99])[0]), highest, few)
+            return cls(f"{late} (second highest: {judged:.2f} ms)", judged, highest, few)
+        statistic = "of the only request" if few else "p99"
+        seen = f"submit lag {statistic} {judged:.2f} ms, above {limit_ms:.2f} ms"
+        return cls(seen, judged, highest, few)
 
 
 def _lags(group: Group) -> list[tuple[str, _Lag, float]]:
@@ -110,11 +114,13 @@ def _lags(group: Group) -> list[tuple[str, _Lag, float]]:
     lag = group.metrics["submit_lag_ms"].to_numpy()
     known = np.isfinite(lag)
     if "host" not in group.requests or group.requests["host"].isna().all():
-        return [("the client", _Lag.of(chosen(lag, known)), limit)]
+        return [("the client", _Lag.of(chosen(lag, known), limit), limit)]
     hosts = group.good["host"]
     of = {str(host): known & (hosts == host).to_numpy() for host in hosts.dropna().unique()}
     return [
-        (f"node {host}", _Lag.of(chosen(lag, rows)), limit) for host, rows in sorted(of.items()) if rows.any()
+        (f"node {host}", _Lag.of(chosen(lag, rows), limit), limit)
+        for host, rows in sorted(of.items())
+        if rows.any()
     ]
 
 
