@@ -88,7 +88,12 @@ def obstacles(
         values.append(("requests", *_requests(a, b)))
     if isinstance(a, StoredOffline) and isinstance(b, StoredOffline):
         values.append((_BATCH, a.settings.num_prompts, b.settings.num_prompts))
-    found = [(name, _differing(name, *differ)) for name, *differ in values if differ[0] != differ[1]]
+    said = {"lengths": (_said_lengths(a), _said_lengths(b))}
+    found = [
+        (name, _differing(name, *said.get(name, differ)))
+        for name, *differ in values
+        if differ[0] != differ[1]
+    ]
     if every and list(a.cells) != list(b.cells):
         only = [f"only A has {label}" for label in a.cells if label not in b.cells]
         only += [f"only B has {label}" for label in b.cells if label not in a.cells]
@@ -151,6 +156,17 @@ def _given_lengths(settings: OnlineSettings | OfflineSettings) -> dict[str, obje
 
 def _limits(run: StoredRun) -> dict[str, object]:
     return {"context": run.settings.max_model_len, "ignore_eos": run.settings.ignore_eos}
+
+
+def _said_lengths(run: StoredRun) -> dict[str, object]:
+    """The lengths, with what their tokens are of: `1,024 each`, `379,875 in all`."""
+    said = alike(run)["lengths"]
+    assert isinstance(said, dict)
+    of = "in all" if isinstance(run, StoredOnline) and run.settings.loads[0].kind == "trace" else "each"
+    for key in _TOKENS:
+        if (tokens := said.get(key)) is not None:
+            said[key] = f"{tokens:,} {of}" if isinstance(tokens, int) else f"{tokens} {of}"
+    return said
 
 
 def _requests(a: StoredOnline, b: StoredOnline) -> tuple[object, object]:

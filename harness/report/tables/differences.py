@@ -134,8 +134,10 @@ def _cells(difference: Difference, comparisons: int) -> list[Cell]:
     """Those below `_COLUMNS`."""
     places = decimals([difference.value_a, difference.value_b])
     verdict: str = difference.verdict
-    if verdict == "no difference" and excludes_one(difference.ratio_ci):
-        verdict = f"not significant after correction for {plural(comparisons, 'comparison')}"
+    if verdict == "no difference":
+        verdict = "no difference shown"
+        if excludes_one(difference.ratio_ci):
+            verdict = f"not significant after correction for {plural(comparisons, 'comparison')}"
     if difference.missing_samples > MOST_MISSING:
         verdict += f" in one repeat: use --repeats {ENOUGH}"
     elif difference.missing_samples:
@@ -145,7 +147,7 @@ def _cells(difference: Difference, comparisons: int) -> list[Cell]:
         Cell(number(difference.value_a, places), difference.value_a),
         Cell(number(difference.value_b, places), difference.value_b),
         Cell(change_text(difference.ratio), difference.ratio),
-        Cell(_ends(difference.ratio_ci)),
+        Cell(_ends(difference.ratio, difference.ratio_ci)),
         Cell(verdict),
         Cell(" / ".join(repeats_to_find(difference))),
     ]
@@ -155,7 +157,7 @@ def _gate(gated: Gated) -> list[Cell]:
     if gated.value is None:
         value, ends = DASH, DASH
     elif gated.relative:
-        value, ends = change_text(gated.value), _ends(gated.ci)
+        value, ends = change_text(gated.value), _ends(gated.value, gated.ci)
     else:
         places = 4 if "error" in gated.gate else decimals([gated.value])
         value = number(gated.value, places)
@@ -177,8 +179,8 @@ def _many(repeats: int | None) -> str:
     return f"over {MAX_REPEATS:,}" if repeats is None else str(repeats)
 
 
-def _ends(ci: Ends | None) -> str:
-    """Of the ratio; one that excludes nothing is too wide."""
+def _ends(ratio: float, ci: Ends | None) -> str:
+    """Of the ratio, in its unit; one that excludes nothing is too wide."""
     if ci is None:
         return DASH
-    return TOO_WIDE if says_nothing(ci) else f"{change_text(ci[0])} to {change_text(ci[1])}"
+    return TOO_WIDE if says_nothing(ci) else " to ".join(change_text(end, of=ratio) for end in ci)

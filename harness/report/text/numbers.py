@@ -11,7 +11,7 @@ DASH = "–"
 #: With more names than this a sentence is a list.
 MANY = 4
 #: From this ratio on a change is said as a factor.
-AS_TIMES = 5
+AS_TIMES = 2
 #: A number that is not a name, as that of a GPU is.
 _NUMBER = re.compile(r"(?<!GPU )(?<![\d.,])\d[\d,]*(?:\.\d+)?")
 
@@ -40,13 +40,15 @@ def signed(value: float, places: int) -> str:
     return f"{round(value, places) + 0.0:+,.{places}f}"
 
 
-def change_text(ratio: float, places: int = 1) -> str:
-    """`+12.3 %`; of a large one `170 times`."""
-    return (
-        f"{100 * (ratio - 1):+.{places}f} %"
-        if ratio < AS_TIMES
-        else f"{number(ratio, decimals([ratio]))} times"
-    )
+def change_text(ratio: float, places: int = 1, of: float | None = None) -> str:
+    """`+12.3 %`; of a large one `14.1×`.
+
+    Args:
+        of: The change of whose interval it is an end: both have one unit.
+    """
+    if (ratio if of is None else of) < AS_TIMES:
+        return f"{100 * (ratio - 1):+.{places}f} %"
+    return f"{number(ratio, min(2, decimals([ratio])))}×"
 
 
 def with_ends(value: float, ends: tuple[float, float], places: int = 2, none: float = 1.0) -> list[str]:

@@ -257,8 +257,11 @@ def test_closed_loops_are_compared_by_their_lengths_and_what_they_send_at_the_sa
     a = make("a", **closed, input_len=256, output_len=64)
     shorter = compare_runs(a, make("b", **closed, input_len=128, output_len=64), allowed=["requests"])
     assert [obstacle.reason for obstacle in shorter.obstacles if not obstacle.allowed] == [
-        "lengths differs: input tokens: 256 in A, 128 in B"
+        "lengths differs: input tokens: 256 each in A, 128 each in B"
     ]
+    trace = compare_runs(a, make("trace", trace={"input_tokens": 379_875, "output_tokens": 64}))
+    [reason] = [obstacle.reason for obstacle in trace.obstacles if obstacle.name == "lengths"]
+    assert "input tokens: 256 each in A, 379,875 in all in B; output tokens: 64 each in A" in reason
     more = compare_runs(a, make("c", concurrency=[8], n=10, rounds=40, input_len=256, output_len=64))
     assert [obstacle.reason for obstacle in more.obstacles if obstacle.name == "requests"] == [
         "requests differs: 8 in flight: 100 in A, 320 in B"

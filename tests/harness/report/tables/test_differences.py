@@ -28,7 +28,7 @@ def results(**given: object) -> CompareResults:
 
 @pytest.mark.parametrize(
     ("ratio", "said"),
-    [(170.151, "170 times"), (5, "5.00 times"), (4.9, "+390.0 %"), (1.05, "+5.0 %"), (0.5, "-50.0 %")],
+    [(170.151, "170×"), (14.1, "14.1×"), (2, "2.00×"), (1.99, "+99.0 %"), (1.05, "+5.0 %"), (0.5, "-50.0 %")],
 )
 def test_a_large_change_is_a_factor(ratio: float, said: str) -> None:
     assert change_text(ratio) == said
@@ -61,9 +61,9 @@ def test_repeats_to_find_a_difference_are_there_where_the_spread_is_known(
 @pytest.mark.parametrize(
     ("ci", "said"),
     [
-        ((0.9, 1.2), "-10.0 % to +20.0 %"),
         ((0.0, 6_690_699.0), TOO_WIDE),
-        ((3.0, 110.0), "+200.0 % to 110 times"),  # wide, but without 1
+        ((3.0, 110.0), "3.00× to 110×"),  # wide, but without 1
+        ((0.9, 8.0), "0.90× to 8.00×"),
     ],
 )
 def test_an_interval_of_a_change_that_excludes_nothing_is_not_written(
@@ -71,6 +71,16 @@ def test_an_interval_of_a_change_that_excludes_nothing_is_not_written(
 ) -> None:
     [table] = difference_tables(results(ratio_ci=ci))
     assert table.lines[0][4] == said
+
+
+def test_an_interval_has_the_unit_of_its_change() -> None:
+    [table] = difference_tables(results(ratio=1.1, ratio_ci=(0.9, 2.4)))
+    assert table.lines[0][3:5] == ["+10.0 %", "-10.0 % to +140.0 %"]
+
+
+def test_a_verdict_without_a_difference_is_that_none_is_shown() -> None:
+    [table] = difference_tables(results(ratio=60, ratio_ci=(0.9, 4000), verdict="no difference"))
+    assert table.lines[0][5] == "no difference shown"
 
 
 def test_an_interval_whose_ends_are_far_apart_is_not_written() -> None:
