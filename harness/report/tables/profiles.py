@@ -34,6 +34,7 @@ def steps(figures: Sequence[ProfileFigures]) -> Table:
     notes = [
         f"{profile.label}, {profile.tool}: steps are found by {profile.steps_by}." for profile in figures
     ]
+    notes.append(f"Batch: requests in a step on average; {DASH} where the engine's ranges do not say.")
     if any(profile.device == "cpu" for profile in figures):
         notes.append("On a CPU kernels are operators, and busy is the time in which one runs.")
     return Table("profile-steps", "A step, mean times", columns, rows, notes)
@@ -57,8 +58,9 @@ def categories(figures: Sequence[ProfileFigures]) -> Table:
             cells = [Cell(number(value, places), value) for value in values]
             rows.append([Cell(profile.label), Cell(profile.tool), Cell(kind), *cells])
     notes = [
+        "Together: a whole step, idle time and all categories.",
         "A kernel counts whole in the category of its name, also one that does several things at once: "
-        "engines that fuse differently compare in their sums."
+        "engines that fuse differently compare in their sums.",
     ]
     if any(profile.device == "cuda" for profile in figures):
         notes.append("Where kernels overlap, the one that began first has the time.")

@@ -105,7 +105,7 @@ def _repeats(run: OnlineRun) -> Badge:
     said = repeats_text(least, most)
     if least >= ENOUGH_REPEATS:
         return Badge("good", said)
-    title = f"{said}, best {ENOUGH_REPEATS} or more."
+    title = f"{said}; {ENOUGH_REPEATS} or more are better."
     kind: Literal["warn", "note"] = "warn" if least < 3 else "note"
     details = [_ONE_REPEAT] if least < 2 else []
     if least < most:

@@ -8,7 +8,7 @@ import pytest
 
 from harness.profiling.explain import OUTSIDE, explain
 from harness.report.tables.gaps import conclusion, gap_table, gaps_table, unexplained
-from harness.report.tables.profiles import difference, profiled
+from harness.report.tables.profiles import categories, difference, profiled, steps
 from harness.schema.fairness import Waterfall, WaterfallPart
 from harness.schema.load import ClosedLoop, Load, TraceLoad
 from harness.schema.metrics import LATENCIES
@@ -218,6 +218,14 @@ def test_a_profile_of_another_load_explains_nothing(elsewhere: int, other: Load)
     profiles[elsewhere] = run.model_copy(update={"load": other}), figures
     [found] = taken_apart(*pair, profiles, verdict("itl_ms", "worse"))
     assert conclusion(found) == "not explained: the profile is of another load"
+
+
+def test_the_tables_of_steps_say_what_their_columns_are() -> None:
+    figures = [profile("roseinfer", 2.0, {"matmul": 1}, 1)[1]]
+    for table, head in ((steps(figures), "batch"), (categories(figures), "together")):
+        assert head in table.headers and any(
+            note.startswith(f"{head.capitalize()}: ") for note in table.notes
+        )
 
 
 def test_what_was_profiled_is_told() -> None:

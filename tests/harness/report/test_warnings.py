@@ -85,6 +85,7 @@ def test_an_engine_with_fewer_repeats_is_named(run):
     changed = replace(run, results=ended)
     [badge] = [badge for badge in badges(changed) if "repeat" in badge.text]
     assert (badge.kind, badge.text) == ("warn", "1 to 2 repeats")
+    assert badge.notices[0].title == "1 to 2 repeats; 5 or more are better."
     assert badge.notices[0].detail.startswith("SGLang has 1 at some load. Intervals of one repeat")
     assert any(sentence.startswith("One repeat of SGLang: intervals above") for sentence in terms(changed))
     assert all(finding.repeats == 1 for finding in findings(changed))
