@@ -66,7 +66,7 @@ def test_a_run_has_the_cores_of_its_gpus(monkeypatch: pytest.MonkeyPatch) -> Non
     assert gpus.cpus(["5", "7"]) == "2,10,3,11,6,14,7,15"
 
 
-#: Says what it is called with, fails where it is told to, and ends like a run.
+#: Says what it is called with, fails where FAILS names its command, and ends like a run.
 BENCH = """
 import os, sys
 print(*sys.argv[1:], "on", os.environ["CUDA_VISIBLE_DEVICES"])
