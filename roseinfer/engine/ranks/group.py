@@ -14,7 +14,6 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import msgspec
-import psutil
 
 from roseinfer.batch import Batch, Ints
 from roseinfer.config import ConfigError, EngineConfig
@@ -22,15 +21,18 @@ from roseinfer.engine.ranks.messages import (
     PROFILE,
     STEP,
     Profile,
-    RankDone,
     Start,
     StepLimits,
     receive,
 )
+from roseinfer.engine.ranks.processes import await_all, end, states
 from roseinfer.engine.ranks.step_memory import StepMemory, StepSizes
 from roseinfer.models.ranks import ALONE, Ranks, is_missing
-from roseinfer.modules import how_it_ended, module_command
+from roseinfer.modules import module_command
 
+#: How long the other ranks may load after rank 0 has: so many seconds, or so many times as long as rank 0
+#: took, or the rank timeout, whichever is longest.
+_LOAD_S, _LOAD_TIMES = 60.0, 3.0
 #: Seconds that are waited for a rank to end.
 _END_S = 3.0
 #: Seconds that a rank may take to write its profile.
@@ -53,6 +55,7 @@ class RankGroup:
     def __init__(self, config: EngineConfig, on_end: Callable[[str], None] | None = None) -> None:
         self._memory: StepMemory | None = None
         self._config, self._timeout_s = config, config.rank_timeout_s
+        self._begun = time.monotonic()
         self._ends: dict[int, str] = {}
         self._ended = threading.Condition()
         self._on_end = on_end
@@ -79,11 +82,13 @@ class RankGroup:
         """Wait until every rank has loaded, then connect them.
 
         Raises:
-            ConfigError: A rank could not load.
+            ConfigError: A rank could not load, or takes too long.
             RankError: A rank has ended since, or does not respond.
         """
         self._own = own
-        self._await_all()
+        load_s = time.monotonic() - self._begun
+        limit_s = round(max(_LOAD_S, _LOAD_TIMES * load_s, self._timeout_s), 1)
+        self._await_all("loaded its part of the model", limit_s)
         sizes = step_sizes(self._config, limits)
         descriptor = StepMemory.create(sizes)
         self._memory = StepMemory(descriptor, sizes, self._config.block_size)
@@ -93,24 +98,19 @@ class RankGroup:
                 with contextlib.suppress(ConnectionError):  # it has ended, which is found next
                     socket.send_fds(sock, [msgspec.json.encode(start)], [descriptor])
             os.close(descriptor)
-            self._await_all()
+            self._await_all("allocated its cache", limit_s)
             for rank, process in enumerate(self.processes, start=1):
                 threading.Thread(target=_watch, args=(weakref.ref(self), rank, process), daemon=True).start()
             own.room(sizes.tokens, sizes.logits)
             with self.watched():
                 own.connect(Path(start.file), self._timeout_s)
 
-    def _await_all(self) -> None:
-        """Wait for every rank's RankDone. Raises ConfigError where a rank could not go on."""
-        for rank, (sock, process) in enumerate(zip(self._sockets, self.processes, strict=True), start=1):
-            try:
-                done = receive(sock)
-            except ConnectionError:  # it has ended, and had not read all that it was sent
-                done = None
-            done = done or RankDone(_end(rank, process))
-            if done.error is not None:
-                self.close()
-                raise ConfigError(done.error)
+    def _await_all(self, what: str, limit_s: float) -> None:
+        """Wait for every rank's RankDone. Raises ConfigError where a rank could not go on, or not in time."""
+        error = await_all(self._sockets, self.processes, what, self._timeout_s, limit_s)
+        if error is not None:
+            self.close()
+            raise ConfigError(error)
 
     def announce(self, batch: Batch, decoded: Ints, prompt_rows: Ints) -> None:
         """Send a step to every rank. Raises RankError when one has ended."""
@@ -180,12 +180,12 @@ class RankGroup:
             return RankError(next(iter(self._ends.values()), self._silent()))
 
     def _silent(self) -> str:
-        states = ", ".join(f"rank {rank} is {_state(p)}" for rank, p in enumerate(self.processes, start=1))
-        return f"a step has waited {self._wait_limit_s:g} s for another rank of the engine ({states})"
+        waited = f"a step has waited {self._wait_limit_s:g} s for another rank of the engine"
+        return f"{waited} ({states(self.processes)})"
 
     def last_words(self, rank: int) -> str:
         """How a rank ended, and why, if it has reported that."""
-        how = _end(rank, self.processes[rank - 1])
+        how = end(rank, self.processes[rank - 1])
         try:
             report = receive(self._sockets[rank - 1])
         except OSError:  # closed here
@@ -221,17 +221,6 @@ def _watch_waits(group: weakref.ref[RankGroup], closing: threading.Event) -> Non
             alive._note(0, alive._silent())
             return
         del alive
-
-
-def _end(rank: int, process: subprocess.Popen[bytes]) -> str:
-    return f"rank {rank} of the engine has ended ({how_it_ended(process.wait())})"
-
-
-def _state(process: subprocess.Popen[bytes]) -> str:
-    try:
-        return str(psutil.Process(process.pid).status())
-    except psutil.NoSuchProcess:
-        return "gone"
 
 
 def _close(

@@ -26,6 +26,7 @@ from transformers import AutoModelForCausalLM, LlamaConfig, PreTrainedConfig, Qw
 
 from roseinfer.batch import Batch, Segment
 from roseinfer.config import ConfigError, EngineConfig
+from roseinfer.engine.load import LoadedModel, load_model
 from roseinfer.engine.logprobs import PROMPT_ROWS
 from roseinfer.engine.ranks.group import RankError, RankGroup
 from roseinfer.engine.ranks.messages import RankDone, receive
@@ -298,6 +299,26 @@ def test_a_rank_that_ends_before_it_is_connected(
     ended = r"rank 1 of the engine has ended \(killed by SIGKILL\)"
     with pytest.raises(ConfigError, match=ended), opened(gpt2_folder):
         pass
+
+
+def test_a_rank_that_hangs_while_it_loads(
+    gpt2_folder: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    for name, value in {"_LOAD_S": 1.2, "_LOAD_TIMES": 0, "_END_S": 0}.items():
+        monkeypatch.setattr(f"roseinfer.engine.ranks.group.{name}", value)
+
+    def load_and_suspend(config: EngineConfig) -> LoadedModel:
+        (rank,) = children()
+        rank.suspend()
+        return load_model(config)
+
+    monkeypatch.setattr("roseinfer.engine.core.load_model", load_and_suspend)
+    late = r"rank 1 of the engine has not loaded its part of the model"
+    ends = rf"{late} within 1.2 s after rank 0 \(rank 1 is stopped\)"
+    with pytest.raises(ConfigError, match=ends), opened(gpt2_folder, rank_timeout_s=1):
+        pass
+    assert f"{late}; rank 0 has waited 1 s, and waits 1.2 s at most (rank 1 is stopped)" in caplog.messages
+    assert not children()
 
 
 @pytest.mark.parametrize(
