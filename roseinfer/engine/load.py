@@ -13,7 +13,9 @@ from roseinfer.config import REPLICA, REPLICAS, ConfigError, EngineConfig
 from roseinfer.engine.choose import triton_runs
 from roseinfer.engine.resolve import resolve_cache_dtype, resolve_device, resolve_dtype
 from roseinfer.kvcache.pool import KVShape
-from roseinfer.models.load import load
+from roseinfer.model_folder import model_folder
+from roseinfer.models.config import read
+from roseinfer.models.load import load, shard_config
 from roseinfer.models.model import Model
 from roseinfer.models.shard import Shard
 
@@ -34,15 +36,19 @@ class LoadedModel:
 
 
 def check_ranks(config: EngineConfig) -> None:
-    """Raise ConfigError where these settings do not work with tensor parallelism."""
+    """Raise ConfigError where these settings or the model's shape do not work with tensor parallelism."""
     ranks = config.tensor_parallel_size
     if ranks == 1:
         return
     if config.batch_invariant:
         raise ConfigError("--tensor-parallel-size above 1 works without --batch-invariant")
     device = resolve_device(config.device)
-    if device.type == "cpu":
-        return
+    if device.type != "cpu":
+        _check_gpu_ranks(config, device)
+    shard_config(read(model_folder(config.model)), Shard(0, ranks), device)
+
+
+def _check_gpu_ranks(config: EngineConfig, device: torch.device) -> None:
     if not triton_runs(device):
         raise ConfigError("--tensor-parallel-size above 1 on GPUs needs Triton: pip install triton")
     if resolve_dtype(config.dtype, device, config.quantization) == torch.float32:

@@ -51,10 +51,9 @@ def load(
     shape, weights = config.read(folder), Weights(folder)
     ranks: Ranks = ALONE
     if shard is not None:
-        if device.type != "cpu" and not isinstance(shape, LlamaConfig):
-            raise ConfigError("--tensor-parallel-size above 1 on GPUs works with models of the Llama family")
+        part = shard_config(shape, shard, device)
         weights, ranks = ShardWeights(folder, shard, shape), _ranks(shard, shape, device, dtype)
-        shape = shard.config(shape)
+        shape = part
     linear = _linear(shape, device, dtype, packed=packed, kernel=cpu_kernels and cpu_linear)
     if quantization is not None:
         return _fp8(shape, weights, device, dtype, head=linear, fused=fused, ranks=ranks)
@@ -70,6 +69,13 @@ def load(
 
         return CudaGPT2(shape, weights, device, dtype, linear=linear)
     return GPT2(shape, weights, device, dtype, linear=linear, ranks=ranks)
+
+
+def shard_config(whole: ModelConfig, shard: Shard, device: torch.device) -> ModelConfig:
+    """The shape of a shard of the model `whole`. Raises ConfigError where it cannot be divided so."""
+    if device.type != "cpu" and not isinstance(whole, LlamaConfig):
+        raise ConfigError("--tensor-parallel-size above 1 on GPUs works with models of the Llama family")
+    return shard.config(whole)
 
 
 def _ranks(shard: Shard, shape: ModelConfig, device: torch.device, dtype: torch.dtype) -> Ranks:

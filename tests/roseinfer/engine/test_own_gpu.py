@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from roseinfer.config import REPLICA, REPLICAS, ConfigError, EngineConfig, optio
 from roseinfer.engine.load import check_ranks, own_gpu
 from roseinfer.models.load import load
 from roseinfer.models.shard import Shard
+from rosemodels import llama
 
 
 def test_replicas_and_their_ranks_take_the_gpus_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -28,10 +30,12 @@ def test_replicas_and_their_ranks_take_the_gpus_in_order(monkeypatch: pytest.Mon
 
 
 @pytest.mark.parametrize("switch", ["fused_ops", "cuda_graph", "paged_attn"])
-def test_on_gpus_ranks_need_the_graphs(monkeypatch: pytest.MonkeyPatch, switch: str) -> None:
+def test_on_gpus_ranks_need_the_graphs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, switch: str) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    check_ranks(EngineConfig("m", device="cuda", tensor_parallel_size=2))
-    off = EngineConfig("m", device="cuda", **{switch: False})  # type: ignore[arg-type]
+    shape = llama.config(llama.SHAPES["qwen3-0.6b"])
+    (tmp_path / "config.json").write_text(json.dumps(shape))
+    check_ranks(EngineConfig(str(tmp_path), device="cuda", tensor_parallel_size=2))
+    off = EngineConfig(str(tmp_path), device="cuda", **{switch: False})  # type: ignore[arg-type]
     check_ranks(off)
     with pytest.raises(ConfigError, match=f"needs .*{option(switch)}"):
         check_ranks(replace(off, tensor_parallel_size=2))

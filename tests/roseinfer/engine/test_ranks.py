@@ -328,7 +328,11 @@ def test_a_rank_that_hangs_while_it_loads(
         ({"batch_invariant": True, "dtype": "bf16"}, "works without --batch-invariant"),
     ],
 )
-def test_what_cannot_work(gpt2_folder: Path, settings: dict[str, Any], why: str) -> None:
+def test_what_cannot_work(
+    gpt2_folder: Path, monkeypatch: pytest.MonkeyPatch, settings: dict[str, Any], why: str
+) -> None:
+    """It is refused before a rank starts."""
+    monkeypatch.setattr(RankGroup, "__init__", None)
     with pytest.raises(ConfigError, match=why), opened(gpt2_folder, **settings):
         pass
 
