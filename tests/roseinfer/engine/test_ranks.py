@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import gzip
+import itertools
 import json
 import select
 import socket
@@ -102,8 +103,9 @@ def test_tokens_equal_those_of_one_process(gpt2_folder: Path, tmp_path: Path) ->
         np.testing.assert_allclose(logprobs(llm, LONG), scores, atol=1e-3)
         assert llm.generate(*traffic()) == expected
         assert llm.engine.preemptions > 0 and llm.engine.cached_tokens > 0
-        answers = with_aborts(llm)
-        assert answers == {index: expected[index] for index in answers}
+        for seed in range(3):
+            answers = with_aborts(llm, seed)
+            assert answers == {index: expected[index] for index in answers}
         llm.engine.flush_cache()
         llm.engine.check_idle()
         assert profiled(llm, tmp_path) >= {
@@ -189,18 +191,23 @@ def test_a_rank_without_memory_says_so(gpt2_folder: Path) -> None:
             llm.generate([[7] * 900], asked)
 
 
-def with_aborts(llm: LLM) -> dict[int, list[int]]:
-    """Answers of those whose clients stay, while others leave between steps."""
-    rng = np.random.default_rng(4)
+def with_aborts(llm: LLM, seed: int) -> dict[int, list[int]]:
+    """Answers of those whose clients stay, while others come and leave between steps."""
+    rng = np.random.default_rng(seed)
     prompts, params = traffic()
+    comes = np.sort(rng.integers(0, 20, len(prompts))).tolist()
     answers: dict[int, list[int]] = {}
-    for index, (prompt, how) in enumerate(zip(prompts, params, strict=True)):
-        llm.engine.add(index, np.array(prompt, np.int32), how)
-        answers[index] = []
-    while (step := llm.engine.step()) is not None:
-        for index, token in zip(step.ids.tolist(), step.tokens.tolist(), strict=True):
+    for now in itertools.count():
+        while len(comes) and comes[0] <= now:
+            index = len(prompts) - len(comes)
+            llm.engine.add(index, np.array(prompts[index], np.int32), params[index])
+            answers[index] = []
+            comes.pop(0)
+        if (step := llm.engine.step()) is None and not comes:
+            break
+        for index, token in zip(step.ids.tolist(), step.tokens.tolist(), strict=True) if step else ():
             answers[index].append(token)
-        if rng.random() < 0.4:
+        if answers and rng.random() < 0.4:
             leaves = int(rng.choice([*answers]))
             if llm.engine.discard(leaves):
                 del answers[leaves]

@@ -23,9 +23,12 @@ TWO_GPUS = pytest.mark.skipif(torch.cuda.device_count() < 2, reason="there are n
 LONG = {"ignore_eos": True, "temperature": 0}
 
 
-def connect(server: Any, index: int, *, stream: bool = True, tokens: int = 900) -> socket.socket:
+def connect(
+    server: Any, index: int, *, stream: bool = True, tokens: int = 900, length: int = 20, **settings: Any
+) -> socket.socket:
     """A client that has asked for a long answer."""
-    body = json.dumps(LONG | {"prompt": [index + 1] * 20, "stream": stream, "max_tokens": tokens}).encode()
+    asked = {"prompt": [index + 1] * length, "stream": stream, "max_tokens": tokens} | settings
+    body = json.dumps(LONG | asked).encode()
     client = socket.create_connection(("127.0.0.1", server.port), timeout=30)
     client.sendall(
         b"POST /v1/completions HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
@@ -75,8 +78,10 @@ def test_load_shows_what_runs(serving: Any) -> None:
 
 
 def test_engine_killed(serve: Any) -> None:
-    """Unfinished answers end with an error, the server ends by itself, and says why."""
-    server = serve()
+    """Unfinished answers end with an error, the server ends by itself, and says why. The engine's other rank
+    is gone too."""
+    server = serve("--tensor-parallel-size", "2")
+    ranks = server.engine.children()
     stream, whole = connect(server, 0), connect(server, 1, stream=False)
     first_chunk(stream)
     server.engine.kill()
@@ -85,40 +90,70 @@ def test_engine_killed(serve: Any) -> None:
     head, _, body = whole.makefile("rb").read().partition(b"\r\n\r\n")
     assert head.startswith(b"HTTP/1.1 503 ")
     assert json.loads(body)["error"]["type"] == "server_error"
-    assert server.ended()
+    assert server.ended() and len(ranks) == 1 and not psutil.wait_procs(ranks, 60)[1]
     assert server.process.returncode == 1
     server._drain.join()
     assert "SIGKILL" in server.log[-1]
 
 
+def kill(server: Any, rank: psutil.Process) -> None:
+    rank.kill()
+
+
+def suspend(server: Any, rank: psutil.Process) -> None:
+    rank.suspend()
+
+
+def starve(server: Any, rank: psutil.Process) -> None:
+    """It gets 1 MiB more than it has, and its logits of a long prompt take 90 MiB."""
+    most = rank.memory_info().vms + (1 << 20)
+    rank.rlimit(psutil.RLIMIT_AS, (most, most))
+    connect(server, 1, length=900, tokens=1, echo=True, logprobs=1).close()
+
+
+KILLED = (kill, r"rank 1 of the engine has ended \(killed by SIGKILL\)")
+HUNG = (suspend, r"waited 1 s for another rank of the engine \(rank 1 is stopped\)")
+STARVED = (starve, r"rank 1 of the engine has ended \(exit code 2\): not enough memory: ")
+
+
 @pytest.mark.parametrize(
-    ("fault", "why"),
+    ("device", "replicas", "fault", "why"),
     [
-        (psutil.Process.kill, r"rank 1 of the engine has ended \(killed by SIGKILL\)"),
-        (psutil.Process.suspend, r"waited 1 s for another rank of the engine \(rank 1 is stopped\)"),
+        pytest.param("cpu", 2, *KILLED, id="cpu-killed"),
+        pytest.param("cpu", 1, *HUNG, id="cpu-hung"),
+        pytest.param("cpu", 1, *STARVED, id="cpu-without-memory"),
+        pytest.param("cuda", 1, *KILLED, id="cuda-killed", marks=TWO_GPUS),
+        pytest.param("cuda", 1, *HUNG, id="cuda-hung", marks=TWO_GPUS),
     ],
-    ids=["killed", "hung"],
 )
-@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=TWO_GPUS)])
 def test_a_rank_lost(
-    serve: Any, tmp_path: Path, device: str, fault: Callable[[psutil.Process], None], why: str
+    serve: Any,
+    tmp_path: Path,
+    device: str,
+    replicas: int,
+    fault: Callable[[Any, psutil.Process], None],
+    why: str,
 ) -> None:
     """An engine that has lost one of its processes ends, says which and how, and leaves nothing: the memory
     of steps has no name and goes with the last process that has it."""
     folder = make_llama(tmp_path / "model", "qwen3") if device == "cuda" else None
     (tmp_path / "left").mkdir()
     server = serve(
-        "--tensor-parallel-size", "2", "--rank-timeout-s", "1", "--device", device,
+        "--tensor-parallel-size", "2", "--rank-timeout-s", "1" if fault is suspend else "30",
+        "--device", device, "--data-parallel-size", str(replicas), "--grace-seconds", "0",
         folder=folder, environment={"TMPDIR": str(tmp_path / "left")},
     )  # fmt: skip
-    client = connect(server, 0)
-    first_chunk(client)
-    (rank,) = server.engine.children()
-    assert any("memfd:roseinfer-step" in part.path for part in rank.memory_maps())
-    fault(rank)
-    rest = client.makefile("rb").read()
-    assert b'"type":"server_error"' in rest and b"[DONE]" in rest
-    assert server.ended() and not psutil.wait_procs([rank], 60)[1]
+    clients = [connect(server, index) for index in range(replicas)]
+    for client in clients:
+        first_chunk(client)
+    ranks = [rank for engine in server.engines for rank in engine.children()]
+    assert len(ranks) == replicas
+    assert all(any("memfd:roseinfer-step" in part.path for part in rank.memory_maps()) for rank in ranks)
+    fault(server, ranks[0])
+    for client in clients:
+        rest = client.makefile("rb").read()
+        assert b'"type":"server_error"' in rest and b"[DONE]" in rest
+    assert server.ended() and not psutil.wait_procs(ranks, 60)[1]
     assert server.process.returncode == 1
     server._drain.join()
     assert any(re.search(why, line) for line in server.log), server.log
@@ -171,11 +206,12 @@ def test_ctrl_c(serve: Any) -> None:
 
 
 def test_server_killed(serve: Any) -> None:
-    server = serve()
+    server = serve("--tensor-parallel-size", "2")
+    ranks = server.engine.children()
     client = connect(server, 0)
     first_chunk(client)
     server.process.kill()
-    assert server.ended()
+    assert server.ended() and len(ranks) == 1 and not psutil.wait_procs(ranks, 60)[1]
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
