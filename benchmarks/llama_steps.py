@@ -17,6 +17,7 @@ import statistics
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
+from typing import Any
 from unittest.mock import patch
 
 import numpy as np
@@ -78,6 +79,11 @@ def take_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--option", action="append", default=[], metavar="NAME=VALUE")
 
 
+def settings_of(options: Sequence[str]) -> dict[str, Any]:
+    """The settings that `--option` gives."""
+    return {name: yaml.safe_load(value) for name, _, value in (option.partition("=") for option in options)}
+
+
 def engine_of(
     name: str,
     *,
@@ -88,8 +94,7 @@ def engine_of(
     options: Sequence[str] = (),
 ) -> Engine:
     """An engine of a named shape in bfloat16, with random weights, which several ranks read from the disk."""
-    given = {key: yaml.safe_load(value) for key, _, value in (o.partition("=") for o in options)}
-    settings = {"prefix_cache": False} | given  # the same prompts are computed again and again
+    settings = {"prefix_cache": False} | settings_of(options)  # the same prompts are computed again and again
     shape = llama_shape(name)
     parsed = configs.parse(llama.config(shape))
     config = EngineConfig(

@@ -14,8 +14,9 @@
 # requests in flight (1,024 tokens in, 128 out) within SLO, in SEARCH_S (600) seconds at most; `published`, only where it
 # is named, measures PUBLISHED (one-gpu-qwen3-8b) with OPTIONS, as scripts/published.py says: as many at a time as there
 # are GPUs for, and SIDES (1) repeats of an online run at a time. `profile` profiles the
-# run that `online` left in OUT, at its first scale and without variants of engines; `sanitize` needs compute-sanitizer,
-# from the CUDA toolkit or nvidia-cuda-sanitizer-api 13.5 (13.0 lacks a part). Full output and the runs go to OUT.
+# run that `online` left in OUT, at its first scale and without variants of engines; `sanitize` serves GPT-2 and that Llama,
+# also in fp8 and on two GPUs, and needs compute-sanitizer, from the CUDA toolkit or nvidia-cuda-sanitizer-api 13.5 (13.0
+# lacks a part). Full output and the runs go to OUT.
 set -uo pipefail
 cd "$(dirname "$0")/.."
 out=$1 wheels=${2:-} bundles=${3:-}
@@ -57,13 +58,21 @@ for phase in $phases; do
     case $phase in
     tests)
         logged tests_gpu 5 python3 -m pytest -q -p no:cacheprovider --durations 8 \
-            tests/gpu tests/roseinfer/kernels/test_triton_kernels.py
+            tests/gpu tests/roseinfer/kernels/test_triton_kernels.py \
+            "tests/roseinfer/server/process/test_life.py::test_a_rank_lost["{cuda-killed,cuda-hung}"]"
         ;;
     sanitize)
-        logged memcheck 5 compute-sanitizer --tool memcheck --kernel-name "$own_kernels" \
-            python3 -m benchmarks.serve_a_few
-        logged memcheck_llama 5 compute-sanitizer --tool memcheck --kernel-name "$own_kernels" \
-            python3 -m benchmarks.serve_a_few random:qwen3-0.6b
+        few=(compute-sanitizer --tool memcheck --kernel-name "$own_kernels" --target-processes all
+            python3 -m benchmarks.serve_a_few)
+        fp8=(--option quantization=fp8 --option kv_cache_dtype=fp8)
+        two=(--ranks 2 --option rank_timeout_s=600)
+        logged memcheck 5 "${few[@]}"
+        logged memcheck_llama 5 "${few[@]}" "$llama"
+        logged memcheck_fp8 5 "${few[@]}" "$llama" "${fp8[@]}"
+        if [ "$gpus" -gt 1 ]; then
+            logged memcheck_ranks 5 "${few[@]}" "$llama" "${two[@]}"
+            logged memcheck_fp8_ranks 5 "${few[@]}" "$llama" "${fp8[@]}" "${two[@]}"
+        fi
         ;;
     kernels) logged kernels 50 python3 -m benchmarks.gpu_kernels ;;
     steps)

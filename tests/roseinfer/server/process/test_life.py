@@ -14,12 +14,15 @@ from pathlib import Path
 from typing import Any
 
 import psutil
+import pynvml
 import pytest
 import torch
 
 from ...conftest import make_llama
 
 TWO_GPUS = pytest.mark.skipif(torch.cuda.device_count() < 2, reason="there are not two GPUs")
+#: By so many bytes the used memory of a GPU may differ; a process takes hundreds of MiB.
+MARGIN = 64 << 20
 LONG = {"ignore_eos": True, "temperature": 0}
 
 
@@ -53,6 +56,19 @@ def leave(server: Any, index: int) -> None:
     if index % 3 == 0:
         client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
     client.close()
+
+
+def gpu_memory() -> list[int]:
+    """Used bytes of each GPU."""
+    if not torch.cuda.is_available():
+        return []
+    pynvml.nvmlInit()
+    gpus = [pynvml.nvmlDeviceGetHandleByIndex(index) for index in range(pynvml.nvmlDeviceGetCount())]
+    return [pynvml.nvmlDeviceGetMemoryInfo(gpu).used for gpu in gpus]
+
+
+def shared_memory() -> set[Path]:
+    return {*Path("/dev/shm").iterdir()}
 
 
 def test_hundreds_of_clients_leave(serving: Any, text_model: Any) -> None:
@@ -105,7 +121,7 @@ def suspend(server: Any, rank: psutil.Process) -> None:
 
 
 def starve(server: Any, rank: psutil.Process) -> None:
-    """It gets 1 MiB more than it has, and its logits of a long prompt take 90 MiB."""
+    """It gets 1 MiB more than it has, and the logits of a long prompt take more."""
     most = rank.memory_info().vms + (1 << 20)
     rank.rlimit(psutil.RLIMIT_AS, (most, most))
     connect(server, 1, length=900, tokens=1, echo=True, logprobs=1).close()
@@ -138,6 +154,7 @@ def test_a_rank_lost(
     of steps has no name and goes with the last process that has it."""
     folder = make_llama(tmp_path / "model", "qwen3") if device == "cuda" else None
     (tmp_path / "left").mkdir()
+    names, used = shared_memory(), gpu_memory()
     server = serve(
         "--tensor-parallel-size", "2", "--rank-timeout-s", "1" if fault is suspend else "30",
         "--device", device, "--data-parallel-size", str(replicas), "--grace-seconds", "0",
@@ -158,6 +175,13 @@ def test_a_rank_lost(
     server._drain.join()
     assert any(re.search(why, line) for line in server.log), server.log
     assert not list((tmp_path / "left").iterdir())
+    end = time.monotonic() + 30  # other processes may come and go, and the driver frees memory a little later
+    while more := [
+        *(shared_memory() - names),
+        *(n - u for n, u in zip(gpu_memory(), used, strict=True) if n > u + MARGIN),
+    ]:
+        assert time.monotonic() < end, more
+        time.sleep(0.01)
 
 
 def test_connections_are_shared_evenly_until_a_front_end_is_killed(serve: Any) -> None:
