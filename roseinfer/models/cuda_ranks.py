@@ -20,7 +20,8 @@ from roseinfer.models.ranks import Ranks
 from roseinfer.models.shard import Shard
 
 #: With at least this many rows, more than two ranks use NCCL's all-reduce, in which each reads less from its
-#: peers.
+#: peers. An estimate: not measured with more than two GPUs. Two use roseinfer's for any number of rows, which
+#: is faster with up to 1,024 on H200s, 2026-11-23 (docs/notes/h200-llama.md).
 _MANY_ROWS = 512
 #: roseinfer's kernels read peer memory, and need no NVLink multicast.
 _NO_MULTICAST = "TORCH_SYMM_MEM_DISABLE_MULTICAST"

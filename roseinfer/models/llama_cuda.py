@@ -23,7 +23,9 @@ from roseinfer.models.linear import Linear
 from roseinfer.models.llama import Layer, Llama
 
 #: GEMMs whose weight has at most this many elements run in Triton: they start while the kernel before ends,
-#: which gains more than cuBLAS' faster kernels.
+#: which gains more than cuBLAS' faster kernels. On an H200, 2026-11-22, they gain with the weights of
+#: Qwen3-0.6B, of at most 6.3M elements, and not with those of 8B, of 16.8M and more, but for gate and up
+#: with 16 rows (docs/notes/h200-llama.md). Not measured in between.
 _SMALL = 7 << 20
 #: Tiles of GEMMs of up to so many rows with a small weight: of those whose result is added to the residual
 #: stream, which have few outputs, and of gate and up. Measured on an H200, 2026-11-22.

@@ -18,17 +18,24 @@ from roseinfer.kernels.capability import is_hopper
 from roseinfer.kernels.cuda.build import available, kernel
 from roseinfer.kernels.triton.launch import multiprocessors
 
-#: More rows than this are left to other kernels.
+#: More rows than this are left to other kernels: the tensor core instructions take 8. Several of them for
+#: more rows were not measured.
 MAX_ROWS = 8
-#: Up to this many inputs, each block keeps x in shared memory (`Plan.held`).
+#: Up to this many inputs, each block keeps x in shared memory (`Plan.held`): 80 KB with 8 rows. Not measured
+#: with other limits.
 _HELD_INPUTS = 5_120
-#: Bytes of a weight row in a chunk at most, for this many inputs or more; half as many for fewer inputs.
+#: Bytes of a weight row in a chunk at most, for this many inputs or more; half as many for fewer inputs. On
+#: an H200, 2026-11-22, Qwen3-8B is faster with 2 KB than with 1 KB, and as fast with 4 KB. 2,560 bytes are
+#: for inputs that 2 KB do not divide, as in half of Qwen3-32B, 2026-11-24 (docs/notes/h200-llama.md).
 _MAX_CHUNK_BYTES, _MANY_INPUTS = 2560, 4096
-#: Shared memory of a block, in bytes: more than half of an SM's. Otherwise two blocks of a kernel that starts
-#: early could share an SM, and another SM would be idle. For weights of at most `_SMALL_WEIGHT` bytes and up
-#: to 4 rows it is less, as it gains more there to have blocks of the next kernel on the same SM.
+#: Shared memory of a block, in bytes: more than half of an SM's. Otherwise two blocks of a kernel that
+#: starts early could share an SM, and another SM would be idle. For weights of at most `_SMALL_WEIGHT` bytes
+#: and up to 4 rows it is less, as it gains more there to have blocks of the next kernel on the same SM.
+#: Measured on an H200, 2026-11-22, with one row: 8B takes 107 µs a layer with 160 KB and 127 with 112, and
+#: Qwen3-0.6B 19.7 and 17.9 (docs/notes/h200-llama.md). `_SMALL_WEIGHT` lies between their weights; not
+#: measured in between.
 _SHARED_BYTES, _SHARED_BYTES_SMALL, _SMALL_WEIGHT = 160 * 1024, 112 * 1024, 16 << 20
-#: Bytes of the weight in flight for each block, at least.
+#: Bytes of the weight in flight for each block, at least. Not measured with others.
 _MIN_IN_FLIGHT = 64 * 1024
 
 
