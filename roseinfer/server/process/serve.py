@@ -74,7 +74,8 @@ async def _serve(
     either: list[asyncio.Future[Any]] = [starting, died]
     await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
     dispatcher = Dispatcher(listener, others.handovers, shared.counters, front_end.adopt)
-    if starting.done():
+    started = starting.done()
+    if started:
         await starting  # raises what went wrong
         log.info("engine: %s", front_end.engine.info.describe())
         log.info("front end: %s", settings.server.describe())
@@ -87,6 +88,8 @@ async def _serve(
         log.error("%s has ended (%s); stopping the server", name, child.how_it_ended())
     dispatcher.stop()
     listener.close()  # who connects now is refused at once
+    if not started:  # they have no clients, and take no notice of being asked while they wait for the engine
+        others.kill()
     others.ask_to_stop()
     await asyncio.gather(front_end.stop(), others.ended(settings.server.grace_seconds + SLACK))
     return 0 if dead is None else 1

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
 import socket
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from .test_life import connect, first_chunk
@@ -94,6 +97,25 @@ def test_a_signal_to_every_process(serve: Any) -> None:
     for client in clients:
         assert b'"finish_reason":"length"' in rest(client)
     assert server.ended() and server.process.returncode == 0
+
+
+def test_nobody_is_waited_for_before_the_first_client(launch: Any) -> None:
+    """While the engine loads, no front end has an answer that could use the time."""
+    process = launch("--frontend-processes", "2", "--grace-seconds", "600")
+    parent = psutil.Process(process.pid)
+
+    def engines() -> list[psutil.Process]:
+        return [child for child in parent.children() if "roseinfer.engine.process" in child.cmdline()]
+
+    def takes_signals() -> bool:
+        (caught,) = re.findall(r"SigCgt:\t(\w+)", Path(f"/proc/{process.pid}/status").read_text())
+        return bool(int(caught, 16) >> (signal.SIGTERM - 1) & 1)
+
+    assert within(60, engines)
+    engines()[0].suspend()
+    assert within(60, takes_signals)
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(30) == 0
 
 
 def test_an_engine_that_stands_still(serve: Any) -> None:
