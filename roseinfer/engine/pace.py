@@ -22,7 +22,7 @@ Kind = tuple[int, int]
 
 class Pace:
     """Durations of recent steps, in seconds. A step is expected to take at least the least recent duration of
-    its kind, or of a kind with fewer rows."""
+    its kind, or of a kind with fewer rows, which is no more than what any later step with more rows took."""
 
     def __init__(self) -> None:
         self._took: dict[Kind, deque[float]] = defaultdict(lambda: deque(maxlen=RECENT))
@@ -36,6 +36,9 @@ class Pace:
         self._took[kind].append(seconds)
         if len(self._took[kind]) >= FEWEST:
             self._least[kind] = min(self._took[kind])
+        for fewer, least in self._least.items():  # a kind that is not seen any more may have become faster
+            if least > seconds and fewer[0] <= kind[0] and fewer[1] <= kind[1]:
+                self._least[fewer] = seconds
 
     def launched(self, seconds: float, *, late: bool) -> None:
         """A launch has taken `seconds` on the host. `late`: the device had nothing to do meanwhile."""

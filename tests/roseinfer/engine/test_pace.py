@@ -68,3 +68,15 @@ def test_a_device_that_waited_has_its_next_launches_sooner() -> None:
     for _ in range(1000):
         pace.launched(1e-4, late=False)
     assert pace.wait_s(batch(0, 8)) == pytest.approx(before)
+
+
+def test_a_kind_that_is_not_seen_any_more_holds_up_no_other() -> None:
+    """Requests with long contexts came in few rows; then short ones come in more."""
+    pace = pace_of([1e-4] * FEWEST)
+    for _ in range(RECENT):
+        pace.ended(batch(0, 8), 0.06)
+    assert pace.wait_s(batch(0, 12)) > 0.05
+    pace.ended(batch(0, 12), 0.005)
+    assert pace.wait_s(batch(0, 12)) < 0.005
+    pace.ended(batch(0, 8), 0.06)
+    assert pace.wait_s(batch(0, 8)) > 0.05
