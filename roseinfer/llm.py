@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import signal
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 from roseinfer.config import EngineConfig
 from roseinfer.engine.core import Engine
@@ -25,6 +28,7 @@ class LLM:
         One `params` serves all prompts, each answered as it would be alone. For different answers to the same
         prompt, give one for each, with different seeds. Raises RequestError when a prompt does not fit, and
         UnknownTokenError, also a ValueError, when an id is not in the vocabulary; then nothing has run.
+        Ctrl-C ends it between two steps.
         """
         if isinstance(params, SamplingParams):
             params = [params] * len(prompts)
@@ -32,11 +36,36 @@ class LLM:
         try:
             for index, (prompt, how) in enumerate(zip(prompts, params, strict=True)):
                 self.engine.add(index, self.engine.info.limits.token_ids(prompt), how)
-            while (result := self.engine.step()) is not None:
-                for request, token in zip(result.ids.tolist(), result.tokens.tolist(), strict=True):
-                    outputs[request].append(token)
+            with _interrupt_at_end() as interrupted:
+                while not interrupted and (result := self.engine.step()) is not None:
+                    for request, token in zip(result.ids.tolist(), result.tokens.tolist(), strict=True):
+                        outputs[request].append(token)
         except BaseException:
             for index in range(len(prompts)):
                 self.engine.discard(index)
             raise
         return outputs
+
+
+@contextmanager
+def _interrupt_at_end() -> Iterator[list[int]]:
+    """Ctrl-C is raised at the end of the context, and a second one at once: an engine whose step was
+    interrupted cannot be used again. The list has an entry from the first on."""
+    noted: list[int] = []
+    in_main = threading.current_thread() is threading.main_thread()
+    if not in_main or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
+        yield noted
+        return
+
+    def note(number: int, frame: object) -> None:
+        noted.append(number)
+        if len(noted) > 1:
+            raise KeyboardInterrupt
+
+    signal.signal(signal.SIGINT, note)
+    try:
+        yield noted
+    finally:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    if noted:
+        raise KeyboardInterrupt

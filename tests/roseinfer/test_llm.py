@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+import signal
 import time
+from dataclasses import replace
 from math import inf, nan
 from pathlib import Path
 from typing import Any
@@ -12,7 +14,9 @@ import msgspec
 import numpy as np
 import pytest
 
+from roseinfer.batch import Ints
 from roseinfer.config import ConfigError, EngineConfig
+from roseinfer.engine.fetched import Fetched
 from roseinfer.llm import LLM
 from roseinfer.request.params import RequestError, SamplingParams
 
@@ -55,6 +59,32 @@ def test_a_request_waits_since_it_was_submitted(llm: LLM) -> None:
     step = llm.engine.step()
     assert step is not None and 40 <= step.finished[0].queue_wait < 80
     assert step.finished[0].prefill < 40
+
+
+@pytest.mark.parametrize("overlap", [False, True])
+def test_ctrl_c_leaves_an_engine_that_works(
+    gpt2_folder: Path, monkeypatch: pytest.MonkeyPatch, overlap: bool
+) -> None:
+    """It comes while the host waits for the device, as mostly on a GPU. The cache is too small for all."""
+    how_it_runs = EngineConfig(str(gpt2_folder), device="cpu", dtype="fp32", kv_tokens=128, warmup=False)
+    llm = LLM(replace(how_it_runs, overlap_schedule=overlap))
+    prompts, how = [[5 + i] * 20 for i in range(4)], SamplingParams(60, ignore_eos=True)
+    wanted = llm.generate(prompts, how)
+    wait, steps = Fetched.tokens, iter(range(100))
+
+    def tokens(self: Fetched) -> Ints:
+        if next(steps) == 5:
+            signal.raise_signal(signal.SIGINT)
+        return wait(self)
+
+    monkeypatch.setattr(Fetched, "tokens", tokens)
+    with pytest.raises(KeyboardInterrupt):
+        llm.generate(prompts, how)
+    assert next(steps) < 10
+    monkeypatch.undo()
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    assert llm.generate(prompts, how) == wanted
+    llm.engine.check_idle()
 
 
 @pytest.mark.parametrize(
