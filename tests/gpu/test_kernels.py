@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from roseinfer.kernels.cuda import few_rows
+from roseinfer.kernels.triton.paged_decode import paged_decode
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no NVIDIA GPU")]
 
@@ -115,3 +116,24 @@ def test_padding_writes_nothing() -> None:
     assert layer.run().isfinite().all()
     changed = (layer.cache[0] != before).flatten(1).any(1).nonzero().flatten().tolist()
     assert changed == [int(layer.slots(0)[-1])]
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("dim", [32, 64, 128, 256])
+@pytest.mark.parametrize("lengths", [[1, 37], [200] * 40])  # in parts, and whole
+def test_attention_of_every_head_size(lengths: list[int], dim: int, dtype: torch.dtype) -> None:
+    torch.manual_seed(0)
+    count, heads, blocks = len(lengths), 8, -(-max(lengths) // SIZE)
+    q, k, v = (draw(count, n, dim).to(dtype) for n in (heads, 2, 2))
+    keys, values = (draw(count * blocks * SIZE, 2, dim).to(dtype) for _ in "kv")
+    table = torch.randperm(count * blocks, device="cuda").int().view(count, blocks)
+    rows, each = torch.arange(count, device="cuda").int(), torch.tensor(lengths, device="cuda").int()
+    got = paged_decode(q, k, v, keys, values, table, rows, each, SIZE).view(count, heads, dim)
+    for index, length in enumerate(lengths):
+        t = torch.arange(length, device="cuda")
+        slots = table[index][t // SIZE].long() * SIZE + t % SIZE
+        assert torch.equal(keys[slots[-1]], k[index]) and torch.equal(values[slots[-1]], v[index])
+        seen, shown = (cache[slots].float().repeat_interleave(heads // 2, 1) for cache in (keys, values))
+        weights = torch.softmax(torch.einsum("hd,thd->ht", q[index].float(), seen) * dim**-0.5, -1)
+        wanted = torch.einsum("ht,thd->hd", weights, shown)
+        torch.testing.assert_close(got[index].float(), wanted, rtol=0.02, atol=0.02)

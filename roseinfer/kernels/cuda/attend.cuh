@@ -7,6 +7,8 @@
 #define GROUPS (32 / LANES)
 #define UNROLL 4
 
+static_assert(32 * WARPS >= DIM, "a thread for each element of a result");
+
 struct Cache {
     half_t* keys;  // [slots, KV_HEADS, DIM]
     half_t* values;

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from roseinfer.kernels.cuda.build import available, kernel
 
+#: At least so many; more where a head has more elements than their threads, each of which writes one.
 _WARPS = 4
 
 
@@ -24,15 +25,15 @@ def launch(
 ) -> None:  # fmt: skip
     """As the Triton kernel with the same arguments; `parts` is in the dtype of `q` where `splits` is 1."""
     count, heads, dim = q.shape
-    kv_heads = k.shape[1]
+    kv_heads, warps = k.shape[1], max(_WARPS, dim // 32)
     run = kernel(
         "paged_decode", "paged_decode", ("BF16", int(q.dtype == torch.bfloat16)), ("DIM", dim),
         ("HEADS", heads), ("KV_HEADS", kv_heads), ("BLOCK_SIZE", block_size), ("SPLITS", splits),
-        ("WARPS", _WARPS),
+        ("WARPS", warps),
     )  # fmt: skip
     run(
         (count, heads, splits),
-        32 * _WARPS,
+        32 * warps,
         [
             q, k, v, q.stride(0), k.stride(0), v.stride(0), keys, values, table, table.stride(0), rows,
             lengths, parts, lse,
