@@ -216,8 +216,9 @@ def _watch(group: weakref.ref[RankGroup], rank: int, process: subprocess.Popen[b
 
 def _watch_waits(group: weakref.ref[RankGroup], closing: threading.Event) -> None:
     while not closing.wait(1.0) and (alive := group()) is not None:
+        limit_s = alive._wait_limit_s  # read first: the next wait may begin meanwhile, and have another
         since = alive._waits_since
-        if since is not None and time.monotonic() - since > alive._wait_limit_s:
+        if since is not None and time.monotonic() - since > limit_s:
             alive._note(0, alive._silent())
             return
         del alive

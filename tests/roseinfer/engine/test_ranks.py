@@ -9,6 +9,8 @@ import json
 import select
 import socket
 import threading
+import time
+import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -29,7 +31,7 @@ from roseinfer.batch import Batch, Segment
 from roseinfer.config import ConfigError, EngineConfig
 from roseinfer.engine.load import LoadedModel, load_model
 from roseinfer.engine.logprobs import PROMPT_ROWS
-from roseinfer.engine.ranks.group import RankError, RankGroup
+from roseinfer.engine.ranks.group import RankError, RankGroup, _watch_waits
 from roseinfer.engine.ranks.messages import RankDone, receive
 from roseinfer.engine.ranks.step_memory import StepMemory, StepSizes
 from roseinfer.llm import LLM
@@ -342,6 +344,29 @@ def test_what_cannot_work(
     monkeypatch.setattr(RankGroup, "__init__", None)
     with pytest.raises(ConfigError, match=why), opened(gpt2_folder, **settings):
         pass
+
+
+def test_a_wait_has_its_own_limit_even_if_the_next_begins_meanwhile() -> None:
+    class Group:
+        """A long wait ends, and a short one begins, while the thread looks."""
+
+        _wait_limit_s, noted = 900.0, False
+
+        @property
+        def _waits_since(self) -> float:
+            self._wait_limit_s = 1.0
+            closing.set()
+            return time.monotonic() - 40
+
+        def _silent(self) -> str:
+            return ""
+
+        def _note(self, rank: int, how: str) -> None:
+            self.noted = True
+
+    closing, group = threading.Event(), Group()
+    _watch_waits(weakref.ref(group), closing)  # type: ignore[arg-type]
+    assert not group.noted
 
 
 def test_nothing_is_awaited_once_a_rank_has_ended() -> None:
