@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 from functools import cache
+from typing import Any
 
 import torch
+
+#: Bytes of shared memory that a block of threads may have on an H100 or H200.
+HOPPER_SHARED = 227 * 1024
 
 
 @cache
@@ -12,3 +16,13 @@ def is_hopper(device: torch.device) -> bool:
     """Whether it is an NVIDIA GPU of compute capability 9.0 or later, which has programmatic dependent launch
     (a kernel can start while the one before it ends) and thread block clusters."""
     return device.type == "cuda" and torch.cuda.get_device_capability(device) >= (9, 0)
+
+
+@cache
+def shared_memory(device: torch.device) -> int:
+    """Bytes of shared memory that a block of threads may have: 99 KiB on many GPUs. Where kernels are
+    interpreted, as on an H100."""
+    if device.type != "cuda":
+        return HOPPER_SHARED
+    properties: Any = torch.cuda.get_device_properties(device)
+    return int(properties.shared_memory_per_block_optin)

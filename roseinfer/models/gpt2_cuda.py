@@ -13,9 +13,9 @@ from torch.nn import functional as F
 from roseinfer.attention.base import Attention
 from roseinfer.attention.cuda_paged import CudaPagedAttention, Decodes
 from roseinfer.kernels.cuda import few_rows
+from roseinfer.kernels.triton import head
 from roseinfer.kernels.triton.argmax import argmax, choose
 from roseinfer.kernels.triton.embed import embed_last
-from roseinfer.kernels.triton.head import MAX_ROWS, head
 from roseinfer.kernels.triton.norm import add_norm_, norm
 from roseinfer.kernels.triton.pipelined import PipelinedTile
 from roseinfer.kernels.triton.products import Tile, product, product_in_parts
@@ -83,11 +83,11 @@ class CudaGPT2(GPT2):
         return (hidden @ self._aligned_head.t())[:, : self.config.vocab_size]
 
     def choose(self, hidden: Tensor, rows: Tensor, last: Tensor, out: Tensor) -> Tensor:
-        if len(hidden) > MAX_ROWS:
+        if not head.takes(hidden):
             logits = self.logits(hidden)
             argmax(logits, rows, last, out)
             return logits
-        logits, best, token = head(hidden, self._tokens)
+        logits, best, token = head.head(hidden, self._tokens)
         choose(best, token, rows, last, out)
         return logits
 

@@ -12,6 +12,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from roseinfer.kernels.capability import shared_memory
 from roseinfer.kernels.triton.launch import early, pdl_wait
 from roseinfer.kernels.triton.swiglu import gated
 
@@ -55,9 +56,13 @@ class GatedTile:
     warps: int = 4
 
     def takes(self, x: Tensor, weight: Tensor) -> bool:
-        """Whether it divides the GEMM evenly."""
+        """Whether it divides the GEMM evenly, and has room for its pipeline."""
+        held = 2 * (self.stages - 1) * self.inputs * (self.rows + 2 * self.outputs)
         return (
-            x.element_size() == 2 and len(weight) % (2 * self.outputs) == 0 and x.shape[1] % self.inputs == 0
+            x.element_size() == 2
+            and held <= shared_memory(x.device)
+            and len(weight) % (2 * self.outputs) == 0
+            and x.shape[1] % self.inputs == 0
         )
 
 

@@ -10,6 +10,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from roseinfer.kernels.capability import shared_memory
 from roseinfer.kernels.triton.launch import early, multiprocessors, pdl_wait
 
 #: More rows than this are left to cuBLAS: this kernel does not use tensor cores, and on an H200 a step of 8
@@ -55,8 +56,14 @@ def _head_linear(
         tl.store(token_ptr + row * PROGRAMS + program, tokens[row])
 
 
+def takes(x: Tensor) -> bool:
+    """Whether it can multiply `x` `[R, width]`: two tiles of the weight must fit in a program's memory."""
+    held = 2 * _TILE * triton.next_power_of_2(x.shape[1]) * x.element_size() + 256
+    return len(x) <= MAX_ROWS and held <= shared_memory(x.device)
+
+
 def head(x: Tensor, weight: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """`x` `[R, width]`, R at most MAX_ROWS, times `weight` `[vocab, width]`.
+    """`x` `[R, width]`, which `takes` allows, times `weight` `[vocab, width]`.
 
     Returns:
         Logits `[R, vocab]` in the dtype of `x`; each program's largest logit (float32, before rounding) and

@@ -12,6 +12,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from roseinfer.kernels.capability import shared_memory
 from roseinfer.kernels.triton.launch import early, pdl_launch_late, pdl_wait
 from roseinfer.kernels.triton.products import Tile, gelu_of
 
@@ -71,9 +72,11 @@ class PipelinedTile(Tile):
     late: bool = False
 
     def takes(self, x: Tensor, weight: Tensor) -> bool:
-        """Whether it divides the GEMM evenly."""
+        """Whether it divides the GEMM evenly, and has room for its pipeline."""
+        held = 2 * (self.stages - 1) * self.inputs * (self.rows + self.outputs)
         return (
             x.element_size() == 2
+            and held <= shared_memory(x.device)
             and len(weight) % self.outputs == 0
             and x.shape[1] % (self.splits * self.inputs) == 0
         )

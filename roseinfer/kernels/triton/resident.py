@@ -11,6 +11,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from roseinfer.kernels.capability import shared_memory
 from roseinfer.kernels.triton.launch import early, pdl_wait
 from roseinfer.kernels.triton.products import Tile, gelu_of
 
@@ -61,15 +62,25 @@ class ResidentTile(Tile):
     inputs: int = 128
 
     def takes(self, x: Tensor, weight: Tensor) -> bool:
-        return len(x) <= MAX_ROWS and x.element_size() == 2
+        if len(x) > MAX_ROWS or x.element_size() != 2:
+            return False
+        count, inputs = x.shape
+        held = 2 * self._turns(inputs) * self.inputs * (_height(count) + self.outputs)
+        return held <= shared_memory(x.device)
+
+    def _turns(self, inputs: int) -> int:
+        return triton.cdiv(triton.cdiv(inputs, self.splits), self.inputs)
 
     def launch(self, x: Tensor, weight: Tensor, bias: Tensor | None, out: Tensor, *, gelu: bool) -> None:
         count, inputs = x.shape
         outputs = len(weight)
-        block = max(16, triton.next_power_of_2(count))
-        turns = triton.cdiv(triton.cdiv(inputs, self.splits), self.inputs)
         _linear[(triton.cdiv(outputs, self.outputs), self.splits)](
             x, weight, bias if bias is not None else weight, out, count, outputs, inputs,
-            BLOCK_M=block, BLOCK_N=self.outputs, BLOCK_K=self.inputs, TURNS=turns,
+            BLOCK_M=_height(count), BLOCK_N=self.outputs, BLOCK_K=self.inputs, TURNS=self._turns(inputs),
             ALONE=bias is not None, GELU=gelu, num_warps=4, **early(x.device),
         )  # fmt: skip
+
+
+def _height(rows: int) -> int:
+    """Rows of a program's tile of x."""
+    return max(16, triton.next_power_of_2(rows))

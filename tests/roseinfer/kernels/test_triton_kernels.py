@@ -14,7 +14,18 @@ from torch.nn import functional as F
 pytest.importorskip("triton", reason="Triton is not installed")
 
 from roseinfer.e4m3 import E4M3, to_e4m3
-from roseinfer.kernels.triton import argmax, embed, head, norm, paged_decode, products, resident, store_kv
+from roseinfer.kernels.triton import (
+    argmax,
+    embed,
+    gated,
+    head,
+    norm,
+    paged_decode,
+    pipelined,
+    products,
+    resident,
+    store_kv,
+)
 from roseinfer.kernels.triton.pipelined import PipelinedTile
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
@@ -80,6 +91,24 @@ def test_tiles_that_do_not_divide_a_product_leave_it() -> None:
     assert not PipelinedTile(64, 64, splits=5).takes(x, weight)
     assert not PipelinedTile(64, 5).takes(x, weight)
     assert not PipelinedTile(64, 64).takes(x.float(), weight.float())
+
+
+def test_tiles_that_do_not_fit_shared_memory_leave_a_product(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The sizes are those for which Triton compiles; above the limit it raises OutOfResources."""
+
+    def taken(size: int, width: int) -> list[bool]:
+        for module in (gated, head, pipelined, resident):
+            monkeypatch.setattr(module, "shared_memory", lambda device: size)
+        x, weight = torch.zeros(32, width).half(), torch.zeros(2 * width, width).half()
+        tiles = PipelinedTile(128, 32), gated.GatedTile(128, 64), resident.ResidentTile()
+        return [*(tile.takes(x, weight) for tile in tiles), head.takes(x[:4])]
+
+    assert taken(232_448, 768) == [True, True, True, True]
+    assert taken(232_448, 1600) == [True, True, True, True]
+    assert taken(232_448, 3072) == [True, True, False, False]
+    assert taken(166_912, 1600) == [True, True, False, True]
+    assert taken(101_376, 768) == [False, True, True, True]
+    assert taken(101_376, 1280) == [False, True, False, False]
 
 
 @examples
