@@ -61,7 +61,8 @@ def _lacking(name: PrefillBackend, head_dim: int, dtype: torch.dtype, device: to
     if name == "flash-attn-3":
         if find_spec(PACKAGE) is None:
             return "its package: pip install fa3-fwd"
-        if not (is_hopper(device) and dtype == torch.bfloat16 and head_dim in (64, 128, 256)):
+        hopper = is_hopper(device) and torch.cuda.get_device_capability(device) == (9, 0)  # not later ones
+        if not (hopper and dtype == torch.bfloat16 and head_dim in (64, 128, 256)):
             return "a GPU of compute capability 9.0, bf16, and a head size of 64, 128 or 256"
         if not loads():
             return "a package fa3-fwd that was built for this release of PyTorch"

@@ -18,6 +18,12 @@ def is_hopper(device: torch.device) -> bool:
     return device.type == "cuda" and torch.cuda.get_device_capability(device) >= (9, 0)
 
 
+def is_large_hopper(device: torch.device) -> bool:
+    """Whether a block also has as much shared memory as on an H100, as kernels in CUDA C++ with ring buffers
+    need: compute capability 12.0 has less."""
+    return is_hopper(device) and shared_memory(device) >= HOPPER_SHARED
+
+
 @cache
 def shared_memory(device: torch.device) -> int:
     """Bytes of shared memory that a block of threads may have: 99 KiB on many GPUs. Where kernels are

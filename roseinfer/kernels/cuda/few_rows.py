@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from roseinfer.kernels.capability import is_hopper
+from roseinfer.kernels.capability import is_large_hopper
 from roseinfer.kernels.cuda.build import available, kernel
 from roseinfer.kernels.cuda.launch import Kernel
 
@@ -39,7 +39,7 @@ class Shape:
             and self.width in (768, 1024)
             and self.width == 64 * self.heads
             and self.inner == 4 * self.width
-            and is_hopper(device)
+            and is_large_hopper(device)
             and available()
         )
 

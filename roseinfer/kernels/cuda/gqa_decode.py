@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from roseinfer.e4m3 import E4M3
-from roseinfer.kernels.capability import is_hopper
+from roseinfer.kernels.capability import is_large_hopper
 from roseinfer.kernels.cuda.build import available, kernel
 
 _GROUP = 16
@@ -65,7 +65,7 @@ def supports(heads: Heads, block_size: int, dtype: torch.dtype, device: torch.de
         and heads.queries <= 8 * heads.keys
         and block_size % _GROUP == 0
         and dtype in (torch.float16, torch.bfloat16)
-        and is_hopper(device)
+        and is_large_hopper(device)
         and available()
     )
 

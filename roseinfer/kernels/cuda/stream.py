@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from roseinfer.e4m3 import E4M3
-from roseinfer.kernels.capability import is_hopper
+from roseinfer.kernels.capability import is_large_hopper
 from roseinfer.kernels.cuda.build import available, kernel
 from roseinfer.kernels.triton.launch import multiprocessors
 
@@ -129,7 +129,7 @@ def plan(
 
 def takes(x: Tensor, weight: Tensor, *, gated: bool = False, normed: bool = False) -> bool:
     """Whether the kernel can multiply `x` with `weight`."""
-    if len(x) > MAX_ROWS or x.element_size() != 2 or not (is_hopper(x.device) and available()):
+    if len(x) > MAX_ROWS or x.element_size() != 2 or not (is_large_hopper(x.device) and available()):
         return False
     if weight.dtype != x.dtype and (weight.dtype, x.dtype) != (E4M3, torch.bfloat16):
         return False
