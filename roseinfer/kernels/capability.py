@@ -26,9 +26,9 @@ def is_large_hopper(device: torch.device) -> bool:
 
 @cache
 def shared_memory(device: torch.device) -> int:
-    """Bytes of shared memory that a block of threads may have: 99 KiB on many GPUs. Where kernels are
-    interpreted, as on an H100."""
+    """Bytes of shared memory that a block of threads may have: 99 KiB on many GPUs. As on an H100 where
+    kernels are interpreted, or PyTorch does not say."""
     if device.type != "cuda":
         return HOPPER_SHARED
     properties: Any = torch.cuda.get_device_properties(device)
-    return int(properties.shared_memory_per_block_optin)
+    return int(getattr(properties, "shared_memory_per_block_optin", HOPPER_SHARED))
