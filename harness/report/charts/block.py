@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from markupsafe import Markup
 
 from harness.plain_text import one_line
-from harness.report.charts.chart import MANY, Chart
+from harness.report.charts.chart import CROSSED, MANY, Chart
 from harness.report.charts.marks import DASHES, SHAPES
 from harness.report.figures.style import Look
 
@@ -27,6 +27,7 @@ def data_block(
     """
     page = {
         "many": MANY,
+        "crossed": CROSSED,
         "shapes": SHAPES,
         "dark": dark,
         "looks": {

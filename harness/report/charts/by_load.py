@@ -45,9 +45,7 @@ def by_load(pooled: Sequence[OnlineSummary], metric: str, slo: Slo | None) -> Ch
         ),
         y=Axis(f"{term.label}, {term.unit}", term.unit, log=is_wide(values_of(series, "y"))),
         series=series,
-        note=f"{_size(pooled, metric)}; × invalid"
-        if any(not s.valid for s in pooled)
-        else _size(pooled, metric),
+        note=f"{_size(pooled, metric)}{_crosses(pooled)}",
         limits=limits(slo, metric, "y"),
         views=[whole, *alone] if "p90" in parts else alone,
         dodge=True,
@@ -95,7 +93,7 @@ def tradeoff(pooled: Sequence[OnlineSummary], metric: str, slo: Slo | None) -> C
         x=Axis("output tokens/s", "tokens/s", log=is_wide(values_of(series, "x"))),
         y=Axis(f"{term.label} p{q}, {term.unit}", term.unit, log=is_wide(values_of(series, "y"))),
         series=series,
-        note="lower right is better; a point for each load, joined from light to heavy",
+        note=f"lower right is better; a point for each load, joined from light to heavy{_crosses(pooled)}",
         limits=limits(slo, metric, "y"),
     )
 
@@ -131,6 +129,7 @@ def _engine(pooled: Sequence[OnlineSummary], metric: str, at: dict[Load, float])
             part=_BAND,
             low=[_value(summary, metric, 50) or 0.0 for summary in both],
             high=[_value(summary, metric, 90) or 0.0 for summary in both],
+            invalid=[i for i, summary in enumerate(both) if not summary.valid],
         )
     ]
     for q in COMPARED_PERCENTILES:
@@ -151,6 +150,11 @@ def _engine(pooled: Sequence[OnlineSummary], metric: str, at: dict[Load, float])
             )
         )
     return found
+
+
+def _crosses(pooled: Sequence[OnlineSummary]) -> str:
+    """What crosses mean, where there are some."""
+    return "; × invalid" if any(not summary.valid for summary in pooled) else ""
 
 
 def _value(summary: OnlineSummary, metric: str, q: int) -> float | None:

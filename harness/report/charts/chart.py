@@ -21,11 +21,14 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from harness.plain_text import one_line
+from harness.report.text.numbers import few
 
 #: Values that span more than this factor are drawn on a logarithmic axis at first.
 LOG_FROM = 20.0
 #: With more engines than this, each has a panel of its own.
 MANY = 6
+#: With more points than this, invalid ones are not crossed: the note names the engine.
+CROSSED = 100
 
 Kind = Literal["line", "points", "band", "area", "spans"]
 Numbers = Sequence[float]
@@ -65,7 +68,7 @@ class Series:
         low, high: The ends; of `line` and `points`, of the 95 % interval along y, as whiskers. NaN: none.
         n: Samples of each point.
         notes: What a reader sees of each point beside its values.
-        invalid: Positions of invalid points, which are crossed.
+        invalid: Positions of points of invalid cells.
         hollow: Markers are outlines.
         markers: Points of a line have markers.
         color: Instead of the engine's: `#rrggbb`. The chart has a key of such parts then.
@@ -88,6 +91,12 @@ class Series:
     color: str = ""
     opacity: float = 1.0
     width: float = 0.6
+
+    @property
+    def crossed(self) -> Sequence[int]:
+        """Positions of the points that have a cross."""
+        has_marks = self.kind in ("line", "points") and self.markers and len(self.x) <= CROSSED
+        return self.invalid if has_marks else ()
 
 
 @dataclass(frozen=True)
@@ -202,6 +211,17 @@ def is_wide(values: Iterable[float]) -> bool:
 def rounded(value: float) -> float | None:
     """With six significant digits; None for what is no number, as JSON has no NaN."""
     return float(f"{value:.6g}") if math.isfinite(value) else None
+
+
+def with_invalid(chart: Chart, labels: Sequence[str]) -> Chart:
+    """The chart, all points of these engines invalid; the note names them."""
+    invalid = [label for label in chart.labels if label in labels]
+    if not invalid:
+        return chart
+    series = [replace(s, invalid=list(range(len(s.x)))) if s.label in invalid else s for s in chart.series]
+    sign = "× " if any(s.crossed for s in series) else ""
+    note = "; ".join(filter(None, (chart.note, f"{sign}invalid: {few(invalid)}")))
+    return replace(chart, series=series, note=note)
 
 
 def in_view(series: Series, view: View) -> Series:

@@ -84,7 +84,7 @@ def series_svg(series: Series, look: Look, color: str, x: Scale, y: Scale, shift
         style = f'fill="{fill}" stroke="{color}"{fade}'
         marks = "".join(_marker(look.marker, a, b, size) for a, b in points)
         parts.append(f'<path d="{marks}" {style}/>')
-    for i in series.invalid:
+    for i in series.crossed:
         a, b = points[i]
         cross = f"M{a - 5:.1f} {b - 5:.1f}l10 10m0 -10l-10 10"
         parts.append(f'<path d="{cross}" stroke="{css_color(INK)}" stroke-width="1.6"/>')

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 
 from harness.metrics.samples import Group, by_load, pool
 from harness.report.charts.by_load import alone, tradeoff
 from harness.report.charts.by_load import by_load as latency_by_load
-from harness.report.charts.chart import Chart
+from harness.report.charts.chart import Chart, with_invalid
 from harness.report.charts.decision import decision_charts
 from harness.report.charts.distributions import ecdf
 from harness.report.charts.overtime import latency_over_time, lives, lives_end, load_over_time, same_load
@@ -76,8 +76,19 @@ def _online(run: OnlineRun, asked: Asked) -> Charts:
     )
     together = same_load([pool(repeats) for repeats in by_load(groups)])
     firsts = same_load([repeats[0].whole or repeats[0] for repeats in by_load(groups)])
+    wrong = {(cell.label, cell.load, cell.repeat) for cell in (*pooled, *run.repeats) if not cell.valid}
+
+    def marked(chart: Chart, cells: Sequence[Group]) -> Chart:
+        """The chart of these cells, with those that are invalid marked."""
+        return with_invalid(chart, [c.label for c in cells if (c.label, c.load, c.repeat) in wrong])
+
     ecdfs = {} if search else {m: [ecdf(together[load], m, slo) for load in loads] for m in shown}
-    ecdfs = {metric: [chart for chart in found if chart.series] for metric, found in ecdfs.items()}
+    ecdfs = {
+        metric: [
+            marked(chart, together[load]) for load, chart in zip(loads, found, strict=True) if chart.series
+        ]
+        for metric, found in ecdfs.items()
+    }
     decided = decide(run, asked)
     first = [] if search is None else [capacity(search)]
     if not search and "ttft_ms" in shown:
@@ -94,7 +105,7 @@ def _online(run: OnlineRun, asked: Asked) -> Charts:
             if any(summary.latency(metric).n for summary in pooled)
         ],
         waterfalls=[
-            waterfall(pooled, load)
+            marked(waterfall(pooled, load), together[load])
             for load in _verdict_first(run, (summary.load for summary, _ in with_waterfall(pooled)))
         ],
         decision=decision_charts(decided, pooled),
@@ -103,14 +114,17 @@ def _online(run: OnlineRun, asked: Asked) -> Charts:
         if search
         else {
             load: [
-                latency_over_time(found),
-                load_over_time(found),
-                *power_charts(found, run.results.machines, run.chunks),
-                *server_charts(found, run.server),
+                marked(chart, found)
+                for chart in (
+                    latency_over_time(found),
+                    load_over_time(found),
+                    *power_charts(found, run.results.machines, run.chunks),
+                    *server_charts(found, run.server),
+                )
             ]
             for load, found in firsts.items()
         },
-        lives=[] if search else _lives(firsts),
+        lives=[] if search else [marked(chart, [cell]) for cell, chart in _lives(firsts)],
     )
 
 
@@ -121,8 +135,8 @@ def _verdict_first(run: OnlineRun, loads: Iterable[Load]) -> list[Load]:
     return [load for load in heavy_first if load == shown] + [load for load in heavy_first if load != shown]
 
 
-def _lives(firsts: Mapping[Load, list[Group]]) -> list[Chart]:
-    """Each engine at the heaviest load."""
+def _lives(firsts: Mapping[Load, list[Group]]) -> list[tuple[Group, Chart]]:
+    """The cell of each engine at the heaviest load, and its chart."""
     cells = firsts[heaviest(firsts)]
     seconds = max(lives_end(group) for group in cells)
-    return [lives(group, seconds) for group in cells]
+    return [(group, lives(group, seconds)) for group in cells]

@@ -107,7 +107,7 @@ def _handles(charts: Sequence[Chart], looks: Mapping[str, Look]) -> list[Line2D]
     handles += [
         Line2D([], [], color=color, marker="s", linestyle="none", label=part) for part, color in key.items()
     ]
-    if any(series.invalid for chart in charts for series in chart.series):
+    if any(series.crossed for chart in charts for series in chart.series):
         handles.append(Line2D([], [], color=MUTED, marker="x", linestyle="none", label="invalid"))
     return handles
 
@@ -243,5 +243,5 @@ def _draw(axes: Axes, series: Series, look: Look, color: str, shift: float) -> N
         alpha=series.opacity,
         clip_on=False,
     )
-    for i in series.invalid:
+    for i in series.crossed:
         axes.plot(x[i], series.y[i], "x", color=INK, markersize=8)

@@ -557,7 +557,8 @@ const drawCharts = ({ all, say, tip }) => {
       }
       ctx.strokeStyle = style.ink;
       ctx.lineWidth = 1.6 * ratio;
-      for (const i of style.pale ? [] : series.invalid ?? []) {
+      const uncrossed = style.pale || series.markers === false || points.length > page.crossed;
+      for (const i of uncrossed ? [] : series.invalid ?? []) {
         const [x, y] = points[i];
         join([[x - 5 * ratio, y - 5 * ratio], [x + 5 * ratio, y + 5 * ratio]]);
         ctx.stroke();

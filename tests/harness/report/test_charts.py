@@ -73,6 +73,29 @@ def test_a_chart_has_the_numbers_of_the_results(run, every):
                 assert [float(row["low"]), float(row["high"])] == pytest.approx(ends, rel=1e-5)
 
 
+def test_an_invalid_cell_is_marked_in_every_chart_and_its_data(run, every, styles):
+    """A cell of vLLM at scale 0.5 has failures."""
+    [wrong] = [summary for summary in run.pooled if not summary.valid]
+    assert (wrong.label, str(wrong.load)) == ("vLLM", "scale 0.5")
+    for name, chart in every.items():
+        rows = list(csv.DictReader(io.StringIO(chart.csv())))
+        here = name.endswith("_scale_0.5")
+        if here:
+            assert {row["valid"] for row in rows if row["engine"] == "vLLM"} <= {"False"}, name
+            assert "invalid: vLLM" in chart.note or "vLLM" not in chart.labels, name
+        elif chart.x.ticks:
+            assert {row["valid"] for row in rows if row["engine"] == "vLLM"} == {"True", "False"}, name
+        assert all(row["valid"] == "True" for row in rows if row["engine"] != "vLLM"), name
+    [curve, marks] = [s for s in every["ecdf_ttft_scale_0.5"].series if s.label == "vLLM"]
+    assert not curve.crossed and list(marks.crossed) == [0, 1, 2]
+    assert "× invalid: vLLM" in every["ecdf_ttft_scale_0.5"].note
+    band = next(s for s in every["ttft"].series if (s.label, s.kind) == ("vLLM", "band"))
+    assert list(band.invalid) and not band.crossed
+    cross = "l10 10m0 -10l-10 10"
+    assert svg(every["ecdf_ttft_scale_0.5"], styles).count(cross) == 3
+    assert "× invalid" in every["tradeoff_ttft"].note and "invalid" not in every["ecdf_ttft_scale_1"].note
+
+
 def test_the_load_grows_to_the_right_and_is_named_by_its_rate(run, every):
     ticks = every["ttft"].x.ticks
     offered = [summary.offered_req_per_s for summary in run.pooled if summary.label == "vLLM"]
