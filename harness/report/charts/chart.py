@@ -42,7 +42,8 @@ class Axis:
         label: The quantity with its unit: `TTFT, ms`.
         unit: Of its values where one is shown alone.
         log: Logarithmic at first; a reader may switch an axis without ticks.
-        ticks: Places with names, of loads or rows; empty where numbers are read.
+        ticks: Places with names, of loads or rows; empty where numbers are read. With a unit, the places are
+            numbers too.
         ends: Where it begins and ends; by default what is shown fits, from zero unless it is logarithmic.
         down: It grows downwards.
     """
@@ -74,6 +75,7 @@ class Series:
         color: Instead of the engine's: `#rrggbb`. The chart has a key of such parts then.
         opacity: 0 to 1.
         width: Of spans, in units of y.
+        is_length: Of spans: their value is their length `x`; `low` and `high` say where they are drawn.
     """
 
     label: str
@@ -91,6 +93,7 @@ class Series:
     color: str = ""
     opacity: float = 1.0
     width: float = 0.6
+    is_length: bool = False
 
     @property
     def crossed(self) -> Sequence[int]:
@@ -186,17 +189,18 @@ class Chart:
         }
 
     def csv(self) -> str:
-        """The numbers, a row a point."""
+        """The numbers, a row a point; without y where its ticks are the engines."""
         text = io.StringIO()
         writer = csv.writer(text, lineterminator="\n")
-        writer.writerow(("engine", "part", self.x.label, self.y.label, "low", "high", "n", "valid", "note"))
-        names = dict(self.x.ticks), dict(self.y.ticks)
+        has_y = not (self.y.down and self.y.ticks)
+        axes = (self.x.label, self.y.label) if has_y else (self.x.label,)
+        writer.writerow(("engine", "part", *axes, "low", "high", "n", "valid", "note"))
+        numbers = {} if self.x.unit else {place: name.replace(",", "") for place, name in self.x.ticks}
         for s in self.series:
+            sides = ((), ()) if s.is_length else (s.low, s.high)
             for i, (x, y) in enumerate(zip(s.x, s.y, strict=True)):
-                at = [known.get(value) or rounded(value) for known, value in zip(names, (x, y), strict=True)]
-                extra = [
-                    rounded(ends[i]) if ends and math.isfinite(ends[i]) else "" for ends in (s.low, s.high)
-                ]
+                at = [numbers.get(x, rounded(x)), *([rounded(y)] if has_y else [])]
+                extra = [rounded(ends[i]) if ends and math.isfinite(ends[i]) else "" for ends in sides]
                 size, note = s.n[i] if s.n else "", one_line(s.notes[i]) if s.notes else ""
                 writer.writerow((one_line(s.label), s.part, *at, *extra, size, i not in s.invalid, note))
         return text.getvalue()

@@ -48,7 +48,7 @@ def ecdf(groups: Sequence[Group], metric: str, slo: Slo | None) -> Chart:
         name=f"ecdf_{term.short_name}_{load_file_name(load)}",
         title=f"{term.label} of all {term.sample}s at {load}",
         x=Axis(f"{term.label}, {term.unit}", term.unit, log=is_wide(values_of(series, "x"))),
-        y=Axis(f"share of {term.sample}s", ticks=_TICKS, ends=(0.0, 102.0)),
+        y=Axis(f"share of {term.sample}s, %", "%", ticks=_TICKS, ends=(0.0, 102.0)),
         series=series,
         note=f"share of {term.sample}s at or below; marks at p50, p90, p99",
         limits=limits(slo, metric, "x"),

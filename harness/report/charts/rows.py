@@ -47,7 +47,7 @@ def waterfall(pooled: Sequence[OnlineSummary], load: Load) -> Chart:
                 Series(
                     summary.label, "spans", [length], [float(row)], part=part.part, low=[reach],
                     high=[reach + length], n=[part.n], notes=[f"{part.source}: {part.how}"],
-                    color=COLORS[part.part],
+                    color=COLORS[part.part], is_length=True,
                 )
             )  # fmt: skip
             reach += length
@@ -74,7 +74,7 @@ def bars(results: Sequence[OfflineResult], metric: str) -> Chart:
         at = [float(row)] * len(values)
         series += [
             Series(label, "spans", [mean], [float(row)], part="mean", low=[0.0], high=[mean],
-                   notes=[f"mean of {count}"], opacity=0.8),
+                   notes=[f"mean of {count}"], opacity=0.8, is_length=True),
             Series(label, "points", values, at, part="repeat", hollow=True,
                    notes=[repeat_text(result.repeat) for result in repeats]),
         ]  # fmt: skip

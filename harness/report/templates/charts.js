@@ -385,13 +385,12 @@ const drawCharts = ({ all, say, tip }) => {
       const name = new Map(x.ticks ?? []).get(series.x[i]);
       const lines = [[series.label, series.part].filter(Boolean).join(" ")];
       if (series.kind === "spans") {
-        if (!y.down || y.ticks) lines.push(`${text(series.high[i] - series.low[i])}${unit(x)}`);
-        else lines.push(`request ${series.y[i]}`, `${text(series.low[i])} to ${text(series.high[i])}${unit(x)}`);
+        if (!y.ticks) lines.push(`request ${series.y[i]}`);
+        lines.push(`${series.is_length ? text(series.x[i]) : `${text(series.low[i])} to ${text(series.high[i])}`}${unit(x)}`);
       } else {
         if (name !== undefined) lines.push(`${x.label}: ${name}`);
         else lines.push(`${text(series.x[i])}${unit(x)}`);
-        if (!y.ticks) lines.push(`${text(series.y[i])}${unit(y)}`);
-        else if (!y.down) lines.push(`${text(series.y[i])} %`);
+        if (!y.ticks || y.unit) lines.push(`${text(series.y[i])}${unit(y)}`);
       }
       if (series.kind !== "spans" && finite(series.low?.[i])) lines.push(`95 % interval ${text(series.low[i])} to ${text(series.high[i])}`);
       if (series.n) lines.push(`n = ${series.n[i].toLocaleString("en-US")}`);
@@ -410,18 +409,20 @@ const drawCharts = ({ all, say, tip }) => {
       tip.style.transform = `translate(${Math.max(8, left)}px, ${above > 0 ? above : box.top + y + 12}px)`;
     }
 
-    /* The numbers, a row a point. */
+    /* The numbers, a row a point; without y where its ticks are the engines. */
     csv() {
       const { x, y, series } = this.chart;
-      const names = [new Map(x.ticks ?? []), new Map(y.ticks ?? [])];
-      const rows = series.flatMap((found) =>
-        found.x.map((at, i) => [
-          found.label, found.part ?? "", names[0].get(at) ?? at, names[1].get(found.y[i]) ?? found.y[i],
-          found.low?.[i] ?? "", found.high?.[i] ?? "", found.n?.[i] ?? "", !found.invalid?.includes(i), found.notes?.[i] ?? "",
-        ]),
-      );
+      const only = y.down && y.ticks ? () => [] : (value) => [value];
+      const numbers = new Map(x.unit ? [] : x.ticks?.map(([place, name]) => [place, name.replaceAll(",", "")]));
+      const rows = series.flatMap((found) => {
+        const [low, high] = found.is_length ? [] : [found.low, found.high];
+        return found.x.map((at, i) => [
+          found.label, found.part ?? "", numbers.get(at) ?? at, ...only(found.y[i]),
+          low?.[i] ?? "", high?.[i] ?? "", found.n?.[i] ?? "", !found.invalid?.includes(i), found.notes?.[i] ?? "",
+        ]);
+      });
       const quoted = (value) => (/[",\n]/.test(`${value}`) ? `"${`${value}`.replaceAll('"', '""')}"` : value);
-      const head = ["engine", "part", x.label, y.label, "low", "high", "n", "valid", "note"];
+      const head = ["engine", "part", x.label, ...only(y.label), "low", "high", "n", "valid", "note"];
       return [head, ...rows].map((row) => row.map(quoted).join(",")).join("\n");
     }
 

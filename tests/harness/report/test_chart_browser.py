@@ -243,6 +243,34 @@ def test_an_address_with_a_percentile_that_there_is_not_picks_the_first(page, re
     assert pick.first_selected_option == pick.options[0]
 
 
+def test_the_data_of_every_chart_is_that_of_its_file(browser, folder, offline_run, tmp_path):
+    for of in (folder, offline_run):
+        page = opened(browser, write_report([of], tmp_path / f"{of.name}.html").resolve().as_uri())
+        page.execute_script("for (const about of document.querySelectorAll('details')) about.open = true")
+        found = dict(WebDriverWait(page, 60).until(lambda page: page.execute_script(
+            "const cards = [...document.querySelectorAll('figure.card')];"
+            "const part = (card, name) => card.querySelector(name);"
+            "const text = cards.map(c => [part(c, '.plot').dataset.chart, part(c, 'pre').textContent]);"
+            "return text.every(([, data]) => data) && text"
+        )))  # fmt: skip
+        every = charts(load_run(of)).every
+        assert {name.partition("/")[2] for name in found} == set(every)
+        for name, text in found.items():
+            assert plain_rows(text) == plain_rows(every[name.partition("/")[2]].csv()), name
+
+
+def plain_rows(text):
+    """Rows of a chart's data: Python and JavaScript write numbers and truth in their own ways."""
+
+    def plain(cell):
+        try:
+            return f"{float(cell):g}"
+        except ValueError:
+            return cell.lower()
+
+    return [[plain(cell) for cell in row] for row in csv.reader(text.splitlines())]
+
+
 def test_the_data_of_a_chart_is_copied_and_the_chart_saved(page, folder):
     page.execute_script(
         "Object.defineProperty(navigator, 'clipboard',"

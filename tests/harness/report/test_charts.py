@@ -96,6 +96,22 @@ def test_an_invalid_cell_is_marked_in_every_chart_and_its_data(run, every, style
     assert "× invalid" in every["tradeoff_ttft"].note and "invalid" not in every["ecdf_ttft_scale_1"].note
 
 
+def test_the_data_of_bars_has_no_ends_and_no_column_twice(offline_run):
+    for chart in charts(load_run(offline_run)).bars:
+        head, *rows = csv.reader(io.StringIO(chart.csv()))
+        assert head == ["engine", "part", chart.x.label, "low", "high", "n", "valid", "note"]
+        assert {row[1] for row in rows} == {"mean", "repeat"}
+        assert all(float(row[2]) > 0 and row[3:5] == ["", ""] for row in rows)
+
+
+def test_the_data_of_a_distribution_and_of_loads_is_numbers(every):
+    rows = list(csv.DictReader(io.StringIO(every["ecdf_ttft_scale_1"].csv())))
+    assert {float(row["share of requests, %"]) for row in rows} >= {25, 50, 90, 99, 100}
+    loads = [replace(s, x=[1.0], y=[2.0], low=(), high=(), n=(), notes=()) for s in every["ttft"].series[:1]]
+    many = replace(every["ttft"], x=Axis("requests in flight", ticks=[(1.0, "1,024")]), series=loads)
+    assert [row["requests in flight"] for row in csv.DictReader(io.StringIO(many.csv()))] == ["1024"]
+
+
 def test_the_load_grows_to_the_right_and_is_named_by_its_rate(run, every):
     ticks = every["ttft"].x.ticks
     offered = [summary.offered_req_per_s for summary in run.pooled if summary.label == "vLLM"]

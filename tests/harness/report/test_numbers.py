@@ -140,7 +140,7 @@ def test_the_data_of_every_chart(drawn, raw):
         for scale in SCALES:
             for row in drawn[f"ecdf_{metric}_scale_{scale:g}"]:
                 sample = raw[f"{metric}_ms", row["engine"], scale]
-                expected = np.percentile(sample, float(row[f"share of {of}"].removesuffix(" %")))
+                expected = np.percentile(sample, float(row[f"share of {of}, %"]))
                 assert float(row[f"{metric.upper()}, ms"]) == pytest.approx(expected, rel=1e-5)
     for row in drawn["tradeoff_ttft"]:
         sample = raw["ttft_ms", row["engine"], float(row["note"].removeprefix("scale "))]
