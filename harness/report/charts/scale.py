@@ -36,7 +36,7 @@ class Scale:
         if self.axis.ticks:
             return list(self.axis.ticks)
         values = _decades(self.low, self.high) if self.axis.log else _steps(self.low, self.high)
-        return [(value, f"{value:,.6g}") for value in values]
+        return [(value, f"{value:,.10g}") for value in values]
 
 
 def fitted(axis: Axis, series: Sequence[Series], which: str, start: float, end: float) -> Scale:

@@ -72,11 +72,10 @@ def _element(chart: Chart, width: float, height: float, body: str) -> Markup:
 
 
 def _scales(chart: Chart, width: float, height: float) -> tuple[Scale, Scale]:
-    left = _LEFT
-    if chart.y.ticks:
-        left = min(16 + 6.2 * max(len(one_line(name, 28)) for _, name in chart.y.ticks), 0.45 * width)
-    x = fitted(chart.x, chart.shown, "x", left, width - _RIGHT)
-    return x, fitted(chart.y, chart.shown, "y", height - _BOTTOM, _TOP)
+    y = fitted(chart.y, chart.shown, "y", height - _BOTTOM, _TOP)
+    left = min(16 + 6.2 * max((len(one_line(name, 28)) for _, name in y.ticks), default=0), 0.45 * width)
+    left = left if chart.y.ticks else max(left, _LEFT)
+    return fitted(chart.x, chart.shown, "x", left, width - _RIGHT), y
 
 
 def _panel(

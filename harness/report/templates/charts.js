@@ -229,6 +229,12 @@ const drawCharts = ({ all, say, tip }) => {
       const { chart } = this;
       const small = only !== null;
       const font = `${small ? 11 : 12}px ${getComputedStyle(document.body).fontFamily}`;
+      /* Of the vertical axis: its widest label, within reason. */
+      const width = (u, labels) => {
+        u.ctx.font = font;
+        const widest = Math.max(0, ...(labels ?? []).map((label) => u.ctx.measureText(label).width));
+        return Math.min(Math.max(50, Math.ceil(widest) + 8), 0.42 * canvas.clientWidth);
+      };
       const axis = (which) => {
         const { ticks, label } = chart[which];
         const made = {
@@ -238,7 +244,7 @@ const drawCharts = ({ all, say, tip }) => {
           grid: { show: which === "y" && !chart.y.down, stroke: () => paint("--rule"), width: 1 },
           ticks: { show: false },
           border: { show: which === "x", stroke: () => paint("--muted"), width: 1 },
-          size: which === "x" ? 24 : 50,
+          size: which === "x" ? 24 : width,
           gap: 6,
         };
         if (ticks) {
@@ -252,18 +258,16 @@ const drawCharts = ({ all, say, tip }) => {
             return Array.from({ length: 20 }, (_, i) => (Math.ceil(min / step) + i) * step).filter((place) => place <= max);
           };
           made.values = (u, places) => places.map((place) => name.get(place) ?? "");
-          const widest = Math.max(...ticks.map(([, tick]) => Math.min(tick.length, 24)));
           if (which === "y") {
             made.filter = (u, places) => {
-              let last = Infinity; // numbers of one scale in a low chart: those that would touch are left out
-              return places.map((place) => {
+              let last = -Infinity; // numbers of one scale in a low chart: of two that would touch the upper is kept
+              return [...places].reverse().map((place) => {
                 const at = u.valToPos(place, "y");
-                if (!chart.y.down && last - at < 13) return null;
+                if (!chart.y.down && at - last < 13) return null;
                 last = at;
                 return place;
-              });
+              }).reverse();
             };
-            made.size = Math.min(18 + 6.6 * widest, 0.42 * canvas.clientWidth);
             made.values = (u, places) => places.map((place) => { if (place === null) return ""; const tick = name.get(place) ?? `${text(place)}${unit}`; return tick.length > 24 ? `${tick.slice(0, 23)}…` : tick; });
           } else made.filter = (u, places) => {
             let reach = -Infinity;

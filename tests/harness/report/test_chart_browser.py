@@ -146,6 +146,36 @@ def test_axes_are_those_of_the_picture_for_print(browser, tmp_path):
     assert logarithmic > 6
 
 
+def axis_labels(page, plot):
+    """The names beside the vertical axis of a plot, and how much of each is out of the picture, in pixels."""
+    return dict(page.execute_script(
+        "const draw = CanvasRenderingContext2D.prototype.fillText; const found = [];"
+        "CanvasRenderingContext2D.prototype.fillText = function (text, x, y) {"
+        "  if (this.textAlign === 'right') found.push([this.canvas, text, this.measureText(text).width - x]);"
+        "  draw.call(this, text, x, y) };"
+        "const button = arguments[0].closest('article').querySelector('.legend button');"
+        "button.click(); button.click(); CanvasRenderingContext2D.prototype.fillText = draw;"
+        "return found.filter(([canvas]) => arguments[0].contains(canvas)).map(([, ...label]) => label)", plot
+    ))  # fmt: skip
+
+
+def test_no_label_of_an_axis_is_cut(browser, tmp_path):
+    slow = [replace(engine, prefill_s=150.0) for engine in ENGINES[::2]]
+    run = make_online(tmp_path / "run", engines=slow, scales=[0.4, 0.8], repeats=1, n=110, faults=False)
+    page = opened(browser, write_report([run], tmp_path / "page.html").resolve().as_uri())
+    labels = axis_labels(page, chart(page))
+    assert max(map(len, labels)) >= len("100,000") and all(cut <= 0 for cut in labels.values()), labels
+
+
+def test_a_low_distribution_names_its_end(page):
+    """100 % and 90 % are too close together for both."""
+    metrics = {"width": 1440, "height": 900, "deviceScaleFactor": 1, "mobile": False}
+    page.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
+    labels = axis_labels(page, chart(page, 1))
+    page.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
+    assert "100 %" in labels and "90 %" not in labels
+
+
 def zoomed(page, width=80):
     """The second plot of the page, when `width` by 60 pixels of it were dragged over."""
     plot = chart(page, 1)

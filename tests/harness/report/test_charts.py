@@ -176,6 +176,13 @@ def test_a_distribution_has_an_axis_like_other_charts():
     assert [name for _, name in scale.ticks] == ["200", "500", *(f"{n},000" for n in (1, 2, 5, 10, 20, 50))]
 
 
+def test_the_numbers_of_an_axis_begin_within_the_picture():
+    chart = Chart("c", "c", Axis("x"), Axis("y"), [Series("a", "line", [0.0, 1.0], [0.0, 2e6])])
+    drawn = svg(chart, looks([("roseinfer", "a")]))
+    ends = re.findall(r'<text x="([\d.]+)"[^>]*text-anchor="end"[^>]*>([\d,]+)<', drawn)
+    assert "2,000,000" in drawn and all(float(x) > 6 * len(text) for x, text in ends)
+
+
 @pytest.mark.parametrize("values", [[-0.6], [-2.0, -0.5], [0.0], [3.0]])
 def test_an_axis_goes_upwards_whatever_is_shown(values):
     """A server that is read before the first request has times below zero alone."""
