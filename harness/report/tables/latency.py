@@ -16,6 +16,7 @@ from harness.schema.online_summary import OnlineSummary
 
 #: Percentiles that tables show.
 SHOWN = COMPARED_PERCENTILES
+_NO_INTERVAL = "no interval: too few independent requests"
 
 
 def shown_latencies(pooled: Sequence[OnlineSummary]) -> tuple[str, ...]:
@@ -47,7 +48,7 @@ def latency_table(pooled: Sequence[OnlineSummary], metric: str, best_labels: Bes
         f"{term.label} ({term.unit})",
         [Column("engine", numeric=False), *columns],
         rows,
-        withheld_notes(pooled, (metric,)),
+        [*withheld_notes(pooled, (metric,)), *_why_no_interval(rows)],
     )
 
 
@@ -64,7 +65,7 @@ def headline_table(pooled: Sequence[OnlineSummary], best_labels: BestLabels) -> 
         keys += [(load, rate, rate) for load in loads]
         columns += [Column(str(load), METRICS[rate].label) for load in loads]
     rows, heads = grid(pooled, keys, best_labels), [Column("engine", numeric=False), *columns]
-    return Table("headline", "At a glance", heads, rows, _why_dashes(rows))
+    return Table("headline", "At a glance", heads, rows, [*_why_dashes(rows), *_why_no_interval(rows)])
 
 
 def _why_dashes(rows: Sequence[Sequence[Cell]]) -> list[str]:
@@ -75,6 +76,13 @@ def _why_dashes(rows: Sequence[Sequence[Cell]]) -> list[str]:
             if cell.text == DASH and cell.remark:
                 found.setdefault(cell.remark, []).append(label.text)
     return [f"{DASH} for {several(dict.fromkeys(labels))}: {remark}." for remark, labels in found.items()]
+
+
+def _why_no_interval(rows: Sequence[Sequence[Cell]]) -> list[str]:
+    """Of a table with intervals, why some percentile has none."""
+    cells = [cell for row in rows for cell in row]
+    some = any(cell.interval for cell in cells) and any(_NO_INTERVAL in cell.remark for cell in cells)
+    return [f"{_NO_INTERVAL.capitalize()}."] if some else []
 
 
 def first_table(pooled: Sequence[OnlineSummary], load: Load, best_labels: BestLabels) -> Table:
@@ -108,7 +116,9 @@ def first_table(pooled: Sequence[OnlineSummary], load: Load, best_labels: BestLa
         if has_slo:
             row.append(slo_met(summary))
     said = with_rate(load, (summary.offered_req_per_s for summary in there))
-    return Table("first", f"{said[:1].upper()}{said[1:]}", columns, rows, _why_dashes(rows))
+    return Table(
+        "first", f"{said[:1].upper()}{said[1:]}", columns, rows, [*_why_dashes(rows), *_why_no_interval(rows)]
+    )
 
 
 def slo_met(summary: OnlineSummary) -> Cell:
@@ -178,13 +188,15 @@ def _cell(summary: OnlineSummary | None, metric: str, statistic: str, places: in
         return Cell(DASH, remark=_why_withheld(summary, metric, statistic), invalid=not summary.valid)
     places = max(places, two_digits(value)) if METRICS[metric].is_latency else places
     ci = summary.interval(metric, statistic)
-    remark = "" if summary.valid else f"invalid: {'; '.join(summary.invalid_reasons)}"
-    inferred = METRICS[metric].is_latency and summary.latency(metric).source == "inferred"
+    is_latency = METRICS[metric].is_latency
+    remarks = [] if summary.valid else [f"invalid: {'; '.join(summary.invalid_reasons)}"]
+    remarks += [_NO_INTERVAL] if is_latency and ci is None else []
+    inferred = is_latency and summary.latency(metric).source == "inferred"
     return Cell(
         number(value, places),
         value,
         interval_text(ci, places),
-        remark,
+        "; ".join(remarks),
         invalid=not summary.valid,
         inferred=inferred,
         ends=ci,

@@ -51,6 +51,27 @@ def test_the_contract_s_form_of_a_latency_table(run):
     assert [row[0].text for row in shown.rows] == [engine.label for engine in ENGINES]
 
 
+def test_a_percentile_without_an_interval_says_why(run, small):
+    """Half of the cells lose that of p99, as those of requests that depend on each other."""
+    why = "No interval: too few independent requests."
+    sure = [
+        s.model_copy(update={"tpot_ms": with_intervals(s.tpot_ms, ("p50", "p90", "p99"))}) for s in run.pooled
+    ]
+    unsure = [s.model_copy(update={"tpot_ms": with_intervals(s.tpot_ms, ("p50", "p90"))}) for s in sure[::2]]
+    for found, said in ((sure, 0), ([*sure[1::2], *unsure], 1)):
+        shown = latency_table(found, "tpot_ms", {})
+        assert list(shown.notes).count(why) == said
+        cells = [cell for row in shown.rows for cell in row[1:] if cell.value is not None]
+        assert all(("no interval" in cell.remark) != bool(cell.interval) for cell in cells)
+    first = first_table([*sure[1::2], *unsure], unsure[0].load, {})
+    assert list(first.notes).count(why) == 1 and table(first).count(why) == 1
+
+
+def with_intervals(found, statistics):
+    """The distribution with these intervals alone."""
+    return found.model_copy(update={"ci": {name: (getattr(found, name),) * 2 for name in statistics}})
+
+
 def test_a_percentile_without_support_is_withheld_and_says_what_it_needs(small):
     shown = latency_table(small.pooled, "ttft_ms", {})
     p99 = shown.rows[0][3]
