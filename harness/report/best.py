@@ -6,13 +6,15 @@ import math
 from collections import defaultdict
 from collections.abc import Sequence
 
-from harness.schema.load import Load
+from harness.schema.load import ClosedLoop, Load
 from harness.schema.metrics import METRICS
 from harness.schema.online_summary import OnlineSummary
 from harness.schema.results import Comparison
 
 #: An interval whose ends differ by more than this factor says nothing of a value.
 WIDEST = 10
+#: Rates that the load of an open loop sets, until an engine falls behind.
+_SET_BY_LOAD = ("req_per_s", "output_tok_per_s", "total_tok_per_s")
 #: The label that is really best, by (load, metric, statistic).
 BestLabels = dict[tuple[Load, str, str], str]
 
@@ -20,11 +22,15 @@ BestLabels = dict[tuple[Load, str, str], str]
 def best_labels(pooled: Sequence[OnlineSummary], comparisons: Sequence[Comparison]) -> BestLabels:
     """The label whose verdict against every other valid engine at that load is a difference to its good.
 
-    An invalid cell neither wins nor is beaten.
+    An invalid cell neither wins nor is beaten. By a rate that the load sets, none is the best.
     """
     valid = valid_labels(pooled)
+    behind = {summary.load for summary in pooled if fell_behind(summary)}
     wins: defaultdict[tuple[Load, str, str], list[str]] = defaultdict(list)
     for comparison in comparisons:
+        given = not isinstance(comparison.load, ClosedLoop) and comparison.load not in behind
+        if given and comparison.metric in _SET_BY_LOAD:
+            continue
         if {comparison.a, comparison.b} <= valid[comparison.load] and differs(comparison):
             wins[comparison.load, comparison.metric, comparison.statistic].append(better(comparison))
     return {

@@ -66,11 +66,17 @@ def test_a_winner_whose_number_reads_like_another_s_is_not_marked(run):
         assert sum(cell.best for row in shown.rows for cell in row) == marked
 
 
-def test_the_best_rate_is_the_highest(run):
+def test_the_best_rate_is_the_highest_unless_the_load_sets_it(run):
     pooled = [s for s in run.pooled if s.load.value == 0.4 and s.label in ("roseinfer", "SGLang")]
-    rate = "output_tok_per_s"
+    rate, closed = "output_tok_per_s", ClosedLoop(concurrency=8)
     compared = comparison("roseinfer", "SGLang", 0.5, (0.4, 0.6), metric=rate, statistic=rate)
-    found = best_labels(pooled, [compared])
+    assert best_labels(pooled, [compared]) == {}
+    held = [s.model_copy(update={"load": closed}) for s in pooled]
+    assert best_labels(held, [compared.model_copy(update={"load": closed})]) == {
+        (closed, rate, rate): "SGLang"
+    }
+    behind = pooled[0].model_copy(update={"notices": [CellNotice(kind="behind", text="it fell behind")]})
+    found = best_labels([behind, *pooled[1:]], [compared])
     assert list(found.values()) == ["SGLang"]
 
 
