@@ -51,6 +51,11 @@ def badges(run: Run) -> list[Badge]:
         found.append(Badge("warn", UNCOMMITTED, code))
     if fitted := by.get("trace"):
         found.append(Badge("note", "trace fitted", fitted))
+    if clocks := by.get("clocks"):
+        by_power = all(" lowered its clocks: power cap in " in notice.detail for notice in clocks)
+        found.append(Badge("warn", "GPU power-capped" if by_power else "GPU clocks lowered", clocks))
+    if disturbed := by.get("machine"):
+        found.append(Badge("warn", "machine disturbed", disturbed))
     if short := by.get("length"):
         found.append(Badge("note", "short or cut cells", short))
     if others := by.get("other"):

@@ -16,6 +16,7 @@ from harness.report.text.provenance import fact_text
 from harness.report.text.unfinished import each_once, lacking, unfinished
 from harness.runs.reader import OfflineRun, OnlineRun, Run
 from harness.schema.cell_notice import CellNotice
+from harness.schema.load import from_light_to_heavy
 from harness.schema.online_summary import OnlineSummary
 from harness.schema.repeat_number import repeat_text
 from harness.schema.results import Skipped
@@ -46,9 +47,29 @@ _TITLES: dict[str, str] = {
 
 #: What a notice is about: the badge that holds it.
 Topic = Literal[
-    "cells", "rest", "engines", "answers", "client", "settings", "behind", "length", "trace", "code", "other"
+    "cells",
+    "rest",
+    "engines",
+    "answers",
+    "client",
+    "settings",
+    "behind",
+    "machine",
+    "clocks",
+    "length",
+    "trace",
+    "code",
+    "other",
 ]
-_TOPICS: dict[str, Topic] = {"behind": "behind", "growing": "behind", "accuracy": "answers"}
+_TOPICS: dict[str, Topic] = {
+    "behind": "behind",
+    "growing": "behind",
+    "accuracy": "answers",
+    "disturbed": "machine",
+    "throttled": "clocks",
+}
+#: Said once of all engines where all have it.
+_OF_THE_MACHINE = ("disturbed", "throttled")
 
 
 @dataclass(frozen=True)
@@ -319,10 +340,35 @@ def _cells(run: OnlineRun) -> list[Notice]:
             for said in of_repeats([notice.text for notice in summary.notices if notice.kind == kind]):
                 text = f"{where(summary.load)}, {said}"
                 found.setdefault((kind, summary.label), []).append(_sentence(text[:1].upper() + text[1:]))
+    labels = {summary.label for summary in run.pooled}
+    for alike in _OF_THE_MACHINE:
+        if len(labels) > 1 and all((alike, label) in found for label in labels):
+            found = {key: details for key, details in found.items() if key[0] != alike}
+            found[alike, "every engine"] = _of_all_engines(run, alike)
     return [
         Notice("load", _TITLES[kind].format(label=label), " ".join(details), _TOPICS.get(kind, "other"))
         for (kind, label), details in sorted(found.items(), key=lambda entry: kinds.index(entry[0][0]))
     ]
+
+
+def _of_all_engines(run: OnlineRun, kind: str) -> list[str]:
+    """What was noticed of cells: a sentence for each load and wording, with the range of its numbers."""
+    engines, details = {summary.label for summary in run.pooled}, []
+    for load in from_light_to_heavy({summary.load for summary in run.pooled}):
+        there = [summary for summary in run.pooled if summary.load == load]
+        count = sum(cell.load == load for cell in run.repeats)
+        alike: dict[tuple[str, ...], list[tuple[str, str]]] = {}
+        for label, text in ((s.label, n.text) for s in there for n in s.notices if n.kind == kind):
+            alike.setdefault(wording(_REPEAT.sub("", text, count=1)), []).append((label, text))
+        for found in alike.values():
+            texts, labels = [text for _, text in found], list(dict.fromkeys(label for label, _ in found))
+            of_cells = count == len(there) or all(_REPEAT.match(text) for text in texts)
+            cells = f", in {len(texts)} of {plural(count, 'cell')}" if of_cells else ""
+            who = f" ({few(labels)})" if set(labels) != engines else ""
+            said = as_ranges([_REPEAT.sub("", text, count=1) for text in texts])
+            place = where(load)
+            details.append(_sentence(f"{place[:1].upper()}{place[1:]}{cells}{who}: {said}"))
+    return details
 
 
 def of_repeats(texts: list[str]) -> list[str]:

@@ -64,6 +64,57 @@ def test_what_repeats_have_in_common_is_said_once(run):
     )
 
 
+def noticed(run, kind, texts):
+    """The run with notices of that kind alone: the texts of each cell."""
+    cells = [
+        cell.model_copy(
+            update={
+                "notices": [CellNotice(kind=kind, text=t) for t in texts(cell)] if cell.repeat is None else []
+            }
+        )
+        for cell in run.results.summaries
+    ]
+    return replace(run, results=run.results.model_copy(update={"summaries": cells}))
+
+
+def test_what_all_engines_have_alike_is_one_notice(run):
+    """In two repeats of four engines: in one of vLLM, and in none of SGLang at scale 1.6."""
+
+    def texts(cell):
+        repeats = () if (cell.label, cell.load.value) == ("SGLang", 1.6) else (1, 2)[cell.label == "vLLM" :]
+        share = 40 + 10 * cell.load.value + len(cell.label)
+        return [
+            f"repeat {i}: GPU 0 lowered its clocks: power cap in {share:g} % of the samples" for i in repeats
+        ]
+
+    capped = noticed(run, "throttled", texts)
+    [found] = [notice for notice in notices(capped) if "clocks" in notice.title]
+    assert found.title == "A GPU lowered its clocks while every engine was measured."
+    assert found.detail == (
+        "At scale 1.6, in 5 of 8 cells (roseinfer, roseinfer (-mp async admit) and vLLM): "
+        "GPU 0 lowered its clocks: power cap in 60 to 83 % of the samples. "
+        "At scale 0.8, in 7 of 8 cells: GPU 0 lowered its clocks: power cap in 52 to 75 % of the samples. "
+        "At scale 0.4, in 7 of 8 cells: GPU 0 lowered its clocks: power cap in 48 to 71 % of the samples."
+    )
+    [badge] = [badge for badge in badges(capped) if found in badge.notices]
+    assert (badge.kind, badge.text, len(badge.notices)) == ("warn", "GPU power-capped", 1)
+    some = noticed(run, "throttled", lambda cell: texts(cell) if cell.label != "vLLM" else [])
+    assert len([notice for notice in notices(some) if "clocks" in notice.title]) == 3
+    hot = noticed(run, "throttled", lambda cell: [t.replace("power cap", "hot") for t in texts(cell)])
+    assert "GPU clocks lowered" in {badge.text for badge in badges(hot)}
+
+
+def test_a_disturbed_machine_has_a_badge_of_its_own(run):
+    text = "the CPUs ran at 2,000 MHz in one repeat and at 2,500 MHz in another"
+    disturbed = noticed(run, "disturbed", lambda cell: [text] * (cell.label == "vLLM"))
+    [badge] = [badge for badge in badges(disturbed) if badge.text == "machine disturbed"]
+    assert badge.kind == "warn" and len(badge.notices) == 1
+    assert not any("more notice" in badge.text for badge in badges(disturbed))
+    [found] = [n for n in notices(noticed(run, "disturbed", lambda cell: [text])) if "disturbed" in n.title]
+    assert found.title == "The machine was disturbed while every engine was measured."
+    assert found.detail.count(text) == 3 and "cells" not in found.detail
+
+
 def test_invalid_cells_of_an_engine_are_counted(run):
     bad = [s.model_copy(update={"valid": False}) if s.label == "vLLM" else s for s in run.results.summaries]
     changed = run.results.model_copy(update={"summaries": bad})
