@@ -97,7 +97,7 @@ def first_table(pooled: Sequence[OnlineSummary], load: Load, best_labels: BestLa
     closed = isinstance(load, ClosedLoop)
     if closed:
         keys.append((load, "output_tok_per_s", "output_tok_per_s"))
-        columns.append(Column("output", "tokens/s"))
+        columns.append(Column("output", "tokens/s", kept=True))
     rows = grid(there, keys, best_labels)
     places = decimals(summary.req_per_s for summary in there)
     peaks = [summary.peak_in_flight for summary in there]

@@ -47,12 +47,16 @@ class Cell:
 
 @dataclass(frozen=True)
 class Column:
-    """A column's head, the head that it shares with its neighbours, and what its numbers are: `TTFT, ms`."""
+    """A column's head, the head that it shares with its neighbours, and what its numbers are: `TTFT, ms`.
+
+    One that is `kept` stays in view on a narrow screen.
+    """
 
     title: str
     group: str = ""
     numeric: bool = True
     measure: str = ""
+    kept: bool = False
 
     @property
     def full(self) -> str:

@@ -244,6 +244,24 @@ def test_nothing_moves_when_the_script_runs(browser, report, tmp_path, width, he
     browser.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
 
 
+def test_the_rate_of_a_closed_loop_is_in_view_on_a_phone(browser, tmp_path):
+    """Beside TTFT p50, and however the table is scrolled."""
+    run = make_online(tmp_path / "run", engines=ENGINES[::2], closed=[8], repeats=2, n=110, faults=False)
+    window(browser, 390, 844)
+    browser.get(write_report([run], tmp_path / "page.html").resolve().as_uri())
+    ends = (
+        "const box = document.querySelector('figure.table .scroll');"
+        "box.scrollLeft = arguments[0]; const at = name => box.querySelector(name).getBoundingClientRect();"
+        "const [first, kept] = [at('tbody td'), at('tbody td.kept')];"
+        "return [first.right - kept.left, kept.right - innerWidth]"
+    )
+    overlap, beyond = browser.execute_script(ends, 0)
+    assert overlap <= 0 and beyond <= 0 and browser.execute_script(ends, 60)[1] <= 0
+    heads = browser.execute_script("return [...document.querySelectorAll('.kept')].map(e => e.textContent)")
+    assert heads[:2] == ["tokens/s", "output"]
+    browser.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
+
+
 def test_nothing_moves_when_a_chart_is_drawn(page):
     window(page, 390, 844)
     page.refresh()
