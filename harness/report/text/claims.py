@@ -49,7 +49,7 @@ def claim(
         else:
             said = f"no difference is shown in {what} between {alike}"
         said += f"{_ratio(nearest)}."
-        return said + _in_others(engines, found)
+        return said + _in_others(engines, found, largest)
     said = value_of(engines, found.label, found.comparison)
     said += than(engines, found.loser, found.comparison)
     compared = {found.label, found.loser, *found.level}
@@ -63,7 +63,7 @@ def claim(
     for label in dict.fromkeys(named):
         if label not in compared:
             said += than(engines, label, found.pairs[label], after=found.comparison)
-    return f"{said}.{_in_others(engines, found)}"
+    return f"{said}.{_in_others(engines, found, largest)}"
 
 
 def _is_its_own(found: Winner, largest: Comparison) -> bool:
@@ -83,28 +83,34 @@ def _no_difference(found: Winner) -> str:
     return said
 
 
-def _in_others(engines: Sequence[OnlineSummary], found: Winner) -> str:
+def _in_others(engines: Sequence[OnlineSummary], found: Winner, largest: Comparison | None) -> str:
     """In which other percentiles another engine is better, and by how much."""
     said = ""
     for lost in found.others:
         first, *rest = lost.better
-        said += " " if said or lost.label != found.label else " But "
-        said += value_of(engines, first, lost.comparison) + than(engines, lost.label, lost.comparison)
+        term = METRICS[found.metric]
+        start = f" In {lost.statistic}" if said else f" In {term.label} {lost.statistic}"
+        if not said and lost.label == found.label:
+            start = f" But in {term.label} {lost.statistic}"
+        said += f"{start}, {first} has {_value(engines, first, lost.comparison)} {term.unit}"
+        said += than(engines, lost.label, lost.comparison)
         if rest:
-            said += f"; {several(rest)} {'is' if len(rest) == 1 else 'are'} better than {lost.label} too"
-        said += "."
+            said += f", and {several(rest)} {'is' if len(rest) == 1 else 'are'} better too"
+        said += f", {LARGEST}." if lost.comparison == largest else "."
     return said
 
 
 def lost_in_others(engines: Sequence[OnlineSummary], elsewhere: Sequence[Lost]) -> str:
-    """By which latencies an engine that is the best in others is not: `ITL p50 (vLLM 7.76 ms, A 21.0)`."""
-    said = []
+    """By which latencies an engine that is the best in others is not: `vLLM is better than A in ITL p50 (7.76
+    and 21.0 ms)`."""
+    said: dict[str, list[str]] = {}
     for lost in elsewhere:
         term = METRICS[lost.comparison.metric]
-        ours, best = (_value(engines, label, lost.comparison) for label in (lost.label, lost.better[0]))
-        values = f"{lost.better[0]} {best} {term.unit}, {lost.label} {ours}"
-        said.append(f"{term.label} {lost.statistic} ({values})")
-    return f"others are better than {elsewhere[0].label} in {several(said)}."
+        best, own = (_value(engines, label, lost.comparison) for label in (lost.better[0], lost.label))
+        values = f"{term.label} {lost.statistic} ({best} and {own} {term.unit})"
+        said.setdefault(lost.better[0], []).append(values)
+    own = elsewhere[0].label
+    return f"{'; '.join(f'{first} is better than {own} in {several(by)}' for first, by in said.items())}."
 
 
 def no_worse(engines: Sequence[OnlineSummary], label: str, found: Comparison) -> str:
