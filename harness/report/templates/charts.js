@@ -235,6 +235,16 @@ const drawCharts = ({ all, say, tip }) => {
         const widest = Math.max(0, ...(labels ?? []).map((label) => u.ctx.measureText(label).width));
         return Math.min(Math.max(50, Math.ceil(widest) + 8), 0.42 * canvas.clientWidth);
       };
+      const apart = (u, places) => { // in a low chart: of two numbers that would touch the upper is kept
+        let last = -Infinity;
+        return [...places].reverse().map((place) => {
+          if (place === null) return null;
+          const at = u.valToPos(place, "y");
+          if (at - last < 13) return null;
+          last = at;
+          return place;
+        }).reverse();
+      };
       const axis = (which) => {
         const { ticks, label } = chart[which];
         const made = {
@@ -259,15 +269,7 @@ const drawCharts = ({ all, say, tip }) => {
           };
           made.values = (u, places) => places.map((place) => name.get(place) ?? "");
           if (which === "y") {
-            made.filter = (u, places) => {
-              let last = -Infinity; // numbers of one scale in a low chart: of two that would touch the upper is kept
-              return [...places].reverse().map((place) => {
-                const at = u.valToPos(place, "y");
-                if (!chart.y.down && at - last < 13) return null;
-                last = at;
-                return place;
-              }).reverse();
-            };
+            made.filter = (u, places) => (chart.y.down ? places : apart(u, places));
             made.values = (u, places) => places.map((place) => { if (place === null) return ""; const tick = name.get(place) ?? `${text(place)}${unit}`; return tick.length > 24 ? `${tick.slice(0, 23)}…` : tick; });
           } else made.filter = (u, places) => {
             let reach = -Infinity;
@@ -292,7 +294,8 @@ const drawCharts = ({ all, say, tip }) => {
             const decades = Math.log10(u.scales[which].max / u.scales[which].min);
             const named = decades < 0.8 ? /^\d\.0+e/ : decades < manyDecades ? /^[125]\.0+e/ : /^1\.0+e/;
             const kept = places.map((value) => (value && named.test(value.toExponential(3)) ? value : null));
-            return kept.some((value) => value !== null) ? kept : places;
+            const some = kept.some((value) => value !== null) ? kept : places;
+            return which === "y" ? apart(u, some) : some;
           };
           made.values = (u, values) => values.map((value) => (value === null ? "" : text(value)));
           made.space = 0;
