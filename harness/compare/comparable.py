@@ -82,13 +82,13 @@ def obstacles(
         pairs: Labels in A and in B of the engines that are compared; empty where the runs share none.
         every: All engines are meant to be compared: one that only one run has is an obstacle.
     """
-    of_b = alike(b)
-    values = [(name, value, of_b[name]) for name, value in alike(a).items()]
+    of_a, of_b = alike(a), alike(b)
+    values = [(name, value, of_b[name]) for name, value in of_a.items()]
     if isinstance(a, StoredOnline) and isinstance(b, StoredOnline):
         values.append(("requests", *_requests(a, b)))
     if isinstance(a, StoredOffline) and isinstance(b, StoredOffline):
         values.append((_BATCH, a.settings.num_prompts, b.settings.num_prompts))
-    said = {"lengths": (_said_lengths(a), _said_lengths(b))}
+    said = {"lengths": (_said_lengths(a, of_a), _said_lengths(b, of_b))}
     found = [
         (name, _differing(name, *said.get(name, differ)))
         for name, *differ in values
@@ -158,10 +158,11 @@ def _limits(run: StoredRun) -> dict[str, object]:
     return {"context": run.settings.max_model_len, "ignore_eos": run.settings.ignore_eos}
 
 
-def _said_lengths(run: StoredRun) -> dict[str, object]:
-    """The lengths, with what their tokens are of: `1,024 each`, `379,875 in all`."""
-    said = alike(run)["lengths"]
-    assert isinstance(said, dict)
+def _said_lengths(run: StoredRun, values: Mapping[str, object]) -> dict[str, object]:
+    """The lengths of `alike`, with what their tokens are of: `1,024 each`, `379,875 in all`."""
+    lengths = values["lengths"]
+    assert isinstance(lengths, dict)
+    said = dict(lengths)
     of = "in all" if isinstance(run, StoredOnline) and run.settings.loads[0].kind == "trace" else "each"
     for key in _TOKENS:
         if (tokens := said.get(key)) is not None:

@@ -130,8 +130,8 @@ def _winner(
     engines: Sequence[OnlineSummary], comparisons: Sequence[Comparison], metric: str, statistic: str
 ) -> Winner:
     """The winner by a statistic that all of them support."""
-    first, *others = _ranked(engines, metric, statistic)
-    pairs = _of(engines, comparisons, metric, statistic)
+    first, *others = ranked(engines, metric, statistic)
+    pairs = pairs_of(engines, comparisons, metric, statistic)
     against = [(label, pairs[pair]) for label in others if (pair := frozenset((first, label))) in pairs]
     level = tuple(label for label, comparison in against if not differs(comparison))
     unproven = tuple(found for _, found in against if not differs(found) and excludes_one(found.ci))
@@ -165,21 +165,21 @@ def _lost(
     """The engines that are really better than `label` by a statistic; None where none is."""
     against = {
         better(comparison): comparison
-        for pair, comparison in _of(engines, comparisons, metric, statistic).items()
+        for pair, comparison in pairs_of(engines, comparisons, metric, statistic).items()
         if label in pair and differs(comparison) and better(comparison) != label
     }
-    ranked = tuple(other for other in _ranked(engines, metric, statistic) if other in against)
-    return Lost(statistic, ranked, label, against[ranked[0]]) if ranked else None
+    better_ones = tuple(other for other in ranked(engines, metric, statistic) if other in against)
+    return Lost(statistic, better_ones, label, against[better_ones[0]]) if better_ones else None
 
 
-def _ranked(engines: Sequence[OnlineSummary], metric: str, statistic: str) -> list[str]:
+def ranked(engines: Sequence[OnlineSummary], metric: str, statistic: str) -> list[str]:
     """Their labels, the best first."""
     descending = not METRICS[metric].lower_is_better
-    ranked = sorted(engines, key=lambda engine: engine.value(metric, statistic) or 0.0, reverse=descending)
-    return [engine.label for engine in ranked]
+    in_order = sorted(engines, key=lambda engine: engine.value(metric, statistic) or 0.0, reverse=descending)
+    return [engine.label for engine in in_order]
 
 
-def _of(
+def pairs_of(
     engines: Sequence[OnlineSummary], comparisons: Sequence[Comparison], metric: str, statistic: str
 ) -> dict[frozenset[str], Comparison]:
     """The comparisons of a statistic at the load of `engines`, by the pair of labels."""
@@ -195,7 +195,7 @@ def _supported(
     engines: Sequence[OnlineSummary], comparisons: Sequence[Comparison], metric: str, statistic: str
 ) -> bool:
     """Whether a statistic of all engines can be shown, and each pair has an interval for it."""
-    pairs = _of(engines, comparisons, metric, statistic)
+    pairs = pairs_of(engines, comparisons, metric, statistic)
     shown = statistic == metric or all(
         not missing(int(statistic[1:]), engine.latency(metric).n) for engine in engines
     )

@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from harness.report.best import better, excludes_one, says_nothing
+from harness.report.best import better, differs, excludes_one, says_nothing
 from harness.report.text.numbers import MANY, decimals, few, number, plural, several, with_ends
-from harness.report.winners import Lost, Winner
+from harness.report.winners import Lost, Winner, pairs_of, ranked
 from harness.schema.metric import Metric
 from harness.schema.metrics import METRICS
 from harness.schema.online_summary import OnlineSummary
@@ -113,20 +113,18 @@ def lost_in_others(engines: Sequence[OnlineSummary], elsewhere: Sequence[Lost]) 
     return f"{'; '.join(f'{first} is better than {own} in {several(by)}' for first, by in said.items())}."
 
 
-def no_worse(engines: Sequence[OnlineSummary], label: str, found: Comparison) -> str:
+def no_worse(
+    engines: Sequence[OnlineSummary], label: str, found: Comparison, comparisons: Sequence[Comparison]
+) -> str:
     """The engines whose value is better than that of `label`, which is better than another one's."""
-    term, by_label = METRICS[found.metric], {engine.label: engine for engine in engines}
-    sign = 1 if term.lower_is_better else -1
-
-    def worth(name: str) -> float:
-        return sign * (by_label[name].value(found.metric, found.statistic) or 0.0)
-
-    said = [
-        f"{name} has {_value(engines, name, found)} {term.unit}"
-        for name in by_label
-        if worth(name) < worth(label)
-    ]
-    return f"; {several(said)}, from which no difference is shown" if said else ""
+    term, pairs = METRICS[found.metric], pairs_of(engines, comparisons, found.metric, found.statistic)
+    names = ranked(engines, found.metric, found.statistic)
+    said = ""
+    for name in names[: names.index(label)]:
+        pair = pairs.get(frozenset((name, label)))
+        alike = "" if pair is not None and differs(pair) else ", from which no difference is shown"
+        said += f"; {name} has {_value(engines, name, found)} {term.unit}{alike}"
+    return said
 
 
 def level_values(engines: Sequence[OnlineSummary], found: Winner) -> list[str]:

@@ -96,7 +96,8 @@ def _of_largest(run: OnlineRun, found: Comparison) -> str:
         place = with_rate(found.load, (engine.offered_req_per_s for engine in engines))
         place += _disturbed(engine for engine in engines if engine.label in (best, other))
     said = f"{place}, {value_of(engines, best, found)}{than(engines, other, found)}"
-    return said + no_worse([engine for engine in engines if engine.valid], best, found)
+    valid = [engine for engine in engines if engine.valid]
+    return said + no_worse(valid, best, found, run.results.comparisons)
 
 
 def _where(run: OnlineRun, load: Load) -> str:

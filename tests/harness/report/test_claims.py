@@ -525,9 +525,11 @@ def test_who_has_a_better_value_than_the_better_one_of_the_largest_difference(ru
     cells = [cell for cell in run.pooled if cell.load == TraceLoad(scale=0.4)]
     lowest, middle, highest = sorted(cells, key=lambda cell: cell.value("ttft_ms", "p50"))[:3]
     found = comparison(middle.label, highest.label, 0.5, (0.4, 0.6), statistic="p50")
-    said = no_worse(cells, middle.label, found)
+    said = no_worse(cells, middle.label, found, [found])
     assert re.fullmatch(rf"; {re.escape(lowest.label)} has \S+ ms, from which no difference is shown", said)
-    assert no_worse(cells, lowest.label, found) == ""
+    better = comparison(lowest.label, middle.label, 0.5, (0.4, 0.6), statistic="p50")
+    assert "no difference" not in no_worse(cells, middle.label, found, [found, better])
+    assert no_worse(cells, lowest.label, found, [found]) == ""
 
 
 def test_an_offered_rate_that_is_not_the_asked_one():
