@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
+import msgspec
 import numpy as np
 import torch
 import yaml
@@ -30,6 +31,8 @@ from roseinfer.engine.core import Engine
 from roseinfer.models import config as configs
 from roseinfer.request.params import SamplingParams
 from rosemodels import llama
+
+GREEDY = SamplingParams(max_tokens=1, ignore_eos=True)
 
 
 class Drawn:
@@ -111,11 +114,10 @@ def engine_of(
         return Engine(config)
 
 
-def add(engine: Engine, count: int, length: int, tokens: int) -> None:
-    rng = np.random.default_rng(0)
+def add(engine: Engine, count: int, length: int, tokens: int, how: SamplingParams = GREEDY) -> None:
+    rng, params = np.random.default_rng(0), msgspec.structs.replace(how, max_tokens=tokens)
     for index in range(count):
-        prompt = rng.integers(0, 50_000, length, dtype=np.int32)
-        engine.add(index, prompt, SamplingParams(tokens, ignore_eos=True))
+        engine.add(index, rng.integers(0, 50_000, length, dtype=np.int32), params)
 
 
 def run(engine: Engine) -> None:
@@ -123,9 +125,11 @@ def run(engine: Engine) -> None:
         engine.step()
 
 
-def decode_step(engine: Engine, count: int, context: int, steps: int = 30) -> float:
+def decode_step(
+    engine: Engine, count: int, context: int, steps: int = 30, how: SamplingParams = GREEDY
+) -> float:
     """Seconds of a decode step of `count` requests, once the last of them has been prefilled."""
-    add(engine, count, context, steps + 200)
+    add(engine, count, context, steps + 200, how)
     while engine.num_waiting or engine._loop._running.prefilling:
         engine.step()
     for _ in range(3):

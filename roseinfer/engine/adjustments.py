@@ -16,6 +16,8 @@ from roseinfer.scheduler.running import Running
 from roseinfer.tensors import to_device
 
 Floats = NDArray[np.float32]
+#: Fields of SamplingParams.
+_PENALTIES = ("repetition_penalty", "frequency_penalty", "presence_penalty")
 
 
 @dataclass(frozen=True)
@@ -64,15 +66,30 @@ class Adjustments:
             self.eos,
         )  # fmt: skip
 
-    def apply(self, logits: Tensor, newest: Tensor) -> Tensor:
+    def apply(self, logits: Tensor, newest: Tensor, *, fused: bool = False) -> Tensor:
         """A float32 copy of the step's logits `[R, vocab]` with the adjustments applied. `newest` `[R]`: the
-        last token of each request that decodes, used where it is UNKNOWN."""
-        device, vocab = logits.device, logits.shape[-1]
-        rows = to_device(self.rows, device)
-        own = logits[rows].float()
-        self._add_biases(own)
-        tokens = to_device(self.tokens, device).long()
-        tokens = torch.where(tokens == UNKNOWN, newest[rows][:, None], tokens)
+        last token of each request that decodes, used where it is UNKNOWN; `fused`: with Triton's kernels."""
+        adjusted, device = logits.to(torch.float32, copy=True), logits.device
+        self._add_biases(adjusted)
+        if any(params.penalizes for params in self.params):
+            rows = to_device(self.rows, device)
+            tokens, newest = to_device(self.tokens, device), newest[rows]
+            if fused:
+                from roseinfer.kernels.triton.penalties import penalize
+
+                places = np.stack((self.rows, self.prompts, self.lengths)).astype(np.int32)
+                penalties = np.stack([self._column(name) for name in _PENALTIES])
+                own = to_device(places, device), to_device(penalties, device)
+                penalize(adjusted, tokens, newest, *own)
+            else:
+                adjusted.index_copy_(0, rows, self._penalized(adjusted[rows], tokens.long(), newest))
+        self._mask_ends(adjusted)
+        return adjusted
+
+    def _penalized(self, own: Tensor, tokens: Tensor, newest: Tensor) -> Tensor:
+        """Logits `[A, vocab]` of the requests with penalties applied."""
+        device, vocab = own.device, own.shape[-1]
+        tokens = torch.where(tokens == UNKNOWN, newest[:, None], tokens)
         place = torch.arange(tokens.shape[1], device=device)
         known = place < to_device(self.lengths, device)[:, None]
         generated = known & (place >= to_device(self.prompts, device)[:, None])
@@ -84,23 +101,22 @@ class Adjustments:
         seen = torch.zeros_like(counts, dtype=torch.bool)
         seen.scatter_(1, torch.where(known, tokens, nowhere), torch.ones_like(known))
         counts, seen = counts[:, :vocab], seen[:, :vocab]
-        repetition = self._column("repetition_penalty", device)
+        repetition, frequency, presence = (
+            to_device(self._column(name), device)[:, None] for name in _PENALTIES
+        )
         own = torch.where(seen, torch.where(own > 0, own / repetition, own * repetition), own)
-        own -= self._column("frequency_penalty", device) * counts
-        own -= self._column("presence_penalty", device) * (counts > 0)
-        self._mask_ends(own)
-        return logits.to(torch.float32, copy=True).index_copy_(0, rows, own)
+        own -= frequency * counts
+        own -= presence * (counts > 0)
+        return own
 
-    def _add_biases(self, own: Tensor) -> None:
+    def _add_biases(self, logits: Tensor) -> None:
         biases = [(at, *bias) for at, params in enumerate(self.params) for bias in params.logit_bias]
         if biases:
-            at, token = (
-                to_device(np.array(column), own.device) for column in list(zip(*biases, strict=True))[:2]
-            )
-            value = to_device(np.array([bias for *_, bias in biases], dtype=np.float32), own.device)
-            own.index_put_((at, token), value, accumulate=True)
+            at, token, value = (np.array(column) for column in zip(*biases, strict=True))
+            where = to_device(self.rows[at], logits.device), to_device(token, logits.device)
+            logits.index_put_(where, to_device(value.astype(np.float32), logits.device), accumulate=True)
 
-    def _mask_ends(self, own: Tensor) -> None:
+    def _mask_ends(self, logits: Tensor) -> None:
         """Set the logits of tokens that would end an answer before its `min_tokens` to -inf."""
         made = (self.lengths - self.prompts).tolist()
         ends = [
@@ -108,12 +124,11 @@ class Adjustments:
             for at, params in enumerate(self.params)
             if made[at] < params.min_tokens
             for token in params.ends(self.eos)
-            if token < own.shape[1]  # a model's config may name an id outside its vocabulary
+            if token < logits.shape[1]  # a model's config may name an id outside its vocabulary
         ]
         if ends:
-            at, token = (to_device(np.array(column), own.device) for column in zip(*ends, strict=True))
-            own[at, token] = -torch.inf
+            at, token = (np.array(column) for column in zip(*ends, strict=True))
+            logits[to_device(self.rows[at], logits.device), to_device(token, logits.device)] = -torch.inf
 
-    def _column(self, name: str, device: torch.device) -> Tensor:
-        values = np.array([getattr(params, name) for params in self.params], dtype=np.float32)
-        return to_device(values, device)[:, None]
+    def _column(self, name: str) -> Floats:
+        return np.array([getattr(params, name) for params in self.params], dtype=np.float32)

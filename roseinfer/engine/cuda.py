@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 import torch
@@ -311,15 +311,18 @@ class CudaRunner(Runner):
         how = part(sampling, start, count)
         if how.likeliest:
             return given[:count]
-        rows = batch.requests[start : start + count]
+        rows, logits = batch.requests[start : start + count], logits[:count]
         with named_range("roseinfer.sampler"):
-            if takes(logits) and how.adjustments is None and how.min_p is None:
-                uniforms = uniform(how.seed, how.position)
+            if how.adjustments is not None:
+                assert newest is not None
+                logits = how.adjustments.apply(logits, newest[start:], fused=self._model.fused)
+                how = replace(how, adjustments=None)
+            if takes(logits):
                 draw(
-                    logits[:count], how.temperature, how.top_k, how.top_p, uniforms, rows, self._last, tokens
-                )
+                    logits, how.temperature, how.top_k, how.top_p, how.min_p, uniform(how.seed, how.position),
+                    rows, self._last, tokens,
+                )  # fmt: skip
             else:
-                before = None if newest is None else newest[start:]
-                tokens.copy_(sample(logits[:count], how, before))
+                tokens.copy_(sample(logits, how))
                 self._last[to_device(rows, tokens.device)] = tokens
         return fetch(tokens)

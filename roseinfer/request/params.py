@@ -74,8 +74,12 @@ class SamplingParams(msgspec.Struct, frozen=True, array_like=True):
     @property
     def adjusts(self) -> bool:
         """Whether logits have a bias or penalties, for all tokens of the answer."""
-        penalties = (self.repetition_penalty, self.presence_penalty, self.frequency_penalty)
-        return penalties != (1, 0, 0) or bool(self.logit_bias)
+        return self.penalizes or bool(self.logit_bias)
+
+    @property
+    def penalizes(self) -> bool:
+        """Whether tokens that the request has already have other logits than the model's."""
+        return (self.repetition_penalty, self.presence_penalty, self.frequency_penalty) != (1, 0, 0)
 
     @property
     def masks_ends(self) -> bool:

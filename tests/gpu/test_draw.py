@@ -1,4 +1,4 @@
-"""Drawn tokens of the kernel against the sampler that sorts."""
+"""Drawn tokens of the kernel against the sampler that sorts, and penalties against those of a CPU."""
 
 from __future__ import annotations
 
@@ -9,8 +9,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from roseinfer.batch import UNKNOWN
+from roseinfer.engine.adjustments import Adjustments
 from roseinfer.engine.sampler import SamplingBatch, sample, uniform
 from roseinfer.kernels.cuda import draw as kernel
+from roseinfer.request.params import SamplingParams
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no NVIDIA GPU")]
 
@@ -21,8 +24,9 @@ def drawn(logits: Tensor, how: SamplingBatch) -> list[int]:
     last = torch.full((count + 3,), -1, device="cuda")
     out = torch.full((count,), -1, device="cuda")
     kernel.draw(
-        logits, how.temperature, how.top_k, how.top_p, uniform(how.seed, how.position), rows, last, out
-    )
+        logits, how.temperature, how.top_k, how.top_p, how.min_p, uniform(how.seed, how.position), rows, last,
+        out,
+    )  # fmt: skip
     assert last[torch.from_numpy(rows).cuda()].tolist() == out.tolist()
     assert (last == -1).sum() == 3
     tokens: list[int] = out.tolist()
@@ -31,25 +35,27 @@ def drawn(logits: Tensor, how: SamplingBatch) -> list[int]:
 
 ROW = st.tuples(
     st.sampled_from([0.0, 1e-40, 0.3, 1.0, 5.0, 100.0]), st.sampled_from([0, 1, 2, 50, 1000, 10**6]),
-    st.sampled_from([1e-9, 0.2, 0.5, 0.9, 0.99, 1.0]), st.integers(0, 2**64 - 1),
+    st.sampled_from([1e-9, 0.2, 0.5, 0.9, 0.99, 1.0]), st.sampled_from([0.0, 0.0, 1e-3, 0.2, 1.0]),
+    st.integers(0, 2**64 - 1),
 )  # fmt: skip
 
 
-def batch_of(rows: list[tuple[float, int, float, int]]) -> SamplingBatch:
-    temperature, top_k, top_p, seed = zip(*rows, strict=True)
+def batch_of(rows: list[tuple[float, int, float, float, int]]) -> SamplingBatch:
+    temperature, top_k, top_p, min_p, seed = zip(*rows, strict=True)
     return SamplingBatch(
         np.array(temperature, np.float32), np.array(top_k, np.int64), np.array(top_p, np.float32),
         np.array(seed, np.uint64), np.arange(len(rows)),
+        min_p=np.array(min_p, np.float32) if any(min_p) else None,
     )  # fmt: skip
 
 
 @settings(max_examples=40)
 @given(
     st.integers(0, 1000), st.lists(ROW, min_size=1, max_size=70), st.sampled_from([23, 5003, 50257, 151936]),
-    st.sampled_from([torch.float16, torch.bfloat16]), st.sampled_from([0.1, 1.0, 6.0]),
+    st.sampled_from([torch.float16, torch.bfloat16, torch.float32]), st.sampled_from([0.1, 1.0, 6.0]),
 )  # fmt: skip
 def test_tokens_are_those_of_the_sort(
-    seed: int, rows: list[tuple[float, int, float, int]], vocab: int, dtype: torch.dtype, spread: float
+    seed: int, rows: list[tuple[float, int, float, float, int]], vocab: int, dtype: torch.dtype, spread: float
 ) -> None:
     """But where a sum's rounding decides: the neighbour that is as good is at most that far away in mass."""
     torch.manual_seed(seed)
@@ -59,12 +65,14 @@ def test_tokens_are_those_of_the_sort(
     for index, (a, b) in enumerate(zip(got, wanted, strict=True)):
         if a == b:
             continue
-        temperature, top_k, top_p, _ = rows[index]
+        temperature, top_k, top_p, min_p, _ = rows[index]
         assert temperature > 0
         if temperature < 1e-30:  # any of the likeliest
             assert logits[index, a] == logits[index].max()
             continue
         p = torch.softmax(logits[index].double() / temperature, -1)
+        p *= p >= min_p * p.max() * (1 - 1e-5)
+        assert p[a] > 0
         ahead = (p > p[a] * (1 + 1e-6)).double()
         assert top_k == 0 or ahead.sum() < top_k
         kept = p if top_k == 0 else p.topk(min(top_k, vocab))[0]
@@ -78,14 +86,20 @@ def test_tokens_are_those_of_the_sort(
 
 def batch_one(how: SamplingBatch, index: int) -> SamplingBatch:
     at = [index]
-    return SamplingBatch(how.temperature[at], how.top_k[at], how.top_p[at], how.seed[at], how.position[at])
+    min_p = None if how.min_p is None else how.min_p[at]
+    return SamplingBatch(
+        how.temperature[at], how.top_k[at], how.top_p[at], how.seed[at], how.position[at], min_p=min_p
+    )
 
 
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float32])
 @pytest.mark.parametrize(
     ("temperature", "top_k", "top_p"),
     [(1.0, 0, 1.0), (0.5, 0, 1.0), (2.0, 5, 1.0), (1.0, 0, 0.7), (1.5, 9, 0.8)],
 )
-def test_frequencies_are_the_distribution(temperature: float, top_k: int, top_p: float) -> None:
+def test_frequencies_are_the_distribution(
+    temperature: float, top_k: int, top_p: float, dtype: torch.dtype
+) -> None:
     """20,000 draws over seeds: chi-squared below its 1 - 1e-6 quantile."""
     draws, vocab = 20_000, 300
     logits = (torch.randn(vocab, generator=torch.Generator().manual_seed(3)) * 1.5).half()
@@ -99,9 +113,37 @@ def test_frequencies_are_the_distribution(temperature: float, top_k: int, top_p:
         np.full(draws, temperature, np.float32), np.full(draws, top_k), np.full(draws, top_p, np.float32),
         np.arange(draws).astype(np.uint64), np.full(draws, 5),
     )  # fmt: skip
-    counts = np.bincount(drawn(logits.cuda().expand(draws, -1), how), minlength=vocab)
+    counts = np.bincount(drawn(logits.to(dtype).cuda().expand(draws, -1), how), minlength=vocab)
     assert counts[expected == 0].sum() == 0
     possible = expected > 0
     chi_squared = ((counts - expected)[possible] ** 2 / expected[possible]).sum()
     freedom = possible.sum() - 1
     assert chi_squared < freedom + 5 * np.sqrt(2 * freedom) + 25
+
+
+@settings(max_examples=20)
+@given(
+    st.integers(0, 1000), st.integers(1, 70), st.integers(1, 3000), st.sampled_from([23, 5003, 151936]),
+    st.sampled_from([torch.float16, torch.bfloat16]),
+)  # fmt: skip
+def test_penalties_are_those_of_a_cpu(
+    seed: int, rows: int, longest: int, vocab: int, dtype: torch.dtype
+) -> None:
+    rng = np.random.default_rng(seed)
+    logits = (torch.randn(rows, vocab, generator=torch.Generator().manual_seed(seed)) * 4).to(dtype)
+    own = np.flatnonzero(rng.random(rows) < 0.7)
+    lengths = rng.integers(1, longest + 1, len(own))
+    tokens = rng.integers(0, min(vocab, 400), (len(own), longest), dtype=np.int32)
+    unread = rng.random(len(own)) < 0.5
+    tokens[unread, lengths[unread] - 1] = UNKNOWN
+    params = [
+        SamplingParams(
+            9, repetition_penalty=rng.choice([1.0, 0.5, 1.3]), presence_penalty=rng.choice([0.0, 1.5]),
+            frequency_penalty=rng.choice([0.0, 0.7, -0.3]),
+        )
+        for _ in own
+    ]  # fmt: skip
+    adjustments = Adjustments(own, tokens, rng.integers(0, lengths), lengths, params)
+    newest = torch.from_numpy(rng.integers(0, vocab, rows))
+    got = adjustments.apply(logits.cuda(), newest.cuda(), fused=True)
+    torch.testing.assert_close(got.cpu(), adjustments.apply(logits, newest), rtol=1e-6, atol=1e-5)

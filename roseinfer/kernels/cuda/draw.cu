@@ -2,21 +2,21 @@
 // the smallest set that holds top_p of the mass, is inverted at a uniform random number. Nothing is sorted.
 //
 // A cluster of CLUSTER blocks has one request. Each thread holds EACH of its logits as weights, exp of the difference
-// to the largest logit over temperature. The smallest kept weight is found by binary search among the values that a
-// half can have: there are 65,536, so at most sixteen sums over all weights find it. Of tokens as likely as the last
-// one that is kept, the first in the vocabulary are kept. All sums have a fixed order, so that a request's token does
-// not depend on the other requests.
+// to the largest logit over temperature; min_p makes the small ones 0. The smallest kept weight is found by binary
+// search: with halves among the values that a half can have, 65,536, so at most sixteen sums over all weights find it;
+// with FLOATS, logits in single precision, among the floats from 0 to 1, with at most thirty sums. Of tokens as likely
+// as the last one that is kept, the first in the vocabulary are kept. All sums have a fixed order, so that a request's
+// token does not depend on the other requests.
 #include "half.cuh"
 #include "cluster.cuh"
 
 #define THREADS (32 * WARPS)
 #define SPAN (THREADS * EACH)  // tokens of the vocabulary for each block
-#define LOWEST (BF16 ? 0x007f : 0x03ff)  // minus infinity in the order of `place_of`
 
 // Sampling parameters: `scale` is log2(e) / temperature, `top_k` at least 1; `row`: the request's entry of `last`.
 struct How {
     double uniform;
-    float scale, top_p;
+    float scale, top_p, min_p;
     int top_k, row;
 };
 
@@ -33,11 +33,24 @@ __device__ __forceinline__ Part part_of(const Part* at, int rank) {
     return {get(there(&at->mass, rank)), __float_as_int(get(there((const float*)&at->count, rank)))};
 }
 
-// Maps halves to integers of the same order, and back.
-__device__ __forceinline__ int place_of(half_t x) { return x & 0x8000 ? ~x & 0xffff : x | 0x8000; }
-__device__ __forceinline__ float value_at(int place) {
-    return widen((unsigned)(place & 0x8000 ? place ^ 0x8000 : ~place & 0xffff)).x;
+// What is searched: an integer of the same order as the weights, from LOWEST to `highest`.
+#if FLOATS
+typedef float logit_t;
+#define LOWEST 0
+__device__ __forceinline__ float value_of(float x) { return x; }
+__device__ __forceinline__ int highest(float) { return 0x3f800000; }  // 1, the largest weight
+#else
+typedef half_t logit_t;
+#define LOWEST (BF16 ? 0x007f : 0x03ff)  // minus infinity
+__device__ __forceinline__ float value_of(half_t x) { return widen((unsigned)x).x; }
+__device__ __forceinline__ int highest(float top) {
+    const half_t x = narrow(top);
+    return x & 0x8000 ? ~x & 0xffff : x | 0x8000;
 }
+__device__ __forceinline__ float logit_at(int place) {
+    return value_of((half_t)(place & 0x8000 ? place ^ 0x8000 : ~place & 0xffff));
+}
+#endif
 
 // What the blocks of a cluster read from each other; arrays of 2 are used alternately.
 struct Shared {
@@ -66,20 +79,20 @@ __device__ __forceinline__ Part sum_of_all(Part x, Shared& shared, int turn) {
 }
 
 extern "C" __global__ void __cluster_dims__(1, 1, CLUSTER) __launch_bounds__(THREADS, EACH <= 40 ? 2 : 1) draw(
-    const half_t* logits, int stride, int vocab, const How* hows, long long* last, long long* out
+    const logit_t* logits, int stride, int vocab, const How* hows, long long* last, long long* out
 ) {
     __shared__ Shared shared;
     pdl_launch();
     pdl_wait();
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, rank = cluster_rank();
     const How how = hows[blockIdx.x];
-    const half_t* const row = logits + (size_t)blockIdx.x * stride;
+    const logit_t* const row = logits + (size_t)blockIdx.x * stride;
     const int first = rank * SPAN + warp * 32 * EACH + lane;
     float weight[EACH], top = -INFINITY;
 #pragma unroll
     for (int e = 0; e < EACH; e++) {
         const int i = first + e * 32;
-        weight[e] = i < vocab ? widen((unsigned)row[i]).x : -INFINITY;
+        weight[e] = i < vocab ? value_of(row[i]) : -INFINITY;
         top = fmaxf(top, weight[e]);
     }
 #pragma unroll
@@ -96,7 +109,15 @@ extern "C" __global__ void __cluster_dims__(1, 1, CLUSTER) __launch_bounds__(THR
     for (int other = 0; other < CLUSTER; other++) top = fmaxf(top, get(there(&shared.top, other)));
     auto weight_of = [&](float logit) { return exp2f((logit - top) * how.scale); };
 #pragma unroll
-    for (int e = 0; e < EACH; e++) weight[e] = weight_of(weight[e]);
+    for (int e = 0; e < EACH; e++) {
+        weight[e] = weight_of(weight[e]);
+        if (weight[e] < how.min_p) weight[e] = 0;
+    }
+#if FLOATS
+    auto weight_at = [&](int place) { return __int_as_float(place); };
+#else
+    auto weight_at = [&](int place) { return weight_of(logit_at(place)); };
+#endif
 
     int turn = 0;
     // The sum and the number of the weights above `limit`.
@@ -110,19 +131,21 @@ extern "C" __global__ void __cluster_dims__(1, 1, CLUSTER) __launch_bounds__(THR
     };
     // Binary search for the smallest weight above which there are fewer than `most` weights, with a sum below `wanted`.
     auto search = [&](int most, float wanted) {
-        int low = LOWEST, high = place_of(narrow(top));
+        int low = LOWEST, high = highest(top);
         while (low < high) {
             const int middle = (low + high) / 2;
-            const Part x = above(weight_of(value_at(middle)));
+            const Part x = above(weight_at(middle));
             if (x.count < most && x.mass < wanted) high = middle;
             else low = middle + 1;
         }
-        return weight_of(value_at(high));
+        return weight_at(high);
     };
     float limit = 0;       // weights above it are kept,
     int ties = 0;          // and the first `ties` of those that equal it
     float kept = 0;        // the sum of what top_k keeps
-    if (how.top_k < vocab) {
+    if (how.top_k == 1) {
+        limit = kept = 1, ties = 1;
+    } else if (how.top_k < vocab) {
         limit = search(how.top_k, INFINITY);
         const Part x = above(limit);
         ties = how.top_k - x.count;

@@ -1,4 +1,4 @@
-"""Samples tokens from half-precision logits, with top_k and top_p but without a sort: see `draw.cu`.
+"""Samples tokens from logits, with top_k, top_p and min_p but without a sort: see `draw.cu`.
 
 For GPUs of compute capability 9.0 or later. Reference: `roseinfer.engine.sampler.sample`.
 """
@@ -21,7 +21,10 @@ _THREADS = 32 * _WARPS * _CLUSTER
 #: Logits of a thread at most, which it keeps in registers.
 _MOST = 64
 #: The struct `How` of draw.cu.
-_HOW = np.dtype([("uniform", "f8"), ("scale", "f4"), ("top_p", "f4"), ("top_k", "i4"), ("row", "i4")])
+_HOW = np.dtype(
+    [("uniform", "f8"), ("scale", "f4"), ("top_p", "f4"), ("min_p", "f4"), ("top_k", "i4"), ("row", "i4")],
+    align=True,
+)
 #: The smallest temperature: below it only the most likely token has any probability left.
 _COLDEST = 1e-30
 
@@ -29,7 +32,7 @@ _COLDEST = 1e-30
 def takes(logits: Tensor) -> bool:
     """Whether the kernel can sample from `logits`."""
     return (
-        logits.element_size() == 2
+        (logits.element_size() == 2 or logits.dtype == torch.float32)
         and logits.stride(1) == 1
         and logits.shape[1] <= _MOST * _THREADS
         and is_hopper(logits.device)
@@ -42,6 +45,7 @@ def draw(
     temperature: NDArray[np.float32],
     top_k: NDArray[np.int64],
     top_p: NDArray[np.float32],
+    min_p: NDArray[np.float32] | None,
     uniform: NDArray[np.float64],
     rows: NDArray[np.int64],
     last: Tensor,
@@ -49,18 +53,21 @@ def draw(
 ) -> None:
     """Sample a token from every row of `logits` `[R, vocab]` to `out` `[R]` int64 and to `last[rows]`.
 
-    temperature 0 takes the argmax (the first of equals); top_k 0 and top_p 1 are no limit; `uniform`: the
-    random numbers, in [0, 1). All arrays `[R]`.
+    temperature 0 takes the argmax (the first of equals); top_k 0, top_p 1 and min_p 0 are no limit;
+    `uniform`: the random numbers, in [0, 1). All arrays `[R]`.
     """
     count, vocab = logits.shape
     settings: NDArray[Any] = np.empty(count, _HOW)
     greedy = temperature <= 0
-    settings["uniform"], settings["top_p"], settings["row"] = uniform, top_p, rows
+    settings["uniform"], settings["row"] = uniform, rows
     settings["scale"] = np.log2(np.e) / np.maximum(temperature, _COLDEST)
+    settings["top_p"] = np.where(greedy, 1, top_p)
+    settings["min_p"] = 0 if min_p is None else min_p
     settings["top_k"] = np.where(greedy, 1, np.where(top_k > 0, np.minimum(top_k, vocab), vocab))
     run = kernel(
-        "draw", "draw", ("BF16", int(logits.dtype == torch.bfloat16)), ("WARPS", _WARPS),
-        ("CLUSTER", _CLUSTER), ("EACH", -(-vocab // _THREADS)),
+        "draw", "draw", ("BF16", int(logits.dtype == torch.bfloat16)),
+        ("FLOATS", int(logits.dtype == torch.float32)), ("WARPS", _WARPS), ("CLUSTER", _CLUSTER),
+        ("EACH", -(-vocab // _THREADS)),
     )  # fmt: skip
     run(
         (count, 1, _CLUSTER),

@@ -67,6 +67,7 @@ def expected(
     return mask(ids, row[None])[0]
 
 
+@pytest.mark.parametrize("fused", [False, True])
 @given(
     requests=st.lists(st.none() | REQUEST, min_size=1, max_size=6),
     seed=st.integers(0, 99),
@@ -74,10 +75,16 @@ def expected(
     cut=st.integers(0, 6),
 )
 def test_logits_of_a_step(
-    requests: list[tuple[SamplingParams, list[int], list[int]] | None], seed: int, seen: bool, cut: int
+    fused: bool,
+    requests: list[tuple[SamplingParams, list[int], list[int]] | None],
+    seed: int,
+    seen: bool,
+    cut: int,
 ) -> None:
     """Some rows are adjusted; the last tokens may be known to the device alone; a step may be sampled in two
-    parts. What the model gave is left as it is."""
+    parts. What the model gave is left as it is. `fused`: Triton's kernels, in its interpreter."""
+    if fused:
+        pytest.importorskip("triton", reason="Triton is not installed")
     logits = torch.randn(len(requests), VOCAB, generator=torch.Generator().manual_seed(seed)) * 3
     asking = [(row, *request) for row, request in enumerate(requests) if request is not None]
     newest = torch.zeros(len(requests), dtype=torch.int64)
@@ -101,7 +108,7 @@ def test_logits_of_a_step(
     ):
         own = adjustments.part(start, count)
         rows = slice(start, start + count)
-        got += list(logits[rows] if own is None else own.apply(logits[rows], newest[rows]))
+        got += list(logits[rows] if own is None else own.apply(logits[rows], newest[rows], fused=fused))
     for row, request in enumerate(requests):
         wanted = logits[row]
         if request is not None:
