@@ -20,7 +20,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
@@ -64,9 +64,19 @@ def main() -> None:
     each, names = options.gpus_per_engine, gpu.names(os.environ)
     gpus = [names[at : at + each] for at in range(0, len(names) - each + 1, each)]
     with ray_nodes(options.pairs or max(2, len(gpus)), gpus, options.out / "ray") as address:
-        status = subprocess.run(options.command, env=os.environ | {"RAY_ADDRESS": address}).returncode
-        if status:
+        if status := ended(options.command, os.environ | {"RAY_ADDRESS": address}):
             raise SystemExit(status)
+
+
+def ended(command: Sequence[str], environment: Mapping[str, str]) -> int:
+    """The command's status, once it has ended. A Ctrl-C, or SIGINT to this process, reaches the command once,
+    and is waited for: an interrupted run writes its report. A second one ends this process."""
+    process = subprocess.Popen(command, env=environment, start_new_session=True)
+    try:
+        return process.wait()
+    except KeyboardInterrupt:
+        process.send_signal(signal.SIGINT)
+        return process.wait()
 
 
 def positive(text: str) -> int:

@@ -9,11 +9,11 @@ from harness.plain_text import holds_secret
 #: Beginnings of names that engines and the libraries below them read.
 PREFIXES = (
     "ATEN_", "CUBLAS_", "CUDA_", "CUDNN_", "FLASHINFER_", "GGML_", "GLOO_", "GOMP_", "HF_", "KMP_", "LLAMA_",
-    "MALLOC_", "MKL_", "NCCL_", "NVIDIA_", "NVSHMEM_", "OMP_", "ONEDNN_", "OPENBLAS_", "PYTORCH_",
+    "MALLOC_", "MKL_", "NCCL_", "NVSHMEM_", "OMP_", "ONEDNN_", "OPENBLAS_", "PYTORCH_",
     "ROSEINFER_", "SGLANG_", "SGL_", "TLLM_", "TOKENIZERS_", "TORCH", "TRANSFORMERS_", "TRITON_", "TRTLLM_",
     "UCX_", "VLLM_",
 )  # fmt: skip
-NAMES = frozenset({"LD_PRELOAD", "PYTHONHASHSEED", "PYTHONOPTIMIZE"})
+NAMES = frozenset({"LD_PRELOAD", "NVIDIA_TF32_OVERRIDE", "PYTHONHASHSEED", "PYTHONOPTIMIZE"})
 
 
 def inherited(environment: Mapping[str, str], own: Mapping[str, str]) -> dict[str, str]:

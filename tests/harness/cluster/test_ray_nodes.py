@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -24,7 +25,10 @@ sys.exit(7)
 """
 
 
-def test_a_connection_that_is_interrupted_as_it_ends_is_closed_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_connection_that_is_interrupted_as_it_ends_is_closed_whole(
+    integration: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Importing Ray opens a socket."""
     ray = pytest.importorskip("ray")
     from harness.cluster.ray_nodes import connected
 
@@ -35,6 +39,34 @@ def test_a_connection_that_is_interrupted_as_it_ends_is_closed_whole(monkeypatch
     with pytest.raises(KeyboardInterrupt), connected("auto"):
         pass
     assert shutdown.call_count == 2
+
+
+FOLLOWS = """
+import os, sys
+from scripts.ray_nodes import ended
+sys.exit(ended([sys.executable, "-c", sys.argv[1]], os.environ))
+"""
+REPORTS = """
+import sys, time
+print("runs", flush=True)
+try:
+    time.sleep(60)
+except KeyboardInterrupt:
+    print("report", flush=True)
+    sys.exit(3)
+"""
+
+
+def test_an_interrupted_command_ends_by_itself(integration: None) -> None:
+    """SIGINT to the process that follows it, as `timeout -s INT` sends it, reaches it too."""
+    pytest.importorskip("ray")
+    with subprocess.Popen(
+        [sys.executable, "-c", FOLLOWS, REPORTS], cwd=ROOT, stdout=subprocess.PIPE, text=True
+    ) as follows:
+        assert follows.stdout is not None and follows.stdout.readline() == "runs\n"
+        follows.send_signal(signal.SIGINT)
+        assert follows.communicate(timeout=30)[0] == "report\n"
+    assert follows.returncode == 3
 
 
 @pytest.mark.cluster
