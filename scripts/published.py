@@ -14,14 +14,15 @@ from __future__ import annotations
 
 import argparse
 import os
+import signal
 import subprocess
 import sys
 import threading
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import yaml
 
@@ -102,6 +103,41 @@ class Gpus:
         return ",".join(str(cpu) for name in names for cpu in self._cpus[name])
 
 
+class Commands:
+    """Commands that run, each in a session of its own: a Ctrl-C reaches them once, wherever it came from."""
+
+    def __init__(self) -> None:
+        self._running: list[subprocess.Popen[bytes]] = []
+        self._interrupted = False
+        self._lock = threading.Lock()
+
+    def status(self, command: Sequence[str], environment: Mapping[str, str], output: IO[bytes]) -> int:
+        """Of a command, once it has ended; 130 where it was not started any more."""
+        with self._lock:
+            if self._interrupted:
+                return 130
+            process = subprocess.Popen(
+                command,
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+            self._running.append(process)
+        return process.wait()
+
+    def interrupt(self) -> None:
+        """Send SIGINT to all that run, and start no other."""
+        with self._lock:
+            self._interrupted = True
+            for process in self._running:
+                process.send_signal(signal.SIGINT)
+
+
+COMMANDS = Commands()
+
+
 def main() -> None:
     """Exit with 1 where a run fails."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
@@ -135,13 +171,15 @@ def main() -> None:
     asked.out.mkdir(parents=True, exist_ok=True)
     gpus = Gpus(names)
     started = []
-    try:
-        with ThreadPoolExecutor(len(runs)) as threads:
+    with ThreadPoolExecutor(len(runs)) as threads:
+        try:
             for run in runs:
                 taken = gpus.take(run.sides * run.gpus)
                 started.append((run.name, threads.submit(measured, run, asked.out, options, gpus, taken)))
-    except KeyboardInterrupt:  # runs get it too, and write their reports; this process ends after them
-        sys.exit(130)
+            wait([succeeded for _, succeeded in started])
+        except KeyboardInterrupt:  # runs write their reports; this process ends after them
+            COMMANDS.interrupt()
+            sys.exit(130)
     failed = [name for name, succeeded in started if not succeeded.result()]
     sys.exit(f"failed: {', '.join(failed)}" if failed else 0)
 
@@ -171,17 +209,15 @@ def run_of(log: Path) -> Path:
 def succeeds(command: Sequence[str], log: Path, gpus: Gpus, taken: Sequence[str]) -> bool:
     """Whether a command succeeds on those GPUs and their CPUs."""
     with log.open("wb") as file:
-        ended = subprocess.run(
+        status = COMMANDS.status(
             ["taskset", "--cpu-list", gpus.cpus(taken), *command],
-            env=os.environ | {"CUDA_VISIBLE_DEVICES": ",".join(taken)},
-            stdin=subprocess.DEVNULL,
-            stdout=file,
-            stderr=subprocess.STDOUT,
+            os.environ | {"CUDA_VISIBLE_DEVICES": ",".join(taken)},
+            file,
         )
     last = log.read_text(errors="replace").splitlines()[-LAST_LINES:]
     sys.stdout.write("\n".join([f"== {log.stem}", *last, ""]))
     sys.stdout.flush()
-    return ended.returncode == 0
+    return status == 0
 
 
 if __name__ == "__main__":

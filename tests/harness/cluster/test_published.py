@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from scripts import published
-from scripts.published import CONFIGS, Gpus, Run
+from scripts.published import CONFIGS, Commands, Gpus, Run
 from tests.harness.cluster.conftest import ROOT
 
 
@@ -96,3 +96,28 @@ def test_a_measured_run_is_profiled_on_the_gpus_of_one_engine(
     if is_measured:
         assert profile.read_text().startswith("profile run runs/online_1 --tool both on a,b\n")
     assert ("its profile failed" in capsys.readouterr().out) == (fails == "profile")
+
+
+#: Ends as an interrupted run does.
+INTERRUPTED = """
+import sys, time
+print("runs", flush=True)
+try:
+    time.sleep(60)
+except KeyboardInterrupt:
+    print("report")
+    sys.exit(130)
+"""
+
+
+@pytest.mark.integration
+def test_what_runs_is_interrupted_and_nothing_else_is_started() -> None:
+    commands, command, (read, write) = Commands(), [sys.executable, "-c", INTERRUPTED], os.pipe()
+    with ThreadPoolExecutor(1) as threads, os.fdopen(read) as lines:
+        with os.fdopen(write, "wb") as output:
+            status = threads.submit(commands.status, command, os.environ, output)
+            assert lines.readline() == "runs\n"
+            commands.interrupt()
+            assert status.result(30) == 130
+            assert commands.status(command, os.environ, output) == 130
+        assert lines.read() == "report\n"
