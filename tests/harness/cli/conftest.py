@@ -15,6 +15,7 @@ import psutil
 import pytest
 
 from harness.cli.app import main
+from tests.harness.bench_process import Figures, bench_command
 
 
 @dataclass
@@ -50,9 +51,9 @@ def bench(
 class Bench:
     """`bench` in a process of its own, whose output is read line by line."""
 
-    def __init__(self, *arguments: str) -> None:
+    def __init__(self, *arguments: str, figures: Figures) -> None:
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "harness.cli.app", *arguments],
+            bench_command(*arguments, figures=figures),
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
@@ -90,11 +91,12 @@ class Bench:
 
 @pytest.fixture
 def start_bench(integration: None) -> Iterator[Callable[..., Bench]]:
-    """Starts `bench` processes, and ends those that are left."""
+    """Starts `bench` processes, which draw few figures unless all are asked for, and ends those that are
+    left."""
     started: list[Bench] = []
 
-    def start(*arguments: str | os.PathLike[str]) -> Bench:
-        started.append(Bench(*(os.fspath(argument) for argument in arguments)))
+    def start(*arguments: str | os.PathLike[str], figures: Figures = "few") -> Bench:
+        started.append(Bench(*(os.fspath(argument) for argument in arguments), figures=figures))
         return started[-1]
 
     yield start

@@ -29,7 +29,7 @@ def test_a_whole_run(start_mock: Any, start_bench: Any, quick: list[str]) -> Non
     server = start_mock("--tokens-per-chunk", "3")
     done = start_bench(
         "online", "--base-url", server.url, *quick, "--n", "12", "--scales", "0.02,0.01", "--repeats", "2",
-        "--warmup", "auto", "--slo", "ttft_ms=100000", "--serve", "0",
+        "--warmup", "auto", "--slo", "ttft_ms=100000", "--serve", "0", figures="all",
     ).end()  # fmt: skip
     report = Path(done.out.removesuffix("\n"))
     check_end(done.code, report.parent)
@@ -82,6 +82,7 @@ def test_killed_and_resumed_with_a_real_engine(
     assert results["meta"]["versions"]["roseinfer"] == launch["version"]
 
 
+@pytest.mark.usefixtures("few_figures")
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_an_interrupted_run_has_a_report_and_names_how_to_go_on(
     number: signal.Signals, start_mock: Any, start_bench: Any, bench: Any, quick: list[str]
@@ -106,7 +107,7 @@ def test_an_interrupted_run_has_a_report_and_names_how_to_go_on(
     assert first.left() == []
     done = bench("online", "--resume", str(folder))
     check_end(done.code, folder)
-    results = check_files(folder, logs=set())
+    results = check_files(folder, logs=set(), figures=False)
     assert [summary["load"]["scale"] for summary in results["summaries"] if summary["repeat"] is None] == [
         0.02,
         0.1,

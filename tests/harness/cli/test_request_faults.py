@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
+import pytest
 
 from harness.schema.results import OnlineResults
 
@@ -41,6 +42,7 @@ FAULTS: list[tuple[dict[str, Any], str | None]] = [
 N = 3 * len(FAULTS)
 
 
+@pytest.mark.usefixtures("few_figures")
 def test_every_fault_is_counted_under_its_kind(
     start_mock: Any, bench: Any, tmp_path: Path, quick: list[str]
 ) -> None:

@@ -70,8 +70,10 @@ def test_servers_of_known_capacity_are_told_apart(
 
 @pytest.mark.slow
 def test_ctrl_c_names_the_command_that_goes_on(
-    servers: list[str], start_bench: Any, bench: Callable[..., Any], tmp_path: Path
+    start_mock: Any, start_bench: Any, bench: Callable[..., Any], tmp_path: Path
 ) -> None:
+    server = start_mock("--ttft-ms", "30")
+    servers = [option for name in ("two", "twelve") for option in ("--server", f"{name}={server.url}")]
     words = ("search", *servers, "--slo", LIMITS, *SHORT[:-1], "--cells", "3")
     first = start_bench(*words, "--out", str(tmp_path / "runs"))
     folder = first.until("run ").removeprefix("run ").partition(": ")[0]

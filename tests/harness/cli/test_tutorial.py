@@ -14,6 +14,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.harness.bench_process import bench_command
+
 from .run_checks import check_end
 
 pytestmark = pytest.mark.integration
@@ -52,8 +54,10 @@ def test_a_running_server_is_measured(tmp_path: Path) -> None:
     with running([sys.executable, str(SERVER), "--port", str(port)], port) as url:
         arguments = ["--base-url", url, "--max-model-len", "256", "--n", "12", "--scales", "0.02"]
         done = subprocess.run(
-            [sys.executable, "-m", "harness.cli.app", "online", *arguments,
-             "--no-calibrate", "--warmup", "1", "--quiet", "--json", "--out", str(tmp_path)],
+            bench_command(
+                "online", *arguments, "--no-calibrate", "--warmup", "1", "--quiet", "--json",
+                "--out", str(tmp_path), figures="few",
+            ),
             capture_output=True, text=True, timeout=120,
         )  # fmt: skip
     check_end(done.returncode, next(tmp_path.glob("online_*")))

@@ -135,7 +135,8 @@ def test_an_accuracy_task_that_fails_is_said_and_tried_again(
 ) -> None:
     fails = Mock(side_effect=BenchError("the client process ended", "try it without limits"))
     monkeypatch.setattr("harness.runs.block.score_engine", fails)
-    folder, results = run_online(settings_for(start_mock().url, **scored), ["bench"], watch := Watcher())
+    server = start_mock("--ttft-ms", "1", "--itl-ms", "0.1")
+    folder, results = run_online(settings_for(server.url, **scored), ["bench"], watch := Watcher())
     fault = Unasked(
         label="openai",
         repeat=0,

@@ -1,0 +1,38 @@
+"""`bench` in a process of its own, on a machine that other tests keep busy.
+
+What `quick_runs` and `few_figures` do in a test's process, this file, run as a program, does in its own.
+"""
+
+from __future__ import annotations
+
+import runpy
+import sys
+from itertools import islice
+from typing import Literal
+
+Figures = Literal["all", "few"]
+
+
+def bench_command(*arguments: str, figures: Figures = "all") -> list[str]:
+    """The command that runs `bench` with these arguments; of `few` figures only the first is drawn."""
+    return [sys.executable, "-P", __file__, figures, *arguments]
+
+
+def main() -> None:
+    figures = sys.argv.pop(1)
+
+    from harness.engines.process import guard
+    from harness.runs import measuring
+
+    measuring.MEASURED_DELAY_S = measuring.WAITING_S = 0.2
+    guard.SHARING_NICENESS = 0
+    if figures == "few":
+        from harness.report.figures import run_figures
+
+        draw = run_figures.figures
+        run_figures.figures = lambda run, charts: islice(draw(run, charts), 1)
+    runpy.run_module("harness.cli.app", run_name="__main__", alter_sys=True)
+
+
+if __name__ == "__main__":
+    main()
