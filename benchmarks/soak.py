@@ -34,6 +34,8 @@ RUNNING = 16
 SERVER = ("--model", "random:gpt2-tiny", "--device", "cpu", "--dtype", "fp32", "--port", "0",
           "--max-active-requests", str(RUNNING))  # fmt: skip
 TOKENS, PROMPTS = 8, 64
+#: That clients who leave ask for: how many tokens (`--left-tokens`).
+LEFT = {"max_tokens": 400}
 TEXT = "A text that takes the tokenizer a while, because it has never seen it before: "
 Connection = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
@@ -103,8 +105,8 @@ def asked(index: int) -> dict[str, Any]:
 
 def long(**change: Any) -> bytes:
     """A request whose answer the client does not wait for."""
-    body = {"prompt": [random.randrange(50_000) for _ in range(24)], "max_tokens": 400, "ignore_eos": True}
-    return request("/v1/completions", body | {"stream": True} | change)
+    body = {"prompt": [random.randrange(50_000) for _ in range(24)], "ignore_eos": True, "stream": True}
+    return request("/v1/completions", body | LEFT | change)
 
 
 async def before_the_first_token(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -252,6 +254,9 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=10)
     parser.add_argument("--clients", type=int, default=1000, help="that leave, and that stay, in a round")
     parser.add_argument("--concurrency", type=int, default=3 * RUNNING)
+    parser.add_argument(
+        "--left-tokens", type=int, default=LEFT["max_tokens"], help="that those who leave ask for"
+    )
     parser.add_argument("--warm", type=int, default=1, help="round from which memory must be flat")
     parser.add_argument("--bound-mib", type=float, default=8.0, help="growth allowed to a process")
     parser.add_argument("--rest", type=float, default=4.0, help="seconds before memory is read: free memory "
@@ -259,6 +264,7 @@ def main() -> int:
     parser.add_argument("server", nargs="*", help="more options of `roseinfer serve`")
     settings = parser.parse_args()
     random.seed(0)
+    LEFT["max_tokens"] = settings.left_tokens
     command = [sys.executable, "-m", "roseinfer.cli", "serve", *SERVER, *settings.server]
     with running_server(command) as (port, processes):
         print("round  seconds  CPU s     " + "RSS MiB of front end, engine, other front ends")

@@ -15,7 +15,8 @@ ROOT = Path(__file__).parents[2]
 
 def test_who_leaves_leaves_nothing_and_who_stays_is_answered() -> None:
     """In two front ends, with too few blocks for all and with shared ones."""
-    small = ["--rounds", "2", "--clients", "20", "--bound-mib", "100", "--rest", "0"]
+    small = ["--rounds", "2", "--clients", "20", "--left-tokens", "120",
+             "--bound-mib", "100", "--rest", "0"]  # fmt: skip
     server = ["--frontend-processes", "2", "--prefix-cache", "--kv-tokens", "2048", "--threads", "1",
               "--no-warmup"]  # fmt: skip
     done = subprocess.run(

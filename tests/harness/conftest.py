@@ -7,8 +7,9 @@ import json
 import math
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cache
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -16,11 +17,15 @@ from typing import Any
 import msgspec
 import pytest
 
+from harness.engines.adapters import roseinfer
+from harness.engines.find import Place, probe
 from harness.engines.process import guard
 from harness.metrics import validity
 from harness.mock_server.behaviour import ServedRequest
 from harness.report.figures.run_figures import figures
 from harness.runs import measuring
+
+Probe = Callable[[Place, Sequence[str]], dict[str, str]]
 
 
 @dataclass
@@ -58,11 +63,26 @@ class MockServer:
 
 
 @pytest.fixture(scope="session", autouse=True)
-def quick_runs() -> None:
+def quick_runs() -> Iterator[None]:
     """Of runs in this process: before a cell they wait for a moment, and their engines, beside other tests,
-    start as quickly as these."""
+    start as quickly as these. This interpreter, which roseinfer runs in, is asked for its versions once."""
     measuring.MEASURED_DELAY_S = measuring.WAITING_S = 0.2
     guard.SHARING_NICENESS = 0
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(roseinfer, "probe", remembering(probe))
+        yield
+
+
+def remembering(probe: Probe) -> Probe:
+    """Asks an interpreter once, unless it has an environment of its own."""
+    versions = cache(lambda python, distributions: probe(Place(python, ""), distributions))
+
+    def ask(where: Place, distributions: Sequence[str]) -> dict[str, str]:
+        return (
+            probe(where, distributions) if where.env else dict(versions(where.python, tuple(distributions)))
+        )
+
+    return ask
 
 
 @pytest.fixture

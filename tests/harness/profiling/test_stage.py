@@ -21,6 +21,7 @@ from harness.engines.profiler import CaptureRequest
 from harness.engines.variants import Variant
 from harness.errors import EngineError, UsageError
 from harness.files import write_json
+from harness.profiling import capture
 from harness.profiling.analysis import analyse
 from harness.profiling.explain import OUTSIDE
 from harness.profiling.plan import ProfileOptions, unprofiled
@@ -58,6 +59,12 @@ def find_variant(engine: Engine, name: str | None) -> Variant:
 @pytest.fixture(autouse=True)
 def variants(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(registry, "find_variant", find_variant)
+
+
+@pytest.fixture(autouse=True)
+def whole_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """roseinfer's trace is whole when it appears: it need not be watched for a second."""
+    monkeypatch.setattr(capture, "SETTLED_S", 0.2)
 
 
 @pytest.fixture(scope="module")

@@ -11,7 +11,7 @@ import sys
 from typing import Any
 
 SLEEP_S = 0.5
-SHAPE = (4096, 1024)
+SHAPE = (2048, 1024)
 
 
 def slow_tokenizer(module: Any) -> None:
