@@ -24,7 +24,7 @@ def main() -> None:
     from harness.engines.process import guard
     from harness.runs import measuring
 
-    measuring.MEASURED_DELAY_S = measuring.WAITING_S = 0.2
+    measuring.MEASURED_DELAY_S = measuring.WAITING_S = 0.1
     guard.SHARING_NICENESS = 0
     if figures == "few":
         from harness.report.figures import run_figures

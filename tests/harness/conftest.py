@@ -66,7 +66,7 @@ class MockServer:
 def quick_runs() -> Iterator[None]:
     """Of runs in this process: before a cell they wait for a moment, and their engines, beside other tests,
     start as quickly as these. This interpreter, which roseinfer runs in, is asked for its versions once."""
-    measuring.MEASURED_DELAY_S = measuring.WAITING_S = 0.2
+    measuring.MEASURED_DELAY_S = measuring.WAITING_S = 0.1
     guard.SHARING_NICENESS = 0
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(roseinfer, "probe", remembering(probe))

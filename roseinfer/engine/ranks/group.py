@@ -25,7 +25,7 @@ from roseinfer.engine.ranks.messages import (
     StepLimits,
     receive,
 )
-from roseinfer.engine.ranks.processes import await_all, end, states
+from roseinfer.engine.ranks.processes import await_all, end, is_stopped, states
 from roseinfer.engine.ranks.step_memory import StepMemory, StepSizes
 from roseinfer.models.ranks import ALONE, Ranks, is_missing
 from roseinfer.modules import module_command
@@ -33,7 +33,7 @@ from roseinfer.modules import module_command
 #: How long the other ranks may load after rank 0 has: so many seconds, or so many times as long as rank 0
 #: took, or the rank timeout, whichever is longest.
 _LOAD_S, _LOAD_TIMES = 60.0, 3.0
-#: Seconds that are waited for a rank to end.
+#: Seconds that are waited for a rank to end, unless it is stopped.
 _END_S = 3.0
 #: Seconds that a rank may take to write its profile.
 _WRITE_S = 120.0
@@ -175,8 +175,9 @@ class RankGroup:
         self._close()
 
     def _error(self) -> RankError:
+        patience_s = 0.0 if any(map(is_stopped, self.processes)) else _END_S
         with self._ended:
-            self._ended.wait_for(lambda: self._ends, _END_S)
+            self._ended.wait_for(lambda: self._ends, patience_s)
             return RankError(next(iter(self._ends.values()), self._silent()))
 
     def _silent(self) -> str:
@@ -232,7 +233,7 @@ def _close(
         sock.close()
     for process in processes:
         try:
-            process.wait(_END_S)
+            process.wait(0 if is_stopped(process) else _END_S)
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()

@@ -64,6 +64,11 @@ def states(processes: Sequence[Process]) -> str:
     return ", ".join(f"rank {rank} is {_state(process)}" for rank, process in enumerate(processes, start=1))
 
 
+def is_stopped(process: Process) -> bool:
+    """Whether a process stands still, until somebody lets it go on."""
+    return _state(process) == psutil.STATUS_STOPPED
+
+
 def _state(process: Process) -> str:
     try:
         return str(psutil.Process(process.pid).status())
