@@ -29,38 +29,40 @@ class RequestTimes:
     Attributes:
         requests: one row a request.
         gaps: theirs, `request` below U.
+        rows: (U,) their rows in `requests`; None: all, in their order.
     """
 
     requests: pd.DataFrame
     gaps: Gaps
+    rows: Ints | None = None
 
     @property
     def sched(self) -> Floats:
-        return _floats(self.requests, "t_sched")
+        return self._floats("t_sched")
 
     @property
     def sent(self) -> Floats:
-        return _floats(self.requests, "t_sent")
+        return self._floats("t_sent")
 
     @property
     def first(self) -> Floats:
-        return _floats(self.requests, "t_first")
+        return self._floats("t_first")
 
     @property
     def answer(self) -> Floats:
-        return _floats(self.requests, "t_answer")
+        return self._floats("t_answer")
 
     @property
     def last(self) -> Floats:
-        return _floats(self.requests, "t_last")
+        return self._floats("t_last")
 
     @property
     def session_start(self) -> Floats:
-        return _floats(self.requests, "session_start")
+        return self._floats("session_start")
 
     @property
     def tokens(self) -> Floats:
-        return _floats(self.requests, "completion_tokens")
+        return self._floats("completion_tokens")
 
     @property
     def steps(self) -> Floats:
@@ -69,11 +71,15 @@ class RequestTimes:
 
     @property
     def queue_wait_ms(self) -> Floats:
-        return _floats(self.requests, "queue_wait_ms")
+        return self._floats("queue_wait_ms")
 
     @property
     def prefill_ms(self) -> Floats:
-        return _floats(self.requests, "prefill_ms")
+        return self._floats("prefill_ms")
+
+    def _floats(self, column: str) -> Floats:
+        values = self.requests[column]
+        return numbers(values if self.rows is None else values.iloc[self.rows])
 
     @property
     def gap_ms(self) -> Floats:
@@ -110,7 +116,7 @@ def request_metrics(requests: pd.DataFrame, gaps: GroupGaps) -> pd.DataFrame:
     names = [name for name in LATENCIES if METRICS[name].sample == "request"]
     found = {name: on_disk.array(len(requests), np.float64) for name in names}
     for part in gaps.parts():
-        times = RequestTimes(part.of(requests), part.gaps)
+        times = RequestTimes(requests, part.gaps, part.requests)
         for name, column in found.items():
             column[slice(None) if part.requests is None else part.requests] = values_of(METRICS[name], times)
     return pd.DataFrame(found, index=requests.index, copy=False)
@@ -119,7 +125,3 @@ def request_metrics(requests: pd.DataFrame, gaps: GroupGaps) -> pd.DataFrame:
 def succeeded(requests: pd.DataFrame) -> npt.NDArray[np.bool_]:
     """Which requests are successes: those without an error kind."""
     return requests["error"].isna().to_numpy(dtype=bool)
-
-
-def _floats(table: pd.DataFrame, column: str) -> npt.NDArray[np.float64]:
-    return numbers(table[column])

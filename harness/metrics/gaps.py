@@ -44,10 +44,6 @@ class GapPart(NamedTuple):
         """(S,) whose each gap is, below U."""
         return self.gaps.request if self.requests is None else self.requests[self.gaps.request]
 
-    def of(self, table: pd.DataFrame) -> pd.DataFrame:
-        """The rows of its requests, in a table of U."""
-        return table if self.requests is None else table.iloc[self.requests]
-
 
 class GroupGaps(Protocol):
     """The gaps of U requests."""

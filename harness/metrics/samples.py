@@ -196,7 +196,7 @@ class Group:
 
         def parts() -> Iterator[Values]:
             for part in self.gaps.parts():
-                values = values_of(METRICS[metric], RequestTimes(part.of(good), part.gaps))
+                values = values_of(METRICS[metric], RequestTimes(good, part.gaps, part.requests))
                 yield Values(values, part.gaps.tokens if kind == "token" else None, part.request)
 
         if isinstance(self.gaps, Gaps):
