@@ -97,16 +97,16 @@ RATES = (
 
 @pytest.fixture
 def brief_cells(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Cells of a rate last a second and a half where nothing else is asked for."""
-    monkeypatch.setattr("harness.schema.search.SETTLE_S", 0.5)
-    monkeypatch.setattr("harness.schema.search.MEASURED_S", 1.0)
+    """Cells of a rate last 0.8 s where nothing else is asked for."""
+    monkeypatch.setattr("harness.schema.search.SETTLE_S", 0.3)
+    monkeypatch.setattr("harness.schema.search.MEASURED_S", 0.5)
     monkeypatch.setattr("harness.schema.search.MEASURED_LIMITS", 10)
 
 
 @pytest.mark.parametrize(
     ("options", "settle", "duration"),
     [
-        ((), 0.5, 1.0),
+        ((), 0.3, 0.5),
         (("--min-duration", "0.2"), None, 0.2),
         (("--settle", "0.2", "--min-duration", "0.3"), 0.2, 0.3),
         (("--window", "0,1"), None, None),
@@ -130,11 +130,11 @@ def test_cells_of_a_rate_settle_unless_something_else_is_asked_for(
     results = json.loads((Path(done.out.strip()).parent / "online_results.json").read_text())
     stored = results["meta"]["settings"]
     assert (stored["settle"], stored["min_duration"]) == (settle, duration)
-    assert ("0.5 s to settle, then 1 s or more are measured" in done.err) == (settle == 0.5)
-    if settle == 0.5:
+    assert ("0.3 s to settle, then 0.5 s or more are measured" in done.err) == (settle == 0.3)
+    if settle == 0.3:
         cells = [cell for cell in results["summaries"] if cell["repeat"] is not None]
-        assert all(cell["left_out"] > 0 and cell["window_s"][0] == 0.5 for cell in cells)
-        assert all(cell["duration_s"] >= 1 for cell in cells)
+        assert all(cell["left_out"] > 0 and cell["window_s"][0] == 0.3 for cell in cells)
+        assert all(cell["duration_s"] >= 0.5 for cell in cells)
 
 
 @pytest.mark.parametrize(
