@@ -21,6 +21,11 @@ from roseinfer.kernels.cpu.build import load_library
 
 CHECKOUT = Path(__file__).parents[1]
 SMALL = ["--model", "random:gpt2-tiny", "--device", "cpu"]
+#: Runs a script, whose engines start as quickly as what runs beside them.
+EQUAL = (
+    "import runpy, sys; from harness.engines.process import guard; guard.SHARING_NICENESS = 0;"
+    "del sys.argv[0]; runpy.run_path(sys.argv[0], run_name='__main__')"
+)
 #: Of the checkout, what a wheel is not built from.
 LEFT_OUT = shutil.ignore_patterns(
     ".*", "__pycache__", "benchmarks", "build", "dist", "docs", "outputs", "reports", "tests", "*.egg-info"
@@ -141,7 +146,8 @@ def test_the_main_job_runs_from_any_folder(installed: Environment) -> None:
     load = ["--n", "6", "--scales", "0.02", "--fit", "clip", "--max-output-len", "4", "--warmup", "1"]
     load += ["--max-model-len", "128"]
     words = ("online", "--engines", "roseinfer", *SMALL, *load, "--no-calibrate", "--quiet")
-    report = installed.run("bench", *words, code=(0, 3)).split()[-1]
+    bench = ("-P", "-c", EQUAL, str(installed.bin / "bench"))
+    report = installed.run("python", *bench, *words, code=(0, 3)).split()[-1]
     run = (installed.cwd / report).parent
     for summary in json.loads((run / "online_results.json").read_text())["summaries"]:
         assert summary["num_success"] == 6
