@@ -16,8 +16,11 @@ RULE = (
     "server with its timed settings, greedily; an item is right if the first line of the answer is the "
     "expected one. Intervals are Wilson's, 95 %. All engines get the same items, so two of them are compared "
     "by the items that only one has right (McNemar's exact test), and all pairs are corrected together "
-    "(Holm). An engine that is worse than another at 5 % is invalid: fast and wrong is not fast."
+    "(Holm). An engine that is worse than another at 5 %, and by 5 points or more, is invalid: fast and "
+    "wrong is not fast. Less than that, half precision alone can do: then there is a notice."
 )
+#: The least difference of two shares for which an engine is invalid.
+MARGIN = 0.05
 
 
 def mcnemar(a: Sequence[bool], b: Sequence[bool]) -> float:
@@ -36,11 +39,14 @@ def judge_task(items: Sequence[Item], given: Mapping[str, TaskReply]) -> TaskSco
     pairs = list(combinations(given, 2))
     adjusted = holm([mcnemar(given[a].right, given[b].right) for a, b in pairs])
     worse: dict[str, str] = {}
+    lower: dict[str, str] = {}
     for (a, b), p in zip(pairs, adjusted, strict=True):
         if p is None or p > LEVEL:
             continue
         low, high = sorted((a, b), key=lambda label: sum(given[label].right))
-        worse.setdefault(low, f"{_count(given[low])}, {high} {_count(given[high])} (p = {p:.2g})")
+        fewer = sum(given[high].right) - sum(given[low].right)
+        of = worse if fewer >= MARGIN * len(items) else lower
+        of.setdefault(low, f"{_count(given[low])}, {high} {_count(given[high])} (p = {p:.2g})")
     scores = []
     for label, reply in given.items():
         right, n = sum(reply.right), len(reply.right)
@@ -58,6 +64,7 @@ def judge_task(items: Sequence[Item], given: Mapping[str, TaskReply]) -> TaskSco
                 failed=reply.failed,
                 perplexity=reply.perplexity,
                 worse=worse.get(label, ""),
+                lower="" if label in worse else lower.get(label, ""),
             )
         )
     return TaskScores(rule=RULE, scores=scores)

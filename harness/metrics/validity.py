@@ -159,18 +159,16 @@ def discredit(summary: OnlineSummary, why: str | None) -> OnlineSummary:
 
 
 def scored(summary: OnlineSummary, scores: TaskScores | None) -> OnlineSummary:
-    """The summary with its engine's score; one that is significantly below another's makes it invalid."""
+    """The summary with its engine's score; one that is far below another's makes it invalid."""
     own = next((score for score in scores.scores if score.label == summary.label), None) if scores else None
     if own is None:
         return summary
-    known = {"accuracy": own.share, "accuracy_ci": own.ci}
-    if not own.worse:
-        return summary.model_copy(update=known)
-    why = f"it answers fewer items of the accuracy task rightly: {own.worse}"
-    notices = [*summary.notices, CellNotice(kind="accuracy", text=why)]
-    return _with_reason(
-        summary.model_copy(update=known | {"notices": notices}), InvalidReason("accuracy", why)
-    )
+    known: dict[str, object] = {"accuracy": own.share, "accuracy_ci": own.ci}
+    if found := own.worse or own.lower:
+        why = f"it answers fewer items of the accuracy task rightly: {found}"
+        known["notices"] = [*summary.notices, CellNotice(kind="accuracy", text=why)]
+    summary = summary.model_copy(update=known)
+    return _with_reason(summary, InvalidReason("accuracy", why)) if own.worse else summary
 
 
 def _with_reason(summary: OnlineSummary, reason: InvalidReason) -> OnlineSummary:

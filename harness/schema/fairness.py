@@ -107,6 +107,7 @@ class TaskScore(Strict):
     failed: int = 0
     perplexity: float | None = None
     worse: str = Field("", description="the scores of it and of an engine that it is significantly below")
+    lower: str = Field("", description="the same, where the difference is too small to make it invalid")
 
     @property
     def share(self) -> float:

@@ -21,7 +21,7 @@ def accuracy_table(scores: TaskScores) -> Table:
             *(Cell(str(score.by_family[family]), score.by_family[family]) for family in families),
             Cell(DASH if score.perplexity is None else f"{score.perplexity:.2f}", score.perplexity),
             Cell(str(score.failed), score.failed),
-            Cell(f"worse: {score.worse}" if score.worse else ""),
+            Cell(f"worse: {score.worse}" if score.worse else f"lower: {score.lower}" if score.lower else ""),
         ]
         for score in scores.scores
     ]

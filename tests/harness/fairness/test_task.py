@@ -88,6 +88,15 @@ def test_an_engine_that_failed_to_answer_is_said_to_have_failed():
     assert worse["b"].startswith("40 of 240 (200 requests failed), a 120 of 240")
 
 
+@pytest.mark.parametrize(("fewer", "worse"), [(8, False), (11, False), (12, True)])
+def test_a_small_difference_that_is_no_chance_is_said_and_not_worse(fewer, worse):
+    scores = judge_task(ITEMS, {"a": _reply(111), "b": _reply(111 - fewer)})
+    found = scores.scores[1].worse if worse else scores.scores[1].lower
+    assert found.startswith(f"{111 - fewer} of 240, a 111 of 240")
+    assert scores.worse.keys() == ({"b"} if worse else set())
+    assert not scores.scores[0].lower and not (scores.scores[1].lower and worse)
+
+
 def test_half_precision_is_not_worse():
     """A few items each way, as near ties give, are no difference."""
     rng = np.random.default_rng(3)
@@ -103,7 +112,7 @@ def test_equal_engines_are_told_apart_in_at_most_one_run_of_twenty():
     false = 0
     for _ in range(300):
         given = {name: TaskReply(right=(rng.random(240) < 0.6).tolist()) for name in "abcde"}
-        false += bool(judge_task(ITEMS, given).worse)
+        false += any(score.worse or score.lower for score in judge_task(ITEMS, given).scores)
     assert false <= 24  # 5 % of 300 are 15, and 24 is its 99 % quantile
 
 

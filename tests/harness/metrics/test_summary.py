@@ -174,6 +174,10 @@ def test_wrong_answers_and_a_low_score_are_told_apart(tables):
     for summary in summarize(*tables(regular()), wrong={"roseinfer": "3 differ"}, scores=scores):
         assert not summary.valid and summary.invalid_kinds == ["answers", "accuracy"]
         assert len(summary.invalid_reasons) == 2 and summary.clients_needed is None
+    score |= {"worse": "", "lower": "1 of 2"}
+    scores = TaskScores(rule="", scores=[TaskScore(**score)])
+    for summary in summarize(*tables(regular()), scores=scores):
+        assert summary.valid and "accuracy" in [notice.kind for notice in summary.notices]
 
 
 def test_tokens_of_a_gpu_by_how_many_its_engine_has(tables):
