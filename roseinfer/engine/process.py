@@ -244,7 +244,8 @@ def _load(engine: Engine) -> Load:
 
 if __name__ == "__main__":
     logging.basicConfig(level=logging.INFO, format="%(levelname)s: %(message)s")
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # it ends with its parent, which answers clients first
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)  # it ends with its parent, which answers clients first
     given, *descriptors = sys.argv[1:]
     ends = [socket.socket(fileno=int(descriptor)) for descriptor in descriptors]
     sys.exit(run(msgspec.json.decode(given, type=EngineConfig), ends))

@@ -165,7 +165,8 @@ def _end_with(sock: socket.socket) -> None:
 
 
 if __name__ == "__main__":
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)  # it ends with its front end, which answers clients first
     end = socket.socket(fileno=int(sys.argv[1]))
     threading.Thread(target=_end_with, args=(end,), daemon=True).start()
     template = ChatTemplate.load(model_folder(sys.argv[2]))

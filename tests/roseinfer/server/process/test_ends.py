@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import http.client
 import json
 import re
 import signal
@@ -13,6 +15,8 @@ from typing import Any
 
 import psutil
 import pytest
+
+from roseinfer.server.openai.large_bodies import LARGE
 
 from .test_life import connect, first_chunk
 
@@ -87,15 +91,32 @@ def test_answers_that_do_not_are_told(serve: Any, signals: int) -> None:
 
 
 def test_a_signal_to_every_process(serve: Any) -> None:
-    """As a service manager sends it: the parent leads."""
+    """As a service manager sends SIGTERM, and some shells SIGINT: the parent leads. One of them reads large
+    bodies."""
     server = serve("--frontend-processes", "2", "--grace-seconds", "60")
-    clients = [connect(server, index, tokens=300) for index in range(2)]
-    for client in clients:
-        first_chunk(client)
-    for process in (*server.below, server.process):
-        process.send_signal(signal.SIGTERM)
-    for client in clients:
-        assert b'"finish_reason":"length"' in rest(client)
+    large = b'{"prompt": [1], "max_tokens": 1}'.ljust(LARGE + 1)
+    asking = http.client.HTTPConnection("127.0.0.1", server.port, timeout=60)
+
+    def status() -> int:
+        asking.request("POST", "/v1/completions", large, {"content-type": "application/json"})
+        response = asking.getresponse()
+        response.read()
+        return response.status
+
+    with contextlib.closing(asking):
+        assert status() == 200
+        clients = [connect(server, index, tokens=600) for index in range(2)]
+        for client in clients:
+            first_chunk(client)
+        below = psutil.Process(server.process.pid).children(recursive=True)
+        assert len(below) == len(server.below) + 1
+        for number in (signal.SIGTERM, signal.SIGINT):
+            for process in below:
+                process.send_signal(number)
+            assert status() == 200
+        server.process.send_signal(signal.SIGINT)
+        for client in clients:
+            assert b'"finish_reason":"length"' in rest(client)
     assert server.ended() and server.process.returncode == 0
 
 
