@@ -27,8 +27,9 @@ from roseinfer.server.openai.requests import (
 from roseinfer.tokenizer.chat import ChatError, ChatTemplate
 
 PROMPT_KINDS = "prompt must be text, token ids, or lists of either"
-#: Logprobs of prompt tokens in one request, top tokens included: an answer holds all of them in memory.
-MAX_PROMPT_LOGPROBS = 1 << 20
+#: Logprobs that are held in memory for one request, top tokens included: those of its prompts, and those of
+#: its answers unless they are streamed.
+MAX_LOGPROBS = 1 << 20
 #: OpenAI's default for completions.
 DEFAULT_MAX_TOKENS = 16
 
@@ -72,25 +73,38 @@ class Generation(msgspec.Struct, frozen=True):
         params = msgspec.structs.replace(self.params, prompt_logprobs=asked, logprobs=logprobs)
         return msgspec.structs.replace(self, params=params, echo=True, only_echo=only)
 
-    def fit(self, limits: Limits, prompts: list[NDArray[np.int32]]) -> Generation:
-        """With a final `max_tokens`. Raises BadRequestError where one of `prompts` does not fit."""
+    def fit(self, limits: Limits, prompts: list[NDArray[np.int32]], *, streamed: bool) -> Generation:
+        """With a final `max_tokens`. Raises BadRequestError where one of `prompts` does not fit, or there
+        would be too many logprobs."""
         generation = self
         try:
             if self.fills_context:
-                params = msgspec.structs.replace(self.params, max_tokens=max(limits.left(len(prompts[0])), 1))
+                left = max(limits.left(len(prompts[0])), 1)
+                if not streamed and (each := self._logprobs_of_a_token):
+                    left = min(left, max(MAX_LOGPROBS // each, self.params.min_tokens))
+                params = msgspec.structs.replace(self.params, max_tokens=left)
                 generation = msgspec.structs.replace(self, params=params, fills_context=False)
             limits.check_ids(generation.params)
-            generation._check_prompt_logprobs(sum(map(len, prompts)))
             for prompt in prompts:
                 limits.check(prompt, 0 if self.only_echo else generation.params.max_tokens)
         except RequestError as error:
             raise BadRequestError(str(error), error.field, error.code) from None
+        generation._check_logprobs(sum(map(len, prompts)), streamed=streamed)
         return generation
 
-    def _check_prompt_logprobs(self, prompt_tokens: int) -> None:
+    @property
+    def _logprobs_of_a_token(self) -> int:
+        """How many logprobs come with one token of every answer."""
+        return 0 if self.params.logprobs is None else self.num_choices * (1 + self.params.logprobs)
+
+    def _check_logprobs(self, prompt_tokens: int, *, streamed: bool) -> None:
         each = self.params.prompt_logprobs
-        if each is not None and prompt_tokens * self.n * (1 + each) > MAX_PROMPT_LOGPROBS:
-            message = f"more than {MAX_PROMPT_LOGPROBS} logprobs of prompts; send fewer prompts in a request"
+        held = 0 if each is None else prompt_tokens * self.n * (1 + each)
+        if held > MAX_LOGPROBS:
+            message = f"more than {MAX_LOGPROBS} logprobs of prompts; send fewer prompts in a request"
+            raise BadRequestError(message, "logprobs")
+        if not streamed and held + self._logprobs_of_a_token * self.params.max_tokens > MAX_LOGPROBS:
+            message = f"more than {MAX_LOGPROBS} logprobs; stream the answers, or ask for fewer"
             raise BadRequestError(message, "logprobs")
 
 

@@ -115,7 +115,7 @@ class Submission:
         engine = self._backend.engine
         if generation.params.prompt_logprobs is not None and not engine.info.runner.prompt_logprobs:
             raise BadRequestError("logprobs of prompts need a server with --no-cuda-graph", "echo")
-        generation = generation.fit(engine.info.limits, prompts)
+        generation = generation.fit(engine.info.limits, prompts, streamed=bool(body.stream))
         self._queue.check(client, generation.num_choices, generation.n * sum(map(len, prompts)))
         kind = StreamedCompletion if body.stream else Completion
         form = ChatFormat if chat else CompletionFormat

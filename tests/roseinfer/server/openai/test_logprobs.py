@@ -12,8 +12,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from roseinfer.request.limits import Limits
 from roseinfer.request.logprobs import TokenLogprobs
 from roseinfer.request.params import SamplingParams
+from roseinfer.server.http.errors import BadRequestError
+from roseinfer.server.openai.generation import MAX_LOGPROBS, Generation
 from roseinfer.server.openai.logprobs import ChatLogprobs, ChoiceLogprobs, CompletionLogprobs, Logprobs
 from roseinfer.tokenizer.token_names import TokenNames
 from roseinfer.tokenizer.tokenizer import load_tokenizer
@@ -151,3 +154,41 @@ def test_tokens_with_equal_names_keep_the_likelier() -> None:
     logprobs = ChoiceLogprobs(CompletionLogprobs, 3, TokenNames([b"a", b"b", b"b"], {}))
     logprobs.add(TokenLogprobs([0, 1, 2, 0], [-3.0, -1.0, -2.0, -3.0]))
     assert msgspec.to_builtins(logprobs.take())["top_logprobs"] == [{"a": -3.0, "b": -1.0}]
+
+
+@pytest.mark.parametrize(
+    ("max_tokens", "logprobs", "echo", "fits"),
+    [
+        (4096, 1, False, True),  # 128 answers: exactly as many as there may be
+        (4097, 1, False, False),
+        (4096, 1, True, False),
+        (8192, 0, False, True),
+        (9000, 0, False, False),
+        (9000, None, False, True),
+    ],
+)
+def test_logprobs_that_a_request_gets(max_tokens: int, logprobs: int | None, echo: bool, fits: bool) -> None:
+    """Those of streamed tokens are not held."""
+    params = SamplingParams(max_tokens, logprobs=logprobs)
+    asked = Generation(("",), params, 128, (), False)
+    if echo:
+        asked = asked.with_echo(only=False)
+    limits, prompts = Limits(100, 10_000, 10_000), [np.ones(5, np.int32)]
+    assert asked.fit(limits, prompts, streamed=True) == asked
+    if fits:
+        assert asked.fit(limits, prompts, streamed=False) == asked
+    else:
+        with pytest.raises(BadRequestError, match="stream the answers") as refused:
+            asked.fit(limits, prompts, streamed=False)
+        assert refused.value.param == "logprobs"
+
+
+def test_a_chat_without_max_tokens_ends_at_the_last_logprob_that_it_may_have() -> None:
+    params = SamplingParams(2**31 - 1, logprobs=20)
+    asked = Generation(("",), params, 1, (), False, fills_context=True)
+    limits, prompts = Limits(100, 100_000, 100_000), [np.ones(5, np.int32)]
+    assert asked.fit(limits, prompts, streamed=True).params.max_tokens == 99_995
+    assert asked.fit(limits, prompts, streamed=False).params.max_tokens == MAX_LOGPROBS // 21 == 49_932
+    longer = msgspec.structs.replace(asked, params=msgspec.structs.replace(params, min_tokens=60_000))
+    with pytest.raises(BadRequestError, match="stream the answers"):
+        longer.fit(limits, prompts, streamed=False)

@@ -73,6 +73,7 @@ def test_malformed_bodies(serving: Any, body: bytes) -> None:
         ({"stop": [1]}, "stop"), ({"stream": "yes"}, "stream"),
         ({"stream_options": []}, "stream_options"),
         ({"logprobs": 21}, "logprobs"), ({"logprobs": -1}, "logprobs"), ({"logprobs": True}, "logprobs"),
+        ({"logprobs": 20, "n": 128, "max_tokens": 391}, "logprobs"),
         ({"suffix": "x"}, "suffix"), ({"best_of": 2}, "best_of"),
         ({"presence_penalty": 2.1}, "presence_penalty"), ({"frequency_penalty": -3}, "frequency_penalty"),
         ({"logit_bias": {"a": 1}}, "logit_bias"), ({"logit_bias": {"5": 101}}, "logit_bias"),
