@@ -93,7 +93,7 @@ class EngineClient:
         joined: AbstractContextManager[None] | None = None,
         replica: int = 0,
     ) -> None:
-        self._joined = joined or nullcontext()
+        self._joined, self._replica = joined or nullcontext(), replica
         self._socket, self._patience, self._heard = sock, patience, time.monotonic()
         self._load = Load(0, 0, 0.0, 0, 0, 0)  # the last that is known
         self._counters, self._observer, self._on_death = counters, Observer(counters), on_death
@@ -242,9 +242,9 @@ class EngineClient:
                 self._orders.answer(message)
             case Record(end):
                 if end:
-                    self._channel.send(Recorded(os.getpid(), span.take()))
+                    self._channel.send(Recorded(os.getpid(), span.take(self._replica)))
                 else:
-                    span.record()
+                    span.record(self._replica)
             case Ready() | Failed():
                 if not self._ready.done():
                     self._ready.set_result(message)

@@ -48,6 +48,7 @@ class SpanRecorder:
 
     def __init__(self) -> None:
         self._recorded: list[Span] | None = None
+        self._begun: dict[int, int] = {}  # how many ranges came before those of each engine that records
         self._nvtx: Callable[[str], AbstractContextManager[object]] | None = None
 
     def __call__(self, name: str) -> AbstractContextManager[object]:
@@ -64,14 +65,19 @@ class SpanRecorder:
             if torch.cuda.is_available():
                 self._nvtx = torch.cuda.nvtx.range
 
-    def record(self) -> None:
-        """Record ranges from now on."""
-        self._recorded = []
+    def record(self, replica: int) -> None:
+        """Record ranges from now on for this replica of the engine."""
+        if self._recorded is None:
+            self._recorded = []
+        self._begun[replica] = len(self._recorded)
 
-    def take(self) -> tuple[Span, ...]:
-        """Stop recording. Returns the recorded ranges."""
-        recorded, self._recorded = self._recorded or [], None
-        return tuple(recorded)
+    def take(self, replica: int) -> tuple[Span, ...]:
+        """Returns the ranges recorded for `replica`, and stops recording if it is the last."""
+        recorded = self._recorded or []
+        taken = tuple(recorded[self._begun.pop(replica, len(recorded)) :])
+        if not self._begun:
+            self._recorded = None
+        return taken
 
 
 #: The ranges of this process.

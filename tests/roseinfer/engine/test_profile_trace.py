@@ -21,7 +21,7 @@ def record() -> Recorded:
     spans = SpanRecorder()
     with spans("before"):
         pass
-    spans.record()
+    spans.record(0)
 
     def here() -> None:
         with spans("roseinfer.tokenize"):
@@ -31,8 +31,8 @@ def record() -> Recorded:
     other.start()
     other.join()
     here()
-    recorded = Recorded(os.getpid(), spans.take())
-    assert spans("after") is spans("again") and spans.take() == ()
+    recorded = Recorded(os.getpid(), spans.take(0))
+    assert spans("after") is spans("again") and spans.take(0) == ()
     return recorded
 
 

@@ -12,13 +12,26 @@ import pytest
 
 from roseinfer.config import ConfigError
 from roseinfer.ipc.engine_channel import EngineChannels
-from roseinfer.ipc.messages import CheckBlocks, Discard, Done, Failed, Load, Query, Ready, Submit, ToEngine
+from roseinfer.ipc.messages import (
+    CheckBlocks,
+    Discard,
+    Done,
+    Failed,
+    Load,
+    Query,
+    Ready,
+    Record,
+    Recorded,
+    Submit,
+    ToEngine,
+)
 from roseinfer.request.params import SamplingParams
 from roseinfer.server.engine_client import EngineClient
 from roseinfer.server.http.errors import EngineDeadError, SilentEngineError
 from roseinfer.server.metrics.counters import Counters
 from roseinfer.server.prefix_owners import PrefixOwners
 from roseinfer.server.replicas import Replicas, together
+from roseinfer.tracing.spans import span
 
 from .test_engine_client import Kept
 
@@ -37,11 +50,11 @@ class Pair:
         self.sockets = [theirs for _, theirs in ends]
         self.counters = Counters.create(1, 2)
         self.died: asyncio.Queue[int] = asyncio.Queue()
-        engines = [
+        self.engines = [
             EngineClient(ours, 0, self.counters.of(n), partial(self.died.put_nowait, n), replica=n)
             for n, (ours, _) in enumerate(ends)
         ]
-        self.replicas = Replicas(engines, self.counters, PrefixOwners.create(self.counters.salt))
+        self.replicas = Replicas(self.engines, self.counters, PrefixOwners.create(self.counters.salt))
 
     async def got(self, replica: int) -> list[ToEngine]:
         """What has arrived at an engine, at least one message."""
@@ -108,6 +121,37 @@ def test_a_silent_replica_gets_nothing(text_model: Any) -> None:
         assert await pair.died.get() == 1 and not pair.replicas.alive
         with pytest.raises(EngineDeadError):
             pair.submit()
+        pair.close()
+
+    within(test())
+
+
+def test_a_profile_of_every_replica_has_the_front_ends_ranges(text_model: Any) -> None:
+    """From its own beginning to its own end."""
+
+    async def test() -> None:
+        pair = Pair()
+        for channel in pair.channels:
+            channel.send(0, Ready(text_model.llm.engine.info))
+        await pair.replicas.start()
+        kept = []
+        for n, channel in enumerate(pair.channels):
+            order = asyncio.ensure_future(pair.engines[n].order(CheckBlocks()))
+            assert await pair.got(n) == [CheckBlocks()]
+            channel.send(0, Record())
+            channel.send(0, Done())
+            await order
+            with span(f"{n} has begun"):
+                pass
+        for n, channel in enumerate(pair.channels):
+            channel.send(0, Record(end=True))
+            (recorded,) = await pair.got(n)
+            assert isinstance(recorded, Recorded)
+            kept.append([made.name for made in recorded.spans if "has" in made.name])
+            with span(f"{n} has ended"):
+                pass
+        assert kept == [["0 has begun", "1 has begun"], ["1 has begun", "0 has ended"]]
+        assert span("a") is span("b")  # nothing is recorded
         pair.close()
 
     within(test())
