@@ -47,7 +47,7 @@ def warm_up(engine: Steps) -> None:
         _drain(engine)
     config = engine.info.config
     if config.device == "cuda" and config.prefill_max_tokens is not None:
-        for tokens in (config.prefill_max_tokens // 2, config.prefill_max_tokens):
+        for tokens in (max(1, config.prefill_max_tokens // 2), config.prefill_max_tokens):
             length = min(tokens, longest)
             for index in range(min(tokens // length, config.max_active_requests)):
                 engine.add(-1 - index, np.zeros(length, dtype=np.int32), two)

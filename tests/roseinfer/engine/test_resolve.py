@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
 import pytest
 import torch
+from numpy.typing import NDArray
 
 from roseinfer.config import ConfigError, EngineConfig
 from roseinfer.engine.core import _chunk, _kv_bytes, _mixed_steps, _resolved
 from roseinfer.engine.graphs import LARGE_ROWS, MixedSteps
 from roseinfer.engine.resolve import resolve_policies
+from roseinfer.engine.warmup import warm_up
+from roseinfer.request.limits import Limits
+from roseinfer.request.params import SamplingParams
 from roseinfer.scheduler.policies import Alternate, FillUp, TakeAlong, decode_first, prefill_first
 
 GPU, CPU = torch.device("cuda"), torch.device("cpu")
@@ -82,3 +90,31 @@ def test_memory_of_the_kv_cache(monkeypatch: pytest.MonkeyPatch) -> None:
         _kv_bytes(EngineConfig(gpu_memory_utilization=0.9), CPU)
     with pytest.raises(ConfigError, match="above 0 and at most 1"):
         EngineConfig(gpu_memory_utilization=1.5)
+
+
+@pytest.mark.parametrize("most", [1, 2, 4096])
+def test_the_largest_steps_are_warmed_up(most: int) -> None:
+    class Counts:
+        """Takes requests, and ends all of them with the first step."""
+
+        info: Any = SimpleNamespace(
+            config=EngineConfig(device="cuda", prefill_max_tokens=most), limits=Limits(100, 66, 6600)
+        )
+        sizes, waiting = set[int](), 0
+
+        @property
+        def has_work(self) -> bool:
+            return self.waiting > 0
+
+        def add(self, request_id: int, prompt: NDArray[np.int32], params: SamplingParams) -> None:
+            self.waiting += len(prompt)
+
+        def step(self) -> None:
+            self.sizes.add(self.waiting)
+            self.waiting = 0
+
+        def flush_cache(self) -> None: ...
+
+    engine = Counts()
+    warm_up(engine)
+    assert {max(1, most // 2), most} <= engine.sizes
