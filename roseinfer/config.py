@@ -61,8 +61,8 @@ class EngineConfig:
     )
     gpu_memory_utilization: float | None = setting(
         None,
-        "share of each GPU's memory that is in use once the KV cache is there, by other processes too; if "
-        "not given, the cache takes at most 0.8 of what is free once the weights are loaded",
+        "without --kv-tokens: share of each GPU's memory that is in use once the KV cache is there, by other "
+        "processes too; if not given, the cache takes at most 0.8 of what is free after the weights",
     )
     max_active_requests: int = setting(256, "requests that run at the same time")
     max_batch_size: int | None = setting(

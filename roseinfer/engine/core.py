@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -32,6 +33,8 @@ from roseinfer.scheduler.policies import FillUp, Policies, TakeAlong, decode_fir
 from roseinfer.scheduler.request import Request
 from roseinfer.scheduler.running import Running
 from roseinfer.scheduler.scheduler import Scheduler, StepResult
+
+log = logging.getLogger(__name__)
 
 #: Fraction of the free memory that the KV cache takes when `kv_tokens` is not given.
 KV_MEMORY_SHARE = {"cuda": 0.8, "cpu": 0.1}
@@ -186,7 +189,7 @@ def _name(dtype: torch.dtype) -> str:
 def _resolved(
     config: EngineConfig, device: torch.device, policies: Policies, max_model_len: int, num_blocks: int
 ) -> EngineConfig:
-    """The settings without `auto`, and without None for what has a default."""
+    """The settings without `auto`, and without None for what has a default. What has no effect is None."""
     on_gpu = device.type == "cuda"
     overlap = on_gpu if config.overlap_schedule is None else config.overlap_schedule
     late = on_gpu and config.tensor_parallel_size == 1 if config.late_launch is None else config.late_launch
@@ -195,6 +198,7 @@ def _resolved(
         device="cuda" if on_gpu else "cpu",
         max_model_len=max_model_len,
         kv_tokens=num_blocks * config.block_size,
+        gpu_memory_utilization=config.gpu_memory_utilization if config.kv_tokens is None else None,
         max_batch_size=policies.max_batch_size,
         prefill_max_tokens=policies.prefill_max_tokens,
         chunked_prefill_size=_chunk(config, policies),
@@ -243,13 +247,18 @@ def _num_blocks(config: EngineConfig, loaded: LoadedModel, max_model_len: int) -
     """Blocks of the KV cache: as configured, else as many as can be used within the memory that it may take.
     Raises ConfigError for too few."""
     blocks, size = wanted_blocks(config, max_model_len), config.block_size
+    if config.gpu_memory_utilization is not None:
+        if loaded.device.type != "cuda":
+            raise ConfigError("--gpu-memory-utilization needs a GPU; on a CPU give --kv-tokens alone")
+        if config.kv_tokens is not None:
+            log.warning("--gpu-memory-utilization has no effect with --kv-tokens")
     if config.kv_tokens is None:
         sharing = 1 if loaded.device.type == "cuda" else config.tensor_parallel_size  # ranks in this memory
         block_bytes = sharing * size * loaded.kv_shape.bytes_per_token
         blocks = min(blocks, max(0, _kv_bytes(config, loaded.device)) // block_bytes)
     if blocks * size < min(max_model_len, max(SHORTEST, 2 * size)):
         larger = f"--kv-tokens {max_model_len}"
-        if config.gpu_memory_utilization is not None:
+        if config.kv_tokens is None and config.gpu_memory_utilization is not None:
             larger += " or a larger --gpu-memory-utilization"
         raise ConfigError(f"{blocks * size} tokens of KV cache are too few; give {larger}")
     return blocks
@@ -257,10 +266,8 @@ def _num_blocks(config: EngineConfig, loaded: LoadedModel, max_model_len: int) -
 
 def _kv_bytes(config: EngineConfig, device: torch.device) -> int:
     """What the KV cache may take of the memory that is free once the weights are loaded."""
-    share = config.gpu_memory_utilization
     if device.type != "cuda":
-        if share is not None:
-            raise ConfigError("--gpu-memory-utilization needs a GPU; on a CPU give --kv-tokens")
         return int(psutil.virtual_memory().available * KV_MEMORY_SHARE["cpu"])
+    share = config.gpu_memory_utilization
     free, total = torch.cuda.mem_get_info(device)
     return int(free * KV_MEMORY_SHARE["cuda"] if share is None else free - (1 - share) * total)

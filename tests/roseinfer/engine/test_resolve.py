@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 
 from roseinfer.config import ConfigError, EngineConfig
-from roseinfer.engine.core import _chunk, _kv_bytes, _mixed_steps, _resolved
+from roseinfer.engine.core import _chunk, _kv_bytes, _mixed_steps, _num_blocks, _resolved
 from roseinfer.engine.graphs import LARGE_ROWS, MixedSteps
 from roseinfer.engine.resolve import resolve_policies
 from roseinfer.engine.warmup import warm_up
@@ -86,8 +86,6 @@ def test_memory_of_the_kv_cache(monkeypatch: pytest.MonkeyPatch) -> None:
     assert _kv_bytes(EngineConfig(), GPU) == 560
     assert _kv_bytes(EngineConfig(gpu_memory_utilization=0.9), GPU) == 600
     assert _kv_bytes(EngineConfig(gpu_memory_utilization=0.25), GPU) < 0
-    with pytest.raises(ConfigError, match="needs a GPU"):
-        _kv_bytes(EngineConfig(gpu_memory_utilization=0.9), CPU)
     with pytest.raises(ConfigError, match="above 0 and at most 1"):
         EngineConfig(gpu_memory_utilization=1.5)
 
@@ -118,3 +116,22 @@ def test_the_largest_steps_are_warmed_up(most: int) -> None:
     engine = Counts()
     warm_up(engine)
     assert {max(1, most // 2), most} <= engine.sizes
+
+
+def test_a_share_of_memory_beside_a_size(caplog: pytest.LogCaptureFixture) -> None:
+    """The size counts, which is said; a CPU takes no share either way."""
+
+    def loaded(device: torch.device) -> Any:
+        return SimpleNamespace(device=device)
+
+    both, alone = EngineConfig(kv_tokens=60, gpu_memory_utilization=0.9), EngineConfig(kv_tokens=60)
+    assert _num_blocks(alone, loaded(GPU), 1024) == 4 and not caplog.messages
+    assert _num_blocks(both, loaded(GPU), 1024) == 4
+    assert caplog.messages == ["--gpu-memory-utilization has no effect with --kv-tokens"]
+    share = EngineConfig(gpu_memory_utilization=0.9)
+    for config in (both, share):
+        with pytest.raises(ConfigError, match="needs a GPU"):
+            _num_blocks(config, loaded(CPU), 1024)
+    policies = resolve_policies(share, GPU, LARGE)
+    resolved = [_resolved(config, GPU, policies, 1024, 4).gpu_memory_utilization for config in (both, share)]
+    assert resolved == [None, 0.9]
