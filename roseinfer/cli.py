@@ -10,7 +10,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from roseinfer.config import ConfigError, EngineConfig
+from roseinfer.config import ConfigError, EngineConfig, RankError
 from roseinfer.options import HELP, PlainCommand, with_settings
 from roseinfer.request.params import RequestError, SamplingParams
 from roseinfer.server.config import ServerConfig
@@ -155,11 +155,12 @@ def _check_text(prompt: str) -> None:
 
 
 def main() -> None:
-    """The `roseinfer` command. A setting that cannot work ends it with exit code 2 and one line."""
+    """The `roseinfer` command. A setting that cannot work, and a lost process of the engine, end it with exit
+    code 2 and one line."""
     logging.basicConfig(level=logging.INFO, format="%(levelname)s: %(message)s")
     try:
         app()
-    except (ConfigError, RequestError) as error:
+    except (ConfigError, RequestError, RankError) as error:
         print(f"roseinfer: {error}", file=sys.stderr)
         sys.exit(2)
     except MemoryError as error:

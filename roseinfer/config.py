@@ -24,6 +24,11 @@ class ConfigError(Exception):
     """A setting that cannot work. The message says which, by its option, and what would."""
 
 
+class RankError(Exception):
+    """With `--tensor-parallel-size`: another process of the engine has ended or does not respond; the engine
+    cannot go on. The message says which, and how it ended."""
+
+
 #: Environment variables of an engine process: the number of data-parallel replicas on this machine, and which
 #: of them it is.
 REPLICAS, REPLICA = "ROSEINFER_REPLICAS", "ROSEINFER_REPLICA"

@@ -26,10 +26,9 @@ import msgspec
 import numpy as np
 import torch
 
-from roseinfer.config import REPLICAS, ConfigError, EngineConfig
+from roseinfer.config import REPLICAS, ConfigError, EngineConfig, RankError
 from roseinfer.engine.core import Engine
 from roseinfer.engine.profiler import StepProfiler, nvtx_ranges
-from roseinfer.engine.ranks.group import RankError
 from roseinfer.engine.resolve import resolve_device
 from roseinfer.ipc.engine_channel import EngineChannels, FrontEndStuckError
 from roseinfer.ipc.messages import (
@@ -60,7 +59,7 @@ from roseinfer.tracing.ranges import named_range
 log = logging.getLogger(__name__)
 
 OMP_THREADS = "OMP_NUM_THREADS"
-#: Held, until the process ends, by the thread that logs why.
+#: Held, until the process ends, by the thread that says why.
 _EXIT_LOCK = threading.Lock()
 
 
@@ -87,11 +86,24 @@ def run(config: EngineConfig, sockets: Sequence[socket.socket]) -> int:
     """Serve requests from `sockets` until the other side of the first closes. Returns the exit code."""
     end_with(sockets[0])
     channels: EngineChannels[ToEngine] = EngineChannels(sockets, ToEngine)  # type: ignore[arg-type]
+    ready = False
+
+    def end_now(why: str) -> NoReturn:
+        """Say why this process cannot go on, once, and exit, whatever its threads are doing."""
+        _EXIT_LOCK.acquire()
+        if ready:
+            log.error("%s", why)
+            os._exit(1)
+        _send_all(channels, Failed(why))
+        os._exit(2)
+
     try:
         engine = Engine(share_cores(config, os.environ), on_rank_end=end_now)
     except ConfigError as error:
         _send_all(channels, Failed(str(error)))
         return 2
+    except RankError as error:
+        end_now(str(error))
     except (MemoryError, RuntimeError) as error:
         if (why := no_memory(error)) is None:
             raise
@@ -101,7 +113,9 @@ def run(config: EngineConfig, sockets: Sequence[socket.socket]) -> int:
     gc.freeze()
     channels.spin_s = engine.info.spin_s
     channels.on_idle = trim_memory
-    _send_all(channels, Ready(engine.info))
+    with _EXIT_LOCK:
+        _send_all(channels, Ready(engine.info))
+        ready = True
     try:
         with nvtx_ranges():
             _serve(engine, channels)
@@ -116,13 +130,6 @@ def run(config: EngineConfig, sockets: Sequence[socket.socket]) -> int:
         if (why := no_memory(error)) is None:
             raise
         end_now(why)
-
-
-def end_now(why: str) -> NoReturn:
-    """Log why this process cannot go on, once, and exit, whatever its threads are doing."""
-    _EXIT_LOCK.acquire()
-    log.error("%s", why)
-    os._exit(1)
 
 
 def trim_memory() -> None:

@@ -22,7 +22,7 @@ from typer.testing import CliRunner
 
 import roseinfer
 from roseinfer.cli import app, main
-from roseinfer.config import ConfigError, EngineConfig
+from roseinfer.config import ConfigError, EngineConfig, RankError
 from roseinfer.server.config import ServerConfig
 
 pytestmark = pytest.mark.integration
@@ -118,6 +118,21 @@ def test_generate_from_a_broken_folder(
         main()
     assert ended.value.code == 2
     one_line(capsys.readouterr().err, *words)
+
+
+def test_a_process_of_the_engine_that_is_lost(
+    text_model: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def lose(config: EngineConfig) -> None:
+        raise RankError("rank 1 of the engine has ended (killed by SIGKILL)")
+
+    monkeypatch.setattr("roseinfer.llm.Engine", lose)
+    options = ["--model", str(text_model.folder), "--prompt", "a", "--tensor-parallel-size", "2"]
+    monkeypatch.setattr(sys, "argv", ["roseinfer", "generate", *options])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == 2
+    one_line(capsys.readouterr().err, "rank 1 of the engine has ended (killed by SIGKILL)")
 
 
 def run(*arguments: str) -> subprocess.CompletedProcess[str]:

@@ -16,7 +16,7 @@ from tempfile import TemporaryDirectory
 import msgspec
 
 from roseinfer.batch import Batch, Ints
-from roseinfer.config import ConfigError, EngineConfig
+from roseinfer.config import ConfigError, EngineConfig, RankError
 from roseinfer.engine.ranks.messages import (
     PROFILE,
     STEP,
@@ -37,11 +37,6 @@ _LOAD_S, _LOAD_TIMES = 60.0, 3.0
 _END_S = 3.0
 #: Seconds that a rank may take to write its profile.
 _WRITE_S = 120.0
-
-
-class RankError(Exception):
-    """Another rank has ended or does not respond; the engine cannot go on. The message says which, and how
-    it ended."""
 
 
 class RankGroup:

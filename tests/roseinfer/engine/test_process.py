@@ -1,8 +1,10 @@
-"""The loop of an engine's process, without a model."""
+"""An engine's process, without a model."""
 
 from __future__ import annotations
 
 import socket
+import subprocess
+import sys
 import threading
 import time
 from typing import Any
@@ -12,8 +14,8 @@ import pytest
 
 from roseinfer.engine.process import _serve
 from roseinfer.ipc.engine_channel import EngineChannels
-from roseinfer.ipc.framing import frame
-from roseinfer.ipc.messages import Discard, ToEngine
+from roseinfer.ipc.framing import FrameReader, frame
+from roseinfer.ipc.messages import Discard, Failed, ToEngine
 
 pytestmark = pytest.mark.integration
 
@@ -61,3 +63,31 @@ def test_messages_that_come_before_the_launch_are_in_it() -> None:
         ours.shutdown(socket.SHUT_WR)
         thread.join()
     assert engine.seen == ["discard 7", "discard 8", "step"]
+
+
+LOST = """
+import socket, sys, threading
+from roseinfer.config import EngineConfig, RankError
+from roseinfer.engine import process
+
+class Lost:
+    def __init__(self, config, on_rank_end):
+        threading.Thread(target=on_rank_end, args=["rank 1 has ended"]).start()
+        raise RankError("rank 1 has ended")
+
+process.Engine = Lost
+sys.exit(process.run(EngineConfig(), [socket.socket(fileno=int(sys.argv[1]))]))
+"""
+
+
+def test_a_rank_that_is_lost_during_the_start_is_reported_once() -> None:
+    """Two threads notice it. The parent gets one message to print, and this process prints nothing."""
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        command = [sys.executable, "-c", LOST, str(theirs.fileno())]
+        child = subprocess.Popen(command, pass_fds=[theirs.fileno()], stderr=subprocess.PIPE)
+        theirs.close()
+        _, printed = child.communicate(timeout=60)
+        said = FrameReader().feed(ours.recv(1 << 16))
+    assert [msgspec.msgpack.decode(message, type=Failed) for message in said] == [Failed("rank 1 has ended")]
+    assert not printed and child.returncode == 2

@@ -28,10 +28,10 @@ from torch import Tensor
 from transformers import AutoModelForCausalLM, LlamaConfig, PreTrainedConfig, Qwen3Config
 
 from roseinfer.batch import Batch, Segment
-from roseinfer.config import ConfigError, EngineConfig
+from roseinfer.config import ConfigError, EngineConfig, RankError
 from roseinfer.engine.load import LoadedModel, load_model
 from roseinfer.engine.logprobs import PROMPT_ROWS
-from roseinfer.engine.ranks.group import RankError, RankGroup, _watch_waits
+from roseinfer.engine.ranks.group import RankGroup, _watch_waits
 from roseinfer.engine.ranks.messages import RankDone, receive
 from roseinfer.engine.ranks.step_memory import StepMemory, StepSizes
 from roseinfer.llm import LLM
