@@ -151,8 +151,12 @@ class StreamingBench:
         texts: dict[int, Detokenizer] = {}
         pending = dict.fromkeys(range(self._load.num_requests), 0)
         while coming or engine.has_work:
-            while coming and (not engine.has_work or not arrived.empty()):
-                got = arrived.get()
+            while coming:
+                wait = max(0.0, engine.launch_at - time.monotonic()) if engine.has_work else None
+                try:
+                    got = arrived.get(timeout=wait)
+                except queue.Empty:
+                    break
                 if got is None:
                     coming = False
                     break
@@ -162,6 +166,7 @@ class StreamingBench:
                 timeline.prompt_tokens = len(prompt)
                 timeline.add = time.monotonic() - start
                 texts[index] = self._tokenizer.detokenizer()
+            time.sleep(max(0.0, engine.launch_at - time.monotonic()))
             step = engine.step()
             if step is None:
                 continue

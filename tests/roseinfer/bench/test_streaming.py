@@ -5,15 +5,20 @@ from __future__ import annotations
 import itertools
 import json
 import os
+import queue
+import time
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from typer.testing import CliRunner
 
+from roseinfer.bench import streaming
 from roseinfer.cli import app
-from roseinfer.config import ConfigError
-from roseinfer.request.params import RequestError
+from roseinfer.config import ConfigError, EngineConfig
+from roseinfer.request.params import Finished, FinishReason, RequestError, SamplingParams
+from roseinfer.scheduler.scheduler import StepResult
 from roseinfer.tokenizer.tokenizer import Tokenizer
 
 NAMES = [
@@ -70,6 +75,47 @@ def test_an_error_of_the_engine_ends_the_submitting_thread(text_model: Any) -> N
     command = [*_command(text_model), "--max-new-tokens", "100000", "--submit-interval-ms", "3600000"]
     done = CliRunner().invoke(app, command)
     assert isinstance(done.exception, RequestError) and "context length" in str(done.exception)
+
+
+class Late:
+    """An engine whose one step is best launched once a second request has come, which does when this is
+    asked."""
+
+    def __init__(self, arrived: queue.SimpleQueue[Any], prompt: Any) -> None:
+        self._arrived, self._prompt = arrived, prompt
+        self.has_work, self.seen = False, list[int]()
+
+    @property
+    def launch_at(self) -> float:
+        if len(self.seen) != 1:
+            return 0.0
+        self._arrived.put((1, self._prompt))
+        return time.monotonic() + 600
+
+    def add(self, index: int, prompt: Any, params: SamplingParams) -> None:
+        self.seen.append(index)
+        self.has_work = True
+
+    def step(self) -> StepResult | None:
+        if not self.has_work:
+            return None
+        self.has_work = False
+        self._arrived.put(None)
+        ends = tuple(Finished(index, FinishReason.LENGTH, 0, 0, 0) for index in self.seen)
+        return StepResult(np.array(self.seen), np.array(self.seen), ends)
+
+
+def test_what_comes_before_the_launch_is_in_it(text_model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    arrived: queue.SimpleQueue[Any] = queue.SimpleQueue()
+    prompt = np.ones(3, np.int32)
+    arrived.put((0, prompt))
+    engine = Late(arrived, prompt)
+    monkeypatch.setattr(streaming, "Engine", lambda config: engine)
+    load = streaming.StreamingLoad("a", False, True, 0, 2, 1, 1, 0.0, "absolute", False)
+    bench = streaming.StreamingBench(EngineConfig(str(text_model.folder)), load)
+    timelines = [streaming.Timeline(0.0, 0.0) for _ in range(2)]
+    bench._serve(arrived, timelines)
+    assert engine.seen == [0, 1] and [len(timeline.shown) for timeline in timelines] == [1, 1]
 
 
 @pytest.mark.parametrize("option", ["--pretok", "--unique-prompts"])
