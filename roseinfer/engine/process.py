@@ -186,8 +186,9 @@ def _serve(engine: Engine, channels: EngineChannels[ToEngine]) -> NoReturn:
     profiler = StepProfiler(len(channels), lambda message: _send_all(channels, message), engine.profile_ranks)
     orders: deque[tuple[int, Order]] = deque()
     while True:
-        with named_range("roseinfer.ipc.recv") if engine.has_work else nullcontext():
-            incoming = channels.receive(wait=not engine.has_work, until=engine.launch_at)
+        idle = not engine.has_work
+        with nullcontext() if idle else named_range("roseinfer.ipc.recv"):
+            incoming = channels.receive(wait=idle, until=profiler.ends if idle else engine.launch_at)
         for owner, message in incoming:
             match message:
                 case Submit(id, prompt, params, submitted, client):
@@ -204,6 +205,7 @@ def _serve(engine: Engine, channels: EngineChannels[ToEngine]) -> NoReturn:
                     orders.append((owner, message))
         while orders and (done := _execute(orders[0][1], engine, profiler)) is not None:
             channels.send(orders.popleft()[0], done)
+        profiler.end_in_time()
         if time.monotonic() < engine.launch_at:
             continue
         with named_range("roseinfer.mp.step"):

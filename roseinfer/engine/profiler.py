@@ -76,12 +76,20 @@ class StepProfiler:
         self._profile.start()
         self._send(Record())
 
+    @property
+    def ends(self) -> float | None:
+        """When a running profile ends at the latest (monotonic, s): call `end_in_time` then."""
+        return None if self._profile is None else self._ends
+
+    def end_in_time(self) -> None:
+        """End a profile whose time is over, or that has no steps left."""
+        if self._profile is not None and (self._left <= 0 or time.monotonic() >= self._ends):
+            self.stop()
+
     def step(self) -> None:
         """To be called after each step."""
-        if self._profile is not None:
-            self._left -= 1
-            if self._left <= 0 or time.monotonic() >= self._ends:
-                self.stop()
+        self._left -= 1
+        self.end_in_time()
 
     def stop(self) -> None:
         """End the profile and begin to write it (`writing`). Does nothing when none is running."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import select
 import socket
 import time
@@ -51,12 +52,12 @@ class EngineChannels(Generic[T]):
     def __len__(self) -> int:
         return len(self._sockets)
 
-    def receive(self, *, wait: bool, until: float = 0.0) -> list[tuple[int, T]]:
+    def receive(self, *, wait: bool, until: float | None = None) -> list[tuple[int, T]]:
         """Every message that has arrived, with the index of its front end.
 
         Args:
             wait: Wait for the first one.
-            until: Without `wait`, wait for it until this time (monotonic, s).
+            until: Wait for it until this time (monotonic, s): without `wait` too, and with it no longer.
 
         Raises EOFError when the first front end, which is the server's parent process, is gone.
         """
@@ -69,20 +70,20 @@ class EngineChannels(Generic[T]):
                 messages += [(index, message) for message in self._read(index)]
         return messages
 
-    def _events(self, *, wait: bool, until: float) -> list[tuple[int, int]]:
+    def _events(self, *, wait: bool, until: float | None) -> list[tuple[int, int]]:
         found = self._poll.poll(0)
         if not wait:
-            while not found and (left := until - time.monotonic()) > 0:
+            while not found and until is not None and (left := until - time.monotonic()) > 0:
                 asleep_ms = 0 if self.spin_s else int(1e3 * left)  # rounded down: the rest is busy-waited
                 found = self._poll.poll(asleep_ms)
             return found
-        end = time.monotonic() + self.spin_s
+        end = time.monotonic() + min(self.spin_s, _left(until))
         while not found and time.monotonic() < end:
             found = self._poll.poll(0)
-        found = found or self._poll.poll(IDLE_S * 1e3)
+        found = found or self._poll.poll(1e3 * min(IDLE_S, _left(until)))
         if not found:
             self.on_idle()
-            found = self._poll.poll()
+            found = self._poll.poll(None if until is None else 1e3 * _left(until))
         return found
 
     def send(self, index: int, message: object) -> None:
@@ -127,3 +128,8 @@ class EngineChannels(Generic[T]):
             self._poll.unregister(self._sockets[index])
             self._backlogs[index].clear()
         return [self._decode(payload) for payload in self._readers[index].feed(data)]
+
+
+def _left(until: float | None) -> float:
+    """Seconds until then, at least 0."""
+    return math.inf if until is None else max(0.0, until - time.monotonic())

@@ -7,15 +7,27 @@ import subprocess
 import sys
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
 
+from roseinfer.engine import profiler
 from roseinfer.engine.process import _serve
 from roseinfer.ipc.engine_channel import EngineChannels
 from roseinfer.ipc.framing import FrameReader, frame
-from roseinfer.ipc.messages import Discard, Failed, ToEngine
+from roseinfer.ipc.messages import (
+    Discard,
+    Done,
+    Failed,
+    Record,
+    Recorded,
+    StartProfile,
+    StopProfile,
+    ToEngine,
+)
 
 pytestmark = pytest.mark.integration
 
@@ -63,6 +75,36 @@ def test_messages_that_come_before_the_launch_are_in_it() -> None:
         ours.shutdown(socket.SHUT_WR)
         thread.join()
     assert engine.seen == ["discard 7", "discard 8", "step"]
+
+
+def test_a_profile_of_an_idle_engine_ends(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """After its time, without a step and without a message."""
+    monkeypatch.setattr(profiler, "MAX_PROFILE_SECONDS", 0.05)
+    engine: Any = Waits()
+    engine.has_work = False
+    ours, theirs = socket.socketpair()
+    ours.settimeout(20)
+    channels: EngineChannels[ToEngine] = EngineChannels([theirs], ToEngine)  # type: ignore[arg-type]
+
+    def front_end() -> list[Record | Done]:
+        reader, came = FrameReader(), list[bytes]()
+        with ours:
+            for sent, answers in (
+                (StartProfile(str(tmp_path), 5, False), 3),
+                (Recorded(1, ()), 3),
+                (StopProfile(), 4),  # it has been written
+            ):
+                ours.sendall(frame(msgspec.msgpack.encode(sent)))
+                while len(came) < answers:
+                    came += reader.feed(ours.recv(1 << 16))
+        return [msgspec.msgpack.decode(message, type=Record | Done) for message in came]
+
+    with ThreadPoolExecutor(1) as thread, theirs:
+        came = thread.submit(front_end)
+        with pytest.raises(EOFError):
+            _serve(engine, channels)
+    assert came.result() == [Record(), Done(), Record(end=True), Done()]
+    assert [path.suffix for path in tmp_path.iterdir()] == [".gz"]
 
 
 LOST = """

@@ -171,9 +171,11 @@ def test_a_message_ends_the_wait_until_a_time(spin_s: float) -> None:
     with ours, theirs:
         channels: EngineChannels[ToEngine] = EngineChannels([theirs], ToEngine)  # type: ignore[arg-type]
         channels.spin_s = spin_s
-        begin = time.monotonic()
-        assert channels.receive(wait=False, until=begin + 0.02) == []
-        assert time.monotonic() >= begin + 0.02
+        for wait in (False, True):
+            begin = time.monotonic()
+            assert channels.receive(wait=wait, until=begin + 0.02) == []
+            assert time.monotonic() >= begin + 0.02
+        assert channels.receive(wait=True, until=begin) == []
         assert channels.receive(wait=False, until=begin) == []
         sent = threading.Timer(0.02, ours.sendall, [frame(msgspec.msgpack.encode(Discard(7)))])
         sent.start()
