@@ -98,7 +98,8 @@ class FrontEnds:
 
 
 class Dispatcher:
-    """Accepts connections and gives each to the front end that has the fewest open ones."""
+    """Accepts connections and gives each to the front end that has the fewest open ones, of those that take
+    it: this process always does."""
 
     def __init__(
         self,
@@ -139,13 +140,14 @@ class Dispatcher:
 
     def _dispatch(self, sock: socket.socket) -> None:
         open_ones = [given - gone for given, gone in zip(self._given, self._counters.closed(), strict=True)]
-        index = open_ones.index(min(open_ones))
-        if index:
-            try:
-                with sock:
+        for index in sorted(range(len(open_ones)), key=open_ones.__getitem__):
+            if index == 0:
+                self._adopt(sock)
+            else:
+                try:
                     socket.send_fds(self._others[index - 1], [b"c"], [sock.fileno()])
-            except OSError:  # it is stuck or gone; its parent notices the latter
-                return
-        else:
-            self._adopt(sock)
-        self._given[index] += 1
+                except OSError:  # it is stuck or gone; its parent notices the latter
+                    continue
+                sock.close()
+            self._given[index] += 1
+            return
