@@ -87,7 +87,8 @@ def show_comparison(results: CompareResults) -> None:
         console.print(f"verdict: {results.outcome}")
     if results.outcome == "not comparable":
         names = list(dict.fromkeys(obstacle.name for obstacle in results.obstacles if not obstacle.allowed))
-        hints = ["measure both runs with the same settings"] if set(names) - {"invalid"} else []
+        hints = ["measure both runs with the same settings"] if set(names) - {"invalid", "repeats"} else []
+        hints += ["measure the missing repeats with --resume"] if "repeats" in names else []
         hints += ["measure the invalid cells again"] if "invalid" in names else []
         hints += ["name one engine of each (--engine-a, --engine-b)"] if "engines" in names else []
         hints += [f"or use --allow-different {','.join(names)}"] if set(names) <= set(NAMES) else []

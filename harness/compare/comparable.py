@@ -57,7 +57,7 @@ _LOAD_OPTIONS = {
 }
 #: That of a batch: runs of other batches have no load in common, so nothing allows it.
 _BATCH = "num-prompts"
-_OTHERS = ("served-model", "requests", *_LOAD_OPTIONS.values(), "engines", "invalid")
+_OTHERS = ("served-model", "requests", *_LOAD_OPTIONS.values(), "engines", "repeats", "invalid")
 #: What --allow-different takes.
 NAMES = tuple(dict.fromkeys((*_EVERY, *_ONLINE, *_OFFLINE, *_OTHERS)))
 
@@ -106,8 +106,9 @@ def obstacles(
         models = served_model(a, in_a), served_model(b, in_b)
         if a.path != b.path and None not in models and models[0] != models[1]:
             found.append(("served-model", f"{in_a} serves {models[0]} in A, {in_b} serves {models[1]} in B"))
-        found += [("invalid", f"A: {reason}") for reason in a.invalid(in_a)]
-        found += [("invalid", f"B: {reason}") for reason in b.invalid(in_b)]
+        for side, run, label in (("A", a, in_a), ("B", b, in_b)):
+            found += [("repeats", f"{side}: {reason}") for reason in run.missing(label)]
+            found += [("invalid", f"{side}: {reason}") for reason in run.invalid(label)]
     return [
         Obstacle(name=name, reason=reason, allowed=name in allowed and bool(pairs)) for name, reason in found
     ]

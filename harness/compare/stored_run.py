@@ -14,6 +14,7 @@ from harness.metrics.notices import Machines, machine_notices
 from harness.metrics.primary import RATE
 from harness.metrics.samples import Group, by_load
 from harness.metrics.validity import invalid_reasons
+from harness.runs.base_run import read_skipped
 from harness.runs.folder import JOURNAL, read_info, resume_command
 from harness.runs.journal import read_journal, watched
 from harness.runs.reader import read_offline, read_raw
@@ -29,11 +30,13 @@ from harness.schema.run_info import OfflineRunInfo, OnlineRunInfo
 
 @dataclass(frozen=True)
 class StoredRun(ABC):
-    """A finished run. `cells` holds the repeats of each engine, by label, at each load."""
+    """A finished run. `cells` holds the repeats of each engine, by label, at each load; `skipped` what has no
+    result."""
 
     path: Path
     info: OnlineRunInfo | OfflineRunInfo
     cells: Mapping[str, Mapping[AnyLoad, Sequence[Group | OfflineResult]]]
+    skipped: Sequence[Skipped] = field(default=(), kw_only=True)
 
     @staticmethod
     def read(path: Path) -> StoredOnline | StoredOffline:
@@ -71,6 +74,21 @@ class StoredRun(ABC):
     @abstractmethod
     def invalid(self, label: str) -> list[str]:
         """Why cells of an engine are not to be believed."""
+
+    def missing(self, label: str) -> list[str]:
+        """The repeats of an engine that its run was to measure and has no result of, each with the reason. A
+        search or tuning chooses its cells, and lacks none."""
+        if isinstance(self.info, OnlineRunInfo) and self.info.is_adaptive:
+            return []
+        why = {(fault.load, fault.repeat): fault.reason for fault in self.skipped if fault.label == label}
+        found = []
+        for load in self.loads:
+            measured = {row.repeat for row in self.cells[label].get(load, ())}
+            for repeat in sorted(set(range(self.settings.repeats)) - measured):
+                reason = why.get((None if isinstance(load, Batch) else load, repeat))
+                said = "measured yet: the run ended before it" if reason is None else f"measured: {reason}"
+                found.append(f"{label}, {load}, {repeat_text(repeat)}: not {said}")
+        return found
 
     def disturbed(self, label: str, load: AnyLoad) -> list[str]:
         """What else used the machine while one engine was measured at one load, where it was watched."""
@@ -130,7 +148,8 @@ class StoredOnline(StoredRun):
         cells: dict[str, dict[AnyLoad, list[Group]]] = {}
         for repeats in by_load([group for group in raw.groups if raw.info.counts(group.repeat)]):
             cells.setdefault(repeats[0].label, {})[repeats[0].load] = repeats
-        return StoredOnline(path, raw.info, cells, raw.wrong, watched(read_journal(path / JOURNAL)))
+        machines = watched(read_journal(path / JOURNAL))
+        return StoredOnline(path, raw.info, cells, raw.wrong, machines, skipped=read_skipped(path))
 
     @property
     def settings(self) -> OnlineSettings:
@@ -181,11 +200,10 @@ class StoredOnline(StoredRun):
 
 @dataclass(frozen=True)
 class StoredOffline(StoredRun):
-    """A run of `bench offline`, whose one load is its batch. `skipped` is what it has no result of."""
+    """A run of `bench offline`, whose one load is its batch."""
 
     info: OfflineRunInfo
     cells: Mapping[str, Mapping[AnyLoad, Sequence[OfflineResult]]]
-    skipped: Sequence[Skipped] = ()
 
     @staticmethod
     def read(path: Path) -> StoredOffline:
@@ -195,7 +213,7 @@ class StoredOffline(StoredRun):
         cells: dict[str, dict[AnyLoad, list[OfflineResult]]] = {}
         for row in results.results:
             cells.setdefault(row.label, {}).setdefault(_batch(results.meta), []).append(row)
-        return StoredOffline(path, results.meta, cells, results.skipped)
+        return StoredOffline(path, results.meta, cells, skipped=results.skipped)
 
     @property
     def settings(self) -> OfflineSettings:
@@ -223,13 +241,8 @@ class StoredOffline(StoredRun):
         return 0, sum(row.num_prompts * row.batches for row in rows)
 
     def invalid(self, label: str) -> list[str]:
-        measured = {row.repeat for rows in self.cells[label].values() for row in rows}
-        why = {skip.repeat: skip.reason for skip in self.skipped if skip.label == label}
-        return [
-            f"{label}, {repeat_text(repeat)}: not measured: {why.get(repeat, 'it has no result')}"
-            for repeat in range(self.settings.repeats)
-            if repeat not in measured
-        ]
+        """None: a batch with a failed prompt has no result."""
+        return []
 
     def check(self, gate: GateTerm) -> None:
         if gate.metric not in GATED:

@@ -56,6 +56,8 @@ def gate(store: Store, run: StoredRun, against: str, terms: Sequence[GateTerm]) 
     gated: list[Gated] = []
     names: list[str] = []
     for label, loads in run.cells.items():
+        if reasons := run.missing(label):
+            raise UsageError(f"a repeat is missing: {reasons[0]}", run.hint)
         if reasons := run.invalid(label):
             raise UsageError(f"{reasons[0]}", "repeat the run: what is invalid is not judged")
         for load in loads:

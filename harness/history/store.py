@@ -120,6 +120,11 @@ class Store:
             label: f"one of its cells was not measured: {label}, {load}" for label, load in run.not_measured
         }
         left_out |= {
+            label: f"one of its repeats is missing: {reasons[0]}"
+            for label in run.cells
+            if label not in left_out and (reasons := run.missing(label))
+        }
+        left_out |= {
             label: f"one of its cells is invalid: {reasons[0]}"
             for label in run.cells
             if (reasons := run.invalid(label))

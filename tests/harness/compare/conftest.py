@@ -47,7 +47,8 @@ def cell(
 def make(tmp_path: Path) -> Make:
     """make(name, slower=1.0, spread=0.0, repeats=3, …) writes a run folder and returns it.
 
-    `failed` requests of each cell fail, at every scale alike or as many as each scale has.
+    `failed` requests of each cell fail, at every scale alike or as many as each scale has. Repeats that are
+    `lost` have no cell.
     """
 
     def run(
@@ -60,6 +61,7 @@ def make(tmp_path: Path) -> Make:
         scales: tuple[float, ...] = (1.0,),
         engines: tuple[str, ...] = ("vllm",),
         failed: int | dict[float, int] = 0,
+        lost: tuple[int, ...] = (),
         trace: dict[str, Any] | None = None,
         environment: dict[str, Any] | None = None,
         **settings: Any,
@@ -73,6 +75,7 @@ def make(tmp_path: Path) -> Make:
         loads: list[Load] = [TraceLoad(scale=scale) for scale in scales]
         loads = [ClosedLoop(concurrency=k) for k in held] if held else loads
         identities = [(e, load, r) for r in range(repeats) for e in engines for load in loads]
+        identities = [identity for identity in identities if identity[2] not in lost]
         tables = [
             cell(
                 i, *identity, n, slower * noise.lognormal(0, spread), seed, failures.get(identity[1].value, 0)

@@ -11,13 +11,15 @@ from harness.cli.commands import app
 from harness.compare.compare_runs import compare_runs
 from harness.errors import UsageError
 from harness.fairness.answer_check import Replies
-from harness.runs.folder import ANSWERS, JOURNAL
+from harness.runs.folder import ANSWERS, JOURNAL, RUN, SKIPPED
 from harness.runs.journal import JournalEntry, append_journal
 from harness.schema.compare_results import CompareResults
 from harness.schema.fairness import AnswerCheck, AnswerChecks
 from harness.schema.gate_terms import parse_gate
 from harness.schema.load import ClosedLoop, TraceLoad
 from harness.schema.machine_load import MachineLoad
+from harness.schema.results import Skipped
+from harness.schema.search import SearchPlan
 
 GATE = "ttft_p99<=+10%, output_tok_per_s>=-3%"
 
@@ -164,6 +166,27 @@ def test_failures_make_runs_incomparable_and_can_be_limited_when_allowed(make):
     assert refused.stdout.endswith(hint)
     assert bench(a, b, "--gate", "error_rate<=1%", "--allow-different", "invalid").exit_code == 1
     assert bench(a, b, "--gate", "error_rate<=40%", "--allow-different", "invalid").exit_code == 0
+
+
+def test_repeats_that_a_server_did_not_outlive_are_no_pass(make):
+    a, b = make("a", repeats=4), make("b", repeats=4, lost=(1, 3))
+    died = Skipped(engine="vllm", label="vLLM", load=TraceLoad(scale=1), repeat=1, reason="it died")
+    (b / SKIPPED).write_text(f"[{died.model_dump_json()}]")
+    refused = bench(a, b, "--gate", "ttft_p50<=+50%", "--allow-different", "invalid")
+    assert refused.exit_code == 3
+    assert "not comparable (repeats): B: vLLM, scale 1, repeat 2: not measured: it died" in refused.stdout
+    assert "vLLM, scale 1, repeat 4: not measured yet: the run ended before it" in refused.stdout
+    hint = "  hint: measure the missing repeats with --resume, or use --allow-different repeats\n"
+    assert refused.stdout.endswith(hint)
+    assert compare_runs(a, b, parse_gate("ttft_p50<=+50%"), allowed=["repeats"]).outcome == "pass"
+
+
+def test_a_search_lacks_no_repeats(make):
+    a, b = make("a", repeats=4), make("b", repeats=4, lost=(3,))
+    plan = SearchPlan.make("rate", "ttft_p99<=1s")
+    info = json.loads((b / RUN).read_text())
+    (b / RUN).write_text(json.dumps(info | {"search": plan.model_dump(mode="json")}))
+    assert compare_runs(a, b).obstacles == []
 
 
 @pytest.mark.parametrize("scales", [(1.0,), (1.0, 2.0)])

@@ -145,9 +145,10 @@ def test_a_repeat_that_failed_is_an_obstacle_and_the_others_can_be_compared(tmp_
     a = write_run(tmp_path / "a", {SERVED: BEFORE})
     b = write_run(tmp_path / "b", {SERVED: AFTER}, failed=[(SERVED, 1)])
     assert [obstacle.reason for obstacle in compare_runs(a, b).obstacles] == [
-        f"B: {SERVED}, repeat 2: not measured: it died"
+        f"B: {SERVED}, batch of 8 prompts, repeat 2: not measured: it died"
     ]
-    [found] = compare_runs(a, b, allowed=["invalid"]).differences
+    assert compare_runs(a, b, allowed=["invalid"]).outcome == "not comparable"
+    [found] = compare_runs(a, b, allowed=["repeats"]).differences
     before, after = (np.delete(rates, 1) for rates in (BEFORE, AFTER))
     assert (found.repeats_a, found.repeats_b, found.paired) == (3, 3, True)
     assert found.adjusted_p == pytest.approx(stats.ttest_rel(np.log(after), np.log(before)).pvalue)

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 from typer.testing import CliRunner
@@ -127,6 +128,21 @@ def test_what_a_run_was_to_measure_and_did_not_is_no_pass(again: Made, tmp_path:
         assert left_out.keys() == {"gone"} and "not measured" in left_out["gone"]
         with pytest.raises(UsageError, match=r"^gone at .* was not measured"):
             gate(store, now, "last", parse_gate("ttft_p50<=+10%"))
+
+
+def test_a_repeat_that_a_server_did_not_outlive_is_no_pass(again: Made, tmp_path: Path) -> None:
+    now = again(2)
+    for name in ("requests", "chunks"):
+        table = pq.read_table(now / f"{name}.parquet")
+        cells = sorted(set(table["cell"].to_pylist()))
+        pq.write_table(table.filter(pc.field("cell") != cells[-1]), now / f"{name}.parquet")
+    run = StoredRun.read(now)
+    with Store.open(tmp_path / "h.sqlite", create=True) as store:
+        store.add(StoredRun.read(again(1)))
+        assert any("one of its repeats is missing" in reason for reason in store.add(run).values())
+        with pytest.raises(UsageError, match=r"a repeat is missing: .* repeat 3: not measured yet") as raised:
+            gate(store, run, "last", parse_gate("ttft_p50<=+50%"))
+    assert raised.value.hint.startswith("finish it: bench online --resume")
 
 
 def test_the_commands(again: Made, tmp_path: Path) -> None:
