@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
 
 from harness.compare.stored_run import StoredOffline, StoredOnline, StoredRun
 from harness.schema.compare_results import Obstacle
@@ -12,6 +11,7 @@ from harness.schema.engine_ref import RUNNING_SERVER
 from harness.schema.load import AnyLoad
 from harness.schema.offline_settings import OfflineSettings
 from harness.schema.online_settings import OnlineSettings
+from harness.telemetry.machine import hardware
 
 #: What must be alike, by the name that --allow-different takes. Cells and engines are checked apart.
 _EVERY: dict[str, Callable[[StoredRun], object]] = {
@@ -112,14 +112,6 @@ def obstacles(
     return [
         Obstacle(name=name, reason=reason, allowed=name in allowed and bool(pairs)) for name, reason in found
     ]
-
-
-def hardware(device: str, environment: Mapping[str, Any]) -> list[object]:
-    """The GPUs by name, or on a CPU its model and the cores used; and the processor of the GPUs' host."""
-    cpu = environment.get("cpu") or {}
-    host = [cpu.get("model"), cpu.get("usable_cores")]
-    gpus = [gpu.get("name") for gpu in environment.get("gpus") or []]
-    return [device, *host, *(gpus if device == "cuda" else [])]
 
 
 def served_model(run: StoredRun, label: str) -> object:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import sqlite3
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,13 +15,14 @@ import numpy as np
 from platformdirs import user_data_path
 from pydantic import JsonValue
 
-from harness.compare.comparable import alike, hardware, served_model
+from harness.compare.comparable import alike, served_model
 from harness.compare.stored_run import StoredRun
 from harness.errors import UsageError
 from harness.files import now
 from harness.metrics.estimates import Estimates
 from harness.metrics.intervals import ASSUMED_OF_LATENCIES, ASSUMED_OF_RATES, Estimate
 from harness.schema.load import AnyLoad, load_text, parse_any_load
+from harness.telemetry.machine import hardware_text
 
 VERSION = 3
 #: Settings that say where a server is and who asks, which are nobody else's.
@@ -133,7 +134,8 @@ class Store:
         row = {
             "name": run.path.resolve().name, "created": info.created, "added": now(),
             "folder": str(run.path.resolve()), "revision": info.versions.git_rev,
-            "version": info.versions.rosebench, "machine": _machine(run),
+            "version": info.versions.rosebench,
+            "machine": hardware_text(run.settings.device, info.environment),
             "settings": run.settings.model_dump_json(), "alike": alike_hash(run),
         }  # fmt: skip
         with self._db:
@@ -219,11 +221,6 @@ def alike_hash(run: StoredRun) -> str:
     if served:  # by running servers; without them, runs are alike that older versions kept
         values["served-model"] = served
     return hashlib.sha256(json.dumps(values, sort_keys=True, default=str).encode()).hexdigest()[:16]
-
-
-def _machine(run: StoredRun) -> str:
-    environment: Mapping[str, object] = run.info.environment
-    return ", ".join(str(part) for part in hardware(run.settings.device, environment) if part is not None)
 
 
 def _columns(estimate: Estimate) -> tuple[object, ...]:

@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Generic, TypeVar
 
-from pydantic import TypeAdapter
+from pydantic import JsonValue, TypeAdapter
 
 from harness.engines.base import Installation
 from harness.errors import NothingMeasuredError, UsageError
 from harness.files import write_json, write_whole
 from harness.plain_text import visible
 from harness.runs.folder import JOURNAL, RUN, SKIPPED, read_info, resume_command
+from harness.schema.engine_ref import RUNNING_SERVER
 from harness.schema.load import Load
 from harness.schema.results import Skipped
-from harness.schema.run_info import LaunchRecord, OfflineRunInfo, OnlineRunInfo
+from harness.schema.run_info import LaunchRecord, OfflineRunInfo, OnlineRunInfo, Versions
 from harness.schema.stored import read_stored
+from harness.telemetry.machine import hardware, hardware_text
+from harness.telemetry.revision import DIRTY, source_hash
 
 Info = TypeVar("Info", OnlineRunInfo, OfflineRunInfo)
 #: Label, load and repeat; the load of an offline run is None.
@@ -48,9 +51,20 @@ class BaseRun(Generic[Info]):
         return {fault.label for fault in self.skipped if fault.is_whole_engine}
 
     def launched(self, record: LaunchRecord) -> None:
-        """Keep what an engine was started with the first time, and how soon it was ready each time."""
+        """Keep what an engine was started with the first time, and how soon it was ready each time.
+
+        Raises:
+            UsageError: It is a running server that serves another model now.
+        """
         with self.lock:
             first = next((known for known in self.info.launches if known.label == record.label), None)
+            if first is not None and first.engine == RUNNING_SERVER:
+                served, now = first.settings.get("model"), record.settings.get("model")
+                if served != now:
+                    raise UsageError(
+                        f"{record.label} served {served} in the run and serves {now} now",
+                        "serve that model again, or start a new run",
+                    )
             if first is None:
                 self.info.launches.append(record)
             elif record.ready_s is not None:
@@ -66,12 +80,19 @@ class BaseRun(Generic[Info]):
             self.skipped.append(fault)
             self._keep_skipped()
 
-    def check_unchanged(self, missing: Iterable[Skipped], found: Iterable[Installation]) -> None:
-        """Raises UsageError when what is left would be measured with other engines than the rest.
+    def check_unchanged(
+        self,
+        missing: Iterable[Skipped],
+        found: Iterable[Installation],
+        environment: Mapping[str, JsonValue],
+    ) -> None:
+        """Raises UsageError when what is left would be measured with other engines, by other code or on other
+        hardware than the rest.
 
         Args:
             missing: The engines that are not here now.
             found: Those that are.
+            environment: The engines' machine.
         """
         hint = "bring it back, or start a new run"
         for gone in missing:
@@ -84,6 +105,19 @@ class BaseRun(Generic[Info]):
             version = installed.get(launch.engine)
             if version != launch.version:
                 raise UsageError(f"{launch.label} was {launch.version} in the run and is {version} now", hint)
+        began, source = self.info.versions, source_hash()
+        if began.source not in (None, source):
+            raise UsageError(
+                f"the run began with other code of bench and roseinfer: {began.source}, and this is {source}",
+                f"{_how_to_bring_back(began)}, or start a new run",
+            )
+        device, machine = self.info.settings.device, self.info.environment
+        if machine and hardware(device, machine) != hardware(device, environment):
+            raise UsageError(
+                f"the run began on {hardware_text(device, machine)}, "
+                f"and this is {hardware_text(device, environment)}",
+                "resume it where it began, or start a new run",
+            )
 
     def nothing_measured(self) -> NothingMeasuredError:
         """Why no cell was measured, each reason once."""
@@ -105,6 +139,14 @@ class BaseRun(Generic[Info]):
     def _keep_skipped(self) -> None:
         dumped = _SKIPPED.dump_json(self.skipped, indent=2).decode()
         write_whole(self.folder / SKIPPED, visible(dumped).encode() + b"\n")
+
+
+def _how_to_bring_back(versions: Versions) -> str:
+    """The code of a run."""
+    if versions.git_rev is None:
+        return f"install the rosebench {versions.rosebench} that it began with"
+    commit = versions.git_rev.removesuffix(DIRTY)
+    return f"check out revision {commit[:10]}" + (" with its changes" if commit != versions.git_rev else "")
 
 
 def place(skipped: Skipped) -> Place:

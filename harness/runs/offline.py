@@ -24,6 +24,7 @@ from harness.runs.schedule import turns
 from harness.runs.workload import check_lengths
 from harness.schema.offline_settings import OfflineSettings
 from harness.schema.results import OfflineResults, Skipped
+from harness.telemetry.machine import environment
 from harness.workload import warmup
 from harness.workload.content import SyntheticContent
 
@@ -73,8 +74,8 @@ def resume_offline(folder: Path, notify: Notify) -> tuple[Path, OfflineResults]:
     A measurement that failed is tried again. Where nothing is left, no engine and no GPU is needed.
 
     Raises:
-        UsageError: The folder holds no run, somebody is at it, or an engine or the model is not here any more
-            as it was when the run began.
+        UsageError: The folder holds no run, somebody is at it, or an engine, the code, the machine or the
+            model is not as it was when the run began.
         BenchError: Nothing could be measured, or an engine could not be ended.
     """
     with alone(folder):
@@ -82,7 +83,7 @@ def resume_offline(folder: Path, notify: Notify) -> tuple[Path, OfflineResults]:
         resolved = None
         if not run.is_measured:
             resolved = _resolve(run.settings)
-            run.check_unchanged(resolved.missing, resolved.found)
+            run.check_unchanged(resolved.missing, resolved.found, environment())
             here = {entry.label for entry in resolved.launches}
             if gone := next((label for label, _ in run.info.order if label not in here), None):
                 raise UsageError(

@@ -94,8 +94,8 @@ def resume_online(folder: Path, notify: Notify) -> tuple[Path, OnlineResults]:
     needed.
 
     Raises:
-        UsageError: The folder holds no run, somebody is at it, or an engine, the trace or the model is not
-            here any more as it was when the run began.
+        UsageError: The folder holds no run, somebody is at it, or an engine, the code, the machine, the trace
+            or the model is not as it was when the run began.
         BenchError: No cell could be measured, or an engine could not be ended.
     """
     with _ended_early() as begun, alone(folder), ExitStack() as stack:
@@ -156,7 +156,7 @@ def _all_measured(run: Run) -> bool:
 
 def _unchanged(run: Run, resolved: Resolved) -> None:
     """Raises UsageError when what is left would be measured with something else."""
-    run.check_unchanged(resolved.missing, resolved.found)
+    run.check_unchanged(resolved.missing, resolved.found, resolved.machines.environment())
     if not isinstance(run.settings.loads[0], ClosedLoop) or run.settings.dataset is not None:
         what = "trace" if run.settings.dataset is None else "dataset"
         if resolved.workload.record != run.info.trace:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import platform
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import psutil
 from pydantic import JsonValue
@@ -45,6 +47,19 @@ def environment() -> dict[str, JsonValue]:
         "gpus": list(gpu.describe()),
         "git": revision.describe(),
     }
+
+
+def hardware(device: str, environment: Mapping[str, Any]) -> list[object]:
+    """The GPUs by name, or on a CPU its model and the cores used; and the processor of the GPUs' host."""
+    cpu = environment.get("cpu") or {}
+    host = [cpu.get("model"), cpu.get("usable_cores")]
+    gpus = [gpu.get("name") for gpu in environment.get("gpus") or []]
+    return [device, *host, *(gpus if device == "cuda" else [])]
+
+
+def hardware_text(device: str, environment: Mapping[str, Any]) -> str:
+    """The same in one line."""
+    return ", ".join(str(part) for part in hardware(device, environment) if part is not None)
 
 
 def cpu() -> dict[str, JsonValue]:

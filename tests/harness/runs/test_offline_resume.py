@@ -176,6 +176,15 @@ def test_what_has_changed_since_is_refused(
     folder = ended_early(settings.model_copy(update={"repeats": 1}), engines, 1)
     with alone(folder), pytest.raises(UsageError, match="is still going on"):
         resume_offline(folder, engines)
+    kept = (folder / "run.json").read_text()
+    edit(folder / "run.json", lambda run: run["versions"].update(source="f" * 16))
+    with pytest.raises(UsageError, match="the run began with other code"):
+        resume_offline(folder, engines)
+    (folder / "run.json").write_text(kept)
+    edit(folder / "run.json", lambda run: run["environment"]["cpu"].update(usable_cores=999))
+    with pytest.raises(UsageError, match=r"the run began on .*, 999, and this is"):
+        resume_offline(folder, engines)
+    (folder / "run.json").write_text(kept)
     python_with("roseinfer", {"rosebench": "0.0"})
     with pytest.raises(UsageError, match=r"roseinfer.* was .* in the run and is 0\.0 now"):
         resume_offline(folder, engines)

@@ -168,6 +168,40 @@ def test_what_has_changed_since_is_refused(
         resume_online(folder, Watcher())
 
 
+def test_other_code_and_another_machine_are_refused(start_mock: Any, settings_for: Make) -> None:
+    folder = interrupted(settings_for(start_mock().url))
+    kept = json.loads((folder / "run.json").read_text())
+    revisions = {
+        "0123456789abcdef": "check out revision 0123456789, or",
+        "0123456789abcdef-dirty": "check out revision 0123456789 with its changes, or",
+        None: f"install the rosebench {kept['versions']['rosebench']} that it began with, or",
+    }
+    for revision, hint in revisions.items():
+        began = kept["versions"] | {"git_rev": revision, "source": "f" * 16}
+        (folder / "run.json").write_text(json.dumps(kept | {"versions": began}))
+        with pytest.raises(UsageError, match=r"other code of bench and roseinfer: f{16}, and this") as raised:
+            resume_online(folder, Watcher())
+        assert raised.value.hint == f"{hint} start a new run"
+    edit(folder / "run.json", lambda run: run.update(versions=kept["versions"]))
+    edit(folder / "run.json", lambda run: run["environment"]["cpu"].update(model="another"))
+    with pytest.raises(UsageError, match=r"the run began on cpu, another, \d+, and this is cpu, "):
+        resume_online(folder, Watcher())
+    passing = {"load_average": [9, 9, 9], "memory_available": 1, "kernel": "1"}
+    edit(folder / "run.json", lambda run: run.update(environment=kept["environment"] | passing))
+    assert resume_online(folder, Watcher())[1].skipped == []
+
+
+def test_a_server_that_serves_another_model_is_not_measured_on(start_mock: Any, settings_for: Make) -> None:
+    folder = interrupted(settings_for(start_mock().url))
+    edit(folder / "run.json", lambda run: run["launches"][0]["settings"].update(model="another"))
+    watch = Watcher()
+    _, results = resume_online(folder, watch)
+    [fault] = results.skipped
+    assert watch.measured == [] and fault.load == results.meta.settings.loads[1]
+    assert fault.reason.startswith("openai served another in the run and serves ")
+    assert fault.hint == "serve that model again, or start a new run"
+
+
 @pytest.mark.parametrize(
     ("content", "message"),
     [
