@@ -106,6 +106,10 @@ def obstacles(
         models = served_model(a, in_a), served_model(b, in_b)
         if a.path != b.path and None not in models and models[0] != models[1]:
             found.append(("served-model", f"{in_a} serves {models[0]} in A, {in_b} serves {models[1]} in B"))
+        ends = answers_end(a, in_a), answers_end(b, in_b)
+        if None not in ends and ends[0] != ends[1]:
+            reason = f"answers of {in_a} in A end {ends[0]}, those of {in_b} in B {ends[1]}"
+            found.append(("lengths", reason))
         for side, run, label in (("A", a, in_a), ("B", b, in_b)):
             found += [("repeats", f"{side}: {reason}") for reason in run.missing(label)]
             found += [("invalid", f"{side}: {reason}") for reason in run.invalid(label)]
@@ -120,6 +124,12 @@ def served_model(run: StoredRun, label: str) -> object:
         launch for launch in run.info.launches if (launch.engine, launch.label) == (RUNNING_SERVER, label)
     )
     return next((launch.settings.get("model") for launch in launches), None)
+
+
+def answers_end(run: StoredRun, label: str) -> object:
+    """Where the answers of an engine end, as its server takes it; None: not known."""
+    known = (launch.facts.get("answers") for launch in run.info.launches if launch.label == label)
+    return next((fact.value for fact in known if fact is not None), None)
 
 
 def _trace(run: StoredOnline, field: str) -> object:

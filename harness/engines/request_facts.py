@@ -19,7 +19,7 @@ def request_facts(wanted: RequestSettings, asked: RequestSettings) -> dict[str, 
         "endpoint": Fact(value=asked.endpoint, source=_SENT),
         "prompts": Fact(value=_prompts(asked), source=_SENT if asked == wanted else _FOUND),
         "answers": Fact(
-            value="at the length asked for" if asked.ignore_eos else "on their own",
+            value=end_of_answers(asked.ignore_eos),
             source=_SENT if asked.ignore_eos == wanted.ignore_eos else _FOUND,
         ),
     }
@@ -29,6 +29,11 @@ def request_facts(wanted: RequestSettings, asked: RequestSettings) -> dict[str, 
     if refused:
         facts["refused"] = Fact(value=", ".join(refused), source=_FOUND)
     return facts
+
+
+def end_of_answers(ignore_eos: bool) -> str:
+    """Where answers end, by whether the model's own end is ignored."""
+    return "at the length asked for" if ignore_eos else "on their own"
 
 
 def _prompts(asked: RequestSettings) -> str:

@@ -15,8 +15,9 @@ import numpy as np
 from platformdirs import user_data_path
 from pydantic import JsonValue
 
-from harness.compare.comparable import alike, served_model
+from harness.compare.comparable import alike, answers_end, served_model
 from harness.compare.stored_run import StoredRun
+from harness.engines.request_facts import end_of_answers
 from harness.errors import UsageError
 from harness.files import now
 from harness.metrics.estimates import Estimates
@@ -220,6 +221,9 @@ def alike_hash(run: StoredRun) -> str:
     served = {label: model for label in run.cells if (model := served_model(run, label)) is not None}
     if served:  # by running servers; without them, runs are alike that older versions kept
         values["served-model"] = served
+    wanted = (None, end_of_answers(run.settings.ignore_eos))
+    if ends := {label: end for label in run.cells if (end := answers_end(run, label)) not in wanted}:
+        values["answers"] = ends
     return hashlib.sha256(json.dumps(values, sort_keys=True, default=str).encode()).hexdigest()[:16]
 
 

@@ -83,6 +83,26 @@ def test_runs_that_cut_a_dataset_otherwise_are_not_comparable(make, setting):
     assert [obstacle.name for obstacle in compare_runs(a, b).obstacles] == ["lengths"]
 
 
+def test_answers_that_end_otherwise_are_not_comparable(make):
+    def ending(name, end):
+        fact = {} if end is None else {"answers": {"value": end, "source": "found by asking"}}
+        folder = make(name)
+        info = json.loads((folder / RUN).read_text())
+        launch = {"engine": "vllm", "label": "vLLM", "facts": fact}
+        (folder / RUN).write_text(json.dumps(info | {"launches": [launch]}))
+        return folder
+
+    ends = ("at the length asked for", "on their own", None)
+    given, own, unknown = map(ending, "abc", ends)
+    [obstacle] = compare_runs(given, own).obstacles
+    assert obstacle.name == "lengths"
+    assert obstacle.reason == (
+        "answers of vLLM in A end at the length asked for, those of vLLM in B on their own"
+    )
+    assert compare_runs(given, own, allowed=["lengths"]).outcome == "no gate"
+    assert compare_runs(given, unknown).obstacles == compare_runs(own, unknown).obstacles == []
+
+
 def test_settings_that_differ_are_called_by_their_names(make):
     a, b = make("a"), make("b", min_duration=8.0)
     [obstacle] = compare_runs(a, b).obstacles
