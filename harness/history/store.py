@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import sqlite3
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,7 +25,7 @@ from harness.metrics.intervals import ASSUMED_OF_LATENCIES, ASSUMED_OF_RATES, Es
 from harness.schema.load import AnyLoad, load_text, parse_any_load
 from harness.telemetry.machine import hardware_text
 
-VERSION = 3
+VERSION = 4
 #: Settings that say where a server is and who asks, which are nobody else's.
 _OF_A_SERVER = ("base_url", "api_key_env", "ca_cert", "prompt_nonce", "out")
 DEFAULT = user_data_path("rosebench") / "history.sqlite"
@@ -50,6 +50,8 @@ UPDATE result SET withheld = missing WHERE json_array_length(each) > 1;
 """
 #: From version 2, which had no offline runs.
 _FROM_2 = "ALTER TABLE result ADD COLUMN work TEXT NOT NULL DEFAULT '[]';"
+#: From version 3, in which runs of other numbers of requests were alike.
+_FROM_3 = "UPDATE run SET alike = with_requests(alike, settings);"
 
 
 @dataclass(frozen=True)
@@ -104,7 +106,8 @@ class Store:
             if version == 0:
                 connection.executescript(f"BEGIN; {_TABLES} PRAGMA user_version = {VERSION}; COMMIT;")
             elif version < VERSION:
-                changes = [_FROM_1, _FROM_2][version - 1 :]
+                connection.create_function("with_requests", 2, _with_requests)
+                changes = [_FROM_1, _FROM_2, _FROM_3][version - 1 :]
                 connection.executescript(
                     f"BEGIN; {' '.join(changes)} PRAGMA user_version = {VERSION}; COMMIT;"
                 )
@@ -216,7 +219,8 @@ class Store:
 
 
 def alike_hash(run: StoredRun) -> str:
-    """The same for runs that can be compared: what `bench compare` wants alike."""
+    """The same for runs that can be compared: what `bench compare` wants alike, with the requests as the
+    settings have them."""
     values = alike(run)
     served = {label: model for label in run.cells if (model := served_model(run, label)) is not None}
     if served:  # by running servers; without them, runs are alike that older versions kept
@@ -224,6 +228,18 @@ def alike_hash(run: StoredRun) -> str:
     wanted = (None, end_of_answers(run.settings.ignore_eos))
     if ends := {label: end for label in run.cells if (end := answers_end(run, label)) not in wanted}:
         values["answers"] = ends
+    return _with_requests(_hash(values), run.settings.model_dump_json())
+
+
+def _with_requests(alike: str, settings: str) -> str:
+    """A hash with how many requests are sent by settings in JSON; those of a batch are its load."""
+    given = json.loads(settings)
+    if "n" not in given:
+        return alike
+    return _hash({"alike": alike, "n": given["n"], "rounds": given.get("rounds")})
+
+
+def _hash(values: Mapping[str, object]) -> str:
     return hashlib.sha256(json.dumps(values, sort_keys=True, default=str).encode()).hexdigest()[:16]
 
 

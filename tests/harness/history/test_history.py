@@ -6,6 +6,7 @@ import json
 import shutil
 import sqlite3
 from collections.abc import Callable
+from hashlib import sha256
 from pathlib import Path
 
 import pyarrow as pa
@@ -15,6 +16,7 @@ import pytest
 from typer.testing import CliRunner
 
 from harness.cli.history import app
+from harness.compare.comparable import alike
 from harness.compare.stored_run import StoredRun
 from harness.errors import UsageError
 from harness.history.gate import gate
@@ -95,10 +97,11 @@ def test_a_gate_against_the_last_the_best_and_a_revision(again: Made, tmp_path: 
     assert outcomes["best"].gates[0].value == pytest.approx(4.04, rel=0.05)
 
 
-def test_other_settings_are_no_baseline(again: Made, tmp_path: Path) -> None:
+@pytest.mark.parametrize("other", [{"dtype": "fp32"}, {"n": 6400}, {"rounds": 99}])
+def test_other_settings_are_no_baseline(again: Made, tmp_path: Path, other: dict[str, object]) -> None:
     now = StoredRun.read(again(2))
     with Store.open(tmp_path / "h.sqlite", create=True) as store:
-        store.add(StoredRun.read(again(1, dtype="fp32")))
+        store.add(StoredRun.read(again(1, **other)))
         store.add(now)
         with pytest.raises(UsageError, match="no other run with the settings"):
             gate(store, now, "last", parse_gate("ttft_p50<=+10%"))
@@ -282,3 +285,18 @@ def test_a_store_of_version_1_is_read_on(first: Path, tmp_path: Path) -> None:
         store.add(StoredRun.read(first))
     with Store.open(path) as store:
         assert {entry.estimate.withheld for entry in store.entries("ttft_ms", "p99")} == {0}
+
+
+def test_runs_of_a_store_of_version_3_are_a_baseline_by_their_requests(again: Made, tmp_path: Path) -> None:
+    path, runs = tmp_path / "h.sqlite", [StoredRun.read(again(1)), StoredRun.read(again(2, n=6400))]
+    with Store.open(path, create=True) as store:
+        for run in runs:
+            store.add(run)
+    without = sha256(json.dumps(alike(runs[0]), sort_keys=True, default=str).encode()).hexdigest()[:16]
+    with sqlite3.connect(path) as old:
+        old.execute("UPDATE run SET alike = ?", (without,))
+        old.execute("PRAGMA user_version = 3")
+    old.close()
+    with Store.open(path) as store:
+        found = gate(store, StoredRun.read(again(3)), "last", parse_gate("ttft_p50<=+50%"))
+    assert (found.a, found.outcome) == ("history: online_day1", "pass")
