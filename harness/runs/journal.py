@@ -55,6 +55,9 @@ class JournalEntry(Strict):
     machine: MachineLoad | None = Field(None, description="what the machine did meanwhile")
     node: str | None = Field(None, description="of a cluster: where the engine ran")
     senders: list[HostCell] = Field(default_factory=list, description="of a cluster: the nodes that sent it")
+    prompt_nonce: int | None = Field(
+        None, description="of a running server, in place of that of the settings; null: as they have it"
+    )
     start: int | None = Field(
         None, description="of a search: which start of the engine's server measured it, from 0"
     )

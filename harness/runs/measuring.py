@@ -171,6 +171,7 @@ class Measuring:
             machine=machine,
             node=self.to.testbed.node,
             senders=result.hosts,
+            prompt_nonce=None if cell.engine_variant.server is None else self.run.nonce,
             start=cell.start,
         )  # fmt: skip
         self.run.finish(entry)

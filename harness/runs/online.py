@@ -23,7 +23,7 @@ from harness.runs.folder import JOURNAL, ONLINE_RESULTS, alone, make_folder
 from harness.runs.info import online_info
 from harness.runs.journal import read_journal, watched
 from harness.runs.recompute import counted, recompute
-from harness.runs.resolved import Resolved, resolve_online
+from harness.runs.resolved import Resolved, draw_nonce, resolve_online
 from harness.runs.run_state import Run
 from harness.runs.search import search_is_over, search_loads
 from harness.runs.search_state import search_results
@@ -78,6 +78,7 @@ def run_online(
         )
         info.search, info.tune, info.prices = search, tune, prices
         info.most_clients = resolved.most_clients
+        info.nonce_drawn = settings.prompt_nonce != resolved.settings.prompt_nonce
         if prices is not None:
             hourly(prices, info.environment, resolved.settings.device)
         folder = make_folder(settings.out, "online")
@@ -91,7 +92,8 @@ def resume_online(folder: Path, notify: Notify) -> tuple[Path, OnlineResults]:
 
     A cell that failed is tried again. Engines that were not asked everything after their cells are started
     for that alone; where they cannot be, the results say so. Where nothing is left, no engine and no GPU is
-    needed.
+    needed. A running server may have answered a part of what is left, so it gets other prompts, unless their
+    nonce was given.
 
     Raises:
         UsageError: The folder holds no run, somebody is at it, or an engine, the code, the machine, the trace
@@ -106,6 +108,7 @@ def resume_online(folder: Path, notify: Notify) -> tuple[Path, OnlineResults]:
                 machines = stack.enter_context(machines_of(run.settings))
                 resolved = resolve_online(run.settings, notify, machines)
                 _unchanged(run, resolved)
+                run.nonce = draw_nonce() if run.info.nonce_drawn else None
             except BenchError as error:
                 if not measured:
                     raise

@@ -103,7 +103,7 @@ def resolve_online(
     model = choose_model(settings, placement.device, names, selection.context)
     settings = _decided(settings, placement, model, max([in_flight, *(settings.concurrency or ())]))
     if settings.prompt_nonce is None and RUNNING_SERVER in names:
-        settings = settings.model_copy(update={"prompt_nonce": secrets.randbits(32)})
+        settings = settings.model_copy(update={"prompt_nonce": draw_nonce()})
     machines.use_model(settings.model, settings.tokenizer or settings.model)
     workload = Workload.make(settings, model.vocab_size, model.max_model_len, model.text_tokenizer())
     fields = drawn_fields(settings)
@@ -125,6 +125,11 @@ def resolve_online(
         drawn_fields=fields,
         most_clients=limits[1] if settings.clients == "auto" else None,
     )
+
+
+def draw_nonce() -> int:
+    """Part of the seeds of a running server's prompts."""
+    return secrets.randbits(32)
 
 
 def resolve_common(settings: Settings, names: Sequence[str]) -> tuple[Settings, ModelFolder | None, CpuSplit]:

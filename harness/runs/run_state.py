@@ -34,6 +34,8 @@ class Run(BaseRun[OnlineRunInfo]):
     #: By engine and load: the first request that a closed loop was measured with, and how many it sent; None:
     #: as many as the settings say. The next repeat starts with these and needs no trial.
     lasted: dict[tuple[str, Load], tuple[int, int | None]] = field(default_factory=dict)
+    #: In the seeds of a running server's prompts in place of the settings' nonce; None: as they have it.
+    nonce: int | None = None
     #: Cells whose node was lost, and when (monotonic).
     lost: list[tuple[float, Skipped]] = field(default_factory=list)
     #: Whether the user, or an error elsewhere, ends the run: what fails from then on is no fault of its cell.
@@ -65,6 +67,12 @@ class Run(BaseRun[OnlineRunInfo]):
         return self.info.settings
 
     @property
+    def settings_now(self) -> OnlineSettings:
+        """The settings with the nonce of what is measured now."""
+        nonce = {} if self.nonce is None else {"prompt_nonce": self.nonce}
+        return self.settings.model_copy(update=nonce)
+
+    @property
     def calibration(self) -> Calibration | None:
         """What the run's client processes sustain; None where that was not measured."""
         return client_calibration(self.info)
@@ -79,13 +87,14 @@ class Run(BaseRun[OnlineRunInfo]):
         ]
 
     def blocks(self) -> list[Block]:
-        """Every block of the run, measured or not: the same whenever it is asked.
+        """Every block of the run, measured or not: the same whenever it is asked, but for the prompts of a
+        running server, which it may have answered before the run was resumed.
 
         A search or tuning has those that are measured: what comes next depends on them.
         """
         if self.info.is_adaptive:
             return measured_blocks(self.engine_variants, read_journal(self.folder / JOURNAL))
-        return plan(self.settings, self.engine_variants)
+        return plan(self.settings_now, self.engine_variants)
 
     def knows(self, label: str, key: str) -> bool:
         """Whether that is known of an engine."""

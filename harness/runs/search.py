@@ -101,7 +101,7 @@ def _measure_start(
     start = 1 + max((trial.start for trial in search.trials), default=-1)
     asked, measured_before = 0, len(search.trials)
     begun, label = monotonic(), engine_variant.label
-    seed = engine_seed(run.settings, engine_variant, resolved.engine_variants)
+    seed = engine_seed(run.settings_now, engine_variant, resolved.engine_variants)
 
     def cell() -> Cell:
         nonlocal asked

@@ -118,6 +118,9 @@ class OnlineRunInfo(_RunInfo):
     tune: TunePlan | None = Field(None, description="of `bench tune`: what is tried, and how")
     prices: Prices | None = Field(None, description="the file given with --price")
     hosts: list[Host] = Field(default_factory=list, description="nodes of a cluster; empty: one machine")
+    nonce_drawn: bool = Field(
+        False, description="prompt_nonce was not given: cells after a resumption have one of their own"
+    )
     interrupted: bool = Field(False, description="the user ended it early: it has not every cell")
     unasked: list[Unasked] = Field(
         default_factory=list, description="what engines are still to be asked after their cells"

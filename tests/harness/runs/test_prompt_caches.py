@@ -12,10 +12,10 @@ import pytest
 from harness.compare.compare_runs import compare_runs
 from harness.errors import UsageError
 from harness.report.render import write_run_outputs
-from harness.runs.online import run_online
+from harness.runs.online import resume_online, run_online
 from harness.schema.results import OnlineResults
 
-from .conftest import Make, Watcher
+from .conftest import Make, Watcher, interrupted, journal
 
 pytestmark = [pytest.mark.integration, pytest.mark.usefixtures("any_lag", "few_figures")]
 
@@ -67,6 +67,23 @@ def test_the_same_nonce_is_the_same_prompts_and_is_noticed(caching: Start, setti
     write_run_outputs(folder)
     for file in ("summary.md", "report.html"):
         assert "98 % of the prompt tokens came from a cache" in (folder / file).read_text()
+
+
+@pytest.mark.parametrize("given", [None, 7])
+def test_a_cell_that_is_sent_again_meets_no_cache_unless_the_nonce_was_given(
+    caching: Start, settings_for: Make, given: int | None
+) -> None:
+    settings = settings_for(caching(cached_tokens=0), repeats=2, prompt_nonce=given, **LOAD)
+    folder = interrupted(settings)
+    nonce = json.loads((folder / "run.json").read_text())["settings"]["prompt_nonce"]
+    run_online(settings.model_copy(update={"prompt_nonce": nonce}), ["bench"], Watcher())  # what is left
+    _, results = resume_online(folder, Watcher())
+    before, again = (entry["prompt_nonce"] for entry in journal(folder))
+    assert before is None and results.meta.settings.prompt_nonce == nonce
+    if given is None:
+        assert min(ttft(results)) > 25 and again not in (None, nonce)
+    else:
+        assert ttft(results)[1] < 15 and again is None
 
 
 def test_a_and_b_of_one_server_have_prompts_of_their_own(caching: Start, settings_for: Make) -> None:
