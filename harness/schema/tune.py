@@ -94,3 +94,6 @@ class TuneResults(Strict):
     configurations: list[ConfigurationFound]
     finalists: list[FinalistFound]
     best: str | None = Field(description="label of the best finalist that is better than the default")
+    default_invalid: str = Field(
+        "", description="why cells of the default are invalid, so that nothing is best; empty: they are valid"
+    )

@@ -68,8 +68,15 @@ def tuning_verdict(tune: TuneResults) -> list[str]:
         ]
     if not tune.finalists:
         return [f"No configuration but the default of {default} could be measured.", "The table says why."]
+    if tune.default_invalid:
+        return [
+            f"No configuration is called better than {default}: cells of it are invalid.",
+            f"{default}, {tune.default_invalid}.",
+        ]
     if all(found.value is None for found in tune.finalists):
-        return [f"No configuration was compared with the default of {default}.", "The table says why."]
+        why = tune.configurations[0].reason
+        reason = f"The default could not be measured again: {why}." if why else "The table says why."
+        return [f"No configuration was compared with the default of {default}.", reason]
     said = [f"No configuration is shown to be better than {default} by {what}."]
     beyond = [f.label for f in tune.finalists if f.verdict == "better" and f.within is False]
     if beyond:

@@ -30,9 +30,11 @@ def tune_results(
     finalists = [
         _finalist(tuning, label, contrasts.get(label), pooled.get(label)) for label in tuning.finalists
     ]
+    default = pooled.get(tuning.default)
     better = [
         found
         for found in finalists
+        if default is not None and default.valid
         if found.verdict == "better" and found.within is not False and pooled[found.label].valid
     ]
     sign = 1 if METRICS[tuning.metric].lower_is_better else -1
@@ -42,6 +44,7 @@ def tune_results(
         configurations=tuning.found(points.keys()),
         finalists=finalists,
         best=best and best.label,
+        default_invalid="" if default is None else next(iter(default.invalid_reasons), ""),
     )
 
 

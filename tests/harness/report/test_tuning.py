@@ -57,6 +57,17 @@ def test_what_is_not_better_is_not_best(finalist: dict[str, Any], says: list[Any
     assert len(said) == len(says) and said[-1] == says[-1]
 
 
+def test_a_default_that_is_invalid_or_missing_is_said() -> None:
+    invalid = results(best=None).model_copy(update={"default_invalid": "repeat 1: 3 of 100 requests failed"})
+    assert tuning_verdict(invalid) == [
+        "No configuration is called better than vLLM: cells of it are invalid.",
+        "vLLM, repeat 1: 3 of 100 requests failed.",
+    ]
+    missing = results(best=None, finalist={"value": None})
+    missing.configurations[0].reason = "it died"
+    assert tuning_verdict(missing)[1] == "The default could not be measured again: it died."
+
+
 def test_every_configuration_has_a_row() -> None:
     finalists, tried = tuning_tables(results(limits="ttft_p90<=1s", finalist={"within": True}))
     [line] = finalists.lines

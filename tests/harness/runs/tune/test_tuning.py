@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from harness.runs.tune.found import tune_results
 from harness.runs.tune.halving import Halving
 from harness.runs.tune.tuning import Tuning, tuning_of
 from harness.schema.load import ClosedLoop
@@ -124,3 +126,23 @@ def test_what_was_measured_decides_again_as_it_did() -> None:
     again = tuning_of(plan, [*cells, *late])
     assert again.found(()) == tuning.found(()) and again.finalists == tuning.finalists
     assert tuning_of(plan, cells[:-1], [fault]).found(())[-1].reason == "no"
+
+
+@pytest.mark.parametrize(
+    ("default", "best", "reason"),
+    [
+        ({}, "x (c1)", ""),
+        ({"valid": False, "invalid_reasons": ["repeat 1: 3 of 100 requests failed"]}, None, "repeat 1: 3 of"),
+        (None, None, ""),
+    ],
+)
+def test_nothing_is_better_than_a_default_that_is_invalid_or_missing(
+    monkeypatch: pytest.MonkeyPatch, default: dict[str, Any] | None, best: str | None, reason: str
+) -> None:
+    rate, value = SimpleNamespace(value=2.0, ci=(1.9, 2.1)), SimpleNamespace(value=1.0)
+    better = SimpleNamespace(a=value, b=value, ratio=rate, verdict="better", repeats=(2, 2))
+    monkeypatch.setattr("harness.runs.tune.found._contrasts", lambda *given: {"x (c1)": better})
+    whole = {"x (c1)": {}, **({} if default is None else {"x": default})}
+    pooled = [cell(label, 9, 1.0).model_copy(update={"repeat": None, **own}) for label, own in whole.items()]
+    found = tune_results(Tuning(plan_of(1, finalists=1)), [], pooled, None)
+    assert found.best == best and found.default_invalid.startswith(reason)
