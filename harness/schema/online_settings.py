@@ -37,6 +37,8 @@ _OF_RUNNING_SERVERS = (
     *("base_url", "server", "served_model", "tokenizer", "header", "api_key_env", "ca_cert", "wait_ready"),
     "prompt_nonce",
 )
+#: What only an engine that is started here gets.
+_OF_STARTED = ("dtype", "cpu_threads", "max_running_requests", "gpu_memory_utilization", "prefix_cache")
 
 
 def _cluster_address(text: str) -> str:
@@ -236,6 +238,8 @@ class OnlineSettings(CommonSettings):
             idle |= dict.fromkeys(_OF_RUNNING_SERVERS, "needs engine openai")
         elif not any(url.lower().startswith("https://") for url in self.servers.values()):
             idle["ca_cert"] = "needs a server whose address begins with https://: http has no certificates"
+        if all(engine.name == RUNNING_SERVER for engine in self.engines):
+            idle |= dict.fromkeys(_OF_STARTED, "has no effect on a server that runs already")
         return idle
 
     @model_validator(mode="before")

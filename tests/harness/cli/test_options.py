@@ -320,6 +320,16 @@ def test_the_command_line_wins(tmp_path: Path) -> None:
         (["--cluster", "auto", "--profile", "torch"], "--profile is taken on this machine"),
         (["--max-output-len", "2"], "--max-output-len needs --fit clip"),
         (["--engines", "vllm", "--base-url", "http://h"], "--base-url needs engine openai"),
+        *(
+            (["--base-url", "http://h", *option], f"{option[0]} has no effect on a server that runs already")
+            for option in (
+                ["--prefix-cache"],
+                ["--dtype", "bf16"],
+                ["--gpu-memory-utilization", "0.5"],
+                ["--max-running-requests", "8"],
+                ["--cpu-threads", "1"],
+            )
+        ),
     ],
 )
 def test_what_is_wrong_is_one_line(arguments: list[str], message: str) -> None:
@@ -327,6 +337,13 @@ def test_what_is_wrong_is_one_line(arguments: list[str], message: str) -> None:
         parse(OnlineSettings, arguments)
     assert message in raised.value.message
     assert "\n" not in raised.value.message and raised.value.hint
+
+
+def test_what_an_engine_beside_a_running_server_gets_has_an_effect() -> None:
+    both = ["--base-url", "http://h", "--engines", "openai,vllm", "--dtype", "bf16", "--prefix-cache"]
+    assert parse(OnlineSettings, both).prefix_cache
+    spread = parse(OnlineSettings, ["--base-url", "http://h", "--tensor-parallel-size", "2"])
+    assert spread.tensor_parallel_size == 2
 
 
 def test_certificates_are_for_any_server_with_tls() -> None:
