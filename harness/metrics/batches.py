@@ -59,7 +59,11 @@ def compare_batches(results: Sequence[OfflineResult]) -> list[BatchComparison]:
             ci=effect.ci,
             adjusted_p=p,
             comparisons=len(found),
-            verdict="no difference" if p is None or p > LEVEL else "better" if effect.value > 1 else "worse",
+            verdict="no difference"
+            if p is None or p > LEVEL or effect.holds_one
+            else "better"
+            if effect.value > 1
+            else "worse",
         )
         for (a, b, repeats, effect), p in zip(found, adjusted, strict=True)
     ]

@@ -46,7 +46,7 @@ def _comparison(a: str, b: str, contrast: Contrast) -> Comparison:
         value_b=contrast.b.value,
         ratio=contrast.ratio.value,
         ci=ci,
-        difference=None if ci is None else not ci[0] <= 1 <= ci[1],
+        difference=None if ci is None else not contrast.ratio.holds_one,
         adjusted_p=contrast.adjusted_p,
         comparisons=contrast.comparisons,
         primary=contrast.primary,

@@ -48,7 +48,7 @@ class Contrast:
         """Of `a` against `b`, at 5 % for all comparisons made at once."""
         if self.adjusted_p is None:
             return "not enough data"
-        if self.adjusted_p > LEVEL:
+        if self.adjusted_p > LEVEL or self.ratio.holds_one:
             return "no difference"
         return "better" if (self.ratio.value < 1) == METRICS[self.metric].lower_is_better else "worse"
 

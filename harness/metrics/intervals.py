@@ -106,6 +106,12 @@ class Effect:
     ci: Ends | None = None
     p: float | None = None
 
+    @property
+    def holds_one(self) -> bool:
+        """Of a ratio, whether its interval leaves open which of the two is larger: also where p says that
+        repeats differ, and the values that are shown differ the other way round."""
+        return self.ci is not None and self.ci[0] <= 1 <= self.ci[1]
+
 
 def own(estimate: Estimate) -> Ends | None:
     """The 95 % interval of one engine's statistic: of several repeats by t, of one by its requests."""

@@ -72,6 +72,15 @@ def test_one_repeat_claims_only_what_is_plain() -> None:
     assert (near.verdict, far.verdict) == ("no difference", "worse")
 
 
+def test_an_interval_that_holds_one_is_no_difference() -> None:
+    """`a` is faster in five of six repeats and slower in their mean, to which one repeat gives most."""
+    a = dict(enumerate([9990.0, 10.5, 10.6, 10.5, 10.6, 10.5]))
+    [found] = compare_batches([*of("a", a), *of("b", {0: 10_000.0} | dict.fromkeys(range(1, 6), 10.0))])
+    assert found.adjusted_p is not None and found.adjusted_p < 0.05
+    assert found.ci is not None and found.ratio < 1 < found.ci[1]
+    assert found.verdict == "no difference"
+
+
 def test_two_estimates_of_the_same_work_are_compared_repeat_by_repeat() -> None:
     """In whatever order the repeats are, and only those that both have."""
     key = RATE, RATE

@@ -139,6 +139,22 @@ def test_primary_comparisons_have_four_fifths_of_the_level(place, verdict):
     assert sum(c.level for c in contrasts) == pytest.approx(LEVEL)
 
 
+def test_an_interval_that_holds_one_is_no_difference(tables):
+    """Repeat by repeat p99 of `a` is the higher one, of all repeats together that of `b`."""
+    rows = []
+    for cell in range(10):
+        label, slow = ("a", (1.0,)) if cell < 5 else ("b", (0.85, 0.05))
+        row = {"cell": cell, "label": label, "repeat": cell % 5}
+        for request in range(100):
+            ttft = slow[request] if request < len(slow) else 0.01
+            first = ttft * (1 + 1e-3 * cell)
+            rows.append(row | {"request": request, "chunks": [(first, 1), (first + 0.01, 1)]})
+    compared = found(compare(*tables(rows)), "ttft_ms", "p99")
+    assert compared.ratio < 0.5 and compared.adjusted_p < 1e-4
+    assert compared.ci[0] == pytest.approx(compared.ratio) and compared.ci[1] > 1
+    assert (compared.difference, compared.verdict) == (False, "no difference")
+
+
 @pytest.mark.parametrize("statistic", ["p50", "p99"])
 def test_comparisons_of_one_kind_share_the_level_alike(statistic):
     values = Estimate(1.0, np.array([1.0, 1.1]))
