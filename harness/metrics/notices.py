@@ -11,7 +11,7 @@ import pandas as pd
 from harness.metrics.chunk_sizes import large_chunks
 from harness.metrics.definitions import succeeded
 from harness.metrics.digits import digits, per_cent
-from harness.metrics.long_frames import ascending, chosen
+from harness.metrics.long_frames import ascending, chosen, known
 from harness.metrics.samples import Group
 from harness.metrics.stability import (
     clocks_differ,
@@ -54,7 +54,7 @@ def cell_notices(
         prefixes: what a prefix cache had of its prompts; None: not known.
         drafted: what the engine reports of speculative decoding; None: nothing.
     """
-    found: list[CellNotice | None] = [*_inferred(group), *one_late(group)]
+    found: list[CellNotice | None] = [*_inferred(group), *_hidden(group), *one_late(group)]
     found.append(large_chunks(group, drafted.tokens_per_step if drafted is not None else 1.0))
     whole = group.whole or group
     if isinstance(group.load, ClosedLoop):
@@ -183,6 +183,18 @@ def _inferred(group: Group) -> Iterator[CellNotice]:
             "several tokens come in a chunk, and the server does not report how many"
         )
         yield CellNotice(kind="inferred", text=text)
+
+
+def _hidden(group: Group) -> Iterator[CellNotice]:
+    """Reasoning that a server counts and keeps to itself."""
+    hidden, sent = (int(known(group.good[name]).sum()) for name in ("hidden_tokens", "completion_tokens"))
+    if hidden:
+        text = (
+            f"{hidden:,} of {hidden + sent:,} output tokens ({per_cent(hidden / (hidden + sent))}) were "
+            "reasoning that the server counted and did not send: they are in no rate, TPOT or ITL, and TTFT "
+            "includes the time that they took"
+        )
+        yield CellNotice(kind="hidden", text=text)
 
 
 def inferred(good: pd.DataFrame) -> bool:

@@ -25,7 +25,7 @@ MEASURED = pa.schema(
             *("request", "t_sched", "t_sent", "t_head", "t_first", "t_answer", "t_last", "t_end"),
             *("completion_tokens", "prompt_tokens", "chunks", "token_source", "status", "error"),
             *("error_detail", "finish_reason", "queue_wait_ms", "prefill_ms", "client", "host"),
-            *("connection_reused", "late_s", "cached_tokens"),
+            *("connection_reused", "late_s", "cached_tokens", "hidden_tokens"),
         )
     ]
 )
@@ -151,6 +151,7 @@ def parse_part(
             "connection_reused": raw.reused,
             "late_s": raw.late_s,
             "cached_tokens": record.cached_tokens,
+            "hidden_tokens": record.hidden_tokens,
         }
         for name, column in rows.items():
             column.append(row[name])

@@ -27,7 +27,7 @@ REQUESTS = pa.schema(
         ("t_answer", pa.float64()),  # first chunk with a token that is not reasoning
         ("t_last", pa.float64()),  # last chunk that carries a token
         ("t_end", pa.float64()),  # the stream was closed
-        ("completion_tokens", pa.int32()),  # counted from the stream
+        ("completion_tokens", pa.int32()),  # that were sent, counted from the stream
         ("prompt_tokens", pa.int32()),  # as the server reports them, null if it does not
         ("chunks", pa.int32()),  # chunks that carry tokens
         ("token_source", pa.string()),  # token_ids | continuous_usage | final_usage | null
@@ -47,6 +47,7 @@ REQUESTS = pa.schema(
         ("formatted", pa.bool_()),  # whether the answer was to have the response format
         ("reusable_tokens", pa.int32()),  # leading prompt tokens in whole blocks that one sent before had too
         ("cached_tokens", pa.int32()),  # prompt tokens from the server's prefix cache by its usage, else null
+        ("hidden_tokens", pa.int32()),  # reasoning that the usage counts and that was not sent, else null
         ("session", pa.int32()),  # its number in the load, null for a request of none
         ("turn", pa.int32()),  # from 0 within the session
         ("session_start", pa.float64()),  # t_sent of turn 0, for the last turn of a session without failures

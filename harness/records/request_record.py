@@ -27,18 +27,20 @@ MAX_DETAIL = 300
 @dataclass(frozen=True, slots=True)
 class RequestRecord:
     """What is known of one request. Times are CLOCK_MONOTONIC seconds; `t_answer` is when the first token
-    came that is not reasoning.
+    came that is not reasoning. `hidden_tokens` are of reasoning that the server counts and does not send;
+    they are not in `completion_tokens`.
 
     `error` is None for a success; else one of the client's own kinds, `http_<status>`, `stream_error` (an
     error in the stream, or what came is no stream), `truncated` (the response ended properly, the stream did
-    not), `no_tokens`, `no_usage` (there is text, and no count of its tokens), `token_mismatch` (two counts,
-    or a count and the text, disagree), `prompt_mismatch` (the server counted another prompt than was sent)
-    or `wrong_length` (not the number of tokens asked for).
+    not), `no_tokens`, `only_reasoning` (none but hidden tokens), `no_usage` (there is text, and no count of
+    its tokens), `token_mismatch` (two counts, or a count and the text, disagree), `prompt_mismatch` (the
+    server counted another prompt than was sent) or `wrong_length` (not the number of tokens asked for).
     """
 
     chunks: list[tuple[float, int]]
     t_answer: float | None
     completion_tokens: int | None
+    hidden_tokens: int | None
     prompt_tokens: int | None
     token_source: TokenSource | None
     status: int | None
@@ -74,6 +76,7 @@ def read_request(
         chunks=count.chunks,
         t_answer=answer_began(stream, count.chunks),
         completion_tokens=count.total if count.source else None,
+        hidden_tokens=count.hidden or None,
         prompt_tokens=stream.prompt_tokens,
         token_source=count.source,
         status=wire.status,
@@ -114,17 +117,22 @@ def _judge(
     if text_chunks and count.source is None:
         return "no_usage", f"{text_chunks} chunks with text, and neither token ids nor usage"
     if not count.chunks:
+        if count.hidden:
+            which = "all" if count.hidden == reported else count.hidden
+            said = f"{reported} tokens were counted, {which} of them hidden reasoning: raise --output-len"
+            return "only_reasoning", said
         return "no_tokens", "the stream carries no token"
-    if reported is not None and reported != count.total:
-        return "token_mismatch", f"{count.total} tokens by {count.source}, {reported} by the final usage"
+    if reported is not None and reported != count.total + count.hidden:
+        said = f"{count.total} tokens by {count.source}, {reported - count.hidden} by the final usage"
+        return "token_mismatch", said
     if count.problem is not None:
         return "token_mismatch", count.problem
     if prompt_tokens is not None and stream.prompt_tokens is not None:
         counted, most = stream.prompt_tokens, prompt_tokens + BEGIN_TOKENS
         if not prompt_tokens <= counted <= most:
             return "prompt_mismatch", f"a prompt of {prompt_tokens} tokens was sent, {counted} were counted"
-    if exact_tokens is not None and count.total != exact_tokens:
-        return "wrong_length", f"{count.total} tokens, {exact_tokens} asked for"
+    if exact_tokens is not None and (total := count.total + count.hidden) != exact_tokens:
+        return "wrong_length", f"{total} tokens, {exact_tokens} asked for"
     if raw.t_sent is None or count.chunks[0][0] < raw.t_sent - CLOCK_S:
         return "protocol", "the first token came before the whole request was sent"
     return None

@@ -39,14 +39,16 @@ class StreamChunk:
 @dataclass(slots=True)
 class Stream:
     """What a stream said. `text` has one part for each chunk with text; `completion_tokens` is from the last
-    usage, `error` the first error in the stream. `calls_tools`: some of the text is of tool calls, which a
-    server writes anew, so that it is not what the model generated."""
+    usage, as is `reasoning_tokens`, shown or not; `error` is the first error in the stream. `calls_tools`:
+    some of the text is of tool calls, which a server writes anew, so that it is not what the model
+    generated."""
 
     chunks: list[StreamChunk] = field(default_factory=list)
     text: list[str] = field(default_factory=list)
     prompt_tokens: int | None = None
     cached_tokens: int | None = None
     completion_tokens: int | None = None
+    reasoning_tokens: int | None = None
     finish_reason: str | None = None
     done: bool = False
     calls_tools: bool = False
@@ -108,10 +110,15 @@ class _PromptDetails(msgspec.Struct):
     cached_tokens: _Count | None = None
 
 
+class _CompletionDetails(msgspec.Struct):
+    reasoning_tokens: _Count | None = None
+
+
 class _Usage(msgspec.Struct):
     prompt_tokens: _Count | None = None
     completion_tokens: _Count | None = None
     prompt_tokens_details: _PromptDetails | None = None
+    completion_tokens_details: _CompletionDetails | None = None
 
 
 class _Error(msgspec.Struct):
@@ -179,6 +186,8 @@ def _take(stream: Stream, t: float, event: _Event) -> None:
             stream.prompt_tokens = event.usage.prompt_tokens
         if event.usage.prompt_tokens_details is not None:
             stream.cached_tokens = event.usage.prompt_tokens_details.cached_tokens
+        if event.usage.completion_tokens_details is not None:
+            stream.reasoning_tokens = event.usage.completion_tokens_details.reasoning_tokens
     if event.choices:
         choice = event.choices[0]
         thought, answer = "", choice.text or ""

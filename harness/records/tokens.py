@@ -31,6 +31,9 @@ TEXT_SLACK = 4
 #: many characters at least have to be those before them.
 LONGEST_CYCLE, SHORTEST_REPEAT = 256, 16
 
+#: In the text of an answer, what ends a model's reasoning.
+END_OF_THOUGHT = "</think>"
+
 #: What stands for bytes that are no character: a server may send several for one token.
 REPLACEMENT = "\ufffd"
 
@@ -39,13 +42,15 @@ REPLACEMENT = "\ufffd"
 class TokenCount:
     """When tokens came, as (time, tokens), ascending, and how the counts are known (None: not at all).
 
-    `problem` says why the counts cannot be right; `total` is then what the server claims.
+    `problem` says why the counts cannot be right; `total` is then what the server claims. `hidden` is how
+    many tokens of reasoning the server counts beside `total` and does not send.
     """
 
     source: TokenSource | None
     chunks: list[tuple[float, int]]
     total: int
     problem: str | None = None
+    hidden: int = 0
 
 
 def count_tokens(stream: Stream, tokens_of: Callable[[str], int] | None = None) -> TokenCount:
@@ -60,25 +65,25 @@ def count_tokens(stream: Stream, tokens_of: Callable[[str], int] | None = None) 
     """
     chunks = stream.chunks
     source: TokenSource
-    claimed = stream.completion_tokens
+    tokens_of = None if stream.calls_tools else tokens_of
+    hidden = _hidden(stream, tokens_of)
+    claimed = None if stream.completion_tokens is None else stream.completion_tokens - hidden
     if _has_own_ids(chunks):
         source, counts = "token_ids", [chunk.token_ids or 0 for chunk in chunks]
-    elif (steps := _usage_steps(chunks)) is not None:
+    elif (steps := _usage_steps(chunks, hidden)) is not None:
         source, counts = "continuous_usage", steps
     else:
         total = claimed if claimed is not None else sum(chunk.token_ids or 0 for chunk in chunks)
         if not total:
-            return TokenCount(None, [], 0)
+            return TokenCount(None, [], 0, hidden=hidden)
         lengths = [chunk.text for chunk in chunks]
         if (end := _end_token(stream, total)) is not None:
             lengths[end] = 1
         source = "final_usage" if total == sum(length > 0 for length in lengths) else "inferred"
         counts = spread(total, lengths)
     events = [(chunk.t, tokens) for chunk, tokens in zip(chunks, counts, strict=True) if tokens > 0]
-    if stream.calls_tools:
-        tokens_of = None
     problem = None if source == "token_ids" else _problem(stream, counts, tokens_of)
-    return TokenCount(source, _by_stamp(events), sum(counts), problem)
+    return TokenCount(source, _by_stamp(events), sum(counts), problem, hidden)
 
 
 def spread(total: int, text: Sequence[int]) -> list[int]:
@@ -118,6 +123,27 @@ def answer_began(stream: Stream, chunks: Sequence[tuple[float, int]]) -> float |
     return next((chunk.t for chunk in with_text if chunk.answer), None)
 
 
+def _hidden(stream: Stream, tokens_of: Callable[[str], int] | None) -> int:
+    """Tokens of reasoning that the usage counts and no chunk has.
+
+    0 where the stream shows them: as reasoning, or in the text of the answer, which then has more chunks, ids
+    or tokens than are left without them.
+    """
+    hidden, claimed = stream.reasoning_tokens or 0, stream.completion_tokens or 0
+    left, with_text = claimed - hidden, [chunk for chunk in stream.chunks if chunk.text]
+    if not hidden or left < bool(with_text) or len(with_text) > left + FLUSHED_CHUNKS:
+        return 0
+    text, first = "".join(stream.text), with_text[0].reported if with_text else None
+    shown = (
+        any(chunk.text > chunk.answer for chunk in with_text)
+        or END_OF_THOUGHT in text
+        or sum(chunk.token_ids or 0 for chunk in stream.chunks) > left
+        or (first is not None and first <= hidden)
+    )
+    found = left if tokens_of is None else tokens_of(text)
+    return 0 if shown or abs(found - claimed) < abs(found - left) else hidden
+
+
 def _end_token(stream: Stream, total: int) -> int | None:
     """The chunk of an end token that the usage counts and no text shows: the one without text that says
     `stop`, where there is one token more than chunks with text."""
@@ -132,13 +158,14 @@ def _has_own_ids(chunks: Sequence[StreamChunk]) -> bool:
     return any(chunk.token_ids for chunk in chunks) and all(chunk.token_ids for chunk in chunks if chunk.text)
 
 
-def _usage_steps(chunks: Sequence[StreamChunk]) -> list[int] | None:
-    """What each chunk adds to the usage; None unless every chunk with text adds something.
+def _usage_steps(chunks: Sequence[StreamChunk], hidden: int) -> list[int] | None:
+    """What each chunk adds to the usage beyond `hidden` tokens; None unless every chunk with text adds
+    something.
 
     Usage before the first text, or in a chunk that only names the role, shows no token: what it adds counts
     with the next text.
     """
-    steps, before, seen_text = [], 0, False
+    steps, before, seen_text = [], hidden, False
     for chunk in chunks:
         seen_text = seen_text or chunk.text > 0
         step = 0 if chunk.reported is None else chunk.reported - before

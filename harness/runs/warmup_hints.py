@@ -12,6 +12,8 @@ _HINTS = {
     "http_422": "the server refuses a field of the request: see its log",
     "http_429": "the server limits how much it is asked: lower the load, or --warmup 0",
     "wrong_length": "the server ends answers on its own: add --no-ignore-eos",
+    "only_reasoning": "raise --output-len, with a trace or a dataset --max-output-len, so that an answer "
+    "follows the reasoning",
     "prompt_mismatch": "the server's tokenizer is another one: name it with --tokenizer, or --tokenizer none",
     "no_usage": "the server must send `usage` at the end of the stream (stream_options.include_usage), or "
     "`token_ids` in every chunk",
@@ -21,7 +23,7 @@ _STARTED = "check --endpoint, and that `served_name` in the engine's adapter is 
 _TOO_LONG = "the server gives, or counts, more tokens than the request's max_tokens"
 _ELSE = "see the engine's log, which is in the run's folder if it was started here"
 #: Those that name settings, which a run that has begun keeps.
-_OF_SETTINGS = {"http_404", "http_429", "wrong_length", "prompt_mismatch"}
+_OF_SETTINGS = {"http_404", "http_429", "wrong_length", "only_reasoning", "prompt_mismatch"}
 
 
 def warmup_hint(failed: Mapping[Any, Any], started: bool) -> tuple[str, bool]:

@@ -9,10 +9,11 @@ from harness.schema.base import Strict
 #: `behind`: the engine did not keep up. `growing`: more and more requests were in flight. `drift`: latencies,
 #: or the requests in flight, changed within the cell. `disturbed`: something else used the machine.
 #: `throttled`: a GPU lowered its clocks. `repeats`: they disagree. `inferred`: tokens were not
-#: counted one by one. `chunks`: text came in large chunks. `short`: too few requests or seconds. `cached`:
-#: prompts may have been answered from a cache. `order`: a lighter load was slower. `accuracy`: the engine
-#: scores below another. `unreported`: something that is checked elsewhere could not be checked here.
-#: `late`: the client sent one request late, of too few to judge it by.
+#: counted one by one. `hidden`: reasoning was counted and not sent. `chunks`: text came in large chunks.
+#: `short`: too few requests or seconds. `cached`: prompts may have been answered from a cache. `order`: a
+#: lighter load was slower. `accuracy`: the engine scores below another. `unreported`: something that is
+#: checked elsewhere could not be checked here. `late`: the client sent one request late, of too few to judge
+#: it by.
 NoticeKind = Literal[
     "behind",
     "growing",
@@ -21,6 +22,7 @@ NoticeKind = Literal[
     "throttled",
     "repeats",
     "inferred",
+    "hidden",
     "chunks",
     "short",
     "cached",

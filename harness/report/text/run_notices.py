@@ -37,6 +37,7 @@ _TITLES: dict[str, str] = {
     "throttled": "A GPU lowered its clocks while {label} was measured.",
     "chunks": "Text of {label} came in large chunks.",
     "cached": "{label} may have answered from a cache.",
+    "hidden": "{label} keeps reasoning to itself.",
     "inferred": "ITL of {label} is inferred.",
     "drift": "{label} changed while it was measured.",
     "repeats": "The repeats of {label} disagree.",

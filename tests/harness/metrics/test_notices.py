@@ -98,6 +98,13 @@ def test_tokens_that_were_dealt_out_mark_itl(tables: Tables) -> None:
         assert summary.itl_ms.source == "inferred" and summary.tpot_ms.source == "measured"
 
 
+def test_reasoning_that_was_not_sent_is_said_with_its_share(tables: Tables) -> None:
+    [repeat, pooled] = summarize(*tables(cell(lambda i: 0.05, hidden_tokens=9)))
+    assert kinds(repeat) == kinds(pooled) == ["hidden"]
+    assert pooled.notices[0].text.startswith("720 of 960 output tokens (75 %) were reasoning")
+    assert pooled.completion_tokens == 240
+
+
 def test_a_disturbed_machine_is_noticed_in_its_repeat(tables: Tables) -> None:
     rows = cell(lambda i: 0.05) + cell(lambda i: 0.05, cell=1, repeat=1)
     busy = MachineLoad(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
@@ -27,9 +27,11 @@ def chat(**delta: Any) -> dict[str, Any]:
     return {"object": "chat.completion.chunk", "choices": [{"index": 0, "delta": delta}]}
 
 
-def usage(completion_tokens: int, **details: int) -> dict[str, Any]:
+def usage(completion_tokens: int, reasoning_tokens: int = 0, **details: int) -> dict[str, Any]:
     counts = {"prompt_tokens": 7, "completion_tokens": completion_tokens, "total_tokens": 0}
-    more = {"prompt_tokens_details": details or None}
+    more: dict[str, Any] = {"prompt_tokens_details": details or None}
+    if reasoning_tokens:
+        more["completion_tokens_details"] = {"reasoning_tokens": reasoning_tokens}
     return {"object": "text_completion", "choices": [], "usage": counts | more}
 
 
@@ -47,12 +49,14 @@ def read(
     status: int = 200,
     content_type: str | None = "text/event-stream; charset=utf-8",
     error: ErrorKind | None = None,
+    tokens_of: Callable[[str], int] | None = None,
 ) -> RequestRecord:
     """One read a second, the head's at 0, in a body that ends with the connection."""
     kind = f"Content-Type: {content_type}\r\n" if content_type else ""
     head = f"HTTP/1.1 {status} X\r\n{kind}\r\n".encode()
     segments = [(float(t), data) for t, data in enumerate([head, *reads])]
-    return read_request(RawResponse(0, 0.0, 0.0, 9.0, segments, error, error or ""), exact)
+    raw = RawResponse(0, 0.0, 0.0, 9.0, segments, error, error or "")
+    return read_request(raw, exact, tokens_of=tokens_of)
 
 
 def test_vllm_with_token_ids_and_metrics() -> None:
@@ -136,6 +140,59 @@ def test_transformers_ends_without_done() -> None:
     record = read(reads, exact=2)
     assert record.error is None
     assert record.chunks == [(2.0, 1), (3.0, 1)]
+
+
+def reasoned(deltas: Sequence[dict[str, Any]], tokens: int, hidden: int, **options: Any) -> RequestRecord:
+    """A chat of these deltas, one a second after its role, with so many tokens in all by its usage."""
+    end = {"choices": [{"delta": {}, "finish_reason": "stop"}]}
+    bodies = [chat(role="assistant", content=""), *(chat(**delta) for delta in deltas), end]
+    return read([*map(event, bodies), event(usage(tokens, hidden)), event("[DONE]")], **options)
+
+
+WORDS = [{"content": " word"}] * 33
+
+
+def test_hidden_reasoning_is_in_no_chunk() -> None:
+    record = reasoned(WORDS, 481, 448)
+    assert (record.error, record.token_source) == (None, "final_usage")
+    assert record.chunks == [(2.0 + i, 1) for i in range(33)]
+    assert (record.completion_tokens, record.hidden_tokens) == (33, 448)
+    assert reasoned(WORDS, 481, 448, exact=481).error is None
+    assert reasoned(WORDS, 34, 0).hidden_tokens is None
+
+
+def test_hidden_reasoning_is_in_no_usage_of_a_chunk() -> None:
+    bodies = [chat(content=" word") | {"usage": {"completion_tokens": 448 + i}} for i in (1, 2, 3)]
+    record = read([*map(event, bodies), event(usage(451, 448)), event("[DONE]")])
+    assert (record.error, record.token_source) == (None, "continuous_usage")
+    assert record.chunks == [(1.0, 1), (2.0, 1), (3.0, 1)]
+
+
+@pytest.mark.parametrize(
+    ("deltas", "counted"),
+    [
+        ([{"reasoning_content": "hm"}] * 20 + [{"content": "yes"}] * 10, 30),
+        ([{"content": "hm"}] * 20 + [{"content": "yes"}] * 10, 30),
+        ([{"content": "hm </think>"}] * 5 + [{"content": "yes"}] * 5, 30),
+    ],
+)
+def test_reasoning_that_is_shown_counts(deltas: list[dict[str, Any]], counted: int) -> None:
+    record = reasoned(deltas, counted, 20)
+    assert (record.error, record.completion_tokens, record.hidden_tokens) == (None, counted, None)
+
+
+def test_the_tokenizer_sees_whether_reasoning_is_in_chunks_of_several_tokens() -> None:
+    deltas = [{"content": " hm" * 6}] * 5
+    shown = reasoned(deltas, 30, 20, tokens_of=lambda text: len(text.split()))
+    assert (shown.completion_tokens, shown.hidden_tokens) == (30, None)
+    hidden = reasoned(deltas, 50, 20, tokens_of=lambda text: len(text.split()))
+    assert (hidden.completion_tokens, hidden.hidden_tokens) == (30, 20)
+
+
+def test_an_answer_of_nothing_but_hidden_reasoning_says_so() -> None:
+    record = reasoned([], 64, 64)
+    assert record.error == "only_reasoning" and record.chunks == []
+    assert record.detail == "64 tokens were counted, all of them hidden reasoning: raise --output-len"
 
 
 def test_comments_other_fields_crlf_and_data_of_several_lines() -> None:

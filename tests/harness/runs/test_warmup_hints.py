@@ -14,6 +14,7 @@ from harness.runs.warmup_hints import warmup_hint
         ("http_404", None, True, "`served_name` in the engine's adapter", True),
         ("wrong_length", 4, False, "--no-ignore-eos", True),
         ("wrong_length", 9, False, "more tokens than the request's max_tokens", False),
+        ("only_reasoning", None, False, "raise --output-len", True),
         ("no_usage", None, False, "`usage` at the end of the stream", False),
         ("truncated", None, False, "finish_reason", False),
         ("stream_error", None, False, "see the engine's log", False),
