@@ -6,6 +6,8 @@ from collections.abc import Mapping
 
 import pandas as pd
 
+from harness.metrics.definitions import succeeded
+from harness.metrics.long_frames import taken
 from harness.metrics.samples import cells_of, load_of
 from harness.schema.results import PrefixCount, PrefixHits
 
@@ -19,18 +21,19 @@ def prefix_hits(requests: pd.DataFrame, counted: Mapping[int, PrefixCount]) -> l
     Args:
         requests: One row a request (records/columns.py).
         counted: By cell, what the engine's counters said. Where the answers' usage says it, that is taken
-            instead.
+            instead; a request without it had nothing cached, as vLLM and SGLang leave a 0 out.
     """
     return [_hits(cell, counted) for cell in cells_of(requests, ["cell"])]
 
 
 def _hits(cell: pd.DataFrame, counted: Mapping[int, PrefixCount]) -> PrefixHits:
     first, load = cell.iloc[0], load_of(cell)
-    sent, known = cell["reusable_tokens"].notna(), cell["cached_tokens"].notna()
+    sent = cell["reusable_tokens"].notna()
+    good = taken(cell[["cached_tokens", "input_tokens"]], succeeded(cell))
     prompt_tokens = int(cell["input_tokens"][sent].sum())
     reported, source = None, UNKNOWN
-    if known.any():
-        reported, source = _share(cell["cached_tokens"].sum(), cell["input_tokens"][known].sum()), USAGE
+    if good["cached_tokens"].notna().any():
+        reported, source = _share(good["cached_tokens"].sum(), good["input_tokens"].sum()), USAGE
     elif count := counted.get(int(first["cell"])):
         reported, source = _share(count.hits, count.queries), count.source
     return PrefixHits(

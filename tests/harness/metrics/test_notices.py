@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from harness.metrics.prefixes import prefix_hits
 from harness.metrics.summary import summarize
 from harness.metrics.validity import BRIEF, too_brief
 from harness.schema.cell_notice import NoticeKind
@@ -129,6 +130,16 @@ def test_tokens_from_a_cache_beyond_those_of_the_load(tables: Tables, share: flo
         hits = PrefixHits(**place, **counts, load=TraceLoad(scale=1.0), reported=cached)
         for cut in (None, Window(start_s=4, end_s=9)):  # the cell counts as a whole
             assert kinds(summarize(*tables(rows), cut=cut, prefixes=[hits])[0]) == found
+
+
+def test_a_request_that_reports_nothing_cached_counts_where_another_does(tables: Tables) -> None:
+    """vLLM and SGLang leave a 0 out of the usage."""
+    rows: list[dict[str, Any]] = [{"input_tokens": 1000, "chunks": [(0.1, 1)]} for _ in range(200)]
+    [silent] = prefix_hits(tables(rows)[0], {})
+    rows[7]["cached_tokens"] = 992
+    rows[8] |= {"error": "timeout", "chunks": []}
+    [said] = prefix_hits(tables(rows)[0], {})
+    assert silent.reported is None and said.reported == pytest.approx(992 / 199_000)
 
 
 def test_a_cpu_that_ran_slower_in_one_repeat(tables: Tables) -> None:
