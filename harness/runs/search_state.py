@@ -90,6 +90,11 @@ class EngineSearch:
         return bool(self._known.trials)
 
     @property
+    def guessed(self) -> bool:
+        """Whether all that is known is that the capacity is above some load, or below one."""
+        return self._bound is None and len({trial.met for trial in self._known.trials}) == 1
+
+    @property
     def next_value(self) -> float:
         """The load that is measured next."""
         return self._known.next_load()
@@ -121,7 +126,7 @@ class EngineSearch:
             engine=engine,
             variant=variant,
             label=self.label,
-            value=ends and ends.value,
+            value=None if ends is None or self.guessed else ends.value,
             low=ends and ends.low,
             high=ends and ends.high,
             bound=self._bound,
@@ -225,7 +230,8 @@ def search_results(
     otherwise = "it was interrupted" if interrupted else "the time was over"
     ends = dict.fromkeys(refs, otherwise)
     ends |= dict.fromkeys((fault.label for fault in skipped), "its server could not be measured any further")
-    pairs = list(combinations((search for search in searches.values() if search.counted), 2))
+    known = [search for search in searches.values() if search.counted and not search.guessed]
+    pairs = list(combinations(known, 2))
     return SearchResults(
         plan=plan,
         engines=[search.found(*refs[label], ends[label]) for label, search in searches.items()],

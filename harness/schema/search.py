@@ -162,7 +162,9 @@ class CapacityFound(Strict):
     engine: str
     variant: str | None = None
     label: str
-    value: float | None = Field(description="in the unit of the search; null: no cell counted")
+    value: float | None = Field(
+        description="in the unit of the search; null: no cell counted, or all that did said the same"
+    )
     low: float | None = Field(None, description="of the 95 % interval; null: below the lowest load")
     high: float | None = Field(None, description="of the 95 % interval; null: above the highest load")
     bound: Bound | None = Field(
@@ -173,9 +175,14 @@ class CapacityFound(Strict):
 
     @property
     def guessed(self) -> bool:
-        """Whether `value` is little more than a guess: within the loads, and all cells said the same."""
-        between = {True, False} <= {trial.met for trial in self.trials}
-        return self.value is not None and self.bound is None and not between
+        """Whether any value would be a guess: it is within the loads, and all cells said the same."""
+        return self.bound is None and len({trial.met for trial in self.trials} - {None}) == 1
+
+    @property
+    def shown(self) -> float:
+        """The load that its cells show it to carry, or 0."""
+        known = self.low if self.guessed else None if self.bound == "lightest" else self.value
+        return known or 0.0
 
 
 class CapacityRatio(Strict):

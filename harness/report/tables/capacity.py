@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from harness.report.tables.table import Cell, Column, Table
 from harness.report.text.capacity import capacity_value, interval, load_value
 from harness.report.text.limits import limit_words
 from harness.report.text.numbers import DASH, plural
-from harness.schema.search import SearchResults
+from harness.schema.search import CapacityRatio, SearchResults
 
 
 def capacity_tables(search: SearchResults) -> list[Table]:
     """What each engine carries and, of several engines, how much more."""
-    return [_found(search), *([_ratios(search)] if search.ratios else [])]
+    guessed = {found.label for found in search.engines if found.guessed}
+    ratios = [ratio for ratio in search.ratios if not guessed & {ratio.a, ratio.b}]
+    return [_found(search), *([_ratios(ratios)] if ratios else [])]
 
 
 def _found(search: SearchResults) -> Table:
@@ -24,7 +28,7 @@ def _found(search: SearchResults) -> Table:
     rows = [
         [
             Cell(found.label),
-            Cell(DASH if found.guessed else capacity_value(found), found.value),
+            Cell(DASH if found.guessed else capacity_value(found), None if found.guessed else found.value),
             Cell(interval(found), found.low),
             Cell(str(len(found.trials)), len(found.trials)),
             Cell(str(invalid := sum(trial.met is None for trial in found.trials)), invalid),
@@ -44,20 +48,19 @@ def _found(search: SearchResults) -> Table:
     return Table("capacity", "Highest load within the limits", columns, rows, notes)
 
 
-def _ratios(search: SearchResults) -> Table:
+def _ratios(ratios: Sequence[CapacityRatio]) -> Table:
     """One row a pair of engines."""
     columns = [Column("engine", numeric=False), Column("against", numeric=False)]
     columns += [Column("times as much"), Column("95 % interval"), Column("", numeric=False)]
-    guessed = {found.label for found in search.engines if found.guessed}
     rows = [
         [
             Cell(ratio.a),
             Cell(ratio.b),
-            Cell(DASH if guessed & {ratio.a, ratio.b} else f"{ratio.value:.2f}", ratio.value),
+            Cell(f"{ratio.value:.2f}", ratio.value),
             Cell(interval(ratio, 2), ratio.low),
             Cell(ratio.verdict),
         ]
-        for ratio in search.ratios
+        for ratio in ratios
     ]
     notes = ["Intervals and verdicts hold for all pairs of the search together."]
     return Table("capacity_ratios", "Highest loads against each other", columns, rows, notes)

@@ -46,7 +46,7 @@ def capacity_value(found: CapacityFound) -> str:
 
 def capacity_verdict(search: SearchResults) -> list[str]:
     """How much the best engine carries, and how much more than each of the others."""
-    known = [found for found in search.engines if found.value is not None]
+    known = [found for found in search.engines if found.guessed or found.value is not None]
     if not known:
         return ["No engine has a cell that counts.", "The table says why."]
     plan, bounds = search.plan, {found.bound for found in known}
@@ -62,8 +62,7 @@ def capacity_verdict(search: SearchResults) -> list[str]:
             f"Every engine meets {limit_words(plan.limits)} at the heaviest load, {heaviest}.",
             "Raise --highest.",
         ]
-    best, *others = sorted(known, key=lambda found: (-(found.value or 0.0), found.bound == "lightest"))
-    value = best.value or 0.0
+    best, *others = sorted(known, key=lambda found: (-found.shown, found.bound == "lightest"))
     if best.guessed and not any(trial.met for trial in best.trials):
         lightest = plan.amount(min(trial.value for trial in best.trials if trial.met is not None))
         return [
@@ -71,20 +70,36 @@ def capacity_verdict(search: SearchResults) -> list[str]:
             f"is {lightest}.",
             "Allow more cells (--cells) or lighter loads (--lowest), or loosen the limits.",
         ]
-    carries = f"carries {capacity_value(best)} {plan.unit_of(value)}"
-    if not best.guessed:
-        carries += f" (95 % interval {interval(best)})"
-    if best.bound == "heaviest":
-        carries = f"carries {plan.amount(plan.highest)} or more, the heaviest load that was allowed"
-    return [f"Within {limit_words(plan.limits)}, {best.label} {carries}.", *_against(search, best, others)]
+    carries = (
+        f"{best.label} carries {capacity_value(best)} {plan.unit_of(best.shown)} "
+        f"(95 % interval {interval(best)})"
+    )
+    if best.guessed:
+        carries = _guess(best, f" {plan.unit_of(best.shown)}")
+    elif best.bound == "heaviest":
+        carries = (
+            f"{best.label} carries {plan.amount(plan.highest)} or more, the heaviest load that was allowed"
+        )
+    return [f"Within {limit_words(plan.limits)}, {carries}.", *_against(search, best, others)]
+
+
+def _guess(found: CapacityFound, unit: str = "") -> str:
+    """What is known of an engine whose cells all said the same, and why it is no more."""
+    if found.low is None and found.high is None:
+        return f"what {found.label} carries is not known, as {found.ended}"
+    return f"{found.label} carries {interval(found)}{unit}, and no more is known, as {found.ended}"
 
 
 def _against(search: SearchResults, best: CapacityFound, others: list[CapacityFound]) -> Iterator[str]:
     ratios = {(ratio.a, ratio.b): ratio for ratio in search.ratios}
     for other in others:
+        carries = _guess(other) if other.guessed else f"{other.label} carries {capacity_value(other)}"
+        if other.guessed or best.guessed:
+            said = f"{carries}: the two are not compared."
+            yield said[:1].upper() + said[1:] if said.startswith("what ") else said
+            continue
         forward = ratios.get((best.label, other.label))
         ratio = forward or _turned(ratios[other.label, best.label])
-        carries = f"{other.label} carries {capacity_value(other)}"
         if ratio.verdict == "more":
             yield f"{carries}: {best.label} carries {interval(ratio, 2)} times as much."
         else:

@@ -9,14 +9,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from harness.report.tables.capacity import capacity_tables
+from harness.report.tables.table import Cell
 from harness.report.text.capacity import capacity_verdict
 from harness.report.text.numbers import DASH
-from harness.runs.search_state import EngineSearch
+from harness.runs.journal import JournalEntry
+from harness.runs.search_state import EngineSearch, search_results
 from harness.schema.cell_notice import CellNotice, NoticeKind
 from harness.schema.invalid_reason import InvalidKind
 from harness.schema.load import ClosedLoop
 from harness.schema.metrics import LATENCIES
 from harness.schema.online_summary import Distribution, OnlineSummary
+from harness.schema.results import Skipped
 from harness.schema.search import SearchPlan, SearchResults
 
 #: What is said of capacities below the lightest and above the heaviest load.
@@ -85,14 +88,39 @@ def test_one_cell_is_no_capacity() -> None:
         load = searches[0].next_value
         searches[0].take(cell(load, ttft=10 if load <= 20 else 90), start=0)
     searches[1].take(cell(32, ttft=90), start=0)
-    ratio = searches[0].against(searches[1], pairs=3)
     found = SearchResults(
-        plan=PLAN, engines=[s.found(s.label, None, "the time was over") for s in searches], ratios=[ratio]
-    )
+        plan=PLAN, engines=[s.found(s.label, None, "the time was over") for s in searches],
+        ratios=[searches[0].against(searches[1], pairs=3)],
+    )  # fmt: skip
     assert [engine.guessed for engine in found.engines] == [False, True]
-    assert "b carries at most" in capacity_verdict(found)[1]
-    engines, ratios = capacity_tables(found)
-    assert engines.rows[1][1].text == ratios.rows[0][2].text == DASH
+    said = capacity_verdict(found)[1]
+    assert said.startswith("b carries at most ")
+    assert said.endswith(", and no more is known, as the time was over: the two are not compared.")
+    [engines] = capacity_tables(found)
+    assert engines.rows[1][1] == Cell(DASH)
+
+
+def test_a_server_that_died_before_it_missed_the_limits_is_not_the_best() -> None:
+    """What `a` would carry beyond the loads that it was asked is not made up."""
+    measured = [("a", load, True) for load in (4, 8, 16)]
+    measured += [("b", load, load <= 44) for load in (8, 16, 32, 64, 48, 40, 56, 36)]
+    entries, summaries = [], []
+    for place, (label, load, met) in enumerate(measured):
+        summaries.append(cell(load, ttft=10 if met else 90).model_copy(update={"label": label}))
+        name = {"engine": "x", "label": label, "finished": ""}
+        entries.append(JournalEntry(cell=place, load=summaries[-1].load, repeat=0, start=0, **name))
+    skipped = [Skipped(engine="x", label="a", reason="it ended with code 137")]
+    found = search_results(PLAN, entries, summaries, skipped, interrupted=False)
+    a, b = found.engines
+    assert (a.value, a.guessed, b.guessed, found.ratios) == (None, True, False, [])
+    first, second = capacity_verdict(found)
+    assert ", b carries 4" in first and "(95 % interval " in first
+    no_more = "and no more is known, as its server could not be measured any further"
+    assert second.startswith("a carries at least 1") and second.endswith(
+        f", {no_more}: the two are not compared."
+    )
+    [alone] = capacity_verdict(SearchResults(plan=PLAN, engines=[a]))
+    assert f" requests in flight, {no_more}." in alone
 
 
 def test_cells_that_all_miss_the_limits_are_no_capacity() -> None:
