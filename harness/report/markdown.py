@@ -36,7 +36,7 @@ def summary(run: Run) -> str:
     about = [(launch.label, launch.about) for launch in run.meta.launches if launch.about]
     lines = [f"- {_text(name)}: {_text(value)}" for name, value in [*facts(run), *about]]
     parts.append("\n".join(lines) + "\n")
-    parts += [f"> **{_text(notice.title)}** {_text(notice.detail)}\n" for notice in notices(run)]
+    parts += [f"> **{_text(notice.title)}** {_text(notice.detail, 4000)}\n" for notice in notices(run)]
     parts.append(_text(" ".join([*verdict(run), *terms(run)]), 2000) + "\n")
     if not run.has_results:
         return "\n".join(parts)

@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 
 from harness.report.findings import findings
+from harness.report.markdown import summary
 from harness.report.text.badges import badges
 from harness.report.text.heading import machine
 from harness.report.text.numbers import few, percent
@@ -149,6 +150,13 @@ def test_what_a_server_does_not_report_is_said_once(run):
     [found] = [n for n in notices(changed) if "report" in n.title]
     assert found.title.endswith(" do not report everything that is checked.")
     assert found.detail == "The server does not report prompt tokens from a cache."
+
+
+def test_the_summary_has_the_whole_text_of_a_warning(run):
+    said = CellNotice(kind="behind", text=f"it fell behind{' and behind' * 150} to the very end")
+    cells = [s.model_copy(update={"notices": [said]}) for s in run.results.summaries]
+    changed = replace(run, results=run.results.model_copy(update={"summaries": cells}))
+    assert "behind to the very end." in summary(changed)
 
 
 def test_what_a_window_left_out_is_said(run):
