@@ -105,16 +105,19 @@ def _where(run: OnlineRun, load: Load) -> str:
     measured = {summary.load for summary in run.pooled}
     said = with_rate(load, (summary.offered_req_per_s for summary in run.pooled if summary.load == load))
     said = f"{said[:1].upper()}{said[1:]}"
-    here, above = [], False
+    here, behind = [], set()
     for summary in run.pooled:
         if summary.valid and fell_behind(summary):
             here += [summary.label] * (summary.load == load)
-            above |= summary.load.weight > load.weight
+            behind.add(summary.load)
+    heavier = {other for other in measured if other.weight > load.weight}
     if here:
         its = "its latency grows" if len(here) == 1 else "their latency grows"
         return f"{said}, where {few(here)} fell behind and {its} with the length of the run"
-    if above:
-        return f"{said}, the heaviest load at which no engine fell behind"
+    if heavier & behind:
+        count = sum(summary.valid and summary.load == load for summary in run.pooled)
+        valid = "two engines are valid and " if count > 1 else "an engine is valid and "
+        return f"{said}, the heaviest load at which {valid if heavier - behind else ''}no engine fell behind"
     return f"{said}{', the heaviest load' if load == heaviest(measured) and len(measured) > 1 else ''}"
 
 

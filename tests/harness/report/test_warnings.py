@@ -159,6 +159,29 @@ def test_the_summary_has_the_whole_text_of_a_warning(run):
     assert "behind to the very end." in summary(changed)
 
 
+@pytest.mark.parametrize(
+    ("invalid", "place"),
+    [
+        ([], "With 8 requests in flight, the heaviest load at which no engine fell behind"),
+        ([8], ", the heaviest load at which two engines are valid and no engine fell behind"),
+    ],
+)
+def test_a_load_with_an_invalid_engine_is_not_passed_over_in_silence(swept, invalid, place):
+    first = swept.pooled[0].label
+    behind = [CellNotice(kind="behind", text="")]
+    cells = [
+        s.model_copy(
+            update={
+                "valid": s.label != first or s.load.concurrency not in invalid,
+                "notices": behind if s.load.concurrency == 64 else [],
+            }
+        )
+        for s in swept.results.summaries
+    ]
+    changed = replace(swept, results=swept.results.model_copy(update={"summaries": cells}))
+    assert place in " ".join(verdict(changed))
+
+
 def test_what_a_window_left_out_is_said(run):
     assert "Only a window" not in " ".join(notice.title for notice in notices(run))
     summaries = [
