@@ -48,7 +48,13 @@ def endpoint_target(target: Target, endpoint: Endpoint) -> Target:
     """Where requests to `endpoint` go, of the server whose completions are at `target`."""
     if endpoint == "completions":
         return target
-    return msgspec.structs.replace(target, path=target.path.removesuffix("/completions") + CHAT)
+    return msgspec.structs.replace(target, path=beside(target.path, CHAT))
+
+
+def beside(path: str, endpoint: str) -> str:
+    """The path of another endpoint of the API whose completions are at `path`, with the same query."""
+    path, mark, query = path.partition("?")
+    return path.removesuffix("/completions") + endpoint + mark + query
 
 
 @dataclass(frozen=True)

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import os
+import re
 import ssl
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, urlsplit
 
-from harness.engines.base import COMPLETIONS
+from harness.engines.base import CHAT, COMPLETIONS
 from harness.errors import UsageError
 from harness.loadgen.load_plan import Target
 from harness.loadgen.tls import trusting
 from harness.plain_text import hide
 from harness.schema.running_servers import FROM_ENV, HIDDEN
+
+#: What is no secret.
+_QUERY = re.compile(r"api-version=[A-Za-z0-9.-]+")
 
 
 @dataclass(frozen=True)
@@ -22,8 +26,9 @@ class Address:
     """A running server as the user names it.
 
     `url` is `http://host:port`, with or without `/v1` or another path before it, or the whole address of an
-    endpoint. `api_key_env` is the variable that holds its key, `model` the model's name in requests, None for
-    the only one that it lists. `wait_s` is how long it may take until it answers.
+    endpoint; of a query only `api-version` is taken, as Azure needs it. `api_key_env` is the variable that
+    holds its key, `model` the model's name in requests, None for the only one that it lists. `wait_s` is how
+    long it may take until it answers.
     """
 
     url: str
@@ -33,13 +38,22 @@ class Address:
     ca_cert: Path | None = None
     wait_s: float = 0.0
 
+    @property
+    def names_chats(self) -> bool:
+        """Whether it is the whole address of an endpoint of chats."""
+        return self._parts.path.rstrip("/").endswith(CHAT)
+
+    @property
+    def _parts(self) -> SplitResult:
+        return urlsplit(self.url if "://" in self.url else f"http://{self.url}")
+
     def target(self) -> Target:
         """Where completions go.
 
         Raises:
             UsageError: The address, a variable or the file of certificates cannot be used.
         """
-        parts = urlsplit(self.url if "://" in self.url else f"http://{self.url}")
+        parts = self._parts
         hint = "write it like http://127.0.0.1:8000"
         try:
             port = parts.port
@@ -52,7 +66,12 @@ class Address:
                 "the address has a user or password in it, which would stand in the records",
                 "send it with --header Authorization=env:VARIABLE",
             )
-        if parts.scheme not in ("http", "https") or not parts.hostname or parts.query:
+        if parts.query and not _QUERY.fullmatch(parts.query):
+            raise UsageError(
+                "the query of the address would stand in the records: only api-version is supported",
+                "send a key with --header NAME=env:VARIABLE",
+            )
+        if parts.scheme not in ("http", "https") or not parts.hostname:
             raise UsageError(f"{self.url} is not the address of a server", hint)
         headers = {name: _value(name, value) for name, value in self.headers.items()}
         if self.api_key_env is not None:
@@ -68,6 +87,7 @@ class Address:
             path = path.removesuffix("/completions").removesuffix("/chat") + "/completions"
         else:
             path = path.removesuffix("/v1") + COMPLETIONS
+        path += f"?{parts.query}" if parts.query else ""
         return Target(
             parts.hostname, port or (443 if tls else 80), path, headers, tls, self._certificates(tls)
         )

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from harness.engines.base import beside
 from harness.engines.running.faults import Http2OnlyError, no_answer, refusal
 from harness.engines.server_pages import request
 from harness.errors import EngineError, UsageError
@@ -143,4 +144,4 @@ def _context(model: Mapping[str, Any]) -> int | None:
 
 def models_path(target: Target) -> str:
     """Where the list of models is, beside the completions at `target`."""
-    return target.path.removesuffix("/completions") + "/models"
+    return beside(target.path, "/models")

@@ -13,10 +13,14 @@ from harness.schema.online_settings import OnlineSettings
 
 
 def address_of(settings: OnlineSettings, label: str | None) -> Address | None:
-    """Where the running server of that label is, and how it is asked; None of an engine started here."""
+    """Where the running server of that label is, and how it is asked; None of an engine started here.
+
+    Raises:
+        UsageError: The address is that of another endpoint than requests go to.
+    """
     if label is None:
         return None
-    return Address(
+    address = Address(
         settings.servers[label],
         settings.of_server(settings.api_key_env, label),
         settings.of_server(settings.served_model, label),
@@ -24,6 +28,9 @@ def address_of(settings: OnlineSettings, label: str | None) -> Address | None:
         settings.ca_cert,
         settings.wait_ready,
     )
+    if settings.endpoint != "chat" and address.names_chats:
+        raise UsageError(f"the address of {label} is that of chats", "add --endpoint chat")
+    return address
 
 
 def reported_context(settings: OnlineSettings, engines: Mapping[str, Engine]) -> int | None:

@@ -19,7 +19,9 @@ import pytest
 from harness.engines.base import endpoint_target
 from harness.engines.running.address import Address
 from harness.engines.running.model_list import models_path, served_model
+from harness.engines.running.servers import address_of
 from harness.errors import BenchError, EngineError, UsageError
+from harness.schema.online_settings import OnlineSettings
 from harness.schema.running_servers import HIDDEN
 
 pytestmark = pytest.mark.integration
@@ -210,6 +212,11 @@ def test_a_key_in_the_place_of_its_variable_is_not_repeated(address: dict[str, A
             "/v1beta/openai/models",
         ),
         ("http://h/api/completions", "/api/chat/completions", "/api/models"),
+        (
+            "https://h/openai/deployments/d/chat/completions?api-version=2024-10-21",
+            "/openai/deployments/d/chat/completions?api-version=2024-10-21",
+            "/openai/deployments/d/models?api-version=2024-10-21",
+        ),
     ],
 )
 def test_paths_of_an_address(url: str, chat: str, models: str) -> None:
@@ -217,6 +224,23 @@ def test_paths_of_an_address(url: str, chat: str, models: str) -> None:
     assert endpoint_target(target, "chat").path == chat
     assert endpoint_target(target, "completions").path == chat.replace("/chat", "")
     assert models_path(target) == models
+
+
+def test_a_query_is_not_stored_where_it_may_be_a_key() -> None:
+    with pytest.raises(UsageError, match="only api-version is supported") as raised:
+        Address(f"http://h/v1?api-version=1&key={KEY}").target()
+    assert KEY not in str(raised.value) and "--header" in raised.value.hint
+
+
+@pytest.mark.parametrize(
+    "url", ["http://h/v1/chat/completions", "https://h/v1/chat/completions/?api-version=1"]
+)
+def test_an_address_of_chats_needs_their_endpoint(url: str) -> None:
+    with pytest.raises(UsageError, match="is that of chats") as raised:
+        address_of(OnlineSettings(base_url=url), "openai")
+    assert raised.value.hint == "add --endpoint chat"
+    address = address_of(OnlineSettings(base_url=url, endpoint="chat"), "openai")
+    assert address is not None and address.url == url
 
 
 def test_another_error_is_an_engine_error() -> None:
