@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 import httptools
 import msgspec
 
+from harness.loadgen.chat_content import Content, answer_of
 from harness.loadgen.load_plan import RawResponse, WireRequest
 
 #: A control character that no prompt has, as it is in text and as JSON writes it.
@@ -35,7 +36,7 @@ def fill_body(body: bytes, answers: Mapping[int, bytes]) -> bytes:
 
 
 class _Delta(msgspec.Struct):
-    content: str | None = None
+    content: Content = None
 
 
 class _Choice(msgspec.Struct):
@@ -78,7 +79,7 @@ def answer_text(response: RawResponse) -> str:
         except msgspec.MsgspecError:  # the end of the stream, `[DONE]`, is no JSON
             continue
         parts += [
-            choice.text or (choice.delta.content if choice.delta else None) or ""
+            choice.text or (answer_of(choice.delta.content) if choice.delta else "")
             for choice in event.choices[:1]
         ]
     return "".join(parts).replace("\x01", "")

@@ -15,6 +15,7 @@ from typing import Annotated
 
 import msgspec
 
+from harness.loadgen.chat_content import Content, answer_of, thought_of
 from harness.records.sse import read_events
 
 
@@ -73,10 +74,10 @@ class _ToolCall(msgspec.Struct):
 
 class _Delta(msgspec.Struct):
     """vLLM, SGLang, llama.cpp and DeepSeek say `reasoning_content`; OpenRouter and later versions of vLLM
-    `reasoning`. A server that sends both says the same twice."""
+    `reasoning`. A server that sends both says the same twice. Mistral has parts in `content`."""
 
     role: str | None = None
-    content: str | None = None
+    content: Content = None
     reasoning_content: str | None = None
     reasoning: str | None = None
     refusal: str | None = None
@@ -85,7 +86,7 @@ class _Delta(msgspec.Struct):
 
     @property
     def thought(self) -> str:
-        return self.reasoning_content or self.reasoning or ""
+        return self.reasoning_content or self.reasoning or thought_of(self.content)
 
     @property
     def called(self) -> str:
@@ -195,7 +196,7 @@ def _take(stream: Stream, t: float, event: _Event) -> None:
             called = delta.called
             stream.calls_tools = stream.calls_tools or bool(called)
             thought = delta.thought
-            answer += "".join(filter(None, (delta.content, delta.refusal, called)))
+            answer += "".join(filter(None, (answer_of(delta.content), delta.refusal, called)))
         if text := thought + answer:
             stream.text.append(text)
         ids = len(choice.token_ids) if choice.token_ids is not None else None

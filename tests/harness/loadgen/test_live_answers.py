@@ -47,6 +47,14 @@ def test_an_answer_comes_back_as_it_was_sent(text: str, chat: bool) -> None:
     assert msgspec.json.decode(body) == {"prompt": f"before {text} after "}
 
 
+def test_of_parts_the_text_comes_back_without_the_reasoning() -> None:
+    thinking = {"type": "thinking", "thinking": [{"type": "text", "text": "hm"}]}
+    bodies = [{"content": [thinking]}, {"content": [{"type": "text", "text": "yes"}]}, {"content": " sir"}]
+    events = b"".join(b"data: %b\n\n" % json.dumps({"choices": [{"delta": d}]}).encode() for d in bodies)
+    raw = b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%b" % (len(events), events)
+    assert answer_text(RawResponse(0, 0.0, 0.0, 1.0, [(0.0, raw)])) == "yes sir"
+
+
 def test_what_is_no_answer_is_empty() -> None:
     error = b"HTTP/1.1 500 Oops\r\nContent-Length: 5\r\n\r\noops!"
     assert answer_text(RawResponse(0, 0, 0, 1, [(0, error)], error="disconnected")) == ""

@@ -142,6 +142,26 @@ def test_transformers_ends_without_done() -> None:
     assert record.chunks == [(2.0, 1), (3.0, 1)]
 
 
+def test_mistral_sends_parts() -> None:
+    def part(text: str) -> dict[str, str]:
+        return {"type": "text", "text": text}
+
+    record = read(
+        [
+            event(chat(role="assistant", content="")),
+            event(chat(content=[{"type": "thinking", "thinking": [part("hm"), part(" so")]}])),
+            event(chat(content=[{"type": "thinking", "thinking": " so"}])),
+            event(chat(content=[part("yes"), {"type": "reference", "reference_ids": [1]}])),
+            event(chat(content=" indeed")),
+            event({"choices": [{"delta": {"content": ""}, "finish_reason": "stop"}]}),
+            event(usage(4)),
+            event("[DONE]"),
+        ]
+    )
+    assert (record.error, record.token_source) == (None, "final_usage")
+    assert record.chunks == [(2.0, 1), (3.0, 1), (4.0, 1), (5.0, 1)] and record.t_answer == 4.0
+
+
 def reasoned(deltas: Sequence[dict[str, Any]], tokens: int, hidden: int, **options: Any) -> RequestRecord:
     """A chat of these deltas, one a second after its role, with so many tokens in all by its usage."""
     end = {"choices": [{"delta": {}, "finish_reason": "stop"}]}
