@@ -33,6 +33,8 @@ LONGEST_CYCLE, SHORTEST_REPEAT = 256, 16
 
 #: In the text of an answer, what ends a model's reasoning.
 END_OF_THOUGHT = "</think>"
+#: No answer has more characters for each of its tokens, in the mean.
+LONGEST_TOKENS = 16
 
 #: What stands for bytes that are no character: a server may send several for one token.
 REPLACEMENT = "\ufffd"
@@ -137,6 +139,7 @@ def _hidden(stream: Stream, tokens_of: Callable[[str], int] | None) -> int:
     shown = (
         any(chunk.text > chunk.answer for chunk in with_text)
         or END_OF_THOUGHT in text
+        or len(text) > LONGEST_TOKENS * left
         or sum(chunk.token_ids or 0 for chunk in stream.chunks) > left
         or (first is not None and first <= hidden)
     )

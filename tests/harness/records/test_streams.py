@@ -193,6 +193,7 @@ def test_hidden_reasoning_is_in_no_usage_of_a_chunk() -> None:
     [
         ([{"reasoning_content": "hm"}] * 20 + [{"content": "yes"}] * 10, 30),
         ([{"content": "hm"}] * 20 + [{"content": "yes"}] * 10, 30),
+        ([{"content": "hm and so on, for many tokens a chunk " * 2}] * 8, 30),
         ([{"content": "hm </think>"}] * 5 + [{"content": "yes"}] * 5, 30),
     ],
 )
