@@ -123,6 +123,15 @@ def test_a_server_that_died_before_it_missed_the_limits_is_not_the_best() -> Non
     assert f" requests in flight, {no_more}." in alone
 
 
+def test_one_cell_at_the_lightest_load_tells_nothing() -> None:
+    search = EngineSearch(PLAN, "a")
+    search.take(cell(1, ttft=10), start=0)
+    found = SearchResults(plan=PLAN, engines=[search.found("a", None, "it was interrupted")])
+    assert capacity_verdict(found) == [
+        "Within TTFT p50 ≤ 50 ms, what a carries is not known, as it was interrupted."
+    ]
+
+
 def test_cells_that_all_miss_the_limits_are_no_capacity() -> None:
     search = EngineSearch(PLAN, "a")
     for load in (4, 2, 1):
