@@ -15,30 +15,38 @@ from harness.schema.results import Comparison
 WIDEST = 10
 #: Rates that the load of an open loop sets, until an engine falls behind.
 _SET_BY_LOAD = ("req_per_s", "output_tok_per_s", "total_tok_per_s")
-#: The label that is really best, by (load, metric, statistic).
-BestLabels = dict[tuple[Load, str, str], str]
+#: The labels that are really best, by (load, metric, statistic); several where they do not differ.
+BestLabels = dict[tuple[Load, str, str], frozenset[str]]
 
 
 def best_labels(pooled: Sequence[OnlineSummary], comparisons: Sequence[Comparison]) -> BestLabels:
-    """The label whose verdict against every other valid engine at that load is a difference to its good.
+    """The labels whose verdict against every other valid engine at that load is a difference to their good,
+    but against each other, of which none is a difference.
 
     An invalid cell neither wins nor is beaten. By a rate that the load sets, none is the best.
     """
     valid = valid_labels(pooled)
     behind = {summary.load for summary in pooled if fell_behind(summary)}
-    wins: defaultdict[tuple[Load, str, str], list[str]] = defaultdict(list)
+    won: defaultdict[tuple[Load, str, str], set[tuple[str, str]]] = defaultdict(set)
     for comparison in comparisons:
         given = not isinstance(comparison.load, ClosedLoop) and comparison.load not in behind
         if given and comparison.metric in _SET_BY_LOAD:
             continue
-        if {comparison.a, comparison.b} <= valid[comparison.load] and differs(comparison):
-            wins[comparison.load, comparison.metric, comparison.statistic].append(better(comparison))
-    return {
-        key: label
-        for key, labels in wins.items()
-        for label in set(labels)
-        if labels.count(label) == len(valid[key[0]]) - 1
-    }
+        pair = {comparison.a, comparison.b}
+        if pair <= valid[comparison.load] and differs(comparison):
+            first = better(comparison)
+            [second] = pair - {first}
+            won[comparison.load, comparison.metric, comparison.statistic].add((first, second))
+    found = {key: _unbeaten(valid[key[0]], pairs) for key, pairs in won.items()}
+    return {key: labels for key, labels in found.items() if labels}
+
+
+def _unbeaten(labels: set[str], won: set[tuple[str, str]]) -> frozenset[str]:
+    """Those that none is better than, where each of them is better than all others; `won`: pairs of a better
+    and a worse one."""
+    beaten = {worse for _, worse in won}
+    first = frozenset(labels - beaten)
+    return first if all((a, b) in won for a in first for b in labels - first) else frozenset()
 
 
 def valid_labels(pooled: Sequence[OnlineSummary]) -> defaultdict[Load, set[str]]:

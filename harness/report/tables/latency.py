@@ -165,7 +165,8 @@ def grid(
     """One row a label: the statistic of each (load, metric, statistic), decimals alike down a column where
     these show two digits of each.
 
-    A winner whose number reads like another's is not marked: so small a difference decides nothing.
+    Winners are not marked where the number of one reads like that of an engine that is none: so small a
+    difference decides nothing.
     """
     by_label = _by_label(pooled)
     columns = []
@@ -173,9 +174,9 @@ def grid(
         found = {label: by.get(load) for label, by in by_label.items()}
         places = metric_decimals(metric, (_value(summary, metric, statistic) for summary in found.values()))
         cells = {label: _cell(summary, metric, statistic, places) for label, summary in found.items()}
-        best = best_labels.get((load, metric, statistic), "")
-        if best in cells and [cell.text for cell in cells.values()].count(cells[best].text) == 1:
-            cells[best] = replace(cells[best], best=True)
+        best = cells.keys() & best_labels.get((load, metric, statistic), frozenset())
+        if not {cells[label].text for label in best} & {cells[label].text for label in cells.keys() - best}:
+            cells |= {label: replace(cells[label], best=True) for label in best}
         columns.append(list(cells.values()))
     return [[Cell(label), *(column[row] for column in columns)] for row, label in enumerate(by_label)]
 

@@ -9,7 +9,7 @@ from harness.report.best import WIDEST
 from harness.report.text.numbers import decimals, number
 from harness.schema.metrics import METRICS
 
-BEST = "Better than every other valid engine, at 5 % for all comparisons of the run together."
+BEST = "Better than every valid engine without this mark, at 5 % for all comparisons of the run together."
 #: How plain text marks a cell, and what the mark means.
 MARKS = {
     "best": ("*", BEST),

@@ -37,14 +37,12 @@ def claim(
         what = f"{term.label} {found.statistic}" if term.is_latency else term.label
         alike = few([found.label, *found.level])
         nearest = found.comparison
+        values = level_values(engines, found)
         if nearest is not None and excludes_one(nearest.ci):
-            value_a, value_b = (_value(engines, label, nearest) for label in (nearest.a, nearest.b))
             differences = "difference" if len(found.level) == 1 else "differences"
-            said = (
-                f"the {differences} in {what} between {alike} may be chance: "
-                f"{nearest.a} has {value_a} {term.unit} and {nearest.b} {value_b} {term.unit}"
-            )
-        elif values := level_values(engines, found):
+            said = f"the {differences} in {what}{'' if values else f' between {alike}'} may be chance"
+            said += f": {several(values)}" if values else ""
+        elif values:
             said = f"no difference is shown in {what}: {several(values)}"
         else:
             said = f"no difference is shown in {what} between {alike}"

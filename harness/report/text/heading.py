@@ -81,7 +81,7 @@ def machine(run: RunInfo) -> str:
     cpu = environment.get("cpu") or {}
     cores, memory = cpu.get("usable_cores"), environment.get("memory_total")
     parts += [str(cpu.get("model") or ""), plural(int(cores), "core") if cores else ""]
-    parts.append(f"{memory / 2**30:.0f} GiB" if memory else "")
+    parts.append(f"{memory / 2**30:.0f} GiB RAM" if memory else "")
     return ", ".join(part for part in parts if part)
 
 

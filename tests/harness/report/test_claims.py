@@ -15,6 +15,7 @@ from harness.report.tables.latency import (
     SHOWN,
     first_table,
     headline_table,
+    latency_table,
 )
 from harness.report.tables.offline import batch_ratios_table, offline_table
 from harness.report.tables.ratios import ratios
@@ -45,13 +46,27 @@ def test_the_best_is_marked_only_where_it_differs_from_every_other_valid_engine(
     roseinfer, variant, vllm, sglang = (engine.label for engine in ENGINES)
     clear = [comparison(roseinfer, variant, 0.5, (0.4, 0.6)), comparison(roseinfer, sglang, 0.3, (0.2, 0.4))]
     key = (TraceLoad(scale=0.4), "ttft_ms", "p90")
-    assert best_labels(pooled, clear) == {key: roseinfer}
-    assert best_labels(pooled, [*clear, comparison(roseinfer, vllm, 2.0, (1.8, 2.2))]) == {key: roseinfer}
+    assert best_labels(pooled, clear) == {key: {roseinfer}}
+    assert best_labels(pooled, [*clear, comparison(roseinfer, vllm, 2.0, (1.8, 2.2))]) == {key: {roseinfer}}
     assert best_labels(pooled, clear[:1]) == {}
     level = [clear[0], comparison(roseinfer, sglang, 0.9, (0.7, 1.1))]
     assert best_labels(pooled, level) == {}
     by_itself = [clear[0], comparison(roseinfer, sglang, 0.9, (0.85, 0.98), chance=True)]
     assert best_labels(pooled, by_itself) == {}
+
+
+def test_engines_that_do_not_differ_are_the_best_together(run):
+    """Where each of them is better than all others; else none is."""
+    pooled = [s for s in run.pooled if s.load.value == 0.4]
+    roseinfer, variant, _, sglang = (engine.label for engine in ENGINES)
+    key = (TraceLoad(scale=0.4), "ttft_ms", "p90")
+    level = comparison(roseinfer, variant, 0.9, (0.7, 1.1))
+    ahead = [comparison(label, sglang, 0.5, (0.4, 0.6)) for label in (roseinfer, variant)]
+    both = best_labels(pooled, [level, *ahead])
+    assert both == {key: {roseinfer, variant}}
+    marked = [row[0].text for row in latency_table(pooled, "ttft_ms", both).rows if row[2].best]
+    assert marked == [roseinfer, variant]
+    assert best_labels(pooled, [level, ahead[0]]) == {}
 
 
 def test_a_winner_whose_number_reads_like_another_s_is_not_marked(run):
@@ -60,7 +75,7 @@ def test_a_winner_whose_number_reads_like_another_s_is_not_marked(run):
     level = [s.model_copy(update={"output_tok_per_s": mine.output_tok_per_s * 0.9999}) for s in pooled[1:]]
     apart = [s.model_copy(update={"output_tok_per_s": mine.output_tok_per_s * 0.9}) for s in pooled[1:]]
     key: tuple[Load, str, str] = (TraceLoad(scale=1.6), "output_tok_per_s", "output_tok_per_s")
-    won = {key: "roseinfer"}
+    won = {key: frozenset({"roseinfer"})}
     for others, marked in ((level, 0), (apart, 1)):
         shown = headline_table([mine, *others], won)
         assert sum(cell.best for row in shown.rows for cell in row) == marked
@@ -73,11 +88,11 @@ def test_the_best_rate_is_the_highest_unless_the_load_sets_it(run):
     assert best_labels(pooled, [compared]) == {}
     held = [s.model_copy(update={"load": closed}) for s in pooled]
     assert best_labels(held, [compared.model_copy(update={"load": closed})]) == {
-        (closed, rate, rate): "SGLang"
+        (closed, rate, rate): {"SGLang"}
     }
     behind = pooled[0].model_copy(update={"notices": [CellNotice(kind="behind", text="it fell behind")]})
     found = best_labels([behind, *pooled[1:]], [compared])
-    assert list(found.values()) == ["SGLang"]
+    assert list(found.values()) == [{"SGLang"}]
 
 
 def test_the_verdict_claims_real_differences_and_names_what_is_level(tmp_path):
@@ -249,7 +264,7 @@ def test_an_interval_that_excludes_one_by_itself_is_no_claim(run):
     changed = run.results.model_copy(update={"summaries": pooled, "comparisons": [compared]})
     said = verdict(type(run)(run.path, changed, run.requests, run.chunks))[0]
     assert "no difference is shown" not in said and "lower" not in said
-    between = "the difference in TTFT p99 between roseinfer and SGLang may be chance"
+    between = "the difference in TTFT p99 may be chance"
     assert re.search(rf"{between}: roseinfer has [\d.]+ ms and SGLang [\d.]+ ms \(ratio", said)
     assert "95 % interval 0.85 to 0.98; not significant after correction for 39 comparisons)" in said
 

@@ -308,4 +308,4 @@ def test_the_machine_is_that_of_the_run(run):
                 "settings": run.meta.settings.model_copy(update={"device": device}),
             }
         )
-        assert machine(meta) == f"{ahead}Intel(R) Xeon(R) Platinum 8481C CPU @ 2.70GHz, 2 cores, 8 GiB"
+        assert machine(meta) == f"{ahead}Intel(R) Xeon(R) Platinum 8481C CPU @ 2.70GHz, 2 cores, 8 GiB RAM"
