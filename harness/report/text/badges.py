@@ -44,7 +44,7 @@ def badges(run: Run) -> list[Badge]:
         by.setdefault(notice.topic, []).append(notice)
     found = _online(run, by) if isinstance(run, OnlineRun) and run.has_results else []
     if rest := by.get("rest"):
-        found.append(Badge("warn", "interrupted", rest))
+        found.insert(0, Badge("warn", "interrupted", rest))  # what is missing outweighs the rest
     if skipped := by.get("engines"):
         found.append(Badge("warn", f"{len(skipped)} skipped", skipped))
     if code := by.get("code"):

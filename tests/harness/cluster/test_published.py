@@ -101,8 +101,8 @@ def test_a_measured_run_is_profiled_on_the_gpus_of_one_engine(
 #: Ends as an interrupted run does.
 INTERRUPTED = """
 import sys, time
-print("runs", flush=True)
 try:
+    print("runs", flush=True)
     time.sleep(60)
 except KeyboardInterrupt:
     print("report")

@@ -48,8 +48,8 @@ sys.exit(ended([sys.executable, "-c", sys.argv[1]], os.environ))
 """
 REPORTS = """
 import sys, time
-print("runs", flush=True)
 try:
+    print("runs", flush=True)
     time.sleep(60)
 except KeyboardInterrupt:
     print("report", flush=True)
