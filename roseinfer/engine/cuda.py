@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 
 import torch
@@ -25,7 +25,7 @@ from roseinfer.engine.graphs import (
 )
 from roseinfer.engine.logprobs import DeviceLogprobs, asked_logprobs
 from roseinfer.engine.runner import Pending, Runner
-from roseinfer.engine.sampler import SamplingBatch, part, sample, uniform
+from roseinfer.engine.sampler import SamplingBatch, adjusted, part, sample, uniform
 from roseinfer.engine.staging import Inbox, Lines, Outbox
 from roseinfer.engine.step_arrays import prompt_arrays, prompt_numbers, put_decode, put_prompts
 from roseinfer.kernels.cuda.draw import draw, takes
@@ -313,10 +313,8 @@ class CudaRunner(Runner):
             return given[:count]
         rows, logits = batch.requests[start : start + count], logits[:count]
         with named_range("roseinfer.sampler"):
-            if how.adjustments is not None:
-                assert newest is not None
-                logits = how.adjustments.apply(logits, newest[start:], fused=self._model.fused)
-                how = replace(how, adjustments=None)
+            before = None if newest is None else newest[start:]
+            logits, how = adjusted(logits, how, before, fused=self._model.fused)
             if takes(logits):
                 draw(
                     logits, how.temperature, how.top_k, how.top_p, how.min_p, uniform(how.seed, how.position),

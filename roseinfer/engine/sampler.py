@@ -52,6 +52,17 @@ def part(batch: SamplingBatch, start: int, count: int) -> SamplingBatch:
     )  # fmt: skip
 
 
+def adjusted(
+    logits: Tensor, how: SamplingBatch, newest: Tensor | None, *, fused: bool = False
+) -> tuple[Tensor, SamplingBatch]:
+    """The logits with the adjustments applied, and the parameters without them; arguments as in `sample` and
+    `Adjustments.apply`."""
+    if how.adjustments is None:
+        return logits, how
+    assert newest is not None
+    return how.adjustments.apply(logits, newest, fused=fused), replace(how, adjustments=None)
+
+
 def sample(logits: Tensor, how: SamplingBatch, newest: Tensor | None = None) -> Tensor:
     """Sample tokens `[R]` int64 from logits `[R, vocab]`. `newest` `[R]`, needed for adjustments: the last
     token of each request that decodes.
@@ -61,9 +72,7 @@ def sample(logits: Tensor, how: SamplingBatch, newest: Tensor | None = None) -> 
     then to the smallest set that holds top_p of the mass. A token is sampled by inverting the cumulative
     distribution at a uniform number that depends only on the request's seed and position.
     """
-    if how.adjustments is not None:
-        assert newest is not None
-        logits, how = how.adjustments.apply(logits, newest), replace(how, adjustments=None)
+    logits, how = adjusted(logits, how, newest)
     if (how.temperature <= 0).all():
         return _argmax(logits)
     rows = len(logits) if logits.device.type != "cpu" else max(CPU_ROWS, torch.get_num_threads())
