@@ -15,6 +15,13 @@ def module_command(name: str) -> list[str]:
     return [sys.executable, *([] if sys.path[0] in ("", str(Path.cwd())) else ["-P"]), "-m", name]
 
 
+def leave_signals_to_parent() -> None:
+    """Ignore SIGINT and SIGTERM, which may be sent to all processes: this one ends with its parent, which
+    answers clients first."""
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)
+
+
 def how_it_ended(code: int) -> str:
     """In words, what a process's exit code says; one below 0 is minus the signal that killed it."""
     return f"killed by {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"

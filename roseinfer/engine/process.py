@@ -11,7 +11,6 @@ import gc
 import logging
 import os
 import select
-import signal
 import socket
 import sys
 import threading
@@ -50,6 +49,7 @@ from roseinfer.ipc.messages import (
     ToEngine,
     Tokens,
 )
+from roseinfer.modules import leave_signals_to_parent
 from roseinfer.request.logprobs import StepLogprobs
 from roseinfer.request.params import RequestError
 from roseinfer.scheduler.scheduler import StepResult
@@ -253,8 +253,7 @@ def _load(engine: Engine) -> Load:
 
 if __name__ == "__main__":
     logging.basicConfig(level=logging.INFO, format="%(levelname)s: %(message)s")
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, signal.SIG_IGN)  # it ends with its parent, which answers clients first
+    leave_signals_to_parent()
     given, *descriptors = sys.argv[1:]
     ends = [socket.socket(fileno=int(descriptor)) for descriptor in descriptors]
     sys.exit(run(msgspec.json.decode(given, type=EngineConfig), ends))

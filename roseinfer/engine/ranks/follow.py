@@ -30,6 +30,7 @@ from roseinfer.engine.ranks.rank_profile import RankProfile
 from roseinfer.engine.ranks.step_memory import Step, StepMemory
 from roseinfer.kvcache.pool import KVPool
 from roseinfer.models.ranks import is_missing
+from roseinfer.modules import leave_signals_to_parent
 from roseinfer.tensors import no_memory
 
 #: From prctl(2).
@@ -109,8 +110,7 @@ def _say(sock: socket.socket, done: RankDone) -> None:
 
 if __name__ == "__main__":
     logging.basicConfig(level=logging.INFO, format="%(levelname)s: %(message)s")
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, signal.SIG_IGN)  # it ends with rank 0, which answers clients first
+    leave_signals_to_parent()
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)  # even if it hangs
     given, own_rank, fd = sys.argv[1:]
     with socket.socket(fileno=int(fd)) as end:

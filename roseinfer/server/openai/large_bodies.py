@@ -12,7 +12,6 @@ import os
 import pickle
 import resource
 import select
-import signal
 import socket
 import struct
 import sys
@@ -23,6 +22,7 @@ import msgspec
 import psutil
 
 from roseinfer.model_folder import model_folder
+from roseinfer.modules import leave_signals_to_parent
 from roseinfer.server.child import Child
 from roseinfer.server.http.errors import BadRequestError, HttpError
 from roseinfer.server.http.parser import HttpRequest
@@ -165,8 +165,7 @@ def _end_with(sock: socket.socket) -> None:
 
 
 if __name__ == "__main__":
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, signal.SIG_IGN)  # it ends with its front end, which answers clients first
+    leave_signals_to_parent()
     end = socket.socket(fileno=int(sys.argv[1]))
     threading.Thread(target=_end_with, args=(end,), daemon=True).start()
     template = ChatTemplate.load(model_folder(sys.argv[2]))

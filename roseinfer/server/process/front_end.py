@@ -12,7 +12,6 @@ import asyncio
 import contextlib
 import gc
 import logging
-import signal
 import socket
 import sys
 from collections.abc import Callable, Sequence
@@ -25,6 +24,7 @@ import uvloop
 
 from roseinfer.config import ConfigError
 from roseinfer.model_folder import model_folder
+from roseinfer.modules import leave_signals_to_parent
 from roseinfer.server.access import Access, api_keys
 from roseinfer.server.app import App
 from roseinfer.server.config import ServerConfig
@@ -222,8 +222,7 @@ async def _main(
 
 if __name__ == "__main__":
     logging.basicConfig(level=logging.INFO, format="%(levelname)s: %(message)s")
-    for number in (signal.SIGINT, signal.SIGTERM):  # the parent says when to stop
-        signal.signal(number, signal.SIG_IGN)
+    leave_signals_to_parent()
     index, handover, counters_fd, prefixes, *engines = map(int, (*sys.argv[1:5], *sys.argv[6:]))
     settings = msgspec.json.decode(sys.argv[5], type=Settings)
     server = settings.server
