@@ -18,14 +18,19 @@ def bench_command(*arguments: str, figures: Figures = "all") -> list[str]:
     return [sys.executable, "-P", __file__, figures, *arguments]
 
 
-def main() -> None:
-    figures = sys.argv.pop(1)
-
+def quicken() -> None:
+    """Before a cell this process waits for a moment, and its engines, beside other tests, start as quickly as
+    these."""
     from harness.engines.process import guard
     from harness.runs import measuring
 
     measuring.MEASURED_DELAY_S = measuring.WAITING_S = 0.1
     guard.SHARING_NICENESS = 0
+
+
+def main() -> None:
+    figures = sys.argv.pop(1)
+    quicken()
     if figures == "few":
         from harness.report.figures import run_figures
 

@@ -19,11 +19,10 @@ import pytest
 
 from harness.engines.adapters import roseinfer
 from harness.engines.find import Place, probe
-from harness.engines.process import guard
 from harness.metrics import validity
 from harness.mock_server.behaviour import ServedRequest
 from harness.report.figures.run_figures import figures
-from harness.runs import measuring
+from tests.harness.bench_process import quicken
 
 Probe = Callable[[Place, Sequence[str]], dict[str, str]]
 
@@ -64,10 +63,8 @@ class MockServer:
 
 @pytest.fixture(scope="session", autouse=True)
 def quick_runs() -> Iterator[None]:
-    """Of runs in this process: before a cell they wait for a moment, and their engines, beside other tests,
-    start as quickly as these. This interpreter, which roseinfer runs in, is asked for its versions once."""
-    measuring.MEASURED_DELAY_S = measuring.WAITING_S = 0.1
-    guard.SHARING_NICENESS = 0
+    """Those in this process; its interpreter, which roseinfer runs in, is asked for its versions once."""
+    quicken()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(roseinfer, "probe", remembering(probe))
         yield
