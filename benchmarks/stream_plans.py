@@ -1,12 +1,13 @@
 """Skinny GEMMs of a Llama's layer with every tiling (`stream.Plan`), in bfloat16 on this GPU; Markdown.
 
-    python -m benchmarks.stream_plans random:qwen3-32b --ranks 2 --rows 1 8
+    python -m benchmarks.stream_plans random:qwen3-32b --ranks 2 --rows 1 8 16 --size 2
 
 The GEMMs are those of one of `--ranks` tensor-parallel GPUs. First each is measured alone: µs a call in a
 captured graph of many calls, with the weights of several layers, so that none stays in the L2 cache; TB/s of
-weights; and cuBLAS, without the norm, residual and SwiGLU that `stream` fuses. Then the fastest tilings of
-each replace that of `stream.plan` in whole layers of the four GEMMs, one GEMM after the other, and the best
-is kept: a kernel starts while the previous one ends, so the fastest alone need not be the fastest in a layer.
+weights of `--size` bytes an element (bfloat16 or E4M3); and cuBLAS for bfloat16, without the norm, residual
+and SwiGLU that `stream` fuses. Then the fastest tilings of each replace that of `stream.plan` in whole layers
+of the four GEMMs, one GEMM after the other, and the best is kept: a kernel starts while the previous one
+ends, so the fastest alone need not be the fastest in a layer.
 See `roseinfer.kernels.cuda.stream`.
 """
 
@@ -25,12 +26,13 @@ from torch.nn import functional as F
 
 from benchmarks.llama_parts import DEVICE, LAYERS, captured, drawn
 from benchmarks.models import llama_name, llama_shape
+from roseinfer.e4m3 import to_e4m3
 from roseinfer.kernels.cuda import stream
 from roseinfer.kernels.cuda.stream import Plan
 from roseinfer.kernels.triton.launch import multiprocessors
 
-#: Shared memory of a block that is tried, in bytes, without that for the sums of its warps.
-SHARED_BYTES = (104 << 10, 152 << 10, 200 << 10)
+#: Shared memory of a block that is tried, in bytes, with that for the sums of its warps.
+SHARED_BYTES = (112 << 10, 160 << 10, 208 << 10, 226 << 10)
 #: How many tilings of a GEMM are tried in a layer.
 TRIED = 6
 
@@ -45,10 +47,17 @@ class Product:
     gated: bool
     normed: bool
     rows: int
+    size: int
 
     @cached_property
     def weights(self) -> list[Tensor]:
-        return [drawn((1 + self.gated) * self.outputs, self.inputs) for _ in range(LAYERS)]
+        weights = [drawn((1 + self.gated) * self.outputs, self.inputs) for _ in range(LAYERS)]
+        return weights if self.size == 2 else [to_e4m3(weight) for weight in weights]
+
+    @cached_property
+    def scales(self) -> Tensor | None:
+        made = (1 + self.gated) * self.outputs
+        return None if self.size == 2 else torch.ones(made, device=DEVICE)
 
     @cached_property
     def x(self) -> Tensor:
@@ -69,24 +78,34 @@ class Product:
     @property
     def chosen(self) -> Plan | None:
         rows = 1 << (self.rows - 1).bit_length()
-        return stream.plan(self.inputs, self.outputs, self.gated, multiprocessors(DEVICE), rows)
+        return stream.plan(self.inputs, self.outputs, self.gated, multiprocessors(DEVICE), rows, self.size)
 
     def plans(self) -> Iterator[Plan]:
         """Every tiling that the kernel supports."""
         for tiles, warps in itertools.product((1, 2, 4), (4, 8)):
             if (self.gated and tiles == 1) or self.outputs % (8 * tiles // (1 + self.gated)):
                 continue
-            for chunk in range(32 * warps, 1281, 32 * warps):
-                if self.inputs % chunk or chunk < 512:
+            step = 64 // self.size * warps
+            for chunk in range(step, 2560 // self.size + 1, step):
+                if self.inputs % chunk or self.size * chunk < (1024 if self.rows <= 8 else 512):
                     continue
-                row_bytes = 8 * tiles * (2 * chunk + 64)
-                spare = (most - self.held * self.rows * self.inputs * 2 for most in SHARED_BYTES)
+                row_bytes = 8 * tiles * (self.size * chunk + 64)
+                sums = 2 * warps * (8 if self.rows <= 8 else 16) * (8 * tiles + 8 * (tiles > 1)) * 4
+                spare = (most - sums - self.held * self.rows * self.inputs * 2 for most in SHARED_BYTES)
                 depths = {min(16, left // row_bytes) for left in spare}
-                yield from (Plan(tiles, warps, chunk, depth, self.held) for depth in depths if depth >= 2)
+                yield from (
+                    Plan(tiles, warps, chunk, depth, self.held, self.size) for depth in depths if depth >= 2
+                )
 
     def call(self, how: Plan | None, weight: Tensor) -> Tensor:
         return stream.product(
-            self.x, weight, norm=self.norm, residual=self.residual, gated=self.gated, how=how
+            self.x,
+            weight,
+            norm=self.norm,
+            residual=self.residual,
+            gated=self.gated,
+            scales=self.scales,
+            how=how,
         )
 
     def timed(self, how: Plan | None) -> float:
@@ -95,7 +114,7 @@ class Product:
 
     def cublas(self) -> float:
         turn = itertools.cycle(self.weights)
-        return captured(lambda: F.linear(self.x, next(turn)))
+        return captured(lambda: F.linear(self.x, next(turn))) if self.size == 2 else float("nan")
 
 
 def alone(product: Product) -> list[Plan | None]:
@@ -105,7 +124,7 @@ def alone(product: Product) -> list[Plan | None]:
         list(pool.map(lambda how: product.call(how, product.weights[0]), every))
     own = product.timed(None)
     best = sorted(((product.timed(how), how) for how in every), key=lambda entry: entry[0])[:TRIED]
-    rate = 2e-6 * product.weights[0].numel() / own
+    rate = 1e-6 * product.size * product.weights[0].numel() / own
     ways = "; ".join(f"{t:.1f}: {shown(how)}" for t, how in best[:3])
     print(
         f"| {product.rows} | {product.name} | {own:.1f} | {rate:.2f} | {shown(product.chosen)} | {ways} "
@@ -144,17 +163,18 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("model", type=llama_name)
     parser.add_argument("--ranks", type=int, default=1)
-    parser.add_argument("--rows", type=int, nargs="+", default=[1, 8])
+    parser.add_argument("--rows", type=int, nargs="+", default=[1, 8, 16])
+    parser.add_argument("--size", type=int, choices=[1, 2], default=2)
     given = parser.parse_args()
     shape = llama_shape(given.model)
     ranks = given.ranks
     heads, kv, ffn = shape.heads // ranks, max(1, shape.kv_heads // ranks), shape.ffn_width // ranks
     for rows in given.rows:
         products = [
-            Product("qkv", (heads + 2 * kv) * shape.head_dim, shape.width, False, True, rows),
-            Product("out", shape.width, heads * shape.head_dim, False, False, rows),
-            Product("gate and up", ffn, shape.width, True, True, rows),
-            Product("down", shape.width, ffn, False, False, rows),
+            Product("qkv", (heads + 2 * kv) * shape.head_dim, shape.width, False, True, rows, given.size),
+            Product("out", shape.width, heads * shape.head_dim, False, False, rows, given.size),
+            Product("gate and up", ffn, shape.width, True, True, rows, given.size),
+            Product("down", shape.width, ffn, False, False, rows, given.size),
         ]
         print("\n| rows | GEMM | µs | TB/s | tiles, warps, chunk, depth | fastest, µs | cuBLAS, µs |")
         print("|---:|---|---:|---:|---|---|---:|")

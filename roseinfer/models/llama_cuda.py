@@ -1,4 +1,5 @@
-"""The Llama family on a GPU with fused kernels: five a layer for up to 8 decode rows, eight otherwise."""
+"""The Llama family on a GPU with fused kernels: five a layer for up to 8 decode rows, of many shapes for up
+to 16, and eight otherwise."""
 
 from __future__ import annotations
 
@@ -70,9 +71,14 @@ class CudaLlama(Llama):
         return logits
 
     def _layers_of(self, x: Tensor, positions: Tensor | None, attention: CudaPagedAttention) -> Tensor:
-        if len(x) <= stream.MAX_ROWS and attention.decodes_alone is not None:
+        if self._streams(x) and attention.decodes_alone is not None:
             return self._few_rows(x, attention)
         return self._rows(x, positions, attention)
+
+    def _streams(self, x: Tensor) -> bool:
+        """Whether the largest GEMM of a layer, and so the others, had better be `stream` where it can be."""
+        weight = self._layers[0].gate_up.weight
+        return len(x) <= stream.FEW_ROWS or stream.takes(x, weight, gated=True, normed=True)
 
     def _few_rows(self, x: Tensor, attention: CudaPagedAttention) -> Tensor:
         eps = self.config.norm_eps

@@ -1,12 +1,11 @@
-"""The Llama family on a GPU with linear layers in FP8: five kernels a layer for up to 8 decode rows, where
-only weights are quantized, and nine otherwise."""
+"""The Llama family on a GPU with linear layers in FP8: five kernels a layer for up to 8 decode rows, of many
+shapes for up to 16, where only weights are quantized, and nine otherwise."""
 
 from __future__ import annotations
 
 from torch import Tensor
 
 from roseinfer.attention.cuda_paged import CudaPagedAttention
-from roseinfer.kernels.cuda import stream
 from roseinfer.kernels.triton.fp8 import norm_rows_, round_rows, swiglu_rows
 from roseinfer.kernels.triton.fp8_product import Fp8Tile, fp8_product
 from roseinfer.models.cuda_ranks import CudaRanks
@@ -22,7 +21,7 @@ class Fp8CudaLlama(CudaLlama):
     """The kernels between the linear layers quantize their outputs."""
 
     def _layers_of(self, x: Tensor, positions: Tensor | None, attention: CudaPagedAttention) -> Tensor:
-        if len(x) <= stream.MAX_ROWS and attention.decodes_alone is not None:
+        if self._streams(x) and attention.decodes_alone is not None:
             return self._few_rows(x, attention)
         eps, layers = self.config.norm_eps, self._layers
         gains = [*(layer.norm_1 for layer in layers[1:]), self._norm]

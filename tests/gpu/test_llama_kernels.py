@@ -57,8 +57,9 @@ def test_products(
         weight, scales = (rounded := quantize(weight)).values, rounded.scales
         wide_weight = weight.float() * scales
     if not stream.takes(x, weight, gated=gated, normed=normed):
-        assert (normed and inputs == 12288) or (scales is not None and inputs == 896)
-        if inputs == 896:
+        some = (normed and inputs == 12288) or (scales is not None and inputs == 896)
+        assert some or rows > stream.FEW_ROWS
+        if not stream.takes(x, weight, gated=gated):
             return
         normed = False
     bias, residual = draw(outputs).to(dtype), draw(rows, outputs).to(dtype)

@@ -1,8 +1,9 @@
-// A memory-bound GEMM of up to 8 rows of x, which streams the weights once: y = f(x W^T), W [outputs, INPUTS].
+// A memory-bound GEMM of up to HEIGHT rows of x, 8 or 16, which streams the weights once: y = f(x W^T), W [outputs,
+// INPUTS].
 //
 // A block computes tiles of 8 x TILES outputs, one after the other. One producer warp issues bulk copies of CHUNK
 // inputs of a tile at a time into a ring buffer of DEPTH stages; it starts before the previous kernel has ended. The
-// WARPS consumer warps each multiply a share of every chunk. The tensor cores take x as 16 rows, of which 8 are used.
+// WARPS consumer warps each multiply a share of every chunk. The tensor cores take x as 16 rows, of which HEIGHT are used.
 // Which 8 of 32 neighbouring inputs a lane holds is the same for x and W, so the order of the inputs does not matter.
 //
 // NORM: x is first RMS-normalised with `gain`. The norm's factor, one for each row, is applied to the sums.
@@ -16,6 +17,7 @@
 #include "mma.cuh"
 
 #define THREADS (32 * WARPS)    // of the consumer warps
+#define HALVES (HEIGHT / 8)     // rows of x that a lane holds
 #define CHUNKS (INPUTS / CHUNK)
 #define PARTS (1 + EIGHT)       // runs of 8 inputs that a lane holds in a step: 16 bytes of the weight
 #define STEP (32 * PARTS)       // inputs that a warp multiplies at once
@@ -23,9 +25,9 @@
 #define COLUMNS (8 * TILES)     // sums of a tile, for each row of x
 #define MADE (GATED ? COLUMNS / 2 : COLUMNS)  // outputs of a tile, for each row of x
 #define STRIDE (TILES % 2 ? COLUMNS : COLUMNS + 8)  // padded: lanes that write neighbouring rows hit different banks
-#define EACH ((8 * MADE + THREADS - 1) / THREADS)   // outputs that a thread writes
+#define EACH ((HEIGHT * MADE + THREADS - 1) / THREADS)  // outputs that a thread writes
 #define PITCH (CHUNK + 32 * PARTS)  // of a row in shared memory, padded as STRIDE for lanes that read
-#define BLOCKS (EIGHT && !HELD ? 1 : 2)  // blocks on an SM, as far as registers allow
+#define BLOCKS ((EIGHT || HEIGHT > 8) && !HELD ? 1 : 2)  // blocks on an SM, as far as registers allow
 #if BF16
 #define SHRINK 1.0f
 #else
@@ -34,6 +36,7 @@
 
 static_assert(INPUTS % CHUNK == 0 && CHUNK % (WARPS * STEP) == 0 && CHUNK % 64 == 0 && (HELD || !NORM), "the tiling");
 static_assert(COLUMNS <= 32, "a lane asks for a row");
+static_assert(HEIGHT == 8 || HEIGHT == 16, "what a tensor core instruction takes");
 static_assert(BF16 || !EIGHT, "E4M3 has the range of bfloat16 here");
 
 #if EIGHT
@@ -50,15 +53,25 @@ __device__ __forceinline__ unsigned odd_of(unsigned four) {
         : "=r"(two) : "r"((four & 0x80008000u) | (four & 0x7f007f00u) >> 4), "r"(0x7b807b80u));  // 2^120
     return two;
 }
+// Four inputs of the lane's rows g, and g + 8 of 16 rows.
+__device__ __forceinline__ void multiply_four(float* sums, uint2 a, uint2 below, unsigned w_low, unsigned w_high) {
+#if HEIGHT > 8
+    multiply_16(sums, a.x, below.x, a.y, below.y, w_low, w_high);
+#else
+    multiply(sums, a.x, a.y, w_low, w_high);
+#endif
+}
 // sums += a W for eight inputs of a lane: of W in memory order, of x in that of `ordered`.
-__device__ __forceinline__ void multiply_eight(float* sums, uint4 a, uint4 w, int part) {
+__device__ __forceinline__ void multiply_eight(float* sums, const uint4* a, uint4 w, int part) {
+    const uint4 below = a[HALVES - 1];
+    const uint2 first = make_uint2(a->x, a->y), last = make_uint2(a->z, a->w);
 #if EIGHT
     const unsigned low = part ? w.z : w.x, high = part ? w.w : w.y;
-    multiply(sums, a.x, a.y, odd_of(low << 8), odd_of(low));
-    multiply(sums, a.z, a.w, odd_of(high << 8), odd_of(high));
+    multiply_four(sums, first, make_uint2(below.x, below.y), odd_of(low << 8), odd_of(low));
+    multiply_four(sums, last, make_uint2(below.z, below.w), odd_of(high << 8), odd_of(high));
 #else
-    multiply(sums, a.x, a.y, w.x, w.y);
-    multiply(sums, a.z, a.w, w.z, w.w);
+    multiply_four(sums, first, make_uint2(below.x, below.y), w.x, w.y);
+    multiply_four(sums, last, make_uint2(below.z, below.w), w.z, w.w);
 #endif
 }
 // Eight inputs of x in the order in which `odd_of` pairs those of W: first and third, second and fourth.
@@ -87,8 +100,8 @@ extern "C" __global__ void __launch_bounds__(THREADS + 32, BLOCKS) stream(
     const half_t* residual, half_t* out, int rows
 ) {
     extern __shared__ __align__(128) weight_t ring[];  // [DEPTH, COLUMNS, PITCH], then x if HELD
-    __shared__ __align__(16) float found[2][WARPS][8 * STRIDE];
-    __shared__ float squares[WARPS][8];
+    __shared__ __align__(16) float found[2][WARPS][HEIGHT * STRIDE];
+    __shared__ float squares[WARPS][HEIGHT];
     __shared__ barrier_t full[DEPTH], empty[DEPTH];
     pdl_launch();
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
@@ -115,30 +128,31 @@ extern "C" __global__ void __launch_bounds__(THREADS + 32, BLOCKS) stream(
         return;
     }
 
-    // Of this warp's inputs in a step, lane (g, t) holds the t-th quarter, of row g of x and of output g.
+    // Of this warp's inputs in a step, lane (g, t) holds the t-th quarter, of rows g and g + 8 of x and of output g.
     const int share = warp * STEPS * STEP + t * 8 * PARTS;
     const half_t* const x_at = x + (size_t)g * INPUTS + share;
-    const bool mine = g < rows;
     pdl_wait();
     uint4* const held = (uint4*)(ring + DEPTH * COLUMNS * PITCH) + warp * rows * 4 + lane;
-    if (HELD && mine) {
+#pragma unroll
+    for (int h = 0; h < HALVES; h++) {
+        if (!HELD || g + 8 * h >= rows) continue;
         float sum = 0;
 #pragma unroll 8
         for (int s = 0; s < CHUNKS * STEPS * PARTS; s++) {
             const int at = s / (STEPS * PARTS) * CHUNK + s / PARTS % STEPS * STEP + s % PARTS * 8;
-            uint4 v = load_fresh(x_at + at);
+            uint4 v = load_fresh(x_at + h * 8 * INPUTS + at);
             if (NORM) {
                 const uint4 by = *(const uint4*)(gain + share + at);
                 sum += squares_of(v.x) + squares_of(v.y) + squares_of(v.z) + squares_of(v.w);
                 v = make_uint4(scale(v.x, by.x), scale(v.y, by.y), scale(v.z, by.z), scale(v.w, by.w));
             }
-            held[s * WARPS * rows * 4] = ordered(v);
+            held[s * WARPS * rows * 4 + h * 32] = ordered(v);
         }
         if (NORM) {
             const unsigned four = 15u << lane / 4 * 4;
             sum += __shfl_xor_sync(four, sum, 1);
             sum += __shfl_xor_sync(four, sum, 2);
-            if (t == 0) squares[warp][g] = sum;
+            if (t == 0) squares[warp][g + 8 * h] = sum;
         }
     }
     __syncwarp();
@@ -154,21 +168,24 @@ extern "C" __global__ void __launch_bounds__(THREADS + 32, BLOCKS) stream(
             if (ADD && row < rows) before[i] = read_fresh(residual + (size_t)row * OUTPUTS + tile * MADE + at % MADE);
         }
         float sums[TILES][4] = {};
-        uint4 next[STEPS * PARTS];
+        uint4 next[STEPS * PARTS][HALVES];
 #pragma unroll
-        for (int s = 0; s < STEPS * PARTS; s++)
-            next[s] = !HELD && mine ? load_fresh(x_at + s / PARTS * STEP + s % PARTS * 8) : make_uint4(0, 0, 0, 0);
+        for (int i = 0; i < STEPS * PARTS * HALVES; i++) {
+            const int s = i / HALVES, h = i % HALVES;
+            const half_t* const at = x_at + h * 8 * INPUTS + s / PARTS * STEP + s % PARTS * 8;
+            next[s][h] = !HELD && g + 8 * h < rows ? load_fresh(at) : make_uint4(0, 0, 0, 0);
+        }
         for (int chunk = 0; chunk < CHUNKS; chunk++) {
-            uint4 a[STEPS * PARTS];
+            uint4 a[STEPS * PARTS][HALVES];
 #pragma unroll
-            for (int s = 0; s < STEPS * PARTS; s++) {
-                a[s] = HELD ? next[s] : ordered(next[s]);
-                if (HELD && mine) a[s] = held[(chunk * STEPS * PARTS + s) * WARPS * rows * 4];
+            for (int i = 0; i < STEPS * PARTS * HALVES; i++) {
+                const int s = i / HALVES, h = i % HALVES;
+                const half_t* const at = x_at + h * 8 * INPUTS + s / PARTS * STEP + s % PARTS * 8;
+                const bool mine = g + 8 * h < rows;
+                a[s][h] = HELD ? next[s][h] : ordered(next[s][h]);
+                if (HELD && mine) a[s][h] = held[(chunk * STEPS * PARTS + s) * WARPS * rows * 4 + h * 32];
+                if (!HELD && mine && chunk + 1 < CHUNKS) next[s][h] = load_fresh(at + (chunk + 1) * CHUNK);
             }
-            if (!HELD && chunk + 1 < CHUNKS)
-#pragma unroll
-                for (int s = 0; s < STEPS * PARTS; s++)
-                    if (mine) next[s] = load_fresh(x_at + (chunk + 1) * CHUNK + s / PARTS * STEP + s % PARTS * 8);
             await(&full[slot], phase);
             const weight_t* const at = ring + (slot * COLUMNS + g) * PITCH + share;
 #pragma unroll
@@ -185,13 +202,14 @@ extern "C" __global__ void __launch_bounds__(THREADS + 32, BLOCKS) stream(
         }
         float* const own = found[turn % 2][warp];
 #pragma unroll
-        for (int i = 0; i < TILES; i++)
-            *(float2*)&own[g * STRIDE + i * 8 + t * 2] = make_float2(sums[i][0], sums[i][1]);
+        for (int i = 0; i < TILES * HALVES; i++)
+            *(float2*)&own[(g + i % HALVES * 8) * STRIDE + i / HALVES * 8 + t * 2] =
+                make_float2(sums[i / HALVES][i % HALVES * 2], sums[i / HALVES][i % HALVES * 2 + 1]);
         sync_threads();
 #pragma unroll
         for (int i = 0; i < EACH; i++) {
             const int at = threadIdx.x + i * THREADS, row = at / MADE, column = at % MADE;
-            if (row >= rows || at >= 8 * MADE) continue;
+            if (row >= rows) continue;
             float y = 0, up = 0, square = 0;
 #pragma unroll
             for (int w = 0; w < WARPS; w++) {

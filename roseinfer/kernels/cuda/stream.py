@@ -1,4 +1,4 @@
-"""GEMV and skinny GEMM, for up to 8 rows of x, at the bandwidth at which memory delivers the weights: see
+"""GEMV and skinny GEMM, for up to 16 rows of x, at the bandwidth at which memory delivers the weights: see
 `stream.cu`.
 
 Half precision, or bfloat16 with weights in E4M3, on GPUs of compute capability 9.0 or later. References:
@@ -18,12 +18,16 @@ from roseinfer.kernels.capability import is_large_hopper
 from roseinfer.kernels.cuda.build import available, kernel
 from roseinfer.kernels.triton.launch import multiprocessors
 
-#: More rows than this are left to other kernels: the tensor core instructions take 8. Several of them for
-#: more rows were not measured.
-MAX_ROWS = 8
-#: Up to this many inputs, each block keeps x in shared memory (`Plan.held`): 80 KB with 8 rows. Not measured
-#: with other limits.
-_HELD_INPUTS = 5_120
+#: More rows than this are left to other kernels: a tensor core instruction takes 16. Up to FEW_ROWS, kernels
+#: leave half of it empty, and have space for most shapes.
+MAX_ROWS, FEW_ROWS = 16, 8
+#: Up to this many inputs, each block keeps x in shared memory (`Plan.held`): 80 KB with 8 rows, 128 KB with
+#: 16. With 16 rows of 5,120 inputs cuBLAS was faster, held or not (H100, 2026-11-26). Not measured with other
+#: limits.
+_HELD_INPUTS, _HELD_INPUTS_16 = 5_120, 4_096
+#: With more than 8 rows: places for blocks in all waves for each tile, at most. With 1.2 and more cuBLAS was
+#: faster (Qwen3-32B on two H100s, 2026-11-26).
+_MOST_IDLE = 1.1
 #: Bytes of a weight row in a chunk at most, for this many inputs or more; half as many for fewer inputs. On
 #: an H200, 2026-11-22, Qwen3-8B is faster with 2 KB than with 1 KB, and as fast with 4 KB. 2,560 bytes are
 #: for inputs that 2 KB do not divide, as in half of Qwen3-32B, 2026-11-24 (docs/notes/h200-llama.md).
@@ -35,6 +39,8 @@ _MAX_CHUNK_BYTES, _MANY_INPUTS = 2560, 4096
 #: Qwen3-0.6B 19.7 and 17.9 (docs/notes/h200-llama.md). `_SMALL_WEIGHT` lies between their weights; not
 #: measured in between.
 _SHARED_BYTES, _SHARED_BYTES_SMALL, _SMALL_WEIGHT = 160 * 1024, 112 * 1024, 16 << 20
+#: The same for more than 8 rows: the most that a block may have, without its barriers.
+_SHARED_BYTES_16 = 226 * 1024
 #: Bytes of the weight in flight for each block, at least. Not measured with others.
 _MIN_IN_FLIGHT = 64 * 1024
 
@@ -59,9 +65,15 @@ class Plan:
 
 
 #: Tilings that are faster than those of the rule in `plan`, measured within whole layers: by inputs, outputs,
-#: `gated`, `size`, and one or more rows. On an H200, 2026-11-22 and 2026-11-24 (benchmarks.stream_plans).
+#: `gated`, `size`, and one row, up to 8 ("more") or 16. On an H200, 2026-11-22 and 2026-11-24; with 16 rows
+#: on an H100, 2026-11-26 (benchmarks.stream_plans).
 _MEASURED = {
     (2048, 1024, False, 2, "one"): Plan(1, 8, 512, 4, held=True),
+    # Qwen3-0.6B
+    (1024, 4096, False, 2, "16"): Plan(4, 8, 512, 2, held=True),
+    (2048, 1024, False, 2, "16"): Plan(2, 8, 512, 8, held=True),
+    (1024, 3072, True, 2, "16"): Plan(4, 8, 512, 4, held=True),
+    (3072, 1024, False, 2, "16"): Plan(1, 8, 256, 12, held=True),
     # Qwen3-8B, and Llama-3.1-8B, which has the same widths
     (4096, 6144, False, 2, "one"): Plan(1, 8, 1024, 11, held=True),
     (4096, 6144, False, 2, "more"): Plan(1, 8, 1024, 8, held=True),
@@ -69,6 +81,7 @@ _MEASURED = {
     (4096, 12288, True, 2, "more"): Plan(2, 8, 1024, 4, held=True),
     (12288, 4096, False, 2, "one"): Plan(4, 8, 1024, 3, held=False),
     (12288, 4096, False, 2, "more"): Plan(4, 8, 1024, 3, held=False),
+    (12288, 4096, False, 1, "16"): Plan(4, 8, 1024, 3, held=False, size=1),
     # one of two ranks of Qwen3-8B
     (4096, 3072, False, 2, "one"): Plan(2, 8, 1024, 4, held=True),
     (4096, 3072, False, 2, "more"): Plan(1, 8, 1024, 8, held=True),
@@ -83,6 +96,10 @@ _MEASURED = {
     (12800, 5120, False, 2, "one"): Plan(2, 8, 1280, 4, held=False),
     (12800, 5120, False, 2, "more"): Plan(2, 8, 1280, 4, held=False),
 }
+
+
+def _bucket(rows: int) -> int:
+    return 1 << (rows - 1).bit_length()
 
 
 def _chunk_bytes(tiles: int, row_bytes: int) -> int:
@@ -100,14 +117,15 @@ def plan(
     `tiles` leaves the fewest blocks idle in the last wave. Of equals it is 2, then 4, then 1 where x is held,
     else the largest; measured on an H200, 2026-11-22, in half precision.
     """
-    measured = _MEASURED.get((inputs, outputs, gated, size, "one" if rows == 1 else "more"))
+    kind = "one" if rows == 1 else "more" if rows <= FEW_ROWS else "16"
+    measured = _MEASURED.get((inputs, outputs, gated, size, kind))
     if measured is not None:
         return measured
     step = 64 // size  # inputs that a warp multiplies at once
     warps = next((warps for warps in (8, 4) if inputs % (step * warps) == 0), None)
     if warps is None:
         return None
-    held = inputs <= _HELD_INPUTS
+    held = inputs <= (_HELD_INPUTS if rows <= FEW_ROWS else _HELD_INPUTS_16)
     idle: list[tuple[float, int]] = []
     for tiles in (2, 4, 1) if held else (4, 2, 1):
         made = 8 * tiles // (1 + gated)
@@ -118,6 +136,10 @@ def plan(
         return None
     tiles = min(idle, key=lambda fit: fit[0])[1]
     longest = (_MAX_CHUNK_BYTES if inputs >= _MANY_INPUTS else _MAX_CHUNK_BYTES // 2) // size
+    if rows > FEW_ROWS:
+        if min(idle)[0] > _MOST_IDLE or not (held or tiles == 4):
+            return None
+        return _plan_16(tiles, inputs, step, longest, held, size)
     chunk = max(c for c in range(step * warps, longest + 1, step * warps) if inputs % c == 0)
     small = rows <= 4 and size * inputs * outputs * (1 + gated) <= _SMALL_WEIGHT
     x_bytes, sums_bytes = held * rows * inputs * 2, 2 * warps * 8 * (8 * tiles + 8) * 4
@@ -127,6 +149,19 @@ def plan(
     return Plan(tiles, warps, chunk, depth, held, size)
 
 
+def _plan_16(tiles: int, inputs: int, step: int, longest: int, held: bool, size: int) -> Plan | None:
+    """The tiling for 16 rows, which leave less space: three stages or more, or else two, of the longest
+    chunks that fit. None where none do."""
+    fits = []
+    for warps in (8, 4):
+        space = _SHARED_BYTES_16 - held * MAX_ROWS * inputs * 2 - 2 * warps * MAX_ROWS * (8 * tiles + 8) * 4
+        for chunk in range(step * warps, longest + 1, step * warps):
+            depth = min(16, space // _chunk_bytes(tiles, size * chunk))
+            if inputs % chunk == 0 and depth >= 2:
+                fits.append(Plan(tiles, warps, chunk, depth, held, size))
+    return max(fits, key=lambda how: (how.depth >= 3, how.warps, how.chunk), default=None)
+
+
 def takes(x: Tensor, weight: Tensor, *, gated: bool = False, normed: bool = False) -> bool:
     """Whether the kernel can multiply `x` with `weight`."""
     if len(x) > MAX_ROWS or x.element_size() != 2 or not (is_large_hopper(x.device) and available()):
@@ -134,7 +169,7 @@ def takes(x: Tensor, weight: Tensor, *, gated: bool = False, normed: bool = Fals
     if weight.dtype != x.dtype and (weight.dtype, x.dtype) != (E4M3, torch.bfloat16):
         return False
     outputs, size = len(weight) // (1 + gated), weight.element_size()
-    found = plan(x.shape[1], outputs, gated, multiprocessors(x.device), size=size)
+    found = plan(x.shape[1], outputs, gated, multiprocessors(x.device), _bucket(len(x)), size)
     return found is not None and (found.held or not normed)
 
 
@@ -170,17 +205,17 @@ def product(
     rows, inputs = x.shape
     outputs = len(weight) // (1 + gated)
     blocks = multiprocessors(x.device)
-    how = how or plan(inputs, outputs, gated, blocks, 1 << (rows - 1).bit_length(), weight.element_size())
+    how = how or plan(inputs, outputs, gated, blocks, _bucket(rows), weight.element_size())
     assert how is not None
     if out is None:
         out = torch.empty(rows, outputs, dtype=x.dtype, device=x.device)
     gain, eps = norm if norm is not None else (x, 0.0)
     run = kernel(
         "stream", "stream", ("BF16", int(x.dtype == torch.bfloat16)), ("INPUTS", inputs),
-        ("OUTPUTS", outputs), ("TILES", how.tiles), ("WARPS", how.warps), ("DEPTH", how.depth),
-        ("CHUNK", how.chunk), ("HELD", int(how.held)), ("NORM", int(norm is not None)), ("GATED", int(gated)),
-        ("ADD", int(residual is not None)), ("BIAS", int(bias is not None)), ("EPS", eps),
-        ("EIGHT", int(scales is not None)),
+        ("OUTPUTS", outputs), ("HEIGHT", FEW_ROWS if rows <= FEW_ROWS else MAX_ROWS), ("TILES", how.tiles),
+        ("WARPS", how.warps), ("DEPTH", how.depth), ("CHUNK", how.chunk), ("HELD", int(how.held)),
+        ("NORM", int(norm is not None)), ("GATED", int(gated)), ("ADD", int(residual is not None)),
+        ("BIAS", int(bias is not None)), ("EPS", eps), ("EIGHT", int(scales is not None)),
     )  # fmt: skip
     count = outputs // (8 * how.tiles // (1 + gated))
     run(

@@ -6,12 +6,14 @@ import pytest
 
 pytest.importorskip("triton", reason="Triton is not installed")
 
-from roseinfer.kernels.cuda.stream import MAX_ROWS, plan
+from roseinfer.kernels.cuda.stream import FEW_ROWS, MAX_ROWS, plan
 from rosemodels import llama
 
 #: Of an H200: multiprocessors, and bytes of shared memory that a block may have.
 BLOCKS, SHARED = 132, 227 * 1024
 SHAPES = [name for name in llama.SHAPES if name not in ("llama-tiny", "smollm2-135m")]
+#: Those of which each GEMM has a tiling for up to 16 rows, the others for up to 8.
+EVERY_ROW = ("qwen3-0.6b", "qwen3-8b", "llama-3.1-8b")
 
 
 @pytest.mark.parametrize("name", SHAPES)
@@ -27,15 +29,19 @@ def test_named_shapes_fit(name: str, rows: int) -> None:
     ]
     for inputs, outputs, gated in products:
         how = plan(inputs, outputs, gated, BLOCKS, 1 << (rows - 1).bit_length())
-        assert how is not None and how.depth >= 2
+        if how is None:
+            assert rows > FEW_ROWS and name not in EVERY_ROW
+            continue
+        assert how.depth >= 2
         assert inputs % how.chunk == 0 and how.chunk % (32 * how.warps) == 0
         assert outputs % (8 * how.tiles // (1 + gated)) == 0 and how.tiles <= 4
         assert how.held or not gated  # what is normalised is held
-        sums = 2 * how.warps * 8 * (8 * how.tiles + 8) * 4
+        height = FEW_ROWS if rows <= FEW_ROWS else MAX_ROWS
+        sums = 2 * how.warps * height * (8 * how.tiles + 8) * 4
         assert how.ring + how.held * rows * inputs * 2 + sums + 512 <= SHARED
 
 
 def test_shapes_that_do_not_divide_are_left() -> None:
     assert plan(100, 1024, False, BLOCKS) is None
     assert plan(1024, 1003, False, BLOCKS) is None
-    assert plan(1024, 8, True, BLOCKS) is not None and plan(1024, 4, True, BLOCKS) is None
+    assert plan(1024, 8, True, BLOCKS, FEW_ROWS) is not None and plan(1024, 4, True, BLOCKS) is None
