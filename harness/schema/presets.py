@@ -105,6 +105,8 @@ def preset_values(name: str, command: str, given: dict[str, Any]) -> dict[str, A
         left_out |= (_WHEN.keys() | {"rounds", "arrivals"}) - kept
     if "n" in given:
         left_out.add("rounds")
+    if "rounds" in left_out:
+        left_out.add("n")  # beside rounds it is as low as can be
     if given.keys() & _WHAT:
         left_out |= {"input_len", "output_len"}
     return {key: value for key, value in preset.values.items() if key not in left_out}

@@ -63,7 +63,14 @@ def test_options_and_files_win(tmp_path: Path) -> None:
 )
 @pytest.mark.parametrize("name", ["inferencex:1k1k", "mlperf-server"])
 def test_another_kind_of_load_replaces_the_presets(name: str, given: dict[str, str], load: object) -> None:
-    assert build(OnlineSettings, None, {"preset": name} | given).loads == [load]
+    settings = build(OnlineSettings, None, {"preset": name} | given)
+    assert settings.loads == [load]
+    assert [settings.requests(each) for each in settings.loads] == [200]
+
+
+def test_all_at_once_are_as_many_as_without_a_preset() -> None:
+    settings = build(OnlineSettings, None, {"preset": "inferencex:1k1k", "request_rate": "inf"})
+    assert settings.loads == [ClosedLoop(concurrency=200)]
 
 
 def test_real_prompts_replace_the_presets_lengths() -> None:
