@@ -11,8 +11,12 @@ from harness.records.stream import Stream, read_error, read_stream
 from harness.records.tokens import TokenCount, TokenSource, answer_began, count_tokens
 from harness.records.wire import WireResponse, read_wire
 
-#: Reasons to finish that belong to a whole answer; vLLM, SGLang, TensorRT-LLM, llama.cpp and TGI send these.
-_GOOD_ENDS = ("stop", "length", "tool_calls", "function_call", "eos_token", "stop_sequence")
+#: Reasons to finish that belong to a whole answer: of vLLM, SGLang, TensorRT-LLM and llama.cpp, of TGI, of
+#: Together, of Mistral, and of gateways to Anthropic's models.
+_GOOD_ENDS = (
+    *("stop", "length", "tool_calls", "function_call", "eos_token", "stop_sequence"),
+    *("eos", "model_length", "end_turn", "max_tokens", "tool_use"),
+)
 
 #: A server may count so many tokens more than the prompt that was sent: a token that begins the sequence.
 BEGIN_TOKENS = 1
@@ -103,6 +107,8 @@ def _judge(
     reported = stream.completion_tokens
     if wire.status is not None and wire.status != 200:
         return f"http_{wire.status}", read_error(_body(wire))
+    if (coding := wire.headers.get("content-encoding", "identity").lower()) != "identity":
+        return "stream_error", f"the answer is compressed ({coding}), which nobody asked for"
     if stream.error is not None:
         return "stream_error", stream.error
     if raw.error is not None and not stream.done:

@@ -1,11 +1,13 @@
 """Server-sent events, each with the stamp of the read that completed it.
 
-https://html.spec.whatwg.org/multipage/server-sent-events.html, with LF or CRLF as the end of a line.
+https://html.spec.whatwg.org/multipage/server-sent-events.html, with LF or CRLF as the end of a line. A byte
+order mark at the beginning is none of the first line.
 """
 
 from __future__ import annotations
 
 import re
+from codecs import BOM_UTF8
 from collections.abc import Iterator, Sequence
 from itertools import accumulate
 
@@ -20,7 +22,7 @@ def read_events(pieces: Sequence[tuple[float, bytes]], *, complete: bool) -> Ite
     """
     body = b"".join(data for _, data in pieces)
     ends = list(accumulate(len(data) for _, data in pieces))
-    start = piece = 0
+    start, piece = len(BOM_UTF8) if body.startswith(BOM_UTF8) else 0, 0
     for blank in _BLANK_LINE.finditer(body):
         end = blank.end()
         while ends[piece] < end:

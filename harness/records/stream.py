@@ -202,7 +202,7 @@ def _take(stream: Stream, t: float, event: _Event) -> None:
         ids = len(choice.token_ids) if choice.token_ids is not None else None
         role = delta is not None and delta.role is not None
         stream.chunks.append(
-            StreamChunk(t, len(text), ids, reported, role, len(answer), ends=choice.finish_reason is not None)
+            StreamChunk(t, len(text), ids, reported, role, len(answer), ends=bool(choice.finish_reason))
         )
         stream.finish_reason = choice.finish_reason or stream.finish_reason
         if choice.metrics:

@@ -48,12 +48,14 @@ def read(
     exact: int | None = None,
     status: int = 200,
     content_type: str | None = "text/event-stream; charset=utf-8",
+    coding: str | None = None,
     error: ErrorKind | None = None,
     tokens_of: Callable[[str], int] | None = None,
 ) -> RequestRecord:
     """One read a second, the head's at 0, in a body that ends with the connection."""
     kind = f"Content-Type: {content_type}\r\n" if content_type else ""
-    head = f"HTTP/1.1 {status} X\r\n{kind}\r\n".encode()
+    coded = f"Content-Encoding: {coding}\r\n" if coding else ""
+    head = f"HTTP/1.1 {status} X\r\n{kind}{coded}\r\n".encode()
     segments = [(float(t), data) for t, data in enumerate([head, *reads])]
     raw = RawResponse(0, 0.0, 0.0, 9.0, segments, error, error or "")
     return read_request(raw, exact, tokens_of=tokens_of)
@@ -224,6 +226,27 @@ def test_comments_other_fields_crlf_and_data_of_several_lines() -> None:
     assert record.chunks == [(2.0, 1)]
 
 
+def test_a_byte_order_mark_is_none_of_the_first_event() -> None:
+    ends = event(completion("b", finish_reason="stop"))
+    record = read([b"\xef\xbb\xbf" + event(completion("a")), ends, event(usage(2)), event("[DONE]")])
+    assert (record.chunks, record.token_source) == ([(1.0, 1), (2.0, 1)], "final_usage")
+
+
+def test_an_empty_reason_to_finish_ends_nothing() -> None:
+    deltas = [{"role": "assistant", "content": ""}, {"content": "a"}, {"content": "b"}]
+    chunks = [{"choices": [{"index": 0, "delta": delta, "finish_reason": ""}]} for delta in deltas]
+    end = {"choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]}
+    record = read([*map(event, chunks), event(end), event(usage(3)), event("[DONE]")])
+    assert record.chunks == [(2.0, 1), (3.0, 1), (4.0, 1)]
+
+
+@pytest.mark.parametrize("reason", ["eos", "model_length", "end_turn", "max_tokens"])
+def test_reasons_to_finish_of_other_servers(reason: str) -> None:
+    chunks = [completion("a"), completion("b", finish_reason=reason)]
+    record = read([*map(event, chunks), event(usage(2)), event("[DONE]")])
+    assert (record.error, record.finish_reason) == (None, reason)
+
+
 def test_a_chunk_is_stamped_when_its_last_byte_came() -> None:
     stream = event(completion("a", token_ids=[1])) + event(
         completion("b", token_ids=[2], finish_reason="stop")
@@ -262,6 +285,7 @@ GOOD = [event(completion("a", token_ids=[1], finish_reason="length")), event(usa
         ([event(completion("a", finish_reason="cancelled"))], {}, "stream_error", "cancelled"),
         (GOOD[:1], {"error": "disconnected"}, "disconnected", ""),
         ([event({"error": "engine died"})], {"error": "disconnected"}, "stream_error", "engine died"),
+        ([b"\x1f\x8b\x08\x00"], {"coding": "gzip"}, "stream_error", "compressed (gzip)"),
         ([], {"error": "timeout"}, "timeout", ""),
         ([event(completion("a", token_ids=[1]))], {}, "truncated", "DONE"),
         ([], {}, "truncated", "DONE"),
