@@ -39,6 +39,8 @@ _NODES, _CHANCES = np.polynomial.hermite_e.hermegauss(7)
 _CHANCES = _CHANCES / _CHANCES.sum()
 #: Factor by which the search goes on while only one answer is known.
 LADDER = 2.0
+#: A load may be so far from a bound that it is at: that of a trace is stored as 1 / load.
+ROUNDING = 1e-9
 #: Loads that are considered for the next cell, and capacities that are not for being too unlikely.
 CANDIDATES, UNLIKELY = 17, 1e-5
 #: Chance within what is reported as a 95 % interval. It is more than 95 %, because real cells depart from the
@@ -119,8 +121,8 @@ class Knowledge:
     @property
     def exhausted(self) -> bool:
         """Whether the capacity is beyond a bound: the lightest load missed twice, or the heaviest met."""
-        light = [trial.met for trial in self.trials if trial.load <= self.bounds.lowest]
-        heavy = [trial.met for trial in self.trials if trial.load >= self.bounds.highest]
+        light = [trial.met for trial in self.trials if trial.load <= self.bounds.lowest * (1 + ROUNDING)]
+        heavy = [trial.met for trial in self.trials if trial.load >= self.bounds.highest * (1 - ROUNDING)]
         return light[-2:] == [False, False] or heavy[-2:] == [True, True]
 
     def capacity(self, confidence: float = CONFIDENCE) -> Ends:

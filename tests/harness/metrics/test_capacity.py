@@ -51,6 +51,16 @@ def test_one_disturbed_cell_does_not_decide() -> None:
     assert known.capacity().value == pytest.approx(100, rel=0.25)
 
 
+@pytest.mark.parametrize(("bounds", "met"), [(Bounds(0.1, 0.9), True), (Bounds(49.0, 90.0), False)])
+def test_a_load_that_is_stored_as_its_inverse_is_still_at_its_bound(bounds: Bounds, met: bool) -> None:
+    known = Knowledge(bounds, bounds.lowest)
+    at = bounds.highest if met else bounds.lowest
+    assert 1 / (1 / at) != at
+    for _ in range(2):
+        known.add(Trial(1 / (1 / at), met))
+    assert known.exhausted
+
+
 def test_a_capacity_beyond_the_bounds_leaves_an_end_open() -> None:
     beyond = search(Knowledge(BOUNDS, 100.0), 5000.0)
     assert beyond.exhausted
