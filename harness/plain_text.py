@@ -25,6 +25,9 @@ _HIDDEN = re.compile(
 
 #: Shorter values are no keys, and are found in ordinary text.
 MIN_SECRET = 8
+#: What is no key either: a word, as servers that want none are given, or a number. Records have such of their
+#: own, which nobody could read without them.
+_WORD = re.compile(r"[a-z]{,12}|[0-9]{,17}")
 REDACTED = "[secret]"
 _SECRET_NAME = re.compile(r"(KEY|TOKEN|SECRET|PASSWORD|PASSWD|CREDENTIALS?)$", re.IGNORECASE)
 _secrets: set[str] = set()
@@ -34,9 +37,9 @@ def hide(secret: str) -> None:
     """Never show `secret` from here on: `visible` writes REDACTED instead, in text and in JSON.
 
     A key or a header of the user may come back in what a server answers. Values of less than MIN_SECRET
-    characters are not hidden.
+    characters are not hidden, nor words and numbers.
     """
-    if len(secret) >= MIN_SECRET:
+    if len(secret) >= MIN_SECRET and not _WORD.fullmatch(secret):
         _secrets.update((secret, json.dumps(secret)[1:-1], json.dumps(secret, ensure_ascii=False)[1:-1]))
 
 

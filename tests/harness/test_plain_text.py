@@ -86,7 +86,14 @@ def test_a_secret_is_never_shown(monkeypatch: pytest.MonkeyPatch, secret: str) -
 
 def test_variables_that_hold_secrets_are_known_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(plain_text, "_secrets", set())
-    hide_values({"OPENAI_API_KEY": "aaaaaaaa", "HF_TOKEN": "bbbbbbbb", "--api-key": "cccccccc",
-                 "TOKENIZERS_PARALLELISM": "dddddddd", "SSH_KEY": "/eeeeeee", "MY_KEY": "short"})  # fmt: skip
-    shown = visible("aaaaaaaa bbbbbbbb cccccccc dddddddd /eeeeeee short")
-    assert shown == "[secret] [secret] [secret] dddddddd /eeeeeee short"
+    hide_values({"OPENAI_API_KEY": "aaaaaaa1", "HF_TOKEN": "bbbbbbb2", "--api-key": "ccccccc3",
+                 "TOKENIZERS_PARALLELISM": "ddddddd4", "SSH_KEY": "/eeeeee5", "MY_KEY": "short"})  # fmt: skip
+    shown = visible("aaaaaaa1 bbbbbbb2 ccccccc3 ddddddd4 /eeeeee5 short")
+    assert shown == "[secret] [secret] [secret] ddddddd4 /eeeeee5 short"
+
+
+@pytest.mark.parametrize("key", ["roseinfer", "transformers", "environment", "00000000", "2026112612345678"])
+def test_words_and_numbers_of_records_stay(monkeypatch: pytest.MonkeyPatch, key: str) -> None:
+    monkeypatch.setattr(plain_text, "_secrets", set())
+    hide_values({"OPENAI_API_KEY": key})
+    assert visible(f'{{"{key}": 0.1{key}}}') == f'{{"{key}": 0.1{key}}}'
