@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +13,8 @@ from tokenizers import Tokenizer
 
 #: What rosemodels fills a vocabulary with.
 _FILLER = re.compile(r"(<[1-9][0-9]*>)")
+#: Characters of a text that is likely to come again: what one token says.
+LONGEST_WORD = 32
 
 
 def load_tokenizer(model: Path) -> Tokenizer | None:
@@ -53,6 +56,7 @@ def token_counter(model: Path) -> Callable[[str], int] | None:
                 rest.append("")
             else:
                 rest[-1] += piece
-        return said + sum(len(found.ids) for found in tokenizer.encode_batch(rest, add_special_tokens=False))
+        return said + sum(map(len, tokenizer.encode_batch_fast(rest, add_special_tokens=False)))
 
-    return count
+    of_word = lru_cache(1 << 17)(count)  # as many as vocabularies have
+    return lambda text: of_word(text) if len(text) <= LONGEST_WORD else count(text)

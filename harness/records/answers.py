@@ -155,9 +155,8 @@ def parse_part(
         }
         for name, column in rows.items():
             column.append(row[name])
-        for t, count in record.chunks:
-            of.append(raw.index)
-            when.append(t - t0)
-            tokens.append(count)
+        of += [raw.index] * len(record.chunks)
+        when += [t - t0 for t, _ in record.chunks]
+        tokens += [count for _, count in record.chunks]
     chunks = pa.table({"request": of, "t": when, "tokens": tokens}, schema=RECEIVED)
     return pa.table(rows, schema=MEASURED), chunks

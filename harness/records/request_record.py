@@ -103,7 +103,6 @@ def _judge(
     prompt_tokens: int | None,
 ) -> tuple[str, str] | None:
     """Kind and detail of the first thing that is wrong; None for a success."""
-    text_chunks = sum(chunk.text > 0 for chunk in stream.chunks)
     reported = stream.completion_tokens
     if wire.status is not None and wire.status != 200:
         return f"http_{wire.status}", read_error(_body(wire))
@@ -120,8 +119,8 @@ def _judge(
         return "stream_error", f"the engine finished with reason {stream.finish_reason!r}"
     if not stream.done and stream.finish_reason is None:
         return "truncated", "the response ended without [DONE] and without a finish_reason"
-    if text_chunks and count.source is None:
-        return "no_usage", f"{text_chunks} chunks with text, and neither token ids nor usage"
+    if stream.text and count.source is None:
+        return "no_usage", f"{len(stream.text)} chunks with text, and neither token ids nor usage"
     if not count.chunks:
         if count.hidden:
             which = "all" if count.hidden == reported else count.hidden

@@ -20,18 +20,37 @@ def read_events(pieces: Sequence[tuple[float, bytes]], *, complete: bool) -> Ite
     Events are found in the whole body at once, so how the bytes were split into reads changes only stamps.
     Bytes after the last blank line are an event too where the body came to its end; else half of one.
     """
-    body = b"".join(data for _, data in pieces)
-    ends = list(accumulate(len(data) for _, data in pieces))
-    start, piece = len(BOM_UTF8) if body.startswith(BOM_UTF8) else 0, 0
-    for blank in _BLANK_LINE.finditer(body):
-        end = blank.end()
+    own = 0
+    for t, data in pieces:  # nearly always one event of one line each
+        if not data.startswith(b"data: ") or not data.endswith(b"\n\n") or data.count(b"\n") != 2:
+            break
+        own += 1
+        if data := data[6:-2].strip():
+            yield t, data
+    pieces = pieces[own:]
+    body = b"".join([data for _, data in pieces])
+    ends = list(accumulate([len(data) for _, data in pieces]))
+    piece, end = 0, len(BOM_UTF8) if own == 0 and body.startswith(BOM_UTF8) else 0
+    *whole, (rest, _) = _events(body[end:])
+    for event, size in whole:
+        end += size
         while ends[piece] < end:
             piece += 1
-        if data := _data(body[start : blank.start()]):
+        if data := _data(event):
             yield pieces[piece][0], data
-        start = end
-    if complete and (data := _data(body[start:])):
+    if complete and (data := _data(rest)):
         yield pieces[-1][0], data
+
+
+def _events(body: bytes) -> list[tuple[bytes, int]]:
+    """Each event with its bytes, the blank line after it included; what comes after the last is one too."""
+    if b"\r" not in body:
+        return [(event, len(event) + 2) for event in body.split(b"\n\n")]
+    found, start = [], 0
+    for blank in _BLANK_LINE.finditer(body):
+        found.append((body[start : blank.start()], blank.end() - start))
+        start = blank.end()
+    return [*found, (body[start:], 0)]
 
 
 def _data(event: bytes) -> bytes:

@@ -14,13 +14,13 @@ from dataclasses import dataclass, field
 from typing import Annotated
 
 import msgspec
+from msgspec import UNSET, UnsetType
 
 from harness.loadgen.chat_content import Content, answer_of, thought_of
 from harness.records.sse import read_events
 
 
-@dataclass(slots=True)
-class StreamChunk:
+class StreamChunk(msgspec.Struct, gc=False):
     """One chunk with a choice in it: characters of text, and what it says about tokens.
 
     `answer` is how many of these characters are not reasoning. `token_ids` is how many ids it carries;
@@ -85,6 +85,12 @@ class _Delta(msgspec.Struct):
     function_call: _Function | None = None
 
     @property
+    def is_plain(self) -> bool:
+        """Whether there is nothing beside the content."""
+        thought = self.reasoning_content or self.reasoning
+        return not (thought or self.refusal or self.tool_calls or self.function_call)
+
+    @property
     def thought(self) -> str:
         return self.reasoning_content or self.reasoning or thought_of(self.content)
 
@@ -104,7 +110,7 @@ class _Choice(msgspec.Struct):
     delta: _Delta | None = None
     token_ids: list[int] | None = None
     finish_reason: str | None = None
-    metrics: msgspec.Raw = msgspec.Raw()
+    metrics: msgspec.Raw | UnsetType = UNSET
 
 
 class _PromptDetails(msgspec.Struct):
@@ -140,8 +146,8 @@ class _Metrics(msgspec.Struct):
 class _Event(msgspec.Struct):
     choices: list[_Choice] | None = None
     usage: _Usage | None = None
-    metrics: msgspec.Raw = msgspec.Raw()
-    timings: msgspec.Raw = msgspec.Raw()
+    metrics: msgspec.Raw | UnsetType = UNSET
+    timings: msgspec.Raw | UnsetType = UNSET
     error: _Error | str | None = None
     object: str | None = None
     message: str | None = None
@@ -179,37 +185,41 @@ def read_error(body: bytes) -> str:
 
 
 def _take(stream: Stream, t: float, event: _Event) -> None:
-    reported = None
-    if event.usage is not None:
-        reported = event.usage.completion_tokens
+    usage, reported = event.usage, None
+    if usage is not None:
+        reported = usage.completion_tokens
         stream.completion_tokens = reported if reported is not None else stream.completion_tokens
-        if event.usage.prompt_tokens is not None:
-            stream.prompt_tokens = event.usage.prompt_tokens
-        if event.usage.prompt_tokens_details is not None:
-            stream.cached_tokens = event.usage.prompt_tokens_details.cached_tokens
-        if event.usage.completion_tokens_details is not None:
-            stream.reasoning_tokens = event.usage.completion_tokens_details.reasoning_tokens
+        if usage.prompt_tokens is not None:
+            stream.prompt_tokens = usage.prompt_tokens
+        if usage.prompt_tokens_details is not None:
+            stream.cached_tokens = usage.prompt_tokens_details.cached_tokens
+        if usage.completion_tokens_details is not None:
+            stream.reasoning_tokens = usage.completion_tokens_details.reasoning_tokens
     if event.choices:
         choice = event.choices[0]
+        delta, ids, end = choice.delta, choice.token_ids, choice.finish_reason
         thought, answer = "", choice.text or ""
-        if (delta := choice.delta) is not None:
-            called = delta.called
-            stream.calls_tools = stream.calls_tools or bool(called)
-            thought = delta.thought
-            answer += "".join(filter(None, (answer_of(delta.content), delta.refusal, called)))
+        if delta is not None:
+            if isinstance(delta.content, str) and delta.is_plain:
+                answer += delta.content
+            else:
+                called = delta.called
+                stream.calls_tools = stream.calls_tools or bool(called)
+                thought = delta.thought
+                answer += "".join(filter(None, (answer_of(delta.content), delta.refusal, called)))
         if text := thought + answer:
             stream.text.append(text)
-        ids = len(choice.token_ids) if choice.token_ids is not None else None
         role = delta is not None and delta.role is not None
-        stream.chunks.append(
-            StreamChunk(t, len(text), ids, reported, role, len(answer), ends=bool(choice.finish_reason))
-        )
-        stream.finish_reason = choice.finish_reason or stream.finish_reason
-        if choice.metrics:
+        count = None if ids is None else len(ids)
+        stream.chunks.append(StreamChunk(t, len(text), count, reported, role, len(answer), bool(end)))
+        if end:
+            stream.finish_reason = end
+        if choice.metrics is not UNSET:
             _take_metrics(stream, choice.metrics)
-    for raw_metrics in (event.metrics, event.timings):
-        if raw_metrics:
-            _take_metrics(stream, raw_metrics)
+    if event.metrics is not UNSET:
+        _take_metrics(stream, event.metrics)
+    if event.timings is not UNSET:
+        _take_metrics(stream, event.timings)
 
 
 def _take_metrics(stream: Stream, raw: msgspec.Raw) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from itertools import accumulate, groupby
+from itertools import accumulate
 from typing import Literal
 
 import numpy as np
@@ -184,13 +184,21 @@ def _usage_steps(chunks: Sequence[StreamChunk], hidden: int) -> list[int] | None
 
 def _by_stamp(events: Sequence[tuple[float, int]]) -> list[tuple[float, int]]:
     """Chunks that arrived at the same moment are one: how a server cuts its bytes makes no difference."""
-    return [(t, sum(tokens for _, tokens in same)) for t, same in groupby(events, key=lambda event: event[0])]
+    found: list[tuple[float, int]] = []
+    before = None
+    for event in events:
+        if event[0] == before:
+            found[-1] = event[0], found[-1][1] + event[1]
+        else:
+            found.append(event)
+            before = event[0]
+    return found
 
 
 def _problem(stream: Stream, counts: Sequence[int], tokens_of: Callable[[str], int] | None) -> str | None:
     """Why the server's counts, one for each chunk, do not fit the text that it sent."""
     total = sum(counts)
-    with_text = sum(chunk.text > 0 for chunk in stream.chunks)
+    with_text = len(stream.text)
     if total < with_text - FLUSHED_CHUNKS:
         return f"{with_text} chunks with text, and only {total} tokens by the server's usage"
     if tokens_of is None or not with_text:
@@ -211,11 +219,17 @@ def _differ(total: int, found: int) -> bool:
 def _tokens_in(parts: Sequence[str], total: int, tokens_of: Callable[[str], int]) -> int:
     """Tokens that the model's tokenizer finds in the text of an answer: `total` where it finds more, but
     not in every way of looking. Mid-word tokens in a row are one long word, which it may split far more.
+
+    Ways of looking that cannot make it differ any more are left out.
     """
-    found = tokens_of("".join(parts))
-    if found > total:
-        parts = [part.replace(REPLACEMENT, "") for part in parts]
-        found = max(total, min(tokens_of("".join(parts)), sum(map(tokens_of, parts))))
+    text = "".join(parts)
+    found = tokens_of(text)
+    if found <= total or (REPLACEMENT not in text and not _differ(total, found)):
+        return found
+    parts = [part.replace(REPLACEMENT, "") for part in parts]
+    found = max(total, sum(map(tokens_of, parts)))
+    if _differ(total, found):
+        found = max(total, min(found, tokens_of("".join(parts))))
     return found
 
 

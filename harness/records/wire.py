@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import httptools
@@ -32,9 +33,10 @@ class _Parser:
         self._parser = httptools.HttpResponseParser(self)
         self._now = 0.0
 
-    def feed(self, now: float, data: bytes) -> None:
-        self._now = now
-        self._parser.feed_data(data)
+    def feed(self, segments: Sequence[tuple[float, bytes]]) -> None:
+        feed = self._parser.feed_data
+        for self._now, data in segments:
+            feed(data)
 
     def on_message_begin(self) -> None:
         self._response.headers.clear()
@@ -53,11 +55,8 @@ class _Parser:
 def read_wire(raw: RawResponse) -> WireResponse:
     """Undo HTTP's framing. What is not HTTP ends the body; the client has said so in `raw.error`."""
     response = WireResponse(complete=raw.error is None)
-    parser = _Parser(response)
-    for now, data in raw.segments:
-        try:
-            parser.feed(now, data)
-        except httptools.HttpParserError:
-            response.complete = False
-            break
+    try:
+        _Parser(response).feed(raw.segments)
+    except httptools.HttpParserError:
+        response.complete = False
     return response
