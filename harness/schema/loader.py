@@ -55,9 +55,22 @@ def build(
     return settings
 
 
+class _Loader(yaml.SafeLoader):
+    """Refuses a key that is given twice; PyYAML takes the last one."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        seen: set[str] = set()
+        for key, _ in node.value:
+            if key.value in seen and key.id == "scalar":
+                line = key.start_mark.line + 1
+                raise yaml.YAMLError(f"{key.value} is given twice, the second time in line {line}")
+            seen.add(str(key.value))
+        return super().construct_mapping(node, deep)
+
+
 def _read(path: Path) -> dict[str, Any]:
     try:
-        content = yaml.safe_load(path.read_text(encoding="utf-8"))
+        content = yaml.load(path.read_text(encoding="utf-8"), _Loader)
     except OSError as error:
         raise UsageError(
             f"the settings file {path} cannot be read: {error.strerror}", "check --config"
@@ -75,7 +88,10 @@ def _read(path: Path) -> dict[str, Any]:
             f"{path} is the record of a run and no settings file",
             f"for the same settings, give the command of that run: {shlex.join(map(str, words))}",
         )
-    return {str(key).replace("-", "_"): value for key, value in content.items()}
+    named = {str(key).replace("-", "_"): value for key, value in content.items()}
+    if len(named) < len(content):
+        raise UsageError(f"{path} has a setting twice, with `-` and with `_`", "give it once")
+    return named
 
 
 def _meant(error: ValidationError, kind: type[CommonSettings]) -> str:
