@@ -88,6 +88,10 @@ class SearchPlan(Strict):
 
     @model_validator(mode="after")
     def _ordered(self) -> Self:
+        if self.by == "concurrency":
+            for option, value in (("lowest", self.lowest), ("highest", self.highest), ("first", self.first)):
+                if value != round(value):
+                    raise ValueError(f"--{option} {value:g} is no whole number of requests in flight")
         if not self.lowest < self.highest:
             raise ValueError(f"--lowest {self.lowest:g} is not below --highest {self.highest:g}")
         if not self.lowest <= self.first <= self.highest:

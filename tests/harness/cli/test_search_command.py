@@ -179,6 +179,7 @@ def test_a_closed_loop_has_no_times_of_its_own() -> None:
         (("--slo", "ttft_p99<=200ms", "--n", "50", "--by", "concurrency"), "needs at least 100 requests"),
         (("--slo", "ttft_p50<=200ms", "--lowest", "9", "--highest", "3"), "--lowest 9 is not below"),
         (("--slo", "ttft_p50<=200ms", "--first", "1e6"), "is not between"),
+        (("--slo", "ttft_p50<=200ms", "--by", "concurrency", "--highest", "2.4"), "is no whole number"),
         (("--slo", "ttft_p50<=200ms", "--lowest", "-1"), "--lowest: -1.0 must be greater than 0"),
         (("--slo", "ttft_p50<=200ms", "--lowest", "0"), "--lowest: 0.0 must be greater than 0"),
         (("--slo", "ttft_p50<=200ms", "--highest", "nan"), "--highest: nan must be a finite number"),
