@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import sqlite3
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +22,7 @@ from harness.errors import UsageError
 from harness.files import now
 from harness.metrics.estimates import Estimates
 from harness.metrics.intervals import ASSUMED_OF_LATENCIES, ASSUMED_OF_RATES, Estimate
+from harness.metrics.primary import RATE
 from harness.schema.load import AnyLoad, load_text, parse_any_load
 from harness.telemetry.machine import hardware_text
 
@@ -120,6 +121,9 @@ class Store:
     def add(self, run: StoredRun) -> dict[str, str]:
         """Keep a run; one that is there already is replaced, and one without engines is not kept. Returns the
         engines that are left out because cells of theirs are invalid or were not measured, with a reason.
+
+        Raises:
+            UsageError: There is another run of the same name that began in the same second.
         """
         left_out = {
             label: f"one of its cells was not measured: {label}, {load}" for label, load in run.not_measured
@@ -142,25 +146,41 @@ class Store:
             "machine": hardware_text(run.settings.device, info.environment),
             "settings": run.settings.model_dump_json(), "alike": alike_hash(run),
         }  # fmt: skip
+        results = [
+            (group.engine, group.variant, label, load_text(load), *key, *_columns(estimate))
+            for label, loads in run.cells.items()
+            for load, (group, *_) in loads.items()
+            if label not in left_out
+            for key, estimate in run.estimates(label, load).items()
+        ]
+        if self._has_another(row, results):
+            raise UsageError(
+                f"the history has another run that is called {row['name']} and began in the same second",
+                "give the folder of one of them another name",
+            )
         with self._db:
             self._db.execute("DELETE FROM run WHERE name = :name AND created = :created", row)
-            if run.cells.keys() <= left_out.keys():
+            if not results:
                 return left_out
             found = self._db.execute(
                 f"INSERT INTO run ({', '.join(row)}) VALUES ({', '.join(f':{name}' for name in row)})", row
             )
-            for label, loads in run.cells.items():
-                for load, repeats in loads.items() if label not in left_out else ():
-                    group = repeats[0]
-                    identity = (found.lastrowid, group.engine, group.variant, label, load_text(load))
-                    self._db.executemany(
-                        f"INSERT INTO result VALUES ({', '.join('?' * 15)})",
-                        [
-                            (*identity, *key, *_columns(estimate))
-                            for key, estimate in run.estimates(label, load).items()
-                        ],
-                    )
+            self._db.executemany(
+                f"INSERT INTO result VALUES ({', '.join('?' * 15)})",
+                [(found.lastrowid, *result) for result in results],
+            )
         return left_out
+
+    def _has_another(self, row: Mapping[str, str | None], results: Sequence[tuple[object, ...]]) -> bool:
+        """Whether there is a run of that name and time that has no rate of these results. Rates are of
+        measured times: two runs have none in common."""
+        kept = self._db.execute(
+            "SELECT label, load, each FROM result WHERE metric = :rate AND run IN "
+            "(SELECT id FROM run WHERE name = :name AND created = :created)",
+            {**row, "rate": RATE},
+        ).fetchall()
+        new = {(label, load, each) for _, _, label, load, name, _, _, each, *_ in results if name == RATE}
+        return bool(kept) and bool(new) and new.isdisjoint(kept)
 
     def remove(self, runs: Iterable[Past]) -> None:
         """Forget runs, all or, should that fail, none."""

@@ -97,6 +97,23 @@ def test_a_gate_against_the_last_the_best_and_a_revision(again: Made, tmp_path: 
     assert outcomes["best"].gates[0].value == pytest.approx(4.04, rel=0.05)
 
 
+def test_another_run_of_the_same_second_replaces_none(again: Made, tmp_path: Path) -> None:
+    one, other = again(1), again(2, 1.5)
+    (tmp_path / "elsewhere").mkdir()
+    moved = other.rename(tmp_path / "elsewhere" / one.name)
+    text = (moved / "run.json").read_text()
+    (moved / "run.json").write_text(text.replace("2026-03-02T12", "2026-03-01T12"))
+    with Store.open(tmp_path / "h.sqlite", create=True) as store:
+        store.add(StoredRun.read(one))
+        with pytest.raises(UsageError, match="another run that is called online_day1"):
+            store.add(StoredRun.read(moved))
+        [kept] = store.entries("ttft_ms", "p50")[:1]
+        store.add(StoredRun.read(one))
+        store.add(StoredRun.read(moved.rename(moved.with_name("online_other"))))
+        assert len(store.runs()) == 2
+    assert kept.past.name == "online_day1"
+
+
 @pytest.mark.parametrize("other", [{"dtype": "fp32"}, {"n": 6400}, {"rounds": 99}])
 def test_other_settings_are_no_baseline(again: Made, tmp_path: Path, other: dict[str, object]) -> None:
     now = StoredRun.read(again(2))
