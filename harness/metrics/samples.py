@@ -24,7 +24,7 @@ from harness.metrics.gaps import (
     run_starts,
     table_gaps,
 )
-from harness.metrics.long_frames import chosen, joined, places, taken
+from harness.metrics.long_frames import chosen, joined, ordering, places, taken
 from harness.metrics.percentiles import Ordered
 from harness.metrics.window import Cut, find_window, inside, scheduled
 from harness.schema.load import Load, parse_load
@@ -216,7 +216,7 @@ def split(
     ordered = dict.fromkeys([*labels, *requests["label"].unique()])
     rank = {label: position for position, label in enumerate(ordered)}
     groups = []
-    for rows in cells_of(requests, ["label", "load", "repeat"]):
+    for rows in map(_as_sent, cells_of(requests, ["label", "load", "repeat"])):
         group = _group(rows, gaps)
         if cut is not None:
             window = find_window(rows, cut)
@@ -234,6 +234,14 @@ def cells_of(requests: pd.DataFrame, by: list[str]) -> Iterator[pd.DataFrame]:
     starts = run_starts(requests["cell"].to_numpy())
     for begin, end in pairwise([*starts, len(requests)]):
         yield requests.iloc[begin:end]
+
+
+def _as_sent(rows: pd.DataFrame) -> pd.DataFrame:
+    """The requests of a cell in the order in which they were sent, as far as turns of sessions are not; those
+    that are too many to be held are of a trace, which has its turns by their times."""
+    if "session" not in rows or len(rows) > on_disk.HELD_REQUESTS or rows["session"].isna().all():
+        return rows
+    return rows.iloc[ordering(scheduled(rows).to_numpy(np.float64))]
 
 
 def _group(rows: pd.DataFrame, gaps: TableGaps, named: pd.DataFrame | None = None) -> Group:

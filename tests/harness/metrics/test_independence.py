@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from typing import Any
+
 import numpy as np
 import numpy.typing as npt
 import pytest
@@ -9,7 +12,8 @@ from scipy.stats import norm
 
 from harness.metrics.estimates import estimates_of
 from harness.metrics.independence import Dependence
-from harness.metrics.samples import Sample
+from harness.metrics.samples import Sample, split
+from tests.harness.metrics.conftest import Tables
 
 Floats = npt.NDArray[np.float64]
 
@@ -47,6 +51,22 @@ def test_tokens_of_a_request_that_are_alike_count_as_one() -> None:
     assert Dependence(weighted).below(float(np.median(latencies)), 0.5) == pytest.approx(300, rel=0.1)
     apart = sample(np.random.default_rng(3).lognormal(0, 0.5, 6000), each=20)
     assert Dependence(apart).below(1.0, 0.5) > 4000
+
+
+def test_turns_of_sessions_are_neighbours_by_when_they_were_sent(
+    tables: Callable[[Sequence[dict[str, Any]]], Tables],
+) -> None:
+    sessions, turns = 40, 5
+    ttft = series(np.random.default_rng(6), sessions * turns, 0.8)  # in the order of sending
+    rows = [
+        {"session": s, "turn": k, "t_sched": t, "t_sent": t, "chunks": [(t + ttft[k * sessions + s], 1)]}
+        for s in range(sessions)
+        for k in range(turns)
+        for t in [100.0 * (k * sessions + s)]
+    ]
+    [group] = split(*tables(rows))
+    assert Dependence(group.sample("ttft_ms")).inflation == pytest.approx(Dependence(sample(ttft)).inflation)
+    assert list(group.requests["t_sent"]) == sorted(group.requests["t_sent"])
 
 
 def test_equal_values_are_no_error() -> None:
