@@ -98,17 +98,17 @@ def test_a_gate_against_the_last_the_best_and_a_revision(again: Made, tmp_path: 
 
 
 def test_another_run_of_the_same_second_replaces_none(again: Made, tmp_path: Path) -> None:
-    one, other = again(1), again(2, 1.5)
+    first_run, other = again(1), again(2, 1.5)
     (tmp_path / "elsewhere").mkdir()
-    moved = other.rename(tmp_path / "elsewhere" / one.name)
+    moved = other.rename(tmp_path / "elsewhere" / first_run.name)
     text = (moved / "run.json").read_text()
     (moved / "run.json").write_text(text.replace("2026-03-02T12", "2026-03-01T12"))
     with Store.open(tmp_path / "h.sqlite", create=True) as store:
-        store.add(StoredRun.read(one))
+        store.add(StoredRun.read(first_run))
         with pytest.raises(UsageError, match="another run that is called online_day1"):
             store.add(StoredRun.read(moved))
         [kept] = store.entries("ttft_ms", "p50")[:1]
-        store.add(StoredRun.read(one))
+        store.add(StoredRun.read(first_run))
         store.add(StoredRun.read(moved.rename(moved.with_name("online_other"))))
         assert len(store.runs()) == 2
     assert kept.past.name == "online_day1"
