@@ -48,7 +48,10 @@ class Slo(Strict):
         pairs = [part.partition("=") for part in value.split(",")]
         if any(not sep for _, sep, _ in pairs):
             raise ValueError(f"{value!r} is not like ttft_ms=200,tpot_ms=50 or ttft_p99<=200ms")
-        return {key.strip(): limit.strip() for key, _, limit in pairs}
+        limits = {key.strip(): limit.strip() for key, _, limit in pairs}
+        if len(limits) < len(pairs):
+            raise ValueError(f"{value!r} limits a metric twice")
+        return limits
 
     @model_validator(mode="after")
     def _known(self) -> Self:

@@ -32,6 +32,11 @@ def test_what_limits_no_request_is_refused(text: str) -> None:
         OnlineSettings.model_validate({"engines": "vllm", "slo": text})
 
 
+def test_a_limit_is_given_once() -> None:
+    with pytest.raises(ValidationError, match="limits a metric twice"):
+        Slo.model_validate("ttft_ms=200, ttft_ms=900")
+
+
 def test_an_unknown_statistic_names_those_that_there_are() -> None:
     with pytest.raises(UsageError, match="there is no statistic 'latency_p99'"):
         Slo.model_validate("latency_p99<=200ms")
