@@ -169,7 +169,8 @@ def read_stream(pieces: Sequence[tuple[float, bytes]], *, complete: bool) -> Str
         except msgspec.MsgspecError as error:
             stream.error = f"a chunk that is not understood ({error}): {_clip(data)}"
             break
-        if event.error is not None or event.object == "error":
+        bare = event.message is not None and not event.choices and event.usage is None  # {"code", "message"}
+        if event.error is not None or event.object == "error" or bare:
             stream.error = _error_message(event) or _clip(data)
             break
         _take(stream, t, event)

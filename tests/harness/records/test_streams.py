@@ -275,6 +275,7 @@ GOOD = [event(completion("a", token_ids=[1], finish_reason="length")), event(usa
         ([event({"error": {"message": "engine died", "code": 500}})], {}, "stream_error", "engine died"),
         ([event({"error": "engine died"}), event("[DONE]")], {}, "stream_error", "engine died"),
         ([event({"object": "error", "message": "engine died"})], {}, "stream_error", "engine died"),
+        ([GOOD[0], event({"code": 1, "message": "engine died"}), GOOD[2]], {}, "stream_error", "engine died"),
         ([event("{not json")], {}, "stream_error", "not json"),
         ([event("null")], {}, "stream_error", "null"),
         ([event(completion("a", token_ids=["x"]))], {}, "stream_error", "token_ids"),
