@@ -50,7 +50,7 @@ class CommonSettings(Strict):
     vocab_size: int = Field(
         32_000, ge=2, description="token ids that prompts are drawn from, where the model's own are unknown"
     )
-    seed: int = Field(0, ge=0, description="seed of prompts, order and sampling")
+    seed: int = Field(0, ge=0, le=2**31 - 1, description="seed of prompts, order and sampling")
     repeats: int = Field(1, ge=1, description="measure everything this many times")
     interleave: bool = Field(
         True,

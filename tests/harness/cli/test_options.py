@@ -236,6 +236,7 @@ def test_the_command_line_wins(tmp_path: Path) -> None:
         (["--n", "many"], "--n: 'many' must be a whole number"),
         (["--n", "0"], "--n: '0' must be at least 1"),
         (["--n", "99999999999999"], "--n: '99999999999999' must be at most 100000000"),
+        (["--seed", "18446744073709551616"], "--seed: '18446744073709551616' must be at most 2147483647"),
         (["--min-duration", "1e300"], "--min-duration: '1e300' must be at most 2419200"),
         (["--warmup", "some"], "--warmup: 'some' must be 'auto' or a whole number"),
         (["--scales", "1,x"], "--scales: 'x' must be a number"),
