@@ -16,6 +16,8 @@ from harness.schema.gate_terms import ERROR_RATE, GateTerm
 from harness.schema.load import AnyLoad
 from harness.schema.metrics import METRICS
 
+_NO_PAST = "the history has no baseline for this engine at this load"
+
 
 def gate(store: Store, run: StoredRun, against: str, terms: Sequence[GateTerm]) -> CompareResults:
     """Judge a run, which need not be in the store, by what was measured before with the same settings on the
@@ -64,8 +66,8 @@ def gate(store: Store, run: StoredRun, against: str, terms: Sequence[GateTerm]) 
             past = _baseline(store, chosen, label, load, terms[0] if against == "best" else None)
             if past is not None:
                 names.append(past.name)
-                gated += _judged(store, past, run, label, load, terms)
-    if not gated:
+            gated += _judged(store, past, run, label, load, terms)
+    if not names:
         raise UsageError("the history has none of the run's engines at its loads", "add a run that has them")
     return CompareResults(
         a=f"history: {', '.join(dict.fromkeys(names))}",
@@ -97,13 +99,14 @@ def _baseline(
 
 
 def _judged(
-    store: Store, past: Past, run: StoredRun, label: str, load: AnyLoad, terms: Sequence[GateTerm]
+    store: Store, past: Past | None, run: StoredRun, label: str, load: AnyLoad, terms: Sequence[GateTerm]
 ) -> list[Gated]:
+    """Without a past, only limits of the run alone can be decided."""
     keys = [(term.metric, term.statistic) for term in terms]
     new = run.estimates(label, load)
     found = {
         (contrasted.metric, contrasted.statistic): contrasted
-        for contrasted in contrast(load, new, store.estimates(past, label, load), keys)
+        for contrasted in contrast(load, new, store.estimates(past, label, load) if past else {}, keys)
     }
     gated = []
     for term in terms:
@@ -111,7 +114,8 @@ def _judged(
         if term.metric == ERROR_RATE:
             gated.append(judge_errors(term, *where, *run.failures(label, load)))
         elif term.relative:
-            gated.append(judge_ratio(term, *where, found.get(key)))
+            judged = judge_ratio(term, *where, found.get(key))
+            gated.append(judged if past else judged.model_copy(update={"reason": _NO_PAST}))
         else:
             gated.append(judge_value(term, *where, new.get(key)))
     return gated

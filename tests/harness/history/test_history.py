@@ -97,6 +97,28 @@ def test_a_gate_against_the_last_the_best_and_a_revision(again: Made, tmp_path: 
     assert outcomes["best"].gates[0].value == pytest.approx(4.04, rel=0.05)
 
 
+def test_an_engine_without_a_past_passes_no_gate_unseen(again: Made, tmp_path: Path) -> None:
+    before, now = StoredRun.read(again(1)), StoredRun.read(again(2))
+    *_, new = now.cells
+    del before.cells[new]
+    with Store.open(tmp_path / "h.sqlite", create=True) as store:
+        store.add(before)
+        found = {
+            text: gate(store, now, against, parse_gate(text))
+            for text in ("ttft_p50<=+50%", "ttft_p50<=1ms", "error_rate<=50%")
+            for against in ("best", "last")
+        }
+    outcomes = {text: results.gates[-1].outcome for text, results in found.items()}
+    assert outcomes == {
+        "ttft_p50<=+50%": "inconclusive",
+        "ttft_p50<=1ms": "regression",
+        "error_rate<=50%": "pass",
+    }
+    relative = found["ttft_p50<=+50%"]
+    assert relative.outcome == "inconclusive" and relative.gates[0].outcome == "pass"
+    assert relative.gates[-1].engine_b == new and "the history has no" in relative.gates[-1].reason
+
+
 def test_another_run_of_the_same_second_replaces_none(again: Made, tmp_path: Path) -> None:
     first_run, other = again(1), again(2, 1.5)
     (tmp_path / "elsewhere").mkdir()
