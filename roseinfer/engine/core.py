@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -19,7 +18,7 @@ from roseinfer.engine.load import LoadedModel, check_ranks, load_model
 from roseinfer.engine.loop import Loop
 from roseinfer.engine.ranks.group import RankGroup
 from roseinfer.engine.ranks.messages import Profile, StepLimits
-from roseinfer.engine.resolve import resolve_policies, resolve_spin_ms, wanted_blocks
+from roseinfer.engine.resolve import resolve_memory_share, resolve_policies, resolve_spin_ms, wanted_blocks
 from roseinfer.engine.runner import Runner
 from roseinfer.engine.warmup import warm_up
 from roseinfer.info import EngineInfo, ModelInfo
@@ -33,8 +32,6 @@ from roseinfer.scheduler.policies import FillUp, Policies, TakeAlong, decode_fir
 from roseinfer.scheduler.request import Request
 from roseinfer.scheduler.running import Running
 from roseinfer.scheduler.scheduler import Scheduler, StepResult
-
-log = logging.getLogger(__name__)
 
 #: Fraction of the free memory that the KV cache takes when `kv_tokens` is not given.
 KV_MEMORY_SHARE = {"cuda": 0.8, "cpu": 0.1}
@@ -54,6 +51,7 @@ class Engine:
             self._group = RankGroup(config, on_rank_end)  # starts them: all ranks load at once
         loaded = load_model(config)
         model, device, dtype, shape = loaded.model, loaded.device, loaded.dtype, loaded.model.config
+        config = replace(config, gpu_memory_utilization=resolve_memory_share(config, device))
         max_model_len = _max_model_len(config, shape.max_positions)
         num_blocks = _num_blocks(config, loaded, max_model_len)
         pool = KVPool(loaded.kv_shape, num_blocks, config.block_size, device)
@@ -198,7 +196,6 @@ def _resolved(
         device="cuda" if on_gpu else "cpu",
         max_model_len=max_model_len,
         kv_tokens=num_blocks * config.block_size,
-        gpu_memory_utilization=config.gpu_memory_utilization if config.kv_tokens is None else None,
         max_batch_size=policies.max_batch_size,
         prefill_max_tokens=policies.prefill_max_tokens,
         chunked_prefill_size=_chunk(config, policies),
@@ -247,18 +244,13 @@ def _num_blocks(config: EngineConfig, loaded: LoadedModel, max_model_len: int) -
     """Blocks of the KV cache: as configured, else as many as can be used within the memory that it may take.
     Raises ConfigError for too few."""
     blocks, size = wanted_blocks(config, max_model_len), config.block_size
-    if config.gpu_memory_utilization is not None:
-        if loaded.device.type != "cuda":
-            raise ConfigError("--gpu-memory-utilization needs a GPU; on a CPU give --kv-tokens alone")
-        if config.kv_tokens is not None:
-            log.warning("--gpu-memory-utilization has no effect with --kv-tokens")
     if config.kv_tokens is None:
         sharing = 1 if loaded.device.type == "cuda" else config.tensor_parallel_size  # ranks in this memory
         block_bytes = sharing * size * loaded.kv_shape.bytes_per_token
         blocks = min(blocks, max(0, _kv_bytes(config, loaded.device)) // block_bytes)
     if blocks * size < min(max_model_len, max(SHORTEST, 2 * size)):
         larger = f"--kv-tokens {max_model_len}"
-        if config.kv_tokens is None and config.gpu_memory_utilization is not None:
+        if config.gpu_memory_utilization is not None:
             larger += " or a larger --gpu-memory-utilization"
         raise ConfigError(f"{blocks * size} tokens of KV cache are too few; give {larger}")
     return blocks

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 
 import torch
@@ -20,6 +21,8 @@ from roseinfer.scheduler.policies import (
     decode_first,
     prefill_first,
 )
+
+log = logging.getLogger(__name__)
 
 #: With at least this many cores, processes that busy-wait leave enough to others.
 _SPARE_CORES = 8
@@ -72,6 +75,20 @@ def wanted_blocks(config: EngineConfig, max_model_len: int) -> int:
     if config.kv_tokens is not None:
         return -(-config.kv_tokens // config.block_size)
     return config.max_active_requests * -(-max_model_len // config.block_size)
+
+
+def resolve_memory_share(config: EngineConfig, device: torch.device) -> float | None:
+    """`gpu_memory_utilization`, or None where `kv_tokens` leaves it without effect, which is logged. Raises
+    ConfigError on a CPU."""
+    share = config.gpu_memory_utilization
+    if share is None:
+        return None
+    if device.type != "cuda":
+        raise ConfigError("--gpu-memory-utilization needs a GPU; on a CPU give --kv-tokens alone")
+    if config.kv_tokens is not None:
+        log.warning("--gpu-memory-utilization has no effect with --kv-tokens")
+        return None
+    return share
 
 
 def resolve_policies(config: EngineConfig, device: torch.device, weights: int = 0) -> Policies:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,9 +12,9 @@ import torch
 from numpy.typing import NDArray
 
 from roseinfer.config import ConfigError, EngineConfig
-from roseinfer.engine.core import _chunk, _kv_bytes, _mixed_steps, _num_blocks, _resolved
+from roseinfer.engine.core import _chunk, _kv_bytes, _mixed_steps, _resolved
 from roseinfer.engine.graphs import LARGE_ROWS, MixedSteps
-from roseinfer.engine.resolve import resolve_policies
+from roseinfer.engine.resolve import resolve_memory_share, resolve_policies
 from roseinfer.engine.warmup import warm_up
 from roseinfer.request.limits import Limits
 from roseinfer.request.params import SamplingParams
@@ -120,18 +121,12 @@ def test_the_largest_steps_are_warmed_up(most: int) -> None:
 
 def test_a_share_of_memory_beside_a_size(caplog: pytest.LogCaptureFixture) -> None:
     """The size counts, which is said; a CPU takes no share either way."""
-
-    def loaded(device: torch.device) -> Any:
-        return SimpleNamespace(device=device)
-
-    both, alone = EngineConfig(kv_tokens=60, gpu_memory_utilization=0.9), EngineConfig(kv_tokens=60)
-    assert _num_blocks(alone, loaded(GPU), 1024) == 4 and not caplog.messages
-    assert _num_blocks(both, loaded(GPU), 1024) == 4
+    share, alone = EngineConfig(gpu_memory_utilization=0.9), EngineConfig(kv_tokens=60)
+    both = replace(share, kv_tokens=60)
+    assert [resolve_memory_share(config, GPU) for config in (share, alone)] == [0.9, None]
+    assert not caplog.messages
+    assert resolve_memory_share(both, GPU) is None
     assert caplog.messages == ["--gpu-memory-utilization has no effect with --kv-tokens"]
-    share = EngineConfig(gpu_memory_utilization=0.9)
     for config in (both, share):
         with pytest.raises(ConfigError, match="needs a GPU"):
-            _num_blocks(config, loaded(CPU), 1024)
-    policies = resolve_policies(share, GPU, LARGE)
-    resolved = [_resolved(config, GPU, policies, 1024, 4).gpu_memory_utilization for config in (both, share)]
-    assert resolved == [None, 0.9]
+            resolve_memory_share(config, CPU)
