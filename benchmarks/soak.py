@@ -34,8 +34,6 @@ RUNNING = 16
 SERVER = ("--model", "random:gpt2-tiny", "--device", "cpu", "--dtype", "fp32", "--port", "0",
           "--max-active-requests", str(RUNNING))  # fmt: skip
 TOKENS, PROMPTS = 8, 64
-#: That clients who leave ask for: how many tokens (`--left-tokens`).
-LEFT = {"max_tokens": 400}
 TEXT = "A text that takes the tokenizer a while, because it has never seen it before: "
 Connection = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
@@ -103,55 +101,59 @@ def asked(index: int) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def long(**change: Any) -> bytes:
-    """A request whose answer the client does not wait for."""
+def long(tokens: int, **change: Any) -> bytes:
+    """A request for `tokens` tokens whose answer the client does not wait for."""
     body = {"prompt": [random.randrange(50_000) for _ in range(24)], "ignore_eos": True, "stream": True}
-    return request("/v1/completions", body | LEFT | change)
+    return request("/v1/completions", body | {"max_tokens": tokens} | change)
 
 
-async def before_the_first_token(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    writer.write(long())
+async def before_the_first_token(
+    reader: asyncio.StreamReader, writer: asyncio.StreamWriter, tokens: int
+) -> None:
+    writer.write(long(tokens))
     await writer.drain()
 
 
-async def while_queued(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+async def while_queued(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, tokens: int) -> None:
     """Of 32 answers of one request, half or more wait."""
-    writer.write(long(n=2 * RUNNING, stream=False))
+    writer.write(long(tokens, n=2 * RUNNING, stream=False))
     await asyncio.sleep(0.02)
 
 
-async def while_tokenizing(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    writer.write(long(prompt=f"{random.random()} {TEXT * 40}", max_tokens=10))
+async def while_tokenizing(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, tokens: int) -> None:
+    writer.write(long(10, prompt=f"{random.random()} {TEXT * 40}"))
     await writer.drain()
 
 
-async def mid_stream(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    writer.write(long())
+async def mid_stream(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, tokens: int) -> None:
+    writer.write(long(tokens))
     await reader.readuntil(b"\ndata: ")
 
 
-async def mid_stream_with_a_reset(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+async def mid_stream_with_a_reset(
+    reader: asyncio.StreamReader, writer: asyncio.StreamWriter, tokens: int
+) -> None:
     sock = writer.get_extra_info("socket")
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-    await mid_stream(reader, writer)
+    await mid_stream(reader, writer, tokens)
 
 
-async def half_closed(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+async def half_closed(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, tokens: int) -> None:
     """Says that it sends no more, and waits for what the server makes of it."""
-    await mid_stream(reader, writer)
+    await mid_stream(reader, writer, tokens)
     writer.write_eof()
     while await reader.read(4096):
         pass
 
 
-async def half_a_request(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    whole = long()
+async def half_a_request(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, tokens: int) -> None:
+    whole = long(tokens)
     writer.write(whole[: random.randrange(1, len(whole))])
     await asyncio.sleep(0.02)
 
 
-async def without_reading(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    writer.write(long(n=4, return_token_ids=True))
+async def without_reading(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, tokens: int) -> None:
+    writer.write(long(tokens, n=4, return_token_ids=True))
     await asyncio.sleep(0.2)
 
 
@@ -161,10 +163,10 @@ WAYS_TO_LEAVE = (
 )  # fmt: skip
 
 
-async def leave(client: Client, index: int) -> None:
-    """Ask, and go."""
+async def leave(client: Client, index: int, tokens: int) -> None:
+    """Ask for `tokens` tokens, and go."""
     async with client.connect() as connection:
-        await WAYS_TO_LEAVE[index % len(WAYS_TO_LEAVE)](*connection)
+        await WAYS_TO_LEAVE[index % len(WAYS_TO_LEAVE)](*connection, tokens)
 
 
 async def becomes_idle(client: Client, processes: Sequence[psutil.Process], descriptors: int) -> None:
@@ -181,7 +183,7 @@ def held(processes: Sequence[psutil.Process]) -> int:
     return sum(process.num_fds() for process in processes)
 
 
-async def run_round(client: Client, expected: Sequence[list[int]], clients: int, concurrency: int) -> None:
+async def run_round(client: Client, expected: Sequence[list[int]], settings: argparse.Namespace) -> None:
     """Raises AssertionError when an answer is not the expected one."""
 
     async def stay(index: int) -> None:
@@ -195,13 +197,13 @@ async def run_round(client: Client, expected: Sequence[list[int]], clients: int,
             await action(index)
 
     async def go(index: int) -> None:
-        await leave(client, index)
+        await leave(client, index, settings.left_tokens)
 
     actions: tuple[Callable[[int], Awaitable[None]], ...] = (stay, go)
-    todo = [(action, index) for action in actions for index in range(clients)]
+    todo = [(action, index) for action in actions for index in range(settings.clients)]
     random.shuffle(todo)
     async with asyncio.TaskGroup() as group:
-        for _ in range(concurrency):
+        for _ in range(settings.concurrency):
             group.create_task(work())
 
 
@@ -213,7 +215,7 @@ async def soak(port: int, processes: Sequence[psutil.Process], settings: argpars
     rounds = []
     for index in range(settings.rounds):
         begun, cpu = time.monotonic(), cpu_seconds(processes)
-        await run_round(client, expected, settings.clients, settings.concurrency)
+        await run_round(client, expected, settings)
         await becomes_idle(client, processes, descriptors)
         wall, spent = time.monotonic() - begun, cpu_seconds(processes) - cpu
         await asyncio.sleep(settings.rest)
@@ -254,9 +256,7 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=10)
     parser.add_argument("--clients", type=int, default=1000, help="that leave, and that stay, in a round")
     parser.add_argument("--concurrency", type=int, default=3 * RUNNING)
-    parser.add_argument(
-        "--left-tokens", type=int, default=LEFT["max_tokens"], help="that those who leave ask for"
-    )
+    parser.add_argument("--left-tokens", type=int, default=400, help="that clients who leave ask for")
     parser.add_argument("--warm", type=int, default=1, help="round from which memory must be flat")
     parser.add_argument("--bound-mib", type=float, default=8.0, help="growth allowed to a process")
     parser.add_argument("--rest", type=float, default=4.0, help="seconds before memory is read: free memory "
@@ -264,7 +264,6 @@ def main() -> int:
     parser.add_argument("server", nargs="*", help="more options of `roseinfer serve`")
     settings = parser.parse_args()
     random.seed(0)
-    LEFT["max_tokens"] = settings.left_tokens
     command = [sys.executable, "-m", "roseinfer.cli", "serve", *SERVER, *settings.server]
     with running_server(command) as (port, processes):
         print("round  seconds  CPU s     " + "RSS MiB of front end, engine, other front ends")
