@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 import signal
@@ -65,6 +66,15 @@ def gpu_memory() -> list[int]:
     pynvml.nvmlInit()
     gpus = [pynvml.nvmlDeviceGetHandleByIndex(index) for index in range(pynvml.nvmlDeviceGetCount())]
     return [pynvml.nvmlDeviceGetMemoryInfo(gpu).used for gpu in gpus]
+
+
+def sockets(process: psutil.Process) -> int:
+    """The sockets that a process has open."""
+    found = 0
+    for link in Path(f"/proc/{process.pid}/fd").iterdir():
+        with contextlib.suppress(FileNotFoundError):  # closed meanwhile
+            found += str(link.readlink()).startswith("socket:")
+    return found
 
 
 def shared_memory() -> set[Path]:
@@ -191,26 +201,29 @@ def test_connections_are_shared_evenly_until_a_front_end_is_killed(serve: Any) -
     its clients ends."""
     server = serve("--frontend-processes", "3")
     processes = [psutil.Process(server.process.pid), *server.front_ends]
+    before = [*map(sockets, processes)]
 
-    def open_connections() -> list[int]:
-        return [
-            sum(connection.status == "ESTABLISHED" for connection in process.net_connections("tcp"))
-            for process in processes
-        ]
+    def open_connections(expected: int) -> list[int]:
+        """Of each process, once there are as many as expected. A process closes a socket after it has counted
+        the connection as closed, and so later than a client sees."""
+        end = time.monotonic() + 60
+        while True:
+            found = [sockets(process) - own for process, own in zip(processes, before, strict=True)]
+            if sum(found) == expected or time.monotonic() > end:
+                return found
+            time.sleep(0.01)
 
     clients = [connect(server, index) for index in range(9)]
     for client in clients:
         first_chunk(client)
-    assert open_connections() == [3, 3, 3]
+    assert open_connections(9) == [3, 3, 3]
     for client in clients[:3]:
         client.close()
-    end = time.monotonic() + 60
-    while sum(open_connections()) > 6 and time.monotonic() < end:
-        time.sleep(0.01)
+    assert open_connections(6) == [2, 2, 2]
     clients += [connect(server, index) for index in range(3)]
     for client in clients[9:]:
         first_chunk(client)
-    assert open_connections() == [3, 3, 3]
+    assert open_connections(9) == [3, 3, 3]
 
     server.front_ends[1].kill()
     assert server.ended()
