@@ -57,7 +57,7 @@ class ChatTemplate:
             return None
         return cls(source, {name: token for name, token in tokens.items() if token is not None})
 
-    def render(self, messages: Sequence[dict[str, str]]) -> str:
+    def render(self, messages: Sequence[dict[str, Any]]) -> str:
         """The prompt, up to where the assistant's answer begins. Raises ChatError."""
         try:
             return self._template.render(

@@ -13,16 +13,15 @@ from numpy.typing import NDArray
 from roseinfer.request.limits import Limits
 from roseinfer.request.params import CONTEXT_LENGTH_EXCEEDED, MAX_TOKENS, RequestError, SamplingParams
 from roseinfer.server.http.errors import BadRequestError
+from roseinfer.server.openai.messages import turn
 from roseinfer.server.openai.other_fields import refuse_unsupported
 from roseinfer.server.openai.requests import (
     MAX_CHOICES,
     MAX_STOP_CHARACTERS,
     MAX_STOPS,
-    ROLES,
     ChatRequest,
     CompletionRequest,
     GenerationRequest,
-    Message,
 )
 from roseinfer.tokenizer.chat import ChatError, ChatTemplate
 
@@ -133,7 +132,7 @@ def from_chat(request: ChatRequest, template: ChatTemplate | None) -> Generation
     if not request.messages:
         raise BadRequestError("messages is empty", "messages")
     try:
-        prompt = template.render([_turn(message) for message in request.messages])
+        prompt = template.render([turn(message) for message in request.messages])
     except ChatError as error:
         raise BadRequestError(str(error), "messages") from None
     return _generation(
@@ -258,17 +257,3 @@ def too_long(most: int) -> BadRequestError:
     """The error for a prompt that does not fit the context of `most` tokens."""
     message = f"This model's maximum context length is {most} tokens. However, the prompt is too long."
     return BadRequestError(message, "prompt", CONTEXT_LENGTH_EXCEEDED)
-
-
-def _turn(message: Message) -> dict[str, str]:
-    """The message as chat templates expect it."""
-    if message.role not in ROLES:
-        reason = f"the role {message.role!r:.100} is none of {', '.join(ROLES)}"
-        raise BadRequestError(reason, "messages")
-    content = message.content or ""
-    if not isinstance(content, str):
-        if any(part.type != "text" or part.text is None for part in content):
-            raise BadRequestError("only text is supported in messages", "messages")
-        content = "\n".join(part.text or "" for part in content)
-    turn = {"role": message.role, "content": content}
-    return turn if message.name is None else turn | {"name": message.name}

@@ -94,12 +94,31 @@ class TextPart(msgspec.Struct, frozen=True):
     text: str | None = None
 
 
+class CalledFunction(msgspec.Struct, frozen=True):
+    """The function of a tool call; `arguments` in JSON."""
+
+    name: str
+    arguments: str | dict[str, Any] = "{}"
+
+
+class ToolCall(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A call of a tool, which an earlier answer has made."""
+
+    function: CalledFunction
+    id: str | None = None
+    type: str = "function"
+
+
 class Message(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One turn of a conversation."""
+    """One turn of a conversation. What the template does not use has no effect."""
 
     role: Annotated[str, _stated(enum=ROLES)]
     content: str | list[TextPart] | None = None
     name: str | None = None
+    tool_calls: list[ToolCall] | None = None
+    tool_call_id: str | None = None
+    reasoning_content: str | None = None
+    function_call: Any = None
 
 
 class ChatRequest(GenerationRequest, frozen=True, kw_only=True):

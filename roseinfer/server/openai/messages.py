@@ -1,0 +1,44 @@
+"""Turns the messages of a chat request into what chat templates expect."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from roseinfer.server.http.errors import BadRequestError
+from roseinfer.server.openai.requests import ROLES, Message, ToolCall
+
+
+def turn(message: Message) -> dict[str, Any]:
+    """The message as chat templates expect it."""
+    if message.role not in ROLES:
+        reason = f"the role {message.role!r:.100} is none of {', '.join(ROLES)}"
+        raise BadRequestError(reason, "messages")
+    if message.function_call is not None:
+        raise BadRequestError("function_call is not supported in messages; use tool_calls", "messages")
+    content = message.content or ""
+    if not isinstance(content, str):
+        if any(part.type != "text" or part.text is None for part in content):
+            raise BadRequestError("only text is supported in messages", "messages")
+        content = "\n".join(part.text or "" for part in content)
+    turn: dict[str, Any] = {"role": message.role, "content": content}
+    for field in ("name", "tool_call_id", "reasoning_content"):
+        if (value := getattr(message, field)) is not None:
+            turn[field] = value
+    if message.tool_calls:
+        turn["tool_calls"] = [_call(call) for call in message.tool_calls]
+    return turn
+
+
+def _call(call: ToolCall) -> dict[str, Any]:
+    """A tool call as chat templates expect it: with its arguments as an object."""
+    arguments = call.function.arguments
+    if isinstance(arguments, str):
+        try:
+            arguments = msgspec.json.decode(arguments or "{}", type=dict[str, Any])
+        except (msgspec.DecodeError, RecursionError) as error:
+            reason = f"the arguments of the tool call {call.function.name!r:.100} are no JSON object: {error}"
+            raise BadRequestError(reason, "messages") from None
+    identity = {} if call.id is None else {"id": call.id}
+    return {**identity, "type": call.type, "function": {"name": call.function.name, "arguments": arguments}}

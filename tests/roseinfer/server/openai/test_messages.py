@@ -1,0 +1,62 @@
+"""What of a conversation reaches the chat template."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from roseinfer.server.http.errors import BadRequestError
+from roseinfer.server.openai.generation import from_chat
+from roseinfer.server.openai.requests import ChatRequest, parse
+from roseinfer.tokenizer.chat import ChatTemplate
+
+TEMPLATE = ChatTemplate(
+    "{% for message in messages %}{{ message | tojson(sort_keys=true) }}\n{% endfor %}", {}
+)
+CALL = {"id": "1", "type": "function", "function": {"name": "add", "arguments": '{"a": [1, "é"]}'}}
+
+
+def rendered(*messages: Any) -> list[Any]:
+    """The messages that the template is given."""
+    request = parse(json.dumps({"messages": messages}).encode(), ChatRequest)
+    (prompt,) = from_chat(request, TEMPLATE).prompts
+    assert isinstance(prompt, str)
+    return [json.loads(line) for line in prompt.splitlines()]
+
+
+def test_calls_of_tools() -> None:
+    """As vLLM passes them on: templates write the arguments as JSON themselves."""
+    talk = (
+        {"role": "user", "content": "1 + é?"},
+        {"role": "assistant", "content": None, "tool_calls": [CALL], "refusal": None, "function_call": None},
+        {"role": "tool", "tool_call_id": "1", "content": "2"},
+        {"role": "assistant", "content": "2", "reasoning_content": "So", "tool_calls": []},
+    )
+    function = {"name": "add", "arguments": {"a": [1, "é"]}}
+    assert rendered(*talk) == [
+        {"role": "user", "content": "1 + é?"},
+        {"role": "assistant", "content": "", "tool_calls": [CALL | {"function": function}]},
+        {"role": "tool", "tool_call_id": "1", "content": "2"},
+        {"role": "assistant", "content": "2", "reasoning_content": "So"},
+    ]
+    for arguments in ("", "{}", {}):
+        bare = {"function": {"name": "now", "arguments": arguments}}
+        (made,) = rendered({"role": "assistant", "tool_calls": [bare]})
+        assert made["tool_calls"] == [{"type": "function", "function": {"name": "now", "arguments": {}}}]
+
+
+@pytest.mark.parametrize(
+    ("message", "words"),
+    [
+        ({"tool_calls": [{"function": {"name": "f", "arguments": "{"}}]}, "of the tool call 'f' are no JSON"),
+        ({"tool_calls": [{"function": {"name": "f", "arguments": "[1]"}}]}, "are no JSON object"),
+        ({"tool_calls": [{"id": "1"}]}, "function"),
+        ({"function_call": {"name": "f", "arguments": "{}"}}, "use tool_calls"),
+    ],
+)
+def test_calls_that_are_refused(message: Any, words: str) -> None:
+    with pytest.raises(BadRequestError, match=words) as refused:
+        rendered({"role": "assistant"} | message)
+    assert refused.value.param == "messages"
