@@ -5,6 +5,8 @@ from __future__ import annotations
 import codecs
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from functools import lru_cache
+from itertools import repeat
 
 import msgspec
 from tokenizers import Tokenizer as FastTokenizer
@@ -128,6 +130,7 @@ class StopStrings:
     def __init__(self, stops: tuple[str, ...]) -> None:
         self.stops = stops
         self._kept = ""
+        self._matched = [0] * len(stops)  # characters of each stop string with which the text ends
         self.found = False
 
     def push(self, text: str, counts: bool = True) -> str:
@@ -140,13 +143,14 @@ class StopStrings:
             return text
         if self.found:
             return ""
-        before, text = len(self._kept), self._kept + text
+        before, new, text = len(self._kept), text, self._kept + text
         begins = (max(0, before - len(stop) + 1) for stop in self.stops)  # to end after what was kept
         places = map(text.find, self.stops, begins)
         if counts and (cuts := [at for at in places if at >= 0]):
             self.found, self._kept = True, ""
             return text[: min(cuts)]
-        keep = max(self._overlap(text, stop) for stop in self.stops)
+        self._matched = [*map(_matched, self.stops, self._matched, repeat(new))]
+        keep = max(self._matched)
         self._kept = text[len(text) - keep :]
         return text[: len(text) - keep]
 
@@ -155,10 +159,32 @@ class StopStrings:
         kept, self._kept = self._kept, ""
         return kept
 
-    @staticmethod
-    def _overlap(text: str, stop: str) -> int:
-        """The length of the longest suffix of `text` that is a prefix of `stop`."""
-        at = text.find(stop[0], max(0, len(text) - len(stop) + 1))
-        while at >= 0 and not stop.startswith(text[at:]):
-            at = text.find(stop[0], at + 1)
-        return len(text) - at if at >= 0 else 0
+
+def _matched(stop: str, matched: int, text: str) -> int:
+    """The length of the longest proper prefix of `stop` that a text ends with once `text` follows; before, it
+    was `matched`. Takes time in proportion to `text` (Knuth, Morris and Pratt, 1977)."""
+    if not matched:
+        begin = text.find(stop[0])
+        if begin < 0 or len(stop) == 1:
+            return 0
+        text = text[begin:]
+    shorter = _borders(stop)
+    for character in text:
+        while matched and stop[matched] != character:
+            matched = shorter[matched]
+        matched += stop[matched] == character
+        if matched == len(stop):
+            matched = shorter[matched]
+    return matched
+
+
+@lru_cache(256)
+def _borders(stop: str) -> list[int]:
+    """For each length of a prefix of `stop`, the longest shorter prefix that it ends with."""
+    borders, border = [0, 0], 0
+    for character in stop[1:]:
+        while border and stop[border] != character:
+            border = borders[border]
+        border += stop[border] == character
+        borders.append(border)
+    return borders

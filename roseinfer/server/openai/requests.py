@@ -24,7 +24,7 @@ T = TypeVar("T")
 
 MAX_CHOICES = 128
 MAX_STOPS = 64
-#: Every new text is searched for them, in time that grows with the square of their length.
+#: Every new text is searched for them.
 MAX_STOP_CHARACTERS = 256
 ROLES = ("system", "developer", "user", "assistant", "tool", "function")
 

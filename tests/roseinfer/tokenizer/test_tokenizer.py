@@ -6,6 +6,7 @@ import codecs
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -103,6 +104,29 @@ def test_stop_strings_count_where_they_end(pieces: list[str], stops: list[str], 
             text = text[: min(cuts)]
             break
     assert shown == text
+
+
+class Looked(str):
+    """Counts how often it is looked at."""
+
+    looks = 0
+
+    def __getitem__(self, key: Any) -> str:
+        self.looks += 1
+        return super().__getitem__(key)
+
+    def startswith(self, *args: Any) -> bool:
+        self.looks += 1
+        return super().startswith(*args)
+
+
+def test_the_search_for_stop_strings_takes_time_in_proportion_to_the_text() -> None:
+    """What is held back for one stop string has no more than a part of the other's prefix at its end."""
+    stop = Looked("a" * 128 + "b" * 128)
+    cutter = StopStrings(("a" * 255 + "b", stop))
+    for _ in range(500):
+        cutter.push("a")
+    assert stop.looks < 2500
 
 
 class Counting(Tokenizer):
