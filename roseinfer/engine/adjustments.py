@@ -110,11 +110,12 @@ class Adjustments:
         return own
 
     def _add_biases(self, logits: Tensor) -> None:
-        biases = [(at, *bias) for at, params in enumerate(self.params) for bias in params.logit_bias]
-        if biases:
-            at, token, value = (np.array(column) for column in zip(*biases, strict=True))
-            where = to_device(self.rows[at], logits.device), to_device(token, logits.device)
-            logits.index_put_(where, to_device(value.astype(np.float32), logits.device), accumulate=True)
+        biased = [at for at, params in enumerate(self.params) if params.logit_bias]
+        if biased:
+            tokens, values = zip(*(self.params[at].biases for at in biased), strict=True)
+            rows = np.repeat(self.rows[biased], [len(own) for own in tokens])
+            where = to_device(rows, logits.device), to_device(np.concatenate(tokens), logits.device)
+            logits.index_put_(where, to_device(np.concatenate(values), logits.device), accumulate=True)
 
     def _mask_ends(self, logits: Tensor) -> None:
         """Set the logits of tokens that would end an answer before its `min_tokens` to -inf."""

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from enum import StrEnum
+from functools import cached_property
 
 import msgspec
+import numpy as np
+from numpy.typing import NDArray
 
 #: How many top tokens a request may ask for with each logprob.
 MAX_LOGPROBS = 20
@@ -37,7 +40,7 @@ class FinishReason(StrEnum):
     LENGTH = "length"
 
 
-class SamplingParams(msgspec.Struct, frozen=True, array_like=True):
+class SamplingParams(msgspec.Struct, frozen=True, array_like=True, dict=True):
     """How tokens are sampled. temperature 0 is greedy; top_k 0 and top_p 1 are no limit.
 
     `seed` determines the random numbers: sampled tokens depend on nothing but it and the request's logits.
@@ -80,6 +83,12 @@ class SamplingParams(msgspec.Struct, frozen=True, array_like=True):
     def penalizes(self) -> bool:
         """Whether tokens that the request has already have other logits than the model's."""
         return (self.repetition_penalty, self.presence_penalty, self.frequency_penalty) != (1, 0, 0)
+
+    @cached_property
+    def biases(self) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
+        """Tokens and values of `logit_bias`, made once for all steps."""
+        tokens, values = zip(*self.logit_bias, strict=True) if self.logit_bias else ((), ())
+        return np.array(tokens, np.int64), np.array(values, np.float32)
 
     @property
     def masks_ends(self) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -223,3 +224,25 @@ def test_no_end_before_min_tokens(gpt2_folder: Path, overlap: bool) -> None:
         assert len(made) == 12 or (len(made) > how.min_tokens and made[-1] in stops)
     assert masked > 10
     assert llm.generate(prompts, msgspec.structs.replace(free, min_tokens=12)) == plain
+
+
+class Read(tuple[tuple[int, float], ...]):
+    """Counts how often it is read."""
+
+    times = 0
+
+    def __iter__(self) -> Iterator[tuple[int, float]]:
+        self.times += 1
+        return super().__iter__()
+
+
+def test_biases_are_not_read_again_in_every_step() -> None:
+    """1,024 of them in each of many requests would take most of a step."""
+    biases, row = Read(((3, 1.5), (7, -2.0))), np.zeros(1, dtype=np.int64)
+    params = SamplingParams(9, logit_bias=biases)
+    adjustments = Adjustments(row, np.zeros((1, 2), dtype=np.int32), row + 1, row + 2, [params])
+    checked = biases.times
+    for _ in range(5):
+        adjusted = adjustments.apply(torch.zeros(1, VOCAB), torch.zeros(1, dtype=torch.int64))
+    assert adjusted[0, 3] == 1.5 and adjusted[0, 7] == -2 and adjusted.count_nonzero() == 2
+    assert biases.times - checked <= 1
