@@ -15,8 +15,9 @@ from roseinfer.ipc.framing import FrameReader, frame
 
 T = TypeVar("T")
 
-#: Bytes that are buffered for a front end that does not read: minutes of tokens.
-MAX_BACKLOG = 64 << 20
+#: Bytes that are buffered for a front end that reads too slowly: minutes of tokens, seconds of logprobs.
+#: Seconds that the engine then waits for it to read on.
+MAX_BACKLOG, PATIENCE_S = 64 << 20, 10.0
 #: Seconds without a message after which `on_idle` is called.
 IDLE_S = 2.0
 
@@ -28,18 +29,23 @@ class FrontEndStuckError(Exception):
 class EngineChannels(Generic[T]):
     """Non-blocking, except `receive`. With `wait` it busy-waits for `spin_s` seconds before it sleeps.
 
-    What a socket does not take is buffered, up to `max_backlog` bytes, and sent by a later `receive`.
+    What a socket does not take is buffered, up to `max_backlog` bytes, and sent by a later `receive`. Above
+    that `send` waits until the front end has read on, for `patience_s` seconds.
     """
 
     spin_s = 0.0
 
     def __init__(
-        self, sockets: Sequence[socket.socket], incoming: type[T], max_backlog: int = MAX_BACKLOG
+        self,
+        sockets: Sequence[socket.socket],
+        incoming: type[T],
+        max_backlog: int = MAX_BACKLOG,
+        patience_s: float = PATIENCE_S,
     ) -> None:
         self._sockets = list(sockets)
         self._readers = [FrameReader() for _ in sockets]
         self._backlogs = [bytearray() for _ in sockets]
-        self._max_backlog = max_backlog
+        self._max_backlog, self._patience_s = max_backlog, patience_s
         self.on_idle: Callable[[], None] = lambda: None
         self._decode = msgspec.msgpack.Decoder(incoming).decode
         self._encode = msgspec.msgpack.Encoder().encode
@@ -93,12 +99,22 @@ class EngineChannels(Generic[T]):
         if backlog:
             backlog += data
             if len(backlog) > self._max_backlog:
-                raise FrontEndStuckError(f"front end {index} has not read the last {len(backlog)} bytes")
+                self._wait_for(index)
             return
         sent = self._write(index, data)
         if sent < len(data):
             backlog += data[sent:]
             self._poll.modify(self._sockets[index], select.POLLIN | select.POLLOUT)
+
+    def _wait_for(self, index: int) -> None:
+        """Send until no more is buffered than may be. Raises FrontEndStuckError."""
+        backlog, poll = self._backlogs[index], select.poll()
+        poll.register(self._sockets[index], select.POLLOUT)
+        while len(backlog) > self._max_backlog:
+            if not poll.poll(1e3 * self._patience_s):
+                waited = f"for {self._patience_s:g} s, with {len(backlog)} bytes to read"
+                raise FrontEndStuckError(f"front end {index} has read nothing {waited}")
+            self._flush(index)
 
     def _flush(self, index: int) -> None:
         backlog = self._backlogs[index]

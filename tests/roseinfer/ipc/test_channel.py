@@ -104,7 +104,7 @@ def test_both_ways_between_two_front_ends_and_the_engine() -> None:
     assert at_engine == [[*TO_ENGINE, "closed"], TO_ENGINE]
 
 
-def test_a_front_end_that_does_not_read_never_blocks_the_engine() -> None:
+def test_a_front_end_that_does_not_read_ends_the_engine_at_last() -> None:
     """Messages to it are kept up to the limit, and arrive whole once it reads."""
     (first, at_first), (second, at_second) = socket.socketpair(), socket.socketpair()
     with first, second, at_first, at_second:
@@ -112,6 +112,7 @@ def test_a_front_end_that_does_not_read_never_blocks_the_engine() -> None:
             [at_first, at_second],
             ToEngine,  # type: ignore[arg-type]
             max_backlog=2_000_000,
+            patience_s=0.01,
         )
         message = Tokens(b"x" * 100_000, b"", ())
         for _ in range(15):
@@ -129,6 +130,29 @@ def test_a_front_end_that_does_not_read_never_blocks_the_engine() -> None:
         channels.send(1, message)
         channels.send(0, Query())
         assert first.recv(100)
+
+
+def test_the_engine_is_no_faster_than_a_front_end_that_reads() -> None:
+    """Above the limit it waits, and nothing is lost."""
+    ours, theirs = socket.socketpair()
+    received = 0
+
+    def read() -> None:
+        nonlocal received
+        reader = FrameReader()
+        while received < 200:
+            received += len(reader.feed(ours.recv(1 << 14)))
+
+    with ours, theirs:
+        channels: EngineChannels[ToEngine] = EngineChannels([theirs], ToEngine, max_backlog=200_000)  # type: ignore[arg-type]
+        thread = threading.Thread(target=read)
+        thread.start()
+        for _ in range(200):
+            channels.send(0, Tokens(b"x" * 100_000, b"", ()))
+        while thread.is_alive():
+            channels.receive(wait=False, until=time.monotonic() + 0.01)
+        thread.join()
+    assert received == 200
 
 
 @given(owners=st.lists(st.integers(0, 3), min_size=1, max_size=40), data=st.data())
