@@ -51,9 +51,10 @@ def generate_command(
     tokenizer = llm.tokenizer
     if tokenizer is None:
         raise ConfigError(f"{engine.model} has no tokenizer; `roseinfer serve` takes token ids")
-    text = tokenizer.detokenizer()
+    ids = tokenizer.encode(prompt)
+    text = tokenizer.detokenizer(ids)
     params = SamplingParams(max_tokens=max_tokens, temperature=temperature, top_p=top_p, seed=sampling_seed)
-    llm.engine.add(0, tokenizer.encode(prompt), params)
+    llm.engine.add(0, ids, params)
     while (step := llm.engine.step()) is not None:
         for token in step.tokens.tolist():
             print(text.push(token), end="", flush=True)

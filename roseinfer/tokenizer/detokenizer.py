@@ -60,7 +60,7 @@ class Detokenizer(ABC):
 
 class ByteDetokenizer(Detokenizer):
     """For byte-level vocabularies, whose tokens are UTF-8 bytes; malformed ones become U+FFFD. `strip`: drop
-    the space that an answer begins with."""
+    the space that the text begins with."""
 
     def __init__(self, vocabulary: Vocabulary, *, strip: bool = False) -> None:
         self.clean, self.escaped = not strip, vocabulary
@@ -84,13 +84,18 @@ class WindowDetokenizer(Detokenizer):
     changes the text before it.)
 
     `token_bytes`: the bytes of each token id. A token without bytes has no text, and is not decoded.
+    `before`: the token that the text follows.
     """
 
-    def __init__(self, tokenizer: FastTokenizer, token_bytes: Sequence[bytes]) -> None:
+    def __init__(
+        self, tokenizer: FastTokenizer, token_bytes: Sequence[bytes], before: int | None = None
+    ) -> None:
         self.clean, self.escaped = False, Vocabulary([])
         self._tokenizer, self._token_bytes = tokenizer, token_bytes
-        self._window: list[int] = []
-        self._old, self._seen = 0, ""  # of the window: tokens whose text is shown, and this text
+        self._window: list[int] = [] if before is None else [before]
+        if self._text().endswith("\ufffd"):
+            self._window.clear()
+        self._old, self._seen = len(self._window), self._text()  # tokens whose text is shown, and this text
 
     def push(self, token: int) -> str:
         if token >= len(self._token_bytes) or not self._token_bytes[token]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cached_property
 from pathlib import Path
 
@@ -80,11 +80,17 @@ class Tokenizer:
             length *= 4
         return self.encode(text, special_tokens)
 
-    def detokenizer(self) -> Detokenizer:
-        """A detokenizer for a new answer."""
+    def detokenizer(self, after: Sequence[int] | NDArray[np.int32] = ()) -> Detokenizer:
+        """A detokenizer for a text that follows the text of the tokens `after`: many vocabularies write the
+        first word of a text as any other, with a space before it that the text does not have."""
         if self.vocabulary is None:
-            return WindowDetokenizer(self._tokenizer, self.token_bytes)
-        return ByteDetokenizer(self.vocabulary, strip=self._strip)
+            return WindowDetokenizer(self._tokenizer, self.token_bytes, self._last_with_text(after))
+        strip = self._strip and self._last_with_text(after) is None
+        return ByteDetokenizer(self.vocabulary, strip=strip)
+
+    def _last_with_text(self, tokens: Sequence[int] | NDArray[np.int32]) -> int | None:
+        known = self.token_bytes
+        return next((int(token) for token in reversed(tokens) if token < len(known) and known[token]), None)
 
     @cached_property
     def longest(self) -> int:

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
 
 from roseinfer.server.http.errors import HttpError
 from roseinfer.server.replicas import Replicas
@@ -30,9 +34,9 @@ class Backend:
         message = f"the model {name!r:.100} does not exist; this is {self.model!r}"
         return HttpError(404, message, "model", "model_not_found")
 
-    def detokenizer(self) -> Detokenizer:
-        """For the text of a new choice."""
-        return NoText() if self.tokenizer is None else self.tokenizer.detokenizer()
+    def detokenizer(self, after: Sequence[int] | NDArray[np.int32] = ()) -> Detokenizer:
+        """For the text of a new choice, which follows the text of the tokens `after`."""
+        return NoText() if self.tokenizer is None else self.tokenizer.detokenizer(after)
 
     def names(self) -> TokenNames:
         """How single tokens are written."""

@@ -23,6 +23,7 @@ class Choice:
     """Receives the tokens of one choice from the engine, and buffers what they add until `take`.
 
     Args:
+        prompt: `[n]`; the answer begins with it where the request asks for that.
         form: how logprobs are written, where the request asks for them.
         on_end: called with the choice, its finish reason and the engine's Finished, once the choice has
             ended; None instead of Finished where a stop string came first.
@@ -39,6 +40,7 @@ class Choice:
         self,
         index: int,
         generation: Generation,
+        prompt: NDArray[np.int32],
         backend: Backend,
         form: type[Logprobs],
         on_end: Callable[[Choice, str, Finished | None], None],
@@ -46,11 +48,13 @@ class Choice:
     ) -> None:
         self.index, self._on_end, self._on_error = index, on_end, on_error
         params = generation.params
-        self._text, self._stops = backend.detokenizer(), StopStrings(generation.stops)
+        self._text = backend.detokenizer(() if generation.echo else prompt)
+        self._stops = StopStrings(generation.stops)
         self._min_tokens, self._with_ids = params.min_tokens, generation.with_ids
         self._stop_tokens = params.stop_token_ids
         self._only_echo = generation.only_echo
-        self._echo: list[int] | None = None  # the prompt, until the answer begins with it
+        #: The prompt, until the answer begins with it.
+        self._echo: list[int] | None = prompt.tolist() if generation.echo else None
         self._prompt_logprobs: dict[int, TokenLogprobs] = {}
         count = params.prompt_logprobs if params.logprobs is None else params.logprobs
         self._logprobs = None if count is None else ChoiceLogprobs(form, count, backend.names())
@@ -63,10 +67,6 @@ class Choice:
     def begin(self, begun: Finished) -> None:
         """The request's times so far; its first token comes next."""
         self._begun, self._first_token = begun, time.monotonic()
-
-    def echo(self, prompt: NDArray[np.int32]) -> None:
-        """Begin the answer with the prompt `[n]`."""
-        self._echo = prompt.tolist()
 
     def add_prompt_logprobs(self, position: int, logprobs: TokenLogprobs) -> None:
         """Keep the logprobs of the prompt token at `position`."""

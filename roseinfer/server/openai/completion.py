@@ -57,15 +57,14 @@ class Completion:
         self._connection.answer_with(self)
 
     def _submit(self, index: int, generation: Generation, prompt: NDArray[np.int32], client: int) -> None:
-        choice = self._choice(index, generation)
+        choice = self._choice(index, generation, prompt)
         self._choices.append(choice)
-        if generation.echo:
-            choice.echo(prompt)
         params, received = generation.params_of(index), self._connection.received
         self._ids.append(self._backend.engine.submit(prompt, params, choice, received, client))
 
-    def _choice(self, index: int, generation: Generation) -> Choice:
-        return Choice(index, generation, self._backend, self._format.logprobs, self._end_choice, self.fail)
+    def _choice(self, index: int, generation: Generation, prompt: NDArray[np.int32]) -> Choice:
+        form = self._format.logprobs
+        return Choice(index, generation, prompt, self._backend, form, self._end_choice, self.fail)
 
     def pause(self) -> None:
         """The client does not read fast enough; nothing is sent before the end anyway."""

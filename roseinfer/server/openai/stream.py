@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import msgspec
+import numpy as np
+from numpy.typing import NDArray
 
 from roseinfer.request.params import Finished
 from roseinfer.server.http.connection import Connection
@@ -44,9 +46,10 @@ class StreamedCompletion(Completion):
         self._streamed: list[StreamedChoice] = []
         self._write: Callable[[bytes], None] | None = None
 
-    def _choice(self, index: int, generation: Generation) -> StreamedChoice:
+    def _choice(self, index: int, generation: Generation, prompt: NDArray[np.int32]) -> StreamedChoice:
+        form = self._format.logprobs
         choice = StreamedChoice(
-            index, generation, self._backend, self._format.logprobs, self._end_choice, self.fail, self
+            index, generation, prompt, self._backend, form, self._end_choice, self.fail, self
         )
         self._streamed.append(choice)
         return choice
@@ -122,13 +125,14 @@ class StreamedChoice(Choice):
         self,
         index: int,
         generation: Generation,
+        prompt: NDArray[np.int32],
         backend: Backend,
         form: type[Logprobs],
         on_end: Callable[[Choice, str, Finished | None], None],
         on_error: Callable[[HttpError], None],
         completion: StreamedCompletion,
     ) -> None:
-        super().__init__(index, generation, backend, form, on_end, on_error)
+        super().__init__(index, generation, prompt, backend, form, on_end, on_error)
         self._completion, self._interval = completion, backend.stream_interval
         self._escaped = self._text.escaped
         plain = not self._stops.stops and self._logprobs is None

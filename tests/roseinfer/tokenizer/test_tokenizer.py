@@ -207,6 +207,25 @@ def test_a_decoder_of_any_kind_shows_all_and_never_fails(ids: list[int]) -> None
     assert text.endswith("\ufffd") == whole.endswith("\ufffd")
 
 
+@pytest.mark.parametrize(
+    "steps",
+    [[*TO_TEXT, decoders.Strip(" ", 1, 0)], [decoders.ByteFallback(), decoders.Metaspace()]],
+    ids=["pieces", "window"],
+)
+@given(prompt=PIECE_IDS, ids=PIECE_IDS)
+def test_an_answer_continues_its_prompt(
+    steps: list[decoders.Decoder], prompt: list[int], ids: list[int]
+) -> None:
+    """The texts of both joined are the text of all tokens, with the space between two words."""
+    fast = sentencepiece(*steps)
+    tokenizer = Tokenizer(fast)
+    detokenizer = tokenizer.detokenizer(prompt)
+    answer = "".join(map(detokenizer.push, ids)) + detokenizer.finish()
+    whole = fast.decode([*prompt, *ids])
+    if "\ufffd" not in fast.decode(prompt) + fast.decode(ids) + whole:
+        assert fast.decode(prompt) + answer == whole
+
+
 @pytest.mark.parametrize("id", [0, len(PIECES) + 3, 5 + 0x80], ids=["special", "unknown", "malformed"])
 def test_tokens_without_end_that_show_nothing(id: int) -> None:
     """A token costs no more than the one before it."""

@@ -40,7 +40,7 @@ class Engine:
 def test_an_engine_that_takes_some_of_the_choices(kind: type[Completion]) -> None:
     """Those are discarded: their tokens would go to the connection's next answer."""
     engine, prompt = Engine(), np.array([1], np.int32)
-    backend: Any = SimpleNamespace(engine=engine, detokenizer=NoText, stream_interval=1)
+    backend: Any = SimpleNamespace(engine=engine, detokenizer=lambda after: NoText(), stream_interval=1)
     connection: Any = SimpleNamespace(received=0.0)
     completion = kind(backend, connection, CompletionRequest(prompt=[1]), CompletionFormat("m"), 0.0)
     with pytest.raises(SilentEngineError):
