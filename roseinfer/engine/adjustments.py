@@ -88,26 +88,20 @@ class Adjustments:
 
     def _penalized(self, own: Tensor, tokens: Tensor, newest: Tensor) -> Tensor:
         """Logits `[A, vocab]` of the requests with penalties applied."""
-        device, vocab = own.device, own.shape[-1]
         tokens = torch.where(tokens == UNKNOWN, newest[:, None], tokens)
-        place = torch.arange(tokens.shape[1], device=device)
-        known = place < to_device(self.lengths, device)[:, None]
-        generated = known & (place >= to_device(self.prompts, device)[:, None])
-        nowhere = tokens.new_full((), vocab)  # an extra column, dropped below
-        counts = own.new_zeros(len(own), vocab + 1)
-        counts.scatter_add_(
-            1, torch.where(generated, tokens, nowhere), torch.ones_like(tokens, dtype=own.dtype)
-        )
-        seen = torch.zeros_like(counts, dtype=torch.bool)
-        seen.scatter_(1, torch.where(known, tokens, nowhere), torch.ones_like(known))
-        counts, seen = counts[:, :vocab], seen[:, :vocab]
+        place = torch.arange(tokens.shape[1], device=own.device)
+        known = place < to_device(self.lengths, own.device)[:, None]
+        generated = known & (place >= to_device(self.prompts, own.device)[:, None])
+        tokens = torch.where(known, tokens, tokens[:, :1])  # what is no token repeats the first
+        counts = torch.zeros_like(own).scatter_add_(1, tokens, generated.to(own.dtype)).gather(1, tokens)
         repetition, frequency, presence = (
-            to_device(self._column(name), device)[:, None] for name in _PENALTIES
+            to_device(self._column(name), own.device)[:, None] for name in _PENALTIES
         )
-        own = torch.where(seen, torch.where(own > 0, own / repetition, own * repetition), own)
-        own -= frequency * counts
-        own -= presence * (counts > 0)
-        return own
+        logits = own.gather(1, tokens)
+        logits = torch.where(logits > 0, logits / repetition, logits * repetition)
+        logits -= frequency * counts
+        logits -= presence * (counts > 0)
+        return own.scatter_(1, tokens, logits)  # a token that comes again gets the same logit again
 
     def _add_biases(self, logits: Tensor) -> None:
         biased = [at for at, params in enumerate(self.params) if params.logit_bias]
