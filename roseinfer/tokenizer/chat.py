@@ -64,7 +64,14 @@ class ChatTemplate:
                 messages=messages, tools=None, documents=None, add_generation_prompt=True,
                 **self._special_tokens,
             )  # fmt: skip
-        except (jinja2.TemplateError, TypeError, ValueError, ArithmeticError, LookupError) as error:
+        except (
+            jinja2.TemplateError,
+            TypeError,
+            ValueError,
+            ArithmeticError,
+            LookupError,
+            RecursionError,
+        ) as error:
             raise ChatError(f"the model's chat template refuses the messages: {error}") from None
 
 

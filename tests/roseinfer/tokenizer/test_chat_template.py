@@ -55,6 +55,15 @@ def test_templates_cannot_reach_out() -> None:
             ChatTemplate(source, {}).render(TALK)
 
 
+def test_a_tool_call_that_is_too_deep_to_be_written() -> None:
+    """A parser may take what an encoder does not."""
+    deep: list[object] = []
+    for _ in range(5000):
+        deep = [deep]
+    with pytest.raises(ChatError, match="recursion"):
+        ChatTemplate("{{ messages | tojson }}", {}).render([{"role": "assistant", "tool_calls": deep}])
+
+
 def test_folders(tmp_path: Path) -> None:
     assert ChatTemplate.load(tmp_path) is None
     config = tmp_path / "tokenizer_config.json"
