@@ -12,7 +12,7 @@ from harness.metrics.primary import RATE
 from harness.report.best import excludes_one, fell_behind
 from harness.report.text.badges import UNCOMMITTED
 from harness.report.text.batches import BestOfBatch, best_of_batch, ways_asked
-from harness.report.text.claims import also, as_factor, factor, level_values, too_few
+from harness.report.text.claims import also, factor, level_values, too_few
 from harness.report.text.heading import machine, model
 from harness.report.text.load_words import with_rate
 from harness.report.text.numbers import decimals, few, number, plural, several, two_digits
@@ -151,7 +151,7 @@ def _answer(engines: Sequence[OnlineSummary], metric: str, found: Winner | None)
         shown = f" in {statistic}" if statistic else ""
         unproven = _unproven([found.comparison] if excludes_one(found.comparison.ci) else [])
         said = f"no difference shown{shown}{': ' if values else ' '}{alike}"
-        return Answer(label, "", f"{said}{unproven}{_in_others(found)}")
+        return Answer(label, "", f"{said}{unproven}{_in_higher(found)}{_elsewhere(found)}")
     return Answer(
         label,
         found.label,
@@ -168,37 +168,29 @@ def _unproven(comparisons: Sequence[Comparison]) -> str:
     said = ""
     for found in comparisons:
         lower, higher = (found.a, found.b) if found.ratio < 1 else (found.b, found.a)
-        if METRICS[found.metric].lower_is_better and not as_factor(found):
-            size, ends = factor(found)
-            said += f"; {lower} is {size} lower than {higher} ({ends}), but {too_few(found)}"
-        else:
-            size, ends = factor(found, higher=True)
-            said += f"; {higher} has {size} as much as {lower} ({ends}), but {too_few(found)}"
+        size, ends = factor(found)
+        said += f"; {higher} has {size} as much as {lower} ({ends}), but {too_few(found)}"
     return said
 
 
 def _against(found: Winner) -> str:
     """How much better than the first engine that it differs from."""
     assert found.comparison is not None
+    size, ends = factor(found.comparison)
+    said = f"{size} as much as {found.loser} ({ends})"
     if METRICS[found.metric].lower_is_better:
-        size, ends = factor(found.comparison)
-        said = f"{size} lower than {found.loser} ({ends})"
-        if as_factor(found.comparison):
-            said = f"{found.loser} has {size} as much ({ends})"
-    else:
-        size, ends = factor(found.comparison, higher=True)
-        said = f"{size} that of {found.loser} ({ends})"
+        said = f"{found.loser} has {size} as much ({ends})"
     if found.alike:
         said += f"; no difference shown from {few(found.alike)}"
-    return f"{said}{_unproven(found.unproven)}{_in_others(found)}"
+    return f"{said}{_unproven(found.unproven)}{_in_higher(found)}"
 
 
-def _in_others(found: Winner) -> str:
-    """What other percentiles show."""
+def _in_higher(found: Winner) -> str:
+    """What higher percentiles show of the same engine."""
     said = "".join(f"; better{than} in {several(names)} too" for names, than in also(found))
     if found.undecided:
         said += f"; none shown in {several(reversed(found.undecided))}"
-    return said + _elsewhere(found)
+    return said
 
 
 def _elsewhere(found: Winner) -> str:
@@ -256,6 +248,6 @@ def _of_batch(best: BestOfBatch) -> Answer:
         return Answer(label, "", f"{best.label} alone: {best.value} {unit}", compared=False)
     if best.loser is None:
         return Answer(label, "", f"no difference shown: {best.no_difference()}")
-    than = f"{best.times(best.loser)} that of {best.loser}{best.interval(best.loser)}"
+    than = f"{best.times(best.loser)} as much as {best.loser}{best.interval(best.loser)}"
     said = [f"{best.value} {unit}, {than.replace('95 % interval ', '')}", *best.unproven()]
     return Answer(label, best.label, "; ".join(said), tuple(best.level))

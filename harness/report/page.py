@@ -77,7 +77,7 @@ def _claim(sentence: str, labels: Iterable[str]) -> Markup:
     text = unbroken(visible(sentence))
     names = "|".join(re.escape(visible(label)) for label in sorted(labels, key=len, reverse=True))
     found = re.fullmatch(
-        rf"(.*?)({names})( has an? | reaches )(.*?(?:, |; (?:{names}) has ))([\d.,]+(?:×|\u00a0%))( .*)",
+        rf"(.*?)({names})( has an? | reaches )(.*?(?:, |; (?:{names}) has ))([\d.,]+×)( .*)",
         text,
         re.S,
     ) or re.fullmatch(rf"(Within .*?, )({names})( carries )()((?:at \w+ )?[\d.,]+)( .*)", text, re.S)

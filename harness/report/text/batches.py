@@ -55,16 +55,16 @@ class BestOfBatch:
         return rate_text(self.means[self.label])
 
     def no_difference(self) -> str:
-        """`A has 239 and B has 238 (ratio A / B 1.00, 95 % interval 0.93 to 1.08)`."""
+        """`A has 239 and B has 238 (A has 1.00× as much as B, 95 % interval 0.93× to 1.08×)`."""
         said = few([self._has(label) for label in self.means])
         if not self.level:
             return said
         nearest, *others = self.level
         ratio, *ends = self._ratio(nearest)
-        interval = f", 95 % interval {ends[0]} to {ends[1]}" if ends else ""
+        interval = f", 95 % interval {ends[0]}× to {ends[1]}×" if ends else ""
         found = self.pairs[nearest]
         unproven = f"; {too_few(found)}" if excludes_one(found.ci) else ""
-        said += f" (ratio {self.label} / {nearest} {ratio}{interval}{unproven})"
+        said += f" ({self.label} has {ratio}× as much as {nearest}{interval}{unproven})"
         apart = [self._unproven(other) for other in others if excludes_one(self.pairs[other].ci)]
         return "; ".join([said, *apart])
 
@@ -82,10 +82,10 @@ class BestOfBatch:
         return [self._unproven(other) for other in self.level]
 
     def _unproven(self, other: str) -> str:
-        """`A has 1.05× that of B (95 % interval 0.98× to 1.12×), which may be chance`."""
+        """`A has 1.05× as much as B (95 % interval 0.98× to 1.12×), which may be chance`."""
         found = self.pairs[other]
         why = f"but {too_few(found)}" if excludes_one(found.ci) else "which may be chance"
-        return f"{self.label} has {self.times(other)} that of {other}{self.interval(other)}, {why}"
+        return f"{self.label} has {self.times(other)} as much as {other}{self.interval(other)}, {why}"
 
     def times(self, other: str) -> str:
         """How many times as much as another one."""
@@ -153,7 +153,7 @@ def batch_verdict(results: OfflineResults) -> list[str]:
         ]
     if best.loser is None:
         return [f"No difference is shown in output tok/s: {best.no_difference()}."]
-    than = f"{best.times(best.loser)} the {rate_text(best.means[best.loser])} of {best.loser}"
+    than = f"{best.times(best.loser)} as much as {best.loser} with {rate_text(best.means[best.loser])}"
     said = f"{best.label} reaches {best.value} output tok/s, {than}{best.interval(best.loser)}"
     return ["; ".join([said, *best.same_engine(), *best.unproven()]) + "."]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from math import inf
 
 from harness.report.best import better, differs, excludes_one, says_nothing
 from harness.report.text.numbers import MANY, decimals, few, number, plural, several, with_ends
@@ -13,10 +14,8 @@ from harness.schema.metrics import METRICS
 from harness.schema.online_summary import OnlineSummary
 from harness.schema.results import BatchComparison, Comparison
 
-#: From this factor on a ratio reads better than a percentage.
-_AS_FACTOR = 1.5
-#: And from this one on it needs no decimals.
-_WHOLE = 100
+#: From this factor on one decimal is enough, and from the other on none.
+_ONE_DECIMAL, _WHOLE = 1.5, 100
 LARGEST = "the largest difference shown in this run"
 #: What several sentences need to say once.
 _ONCE = (re.compile("95 % interval "), re.compile(r" after correction for [\d,]+ comparisons"))
@@ -54,13 +53,13 @@ def claim(
     if largest is not None and _is_its_own(found, largest):
         other = in_order(largest)[1]
         if other != found.loser:
-            said += than(engines, other, largest, after=found.comparison)
+            said += than(engines, other, largest, again=True)
             compared.add(other)
         said += f", {LARGEST}"
     said += _no_difference(found)
     for label in dict.fromkeys(named):
         if label not in compared:
-            said += than(engines, label, found.pairs[label], after=found.comparison)
+            said += than(engines, label, found.pairs[label], again=True)
     return f"{said}.{_in_others(engines, found, largest)}"
 
 
@@ -76,7 +75,7 @@ def _no_difference(found: Winner) -> str:
     said = f"; the difference from {few(found.alike)} may be chance" if found.alike else ""
     for comparison in found.unproven:
         other = comparison.b if comparison.a == found.label else comparison.a
-        size, ends = factor(comparison, higher=not METRICS[found.metric].lower_is_better)
+        size, ends = factor(comparison)
         said += f"; the difference from {other} ({size}, {ends}) is {not_significant(comparison)}"
     return said
 
@@ -181,30 +180,20 @@ def value_of(engines: Sequence[OnlineSummary], label: str, found: Comparison) ->
     return f"{label} has {article} {term.label} {found.statistic} of {value} {term.unit}"
 
 
-def than(
-    engines: Sequence[OnlineSummary], label: str, found: Comparison, after: Comparison | None = None
-) -> str:
-    """How much better that is than the value of another engine, with the interval: `, 1.6× the 224 of B (…)`,
-    `, 20 % lower than B with 17.6 ms (…)`, `; B has 3.8× as much, 617 ms (…)`.
+def than(engines: Sequence[OnlineSummary], label: str, found: Comparison, *, again: bool = False) -> str:
+    """How much better that is than the value of another engine, with the interval: `, 1.6× as much as B with
+    224 (…)`, `; B has 3.8× as much, 617 ms (…)`.
 
     Args:
-        after: What such a clause before it is about.
+        again: Another such clause stands before it.
     """
-    goes_on = after is not None and as_factor(after) == as_factor(found)
     term, value = METRICS[found.metric], _value(engines, label, found)
-    size, ends = factor(found, higher=not term.lower_is_better)
+    size, ends = factor(found)
     interval = f"(95 % interval {ends})"
     if not term.lower_is_better:
-        return f"{', ' if after is None else ' and '}{size} the {value} of {label} {interval}"
-    if as_factor(found):
-        has = f" and {label}" if goes_on else f"; {label} has"
-        return f"{has} {size} as much, {value} {term.unit} {interval}"
-    return f"{' and ' if goes_on else ', '}{size} lower than {label} with {value} {term.unit} {interval}"
-
-
-def as_factor(found: Comparison) -> bool:
-    """Whether a difference is said as a factor, and not in per cent."""
-    return max(found.ratio, 1 / found.ratio) >= _AS_FACTOR
+        return f"{' and' if again else ','} {size} as much as {label} with {value} {interval}"
+    has = f" and {label}" if again else f"; {label} has"
+    return f"{has} {size} as much, {value} {term.unit} {interval}"
 
 
 def _value(engines: Sequence[OnlineSummary], label: str, found: Comparison) -> str:
@@ -229,15 +218,16 @@ def first_time_in_full(before: Sequence[str], sentence: str) -> str:
 
 
 def _ratio(nearest: Comparison | None) -> str:
-    """The nearest pair's ratio with its interval, in brackets."""
+    """How much the higher one of the nearest pair has, with its interval, in brackets."""
     if nearest is None or nearest.ci is None:
         return ""
     unproven = f"; {not_significant(nearest)}" if excludes_one(nearest.ci) else ""
-    ratio, low, high = with_ends(nearest.ratio, nearest.ci)
-    said = f"ratio {nearest.a} / {nearest.b} {ratio}"
+    size, ends = factor(nearest)
+    lower, higher = (nearest.a, nearest.b) if nearest.ratio < 1 else (nearest.b, nearest.a)
+    said = f"{higher} has {size} as much as {lower}"
     if says_nothing(nearest.ci):
         return f" ({said}; too few repeats for a useful interval)"
-    return f" ({said}, 95 % interval {low} to {high}{unproven})"
+    return f" ({said}, 95 % interval {ends}{unproven})"
 
 
 def not_significant(comparison: Comparison | BatchComparison) -> str:
@@ -254,19 +244,11 @@ def too_few(comparison: Comparison | BatchComparison) -> str:
     return f"{plural(repeats, 'repeat')} {are} too few to show it{among}"
 
 
-def factor(comparison: Comparison, *, higher: bool = False) -> tuple[str, str]:
-    """How much lower the lower one is, and the interval: as a factor, or below 1.5 in per cent.
-
-    Args:
-        higher: Say how much higher the higher one is, which is always a factor.
-    """
+def factor(comparison: Comparison) -> tuple[str, str]:
+    """How many times the lower one the higher one is, and the interval."""
     ratio, (low, high) = comparison.ratio, comparison.ci or (comparison.ratio, comparison.ratio)
     if ratio < 1:
-        ratio, low, high = 1 / ratio, 1 / high, 1 / low
-    if not higher and not as_factor(comparison):
-        share = 100 - 100 / ratio
-        size, *ends = with_ends(share, (100 - 100 / low, 100 - 100 / high), places=0, none=0.0)
-        return f"{size} %", f"{ends[0]} % to {ends[1]} %"
-    places = 0 if ratio >= _WHOLE else 1 if ratio >= _AS_FACTOR else 2
+        ratio, low, high = 1 / ratio, 1 / high, 1 / low if low else inf
+    places = 0 if ratio >= _WHOLE else 1 if ratio >= _ONE_DECIMAL else 2
     size, *ends = with_ends(ratio, (low, high), places)
     return f"{size}×", f"{ends[0]}× to {ends[1]}×"
