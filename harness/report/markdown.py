@@ -33,8 +33,7 @@ from harness.runs.reader import OnlineRun, Run
 def summary(run: Run) -> str:
     """The whole run: what was compared, warnings, the verdict, the tables."""
     parts = [f"# {_text(title(run))}\n"]
-    about = [(launch.label, launch.about) for launch in run.meta.launches if launch.about]
-    lines = [f"- {_text(name)}: {_text(value)}" for name, value in [*facts(run), *about]]
+    lines = [f"- {_text(name)}: {_text(value)}" for name, value in facts(run)]
     parts.append("\n".join(lines) + "\n")
     parts += [f"> **{_text(notice.title)}** {_text(notice.detail, 4000)}\n" for notice in notices(run)]
     parts.append(_text(" ".join([*verdict(run), *terms(run)]), 2000) + "\n")

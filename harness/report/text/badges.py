@@ -15,6 +15,8 @@ from harness.runs.reader import OnlineRun, Run
 
 #: Repeats from which on their spread is known well enough.
 ENOUGH_REPEATS = 5
+#: Limits and ways of computing of which each engine has its own defaults; others are the same by request.
+_DEFAULTS = {"kv_tokens", "max_batch", "max_batched_tokens", "chunked_prefill", "graphs"}
 #: Code that is in no commit.
 UNCOMMITTED = "uncommitted code"
 _ONE_REPEAT = (
@@ -23,11 +25,15 @@ _ONE_REPEAT = (
 )
 
 
+#: From what is as it should be to what makes a number worthless; a note is about what is usual.
+Kind = Literal["good", "note", "warn", "bad"]
+
+
 @dataclass(frozen=True)
 class Badge:
     """`text` is shown, `notices` where a reader opens it."""
 
-    kind: Literal["good", "note", "warn", "bad"]
+    kind: Kind
     text: str
     notices: Sequence[Notice] = ()
 
@@ -53,13 +59,18 @@ def badges(run: Run) -> list[Badge]:
         found.append(Badge("note", "trace fitted", fitted))
     if clocks := by.get("clocks"):
         by_power = all(" lowered its clocks: power cap in " in notice.detail for notice in clocks)
-        found.append(Badge("warn", "GPU power-capped" if by_power else "GPU clocks lowered", clocks))
+        found.append(
+            Badge("note", "GPU power-capped", clocks)
+            if by_power
+            else Badge("warn", "GPU clocks lowered", clocks)
+        )
     if disturbed := by.get("machine"):
         found.append(Badge("warn", "machine disturbed", disturbed))
     if short := by.get("length"):
         found.append(Badge("note", "short or cut cells", short))
-    if others := by.get("other"):
-        worst: Literal["bad", "warn"] = "bad" if any(n.kind == "invalid" for n in others) else "warn"
+    grave = by.get("other", [])
+    if others := [*grave, *by.get("routine", ())]:
+        worst: Kind = "bad" if any(n.kind == "invalid" for n in grave) else "warn" if grave else "note"
         found.append(Badge(worst, plural(len(others), "more notice"), others))
     order = ("bad", "warn", "note", "good")
     return sorted(found, key=lambda badge: order.index(badge.kind))
@@ -79,7 +90,11 @@ def _online(run: OnlineRun, by: dict[Topic, list[Notice]]) -> list[Badge]:
         rows = run.results.ledger.unequal
         unequal = by.get("settings", ())
         found.append(
-            Badge("warn", f"{plural(len(rows), 'setting')} differ{'s' * (len(rows) == 1)}", unequal)
+            Badge(
+                "note" if {row.key for row in rows} <= _DEFAULTS else "warn",
+                f"{plural(len(rows), 'setting')} differ{'s' * (len(rows) == 1)}",
+                unequal,
+            )
             if rows
             else Badge("good", "equal settings")
         )
@@ -111,7 +126,7 @@ def _repeats(run: OnlineRun) -> Badge:
     if least >= ENOUGH_REPEATS:
         return Badge("good", said)
     title = f"{said}; {ENOUGH_REPEATS} or more are better."
-    kind: Literal["warn", "note"] = "warn" if least < 3 else "note"
+    kind: Kind = "warn" if least < 3 else "note"
     details = [_ONE_REPEAT] if least < 2 else []
     if least < most:
         fewest = Counter((cell.label, cell.load) for cell in run.repeats)

@@ -60,6 +60,7 @@ Topic = Literal[
     "length",
     "trace",
     "code",
+    "routine",
     "other",
 ]
 _TOPICS: dict[str, Topic] = {
@@ -68,6 +69,7 @@ _TOPICS: dict[str, Topic] = {
     "accuracy": "answers",
     "disturbed": "machine",
     "throttled": "clocks",
+    **dict.fromkeys(("chunks", "hidden", "inferred", "late", "order"), "routine"),
 }
 #: Said once of all engines where all have it.
 _OF_THE_MACHINE = ("disturbed", "throttled")

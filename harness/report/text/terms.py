@@ -1,5 +1,5 @@
 """What the verdict of a run rests on: engines that are left out, the percentile that is compared, unequal
-settings, how much of the load was answered, and what intervals assume."""
+settings, how much of the load was answered, what intervals assume, and what variants of engines are."""
 
 from __future__ import annotations
 
@@ -23,9 +23,11 @@ FEW = 2
 
 
 def terms(run: Run) -> list[str]:
-    """Sentences about the load that the verdict speaks of; none of a search, which has its own."""
+    """Sentences about the load that the verdict speaks of, and what the variants are; of a search, which has
+    sentences of its own, and of a batch only the latter."""
+    variants = [f"{launch.label}: {launch.about}" for launch in run.meta.launches if launch.about]
     if not isinstance(run, OnlineRun) or not run.pooled or run.results.search is not None:
-        return []
+        return variants
     load = shown_load(run)
     cells = [summary for summary in run.pooled if summary.load == load and summary.num_success]
     answered = "" if isinstance(load, ClosedLoop) else _answered(cells)
@@ -36,6 +38,7 @@ def terms(run: Run) -> list[str]:
         answered,
         _few(cells),
         assumption(run),
+        *variants,
     )
     return [sentence for sentence in found if sentence]
 

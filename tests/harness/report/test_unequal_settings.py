@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 from pydantic import JsonValue
 
+from harness.report.text.badges import badges
 from harness.report.text.settings import _ends, unequal_settings
 from harness.report.text.terms import terms
 from harness.runs.reader import OnlineRun
@@ -33,6 +34,12 @@ def with_settings(run: OnlineRun, **rows: tuple[JsonValue, JsonValue]) -> Online
 def test_equal_settings_and_unknown_ones_are_not_spoken_of(run: OnlineRun) -> None:
     assert unequal_settings(with_settings(run, dtype=("float16", "float16"))) == ""
     assert unequal_settings(replace(run, results=run.results.model_copy(update={"ledger": None}))) == ""
+
+
+@pytest.mark.parametrize(("key", "kind"), [("kv_tokens", "note"), ("threads", "warn")])
+def test_engines_may_have_limits_of_their_own(run: OnlineRun, key: str, kind: str) -> None:
+    [badge] = [badge for badge in badges(with_settings(run, **{key: (1, 2)})) if "setting" in badge.text]
+    assert (badge.kind, badge.text) == (kind, "1 setting differs")
 
 
 def test_settings_are_named_with_values_that_are_short(run: OnlineRun) -> None:

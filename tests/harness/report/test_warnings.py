@@ -16,7 +16,7 @@ from harness.report.text.verdict import shown_load, verdict
 from harness.runs.reader import load_run
 from harness.schema.cell_notice import CellNotice
 
-from .conftest import comparison
+from .conftest import ABOUT, comparison
 
 
 def test_too_few_rounds_are_said(swept):
@@ -98,11 +98,18 @@ def test_what_all_engines_have_alike_is_one_notice(run):
         "At scale 0.4, in 7 of 8 cells: GPU 0 lowered its clocks: power cap in 48 to 71 % of the samples."
     )
     [badge] = [badge for badge in badges(capped) if found in badge.notices]
-    assert (badge.kind, badge.text, len(badge.notices)) == ("warn", "GPU power-capped", 1)
+    assert (badge.kind, badge.text, len(badge.notices)) == ("note", "GPU power-capped", 1)
     some = noticed(run, "throttled", lambda cell: texts(cell) if cell.label != "vLLM" else [])
     assert len([notice for notice in notices(some) if "clocks" in notice.title]) == 3
     hot = noticed(run, "throttled", lambda cell: [t.replace("power cap", "hot") for t in texts(cell)])
-    assert "GPU clocks lowered" in {badge.text for badge in badges(hot)}
+    assert ("warn", "GPU clocks lowered") in {(badge.kind, badge.text) for badge in badges(hot)}
+
+
+@pytest.mark.parametrize(("kind", "weight"), [("order", "note"), ("inferred", "note"), ("repeats", "warn")])
+def test_what_is_usual_has_a_badge_of_less_weight(run, kind, weight):
+    """Than that the repeats of an engine disagree."""
+    [badge] = [b for b in badges(noticed(run, kind, lambda cell: ["text"])) if "more notice" in b.text]
+    assert (badge.kind, len(badge.notices)) == (weight, 4)
 
 
 def test_a_disturbed_machine_has_a_badge_of_its_own(run):
@@ -309,3 +316,10 @@ def test_the_machine_is_that_of_the_run(run):
             }
         )
         assert machine(meta) == f"{ahead}Intel(R) Xeon(R) Platinum 8481C CPU @ 2.70GHz, 2 cores, 8 GiB RAM"
+
+
+def test_the_first_screen_says_what_a_variant_is(run):
+    said = f"roseinfer (-mp async admit): {ABOUT}"
+    assert said in terms(run) and summary(run).count(said) == 1
+    empty = run.results.model_copy(update={"summaries": []})
+    assert terms(replace(run, results=empty)) == [said]
