@@ -13,6 +13,7 @@ from harness.report.figures.style import Look, looks
 from harness.report.tables.differences import caveats, difference_tables, statistic_name
 from harness.report.tables.repeats import all_runs_table
 from harness.report.tables.table import Table
+from harness.report.text.heading import facts
 from harness.report.text.load_words import where
 from harness.report.text.numbers import AS_TIMES, change_text, plural, several
 from harness.report.text.terms import assumption
@@ -25,6 +26,8 @@ from harness.schema.metrics import latencies
 _NAMED = 3
 #: Verdicts on a difference that is shown.
 _REAL = ("better", "worse")
+#: Facts that follow from others.
+_LEFT_OUT = ("Scales", "Sample")
 
 
 @dataclass(frozen=True)
@@ -43,9 +46,12 @@ class Change:
 
 @dataclass(frozen=True)
 class Together:
-    """What stands above several runs: a sentence on each, and the latencies of all by load."""
+    """What stands above several runs: a sentence on each, in what they differ, and the latencies of all by
+    load."""
 
     verdicts: Sequence[str]
+    names: Sequence[str]
+    differing: Sequence[str]
     charts: Charts
     styles: dict[str, Look]
 
@@ -54,26 +60,50 @@ def together(runs: Sequence[Run]) -> Together:
     """The verdict of every run, and charts where the loads of the online runs belong on one axis.
 
     They do where the runs replayed the same trace, or kept loads of the same other kind in flight. An engine
-    that two runs measured at one load is named with the number of its run.
+    that two runs measured at one load is named with the name of its run.
     """
-    numbered = list(enumerate(runs, 1))
-    verdicts = [f"Run {number}: {verdict(run)[0]} {assumption(run)}".rstrip() for number, run in numbered]
-    online = [(number, run) for number, run in numbered if isinstance(run, OnlineRun)]
-    found = [(number, s) for number, run in online for s in run.pooled if s.num_success]
+    names, differing = run_names(runs), _differing(runs)
+    named = list(zip(names, runs, strict=True))
+    verdicts = [f"{name}: {verdict(run)[0]} {assumption(run)}".rstrip() for name, run in named]
+    online = [(name, run) for name, run in named if isinstance(run, OnlineRun)]
+    found = [(name, s) for name, run in online for s in run.pooled if s.num_success]
     traces = {run.meta.trace.name for _, run in online if run.meta.trace is not None}
     searched = any(run.results.search is not None for _, run in online)
     if len(online) < 2 or len({s.load.kind for _, s in found}) != 1 or len(traces) > 1 or searched:
-        return Together(verdicts, Charts(), {})
+        return Together(verdicts, names, differing, Charts(), {})
     counts = Counter((s.label, s.load) for _, s in found)
     twice = {label for (label, _), count in counts.items() if count > 1}
     pooled = [
-        s.model_copy(update={"label": f"{s.label}, run {number}"}) if s.label in twice else s
-        for number, s in found
+        s.model_copy(update={"label": f"{s.label}, {name}"}) if s.label in twice else s for name, s in found
     ]
     slo = online[0][1].meta.settings.slo
     shown = {metric: by_load(pooled, metric, slo) for metric in latencies("headline")}
     styles = looks((s.engine, s.label) for s in pooled)
-    return Together(verdicts, Charts(first=[alone(chart, 99) for chart in shown.values()]), styles)
+    first = [alone(chart, 99) for chart in shown.values()]
+    return Together(verdicts, names, differing, Charts(first=first), styles)
+
+
+def run_names(runs: Sequence[Run]) -> list[str]:
+    """Their folders' names, with a number where two have the same."""
+    counts = Counter(run.path.name for run in runs)
+    return [
+        f"{run.path.name} ({number})" if counts[run.path.name] > 1 else run.path.name
+        for number, run in enumerate(runs, 1)
+    ]
+
+
+def _differing(runs: Sequence[Run]) -> list[str]:
+    """Of each run the facts and versions that are not alike in all."""
+    each = []
+    for run in runs:
+        revision = (run.meta.versions.git_rev or "").partition("-")
+        commit = f"commit {revision[0][:12]}{''.join(revision[1:])}" if revision[0] else ""
+        launches = [launch for launch in run.meta.launches if launch.version]
+        versions = {launch.label: f"{launch.label} {launch.version}" for launch in launches}
+        each.append({**dict(facts(run)), "commit": commit, **versions})
+    keys = dict.fromkeys(key for known in each for key in known if key not in _LEFT_OUT)
+    unlike = [key for key in keys if len({known.get(key) for known in each}) > 1]
+    return [" · ".join(known[key] for key in unlike if known.get(key)) for known in each]
 
 
 def _verdict(results: CompareResults) -> str:
@@ -94,8 +124,9 @@ def _verdict(results: CompareResults) -> str:
 
 
 def overview(runs: Sequence[Run]) -> Table | None:
-    """Every engine of the online runs, numbered from 1, at every load; None of less than two such runs."""
-    online = {number: run.pooled for number, run in enumerate(runs, 1) if isinstance(run, OnlineRun)}
+    """Every engine of the online runs at every load; None of less than two such runs."""
+    named = zip(run_names(runs), runs, strict=True)
+    online = {name: run.pooled for name, run in named if isinstance(run, OnlineRun)}
     return all_runs_table(online) if len(online) > 1 else None
 
 
@@ -109,6 +140,7 @@ def changes(runs: Sequence[Run]) -> list[Change]:
     online = [run for run in runs if isinstance(run, OnlineRun)]
     offline = [run for run in runs if isinstance(run, OfflineRun) and run.results.results]
     pairs = [(alike[0], run) for alike in (online, offline) for run in alike[1:]]
+    names = dict(zip(map(id, runs), run_names(runs), strict=True))
     found = []
     for first, run in pairs:
         if run.path.resolve() == first.path.resolve():
@@ -116,8 +148,8 @@ def changes(runs: Sequence[Run]) -> list[Change]:
         results = compare_runs(first.path, run.path, allowed=("engines", "scales", "concurrency"))
         found.append(
             Change(
-                first.path.name,
-                run.path.name,
+                names[id(first)],
+                names[id(run)],
                 _verdict(results),
                 any(d.verdict in _REAL for d in results.differences),
                 difference_tables(results),

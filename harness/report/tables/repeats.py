@@ -31,8 +31,8 @@ def repeats_table(summaries: Sequence[OnlineSummary]) -> Table:
     return Table("repeats", "Each repeat, p50/p90/p99", columns, rows, withheld_notes(summaries, _LATENCIES))
 
 
-def all_runs_table(pooled: Mapping[int, Sequence[OnlineSummary]]) -> Table:
-    """Every engine of several runs, numbered, at every load: what `repeats` has, loads ascending.
+def all_runs_table(pooled: Mapping[str, Sequence[OnlineSummary]]) -> Table:
+    """Every engine of several runs, by their names, at every load: what `repeats` has, loads ascending.
 
     Decimals are alike at a load, since two loads can be a hundred times apart.
     """
@@ -41,10 +41,10 @@ def all_runs_table(pooled: Mapping[int, Sequence[OnlineSummary]]) -> Table:
     for load in loads_of([summary for _, summary in every]):
         here = [(run, summary) for run, summary in every if summary.load == load]
         rows += [
-            [Cell(summary.label), Cell(str(run), run), Cell(str(load), load.value), *cells]
+            [Cell(summary.label), Cell(run), Cell(str(load), load.value), *cells]
             for (run, summary), cells in zip(here, _measured([s for _, s in here]), strict=True)
         ]
-    columns = [Column("engine", numeric=False), Column("run"), Column("load"), *_MEASURED]
+    columns = [Column("engine", numeric=False), Column("run", numeric=False), Column("load"), *_MEASURED]
     return Table(
         "all-runs",
         "All online runs, p50/p90/p99",

@@ -46,7 +46,7 @@ def test_a_change_is_found_and_shown(before, after, tmp_path):
     assert change.differs and "<details open>\n<summary>Every statistic of each engine and load" in page
     assert re.search(r"roseinfer's TTFT p99 at scale 1 is \+\d+ % \(worse\)", change.verdict)
     assert (
-        re.search(r"Run 1: At [\d.]+ requests/s \(scale 1\)", page)
+        re.search(r"before: At [\d.]+ requests/s \(scale 1\)", page)
         and "after against before: roseinfer" in page
     )
 
@@ -73,7 +73,7 @@ def test_a_change_of_batches_is_found_and_shown(before, tmp_path):
 
 def test_the_loads_of_several_runs_stand_on_one_axis(before, after, tmp_path):
     found = together(load_runs([before, after]))
-    assert list(found.styles) == ["roseinfer, run 1", "roseinfer, run 2"]
+    assert list(found.styles) == ["roseinfer, before", "roseinfer, after"]
     runs = [
         make_online(
             tmp_path / str(count), engines=ENGINES[::2], closed=[count], repeats=1, n=100, faults=False
@@ -85,9 +85,25 @@ def test_the_loads_of_several_runs_stand_on_one_axis(before, after, tmp_path):
     assert [name for _, name in found.charts.first[0].x.ticks] == ["1", "8"]
     assert all(len(series.x) == 2 for series in found.charts.first[0].series if series.part == "p99")
     assert [sentence.partition(",")[0] for sentence in found.verdicts] == [
-        "Run 1: With 1 request in flight", "Run 2: With 8 requests in flight",
+        "1: With 1 request in flight", "8: With 8 requests in flight",
     ]  # fmt: skip
     assert not together(load_runs([before, runs[0]])).charts.first  # a trace, and a closed loop
+
+
+def test_runs_are_named_by_their_folders_and_what_differs_is_said(before, tmp_path):
+    folder = shutil.copytree(before, tmp_path / before.name)
+    path = folder / "online_results.json"
+    results = OnlineResults.model_validate_json(path.read_bytes())
+    versions = results.meta.versions.model_copy(update={"git_rev": f"{'a1' * 20}-dirty"})
+    launches = [results.meta.launches[0].model_copy(update={"version": "0.3.0"})]
+    meta = results.meta.model_copy(update={"versions": versions, "launches": launches})
+    path.write_text(results.model_copy(update={"meta": meta}).model_dump_json())
+    found = together(load_runs([before, folder]))
+    assert found.names == ["before (1)", "before (2)"]
+    assert list(found.styles) == ["roseinfer, before (1)", "roseinfer, before (2)"]
+    assert found.differing == ["roseinfer 0.1.0", "commit a1a1a1a1a1a1-dirty · roseinfer 0.3.0"]
+    page = write_report([before, folder], tmp_path / "two.html").read_text(encoding="utf-8")
+    assert "before (2) against before (1)" in page
 
 
 def test_runs_that_do_not_measure_the_same_are_not_compared(before, tmp_path):
@@ -101,9 +117,9 @@ def test_all_runs_stand_in_one_table(before, after, tmp_path):
     runs = load_runs([before, other, after])
     table, labels = overview(runs), [engine.label for engine in ENGINES[:2]]
     assert [(row[0].text, row[1].text, row[2].text) for row in table.rows] == [
-        ("roseinfer", "1", "scale 1"),
-        ("roseinfer", "3", "scale 1"),
-        *((label, "2", load) for load in ("1 in flight", "8 in flight") for label in labels),
+        ("roseinfer", "before", "scale 1"),
+        ("roseinfer", "after", "scale 1"),
+        *((label, "other", load) for load in ("1 in flight", "8 in flight") for label in labels),
     ]
     assert table.rows[1][8].value == runs[2].pooled[0].output_tok_per_s
     assert overview(runs[:1]) is None
