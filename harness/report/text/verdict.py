@@ -114,10 +114,11 @@ def _where(run: OnlineRun, load: Load) -> str:
     if here:
         its = "its latency grows" if len(here) == 1 else "their latency grows"
         return f"{said}, where {few(here)} fell behind and {its} with the length of the run"
-    if heavier & behind:
-        count = sum(summary.valid and summary.load == load for summary in run.pooled)
-        valid = "two engines are valid and " if count > 1 else "an engine is valid and "
-        return f"{said}, the heaviest load at which {valid if heavier - behind else ''}no engine fell behind"
+    count = sum(summary.valid and summary.load == load for summary in run.pooled)
+    why = ["two engines are valid" if count > 1 else "an engine is valid"] if heavier - behind else []
+    why += ["no engine fell behind"] if heavier & behind else []
+    if why:
+        return f"{said}, the heaviest load at which {' and '.join(why)}"
     return f"{said}{', the heaviest load' if load == heaviest(measured) and len(measured) > 1 else ''}"
 
 
