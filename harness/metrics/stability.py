@@ -186,30 +186,32 @@ def fell_behind(requests: pd.DataFrame) -> CellNotice | None:
     if achieved >= KEPT_UP * offered:
         return None
     before, after = (median(part) for part in _outer_quarters(took))
-    if after == inf or after >= SLOWED_FACTOR * max(before, 1e-9):
-        text = (
-            f"fell behind: {digits(offered)} requests/s offered, {digits(achieved)} answered meanwhile; "
-            "latencies measure the queue, and grow with the length of the run"
-        )
-    elif (waited_s := _stalled_s(requests)) is not None:
+    slowed = after == inf or after >= SLOWED_FACTOR * max(before, 1e-9)
+    stalled_s = 0.0 if slowed else _stalled_s(requests)
+    if stalled_s is None:
+        return None
+    text = (
+        f"fell behind: {digits(offered)} requests/s offered, {digits(achieved)} answered meanwhile; "
+        "latencies measure the queue, and grow with the length of the run"
+    )
+    if stalled_s:
         text = (
             f"fell behind: {digits(offered)} requests/s offered, and no token came in the first "
-            f"{digits(waited_s)} s, until all had arrived; latencies measure this wait"
+            f"{digits(stalled_s)} s, until all had arrived; latencies measure this wait"
         )
-    else:
-        return None
     return CellNotice(kind="behind", text=text)
 
 
 def _stalled_s(requests: pd.DataFrame) -> float | None:
-    """How long the first token of an open loop was waited for, where it came after the last arrival and the
-    first tokens did not follow the arrivals; else None.
+    """How long the first token of an open loop was waited for, where it came after the last arrival, or 0
+    where first tokens came ever later, as before answers that end together; None where they followed the
+    arrivals.
 
     Where all requests wait equally long, answers take long, and none has to queue.
     """
     due, first = scheduled(requests), requests["t_first"]
     known = (requests["error"].isna() & first.notna()).to_numpy()
-    if np.count_nonzero(known) < MIN_REQUESTS or first.min() <= due.max():
+    if np.count_nonzero(known) < MIN_REQUESTS:
         return None
     arrived, came = chosen(due.to_numpy(np.float64), known), chosen(first.to_numpy(np.float64), known)
     order = ordering(arrived)
@@ -218,7 +220,11 @@ def _stalled_s(requests: pd.DataFrame) -> float | None:
     followed = abs(median(late) - median(early)) < STALLED_SHARE * (end - begin)
     few = early.size // 10
     apart = early[few] > late[-1 - few] or late[few] > early[-1 - few]
-    return float(first.min() - due.min()) if apart and not followed else None
+    if not apart or followed:
+        return None
+    if first.min() > due.max():
+        return float(first.min() - due.min())
+    return 0.0 if median(late) > median(early) else None
 
 
 def _outer_quarters(values: Floats) -> tuple[Floats, Floats]:

@@ -106,6 +106,19 @@ def test_few_requests_show_an_engine_far_beyond_its_limit(n: int) -> None:
     assert found >= 45
 
 
+def test_an_engine_fell_behind_whose_answers_end_together() -> None:
+    """Prompts queue, and no answer ends before all of them are computed."""
+    requests = queue(20.0, 3 / 20, 40)
+    requests["t_first"], requests["t_end"] = requests["t_end"], requests["t_end"].max() + 1.0
+    assert (notice := fell_behind(requests)) is not None and notice.kind == "behind"
+    alarms = 0
+    for seed in range(200):
+        below = queue(20.0, 0.7 / 20, 40, seed)
+        below["t_first"], below["t_end"] = below["t_end"], below["t_end"].max() + 1.0
+        alarms += fell_behind(below) is not None
+    assert alarms <= 4
+
+
 def test_answers_that_all_take_long_are_no_queue() -> None:
     requests = queue(20.0, 0.01, 60)
     requests["t_end"] = requests["t_sched"] + 60.0
