@@ -131,7 +131,7 @@ def test_the_first_table_says_what_was_answered_of_what_was_offered(run):
 def test_summary_markdown_has_the_same_rows_as_the_tables(run):
     text = summary(run)
     assert text.startswith("# roseinfer vs roseinfer (-mp async admit) vs vLLM vs SGLang\n")
-    assert "\n- roseinfer (-mp async admit): Tokenizes texts where HTTP is handled.\n" in text
+    assert " roseinfer (-mp async admit): Tokenizes texts where HTTP is handled." in text
     assert "| engine | scale 0.4 p50 | scale 0.4 p90 | scale 0.4 p99 |" in text
     best = best_labels(run.pooled, run.results.comparisons)
     lines = latency_table(run.pooled, "itl_ms", best).lines
