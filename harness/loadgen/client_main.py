@@ -23,7 +23,7 @@ from harness.loadgen.client import Client
 from harness.loadgen.http import request_bytes, request_head
 from harness.loadgen.live_answers import LiveAnswers
 from harness.loadgen.load_plan import ClientUsage, LoadPlan, RawResponse
-from harness.loadgen.pacing import ClosedLoop, OpenLoop
+from harness.loadgen.pacing import Batches, ClosedLoop, OpenLoop
 from harness.loadgen.system_limits import raise_open_files
 from harness.loadgen.time_slices import ask_for_short_slices
 
@@ -70,10 +70,11 @@ class _Run:
         loop = asyncio.get_running_loop()
         loop.add_reader(_STDIN, _leave_with_parent)
         requests, concurrency = self._plan.requests, self._plan.concurrency
+        closed = Batches if self._plan.in_batches else ClosedLoop
         self._pacing = (
             OpenLoop(self._client, requests, t0)
             if concurrency is None
-            else ClosedLoop(self._client, requests, t0, concurrency)
+            else closed(self._client, requests, t0, concurrency)
         )
         self._pacing.start()
         ticker = loop.create_task(self._tick())

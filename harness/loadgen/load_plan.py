@@ -46,7 +46,8 @@ class Target(msgspec.Struct, frozen=True):
 
 
 class LoadPlan(msgspec.Struct, frozen=True):
-    """A whole load. `concurrency` is None for an open loop, else the requests held in flight.
+    """A whole load. `concurrency` is None for an open loop, else the requests held in flight. `in_batches`:
+    so many are sent together, and the next ones when all of these have ended; by each client process.
 
     `timeout_s` bounds the silence on one response, `deadline_s` its whole length: a server that only sends
     comments is not silent.
@@ -57,6 +58,7 @@ class LoadPlan(msgspec.Struct, frozen=True):
     concurrency: int | None = None
     timeout_s: float = 300.0
     deadline_s: float = 3600.0
+    in_batches: bool = False
 
 
 class RawResponse(msgspec.Struct, array_like=True):

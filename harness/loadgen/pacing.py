@@ -112,3 +112,21 @@ class ClosedLoop:
     def _release(self) -> None:
         if self._waiting:
             self._client.submit(self._waiting.pop(), monotonic())
+
+
+class Batches(ClosedLoop):
+    """Sends `concurrency` requests together at t0, and the next ones when all of these have ended."""
+
+    _left = 0
+
+    def ended(self, response: RawResponse) -> None:
+        """A response ended: if it was the last of its batch, send the next batch."""
+        self._left -= 1
+        if not self._left:
+            self._t0 = response.t_end or monotonic()
+            self._begin()
+
+    def _begin(self) -> None:
+        self._left = min(self._concurrency, len(self._waiting))
+        for _ in range(self._left):
+            self._client.submit(self._waiting.pop(), self._t0)

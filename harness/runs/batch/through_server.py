@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import ceil
 from pathlib import Path
 from time import monotonic
 
@@ -20,6 +21,8 @@ from harness.workload import PlannedRequest
 
 #: A batch may take so long: its last prompts wait for most of it, without a byte.
 LONGEST_S = 7 * 24 * 3600.0
+#: A client process is started for so many requests, of one batch or several. Its start takes a second.
+MOST_REQUESTS = 10_000
 
 
 def through_server(
@@ -43,15 +46,16 @@ def through_server(
         if batch.warmup:
             _send(server, batch.warmup, encode, batch.ignore_eos, client_cpus)
 
-        def send() -> Measured:
-            return _send(server, batch.requests, encode, batch.ignore_eos, client_cpus)
+        def send(batches: int = 1) -> Measured:
+            return _send(server, batch.requests, encode, batch.ignore_eos, client_cpus, batches)
 
         begin = monotonic()
         while monotonic() - begin < batch.settle_s:
             send()
         measured = send()
-        while measured.total_s < batch.min_s:
-            measured += send()
+        most = max(1, MOST_REQUESTS // len(batch.requests))
+        while (lacking := batch.min_s - measured.total_s) > 0:
+            measured += send(min(most, ceil(lacking * measured.batches / measured.total_s)))
         return measured, server.record
 
 
@@ -61,18 +65,21 @@ def _send(
     encode: Encoder,
     ignore_eos: bool,
     cpus: Sequence[int] | None,
+    batches: int = 1,
 ) -> Measured:
-    """From the moment that the first prompt may be sent to the last token of the last answer."""
-    wire = [WireRequest(r.index, None, encode(r)) for r in requests]
-    plan = LoadPlan(server.target, wire, len(wire), timeout_s=LONGEST_S, deadline_s=LONGEST_S)
+    """From the moment that the first prompt may be sent to the last token of the last answer, of each of
+    these batches, one after the other."""
+    size, bodies = len(requests), [encode(request) for request in requests]
+    wire = [WireRequest(index, None, bodies[index % size]) for index in range(batches * size)]
+    plan = LoadPlan(server.target, wire, size, timeout_s=LONGEST_S, deadline_s=LONGEST_S, in_batches=True)
     loaded = run_load(plan, cpus=cpus)
-    expected = [Expected(len(request.prompt), request.output_tokens) for request in requests]
+    expected = [Expected(len(request.prompt), request.output_tokens) for request in requests] * batches
     identity = CellIdentity(
         0,
         server.record.engine,
         server.record.variant,
         server.record.label,
-        ClosedLoop(concurrency=len(wire)),
+        ClosedLoop(concurrency=size),
         0,
     )
     table = read_cell(loaded, expected, identity, exact_length=ignore_eos).requests
@@ -85,5 +92,7 @@ def _send(
             f"{first['error']}: {first['error_detail']}",
             "look at the engine's log",
         )
-    counts = tuple(int(count) for count in table["completion_tokens"])
-    return Measured(float(table["t_last"].max()), counts)
+    table = table.sort_values("request")
+    each = table.groupby(table["request"] // size)
+    taken = each["t_last"].max() - each["t_sched"].min()
+    return Measured(float(taken.sum()), tuple(table["completion_tokens"].astype(int)), batches)

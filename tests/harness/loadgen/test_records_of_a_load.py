@@ -129,6 +129,15 @@ def test_a_closed_loop_holds_its_concurrency(mock_server: Any) -> None:
     assert sum(response.client == 0 for response in result.responses) == 16
 
 
+def test_a_batch_begins_when_the_one_before_has_ended(mock_server: Any) -> None:
+    plan = make_plan(mock_server, [{}, {"hang_up": True}, *[{}] * 6], concurrency=3)
+    result = run_load(msgspec.structs.replace(plan, in_batches=True), start_delay_s=0.1)
+    begin = result.t0
+    for batch in (result.responses[:3], result.responses[3:6], result.responses[6:]):
+        assert [response.t_sched for response in batch] == pytest.approx([begin] * len(batch), abs=1e-6)
+        begin = max(response.t_end or 0.0 for response in batch)
+
+
 def test_every_fault_is_counted_under_its_kind_and_stops_nothing(mock_server: Any) -> None:
     behaviours = [behaviour for fault, _ in FAULTS for behaviour in (fault, {})]
     kinds = [kind for _, fault in FAULTS for kind in (fault, None)]
