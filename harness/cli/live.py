@@ -16,7 +16,8 @@ class LiveStatus:
     """Two lines at the bottom of the terminal, which are gone at the end.
 
     The bar is of what happens now: the requests of a warm-up or of a cell. The times are of the whole run,
-    and what is left follows from the share of its cells, or batches, that is done.
+    and what is left follows from the share of its cells, or batches, that is done: in the first cell without
+    the engine's start, as so little of the cell is done.
     """
 
     def __init__(self, console: Terminal) -> None:
@@ -31,6 +32,7 @@ class LiveStatus:
         self._task = self._bar.add_task("", total=None, count="", times="")
         self._live = Live(self, console=console, transient=True, refresh_per_second=4)
         self._began, self._share = monotonic(), 0.0
+        self._since = self._began
 
     def __enter__(self) -> LiveStatus:
         self._live.__enter__()
@@ -40,8 +42,8 @@ class LiveStatus:
         self._live.stop()
 
     def __rich__(self) -> Group:
-        elapsed = monotonic() - self._began
-        left = clock(elapsed * (1 / self._share - 1)) if self._share else "-:--"
+        elapsed, spent = monotonic() - self._began, monotonic() - self._since
+        left = clock(spent * (1 / self._share - 1)) if self._share else "-:--"
         self._bar.update(self._task, times=f"{clock(elapsed)} elapsed, {left} left")
         return Group(self._text, self._bar)
 
@@ -50,9 +52,9 @@ class LiveStatus:
         self._text.plain = text
         self._bar.update(self._task, count=count, completed=done, total=total)
 
-    def run_share(self, share: float) -> None:
-        """How much of the run is done, from 0 to 1."""
-        self._share = share
+    def run_share(self, share: float, since: float | None = None) -> None:
+        """How much of the run is done, from 0 to 1, `since` the beginning or that time of `monotonic`."""
+        self._share, self._since = share, self._began if since is None else since
 
 
 def clock(seconds: float) -> str:

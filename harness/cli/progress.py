@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from time import monotonic
 
 from harness.cli.live import LiveStatus
 from harness.cli.terminal import Terminal
@@ -43,6 +44,7 @@ class Display:
     def __init__(self, console: Terminal, live: LiveStatus | None, quiet: bool) -> None:
         self._console, self._live, self._quiet = console, live, quiet
         self._cells, self._before, self._measured = 0, 0, 0
+        self._first = 0.0
         self._begun: set[int] = set()
 
     def show(self, event: Event) -> None:
@@ -77,11 +79,13 @@ class Display:
                 if self._live is None and cell.index not in self._begun:
                     self.line(f"[{cell.index + 1}/{self._cells}] {cell}: {requests} requests")
                 self._begun.add(cell.index)
+                self._first = self._first or monotonic()
                 failed = f", {progress.failed} failed" if progress.failed else ""
                 counts = f"{progress.sent - progress.done} in flight{failed}"
                 ttft = f", TTFT p50 {progress.ttft_us / 1e3:.0f} ms" if progress.ttft_us else ""
                 self._now(f"[{cell.index + 1}/{self._cells}] {cell}: {counts}{ttft}", progress.done, requests)
-                self._share(self._measured + progress.done / max(requests, 1))
+                since = None if self._measured else self._first
+                self._share(self._measured + progress.done / max(requests, 1), since)
             case TooFewClients(cell, clients, more):
                 few = f"{clients} client {'process is' if clients == 1 else 'processes are'} too few"
                 self.line(f"{cell}: {few}, measuring again with {more}")
@@ -130,10 +134,10 @@ class Display:
             count = "" if requests is None else f"{done}/{requests} requests"
             self._live.show(text, count, done, requests)
 
-    def _share(self, cells: float) -> None:
-        """Show that `cells` of the cells that this command measures are done."""
+    def _share(self, cells: float, since: float | None = None) -> None:
+        """Show that `cells` of the cells that this command measures are done, since then."""
         if self._live is not None:
-            self._live.run_share(cells / max(self._cells - self._before, 1))
+            self._live.run_share(cells / max(self._cells - self._before, 1), since)
 
 
 @contextmanager

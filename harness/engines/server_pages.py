@@ -65,7 +65,11 @@ def request(
     expired = threading.Event()
     timer = threading.Timer(timeout_s, _cut, (connection.sock, expired))
     timer.daemon = True
-    timer.start()
+    try:
+        timer.start()
+    except RuntimeError as error:  # the machine has no more threads
+        connection.close()
+        raise OSError(str(error)) from None
     if target.http2:
         connection.sock = Http2Socket(connection.sock, tls=target.tls)
     headers = {**target.headers, **({} if method == "GET" else {"content-type": "application/json"})}

@@ -10,7 +10,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from harness.cli.progress import make_display
+from harness.cli import live, progress
+from harness.cli.live import LiveStatus
+from harness.cli.progress import Display, make_display
+from harness.cli.terminal import Terminal
 from harness.engines.base import EngineVariant
 from harness.engines.variants import Variant
 from harness.loadgen.load_plan import Progress
@@ -171,17 +174,12 @@ def test_a_terminal_gets_a_live_line(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "[bold]x[/bold] :smile:" in text.getvalue()
 
 
-@pytest.mark.parametrize(("n", "words"), [
-    (1, "TTFT – ms"), (5, "TTFT p50 3.0 ms"),
-    (30, "TTFT p50 15.5 p90 27.1 ms"), (100, "TTFT p50 50.5 p99 99.0 ms"),
-])  # fmt: skip
-def test_percentiles_that_a_cell_is_too_small_for_are_not_shown(
-    n: int, words: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def summary_of(n: int) -> OnlineSummary:
+    """A cell of `n` requests."""
     sample = Sample(np.arange(1.0, n + 1), None, np.arange(n))
     found = distribution(sample)
     metrics = dict.fromkeys(LATENCIES, found)
-    summary = OnlineSummary(
+    return OnlineSummary(
         engine="vllm", label="vLLM", load=TraceLoad(scale=0.4), repeat=1,
         num_requests=n, num_success=n, num_error=0, duration_s=1,
         offered_req_per_s=n, req_per_s=n, output_tok_per_s=n, total_tok_per_s=n,
@@ -192,7 +190,40 @@ def test_percentiles_that_a_cell_is_too_small_for_are_not_shown(
         ],
         **metrics,
     )  # fmt: skip
+
+
+@pytest.mark.parametrize(("n", "words"), [
+    (1, "TTFT – ms"), (5, "TTFT p50 3.0 ms"),
+    (30, "TTFT p50 15.5 p90 27.1 ms"), (100, "TTFT p50 50.5 p99 99.0 ms"),
+])  # fmt: skip
+def test_percentiles_that_a_cell_is_too_small_for_are_not_shown(
+    n: int, words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     with make_display(quiet=False) as display:
-        display.show(CellDone(CELL, summary))
+        display.show(CellDone(CELL, summary_of(n)))
     said = capsys.readouterr().err
     assert words in said and said.endswith(", NOTICE: fell behind\n")
+
+
+def test_time_left_in_the_first_cell_leaves_out_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = [0.0]
+    for module in (live, progress):
+        monkeypatch.setattr(module, "monotonic", lambda: clock[0])
+    console = Terminal(file=io.StringIO(), force_terminal=True)
+    status = LiveStatus(console)
+    display = Display(console, status, quiet=False)
+
+    def shown(at: float, event: Event) -> str:
+        clock[0] = at
+        display.show(event)
+        status.__rich__()
+        return status._bar.tasks[0].fields["times"]  # type: ignore[no-any-return]
+
+    display.show(Started(Path("run"), 4, 0))
+    assert shown(10, EngineStarting(ENGINE_VARIANT.label, Path("log"))) == "0:10 elapsed, -:-- left"
+    assert shown(40, CellProgress(CELL, 10, Progress(1, 0, 0))) == "0:40 elapsed, -:-- left"
+    assert (
+        shown(42, CellProgress(CELL, 10, Progress(3, 2, 0))) == "0:42 elapsed, 0:38 left"
+    )  # 4 cells of 10 s
+    assert shown(50, CellDone(CELL, summary_of(30))) == "0:50 elapsed, 2:30 left"
+    assert shown(55, CellProgress(CELL, 10, Progress(9, 5, 0))) == "0:55 elapsed, 1:32 left"
