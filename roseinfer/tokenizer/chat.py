@@ -7,9 +7,10 @@ Templates come with model files, so they run in jinja2's sandbox and cannot chan
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NoReturn
 
 import jinja2
@@ -20,9 +21,15 @@ import jinja2.sandbox
 
 from roseinfer.config import ConfigError
 
+NONE: Mapping[str, Any] = MappingProxyType({})
+
 
 class ChatError(Exception):
-    """Messages that the chat template rejects."""
+    """What the chat template rejects: `field` of a request, with a reason."""
+
+    def __init__(self, reason: str, field: str = "messages") -> None:
+        super().__init__(reason)
+        self.field = field
 
 
 class ChatTemplate:
@@ -57,13 +64,14 @@ class ChatTemplate:
             return None
         return cls(source, {name: token for name, token in tokens.items() if token is not None})
 
-    def render(self, messages: Sequence[dict[str, Any]]) -> str:
-        """The prompt, up to where the assistant's answer begins. Raises ChatError."""
+    def render(self, messages: Sequence[dict[str, Any]], variables: Mapping[str, Any] = NONE) -> str:
+        """The prompt, up to where the assistant's answer begins. `variables` are more of the template's, such
+        as `enable_thinking` of Qwen3's. Raises ChatError."""
+        given = {"messages": messages, "add_generation_prompt": True, "tools": None}
+        if taken := given.keys() & variables.keys():
+            raise ChatError(f"{min(taken)} cannot be set by chat_template_kwargs", "chat_template_kwargs")
         try:
-            return self._template.render(
-                messages=messages, tools=None, documents=None, add_generation_prompt=True,
-                **self._special_tokens,
-            )  # fmt: skip
+            return self._template.render({"documents": None, **self._special_tokens, **variables, **given})
         except (
             jinja2.TemplateError,
             TypeError,

@@ -132,9 +132,11 @@ def from_chat(request: ChatRequest, template: ChatTemplate | None) -> Generation
     if not request.messages:
         raise BadRequestError("messages is empty", "messages")
     try:
-        prompt = template.render([turn(message) for message in request.messages])
+        prompt = template.render(
+            [turn(message) for message in request.messages], request.chat_template_kwargs or {}
+        )
     except ChatError as error:
-        raise BadRequestError(str(error), "messages") from None
+        raise BadRequestError(str(error), error.field) from None
     return _generation(
         request, _limit(request), (prompt,), special_tokens=bool(request.add_special_tokens),
         logprobs=_chat_logprobs(request), logprobs_field="top_logprobs",

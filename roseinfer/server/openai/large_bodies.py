@@ -56,7 +56,8 @@ def read(body: bytes | bytearray, chat: bool, template: ChatTemplate | None, max
     """The request in `body` without its prompt, and its Generation. Raises BadRequestError."""
     if chat:
         conversation = parse(body, ChatRequest)
-        return msgspec.structs.replace(conversation, messages=[]), from_chat(conversation, template)
+        rest = msgspec.structs.replace(conversation, messages=[], chat_template_kwargs=None)
+        return rest, from_chat(conversation, template)
     completion = parse(body, CompletionRequest)
     return msgspec.structs.replace(completion, prompt=""), from_completion(completion, max_model_len)
 

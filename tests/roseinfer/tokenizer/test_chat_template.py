@@ -36,6 +36,12 @@ TRAINING = (
 )
 
 
+VARIABLES = (
+    "{{ bos_token }}{% if enable_thinking is defined and not enable_thinking %}<think></think>{% endif %}"
+    "{{ documents | length }}{{ names | tojson }}"
+)
+
+
 @pytest.mark.parametrize("source", [CHATML, LOOPS, TRAINING])
 def test_renders_as_transformers_does(source: str, tmp_path: Path) -> None:
     tokenizer = load_tokenizer("random:gpt2-tiny")
@@ -47,6 +53,23 @@ def test_renders_as_transformers_does(source: str, tmp_path: Path) -> None:
     ours = ChatTemplate.load(tmp_path)
     assert ours is not None
     assert ours.render(TALK) == theirs.apply_chat_template(TALK, tokenize=False, add_generation_prompt=True)
+
+
+def test_variables_of_a_request(tmp_path: Path) -> None:
+    tokenizer = load_tokenizer("random:gpt2-tiny")
+    assert tokenizer is not None
+    theirs = PreTrainedTokenizerFast(tokenizer_object=tokenizer._tokenizer, chat_template=VARIABLES)
+    theirs.save_pretrained(tmp_path)
+    ours = ChatTemplate.load(tmp_path)
+    assert ours is not None
+    given = {"enable_thinking": False, "names": ["a", {"b": 1}], "bos_token": "<s>", "documents": [{}]}
+    rendered = ours.render(TALK, given)
+    assert rendered == '<s><think></think>1["a", {"b": 1}]'
+    assert rendered == theirs.apply_chat_template(TALK, tokenize=False, add_generation_prompt=True, **given)
+    for name in ("messages", "add_generation_prompt"):
+        with pytest.raises(ChatError, match=name) as refused:
+            ours.render(TALK, {name: []})
+        assert refused.value.field == "chat_template_kwargs"
 
 
 def test_templates_cannot_reach_out() -> None:

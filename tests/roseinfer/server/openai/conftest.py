@@ -15,7 +15,7 @@ TEMPLATE = """{%- for message in messages %}
 {{- bos_token + message.role + ': ' + message.content + '\\n' }}
 {%- if message.role == 'tool' %}{{ raise_exception('no tools here') }}{% endif %}
 {%- endfor %}
-{%- if add_generation_prompt %}{{ 'assistant: ' }}{% endif %}"""
+{%- if add_generation_prompt %}{{ (speaker or 'assistant') + ': ' }}{% endif %}"""
 
 
 @pytest.fixture(scope="session")

@@ -56,6 +56,12 @@ def test_chat(chatting: Any, text_model: Any) -> None:
     same = chat(TALK, max_tokens=12, **harmless).json
     assert same["choices"][0]["token_ids"] == expected
 
+    other = text_model.llm.tokenizer.encode(prompt.replace("assistant", "poet")).tolist()
+    spoken = chat(TALK, max_tokens=12, chat_template_kwargs={"speaker": "poet"}).json
+    assert spoken["choices"][0]["token_ids"] == text_model.greedy([other], 12)[0]
+    refused = chat(TALK, chat_template_kwargs={"messages": []})
+    assert (refused.status, refused.json["error"]["param"]) == (400, "chat_template_kwargs")
+
     whole = chat(TALK).json
     assert whole["usage"]["total_tokens"] == 96, "without a limit, the answer fills the context"
 
