@@ -86,14 +86,16 @@ def _why_no_interval(rows: Sequence[Sequence[Cell]]) -> list[str]:
 
 
 def first_table(pooled: Sequence[OnlineSummary], load: Load, best_labels: BestLabels) -> Table:
-    """Engine rows at one load: first tokens, tokens after it, what was answered of what was offered. A closed
-    loop offers as much as is answered: it has the tokens a second instead."""
+    """Engine rows at one load: first tokens, tokens after it, whole answers, what was answered of what was
+    offered. A closed loop offers as much as is answered: it has the tokens a second instead."""
     there = [summary for summary in pooled if summary.load == load]
     keys, columns = [], [Column("engine", numeric=False)]
     for metric in latencies("headline"):
         group = f"{METRICS[metric].label}, ms"
         keys += [(load, metric, f"p{q}") for q in SHOWN]
         columns += [Column(f"p{q}", group) for q in SHOWN]
+    keys.append((load, "e2e_ms", "p50"))
+    columns.append(Column("p50", f"{METRICS['e2e_ms'].label}, ms"))
     closed = isinstance(load, ClosedLoop)
     if closed:
         keys.append((load, "output_tok_per_s", "output_tok_per_s"))

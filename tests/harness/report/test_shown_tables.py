@@ -123,6 +123,7 @@ def test_the_first_table_says_what_was_answered_of_what_was_offered(run):
         summary = there[label.text]
         assert by["requests/s achieved"] == summary.req_per_s
         assert by["requests/s offered"] == summary.offered_req_per_s
+        assert by["E2E, ms p50"] == summary.e2e_ms.p50
         assert summary.peak_in_flight in by.values()
     assert table.title.endswith(f"requests/s ({load})")
     assert any("answered" in term for term in terms(run))
