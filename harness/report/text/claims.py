@@ -99,8 +99,8 @@ def _in_others(engines: Sequence[OnlineSummary], found: Winner, largest: Compari
 
 
 def lost_in_others(engines: Sequence[OnlineSummary], elsewhere: Sequence[Lost]) -> str:
-    """By which latencies an engine that is the best in others is not, and how many times as much it has: `vLLM
-    is better than A in ITL p50 (7.76 and 21.0 ms, 2.7×)`."""
+    """By which latencies an engine that is the best in others is not, and how many times as much it has:
+    `vLLM is better than A in ITL p50 (7.76 and 21.0 ms, 2.7×)`."""
     said: dict[str, list[str]] = {}
     for lost in elsewhere:
         term = METRICS[lost.comparison.metric]

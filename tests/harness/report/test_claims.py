@@ -533,7 +533,7 @@ def test_where_the_best_engine_loses_by_other_latencies_is_said(run):
     won += of_percentiles("tpot_ms", p99=0.5, p90=0.5, p50=0.5)
     lost = of_percentiles("itl_ms", p99=1, p90=2, p50=2)
     (said,) = [text for text in verdict(of_two(run, *won, *lost)) if "ITL" in text and "largest" not in text]
-    better = r"SGLang is better than roseinfer in ITL p50 \(\S+ and \S+ ms, \S+×\) and ITL p90 \(.* ms, \S+×\)\."
+    better = r"SGLang is better than roseinfer in ITL p50 \(\S+ and \S+ ms, \S+×\) and ITL p90 \(.* \S+×\)\."
     assert re.fullmatch(f"At that load, {better}", said)
     assert not any("ITL" in text for text in verdict(of_two(run, *won)))
 
