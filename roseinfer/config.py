@@ -12,6 +12,8 @@ Quantization = Literal["fp8"]
 KVCacheDtype = Literal["auto", "fp8"]
 PrefillBackend = Literal["auto", "auto2", "sdpa", "flash-attn", "flash-attn-3", "flashinfer", "triton"]
 
+#: CPU threads, all of which start before the first step: 100,000 took over a minute.
+MOST_THREADS = 1024
 #: Settings that must be at least 1.
 _AT_LEAST_ONE = (
     "max_model_len", "block_size", "kv_tokens", "max_active_requests", "max_batch_size",
@@ -147,6 +149,8 @@ class EngineConfig:
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise ConfigError(f"{option(name)} must be at least 1")
+        if self.threads is not None and self.threads > MOST_THREADS:
+            raise ConfigError(f"--threads must be at most {MOST_THREADS}; give as many as there are cores")
         if self.batch_invariant and self.kv_cache_dtype != "auto":
             raise ConfigError(
                 "--batch-invariant needs the C++ kernels, which take --kv-cache-dtype auto alone"
