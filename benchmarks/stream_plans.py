@@ -73,11 +73,11 @@ class Product:
 
     @property
     def held(self) -> bool:
-        return self.inputs <= stream._HELD_INPUTS
+        return stream.holds(self.inputs, self.rows)
 
     @property
     def chosen(self) -> Plan | None:
-        rows = 1 << (self.rows - 1).bit_length()
+        rows = stream.bucket(self.rows)
         return stream.plan(self.inputs, self.outputs, self.gated, multiprocessors(DEVICE), rows, self.size)
 
     def plans(self) -> Iterator[Plan]:
@@ -89,15 +89,17 @@ class Product:
             for chunk in range(step, 2560 // self.size + 1, step):
                 if self.inputs % chunk or self.size * chunk < (1024 if self.rows <= 8 else 512):
                     continue
-                row_bytes = 8 * tiles * (self.size * chunk + 64)
-                sums = 2 * warps * (8 if self.rows <= 8 else 16) * (8 * tiles + 8 * (tiles > 1)) * 4
-                spare = (most - sums - self.held * self.rows * self.inputs * 2 for most in SHARED_BYTES)
-                depths = {min(16, left // row_bytes) for left in spare}
+                beside = stream.bytes_beside(tiles, warps, self.inputs, self.rows)
+                stage = stream.chunk_bytes(tiles, self.size * chunk)
+                depths = {min(16, (most - beside) // stage) for most in SHARED_BYTES}
                 yield from (
                     Plan(tiles, warps, chunk, depth, self.held, self.size) for depth in depths if depth >= 2
                 )
 
     def call(self, how: Plan | None, weight: Tensor) -> Tensor:
+        """By cuBLAS where no tiling is given, and `stream.plan` has none."""
+        if how is None and self.chosen is None:
+            return F.linear(self.x, weight)
         return stream.product(
             self.x,
             weight,
@@ -118,7 +120,8 @@ class Product:
 
 
 def alone(product: Product) -> list[Plan | None]:
-    """Prints a row of the table. Returns None, which stands for `stream.plan`'s, then the fastest tilings."""
+    """Prints a row of the table. Returns None, which stands for `stream.plan`'s or else cuBLAS, then the
+    fastest tilings."""
     every = list(product.plans())
     with ThreadPoolExecutor(initializer=partial(torch.cuda.set_device, 0)) as pool:  # compiles them
         list(pool.map(lambda how: product.call(how, product.weights[0]), every))
@@ -176,6 +179,8 @@ def main() -> None:
             Product("gate and up", ffn, shape.width, True, True, rows, given.size),
             Product("down", shape.width, ffn, False, False, rows, given.size),
         ]
+        if given.size == 1 and any(product.chosen is None for product in products):
+            parser.error(f"not all GEMMs of {rows} rows have a tiling for E4M3")
         print("\n| rows | GEMM | µs | TB/s | tiles, warps, chunk, depth | fastest, µs | cuBLAS, µs |")
         print("|---:|---|---:|---:|---|---|---:|")
         in_layers(products, [alone(product) for product in products])

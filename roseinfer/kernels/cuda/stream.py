@@ -61,7 +61,7 @@ class Plan:
     @property
     def ring(self) -> int:
         """Bytes of the ring buffer."""
-        return self.depth * _chunk_bytes(self.tiles, self.size * self.chunk)
+        return self.depth * chunk_bytes(self.tiles, self.size * self.chunk)
 
 
 #: Tilings that are faster than those of the rule in `plan`, measured within whole layers: by inputs, outputs,
@@ -98,13 +98,28 @@ _MEASURED = {
 }
 
 
-def _bucket(rows: int) -> int:
+def bucket(rows: int) -> int:
+    """The rows that so many are planned as."""
     return 1 << (rows - 1).bit_length()
 
 
-def _chunk_bytes(tiles: int, row_bytes: int) -> int:
+def holds(inputs: int, rows: int) -> bool:
+    """Whether blocks keep so much of x in shared memory."""
+    return inputs <= (_HELD_INPUTS if rows <= FEW_ROWS else _HELD_INPUTS_16)
+
+
+def chunk_bytes(tiles: int, row_bytes: int) -> int:
     """Shared memory of a chunk; 64 bytes of padding a row avoid bank conflicts."""
     return 8 * tiles * (row_bytes + 64)
+
+
+def bytes_beside(tiles: int, warps: int, inputs: int, rows: int) -> int:
+    """Shared memory of a block beside its ring buffer: x where it is held, and the sums of its warps."""
+    return holds(inputs, rows) * rows * inputs * 2 + 2 * warps * _height(rows) * (8 * tiles + 8) * 4
+
+
+def _height(rows: int) -> int:
+    return FEW_ROWS if rows <= FEW_ROWS else MAX_ROWS
 
 
 @cache
@@ -125,7 +140,7 @@ def plan(
     warps = next((warps for warps in (8, 4) if inputs % (step * warps) == 0), None)
     if warps is None:
         return None
-    held = inputs <= (_HELD_INPUTS if rows <= FEW_ROWS else _HELD_INPUTS_16)
+    held = holds(inputs, rows)
     idle: list[tuple[float, int]] = []
     for tiles in (2, 4, 1) if held else (4, 2, 1):
         made = 8 * tiles // (1 + gated)
@@ -134,29 +149,29 @@ def plan(
             idle.append((round(-(-count // blocks) * blocks / count, 1), tiles))
     if not idle:
         return None
-    tiles = min(idle, key=lambda fit: fit[0])[1]
+    places, tiles = min(idle, key=lambda fit: fit[0])
     longest = (_MAX_CHUNK_BYTES if inputs >= _MANY_INPUTS else _MAX_CHUNK_BYTES // 2) // size
     if rows > FEW_ROWS:
-        if min(idle)[0] > _MOST_IDLE or not (held or tiles == 4):
+        if places > _MOST_IDLE or not (held or tiles == 4):
             return None
-        return _plan_16(tiles, inputs, step, longest, held, size)
+        return _plan_16(tiles, inputs, step, longest, size)
     chunk = max(c for c in range(step * warps, longest + 1, step * warps) if inputs % c == 0)
     small = rows <= 4 and size * inputs * outputs * (1 + gated) <= _SMALL_WEIGHT
-    x_bytes, sums_bytes = held * rows * inputs * 2, 2 * warps * 8 * (8 * tiles + 8) * 4
-    ring_bytes = (_SHARED_BYTES_SMALL if small else _SHARED_BYTES) - x_bytes - sums_bytes
-    stage = _chunk_bytes(tiles, size * chunk)
+    shared = _SHARED_BYTES_SMALL if small else _SHARED_BYTES
+    ring_bytes = shared - bytes_beside(tiles, warps, inputs, rows)
+    stage = chunk_bytes(tiles, size * chunk)
     depth = min(16, max(2, -(-_MIN_IN_FLIGHT // stage), ring_bytes // stage))
     return Plan(tiles, warps, chunk, depth, held, size)
 
 
-def _plan_16(tiles: int, inputs: int, step: int, longest: int, held: bool, size: int) -> Plan | None:
+def _plan_16(tiles: int, inputs: int, step: int, longest: int, size: int) -> Plan | None:
     """The tiling for 16 rows, which leave less space: three stages or more, or else two, of the longest
     chunks that fit. None where none do."""
-    fits = []
+    fits, held = [], holds(inputs, MAX_ROWS)
     for warps in (8, 4):
-        space = _SHARED_BYTES_16 - held * MAX_ROWS * inputs * 2 - 2 * warps * MAX_ROWS * (8 * tiles + 8) * 4
+        space = _SHARED_BYTES_16 - bytes_beside(tiles, warps, inputs, MAX_ROWS)
         for chunk in range(step * warps, longest + 1, step * warps):
-            depth = min(16, space // _chunk_bytes(tiles, size * chunk))
+            depth = min(16, space // chunk_bytes(tiles, size * chunk))
             if inputs % chunk == 0 and depth >= 2:
                 fits.append(Plan(tiles, warps, chunk, depth, held, size))
     return max(fits, key=lambda how: (how.depth >= 3, how.warps, how.chunk), default=None)
@@ -169,7 +184,7 @@ def takes(x: Tensor, weight: Tensor, *, gated: bool = False, normed: bool = Fals
     if weight.dtype != x.dtype and (weight.dtype, x.dtype) != (E4M3, torch.bfloat16):
         return False
     outputs, size = len(weight) // (1 + gated), weight.element_size()
-    found = plan(x.shape[1], outputs, gated, multiprocessors(x.device), _bucket(len(x)), size)
+    found = plan(x.shape[1], outputs, gated, multiprocessors(x.device), bucket(len(x)), size)
     return found is not None and (found.held or not normed)
 
 
@@ -205,14 +220,14 @@ def product(
     rows, inputs = x.shape
     outputs = len(weight) // (1 + gated)
     blocks = multiprocessors(x.device)
-    how = how or plan(inputs, outputs, gated, blocks, _bucket(rows), weight.element_size())
+    how = how or plan(inputs, outputs, gated, blocks, bucket(rows), weight.element_size())
     assert how is not None
     if out is None:
         out = torch.empty(rows, outputs, dtype=x.dtype, device=x.device)
     gain, eps = norm if norm is not None else (x, 0.0)
     run = kernel(
         "stream", "stream", ("BF16", int(x.dtype == torch.bfloat16)), ("INPUTS", inputs),
-        ("OUTPUTS", outputs), ("HEIGHT", FEW_ROWS if rows <= FEW_ROWS else MAX_ROWS), ("TILES", how.tiles),
+        ("OUTPUTS", outputs), ("HEIGHT", _height(rows)), ("TILES", how.tiles),
         ("WARPS", how.warps), ("DEPTH", how.depth), ("CHUNK", how.chunk), ("HELD", int(how.held)),
         ("NORM", int(norm is not None)), ("GATED", int(gated)), ("ADD", int(residual is not None)),
         ("BIAS", int(bias is not None)), ("EPS", eps), ("EIGHT", int(scales is not None)),
