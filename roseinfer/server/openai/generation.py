@@ -137,6 +137,7 @@ def from_chat(request: ChatRequest, template: ChatTemplate | None) -> Generation
         )
     except ChatError as error:
         raise BadRequestError(str(error), error.field) from None
+    request = msgspec.structs.replace(request, chat_template_kwargs=None)  # the prompt has what they say
     return _generation(
         request, _limit(request), (prompt,), special_tokens=bool(request.add_special_tokens),
         logprobs=_chat_logprobs(request), logprobs_field="top_logprobs",

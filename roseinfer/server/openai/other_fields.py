@@ -23,6 +23,7 @@ NEUTRAL: dict[str, tuple[object, ...]] = {
     "best_of": (1,),
     "cache_salt": (),
     "chat_template": (),
+    "chat_template_kwargs": ({},),
     "continue_final_message": (False,),
     "documents": ([],),
     "early_stopping": (False,),

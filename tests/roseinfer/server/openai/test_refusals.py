@@ -126,7 +126,7 @@ def test_what_changes_nothing_is_taken(serving: Any) -> None:
     neutral = {
         "repetition_penalty": 1.0, "min_p": 0, "stop_token_ids": [], "logit_bias": {}, "top_k": -1,
         "best_of": 1, "suffix": "", "user": "me", "length_penalty": 1.0, "skip_special_tokens": True,
-        "stream_options": {"include_usage": None, "include_obfuscation": False},
+        "chat_template_kwargs": {}, "stream_options": {"include_usage": None, "include_obfuscation": False},
     }  # fmt: skip
     plain = serving.request("/v1/completions", OK | {"temperature": 0}).json["choices"]
     same = serving.request("/v1/completions", OK | {"temperature": 0} | neutral)
