@@ -84,17 +84,21 @@ class WindowDetokenizer(Detokenizer):
     changes the text before it.)
 
     `token_bytes`: the bytes of each token id. A token without bytes has no text, and is not decoded.
-    `before`: the token that the text follows.
+    `before`: the last tokens of the text that this one follows; as many are decoded as make a character.
     """
 
     def __init__(
-        self, tokenizer: FastTokenizer, token_bytes: Sequence[bytes], before: int | None = None
+        self, tokenizer: FastTokenizer, token_bytes: Sequence[bytes], before: Sequence[int] = ()
     ) -> None:
         self.clean, self.escaped = False, Vocabulary([])
         self._tokenizer, self._token_bytes = tokenizer, token_bytes
-        self._window: list[int] = [] if before is None else [before]
-        if self._text().endswith("\ufffd"):
-            self._window.clear()
+        self._window: list[int] = []
+        for begin in reversed(range(len(before))):
+            self._window = [*before[begin:]]
+            if not self._text().endswith("\ufffd"):
+                break
+        else:
+            self._window = []
         self._old, self._seen = len(self._window), self._text()  # tokens whose text is shown, and this text
 
     def push(self, token: int) -> str:

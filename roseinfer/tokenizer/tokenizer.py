@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Callable, Sequence
 from functools import cached_property
+from itertools import islice
 from pathlib import Path
 
 import numpy as np
@@ -84,13 +85,15 @@ class Tokenizer:
         """A detokenizer for a text that follows the text of the tokens `after`: many vocabularies write the
         first word of a text as any other, with a space before it that the text does not have."""
         if self.vocabulary is None:
-            return WindowDetokenizer(self._tokenizer, self.token_bytes, self._last_with_text(after))
-        strip = self._strip and self._last_with_text(after) is None
+            return WindowDetokenizer(self._tokenizer, self.token_bytes, self._last_with_text(after, 4))
+        strip = self._strip and not self._last_with_text(after, 1)
         return ByteDetokenizer(self.vocabulary, strip=strip)
 
-    def _last_with_text(self, tokens: Sequence[int] | NDArray[np.int32]) -> int | None:
+    def _last_with_text(self, tokens: Sequence[int] | NDArray[np.int32], most: int) -> list[int]:
+        """The last tokens that have a text, in their order, at most `most`: a character has up to 4 bytes."""
         known = self.token_bytes
-        return next((int(token) for token in reversed(tokens) if token < len(known) and known[token]), None)
+        found = (int(token) for token in reversed(tokens) if token < len(known) and known[token])
+        return [*islice(found, most)][::-1]
 
     @cached_property
     def longest(self) -> int:

@@ -406,7 +406,8 @@ const drawCharts = ({ all, say, tip }) => {
       return lines;
     }
 
-    tell(u, point) {
+    /* `stays`: it moves with its point when the page is scrolled, also by the keyboard's focus. */
+    tell(u, point, stays = false) {
       const [x, y] = this.spot(u, point);
       const box = u.over.getBoundingClientRect();
       tip.replaceChildren(...this.words(point).map((line) => Object.assign(document.createElement("span"), { textContent: line })));
@@ -414,6 +415,7 @@ const drawCharts = ({ all, say, tip }) => {
       const left = Math.min(box.left + x + 12, innerWidth - tip.offsetWidth - 8);
       const above = box.top + y - tip.offsetHeight - 10;
       tip.style.transform = `translate(${Math.max(8, left)}px, ${above > 0 ? above : box.top + y + 12}px)`;
+      follow = stays ? () => this.tell(u, point, stays) : () => (tip.hidden = true);
     }
 
     /* The numbers, a row a point; without y where its ticks are the engines. */
@@ -453,7 +455,7 @@ const drawCharts = ({ all, say, tip }) => {
         this.at = (from + step + points.length) % points.length;
         const point = points[this.at];
         const u = this.panels.find((panel) => panel.only === null || panel.only === point.series.label);
-        this.tell(u, point);
+        this.tell(u, point, true);
         say(this.words(point).join(", "));
         event.preventDefault();
       }
@@ -576,6 +578,9 @@ const drawCharts = ({ all, say, tip }) => {
     }
     ctx.globalAlpha = 1;
   };
+
+  let follow = () => {}; // what happens to the tip when the page is scrolled
+  addEventListener("scroll", () => tip.hidden || follow(), { passive: true });
 
   /* ---- Drawn when they come into view, and again when their width changes. ---- */
   const cards = new Map();

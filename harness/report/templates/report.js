@@ -284,8 +284,6 @@
     });
   }
 
-  addEventListener("scroll", () => (tip.hidden = true), { passive: true });
-
   let opened = [];
   addEventListener("beforeprint", () => {
     opened = all("details:not([open]):not(.data)");

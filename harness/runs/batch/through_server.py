@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from math import ceil
 from pathlib import Path
 from time import monotonic
@@ -52,11 +52,16 @@ def through_server(
         begin = monotonic()
         while monotonic() - begin < batch.settle_s:
             send()
-        measured = send()
         most = max(1, MOST_REQUESTS // len(batch.requests))
-        while (lacking := batch.min_s - measured.total_s) > 0:
-            measured += send(min(most, ceil(lacking * measured.batches / measured.total_s)))
-        return measured, server.record
+        return _measured(send, batch.min_s, most), server.record
+
+
+def _measured(send: Callable[[int], Measured], min_s: float, most: int) -> Measured:
+    """As many batches as take `min_s` seconds, at most `most` of them sent by one call."""
+    measured = send(1)
+    while (lacking := min_s - measured.total_s) > 0:
+        measured += send(min(most, ceil(lacking * measured.batches / measured.total_s)))
+    return measured
 
 
 def _send(

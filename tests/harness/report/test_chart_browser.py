@@ -55,10 +55,11 @@ def opened(browser, address):
 
 
 def chart(page, place=0):
-    """The plot at a place of the page, once it is drawn."""
+    """The plot at a place of the page, once it is drawn and the page has scrolled there."""
     plot = page.find_elements("css selector", ".plot")[place]
     page.execute_script("arguments[0].scrollIntoView({block: 'center'})", plot)
     WebDriverWait(page, 60).until(lambda page: plot.get_attribute("data-range-y"))
+    page.execute_async_script("requestAnimationFrame(() => requestAnimationFrame(arguments[0]))")
     return plot
 
 
@@ -231,6 +232,34 @@ def test_the_left_arrow_begins_at_the_last_point(page, folder):
     tip = page.find_element("id", "tip")
     WebDriverWait(page, 60).until(lambda page: tip.is_displayed())
     assert tip.text.splitlines()[0] == "vLLM p50" and "scale 0.4" in tip.text
+
+
+@pytest.mark.parametrize("keyboard", [True, False])
+def test_the_tip_moves_with_its_point_where_the_keyboard_chose_it(page, keyboard):
+    """The focus of a chart scrolls the page, after the key was pressed too."""
+    plot = chart(page)
+    if keyboard:
+        plot.send_keys(Keys.ARROW_RIGHT)
+    else:
+        page.execute_script(
+            "const over = arguments[0].querySelector('.u-over'); const box = over.getBoundingClientRect();"
+            "for (let x = 0; x < box.width; x += 8) for (let y = 0; y < box.height; y += 8)"
+            "  if (document.getElementById('tip').hidden) over.dispatchEvent("
+            "    new PointerEvent('pointermove', {clientX: box.x + x, clientY: box.y + y}))",
+            plot,
+        )
+    tip = page.find_element("id", "tip")
+    WebDriverWait(page, 60).until(lambda page: tip.is_displayed())
+    before, [moved, top] = (
+        tip.rect["y"],
+        page.execute_async_script(
+            "const [done] = arguments; const from = scrollY;"
+            "addEventListener('scroll', () => done([scrollY - from, document.getElementById('tip')"
+            "  .getBoundingClientRect().top + scrollY]), {once: true}); scrollBy(0, 40)"
+        ),
+    )
+    assert moved == 40 and tip.is_displayed() == keyboard
+    assert not keyboard or top == pytest.approx(before, abs=1)
 
 
 def test_arrows_go_to_the_points_in_sight(page):

@@ -65,7 +65,6 @@ def test_both_ways_are_measured_and_saved(
     assert all(row.batches > 1 and row.batches * row.total_s >= 0.3 for row in results.results)
     [batches] = [row.batches for row in results.results if row.label == "roseinfer"]
     assert sum(part.batches for part in sent) > 1 + batches, "the warm-up, and at least one batch to settle"
-    assert len(sent) < sum(part.batches for part in sent), "several batches by one client process"
     assert all(min(plan.timeout_s, plan.deadline_s) > 3600 for plan in plans), "the last prompts wait long"
     assert sorted(row.label for row in results.results) == ["roseinfer", "roseinfer (in-process)"]
     drawn = SyntheticContent(Uniform(least=2, most=20), Uniform(least=1, most=7), 100).take(3, 4, 4)

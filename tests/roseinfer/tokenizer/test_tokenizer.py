@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 from tokenizers import Tokenizer as FastTokenizer
@@ -212,6 +212,7 @@ def test_a_decoder_of_any_kind_shows_all_and_never_fails(ids: list[int]) -> None
     [[*TO_TEXT, decoders.Strip(" ", 1, 0)], [decoders.ByteFallback(), decoders.Metaspace()]],
     ids=["pieces", "window"],
 )
+@example(prompt=[5 + 0xC3, 5 + 0x82], ids=[1])
 @given(prompt=PIECE_IDS, ids=PIECE_IDS)
 def test_an_answer_continues_its_prompt(
     steps: list[decoders.Decoder], prompt: list[int], ids: list[int]
