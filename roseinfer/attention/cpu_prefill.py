@@ -17,7 +17,7 @@ class CpuPrefillAttention(CpuPagedAttention):
 
     @staticmethod
     def supports(shape: KVShape) -> bool:
-        """bf16 on a CPU with AVX-512 and no AMX, and head sizes that are multiples of VECTOR, up to
+        """bf16 on a CPU with AVX-512, and head sizes that are multiples of VECTOR, up to
         MAX_PREFILL_DIM. Raises BuildError."""
         fits = CpuPagedAttention.supports(shape) and shape.head_dim <= MAX_PREFILL_DIM
         return fits and shape.dtype == torch.bfloat16 and has_bf16_products()

@@ -26,7 +26,7 @@ class CpuLinear(Linear):
 
     @staticmethod
     def supports(config: ModelConfig, device: torch.device, dtype: torch.dtype) -> bool:
-        """bf16 on a CPU with AVX-512 and no AMX, and even input sizes. Raises BuildError."""
+        """bf16 on a CPU with AVX-512, and even input sizes. Raises BuildError."""
         even = not (config.width | config.ffn_width | config.heads * config.head_dim) % 2
         return even and device.type == "cpu" and dtype == torch.bfloat16 and has_bf16_products()
 

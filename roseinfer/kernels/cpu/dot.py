@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import torch
-
 from roseinfer.kernels.cpu.build import load_library
 
 
 def has_bf16_products() -> bool:
-    """Whether the processor has AVX-512 but not AMX, with which oneDNN is faster. Raises BuildError."""
-    return not torch.cpu._is_amx_tile_supported() and bool(load_library().has_bf16_products())
+    """Whether the processor has AVX-512, and the system lets this process use AMX where it has that too.
+    Raises BuildError."""
+    return bool(load_library().has_bf16_products())

@@ -1,6 +1,8 @@
 // GEMM of bfloat16 rows and weights with a fused epilogue (CPU). It is batch-invariant: a row's result does not depend
 // on the other rows.
 #include <omp.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <memory>
@@ -44,14 +46,18 @@ void multiply(const Product& p) {
     const int64_t panels = (p.outputs + PANEL - 1) / PANEL, passes = (p.rows + ROWS - 1) / ROWS;
     const int64_t per_thread = 2 * omp_get_max_threads() / panels;  // with few panels, rows are split among threads too
     const int64_t chunks = std::min(passes, std::max<int64_t>(per_thread, 1));
-#pragma omp parallel for schedule(static)
-    for (int64_t job = 0; job < panels * chunks; ++job) {
-        const int64_t column = job / chunks * PANEL, chunk = job % chunks;
-        const int64_t vectors = std::min<int64_t>(up(p.outputs - column, W) / W, VECTORS);
-        for (int64_t pass = passes * chunk / chunks; pass < passes * (chunk + 1) / chunks; ++pass) {
-            const int64_t row = p.rows * pass / passes, rows = p.rows * (pass + 1) / passes - row;
-            product(rows, vectors, p.weight + column * p.inputs, p.x + row * p.inputs, p.inputs, p.inputs,
-                    [&](int r, int v, vec sum) { finish(p, sum, row + r, column + v * W); });
+#pragma omp parallel
+    {
+        Tiles tiles;
+#pragma omp for schedule(static)
+        for (int64_t job = 0; job < panels * chunks; ++job) {
+            const int64_t column = job / chunks * PANEL, chunk = job % chunks;
+            const int64_t vectors = std::min<int64_t>(up(p.outputs - column, W) / W, VECTORS);
+            for (int64_t pass = passes * chunk / chunks; pass < passes * (chunk + 1) / chunks; ++pass) {
+                const int64_t row = p.rows * pass / passes, rows = p.rows * (pass + 1) / passes - row;
+                product(tiles, rows, vectors, p.weight + column * p.inputs, p.x + row * p.inputs, p.inputs, p.inputs,
+                        [&](int r, int v, vec sum) { finish(p, sum, row + r, column + v * W); });
+            }
         }
     }
 }
@@ -73,11 +79,17 @@ extern "C" void linear_bf16(const void* weight, const void* bias, const void* x,
     multiply({from, static_cast<const bf16*>(weight), static_cast<const bf16*>(bias),
               static_cast<const bf16*>(residual), static_cast<bf16*>(out), rows, inputs, outputs, gelu != 0});
 }
+
+// Outputs of a panel of packed weights.
+extern "C" int32_t panel_outputs() { return PANEL; }
 #endif
 
-// Whether this processor has the instructions that these kernels need.
+// Whether this processor has the instructions that these kernels need, and this process may use them.
 extern "C" int32_t has_bf16_products() {
-#ifdef __AVX512BW__
+#ifdef __AMX_BF16__
+    constexpr int REQUEST = 0x1023, TILE_DATA = 18;  // ARCH_REQ_XCOMP_PERM: Linux, Documentation/arch/x86/xstate.rst
+    return !syscall(SYS_arch_prctl, REQUEST, TILE_DATA);
+#elif defined(__AVX512BW__)
     return 1;
 #else
     return 0;

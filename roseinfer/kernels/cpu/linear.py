@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from roseinfer.kernels.cpu.build import INT, LONG, POINTER, kernel
+from roseinfer.kernels.cpu.build import INT, LONG, POINTER, kernel, load_library
 
-_PANEL, _VECTOR = 48, 16
+_VECTOR = 16
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,11 @@ class Packed:
 
 
 def pack(weight: Tensor, bias: Tensor | None) -> Packed:
-    """Pack `weight` `[outputs, inputs]`, inputs even, and `bias` `[outputs]`, both bfloat16."""
+    """Pack `weight` `[outputs, inputs]`, inputs even, and `bias` `[outputs]`, both bfloat16.
+
+    Raises:
+        BuildError: The kernels cannot be built here.
+    """
     outputs, inputs = weight.shape
     fill = -outputs % _VECTOR
     panels = _in_panels(F.pad(weight, (0, 0, 0, fill)))
@@ -64,7 +68,8 @@ def _kernel() -> Callable[..., None]:
 
 def _in_panels(weight: Tensor) -> Tensor:
     """`[out, in]`, out a multiple of _VECTOR → flat: panels of outputs, pairs of inputs, outputs, pair."""
-    whole = len(weight) // _PANEL * _PANEL
+    panel = load_library().panel_outputs()
+    whole = len(weight) // panel * panel
     pairs = weight.reshape(len(weight), -1, 2)
-    panels = pairs[:whole].view(-1, _PANEL, *pairs.shape[1:])
+    panels = pairs[:whole].view(-1, panel, *pairs.shape[1:])
     return torch.cat([panels.transpose(1, 2).flatten(), pairs[whole:].transpose(0, 1).flatten()])

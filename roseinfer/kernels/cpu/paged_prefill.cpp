@@ -2,7 +2,7 @@
 //
 // First the keys and values of each prompt and KV head are packed as the weights of two GEMMs (products.h): Q K^T,
 // whose outputs are keys, and P V, whose outputs are dimensions. New ones are stored in the cache on the way. Then, for
-// nine queries at a time: all scores, softmax in float32, the weighted sum.
+// a few queries at a time: all scores, softmax in float32, the weighted sum.
 #include <omp.h>
 
 #include <algorithm>
@@ -103,7 +103,7 @@ float softmax(float* score, input* weight, int64_t length, int64_t end, float sc
 }
 
 // Attention of queries `first` to `first` + `rows` of a prompt.
-void attend(const Tensors& all, const Job& job, int64_t rows, float* score, input* weight, int64_t stride) {
+void attend(Tiles& tiles, const Tensors& all, const Job& job, int64_t rows, float* score, input* weight, int64_t stride) {
     const Head& head = *job.head;
     const int64_t seen = head.prompt.context + job.first + 1, end = up(seen + rows - 1, W);
     const int64_t at = head.prompt.start + job.first, column = job.query_head * all.dim;
@@ -116,7 +116,7 @@ void attend(const Tensors& all, const Job& job, int64_t rows, float* score, inpu
     for (int64_t r = 0; r < rows; ++r) widen(all.q + (at + r) * all.q_stride + column, query + r * all.dim, all.dim);
 #endif
     for (int64_t t = 0; t < end; t += PANEL) {
-        product(rows, std::min(PANEL, head.padded - t) / W, head.keys + t * all.dim, query, query_stride, all.dim,
+        product(tiles, rows, std::min(PANEL, head.padded - t) / W, head.keys + t * all.dim, query, query_stride, all.dim,
                 [&](int r, int v, vec sum) { store(score + r * stride + t + v * W, sum); });
     }
     float share[ROWS];
@@ -125,7 +125,7 @@ void attend(const Tensors& all, const Job& job, int64_t rows, float* score, inpu
     }
     for (int64_t d = 0; d < all.dim; d += PANEL) {
         bf16* out = all.out + at * all.heads * all.dim + column + d;
-        product(rows, std::min(PANEL, all.dim - d) / W, head.values + d * head.padded, weight, stride, end,
+        product(tiles, rows, std::min(PANEL, all.dim - d) / W, head.values + d * head.padded, weight, stride, end,
                 [&](int r, int v, vec sum) { store(out + r * all.heads * all.dim + v * W, sum * share[r]); });
     }
 }
@@ -151,6 +151,7 @@ void prefill(const Tensors& all, const Prompt* prompts, int64_t num_prompts) {
     }
 #pragma omp parallel
     {
+        Tiles tiles;
         const std::unique_ptr<float[]> score(new float[ROWS * longest]);
         const std::unique_ptr<input[]> weight(new input[ROWS * longest]);
 #pragma omp for schedule(static)
@@ -158,7 +159,7 @@ void prefill(const Tensors& all, const Prompt* prompts, int64_t num_prompts) {
 #pragma omp for schedule(dynamic, 4)
         for (size_t i = 0; i < queries.size(); ++i) {
             const int64_t left = queries[i].head->prompt.count - queries[i].first;
-            attend(all, queries[i], std::min<int64_t>(left, ROWS), score.get(), weight.get(), longest);
+            attend(tiles, all, queries[i], std::min<int64_t>(left, ROWS), score.get(), weight.get(), longest);
         }
     }
 }

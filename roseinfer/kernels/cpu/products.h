@@ -1,87 +1,21 @@
-// The inner kernel of GEMMs of bfloat16 with float32 sums: by AVX512_BF16's dot product where the processor has it,
-// else with each of a pair widened to float32, which is a shift or a mask.
+// The inner kernel of GEMMs of bfloat16 with float32 sums.
 //
-// Weights are packed in panels of 48 outputs, the last one narrower. A panel holds one pair of inputs after the other,
-// each for all of its outputs. So a panel is one stream, which is read once for up to nine rows, whose sums stay in
-// registers.
+// Weights are packed in panels of PANEL outputs, the last one narrower. A panel holds one pair of inputs after the other,
+// each for all of its outputs. So a panel is one stream, which is read once for up to ROWS rows, whose sums stay in
+// registers. A row's sums do not depend on the other rows.
+//
+//     product(tiles, rows, vectors, panel, x, stride, inputs, finish)
+//
+// calls finish(row, vector, sums) for each of up to ROWS rows of `x`, `stride` apart, and each vector of 16 outputs of a
+// panel of up to VECTORS vectors. `inputs` is even. `tiles`: each thread has its own.
 #pragma once
 
 #include "vec.h"
 
 #ifdef __AVX512BW__
-namespace {
-
-#ifdef __AVX512BF16__
-using input = bf16;
+#ifdef __AMX_BF16__
+#include "products_amx.h"
 #else
-using input = float;  // widened once, not for every panel
+#include "products_dot.h"
 #endif
-
-constexpr int VECTORS = 3;  // vectors of 16 outputs in a panel
-constexpr int ROWS = 9;     // rows at a time; with three vectors each, 27 of the 32 registers
-constexpr int64_t PANEL = VECTORS * W;
-// With at least SEVERAL rows the kernel prefetches: the hardware prefetcher does not read far enough ahead then.
-constexpr int SEVERAL = 4;
-constexpr int64_t AHEAD = 4096;  // elements, 8 KiB
-
-// Calls finish(row, vector, sums) for R rows, `stride` apart, and V vectors of outputs.
-template <int R, int V, typename Finish>
-void tile(const bf16* panel, const input* x, int64_t stride, int64_t inputs, const Finish& finish) {
-    __m512 sum[R][V] = {};
-    for (int64_t i = 0; i < inputs; i += 2) {
-        const bf16* weights = panel + i * V * W;
-        for (int v = 0; v < V; ++v) {
-            if (R >= SEVERAL) __builtin_prefetch(weights + AHEAD + 2 * v * W);
-        }
-#ifdef __AVX512BF16__
-        __m512bh pairs[V];
-        for (int v = 0; v < V; ++v) pairs[v] = reinterpret_cast<__m512bh>(_mm512_loadu_si512(weights + 2 * v * W));
-        for (int r = 0; r < R; ++r) {
-            int32_t pair;
-            std::memcpy(&pair, x + r * stride + i, sizeof pair);
-            const __m512bh both = reinterpret_cast<__m512bh>(_mm512_set1_epi32(pair));
-            for (int v = 0; v < V; ++v) sum[r][v] = _mm512_dpbf16_ps(sum[r][v], pairs[v], both);
-        }
-#else
-        for (int second = 0; second < 2; ++second) {
-            __m512 one[V];
-            for (int v = 0; v < V; ++v) {
-                const __m512i pairs = _mm512_loadu_si512(weights + 2 * v * W);
-                one[v] = _mm512_castsi512_ps(second ? _mm512_and_si512(pairs, _mm512_set1_epi32(0xffff0000))
-                                                    : _mm512_slli_epi32(pairs, 16));
-            }
-            for (int r = 0; r < R; ++r) {
-                const __m512 all = _mm512_set1_ps(x[r * stride + i + second]);
-                for (int v = 0; v < V; ++v) sum[r][v] = _mm512_fmadd_ps(one[v], all, sum[r][v]);
-            }
-        }
-#endif
-    }
-    for (int r = 0; r < R; ++r) {
-        for (int v = 0; v < V; ++v) {
-            vec total;
-            std::memcpy(&total, &sum[r][v], sizeof total);
-            finish(r, v, total);
-        }
-    }
-}
-
-template <int R, int V, typename Finish>
-void rows_of(int64_t rows, const bf16* panel, const input* x, int64_t stride, int64_t inputs, const Finish& finish) {
-    if constexpr (R > 0) {
-        if (rows == R) return tile<R, V>(panel, x, stride, inputs, finish);
-        rows_of<R - 1, V>(rows, panel, x, stride, inputs, finish);
-    }
-}
-
-// Up to nine rows and a panel of up to three vectors.
-template <typename Finish>
-void product(int64_t rows, int64_t vectors, const bf16* panel, const input* x, int64_t stride, int64_t inputs,
-             const Finish& finish) {
-    if (vectors == 3) return rows_of<ROWS, 3>(rows, panel, x, stride, inputs, finish);
-    if (vectors == 2) return rows_of<ROWS, 2>(rows, panel, x, stride, inputs, finish);
-    rows_of<ROWS, 1>(rows, panel, x, stride, inputs, finish);
-}
-
-}  // namespace
 #endif

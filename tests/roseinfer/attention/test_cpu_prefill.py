@@ -21,7 +21,7 @@ from ..conftest import lay_out
 
 CPU, BF16 = torch.device("cpu"), torch.bfloat16
 SHAPE = parse({"model_type": "gpt2"})
-needs_the_kernel = pytest.mark.skipif(not has_bf16_products(), reason="needs AVX-512 and no AMX")
+needs_the_kernel = pytest.mark.skipif(not has_bf16_products(), reason="needs a processor with AVX-512")
 
 #: Relative to the largest value: weights and result are rounded to 8 bits.
 TOLERANCE = 2**-6

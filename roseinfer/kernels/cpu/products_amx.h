@@ -1,0 +1,100 @@
+// The inner kernel of GEMMs by AMX's tiles: 16 rows by 32 inputs, times 32 inputs by 16 outputs.
+#pragma once
+
+#include "vec.h"
+
+namespace {
+
+using input = bf16;
+
+// Two tiles of rows and two of outputs make four tiles of sums. All eight tile registers are used, and each tile that is
+// loaded is used twice.
+constexpr int VECTORS = 2;
+constexpr int ROWS = 32;
+constexpr int64_t PANEL = VECTORS * W;
+constexpr int64_t DEEP = 32;  // inputs of a tile
+
+// The shapes of this thread's tile registers, which others than these kernels may set too.
+class Tiles {
+  public:
+    Tiles() = default;
+    Tiles(const Tiles&) = delete;
+    ~Tiles() {
+        if (rows) _tile_release();
+    }
+
+    void shape(int64_t wanted) {
+        if (wanted == rows) return;
+        rows = wanted;
+        const int64_t first = std::min<int64_t>(rows, 16), second = std::max<int64_t>(rows - 16, 1);
+        struct alignas(64) {
+            uint8_t palette = 1, start = 0, reserved[14] = {};
+            uint16_t bytes[16] = {};  // of a row
+            uint8_t rows[16] = {};
+        } config;
+        for (int tile = 0; tile < 8; ++tile) config.bytes[tile] = 64;
+        const int64_t each[8] = {first, first, second, second, 16, 16, first, second};
+        for (int tile = 0; tile < 8; ++tile) config.rows[tile] = each[tile];
+        _tile_loadconfig(&config);
+    }
+
+  private:
+    int64_t rows = 0;
+};
+
+// The sums of the inputs up to the last multiple of DEEP, in `sums`.
+template <bool SECOND, int V>
+void multiply_tiles(const bf16* panel, const bf16* x, int64_t stride, int64_t inputs, float sums[ROWS][PANEL]) {
+    constexpr int64_t BYTES = V * W * 2 * sizeof(bf16);  // of a pair of inputs
+    const char* weights = reinterpret_cast<const char*>(panel);
+    asm volatile("" ::: "memory");  // the compiler does not know that tiles are loaded from memory
+    _tile_zero(0);
+    _tile_zero(1);
+    _tile_zero(2);
+    _tile_zero(3);
+    for (int64_t i = 0; i + DEEP <= inputs; i += DEEP, weights += DEEP / 2 * BYTES, x += DEEP) {
+        _tile_loadd(4, weights, BYTES);
+        _tile_loadd(6, x, stride * sizeof(bf16));
+        _tile_dpbf16ps(0, 6, 4);
+        if constexpr (V > 1) {
+            _tile_loadd(5, weights + BYTES / 2, BYTES);
+            _tile_dpbf16ps(1, 6, 5);
+        }
+        if constexpr (SECOND) {
+            _tile_loadd(7, x + 16 * stride, stride * sizeof(bf16));
+            _tile_dpbf16ps(2, 7, 4);
+            if constexpr (V > 1) _tile_dpbf16ps(3, 7, 5);
+        }
+    }
+    _tile_stored(0, &sums[0][0], PANEL * sizeof(float));
+    if constexpr (V > 1) _tile_stored(1, &sums[0][W], PANEL * sizeof(float));
+    if constexpr (SECOND) {
+        _tile_stored(2, &sums[16][0], PANEL * sizeof(float));
+        if constexpr (V > 1) _tile_stored(3, &sums[16][W], PANEL * sizeof(float));
+    }
+}
+
+template <typename Finish>
+void product(Tiles& tiles, int64_t rows, int64_t vectors, const bf16* panel, const bf16* x, int64_t stride,
+             int64_t inputs, const Finish& finish) {
+    alignas(64) float sums[ROWS][PANEL];
+    tiles.shape(rows);
+    const auto multiply = rows > 16 ? vectors > 1 ? multiply_tiles<true, 2> : multiply_tiles<true, 1>
+                                    : vectors > 1 ? multiply_tiles<false, 2> : multiply_tiles<false, 1>;
+    multiply(panel, x, stride, inputs, sums);
+    for (int r = 0; r < rows; ++r) {
+        for (int v = 0; v < vectors; ++v) {
+            __m512 sum = _mm512_load_ps(&sums[r][v * W]);
+            for (int64_t i = inputs / DEEP * DEEP; i < inputs; i += 2) {
+                int32_t pair;
+                std::memcpy(&pair, x + r * stride + i, sizeof pair);
+                const __m512i weights = _mm512_loadu_si512(panel + (i * vectors + 2 * v) * W);
+                sum = _mm512_dpbf16_ps(sum, reinterpret_cast<__m512bh>(weights),
+                                       reinterpret_cast<__m512bh>(_mm512_set1_epi32(pair)));
+            }
+            finish(r, v, reinterpret_cast<vec>(sum));
+        }
+    }
+}
+
+}  // namespace
