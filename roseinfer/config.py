@@ -128,6 +128,9 @@ class EngineConfig:
     packed_weights: bool = setting(True, "store weights in the packed layout of the CPU's GEMM kernels")
     cpu_kernels: bool = setting(True, "use the C++ kernels on a CPU")
     cpu_linear: bool = setting(True, "of them, the GEMMs: bf16 with packed weights on a CPU with AVX-512")
+    prepared_decode: bool = setting(
+        True, "with both, one process: decode steps of the Llama family are kernel calls prepared once"
+    )
     tensor_parallel_size: int = setting(
         1,
         "processes that share the model, each with a shard of every layer and of the KV cache, and with its "

@@ -6,7 +6,13 @@ from torch import Tensor
 
 from roseinfer.attention.torch_paged import TorchPagedAttention
 from roseinfer.kernels.cpu.build import load_library
-from roseinfer.kernels.cpu.paged import DECODE_DTYPES, VECTOR, paged_decode
+from roseinfer.kernels.cpu.paged import (
+    DECODE_DTYPES,
+    VECTOR,
+    DecodeCall,
+    Pointers,
+    array_pointers,
+)
 from roseinfer.kvcache.pool import KVPool, KVShape
 
 
@@ -22,6 +28,21 @@ class CpuPagedAttention(TorchPagedAttention):
         """The kernel takes float32 or bfloat16, and head sizes that are multiples of VECTOR."""
         return shape.dtype in DECODE_DTYPES and shape.head_dim % VECTOR == 0
 
+    @property
+    def only_decodes(self) -> bool:
+        """Whether the step has no prompts."""
+        return not self._batch.segments
+
+    def decode_call(self, layer: int, q: Tensor, k: Tensor, v: Tensor, out: Tensor) -> DecodeCall:
+        """`attend` of a step without prompts into `out` `[D, heads, head_dim]`, as a call for any such step,
+        with its `pointers`."""
+        return DecodeCall(q, k, v, *self._pool.layer(layer), out, self._pool.block_size)
+
+    @property
+    def pointers(self) -> Pointers:
+        """The arrays of this step's decode rows, for `decode_call`."""
+        return self._pointers
+
     def _prepare_decode(self) -> None:
         batch = self._batch
         self._decode_arrays = (
@@ -29,6 +50,7 @@ class CpuPagedAttention(TorchPagedAttention):
             batch.decode_blocks.copy(),
             batch.decode_lengths.copy(),
         )
+        self._pointers = array_pointers(*self._decode_arrays)
 
     def _decode(self, q: Tensor, k: Tensor, v: Tensor, keys: Tensor, values: Tensor, out: Tensor) -> None:
-        paged_decode(q, k, v, keys, values, out, *self._decode_arrays, self._pool.block_size)
+        DecodeCall(q, k, v, keys, values, out, self._pool.block_size)(self._pointers)

@@ -97,6 +97,7 @@ def load_model(config: EngineConfig, rank: int = 0) -> LoadedModel:
         packed=config.packed_weights,
         cpu_kernels=config.cpu_kernels,
         cpu_linear=config.cpu_linear,
+        prepared=config.prepared_decode,
         fused=config.fused_ops and triton_runs(device),
         quantization=config.quantization,
         shard=Shard(rank, ranks, first_embeds=device.type == "cuda") if ranks > 1 else None,

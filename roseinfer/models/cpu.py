@@ -21,8 +21,8 @@ class CpuLinear(Linear):
     rows_alone = True
 
     def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
-        self._packed = products.pack(weight, bias)
-        self.weight, self.bias = self._packed.weight, self._packed.bias
+        self.packed = products.pack(weight, bias)
+        self.weight, self.bias = self.packed.weight, self.packed.bias
 
     @staticmethod
     def supports(config: ModelConfig, device: torch.device, dtype: torch.dtype) -> bool:
@@ -31,13 +31,13 @@ class CpuLinear(Linear):
         return even and device.type == "cpu" and dtype == torch.bfloat16 and has_bf16_products()
 
     def __call__(self, x: Tensor) -> Tensor:
-        return products.linear(x, self._packed)
+        return products.linear(x, self.packed)
 
     def gelu(self, x: Tensor) -> Tensor:
-        return products.linear(x, self._packed, gelu=True)
+        return products.linear(x, self.packed, gelu=True)
 
     def add(self, x: Tensor, residual: Tensor) -> Tensor:
-        return products.linear(x, self._packed, residual)
+        return products.linear(x, self.packed, residual)
 
 
 class CpuOps(Ops):

@@ -17,6 +17,7 @@ from roseinfer.models.fp8 import Fp8Linear
 from roseinfer.models.gpt2 import GPT2
 from roseinfer.models.linear import Linear, OneDnnLinear
 from roseinfer.models.llama import Llama
+from roseinfer.models.llama_cpu import CpuLlama
 from roseinfer.models.model import Model
 from roseinfer.models.ops import Ops
 from roseinfer.models.ranks import ALONE, GlooRanks, Ranks
@@ -34,6 +35,7 @@ def load(
     packed: bool = True,
     cpu_kernels: bool = True,
     cpu_linear: bool = True,
+    prepared: bool = True,
     fused: bool = False,
     quantization: Quantization | None = None,
     shard: Shard | None = None,
@@ -63,7 +65,9 @@ def load(
             from roseinfer.models.llama_cuda import CudaLlama
 
             return CudaLlama(shape, weights, device, dtype, linear=linear, ops=ops, ranks=ranks)
-        return Llama(shape, weights, device, dtype, linear=linear, ops=ops, ranks=ranks)
+        prepared = prepared and linear is CpuLinear and isinstance(ops, CpuOps) and ranks is ALONE
+        kind = CpuLlama if prepared else Llama
+        return kind(shape, weights, device, dtype, linear=linear, ops=ops, ranks=ranks)
     if fused:
         from roseinfer.models.gpt2_cuda import CudaGPT2
 

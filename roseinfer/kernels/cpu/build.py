@@ -8,12 +8,13 @@ import os
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Callable
-from functools import cache
+from collections.abc import Callable, Sequence
+from functools import cache, partial
 from pathlib import Path
 
 import platformdirs
 import torch
+from torch import Tensor
 from torch._C._profiler import _RecordFunctionFast
 
 HERE = Path(__file__).parent
@@ -87,6 +88,19 @@ def kernel(name: str, *arguments: type) -> Callable[..., None]:
             found(*values)
 
     return call
+
+
+class Call(partial[None]):
+    """A kernel with its arguments, which can be called again and again."""
+
+    tensors: Sequence[Tensor | None]
+
+    @staticmethod
+    def of(kernel: Callable[..., None], tensors: Sequence[Tensor | None], *numbers: float) -> Call:
+        """For a kernel that takes pointers to `tensors`, then `numbers`. It keeps the tensors alive."""
+        call = Call(kernel, *(None if tensor is None else tensor.data_ptr() for tensor in tensors), *numbers)
+        call.tensors = tensors
+        return call
 
 
 def _build(compiler: str, path: Path) -> None:

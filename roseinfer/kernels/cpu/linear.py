@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from roseinfer.kernels.cpu.build import INT, LONG, POINTER, kernel, load_library
+from roseinfer.kernels.cpu.build import INT, LONG, POINTER, Call, kernel, load_library
 
 _VECTOR = 16
 
@@ -50,15 +50,17 @@ def linear(x: Tensor, packed: Packed, residual: Tensor | None = None, *, gelu: b
     Raises:
         BuildError: The kernels cannot be built here.
     """
-    x, rows = x.contiguous(), x.shape[0]
-    residual = None if residual is None else residual.contiguous()
-    out = x.new_empty(rows, packed.outputs)
-    _kernel()(
-        packed.weight.data_ptr(), None if packed.bias is None else packed.bias.data_ptr(), x.data_ptr(),
-        None if residual is None else residual.data_ptr(), out.data_ptr(),
-        rows, packed.inputs, packed.outputs, gelu,
-    )  # fmt: skip
+    out = x.new_empty(x.shape[0], packed.outputs)
+    linear_call(x.contiguous(), packed, out, None if residual is None else residual.contiguous(), gelu=gelu)()
     return out
+
+
+def linear_call(
+    x: Tensor, packed: Packed, out: Tensor, residual: Tensor | None = None, *, gelu: bool = False
+) -> Call:
+    """`linear` of contiguous tensors into `out`, which may be `residual`. Raises BuildError."""
+    tensors = packed.weight, packed.bias, x, residual, out
+    return Call.of(_kernel(), tensors, x.shape[0], packed.inputs, packed.outputs, gelu)
 
 
 @cache

@@ -12,7 +12,7 @@ from functools import cache
 import torch
 from torch import Tensor
 
-from roseinfer.kernels.cpu.build import FLOAT, INT, LONG, POINTER, kernel
+from roseinfer.kernels.cpu.build import FLOAT, INT, LONG, POINTER, Call, kernel
 
 _SUFFIX = {torch.float32: "fp32", torch.bfloat16: "bf16"}
 #: Kernels work in vectors of this many elements; widths, and half of a head, must be multiples of it.
@@ -23,25 +23,38 @@ DTYPES = tuple(_SUFFIX)
 def rms_norm(x: Tensor, gain: Tensor, eps: float) -> Tensor:
     """RMS norm of `x` `[T, width]` with `gain` `[width]`."""
     out = torch.empty_like(x)
-    _rms_norm(x.dtype)(x.data_ptr(), gain.data_ptr(), out.data_ptr(), len(x), x.shape[-1], eps)
+    rms_norm_call(x, gain, eps, out)()
     return out
+
+
+def rms_norm_call(x: Tensor, gain: Tensor, eps: float, out: Tensor) -> Call:
+    """`rms_norm` into `out`."""
+    return Call.of(_rms_norm(x.dtype), (x, gain, out), len(x), x.shape[-1], eps)
 
 
 def rotate(qk: Tensor, gain: Tensor | None, eps: float, turns: Tensor) -> Tensor:
     """Apply RoPE to `qk` `[T, heads, head_dim]` in place."""
-    _rotate(qk.dtype)(
-        qk.data_ptr(), None if gain is None else gain.data_ptr(), turns.data_ptr(),
-        len(qk), qk.stride(0), qk.shape[1], qk.shape[2], eps,
-    )  # fmt: skip
+    rotate_call(qk, gain, eps, turns)()
     return qk
+
+
+def rotate_call(qk: Tensor, gain: Tensor | None, eps: float, turns: Tensor) -> Call:
+    """`rotate` as a call."""
+    shape = len(qk), qk.stride(0), qk.shape[1], qk.shape[2]
+    return Call.of(_rotate(qk.dtype), (qk, gain, turns), *shape, eps)
 
 
 def swiglu(gate_up: Tensor) -> Tensor:
     """`silu(gate) · up`: `[T, 2 · ffn]`, gate first → `[T, ffn]`."""
     rows, width = gate_up.shape
     out = gate_up.new_empty(rows, width // 2)
-    _swiglu(gate_up.dtype)(gate_up.data_ptr(), out.data_ptr(), rows, width // 2)
+    swiglu_call(gate_up, out)()
     return out
+
+
+def swiglu_call(gate_up: Tensor, out: Tensor) -> Call:
+    """`swiglu` into `out`."""
+    return Call.of(_swiglu(gate_up.dtype), (gate_up, out), *out.shape)
 
 
 @cache

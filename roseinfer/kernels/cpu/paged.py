@@ -38,12 +38,35 @@ def paged_decode(
         blocks: `[D, max blocks]`, block tables; its rows may share memory.
         lengths: `[D]`, tokens of each request, the new one included.
     """
-    _paged_decode(q.dtype)(
-        q.data_ptr(), k.data_ptr(), v.data_ptr(), q.stride(0), k.stride(0), v.stride(0),
-        keys.data_ptr(), values.data_ptr(), out.data_ptr(), slots.ctypes.data,
-        blocks.ctypes.data, blocks.strides[0] // blocks.itemsize, lengths.ctypes.data, len(lengths),
-        q.shape[1], k.shape[1], q.shape[2], block_size, q.shape[2] ** -0.5,
-    )  # fmt: skip
+    DecodeCall(q, k, v, keys, values, out, block_size)(array_pointers(slots, blocks, lengths))
+
+
+#: Pointers to slots, to block tables, and to lengths; before the last, the elements of a row of the tables.
+Pointers = tuple[int, int, int, int]
+
+
+def array_pointers(
+    slots: NDArray[np.int64], blocks: NDArray[np.int64], lengths: NDArray[np.int64]
+) -> Pointers:
+    """A step's arrays, for all of its layers."""
+    width = blocks.strides[0] // blocks.itemsize
+    return slots.ctypes.data, blocks.ctypes.data, width, lengths.ctypes.data
+
+
+class DecodeCall:
+    """`paged_decode` of these tensors, which can be called again with other arrays. It keeps them alive."""
+
+    def __init__(
+        self, q: Tensor, k: Tensor, v: Tensor, keys: Tensor, values: Tensor, out: Tensor, block_size: int
+    ) -> None:
+        self._tensors = q, k, v, keys, values, out
+        self._kernel = _paged_decode(q.dtype)
+        rows, cache = ([each.data_ptr() for each in group] for group in ((q, k, v), (keys, values, out)))
+        self._first = *rows, q.stride(0), k.stride(0), v.stride(0), *cache
+        self._last = len(q), q.shape[1], k.shape[1], q.shape[2], block_size, q.shape[2] ** -0.5
+
+    def __call__(self, arrays: Pointers) -> None:
+        self._kernel(*self._first, *arrays, *self._last)
 
 
 def paged_prefill(
