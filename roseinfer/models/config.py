@@ -61,6 +61,9 @@ def gpt2(raw: dict[str, Any]) -> ModelConfig:
         raise ConfigError(f"activation_function {raw['activation_function']!r} is not GPT-2's gelu_new")
     if raw.get("scale_attn_by_inverse_layer_idx"):
         raise ConfigError("scale_attn_by_inverse_layer_idx is not supported")
+    for name in ("scale_attn_weights", "tie_word_embeddings"):
+        if not raw.get(name, True):
+            raise ConfigError(f"{name} {raw[name]!r} is not supported")
     width, heads = raw.get("n_embd", 768), raw.get("n_head", 12)
     if width % heads:
         raise ConfigError(f"n_embd {width} is not a multiple of n_head {heads}")
@@ -126,6 +129,9 @@ def parse(raw: dict[str, Any]) -> ModelConfig:
     family = raw.get("model_type")
     if family not in _FAMILIES:
         raise ConfigError(f"model_type {family!r} is not supported; roseinfer runs: {', '.join(_FAMILIES)}")
+    if quantized := raw.get("quantization_config"):
+        how = quantized.get("quant_method")
+        raise ConfigError(f"the weights are quantized ({how}); give the model in bf16, fp16 or fp32")
     try:
         return _FAMILIES[family](raw)
     except KeyError as error:

@@ -15,6 +15,9 @@ from roseinfer.config import ConfigError
 from roseinfer.models.config import ModelConfig
 from roseinfer.models.shard import Shard
 
+#: What numbers may be stored as. Others are quantized, and mean nothing without their scales.
+_DTYPES = ("F64", "F32", "F16", "BF16")
+
 
 class Weights:
     """Tensors of a safetensors folder, read when asked for, on the CPU."""
@@ -43,7 +46,7 @@ class Weights:
         return name in self._file_of
 
     def get(self, name: str, shape: tuple[int, ...]) -> torch.Tensor:
-        """The tensor `name`. Raises ConfigError when it is missing or of another shape."""
+        """The tensor `name`. Raises ConfigError when it is missing, of another shape, or quantized."""
         with self._stored(name, shape) as tensors:
             tensor: torch.Tensor = tensors.get_tensor(name)
         return tensor
@@ -54,9 +57,12 @@ class Weights:
         if name not in self._file_of:
             raise ConfigError(f"the checkpoint has no tensor {name}")
         with _open(self._file_of[name]) as tensors:
-            found = tuple(tensors.get_slice(name).get_shape())
+            stored = tensors.get_slice(name)
+            found, dtype = tuple(stored.get_shape()), stored.get_dtype()
             if found != shape:
                 raise ConfigError(f"{name} has shape {found}, the config says {shape}")
+            if dtype not in _DTYPES:
+                raise ConfigError(f"{name} is quantized ({dtype}); give the model in bf16, fp16 or fp32")
             yield tensors
 
 

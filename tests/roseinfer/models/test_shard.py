@@ -15,7 +15,7 @@ from roseinfer.config import ConfigError
 from roseinfer.models import config
 from roseinfer.models.config import ModelConfig
 from roseinfer.models.shard import Shard
-from roseinfer.models.weights import ShardWeights
+from roseinfer.models.weights import ShardWeights, Weights
 
 GPT2 = {"model_type": "gpt2", "n_embd": 48, "n_head": 6, "n_layer": 1, "vocab_size": 101}
 QWEN2 = {
@@ -102,3 +102,13 @@ def test_a_tensor_of_another_shape(tmp_path: Path) -> None:
         weights.get("q_proj.weight", (32, 64))
     with pytest.raises(ConfigError, match="no tensor k_proj"):
         weights.get("k_proj.weight", (8, 64))
+
+
+@pytest.mark.parametrize("dtype", [torch.float8_e4m3fn, torch.int8])
+def test_a_quantized_tensor(tmp_path: Path, dtype: torch.dtype) -> None:
+    """Its numbers without their scales would be another model's."""
+    save_file({"q_proj.weight": torch.zeros(64, 64).to(dtype)}, tmp_path / "model.safetensors")
+    weights = [Weights(tmp_path), ShardWeights(tmp_path, Shard(1, 2), config.parse(QWEN2))]
+    for kind, rows in zip(weights, (64, 32), strict=True):
+        with pytest.raises(ConfigError, match="is quantized"):
+            kind.get("q_proj.weight", (rows, 64))
