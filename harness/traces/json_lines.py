@@ -9,7 +9,7 @@ import msgspec
 from harness.traces.source import Source
 
 Row = TypeVar("Row", bound=msgspec.Struct)
-Count = Annotated[int, msgspec.Meta(ge=0)]
+Count = Annotated[int, msgspec.Meta(ge=0, lt=10**15)]
 Moment = Annotated[float, msgspec.Meta(ge=0)]
 
 

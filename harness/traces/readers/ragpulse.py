@@ -15,7 +15,7 @@ from harness.traces.source import Source
 from harness.traces.trace import Trace
 
 FIELDS = ("timestamp", "input_length", "output_length", "hash_ids", "session_id")
-Seconds = Annotated[str, msgspec.Meta(pattern=r"^[0-9]+(\.[0-9]+)?$")]
+Seconds = Annotated[str, msgspec.Meta(pattern=r"^[0-9]{1,15}(\.[0-9]+)?$")]
 
 
 class Row(msgspec.Struct):
