@@ -220,7 +220,8 @@ class LocalEngine(Engine):
             gpus=settings.gpus,
         )
         self.server(installation, settings, port=0)
-        self.prepare(settings)
+        with adapter_call(self.display, "prepare"):
+            self.prepare(settings)
         memory_check = memory_restored(engine_variant.label) if settings.device == "cuda" else nullcontext()
         with (
             memory_check,

@@ -47,13 +47,15 @@ def write_gguf(model: Path, dtype: Literal["fp16", "bf16", "fp32"], path: Path) 
     config = json.loads((model / "config.json").read_text())
     _check(model, config)
     matrices, kind = _TYPES[dtype]
-    names = gguf.get_tensor_name_map(
-        _ARCHITECTURES[config["model_type"]], _first(config, "num_hidden_layers", "n_layer")
-    )
     with whole_file(path) as partial:
         writer = gguf.GGUFWriter(partial, config["model_type"])
         writer.add_file_type(kind)
-        _add_shape(writer, config)
+        try:
+            _add_shape(writer, config)
+        except KeyError as error:
+            raise _unsupported(model, f"no {error.args[0]} in its config.json") from None
+        layers = _first(config, "num_hidden_layers", "n_layer")
+        names = gguf.get_tensor_name_map(_ARCHITECTURES[config["model_type"]], layers)
         _add_tokenizer(writer, model, config)
         for hf_name, values in _tensors(model, config):
             name = names.get_name(hf_name, try_suffixes=(".weight", ".bias"))
@@ -87,8 +89,11 @@ def _check(model: Path, config: dict[str, Any]) -> None:
 
 
 def _first(config: dict[str, Any], *names: str) -> Any:
-    """The first of these settings that is set."""
-    return next(config[name] for name in names if config.get(name) is not None)
+    """The first of these settings that is set. Raises KeyError where none is."""
+    found = [config[name] for name in names if config.get(name) is not None]
+    if not found:
+        raise KeyError(names[0])
+    return found[0]
 
 
 def _add_shape(writer: gguf.GGUFWriter, config: dict[str, Any]) -> None:
@@ -100,15 +105,20 @@ def _add_shape(writer: gguf.GGUFWriter, config: dict[str, Any]) -> None:
     writer.add_feed_forward_length(config.get("intermediate_size") or config.get("n_inner") or 4 * width)
     writer.add_head_count(heads)
     if config["model_type"] == "gpt2":
-        writer.add_layer_norm_eps(config["layer_norm_epsilon"])
+        writer.add_layer_norm_eps(config.get("layer_norm_epsilon", 1e-5))
         return
     dim = config.get("head_dim") or width // heads
     writer.add_head_count_kv(config.get("num_key_value_heads") or heads)
     writer.add_key_length(dim)
     writer.add_value_length(dim)
     writer.add_rope_dimension_count(dim)
-    writer.add_rope_freq_base(_first({**config, **(config.get("rope_parameters") or {})}, "rope_theta"))
-    writer.add_layer_norm_rms_eps(config["rms_norm_eps"])
+    rope = {
+        "rope_theta": 10_000.0,
+        **config,
+        **(config.get("rope_parameters") or {}),
+    }  # as transformers has it
+    writer.add_rope_freq_base(rope["rope_theta"])
+    writer.add_layer_norm_rms_eps(config.get("rms_norm_eps", 1e-6))
 
 
 def _add_tokenizer(writer: gguf.GGUFWriter, model: Path, config: dict[str, Any]) -> None:
@@ -120,6 +130,8 @@ def _add_tokenizer(writer: gguf.GGUFWriter, model: Path, config: dict[str, Any])
     bpe, size = content["model"], config["vocab_size"]
     if bpe["type"] != "BPE" or bpe.get("byte_fallback"):
         raise _unsupported(model, "a tokenizer other than byte-level BPE")
+    if max((*bpe["vocab"].values(), *(added["id"] for added in content["added_tokens"]))) >= size:
+        raise _unsupported(model, "a tokenizer with more tokens than the model")
     words, kinds = [f"[PAD{i}]" for i in range(size)], [gguf.TokenType.UNUSED] * size
     for word, token in bpe["vocab"].items():
         words[token], kinds[token] = word, gguf.TokenType.NORMAL

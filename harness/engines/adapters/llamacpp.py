@@ -171,8 +171,12 @@ class Llamacpp(LocalEngine):
             write_gguf,  # half a second that other engines need not spend
         )
 
-        if not (path := model_file(settings)).exists():
+        if (path := model_file(settings)).exists():
+            return
+        try:
             write_gguf(settings.model, settings.dtype, path)
+        except OSError as error:
+            raise EngineError(f"{path} cannot be written: {error.strerror}", "free some space") from None
 
     def facts(self, report: SelfReport) -> dict[str, Fact]:
         facts = report.from_page(_INFO, _PLACES) | report.all_from_log(_LINES)

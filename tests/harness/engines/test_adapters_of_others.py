@@ -52,6 +52,22 @@ def test_paths_and_numbers_of_a_command_become_text():
     assert launch.env == {"THREADS": "2"}
 
 
+def test_a_file_that_cannot_be_prepared_is_an_engine_that_failed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    def prepare(settings: EngineSettings) -> None:
+        raise KeyError("hidden_size")
+
+    own = Own(lambda settings, port: Launch(("own",), "gpt2"))
+    monkeypatch.setattr(own, "prepare", prepare)
+    monkeypatch.setattr(own, "installed", lambda: HERE)
+    with (
+        pytest.raises(EngineError, match="`prepare` in the adapter of Own raised KeyError: 'hidden_size'"),
+        own.open(SETTINGS, tmp_path / "log"),
+    ):
+        pass
+
+
 def test_an_adapter_that_fails_is_an_engine_that_failed():
     def command(settings: EngineSettings, port: int) -> Launch:
         raise KeyError("port")

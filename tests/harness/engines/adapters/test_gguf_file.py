@@ -109,6 +109,34 @@ def test_what_cannot_be_written_is_named(models: Path, tmp_path: Path, change: d
     assert not (tmp_path / "out").exists()
 
 
+def test_defaults_of_transformers(models: Path, tmp_path: Path):
+    """Configs of Llama 2 have no rope_theta."""
+    model = shutil.copytree(_model("random:llama-tiny", models), tmp_path / "model")
+    config = json.loads((model / "config.json").read_text())
+    for name in ("rope_theta", "rope_parameters", "rms_norm_eps"):
+        config.pop(name, None)
+    (model / "config.json").write_text(json.dumps(config))
+    write_gguf(model, "bf16", tmp_path / "m.gguf")
+    fields = gguf.GGUFReader(tmp_path / "m.gguf").fields
+    assert fields["llama.rope.freq_base"].contents() == 10_000
+    assert fields["llama.attention.layer_norm_rms_epsilon"].contents() == pytest.approx(1e-6)
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"hidden_size": None}, "no hidden_size in its config.json"),
+        ({"vocab_size": 9}, "a tokenizer with more tokens than the model"),
+    ],
+)
+def test_a_config_that_does_not_suffice(models: Path, tmp_path: Path, change: dict[str, object], said: str):
+    model = shutil.copytree(_model("random:llama-tiny", models), tmp_path / "model")
+    config = json.loads((model / "config.json").read_text())
+    (model / "config.json").write_text(json.dumps(config | change))
+    with pytest.raises(EngineError, match=said):
+        write_gguf(model, "bf16", tmp_path / "m.gguf")
+
+
 def test_half_a_file_is_no_file(models: Path, tmp_path: Path):
     """A tensor that has no place in the architecture is found when others were written."""
     model = _model("random:llama-tiny", models)
