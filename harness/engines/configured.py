@@ -13,7 +13,6 @@ import os
 from pathlib import Path
 
 import platformdirs
-import yaml
 from pydantic import Field, TypeAdapter, ValidationError
 
 from harness.engines.base import Engine
@@ -22,6 +21,7 @@ from harness.engines.variants import Variant, load_file
 from harness.errors import UsageError
 from harness.schema.base import Strict, first_fault
 from harness.schema.engine_ref import EngineName
+from harness.schema.yaml_file import read_yaml
 
 
 class UserEngine(Strict):
@@ -56,9 +56,7 @@ def user_engine(engine: EngineName) -> UserEngine:
             raise UsageError(f"BENCH_ENGINES names {path}, which does not exist", "correct or unset it")
         return UserEngine()
     try:
-        known = _FILE.validate_python(yaml.safe_load(path.read_text()) or {})
-    except yaml.YAMLError as error:
-        raise UsageError(f"{path} is not YAML: {' '.join(str(error).split())}", "correct the file") from None
+        known = _FILE.validate_python(read_yaml(path, "correct the file") or {})
     except ValidationError as error:
         keys, settings = (", ".join(kind.model_fields) for kind in (UserEngine, Variant))
         raise UsageError(

@@ -8,7 +8,6 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, TypeVar
 
-import yaml
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
@@ -17,6 +16,7 @@ from harness.schema.base import MUST, fault, value_text
 from harness.schema.common_settings import CommonSettings
 from harness.schema.engine_ref import asks_auto
 from harness.schema.presets import preset_values
+from harness.schema.yaml_file import read_yaml
 
 Settings = TypeVar("Settings", bound=CommonSettings)
 
@@ -55,30 +55,8 @@ def build(
     return settings
 
 
-class _Loader(yaml.SafeLoader):
-    """Refuses a key that is given twice; PyYAML takes the last one."""
-
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        seen: set[str] = set()
-        for key, _ in node.value:
-            if key.value in seen and key.id == "scalar":
-                line = key.start_mark.line + 1
-                raise yaml.YAMLError(f"{key.value} is given twice, the second time in line {line}")
-            seen.add(str(key.value))
-        return super().construct_mapping(node, deep)
-
-
 def _read(path: Path) -> dict[str, Any]:
-    try:
-        content = yaml.load(path.read_text(encoding="utf-8"), _Loader)
-    except OSError as error:
-        raise UsageError(
-            f"the settings file {path} cannot be read: {error.strerror}", "check --config"
-        ) from None
-    except (yaml.YAMLError, ValueError, RecursionError) as error:
-        deep = isinstance(error, RecursionError)
-        fault = "it is nested too deeply" if deep else " ".join(str(error).partition("; use sys.")[0].split())
-        raise UsageError(f"{path} is not YAML: {fault}", "write one `key: value` a line") from None
+    content = read_yaml(path, "write one `key: value` a line", "check --config", "the settings file ")
     if content is None:
         return {}
     if not isinstance(content, dict):

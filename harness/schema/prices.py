@@ -7,11 +7,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
-import yaml
 from pydantic import Field, ValidationError, model_validator
 
 from harness.errors import UsageError
 from harness.schema.base import Strict, first_fault
+from harness.schema.yaml_file import read_yaml
 
 HINT = "write it like `gpus: {NVIDIA H200: 3.5}` for a GPU hour, or `machine: 0.4` for a machine hour"
 Amount = Annotated[float, Field(gt=0, allow_inf_nan=False, strict=True)]  # strict: true is not 1
@@ -47,14 +47,7 @@ def read_prices(path: Path) -> Prices:
     Raises:
         UsageError: It cannot be read, or says something else.
     """
-    try:
-        content = yaml.safe_load(path.read_text())
-    except OSError as error:
-        raise UsageError(f"--price: {path} cannot be read: {error.strerror}", HINT) from None
-    except UnicodeDecodeError:
-        raise UsageError(f"{path} is not text", HINT) from None
-    except yaml.YAMLError as error:
-        raise UsageError(f"{path} is not YAML: {' '.join(str(error).split())}", HINT) from None
+    content = read_yaml(path, HINT, what="--price: ")
     try:
         return Prices.model_validate(content)
     except ValidationError as error:

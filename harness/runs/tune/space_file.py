@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import yaml
 from pydantic import ValidationError
 
 from harness import paths
@@ -13,6 +12,7 @@ from harness.errors import UsageError
 from harness.schema.base import first_fault
 from harness.schema.engine_ref import EngineName
 from harness.schema.space import Space
+from harness.schema.yaml_file import read_yaml
 
 SPACES = paths.DATA / "configs" / "spaces"
 
@@ -53,9 +53,7 @@ def _parsed(file: Path) -> Space:
     if not file.is_file():
         raise UsageError(f"{file} is not a file", "name a YAML file with engine, and args or env")
     try:
-        return Space.model_validate(yaml.safe_load(file.read_text()) or {})
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise UsageError(f"{file} is not YAML: {' '.join(str(error).split())}", "correct the file") from None
+        return Space.model_validate(read_yaml(file, "correct the file") or {})
     except ValidationError as error:
         hint = "a space has engine, about, args and env; `bench schema space` prints it"
         raise UsageError(f"{file}: {first_fault(error)}", hint) from None

@@ -90,13 +90,21 @@ def test_a_package_that_it_needs_is_missing():
         ("vlm: {python: /bin/sh}", "vlm"),
         ("vllm: {pyhton: /bin/sh}", "vllm"),
         ("vllm: {", "not YAML"),
+        ("vllm: {}\nvllm: {}", "not YAML: vllm is given twice"),
+        ("\xff", "not YAML"),
     ],
 )
 def test_a_wrong_configuration(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, message: str):
     path = tmp_path / "engines.yaml"
-    path.write_text(text)
+    path.write_text(text, encoding="latin-1")
     monkeypatch.setenv("BENCH_ENGINES", str(path))
     with pytest.raises(UsageError, match=message):
+        find.place("vllm")
+
+
+def test_a_folder_is_no_configuration(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("BENCH_ENGINES", str(tmp_path))
+    with pytest.raises(UsageError, match="cannot be read: Is a directory"):
         find.place("vllm")
 
 
