@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import shutil
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -43,12 +44,31 @@ def profile_run(subject: Subject, options: ProfileOptions, notify: Notify) -> Pr
     if not captures and not had:
         raise EngineError("nothing could be profiled", needed_instead(subject, options))
     for planned in captures:
-        run = _profile(subject, options, planned, notify)
-        kept = [old for old in manifest.runs if (old.label, old.tool) != (run.label, run.tool)]
-        manifest = manifest.model_copy(update={"runs": [*kept, run]})
-        write_json(subject.folder / MANIFEST, manifest)
+        with _replacing(planned.folder):
+            run = _profile(subject, options, planned, notify)
+            kept = [old for old in manifest.runs if (old.label, old.tool) != (run.label, run.tool)]
+            manifest = manifest.model_copy(update={"runs": [*kept, run]})
+            write_json(subject.folder / MANIFEST, manifest)
         notify(CaptureDone(run))
     return manifest
+
+
+@contextmanager
+def _replacing(folder: Path) -> Iterator[None]:
+    """Makes a folder empty. What was in it comes back where the `with` is left early, as by Ctrl-C."""
+    old = folder.with_name(f".{folder.name}.before")
+    if folder.exists() and not old.exists():  # else of a capture that was killed
+        folder.rename(old)
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    try:
+        yield
+    except BaseException:
+        if old.exists():
+            shutil.rmtree(folder, ignore_errors=True)
+            old.rename(folder)
+        raise
+    shutil.rmtree(old, ignore_errors=True)
 
 
 def _profile(
@@ -58,8 +78,6 @@ def _profile(
     engine_variant, tool, folder = planned.engine_variant, planned.tool, planned.folder
     run = subject.folder.resolve()
     log = run / "logs" / f"{planned.name}.{tool}.log"
-    shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir(parents=True)
     level, load, began = subject.level(engine_variant), subject.load, time.monotonic()
     starting = CaptureStarting(engine_variant.label, tool, level, log)
     stage = _Stage(subject, options, planned, log, lambda: notify(starting))

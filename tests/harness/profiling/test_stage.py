@@ -19,14 +19,14 @@ from harness.engines.base import Engine, Installation
 from harness.engines.local import LocalEngine
 from harness.engines.profiler import CaptureRequest
 from harness.engines.variants import Variant
-from harness.errors import EngineError, UsageError
+from harness.errors import CleanupError, EngineError, UsageError
 from harness.files import write_json
 from harness.profiling import capture
 from harness.profiling.analysis import analyse
 from harness.profiling.explain import OUTSIDE
 from harness.profiling.plan import ProfileOptions, unprofiled
 from harness.profiling.profile_files import read_manifest, read_profiles
-from harness.profiling.stage import profile_run
+from harness.profiling.stage import _Stage, profile_run
 from harness.profiling.subject import Subject, begin_run, open_subject
 from harness.report.render import write_report, write_run_outputs
 from harness.runs.events import CaptureDone, CaptureSkipped, CaptureStarting, Event
@@ -245,6 +245,35 @@ def test_an_engine_is_asked_for_its_profiler_once(tmp_path: Path, monkeypatch: p
     folder = subject.folder.resolve() / run.output_dir
     assert asked == [CaptureRequest("torch", folder, 7, stacks=True)]
     assert run.error is not None and run.error.startswith("it does not say")
+
+
+def test_an_interrupted_capture_leaves_the_one_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = OnlineSettings.model_validate(
+        {"engines": "roseinfer", "model": "random:gpt2-tiny", "device": "cpu", "concurrency": 2, "n": 4,
+         "input_len": 16, "output_len": 12, "out": tmp_path}
+    )  # fmt: skip
+    subject = open_subject(begin_run(settings, ["bench"]), None, lambda event: None)
+    trace = subject.folder / "profiles/torch/roseinfer/trace.json"
+
+    def captured(text: str, error: type[BaseException] | None = None) -> ProfileManifest:
+        def run(stage: _Stage) -> None:
+            assert not trace.exists()
+            trace.write_text(text)
+            if error is not None:
+                raise error("in the middle")
+
+        monkeypatch.setattr(_Stage, "run", run)
+        return profile_run(subject, ProfileOptions(), lambda event: None)
+
+    first = captured("the first")
+    for error in (KeyboardInterrupt, CleanupError):
+        with pytest.raises(error):
+            captured("half a trace", error)
+        assert trace.read_text() == "the first" and read_manifest(subject.folder) == first
+    captured("the second")
+    assert trace.read_text() == "the second" and list(trace.parents[1].iterdir()) == [trace.parent]
 
 
 def test_a_run_of_a_gpu_is_profiled_where_there_is_one(
