@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import io
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Protocol, TypeVar
@@ -42,6 +43,6 @@ def read_lines(path: Path, kind: type[Line], digest: Digest, hint: str) -> Itera
                         yield decoder.decode(line)
                     except (msgspec.DecodeError, UnicodeDecodeError) as error:
                         raise UsageError(f"{file}, line {number}: {error}", hint) from None
-        except (OSError, EOFError) as error:
+        except (OSError, EOFError, zlib.error) as error:
             reason = getattr(error, "strerror", None) or error
             raise UsageError(f"{file} cannot be read: {reason}", hint) from None

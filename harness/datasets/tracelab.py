@@ -14,7 +14,7 @@ request is from the last event of the answer before it to the last event that is
 from __future__ import annotations
 
 import hashlib
-from datetime import datetime
+from datetime import UTC, datetime
 from itertools import takewhile
 from pathlib import Path
 
@@ -31,7 +31,11 @@ _INPUT = ("user_message", "tool_result")
 
 class _Event(msgspec.Struct):
     event_type: str
-    timestamp: datetime
+    timestamp: datetime  # of UTC where no zone is given
+
+    def __post_init__(self) -> None:
+        if self.timestamp.tzinfo is None:
+            self.timestamp = self.timestamp.replace(tzinfo=UTC)
 
 
 class _Round(msgspec.Struct):

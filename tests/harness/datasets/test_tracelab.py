@@ -53,6 +53,23 @@ def test_times_are_from_an_answer_to_the_last_input_after_it(tmp_path: Path) -> 
     assert [turn.think_s for turn in job] == [0.0, 9.0, 60.5, 0.0]
 
 
+def test_a_time_without_a_zone_is_of_utc(tmp_path: Path) -> None:
+    events = [event("user_message", 0), event("text", 10), event("text", 12)]
+    for some in (events[1], events[2]):
+        some["timestamp"] = some["timestamp"].removesuffix("+00:00")
+    rows = asked(0, 800, events=events[:2]), asked(1, 900, events=[event("tool_result", 40), events[2]])
+    assert [turn.think_s for turn in read(tmp_path, *rows).jobs[0]] == [0.0, 30.0]
+
+
+def test_a_damaged_file_is_said(tmp_path: Path) -> None:
+    file = tmp_path / "t.jsonl.gz"
+    packed = bytearray(gzip.compress(json.dumps(asked(0, 70)).encode()))
+    packed[20:40] = bytes(byte ^ 0x5A for byte in packed[20:40])
+    file.write_bytes(packed)
+    with pytest.raises(UsageError, match="cannot be read: Error -3"):
+        read_agent_jobs(f"tracelab:{file}")
+
+
 def test_sessions_are_those_of_a_provider_and_those_without_answers_are_left_out(tmp_path: Path) -> None:
     rows = [asked(0, 70), asked(0, 80, provider="codex"), asked(0, 90, session_id="t", output_tokens=0)]
     found = read(tmp_path, *rows)
