@@ -12,9 +12,8 @@ from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 
-from tokenizers import Tokenizer
-
 from harness.errors import EngineError
+from harness.models.text_tokens import load_tokenizer
 
 _WORD = re.compile(r" [A-Za-z]+")
 
@@ -24,15 +23,17 @@ class TextPrompts:
 
     Raises:
         EngineError: the model's folder has no tokenizer.json, or its tokenizer has no such words.
+        UsageError: the tokenizer cannot be read.
     """
 
     def __init__(self, model: Path) -> None:
-        path = model / "tokenizer.json"
-        if not path.exists():
+        tokenizer = load_tokenizer(model)
+        if tokenizer is None:
             raise EngineError(
-                f"{path} is missing, and prompts are sent as text", "use a model with a tokenizer.json"
+                f"{model / 'tokenizer.json'} is missing, and prompts are sent as text",
+                "use a model with a tokenizer.json",
             )
-        self._tokenizer = Tokenizer.from_file(str(path))
+        self._tokenizer = tokenizer
         ids = range(self._tokenizer.get_vocab_size())
         decoded = self._tokenizer.decode_batch([[i] for i in ids])
         words = [(i, text) for i, text in zip(ids, decoded, strict=True) if _WORD.fullmatch(text)]

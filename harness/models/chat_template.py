@@ -21,7 +21,7 @@ class ChatTemplate:
 
         try:
             self._tokenizer: Any = AutoTokenizer.from_pretrained(str(model), local_files_only=True)
-        except (OSError, ValueError, KeyError) as error:
+        except Exception as error:  # the package tokenizers raises nothing more special
             reason = str(error).partition("\n")[0]
             raise _fault(f"the tokenizer in {model} cannot be read: {reason}") from None
         if not self._tokenizer.chat_template:

@@ -11,6 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
+from harness.errors import UsageError
+
 #: What rosemodels fills a vocabulary with.
 _FILLER = re.compile(r"(<[1-9][0-9]*>)")
 #: Characters of a text that is likely to come again: what one token says.
@@ -18,9 +20,20 @@ LONGEST_WORD = 32
 
 
 def load_tokenizer(model: Path) -> Tokenizer | None:
-    """The tokenizer in the model's folder; None where it has no tokenizer.json."""
+    """The tokenizer in the model's folder, for whole texts; None where it has no tokenizer.json.
+
+    Raises UsageError where that cannot be read.
+    """
     path = model / "tokenizer.json"
-    return Tokenizer.from_file(str(path)) if path.is_file() else None
+    if not path.is_file():
+        return None
+    try:
+        tokenizer = Tokenizer.from_file(str(path))
+    except Exception as error:  # the package raises nothing more special
+        raise UsageError(f"{path} cannot be read: {error}", "restore the file") from None
+    tokenizer.no_truncation()  # the file may have settings of the training
+    tokenizer.no_padding()
+    return tokenizer
 
 
 def whole_ends(tokenizer: Tokenizer) -> NDArray[np.int32] | None:

@@ -8,7 +8,9 @@ import numpy as np
 import pytest
 from tokenizers import Tokenizer, decoders
 
-from harness.models.text_tokens import token_counter, whole_ends
+from harness.engines.text_prompts import text_prompts
+from harness.errors import UsageError
+from harness.models.text_tokens import load_tokenizer, token_counter, whole_ends
 from rosemodels import tokenizer
 
 
@@ -24,6 +26,27 @@ def test_what_a_made_model_says_has_about_as_many_tokens_as_it_said(tmp_path: Pa
     fillers = [f"<{id}>" for id in range(50_257, vocab)][:20]
     assert count("".join(fillers)) == len(fillers)
     assert count("") == 0
+
+
+def test_settings_of_the_training_do_not_cut_texts(tmp_path: Path) -> None:
+    tokenizer.write(tmp_path, 50_257, 1024)
+    file = str(tmp_path / "tokenizer.json")
+    plain = Tokenizer.from_file(file)
+    cutting = Tokenizer.from_file(file)
+    cutting.enable_truncation(8)
+    cutting.enable_padding(length=12)
+    cutting.save(file)
+    loaded = load_tokenizer(tmp_path)
+    assert loaded is not None
+    for text in ("short", "a text of more than eight tokens, all of which count"):
+        assert loaded.encode(text).ids == plain.encode(text).ids
+    assert text_prompts(tmp_path).of([1000] * 30).count(" ") == 30
+
+
+def test_a_damaged_tokenizer_is_said(tmp_path: Path) -> None:
+    (tmp_path / "tokenizer.json").write_text("version https://git-lfs.github.com/spec/v1")
+    with pytest.raises(UsageError, match=r"tokenizer\.json cannot be read: expected value"):
+        load_tokenizer(tmp_path)
 
 
 def test_words_that_only_look_like_fillers_are_text(tmp_path: Path) -> None:
