@@ -32,6 +32,10 @@ print("%d.%d" % sys.version_info[:2], torch.__version__ if torch else "none")
 """
 
 
+#: What a manifest has.
+_KEYS = ("engine", "version", "python", "torch", "parts")
+
+
 class UnpackError(Exception):
     """The bundle cannot be installed; the message says why and what to do."""
 
@@ -62,6 +66,9 @@ def read_manifest(bundle: Path) -> dict[str, Any]:
         raise UnpackError(f"{bundle} has no bundle.json; copy the whole bundle") from None
     except (OSError, ValueError) as error:
         raise UnpackError(f"{bundle / 'bundle.json'} is incomplete: {error}; copy it again") from None
+    if not isinstance(manifest, dict) or (lacking := [key for key in _KEYS if key not in manifest]):
+        what = f"has no {lacking[0]}" if isinstance(manifest, dict) else "is not that of a bundle"
+        raise UnpackError(f"{bundle / 'bundle.json'} {what}; copy it again")
     return manifest
 
 

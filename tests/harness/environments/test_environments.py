@@ -177,6 +177,15 @@ def test_a_folder_without_a_bundle(tmp_path: Path, cache: Path):
         unpack.unpack(tmp_path, cache, sys.executable)
 
 
+@pytest.mark.parametrize(
+    ("text", "says"), [("{}", "has no engine"), ("[]", "is not that of a bundle"), ("{", "is incomplete")]
+)
+def test_a_manifest_that_is_none(tmp_path: Path, text: str, says: str):
+    (tmp_path / "bundle.json").write_text(text)
+    with pytest.raises(unpack.UnpackError, match=says):
+        unpack.unpack(tmp_path, tmp_path / "engines", sys.executable)
+
+
 @pytest.mark.parametrize(("text", "size"), [("45M", 45 * 2**20), ("7", 7), ("2G", 2**31)])
 def test_sizes(text: str, size: int):
     assert bundle.read_size(text) == size
