@@ -104,14 +104,8 @@ class Store:
             [(version,)] = connection.execute("PRAGMA user_version")
             if version > VERSION:
                 raise UsageError(f"{path} is of a newer version of bench", "use that, or another --store")
-            if version == 0:
-                connection.executescript(f"BEGIN; {_TABLES} PRAGMA user_version = {VERSION}; COMMIT;")
-            elif version < VERSION:
-                connection.create_function("with_requests", 2, _with_requests)
-                changes = [_FROM_1, _FROM_2, _FROM_3][version - 1 :]
-                connection.executescript(
-                    f"BEGIN; {' '.join(changes)} PRAGMA user_version = {VERSION}; COMMIT;"
-                )
+            if version < VERSION:
+                _bring_up(connection, path)
             yield cls(connection)
         except sqlite3.Error as error:
             raise UsageError(f"{path} cannot be used: {error}", "name another file with --store") from None
@@ -236,6 +230,23 @@ class Store:
             (past.id, label, load_text(load)),
         )
         return {(metric, statistic): _estimate(statistic, *columns) for metric, statistic, *columns in rows}
+
+
+def _bring_up(connection: sqlite3.Connection, path: Path) -> None:
+    """Make the tables, or bring those of an older version up; other processes may want the same.
+
+    Raises UsageError where another program has tables there.
+    """
+    connection.create_function("with_requests", 2, _with_requests)
+    connection.execute("BEGIN IMMEDIATE")
+    [(version,)] = connection.execute("PRAGMA user_version")
+    if version == 0 and connection.execute("SELECT 1 FROM sqlite_master").fetchone():
+        raise UsageError(f"{path} is a database of another program", "name another file with --store")
+    changes = [_TABLES, _FROM_1, _FROM_2, _FROM_3]
+    for statement in ";".join(changes[version:] if version else changes[:1]).split(";"):
+        connection.execute(statement)
+    connection.execute(f"PRAGMA user_version = {VERSION}")
+    connection.commit()
 
 
 def alike_hash(run: StoredRun) -> str:

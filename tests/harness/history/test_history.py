@@ -6,8 +6,10 @@ import json
 import shutil
 import sqlite3
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from hashlib import sha256
 from pathlib import Path
+from threading import Barrier
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -293,6 +295,30 @@ def test_a_newer_history_is_left_alone(tmp_path: Path) -> None:
     other.close()
     with pytest.raises(UsageError, match="newer version"), Store.open(file, create=True):
         pass
+
+
+def test_the_database_of_another_program_is_left_alone(tmp_path: Path) -> None:
+    file = tmp_path / "theirs.sqlite"
+    with sqlite3.connect(file) as other:
+        other.execute("CREATE TABLE theirs (x)")
+    with pytest.raises(UsageError, match="of another program"), Store.open(file, create=True):
+        pass
+    assert [name for (name,) in other.execute("SELECT name FROM sqlite_master")] == ["theirs"]
+    other.close()
+
+
+def test_several_processes_begin_a_history_at_once(tmp_path: Path) -> None:
+    threads = 4
+    for attempt in range(10):
+        file, at_once = tmp_path / f"{attempt}.sqlite", Barrier(threads)
+
+        def runs(_: int, file: Path = file, at_once: Barrier = at_once) -> int:
+            at_once.wait()
+            with Store.open(file, create=True) as store:
+                return len(store.runs())
+
+        with ThreadPoolExecutor(threads) as pool:
+            assert [*pool.map(runs, range(threads))] == [0] * threads
 
 
 def test_a_withheld_percentile_is_a_dash(tmp_path: Path) -> None:
