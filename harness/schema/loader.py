@@ -66,9 +66,12 @@ def _read(path: Path) -> dict[str, Any]:
             f"{path} is the record of a run and no settings file",
             f"for the same settings, give the command of that run: {shlex.join(map(str, words))}",
         )
-    named = {str(key).replace("-", "_"): value for key, value in content.items()}
-    if len(named) < len(content):
-        raise UsageError(f"{path} has a setting twice, with `-` and with `_`", "give it once")
+    named: dict[str, Any] = {}
+    for key, value in content.items():
+        name = str(key).replace("-", "_")
+        if name in named:
+            raise UsageError(f"{path} gives {name} twice, with `-` and with `_`", "remove one of them")
+        named[name] = value
     return named
 
 

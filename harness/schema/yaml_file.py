@@ -14,13 +14,23 @@ class _Loader(yaml.SafeLoader):
     """Refuses a key that is given twice; PyYAML takes the last one."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        seen: set[str] = set()
+        lines: dict[str, int] = {}
         for key, _ in node.value:
-            if key.value in seen and key.id == "scalar":
+            if key.id == "scalar":
                 line = key.start_mark.line + 1
-                raise yaml.YAMLError(f"{key.value} is given twice, the second time in line {line}")
-            seen.add(str(key.value))
+                if key.value in lines:
+                    raise _GivenTwiceError(key.value, lines[key.value], line)
+                lines[key.value] = line
         return super().construct_mapping(node, deep)
+
+
+class _GivenTwiceError(yaml.YAMLError):
+    """A key that is given in two lines, which may be the same one."""
+
+    def __init__(self, key: str, first: int, second: int) -> None:
+        super().__init__(key)
+        self.key = key
+        self.where = f"lines {first} and {second}" if first != second else f"line {first}"
 
 
 def read_yaml(path: Path, hint: str, unreadable: str = "", what: str = "") -> Any:
@@ -39,6 +49,8 @@ def read_yaml(path: Path, hint: str, unreadable: str = "", what: str = "") -> An
     except OSError as error:
         message = f"{what}{path} cannot be read: {error.strerror}"
         raise UsageError(message, unreadable or hint) from None
+    except _GivenTwiceError as error:
+        raise UsageError(f"{path} gives {error.key} twice, in {error.where}", "remove one of them") from None
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         deep = isinstance(error, RecursionError)
         fault = "it is nested too deeply" if deep else " ".join(str(error).partition("; use sys.")[0].split())

@@ -382,9 +382,9 @@ def test_certificates_are_for_any_server_with_tls() -> None:
         ("- n", "holds no settings by name"),
         ('{"schema_version": 2, "command": ["bench", "online"], "n": 3}', "is the record of a run"),
         ("n: [1", "is not YAML"),
-        ("n: 1\nscales: [1]\nn: 2", "is not YAML: n is given twice, the second time in line 3"),
-        ("slo: {ttft_ms: 1, ttft_ms: 2}", "ttft_ms is given twice"),
-        ("input-len: 1\ninput_len: 2", "has a setting twice"),
+        ("n: 1\nscales: [1]\nn: 2", "gives n twice, in lines 1 and 3\n  hint: remove one of them$"),
+        ("slo: {ttft_ms: 1, ttft_ms: 2}", "gives ttft_ms twice, in line 1\n  hint: remove one of them$"),
+        ("input-len: 1\ninput_len: 2", "twice, with `-` and with `_`\n  hint: remove one of them$"),
         ("\xff", "is not YAML"),
     ],
 )
