@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import islice
 
 import numpy as np
 import numpy.typing as npt
@@ -11,7 +12,7 @@ import pandas as pd
 from harness.metrics.chunk_sizes import large_chunks
 from harness.metrics.definitions import succeeded
 from harness.metrics.digits import digits, per_cent
-from harness.metrics.long_frames import ascending, chosen, known
+from harness.metrics.long_frames import ascending, chosen, gathered, known, median
 from harness.metrics.samples import Group
 from harness.metrics.stability import (
     clocks_differ,
@@ -21,7 +22,7 @@ from harness.metrics.stability import (
     repeats_disagree,
 )
 from harness.metrics.validity import few_rounds, one_late, too_brief
-from harness.metrics.window import in_flight
+from harness.metrics.window import in_flight, waiting
 from harness.schema.cell_notice import CellNotice
 from harness.schema.engine_ref import RUNNING_SERVER
 from harness.schema.load import ClosedLoop, Load, Ramp, RequestRate, from_light_to_heavy
@@ -114,8 +115,14 @@ def pooled_notices(
     return [notice for notice in (short, *noticed) if notice is not None]
 
 
-def with_order(summaries: Sequence[OnlineSummary]) -> Iterator[OnlineSummary]:
-    """The summaries; those of a load that was slower than a heavier one of the same engine say so."""
+def with_order(
+    summaries: Sequence[OnlineSummary], repeats: Mapping[tuple[str, Load], Sequence[Group]]
+) -> Iterator[OnlineSummary]:
+    """The summaries; those of a load that was slower than a heavier one of the same engine say so.
+
+    Args:
+        repeats: The cells of each label and load.
+    """
     pooled = {
         (summary.label, summary.load): summary
         for summary in summaries
@@ -127,7 +134,8 @@ def with_order(summaries: Sequence[OnlineSummary]) -> Iterator[OnlineSummary]:
         loads = from_light_to_heavy(load for load in mine if load.kind == summary.load.kind)
         if summary.repeat is None and summary.load in loads:
             heavier = (pooled[summary.label, load] for load in loads[loads.index(summary.load) + 1 :])
-            notices += [found for heavy in heavier if (found := _slower(summary, heavy)) is not None][:1]
+            slower = (found for heavy in heavier if (found := _slower(summary, heavy, repeats)) is not None)
+            notices += islice(slower, 1)
         yield summary.model_copy(update={"notices": notices})
 
 
@@ -143,12 +151,24 @@ def with_brief(summaries: Iterable[OnlineSummary], wanted_s: float) -> Iterator[
         yield summary.model_copy(update={"notices": notices})
 
 
-def _slower(light: OnlineSummary, heavy: OnlineSummary) -> CellNotice | None:
+def _slower(
+    light: OnlineSummary, heavy: OnlineSummary, repeats: Mapping[tuple[str, Load], Sequence[Group]]
+) -> CellNotice | None:
     a, b = _median(light, "ttft_ms"), _median(heavy, "ttft_ms")
     if not b or a <= SLOWER_FACTOR * b:
         return None
     text = f"slower than at a heavier load ({heavy.load}): TTFT p50 {digits(a)} ms against {digits(b)} ms"
+    mine, its = (_others_waiting(repeats[summary.label, summary.load]) for summary in (light, heavy))
+    if mine > its:
+        text += (
+            f"; a prompt waited for its first token together with {mine} others, there with {its} (medians)"
+        )
     return CellNotice(kind="order", text=text)
+
+
+def _others_waiting(repeats: Sequence[Group]) -> int:
+    """Of the median request: how many others waited for their first token at some time while it did."""
+    return round(median(gathered(waiting((group.whole or group).requests) for group in repeats))) - 1
 
 
 def _cached(group: Group, prefixes: PrefixHits) -> CellNotice | None:

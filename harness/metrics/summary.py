@@ -108,7 +108,8 @@ def summarize_points(points: Sequence[Point], **known: Unpack[Known]) -> list[On
     wrong, scores = known.get("wrong") or {}, known.get("scores")
     summaries = [_per_gpu(summary, known.get("gpus") or {}) for summary in summaries]
     judged = [scored(discredit(summary, wrong.get(summary.label)), scores) for summary in summaries]
-    return list(with_brief(with_order(judged), known.get("wanted_s", 0.0)))
+    repeats = {(point.pooled.label, point.pooled.load): point.repeats for point in points}
+    return list(with_brief(with_order(judged, repeats), known.get("wanted_s", 0.0)))
 
 
 def _judgement(repeats: Sequence[OnlineSummary]) -> dict[str, Any]:

@@ -61,6 +61,16 @@ def in_flight(requests: pd.DataFrame, times: npt.NDArray[np.float64]) -> npt.NDA
     return each(lambda t: np.searchsorted(sent, t, "right") - np.searchsorted(ended, t, "right"), times)
 
 
+def waiting(requests: pd.DataFrame) -> npt.NDArray[np.float64]:
+    """(k,) for each request of one cell that got a first token: how many waited for theirs at some time while
+    it did, itself among them."""
+    sent, first = requests["t_sent"].to_numpy(np.float64), requests["t_first"].to_numpy(np.float64)
+    answered = np.isfinite(sent) & np.isfinite(first)
+    sent, first = chosen(sent, answered), chosen(first, answered)
+    begun, over = ascending(sent), ascending(first)
+    return each(lambda s, f: np.searchsorted(begun, f) - np.searchsorted(over, s, "right"), sent, first)
+
+
 def _ends(requests: pd.DataFrame) -> npt.NDArray[np.float64]:
     """When requests that were sent ended."""
     return np.asarray(requests.loc[requests["t_sent"].notna(), "t_end"].dropna(), dtype=np.float64)

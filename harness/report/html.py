@@ -45,6 +45,7 @@ from harness.report.tables.waterfall import waterfall_table
 from harness.report.text import provenance
 from harness.report.text.badges import Badge, badges
 from harness.report.text.heading import about, facts, machine, model, names, title
+from harness.report.text.run_notices import Notice, slower_loads
 from harness.report.text.terms import terms
 from harness.report.text.verdict import shown_load, verdict, why_none_is_best
 from harness.runs.reader import OfflineRun, OnlineRun, Run
@@ -180,6 +181,11 @@ class Chapter:
     def views(self) -> Sequence[View]:
         """What the charts by load can show."""
         return max((chart.views for chart in self.charts.by_load.values()), key=len, default=())
+
+    @property
+    def slower_loads(self) -> list[Notice]:
+        """What is said of latencies that fall where the load grows."""
+        return slower_loads(self.run) if isinstance(self.run, OnlineRun) else []
 
     @property
     def headline(self) -> Table:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -334,12 +335,16 @@ def _brief_batches(run: OfflineRun) -> list[Notice]:
     return [Notice("load", title, detail, "length")]
 
 
-def _cells(run: OnlineRun) -> list[Notice]:
+def slower_loads(run: OnlineRun) -> list[Notice]:
+    """Engines that were slower at a lighter load, and why where the raw times show it."""
+    return _cells(run, ["order"])
+
+
+def _cells(run: OnlineRun, kinds: Sequence[str] = tuple(_TITLES)) -> list[Notice]:
     """What was noticed of cells: one notice for each engine and kind, besides what `_rounds` says."""
     found: dict[tuple[str, str], list[str]] = {}
-    kinds = list(_TITLES)
     for summary in run.pooled:
-        for kind in dict.fromkeys(notice.kind for notice in summary.notices if notice.kind in _TITLES):
+        for kind in dict.fromkeys(notice.kind for notice in summary.notices if notice.kind in kinds):
             for said in of_repeats([notice.text for notice in summary.notices if notice.kind == kind]):
                 text = f"{where(summary.load)}, {said}"
                 found.setdefault((kind, summary.label), []).append(_sentence(text[:1].upper() + text[1:]))

@@ -170,6 +170,40 @@ def test_a_lighter_load_that_is_slower(tables: Tables) -> None:
     assert found[TraceLoad(scale=0.5), None] == []
 
 
+def waves(size: int, at_once: int, load: str, repeat: int) -> list[dict[str, Any]]:
+    """A closed loop whose prompts come `at_once` at a time, each of which takes the engine 0.1 s."""
+    rows = []
+    for i in range(size):
+        sent = 0.1 * at_once * (i // at_once)
+        first = 0.1 * (i + 1)
+        row = {"request": i, "t_sched": sent, "t_sent": sent, "chunks": [(first, 1), (first + 0.01, 1)]}
+        rows.append(row | {"token_source": "token_ids", "load": load, "repeat": repeat})
+    return rows
+
+
+def test_prompts_that_wait_together_are_why_a_lighter_load_is_slower(tables: Tables) -> None:
+    light, heavy = (load_text(ClosedLoop(concurrency=count)) for count in (8, 64))
+    cells = [(8, light, 0), (8, light, 1), (2, heavy, 0), (2, heavy, 1)]
+    rows = [
+        row | {"cell": number}
+        for number, (at_once, load, repeat) in enumerate(cells)
+        for row in waves(80, at_once, load, repeat)
+    ]
+    [slow] = [s for s in summarize(*tables(rows)) if s.load.value == 8 and s.repeat is None]
+    [text] = [notice.text for notice in slow.notices if notice.kind == "order"]
+    assert text == (
+        "slower than at a heavier load (64 in flight): TTFT p50 450 ms against 150 ms; a prompt waited for "
+        "its first token together with 7 others, there with 1 (medians)"
+    )
+
+
+def test_prompts_that_wait_alone_do_not_explain_it(tables: Tables) -> None:
+    heavy = load_text(TraceLoad(scale=0.5))
+    rows = cell(lambda i: 0.09) + cell(lambda i: 0.045, every_s=0.05, cell=1, load=heavy)
+    [slow] = [s for s in summarize(*tables(rows)) if s.load.value == 1 and s.repeat is None]
+    assert [notice.text.partition(";")[1] for notice in slow.notices if notice.kind == "order"] == [""]
+
+
 def test_an_invalid_cell_says_nothing_of_a_lighter_load(tables: Tables) -> None:
     heavy = cell(lambda i: 0.05, every_s=0.05, cell=1, load=load_text(TraceLoad(scale=0.5)))
     heavy[0] |= {"error": "timeout", "chunks": []}

@@ -3,6 +3,7 @@
 import re
 import shutil
 from html.parser import HTMLParser
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -20,6 +21,7 @@ from .conftest import ENGINES, make_online
 
 pytestmark = pytest.mark.slow
 
+REPORTS = Path(__file__).parents[3] / "reports"
 HOSTILE = "</script><script>alert(1)</script><img src=x onerror=alert(2)>\"'{{7*7}}"
 
 
@@ -72,6 +74,17 @@ def test_the_page_asks_for_nothing(page):
         assert not any(name.startswith("on") for name in attributes)
     policy = next(a["content"] for t, a in page.elements if a.get("http-equiv") == "Content-Security-Policy")
     assert policy.startswith("default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-")
+
+
+def test_a_latency_that_falls_with_the_load_is_explained_below_its_chart(tmp_path):
+    """In a published run: with 8 requests in flight, prompts wait together, with 64 one after the other."""
+    written = write_report([REPORTS / "h200-qwen3-8b"], tmp_path / "page.html")
+    section = Page(written.read_text(encoding="utf-8")).text.partition("hollow markers are p99")[2]
+    assert (
+        "roseinfer was slower at a lighter load. With 8 requests in flight, slower than at a heavier load "
+        "(64 in flight): TTFT p50 181 ms against 85.5 ms; a prompt waited for its first token together with "
+        "7 others, there with 4 (medians)."
+    ) in section.partition("All loads in one table")[0]
 
 
 def test_ids_are_unique_and_links_lead_somewhere(page):
