@@ -21,6 +21,9 @@ OMP_THREADS = "OMP_NUM_THREADS"
 #: Characters of a setting that is text.
 MAX_TEXT = 1_000
 
+#: What `shortened` makes of a long list; the group is how many it has.
+SIZES = re.compile(r"(\d+) sizes from \d+ to \d+")
+
 _DTYPES = {
     **dict.fromkeys(("half", "fp16", "f16"), "float16"),
     **dict.fromkeys(("float", "fp32", "f32", "all f32"), "float32"),

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 import numpy as np
 from pydantic import JsonValue
 
+from harness.engines.selfreport import SIZES
 from harness.metrics.long_frames import chosen, each, numbers
 from harness.report.text.numbers import few, number
 from harness.report.text.provenance import say
@@ -68,22 +69,30 @@ def _is_ample(row: LedgerRow, needed: int | None) -> bool:
 
 
 def _words(row: LedgerRow) -> str:
-    """The setting, with its values where they are short."""
+    """The setting, with its values where they are short, and whose they are."""
     name, _, unit = row.name.removesuffix(")").partition(" (")
     values = _values(row)
-    known = list(values.values())
-    if all(isinstance(value, bool) for value in known):
+    if all(isinstance(value, bool) for value in values.values()):
         return f"{name} (off in {few([label for label, value in values.items() if not value])})"
-    limits = {label: float(value) for label, value in values.items() if isinstance(value, int | float)}
-    if len(limits) == len(values):
-        return f"{name} ({_ends(limits)}{' ' * bool(unit)}{unit})"
-    if row.key == "answers":  # the name alone says nothing
-        by: dict[str, list[str]] = {}
-        for label, value in values.items():
-            by.setdefault(say(value), []).append(label)
-        return f"{name} ({', '.join(f'{text} in {few(labels)}' for text, labels in by.items())})"
-    texts = list(dict.fromkeys(say(value) for value in known))
-    return f"{name} ({' or '.join(texts)})" if max(map(len, texts)) <= _SHORT else name
+    numbers = {label: _number(value) for label, value in values.items()}
+    known = {label: value for label, value in numbers.items() if value is not None}
+    if len(known) == len(values) and len(set(known.values())) > 1:
+        return f"{name} ({_ends(known)}{' ' * bool(unit)}{unit})"
+    by: dict[str, list[str]] = {}
+    for label, value in values.items():
+        by.setdefault(say(value), []).append(label)
+    if row.key != "answers" and max(map(len, by)) > _SHORT:  # of answers the name alone says nothing
+        return name
+    return f"{name} ({', '.join(f'{text} in {few(labels)}' for text, labels in by.items())})"
+
+
+def _number(value: JsonValue) -> float | None:
+    """A number as it is, of a list of numbers how many there are; None of other values."""
+    if isinstance(value, str) and (sizes := SIZES.fullmatch(value)):
+        return float(sizes[1])
+    if isinstance(value, list) and all(isinstance(item, int) for item in value):
+        return float(len(value))
+    return float(value) if isinstance(value, int | float) else None
 
 
 def _ends(limits: Mapping[str, float]) -> str:

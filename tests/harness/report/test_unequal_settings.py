@@ -13,6 +13,8 @@ from harness.report.text.terms import terms
 from harness.runs.reader import OnlineRun
 from harness.schema.fairness import Fact, Ledger, LedgerRow
 
+_NAMES = {"kv_tokens": "KV cache (tokens)", "graphs": "CUDA graphs (batch sizes)"}
+
 
 def with_settings(run: OnlineRun, **rows: tuple[JsonValue, JsonValue]) -> OnlineRun:
     """Each row has the values of two engines."""
@@ -20,7 +22,7 @@ def with_settings(run: OnlineRun, **rows: tuple[JsonValue, JsonValue]) -> Online
     found = [
         LedgerRow(
             key=key,
-            name={"kv_tokens": "KV cache (tokens)"}.get(key, key.replace("_", " ")),
+            name=_NAMES.get(key, key.replace("_", " ")),
             facts={
                 label: Fact(value=value, source="log") for label, value in zip(labels, values, strict=True)
             },
@@ -42,10 +44,13 @@ def test_engines_may_have_limits_of_their_own(run: OnlineRun, key: str, kind: st
     assert (badge.kind, badge.text) == (kind, "1 setting differs")
 
 
-def test_settings_are_named_with_values_that_are_short(run: OnlineRun) -> None:
-    long = ("23 sizes from 1 to 256", "51 sizes from 1 to 512")
-    shown = with_settings(run, dtype=("float16", "bfloat16"), chunked_prefill=(False, True), graphs=long)
-    said = "Settings that differ: dtype (float16 or bfloat16), chunked prefill (off in roseinfer) and graphs."
+def test_settings_are_named_with_values_that_are_short_and_whose_they_are(run: OnlineRun) -> None:
+    long = ("a text of many words", "another text of many words")
+    shown = with_settings(run, dtype=("float16", "bfloat16"), chunked_prefill=(False, True), context=long)
+    said = (
+        "Settings that differ: dtype (float16 in roseinfer, bfloat16 in vLLM), chunked prefill (off in "
+        "roseinfer) and context."
+    )
     assert unequal_settings(shown) == said and said in terms(shown)
     ends = ("at the length asked for", "on their own")
     assert unequal_settings(with_settings(run, answers=ends)) == (
@@ -53,6 +58,18 @@ def test_settings_are_named_with_values_that_are_short(run: OnlineRun) -> None:
     )
     assert unequal_settings(with_settings(run, threads=(1, 2))) == (
         "Settings that differ: threads (roseinfer 1, vLLM 2)."
+    )
+
+
+@pytest.mark.parametrize(("sizes", "said"), [
+    (("23 sizes from 1 to 256", "51 sizes from 1 to 512"), "roseinfer 23, vLLM 51 batch sizes"),
+    (([], [1, 2, 4]), "roseinfer 0, vLLM 3 batch sizes"),
+    (([1, 2], [1, 4]), "1, 2 in roseinfer, 1, 4 in vLLM"),
+])  # fmt: skip
+def test_sizes_are_counted(run: OnlineRun, sizes: tuple[JsonValue, JsonValue], said: str) -> None:
+    """As those of CUDA graphs, which have many."""
+    assert (
+        unequal_settings(with_settings(run, graphs=sizes)) == f"Settings that differ: CUDA graphs ({said})."
     )
 
 
