@@ -40,6 +40,7 @@ class Winner:
         also: Higher percentiles, in which it is best and differs from another too: the percentile, and from
             which ones, none where it is from all, as in this statistic.
         undecided: Higher percentiles, in which the best one differs from none.
+        too_few: Higher percentiles that cannot be compared: an engine has too few requests.
         others: Other percentiles in which others are really better than it, or, where it differs from none,
             one is really better than another.
         pairs: Its comparisons with the others, by their labels.
@@ -53,6 +54,7 @@ class Winner:
     comparison: Comparison | None
     also: tuple[tuple[str, tuple[str, ...]], ...] = ()
     undecided: tuple[str, ...] = ()
+    too_few: tuple[str, ...] = ()
     others: tuple[Lost, ...] = ()
     unproven: tuple[Comparison, ...] = ()
     pairs: Mapping[str, Comparison] = field(default_factory=dict)
@@ -68,8 +70,8 @@ def winners(engines: Sequence[OnlineSummary], comparisons: Sequence[Comparison])
     """The winner among valid `engines` at one load by each metric that they are compared by.
 
     Latencies have one percentile: the highest in which engines differ by each latency by which they differ in
-    any; where there is none, the lowest. None where no percentile is supported, or a pair of engines has no
-    interval.
+    any; where they differ in some but there is no such one, the lowest. None where no percentile is
+    supported, or a pair of engines has no interval.
     """
     found = {
         metric: {
@@ -116,6 +118,8 @@ def _with_others(
         if (same := by[name]).loser is not None and same.label == best.label
     )
     undecided = tuple(name for name in higher if by[name].loser is None)
+    above = PERCENTILES[: PERCENTILES.index(statistic)] if METRICS[best.metric].is_latency else ()
+    too_few = tuple(name for name in above if name not in by)
     others = []
     for name in names:
         there = by[name]
@@ -123,7 +127,7 @@ def _with_others(
             others.append(lost)
         elif best.loser is None and there.loser is not None:
             others.append(Lost(name, (there.label,), there.loser, there.pairs[there.loser]))
-    return replace(best, also=also, undecided=undecided, others=tuple(others))
+    return replace(best, also=also, undecided=undecided, too_few=too_few, others=tuple(others))
 
 
 def _winner(

@@ -8,7 +8,7 @@ from math import inf
 
 from harness.report.best import better, differs, excludes_one, says_nothing
 from harness.report.text.numbers import MANY, decimals, few, number, plural, several, with_ends
-from harness.report.winners import Lost, Winner, pairs_of, ranked
+from harness.report.winners import PERCENTILES, Lost, Winner, pairs_of, ranked
 from harness.schema.metric import Metric
 from harness.schema.metrics import METRICS
 from harness.schema.online_summary import OnlineSummary
@@ -140,27 +140,35 @@ def level_values(engines: Sequence[OnlineSummary], found: Winner) -> list[str]:
 
 
 def higher_percentiles(latencies: Sequence[Winner]) -> str:
-    """What is shown in percentiles above the one that is compared."""
+    """What is shown in percentiles above the one that is compared, and why they are not compared."""
     said = [
         f"In {METRICS[found.metric].label} {several(names)} {found.label} is better{than} too."
         for found in latencies
         for names, than in also(found)
     ]
-    undecided = [found for found in latencies if found.undecided]
-    if not undecided:
-        return " ".join(said)
-    first = several(reversed(undecided[0].undecided))
-    if len({found.undecided for found in latencies}) == 1:
-        where = first
-    elif len(undecided) == 1:
-        where = f"{METRICS[undecided[0].metric].label} {first}"
-    else:
-        where = several(
-            f"{METRICS[found.metric].label} {at}" for found in undecided for at in reversed(found.undecided)
-        )
-    return " ".join(
-        [*said, f"In {where} no engine is shown to be the best, so {undecided[0].statistic} is compared."]
-    )
+    too_few = [(found, found.too_few) for found in latencies if found.too_few]
+    undecided = [(found, found.undecided) for found in latencies if found.undecided]
+    if too_few:
+        found, names = too_few[0]
+        forced = not undecided and PERCENTILES.index(found.statistic) == len(names)
+        instead = f", so {found.statistic} is compared" if forced else ""
+        said.append(f"For {_where(too_few, latencies)} there are too few requests{instead}.")
+    if undecided:
+        instead = undecided[0][0].statistic
+        where = _where(undecided, latencies)
+        said.append(f"In {where} no engine is shown to be the best, so {instead} is compared.")
+    return " ".join(said)
+
+
+def _where(found: Sequence[tuple[Winner, tuple[str, ...]]], latencies: Sequence[Winner]) -> str:
+    """Percentiles of some latencies, from low to high, without the latencies' names where all have the same:
+    `p90 and p99`, `TTFT p99`."""
+    first = several(reversed(found[0][1]))
+    if len(found) == len(latencies) and len({names for _, names in found}) == 1:
+        return first
+    if len(found) == 1:
+        return f"{METRICS[found[0][0].metric].label} {first}"
+    return several(f"{METRICS[best.metric].label} {at}" for best, names in found for at in reversed(names))
 
 
 def also(found: Winner) -> list[tuple[list[str], str]]:

@@ -187,6 +187,25 @@ def test_latencies_are_compared_in_the_highest_percentile_in_which_all_of_them_d
         assert answers[0].detail.endswith("; better in p99 too") == (both == "p90")
 
 
+def test_percentiles_that_too_few_requests_support_are_said(run):
+    """Those that have no interval, as of fewer than 100 requests in a repeat."""
+
+    def of(p99, p90, p50, metrics=("ttft_ms", "tpot_ms")):
+        known = [of_percentiles(name, p90=p90, p50=p50) for name in ("ttft_ms", "tpot_ms")]
+        unknown = [comparison("roseinfer", "SGLang", 0.5, None, 0.4, name, "p99") for name in metrics]
+        rest = [c for name in {"ttft_ms", "tpot_ms"} - {*metrics} for c in of_percentiles(name, p99=p99)]
+        return terms(of_two(run, *(c for found in known for c in found), *unknown, *rest))[0]
+
+    assert of(None, 0.5, 0.5) == "For p99 there are too few requests, so p90 is compared."
+    assert of(None, 1, 1) == "For p99 there are too few requests, so p90 is compared."
+    assert of(None, 1, 0.5) == (
+        "For p99 there are too few requests. In p90 no engine is shown to be the best, so p50 is compared."
+    )
+    assert of(0.5, 0.5, 0.5, ["tpot_ms"]) == (
+        "In TTFT p99 roseinfer is better too. For TPOT p99 there are too few requests, so p90 is compared."
+    )
+
+
 def test_several_percentiles_above_the_compared_one_are_one_sentence(run):
     ttft = of_percentiles("ttft_ms", p99=0.5, p90=0.5, p50=0.5)
     shown = of_two(run, *ttft, *of_percentiles("tpot_ms", p99=1, p90=1, p50=0.5))
