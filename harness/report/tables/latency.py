@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from harness.metrics.percentiles import missing, needed, supported
 from harness.report.best import BestLabels
-from harness.report.tables.table import Cell, Column, Table, interval_text, metric_decimals, number_cell
+from harness.report.tables.interval_notes import NO_INTERVAL, intervals_text, why_no_interval
+from harness.report.tables.table import (
+    Cell,
+    Column,
+    Table,
+    interval_text,
+    metric_decimals,
+    number_cell,
+)
 from harness.report.text.load_words import with_rate
 from harness.report.text.numbers import DASH, decimals, number, percent, several, two_digits
 from harness.schema.load import ClosedLoop, Load
@@ -16,7 +24,6 @@ from harness.schema.online_summary import OnlineSummary
 
 #: Percentiles that tables show.
 SHOWN = COMPARED_PERCENTILES
-_NO_INTERVAL = "no interval: too few independent requests"
 
 
 def shown_latencies(pooled: Sequence[OnlineSummary]) -> tuple[str, ...]:
@@ -48,24 +55,40 @@ def latency_table(pooled: Sequence[OnlineSummary], metric: str, best_labels: Bes
         f"{term.label} ({term.unit})",
         [Column("engine", numeric=False), *columns],
         rows,
-        [*withheld_notes(pooled, (metric,)), *_why_no_interval(rows)],
+        [*withheld_notes(pooled, (metric,)), *why_no_interval(pooled, rows)],
+        intervals=intervals_text(pooled, rates=False),
     )
 
 
 def headline_table(pooled: Sequence[OnlineSummary], best_labels: BestLabels) -> Table:
-    """Engine rows; each headline latency at p99 (p90 where withheld) and rate, a column a load."""
+    """Engine rows; each headline latency at p99 (a lower one where a cell withholds it) and rate, a column a
+    load."""
     loads = loads_of(pooled)
     keys, columns = [], []
+    lower: dict[int, list[str]] = {}
     for metric in latencies("headline"):
         sizes = [summary.latency(metric).n for summary in pooled if summary.num_success]
         q = supported((99, 90), sizes) or 50
+        if sizes and q < 99:
+            lower.setdefault(q, []).append(METRICS[metric].label)
         keys += [(load, metric, f"p{q}") for load in loads]
         columns += [Column(str(load), f"{METRICS[metric].label} p{q}, ms") for load in loads]
     for rate in rates("headline"):
         keys += [(load, rate, rate) for load in loads]
         columns += [Column(str(load), METRICS[rate].label) for load in loads]
     rows, heads = grid(pooled, keys, best_labels), [Column("engine", numeric=False), *columns]
-    return Table("headline", "At a glance", heads, rows, [*_why_dashes(rows), *_why_no_interval(rows)])
+    notes = [*_why_lower(lower), *_why_dashes(rows), *why_no_interval(pooled, rows)]
+    return Table("headline", "At a glance", heads, rows, notes, intervals=intervals_text(pooled))
+
+
+def _why_lower(labels: Mapping[int, Sequence[str]]) -> list[str]:
+    """Why latencies are shown at a lower percentile than p99: one note for each that is."""
+    above = {90: 99, 50: 90}
+    return [
+        f"p{q} of {several(names)}: "
+        f"p{above[q]} needs {needed(above[q])} requests of every engine at every load."
+        for q, names in labels.items()
+    ]
 
 
 def _why_dashes(rows: Sequence[Sequence[Cell]]) -> list[str]:
@@ -76,13 +99,6 @@ def _why_dashes(rows: Sequence[Sequence[Cell]]) -> list[str]:
             if cell.text == DASH and cell.remark:
                 found.setdefault(cell.remark, []).append(label.text)
     return [f"{DASH} for {several(dict.fromkeys(labels))}: {remark}." for remark, labels in found.items()]
-
-
-def _why_no_interval(rows: Sequence[Sequence[Cell]]) -> list[str]:
-    """Of a table with intervals, why some percentile has none."""
-    cells = [cell for row in rows for cell in row]
-    some = any(cell.interval for cell in cells) and any(_NO_INTERVAL in cell.remark for cell in cells)
-    return [f"{_NO_INTERVAL.capitalize()}."] if some else []
 
 
 def first_table(pooled: Sequence[OnlineSummary], load: Load, best_labels: BestLabels) -> Table:
@@ -118,9 +134,9 @@ def first_table(pooled: Sequence[OnlineSummary], load: Load, best_labels: BestLa
         if has_slo:
             row.append(slo_met(summary))
     said = with_rate(load, (summary.offered_req_per_s for summary in there))
-    return Table(
-        "first", f"{said[:1].upper()}{said[1:]}", columns, rows, [*_why_dashes(rows), *_why_no_interval(rows)]
-    )
+    notes = [*_why_dashes(rows), *why_no_interval(there, rows)]
+    title = f"{said[:1].upper()}{said[1:]}"
+    return Table("first", title, columns, rows, notes, intervals=intervals_text(there))
 
 
 def slo_met(summary: OnlineSummary) -> Cell:
@@ -193,7 +209,7 @@ def _cell(summary: OnlineSummary | None, metric: str, statistic: str, places: in
     ci = summary.interval(metric, statistic)
     is_latency = METRICS[metric].is_latency
     remarks = [] if summary.valid else [f"invalid: {'; '.join(summary.invalid_reasons)}"]
-    remarks += [_NO_INTERVAL] if is_latency and ci is None else []
+    remarks += [NO_INTERVAL] if is_latency and ci is None else []
     inferred = is_latency and summary.latency(metric).source == "inferred"
     return Cell(
         number(value, places),

@@ -10,6 +10,7 @@ from harness.report.text.numbers import decimals, number
 from harness.schema.metrics import METRICS
 
 BEST = "Better than every valid engine without this mark, at 5 % for all comparisons of the run together."
+INTERVALS = "95 % intervals"
 #: How plain text marks a cell, and what the mark means.
 MARKS = {
     "best": ("*", BEST),
@@ -66,7 +67,8 @@ class Column:
 
 @dataclass(frozen=True)
 class Table:
-    """Rows of cells under columns. `name` is a short identifier, `best` says what is marked as best."""
+    """Rows of cells under columns. `name` is a short identifier, `best` says what is marked as best, and
+    `intervals` what the intervals are."""
 
     name: str
     title: str
@@ -74,6 +76,7 @@ class Table:
     rows: Sequence[Sequence[Cell]]
     notes: Sequence[str] = field(default=())
     best: str = BEST
+    intervals: str = INTERVALS
 
     @property
     def headers(self) -> list[str]:
@@ -90,7 +93,7 @@ class Table:
             for name, (mark, text) in MARKS.items()
             if name in used
         ]
-        lines += ["In brackets: 95 % intervals."] if self.has_intervals else []
+        lines += [f"In brackets: {self.intervals}."] if self.has_intervals else []
         return [*lines, *([_WHY_WIDE] if any(cell.interval == TOO_WIDE for cell in cells) else [])]
 
     @property

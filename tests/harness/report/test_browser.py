@@ -171,13 +171,14 @@ def test_copying_a_table(page):
     assert lines[2].startswith("| engine | TTFT, ms p50 | TTFT, ms p90 | TTFT, ms p99 | TPOT, ms p50 |")
     assert lines[3].startswith("| --- | ---: |")
     assert re.match(r"\| roseinfer \| [\d.,]+ \([\d.,]+–[\d.,]+\)", lines[4])
-    assert "In brackets: 95 % intervals." in lines
+    assert "In brackets: 95 % intervals within the one repeat; rates have none." in lines
 
     page.execute_script("for (const d of document.querySelectorAll('details')) d.open = true")
     ttft = page.find_element("css selector", "figure[data-title='TTFT (ms)']")
     ttft.find_element("css selector", "[data-copy=markdown]").click()
     copied = page.execute_script("return window.copied")
-    assert "| TTFT, ms scale 0.4 p50 |" in copied and "In brackets: 95 % intervals." in copied
+    assert "| TTFT, ms scale 0.4 p50 |" in copied
+    assert "In brackets: 95 % intervals within the one repeat." in copied
     assert re.search(r"\| vLLM \| [\d.,]+ \([\d.,]+–[\d.,]+\) † \|", copied)
     assert "† Invalid: shown, and not compared." in copied
     ttft.find_element("css selector", "[data-copy=csv]").click()

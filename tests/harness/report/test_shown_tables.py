@@ -67,6 +67,42 @@ def test_a_percentile_without_an_interval_says_why(run, small):
     assert list(first.notes).count(why) == 1 and table(first).count(why) == 1
 
 
+def test_a_mark_without_an_interval_says_what_it_rests_on(run, small):
+    why = "No interval: too few independent requests. Marks compare repeats, which are independent."
+    unsure = [s.model_copy(update={"tpot_ms": with_intervals(s.tpot_ms, ("p50", "p90"))}) for s in run.pooled]
+    best = {(run.pooled[0].load, "tpot_ms", "p99"): frozenset([run.pooled[0].label])}
+    assert why in latency_table(unsure, "tpot_ms", best).notes
+    assert why not in latency_table(unsure, "tpot_ms", {}).notes
+    once = [s.model_copy(update={"rates_ci": {}}) for s in unsure]  # as of one repeat
+    assert why not in latency_table(once, "tpot_ms", best).notes
+
+
+def test_what_intervals_are_of_is_said_where_an_engine_has_one_repeat(run, small):
+    """A rate of one repeat has no interval."""
+    load = run.pooled[0].load
+    assert first_table(run.pooled, load, {}).intervals == "95 % intervals"
+    within = "95 % intervals within the one repeat"
+    assert first_table(small.pooled, small.pooled[0].load, {}).intervals == f"{within}; rates have none"
+    assert latency_table(small.pooled, "ttft_ms", {}).intervals == within
+    assert f"In brackets: {within}.\n" in summary(small)
+    once = [s.model_copy(update={"rates_ci": {}}) if s.label == "vLLM" else s for s in run.pooled]
+    mixed = "95 % intervals; of vLLM within the one repeat"
+    assert first_table(once, load, {}).intervals == f"{mixed}, where rates have none"
+    assert latency_table(once, "ttft_ms", {}).intervals == mixed
+    some = [s.model_copy(update={"rates_ci": {}}) if s is once[-1] else s for s in run.pooled]
+    mixed = "95 % intervals; where an engine has one repeat, within it"
+    assert latency_table(some, "ttft_ms", {}).intervals == mixed
+
+
+def test_a_percentile_below_p99_says_that_the_number_of_requests_decides(run, small):
+    note = "p90 of TTFT and TPOT: p99 needs 100 requests of every engine at every load."
+    assert note in headline_table(small.pooled, {}).notes and note in summary(small)
+    assert not any("needs" in said for said in headline_table(run.pooled, {}).notes)
+    tiny = [s.model_copy(update={"tpot_ms": s.tpot_ms.model_copy(update={"n": 9})}) for s in run.pooled]
+    note = "p50 of TPOT: p90 needs 10 requests of every engine at every load."
+    assert note in headline_table(tiny, {}).notes
+
+
 def with_intervals(found, statistics):
     """The distribution with these intervals alone."""
     return found.model_copy(update={"ci": {name: (getattr(found, name),) * 2 for name in statistics}})
