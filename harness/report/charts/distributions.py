@@ -50,6 +50,6 @@ def ecdf(groups: Sequence[Group], metric: str, slo: Slo | None) -> Chart:
         x=Axis(f"{term.label}, {term.unit}", term.unit, log=is_wide(values_of(series, "x"))),
         y=Axis(f"share of {term.sample}s, %", "%", ticks=_TICKS, ends=(0.0, 102.0)),
         series=series,
-        note=f"share of {term.sample}s at or below; marks at p50, p90, p99",
+        note="share at or below; marks at p50, p90, p99",
         limits=limits(slo, metric, "x"),
     )

@@ -260,6 +260,14 @@ def test_the_rate_of_a_closed_loop_is_in_view_on_a_phone(browser, tmp_path):
     assert overlap <= 0 and beyond <= 0 and browser.execute_script(ends, 60)[1] <= 0
     heads = browser.execute_script("return [...document.querySelectorAll('.kept')].map(e => e.textContent)")
     assert heads[:2] == ["tokens/s", "output"]
+    browser.execute_script("document.querySelector('figure.table .scroll').scrollLeft = 0")
+    text, end, kept = browser.execute_script(
+        "const head = document.querySelector('figure.table th[scope=colgroup]');"
+        "const words = document.createRange(); words.selectNodeContents(head);"
+        "const left = document.querySelector('figure.table .kept').getBoundingClientRect().left;"
+        "return [head.textContent, words.getBoundingClientRect().right, left]"
+    )
+    assert text == "TTFT, ms" and end <= kept
     browser.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
 
 
