@@ -12,7 +12,7 @@ from harness.metrics.percentiles import percentiles
 from harness.metrics.samples import Group
 from harness.report.tables.table import Cell, Column, Table, repeat_cell
 from harness.report.text.load_words import head_of, load_number
-from harness.report.text.numbers import DASH, number
+from harness.report.text.numbers import DASH, number, signed
 from harness.schema.hosts import Host, HostCell
 from harness.schema.metrics import METRICS
 
@@ -96,6 +96,6 @@ def _rows(groups: Sequence[Group], senders: Mapping[int, Sequence[HostCell]]) ->
                 Cell(number(late, 2), late),
                 Cell(f"{clock.round_trip_ms:.2f}", clock.round_trip_ms),
                 Cell(f"{clock.start_bound_ms:.2f}", clock.start_bound_ms),
-                Cell(f"{clock.drift_ppm:+.0f} ± {clock.drift_bound_ppm:.0f}", clock.drift_ppm),
+                Cell(f"{signed(clock.drift_ppm, 0)} ± {clock.drift_bound_ppm:.0f}", clock.drift_ppm),
                 Cell(DASH if foreign is None else f"{foreign:.2g}", foreign),
             ]

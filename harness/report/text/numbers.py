@@ -31,8 +31,8 @@ def two_digits(value: float) -> int:
 
 
 def number(value: float | None, places: int) -> str:
-    """`1,234.5`, or a dash for None."""
-    return DASH if value is None else f"{value:,.{places}f}"
+    """`1,234.5`, or a dash for None; what rounds to zero has no sign."""
+    return DASH if value is None else f"{value:z,.{places}f}"
 
 
 def signed(value: float, places: int) -> str:

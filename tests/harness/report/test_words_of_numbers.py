@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from harness.report.tables.latency import first_table
 from harness.report.text.heading import about, names
 from harness.report.text.limits import limit_words
-from harness.report.text.numbers import as_ranges, two_digits, with_ends, wording
+from harness.report.text.numbers import as_ranges, number, two_digits, with_ends, wording
 from harness.report.text.run_notices import of_repeats
 
 
@@ -19,6 +19,13 @@ from harness.report.text.run_notices import of_repeats
 def test_a_small_number_has_two_digits(value, places):
     assert two_digits(value) == places
     assert len(f"{value:.{places}f}".replace(".", "").lstrip("0")) >= 2
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"), [(-0.01, "0.0"), (-0.06, "-0.1"), (-1234.5, "-1,234.5"), (0, "0.0")]
+)
+def test_what_rounds_to_zero_has_no_sign(value, shown):
+    assert number(value, 1) == shown
 
 
 @pytest.mark.parametrize(("ratio", "ends", "shown"), [
