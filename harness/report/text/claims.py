@@ -105,7 +105,7 @@ def lost_in_others(engines: Sequence[OnlineSummary], elsewhere: Sequence[Lost]) 
     for lost in elsewhere:
         term = METRICS[lost.comparison.metric]
         best, own = (_value(engines, label, lost.comparison) for label in (lost.better[0], lost.label))
-        values = f"{term.label} {lost.statistic} ({best} and {own} {term.unit}, {factor(lost.comparison)[0]})"
+        values = f"{term.label} {lost.statistic} ({best} and {own} {term.unit}, {times(lost.comparison)})"
         said.setdefault(lost.better[0], []).append(values)
     own = elsewhere[0].label
     return f"{'; '.join(f'{first} is better than {own} in {several(by)}' for first, by in said.items())}."
@@ -258,6 +258,16 @@ def factor(comparison: Comparison) -> tuple[str, str]:
     ratio, (low, high) = comparison.ratio, comparison.ci or (comparison.ratio, comparison.ratio)
     if ratio < 1:
         ratio, low, high = 1 / ratio, 1 / high, 1 / low if low else inf
-    places = 0 if ratio >= _WHOLE else 1 if ratio >= _ONE_DECIMAL else 2
-    size, *ends = with_ends(ratio, (low, high), places)
+    size, *ends = with_ends(ratio, (low, high), _places(ratio))
     return f"{size}×", f"{ends[0]}× to {ends[1]}×"
+
+
+def times(comparison: Comparison) -> str:
+    """As `factor`, where no interval stands beside it that asks for more digits."""
+    ratio = max(comparison.ratio, 1 / comparison.ratio)
+    size = f"{ratio:.{_places(ratio)}f}"
+    return f"{size}×" if float(size) > 1 else factor(comparison)[0]
+
+
+def _places(ratio: float) -> int:
+    return 0 if ratio >= _WHOLE else 1 if ratio >= _ONE_DECIMAL else 2

@@ -20,7 +20,7 @@ from harness.report.tables.latency import (
 from harness.report.tables.offline import batch_ratios_table, offline_table
 from harness.report.tables.ratios import ratios
 from harness.report.text.badges import badges
-from harness.report.text.claims import factor, no_worse
+from harness.report.text.claims import factor, no_worse, times
 from harness.report.text.load_words import with_rate
 from harness.report.text.numbers import DASH
 from harness.report.text.terms import terms
@@ -555,6 +555,14 @@ def test_where_the_best_engine_loses_by_other_latencies_is_said(run):
     better = r"SGLang is better than roseinfer in ITL p50 \(\S+ and \S+ ms, \S+×\) and ITL p90 \(.* \S+×\)\."
     assert re.fullmatch(f"At that load, {better}", said)
     assert not any("ITL" in text for text in verdict(of_two(run, *won)))
+
+
+def test_factors_without_an_interval_have_the_usual_digits():
+    """An interval may ask for more, so that its ends do not read alike."""
+    ends = {2.712: (2.709, 2.716), 0.4: (0.3999, 0.4001), 1.0703: (1.0698, 1.0711), 1.002: (1.001, 1.003)}
+    found = [comparison("a", "b", ratio, ci) for ratio, ci in ends.items()]
+    assert [times(each) for each in found] == ["2.7×", "2.5×", "1.07×", "1.002×"]
+    assert factor(found[0]) == ("2.71×", "2.71× to 2.72×")
 
 
 def test_who_has_a_better_value_than_the_better_one_of_the_largest_difference(run):
