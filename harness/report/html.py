@@ -39,7 +39,7 @@ from harness.report.tables.repeats import repeats_table
 from harness.report.tables.server import server_table
 from harness.report.tables.speculation import speculation_table
 from harness.report.tables.table import Table
-from harness.report.tables.throughput import throughput_table
+from harness.report.tables.throughput import rates_of, throughput_table
 from harness.report.tables.tuning import tuning_tables
 from harness.report.tables.waterfall import waterfall_table
 from harness.report.text import provenance
@@ -195,12 +195,9 @@ class Chapter:
     @property
     def defined(self) -> list[Metric]:
         """The metrics that the definitions explain."""
-        shown = [*LATENCIES, *rates("tables")] if self.online else rates("offline")
-        return [METRICS[name] for name in shown]
-
-    @property
-    def rates(self) -> tuple[str, ...]:
-        return rates("tables")
+        if isinstance(self.run, OfflineRun):
+            return [METRICS[name] for name in rates("offline")]
+        return [METRICS[name] for name in (*LATENCIES, *rates_of(self.run.pooled))]
 
     @property
     def latencies(self) -> dict[str, Table]:

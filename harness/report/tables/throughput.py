@@ -8,13 +8,14 @@ from dataclasses import replace
 from harness.report.tables.table import Cell, Column, Table, metric_decimals, number_cell, repeat_cell
 from harness.report.text.load_words import head_of, load_number
 from harness.report.text.numbers import DASH
+from harness.schema.load import ClosedLoop
 from harness.schema.metrics import METRICS, rates
 from harness.schema.online_summary import OnlineSummary
 
 
 def throughput_table(summaries: Sequence[OnlineSummary]) -> Table:
     """Rates and failures, one row an engine and load (and repeat, where the summaries have one)."""
-    shown = [name for name in rates("tables") if _has_own(summaries, name)]
+    shown = [name for name in rates_of(summaries) if _has_own(summaries, name)]
     places = {
         name: metric_decimals(name, (summary.value(name, name) for summary in summaries)) for name in shown
     }
@@ -42,6 +43,12 @@ def throughput_table(summaries: Sequence[OnlineSummary]) -> Table:
         ]
         rows.append(row)
     return Table("throughput", "Throughput and failures", columns, rows)
+
+
+def rates_of(summaries: Sequence[OnlineSummary]) -> list[str]:
+    """Rates that tables have: a closed loop offers what is answered."""
+    closed = all(isinstance(summary.load, ClosedLoop) for summary in summaries)
+    return [name for name in rates("tables") if not (closed and name == "offered_req_per_s")]
 
 
 def _has_own(summaries: Sequence[OnlineSummary], name: str) -> bool:

@@ -132,6 +132,7 @@ def test_a_closed_loop_s_levels_are_its_loads(swept):
     assert groups == ["1 in flight", "8 in flight", "64 in flight"]
     rates = throughput_table(swept.pooled)
     assert rates.headers[1] == "in flight" and [row[1].text for row in rates.rows[:3]] == ["1", "8", "64"]
+    assert "offered req/s" not in rates.headers  # it offers what is answered
     assert swept.disagreements == [] and "scale" not in summary(swept)
 
 
