@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -89,11 +89,11 @@ class Notice:
 def notices(run: Run) -> list[Notice]:
     """Invalid cells first, then engines that are absent, then what was done to the load."""
     if not run.has_results:
-        found = [_skipped(fault) for fault in each_once(run.results.skipped)]
+        found = [_skipped([fault]) for fault in each_once(run.results.skipped)]
         return [*found, *_fitting(run), *_uncommitted(run)]
     found = [*_disagreements(run), *_invalid(run)] if isinstance(run, OnlineRun) else []
     found += _unfinished(run)
-    found += map(_skipped, run.results.skipped)
+    found += map(_skipped, _alike(run.results.skipped))
     found += _fitting(run)
     if isinstance(run, OnlineRun):
         found += [
@@ -111,9 +111,24 @@ def notices(run: Run) -> list[Notice]:
     return sorted(found, key=lambda notice: _KINDS.index(notice.kind))
 
 
-def _skipped(fault: Skipped) -> Notice:
+def _alike(skipped: Iterable[Skipped]) -> list[list[Skipped]]:
+    """Together what has the same label and reason."""
+    found: dict[tuple[str, str], list[Skipped]] = {}
+    for fault in skipped:
+        found.setdefault((fault.label, fault.said), []).append(fault)
+    return list(found.values())
+
+
+def _skipped(faults: Sequence[Skipped]) -> Notice:
+    """One engine, at one place or at several for the same reason."""
+    fault = faults[0]
     place = "" if fault.load is None else f" {where(fault.load)}"
-    place += "" if fault.repeat is None else f", {repeat_text(fault.repeat)}"
+    if len(faults) == 1:
+        place += "" if fault.repeat is None else f", {repeat_text(fault.repeat)}"
+    elif len({each.load for each in faults}) == 1:
+        place += f" in {plural(len(faults), 'repeat')}"
+    else:
+        place = f" in {plural(len(faults), 'cell')}"
     hint = f" To include it: {_sentence(fault.hint)}" if fault.hint else ""
     detail = f"{_sentence(fault.reason)}{hint}"
     return Notice("skipped", f"{fault.label} was skipped{place}:", detail, "engines")

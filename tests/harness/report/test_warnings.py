@@ -15,6 +15,8 @@ from harness.report.text.unfinished import unfinished
 from harness.report.text.verdict import shown_load, verdict
 from harness.runs.reader import load_run
 from harness.schema.cell_notice import CellNotice
+from harness.schema.load import TraceLoad
+from harness.schema.results import Skipped
 
 from .conftest import ABOUT, comparison
 
@@ -110,6 +112,29 @@ def test_what_is_usual_has_a_badge_of_less_weight(run, kind, weight):
     """Than that the repeats of an engine disagree."""
     [badge] = [b for b in badges(noticed(run, kind, lambda cell: ["text"])) if "more notice" in b.text]
     assert (badge.kind, len(badge.notices)) == (weight, 4)
+
+
+def test_what_is_skipped_again_and_again_for_one_reason_is_one_notice(run):
+    def skipped(*places):
+        faults = [
+            Skipped(engine="x", label="X", load=load, repeat=repeat, reason=reason)
+            for load, repeat, reason in places
+        ]
+        shown = replace(run, results=run.results.model_copy(update={"skipped": faults}))
+        [badge] = [badge for badge in badges(shown) if "skipped" in badge.text]
+        assert badge.text == f"{len(badge.notices)} skipped"
+        return [notice.title for notice in badge.notices]
+
+    light, heavy = TraceLoad(scale=1.6), TraceLoad(scale=0.4)
+    assert skipped((None, 0, "it ended"), (None, 1, "it ended")) == ["X was skipped in 2 repeats:"]
+    assert skipped((light, 0, "it ended"), (light, 2, "it ended")) == [
+        "X was skipped at scale 1.6 in 2 repeats:"
+    ]
+    assert skipped((light, 0, "it ended"), (heavy, 0, "it ended")) == ["X was skipped in 2 cells:"]
+    assert skipped((light, 0, "it ended"), (light, 1, "it hung")) == [
+        "X was skipped at scale 1.6, repeat 1:",
+        "X was skipped at scale 1.6, repeat 2:",
+    ]
 
 
 def test_a_disturbed_machine_has_a_badge_of_its_own(run):
