@@ -11,7 +11,7 @@ from typing import Any
 
 from harness.metrics.digits import per_cent
 from harness.metrics.intervals import ASSUMED_OF_LATENCIES, ASSUMED_OF_RATES
-from harness.report.text.numbers import several
+from harness.report.text.numbers import several, signed
 from harness.schema.calibration import Calibration
 from harness.schema.repeat_number import repeat_text
 from harness.schema.run_info import LaunchRecord, RunInfo, TraceRecord
@@ -22,6 +22,8 @@ assumed_of_rates = f"{per_cent(ASSUMED_OF_RATES)} in rates"
 assumed = f"{assumed_of_rates}, " + several(
     f"{per_cent(ASSUMED_OF_LATENCIES[name])} in {name}" for name in ("p50", "p90", "p99")
 )
+#: What is known in bytes: of the machine, and of each GPU.
+_SIZE = re.compile(r"\bmemory_(total|available|used)$")
 #: A number of tokens without commas in the origin of a load.
 _LENGTH = re.compile(r"\b\d{4,}(?=(?: to \d+)? (?:tokens in|out)\b)")
 
@@ -59,10 +61,13 @@ def ready(launch: LaunchRecord) -> str:
 def hardware(environment: Mapping[str, Any]) -> list[tuple[str, str]]:
     """The machine; sizes in GiB. The client's own calibration is apart."""
     known = {name: value for name, value in environment.items() if name != "calibration"}
-    for name in ("memory_total", "memory_available"):
-        if isinstance(size := known.get(name), int):
-            known[name] = f"{size / 2**30:.1f} GiB"
-    return [(name.replace("_", " "), text) for name, text in flat(known)]
+    return [
+        (
+            name.replace("_", " "),
+            f"{int(text) / 2**30:.1f} GiB" if _SIZE.search(name) and text.isdigit() else text,
+        )
+        for name, text in flat(known)
+    ]
 
 
 def client(environment: Mapping[str, Any]) -> list[tuple[str, str]]:
@@ -73,15 +78,23 @@ def client(environment: Mapping[str, Any]) -> list[tuple[str, str]]:
     calibration = checked(found, Calibration, "the client's calibration in the run")
     rows = [("measured", calibration.created)]
     for ceiling in calibration.ceilings:
-        name = f"ceiling with {ceiling.processes} client process{'' if ceiling.processes == 1 else 'es'}"
+        name = f"ceiling with {_processes(ceiling.processes)}"
         rows.append(
             (name, f"{ceiling.requests_per_s:,.0f} requests/s, {ceiling.chunks_per_s:,.0f} chunks/s each")
         )
     for error in calibration.errors:
         ttft, itl = error.ttft_error_ms, error.itl_error_ms
-        text = f"TTFT {ttft.p50:+.2f} / {ttft.p99:+.2f} ms, ITL {itl.p50:+.2f} / {itl.p99:+.2f} ms"
-        rows.append((f"timing error p50 / p99, {error.concurrency} in flight", text))
+        text = (
+            f"TTFT {signed(ttft.p50, 2)} / {signed(ttft.p99, 2)} ms, "
+            f"ITL {signed(itl.p50, 2)} / {signed(itl.p99, 2)} ms"
+        )
+        processes = _processes(error.processes)
+        rows.append((f"timing error p50 / p99, {error.concurrency} in flight by {processes}", text))
     return rows
+
+
+def _processes(count: int) -> str:
+    return f"{count} client process{'' if count == 1 else 'es'}"
 
 
 def flat(values: Mapping[str, Any], prefix: str = "") -> list[tuple[str, str]]:
@@ -96,6 +109,27 @@ def flat(values: Mapping[str, Any], prefix: str = "") -> list[tuple[str, str]]:
         elif value not in (None, [], ""):
             found.append((name, say(value)))
     return found
+
+
+def trace_facts(trace: TraceRecord) -> list[tuple[str, str]]:
+    """What was sent and where it comes from."""
+    counts = {
+        "requests": trace.requests,
+        "fit": trace.fit,
+        "dropped": trace.dropped,
+        "changed": trace.changed,
+        "input tokens": trace.input_tokens,
+        "output tokens": trace.output_tokens,
+    }
+    said = {
+        "name": trace.name,
+        "note": trace.note,
+        "origin": said_origin(trace),
+        "licence": trace.licence,
+        "citation": trace.citation,
+        "sha256": trace.sha256,
+    }
+    return flat(said | {name: None if value is None else fact_text(value) for name, value in counts.items()})
 
 
 def said_origin(trace: TraceRecord) -> str:
