@@ -157,7 +157,7 @@ def _slower(
     a, b = _median(light, "ttft_ms"), _median(heavy, "ttft_ms")
     if not b or a <= SLOWER_FACTOR * b:
         return None
-    text = f"slower than at a heavier load ({heavy.load}): TTFT p50 {digits(a)} ms against {digits(b)} ms"
+    text = f"TTFT p50 is {digits(a)} ms, and {digits(b)} ms at a heavier load ({heavy.load})"
     mine, its = (_others_waiting(repeats[summary.label, summary.load]) for summary in (light, heavy))
     if mine > its:
         text += (

@@ -192,8 +192,8 @@ def test_prompts_that_wait_together_are_why_a_lighter_load_is_slower(tables: Tab
     [slow] = [s for s in summarize(*tables(rows)) if s.load.value == 8 and s.repeat is None]
     [text] = [notice.text for notice in slow.notices if notice.kind == "order"]
     assert text == (
-        "slower than at a heavier load (64 in flight): TTFT p50 450 ms against 150 ms; a prompt waited for "
-        "its first token together with 7 others, there with 1 (medians)"
+        "TTFT p50 is 450 ms, and 150 ms at a heavier load (64 in flight); a prompt waited for its first "
+        "token together with 7 others, there with 1 (medians)"
     )
 
 
