@@ -44,7 +44,7 @@ from harness.report.tables.tuning import tuning_tables
 from harness.report.tables.waterfall import waterfall_table
 from harness.report.text import provenance
 from harness.report.text.badges import Badge, badges
-from harness.report.text.heading import about, facts, machine, model, names, title
+from harness.report.text.heading import about, facts, machine, model, names, repeat_counts, title
 from harness.report.text.run_notices import Notice, slower_loads
 from harness.report.text.terms import terms
 from harness.report.text.verdict import shown_load, verdict, why_none_is_best
@@ -144,6 +144,11 @@ class Chapter:
         """The most repeats that any engine has."""
         found = self.run.repeats if isinstance(self.run, OnlineRun) else self.run.results.results
         return max((result.repeat or 0 for result in found), default=0) + 1
+
+    @property
+    def least_repeats(self) -> int:
+        """The fewest that an engine has at a load."""
+        return repeat_counts(self.run)[0] if isinstance(self.run, OnlineRun) else self.repeats
 
     @property
     def order(self) -> list[str]:

@@ -81,10 +81,20 @@ def test_a_latency_that_falls_with_the_load_is_explained_below_its_chart(tmp_pat
     written = write_report([REPORTS / "h200-qwen3-8b"], tmp_path / "page.html")
     section = Page(written.read_text(encoding="utf-8")).text.partition("hollow markers are p99")[2]
     assert (
-        "roseinfer was slower at a lighter load. With 8 requests in flight, slower than at a heavier load "
-        "(64 in flight): TTFT p50 181 ms against 85.5 ms; a prompt waited for its first token together with "
-        "7 others, there with 4 (medians)."
+        "roseinfer was slower at a lighter load. With 8 requests in flight, TTFT p50 is 181 ms, and 85.5 "
+        "ms at a heavier load (64 in flight); a prompt waited for its first token together with 7 others, "
+        "there with 4 (medians)."
     ) in section.partition("All loads in one table")[0]
+
+
+def test_the_table_of_all_loads_says_what_its_marks_and_intervals_are(tmp_path):
+    """In a published run of one engine with one repeat, and others with three."""
+    written = write_report([REPORTS / "h200-x2-qwen3-32b"], tmp_path / "page.html")
+    text = Page(written.read_text(encoding="utf-8")).text
+    all_loads = text.partition("All loads in one table")[2].partition("Each latency")[0]
+    assert "Marked: better than every valid engine without the mark, at 5 %" in all_loads
+    assert "Small print: 95 % intervals; where an engine has one repeat, within it" in all_loads
+    assert "; those of one repeat hold the latter alone." in text
 
 
 def test_ids_are_unique_and_links_lead_somewhere(page):
