@@ -293,6 +293,6 @@ def repeats_disagree(medians: Mapping[str, Sequence[float]]) -> list[CellNotice]
         known = [value for value in values if value > 0]
         if len(known) >= 2 and float(np.std([log(value) for value in known], ddof=1)) > REPEATS_SPREAD:
             low, high = digits(min(known)), digits(max(known))
-            text = f"repeats disagree: the {name} median is {low} ms in one and {high} ms in another"
+            text = f"the {name} median is {low} ms in one repeat and {high} ms in another"
             found.append(CellNotice(kind="repeats", text=text))
     return found

@@ -15,11 +15,13 @@ _EACH = (
     *("cpu_ms_per_output_token", "joules_per_output_token", "joules_above_idle_per_output_token"),
     "joules_per_request",
 )
-_NOTES = (
-    "CPU time is that of all processes of the engine, energy by the counters of the GPUs or, where there is "
-    "none, of the processors. Both are of the whole cell, whatever part of it is measured. Above idle: "
-    "without what the machine took before the engine was started.",
+_CPU = "CPU time is that of all processes of the engine"
+_WHOLE = "of the whole cell, whatever part of it is measured"
+_ENERGY = (
+    f"{_CPU}, energy by the counters of the GPUs or, where there is none, of the processors. "
+    f"Both are {_WHOLE}. Above idle: without what the machine took before the engine was started."
 )
+_NO_ENERGY = f"{_CPU}, {_WHOLE}. Energy is unknown: nothing here counts it."
 
 
 def costs_table(
@@ -54,7 +56,13 @@ def costs_table(
             ends = getattr(summary, f"{name}_ci", None)
             row.append(_known(summary.value(name, name), places[name], ends))
         rows.append(row)
-    return Table("costs", "CPU time and energy", columns, rows, (*_NOTES, *_idle(machines or {})))
+    return Table(
+        "costs",
+        "CPU time and energy",
+        columns,
+        rows,
+        (_ENERGY if counted else _NO_ENERGY, *_idle(machines or {})),
+    )
 
 
 def _idle(machines: Mapping[int, MachineLoad]) -> list[str]:

@@ -170,7 +170,7 @@ def withheld_notes(summaries: Sequence[OnlineSummary], metrics: Sequence[str]) -
 def withheld_note(statistic: str, more: int) -> str:
     """Of a percentile that some cell withholds, which needs as many more samples."""
     least = needed(int(statistic[1:]))
-    return f"{DASH}: {statistic} needs {least} samples and is withheld below; up to {more} more."
+    return f"{DASH}: {statistic} needs {least} samples; up to {more} are missing."
 
 
 def loads_of(summaries: Sequence[OnlineSummary]) -> list[Load]:

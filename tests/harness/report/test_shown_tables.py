@@ -112,7 +112,7 @@ def test_a_percentile_without_support_is_withheld_and_says_what_it_needs(small):
     shown = latency_table(small.pooled, "ttft_ms", {})
     p99 = shown.rows[0][3]
     assert (p99.text, p99.value, p99.remark) == ("–", None, "p99 is withheld, it needs 40 more samples")
-    assert shown.notes == ["–: p99 needs 100 samples and is withheld below; up to 40 more."]
+    assert shown.notes == ["–: p99 needs 100 samples; up to 40 are missing."]
     assert headline_table(small.pooled, {}).columns[1].group == "TTFT p90, ms"
 
 
