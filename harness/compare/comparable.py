@@ -187,7 +187,9 @@ def _listed(loads: Sequence[AnyLoad]) -> str:
 
 
 def _differing(name: str, of_a: object, of_b: object) -> str:
-    """What differs; of a mapping or of several settings, only those that do."""
+    """What differs; of a mapping, of several settings or of hardware, only those that do."""
+    if isinstance(of_a, list) and isinstance(of_b, list) and name == "hardware":
+        of_a, of_b = _hardware_parts(of_a), _hardware_parts(of_b)
     if isinstance(of_a, list) and isinstance(of_b, list) and name in _SETTINGS:
         of_a, of_b = (dict(zip(_SETTINGS[name], of, strict=True)) for of in (of_a, of_b))
     if not (isinstance(of_a, Mapping) and isinstance(of_b, Mapping)):
@@ -195,6 +197,12 @@ def _differing(name: str, of_a: object, of_b: object) -> str:
     keys = [key for key in {**of_a, **of_b} if of_a.get(key) != of_b.get(key)]
     parts = [f"{key}: {_text(of_a.get(key))} in A, {_text(of_b.get(key))} in B" for key in keys]
     return f"{name} differs: {'; '.join(parts)}"
+
+
+def _hardware_parts(found: Sequence[object]) -> dict[str, object]:
+    """What `harness.telemetry.machine.hardware` gives, by name."""
+    device, cpu, cores, *gpus = found
+    return {"device": device, "CPU": cpu, "cores": cores, "GPUs": ", ".join(map(str, gpus)) or "none"}
 
 
 def _text(value: object) -> str:

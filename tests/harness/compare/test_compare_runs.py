@@ -248,6 +248,14 @@ def test_an_engine_that_answers_wrongly_is_not_comparable(make):
     assert compare_runs(a, b, parse_gate("ttft_p50<=+10%"), allowed=["invalid"]).outcome == "pass"
 
 
+def test_of_hardware_only_what_differs_is_said(make):
+    cpu = {"model": "another", "usable_cores": 2}
+    with_gpu = {"environment": {"cpu": cpu, "gpus": [{"name": "G"}]}, "device": "cuda"}
+    a, b = make("a", environment={"cpu": cpu}), make("b", **with_gpu)
+    [said] = [obstacle.reason for obstacle in compare_runs(a, b).obstacles if obstacle.name == "hardware"]
+    assert said == "hardware differs: device: cpu in A, cuda in B; GPUs: none in A, G in B"
+
+
 @pytest.mark.parametrize(
     ("name", "change"),
     [
