@@ -24,6 +24,7 @@ from harness.schema.online_summary import OnlineSummary
 
 #: Percentiles that tables show.
 SHOWN = COMPARED_PERCENTILES
+_ABSENT = "not measured"
 
 
 def shown_latencies(pooled: Sequence[OnlineSummary]) -> tuple[str, ...]:
@@ -98,7 +99,9 @@ def _why_dashes(rows: Sequence[Sequence[Cell]]) -> list[str]:
         for cell in cells:
             if cell.text == DASH and cell.remark:
                 found.setdefault(cell.remark, []).append(label.text)
-    return [f"{DASH} for {several(dict.fromkeys(labels))}: {remark}." for remark, labels in found.items()]
+    elsewhere = [f"{DASH}: {_ABSENT} at that load."] if found.pop(_ABSENT, []) else []
+    rest = [f"{DASH} for {several(dict.fromkeys(labels))}: {remark}." for remark, labels in found.items()]
+    return [*elsewhere, *rest]
 
 
 def first_table(pooled: Sequence[OnlineSummary], load: Load, best_labels: BestLabels) -> Table:
@@ -201,7 +204,7 @@ def grid(
 
 def _cell(summary: OnlineSummary | None, metric: str, statistic: str, places: int) -> Cell:
     if summary is None:
-        return Cell(DASH, remark="not measured")
+        return Cell(DASH, remark=_ABSENT)
     value = _value(summary, metric, statistic)
     if value is None:
         return Cell(DASH, remark=_why_withheld(summary, metric, statistic), invalid=not summary.valid)

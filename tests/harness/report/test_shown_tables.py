@@ -94,6 +94,13 @@ def test_what_intervals_are_of_is_said_where_an_engine_has_one_repeat(run, small
     assert latency_table(some, "ttft_ms", {}).intervals == mixed
 
 
+def test_engines_that_have_different_loads_are_not_said_to_be_unmeasured(run):
+    """As those of a search."""
+    some = [s for s in run.pooled if (s.label == "vLLM") == (s.load.value == 0.4)]
+    notes = headline_table(some, {}).notes
+    assert "–: not measured at that load." in notes and not any("– for vLLM" in note for note in notes)
+
+
 def test_a_percentile_below_p99_says_that_the_number_of_requests_decides(run, small):
     note = "p90 of TTFT and TPOT: p99 needs 100 requests of every engine at every load."
     assert note in headline_table(small.pooled, {}).notes and note in summary(small)
