@@ -12,6 +12,7 @@ from harness.report.text.invalid import invalid_count, sent_late
 from harness.report.text.numbers import few, plural
 from harness.report.text.run_notices import Notice, Topic, notices
 from harness.runs.reader import OnlineRun, Run
+from harness.schema.search import SearchResults
 
 #: Repeats from which on their spread is known well enough.
 ENOUGH_REPEATS = 5
@@ -19,6 +20,12 @@ ENOUGH_REPEATS = 5
 _DEFAULTS = {"kv_tokens", "max_batch", "max_batched_tokens", "chunked_prefill", "graphs"}
 #: Code that is in no commit.
 UNCOMMITTED = "uncommitted code"
+#: Starts of a server from which on a search sees how they differ.
+ENOUGH_STARTS = 2
+_ONE_START = (
+    "One start does not show how much starts of a server differ. --cells-per-start says after how many cells "
+    "it is started again."
+)
 _ONE_REPEAT = (
     "Intervals of one repeat say how well this run knows its percentiles, and nothing about the next run. "
     "--repeats 5 measures the spread."
@@ -84,7 +91,7 @@ def _online(run: OnlineRun, by: dict[Topic, list[Notice]]) -> list[Badge]:
         else Badge("good", "all cells valid", by.get("cells", ())),
         _client(late=any(map(sent_late, invalid)), about=by.get("client", ())),
         _answers(run, by.get("answers", ())),
-        _repeats(run),
+        _repeats(run) if run.results.search is None else _starts(run.results.search),
     ]
     if run.meta.tune is None and run.results.ledger is not None and len(run.results.ledger.labels) > 1:
         rows = run.results.ledger.unequal
@@ -117,7 +124,18 @@ def _answers(run: OnlineRun, about: Sequence[Notice]) -> Badge:
         return Badge("bad", "wrong answers", about)
     if checks is None or any(check.verdict == "unknown" for check in checks.checks):
         return Badge("warn", "answers unchecked", about)
-    return Badge("warn" if about else "good", "answers same", about)
+    text = f"answers same, {plural(len(about), 'notice')}" if about else "answers same"
+    return Badge("warn" if about else "good", text, about)
+
+
+def _starts(search: SearchResults) -> Badge:
+    """Of a search, which has cells at loads of its own in place of repeats."""
+    counts = [len({trial.start for trial in found.trials}) for found in search.engines if found.trials]
+    least, most = min(counts, default=0), max(counts, default=0)
+    said = plural(most, "start") if least == most else f"{least} to {plural(most, 'start')}"
+    if least >= ENOUGH_STARTS:
+        return Badge("good", said)
+    return Badge("warn", said, [Notice("load", f"{said}; {ENOUGH_STARTS} or more are better.", _ONE_START)])
 
 
 def _repeats(run: OnlineRun) -> Badge:

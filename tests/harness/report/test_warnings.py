@@ -1,6 +1,7 @@
 """What the report says beside its figures: warnings, badges, how much was answered, on which machine."""
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -13,12 +14,14 @@ from harness.report.text.run_notices import notices
 from harness.report.text.terms import terms
 from harness.report.text.unfinished import unfinished
 from harness.report.text.verdict import shown_load, verdict
-from harness.runs.reader import load_run
+from harness.runs.reader import OnlineRun, load_run
 from harness.schema.cell_notice import CellNotice
 from harness.schema.load import TraceLoad
 from harness.schema.results import Skipped
 
 from .conftest import ABOUT, comparison
+
+REPORTS = Path(__file__).parents[3] / "reports"
 
 
 def test_too_few_rounds_are_said(swept):
@@ -135,6 +138,32 @@ def test_what_is_skipped_again_and_again_for_one_reason_is_one_notice(run):
         "X was skipped at scale 1.6, repeat 1:",
         "X was skipped at scale 1.6, repeat 2:",
     ]
+
+
+def test_a_search_is_judged_by_its_starts():
+    """It has no repeats, and no option for them."""
+    run = load_run(REPORTS / "h200-qwen3-8b-search", trust=True)
+    assert isinstance(run, OnlineRun) and run.results.search is not None
+    [badge] = [badge for badge in badges(run) if badge.text == "1 start"]
+    [notice] = badge.notices
+    assert badge.kind == "warn" and notice.title == "1 start; 2 or more are better."
+    assert not any("--repeats" in notice.detail for badge in badges(run) for notice in badge.notices)
+    search = run.results.search
+    twice = [
+        found.model_copy(update={"trials": [*found.trials, found.trials[0].model_copy(update={"start": 1})]})
+        for found in search.engines
+    ]
+    results = run.results.model_copy(update={"search": search.model_copy(update={"engines": twice})})
+    assert ("good", "2 starts") in {
+        (badge.kind, badge.text) for badge in badges(replace(run, results=results))
+    }
+
+
+def test_a_notice_about_right_answers_is_counted_in_their_badge():
+    """A warning sign beside \"answers same\" alone would contradict it."""
+    run = load_run(REPORTS / "cpu-amx-smollm2-135m", trust=True)
+    [badge] = [badge for badge in badges(run) if badge.text.startswith("answers")]
+    assert (badge.kind, badge.text, len(badge.notices)) == ("warn", "answers same, 1 notice", 1)
 
 
 def test_a_disturbed_machine_has_a_badge_of_its_own(run):
