@@ -86,8 +86,9 @@ def goodput(run: Run) -> str:
 
 
 def assumption(run: Run) -> str:
-    """What intervals of one repeat rest on in addition to the samples; empty where the verdict has none."""
-    if not isinstance(run, OnlineRun) or not run.pooled:
+    """What intervals of one repeat rest on in addition to the samples; empty where the verdict has none, and
+    of a search, whose intervals are others."""
+    if not isinstance(run, OnlineRun) or not run.pooled or run.results.search is not None:
         return ""
     load = shown_load(run)
     valid = {cell.label for cell in run.pooled if cell.load == load and cell.valid}

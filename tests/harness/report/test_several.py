@@ -3,6 +3,7 @@
 import json
 import re
 import shutil
+from pathlib import Path
 
 import pytest
 
@@ -19,6 +20,7 @@ from .conftest import ENGINES, Engine, make_online
 
 pytestmark = pytest.mark.slow
 
+REPORTS = Path(__file__).parents[3] / "reports"
 SLOWER = Engine("roseinfer", "roseinfer", 0.03, 0.006)
 
 
@@ -110,6 +112,12 @@ def test_runs_that_do_not_measure_the_same_are_not_compared(before, tmp_path):
     other = make_online(tmp_path / "other", engines=ENGINES[:1], scales=[1.0], n=60, faults=False)
     (change,) = changes(load_runs([before, other]))
     assert not change.tables and any(reason.startswith("requests differs") for reason in change.obstacles)
+
+
+def test_the_verdict_of_a_search_assumes_nothing_about_repeats(before):
+    searched = load_run(REPORTS / "h200-qwen3-8b-search", trust=True)
+    _, second = together([load_run(before, trust=True), searched]).verdicts
+    assert second.endswith("roseinfer carries 109 requests in flight (95 % interval at least 62).")
 
 
 def test_all_runs_stand_in_one_table(before, after, tmp_path):
