@@ -17,7 +17,7 @@ MARKS = {
     "invalid": ("†", "Invalid: shown, and not compared."),
     "inferred": ("‡", "Inferred: the server does not say when each token came."),
 }
-TOO_WIDE = "interval too wide"
+TOO_WIDE = "too wide"
 _WHY_WIDE = f"Too wide: the ends of an interval are over {WIDEST} times apart. More repeats make it narrower."
 
 
@@ -103,8 +103,8 @@ class Table:
 
     @property
     def has_intervals(self) -> bool:
-        """Whether a cell has one."""
-        return any(cell.interval not in ("", TOO_WIDE) for row in self.rows for cell in row)
+        """Whether a cell has one, be it too wide to be written."""
+        return any(cell.interval for row in self.rows for cell in row)
 
     @property
     def lines(self) -> list[list[str]]:

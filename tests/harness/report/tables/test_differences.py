@@ -90,7 +90,8 @@ def test_an_interval_whose_ends_are_far_apart_is_not_written() -> None:
     )
     assert interval_text((1.0, 9.9), 1) == "1.0–9.9" and interval_text(None, 1) == ""
     table = Table("t", "t", [], [[Cell("3", 3, interval_text(wide, 0), ends=wide)]])
-    assert table.lines == [["3 (interval too wide)"]]
+    assert table.lines == [["3 (too wide)"]]
     assert table.legend == [
-        "Too wide: the ends of an interval are over 10 times apart. More repeats make it narrower."
+        "In brackets: 95 % intervals.",
+        "Too wide: the ends of an interval are over 10 times apart. More repeats make it narrower.",
     ]
