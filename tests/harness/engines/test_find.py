@@ -90,7 +90,7 @@ def test_a_package_that_it_needs_is_missing():
         ("vlm: {python: /bin/sh}", "vlm"),
         ("vllm: {pyhton: /bin/sh}", "vllm"),
         ("vllm: {", "not YAML"),
-        ("vllm: {}\nvllm: {}", "not YAML: vllm is given twice"),
+        ("vllm: {}\nvllm: {}", "gives vllm twice, in lines 1 and 2"),
         ("\xff", "not YAML"),
     ],
 )
