@@ -4,11 +4,13 @@ engine."""
 from __future__ import annotations
 
 import ctypes
+import os
 import platform
 
 #: sched_setattr(2) by machine: there is no libc wrapper.
 _SCHED_SETATTR = {"x86_64": 314, "aarch64": 274}
 _SLICE_NS = 100_000
+_KEEP_POLICY = 0x08
 
 
 class _SchedAttr(ctypes.Structure):
@@ -25,7 +27,7 @@ class _SchedAttr(ctypes.Structure):
 
 
 def ask_for_short_slices() -> None:
-    """Ask for time slices of 0.1 ms instead of about 3 ms.
+    """Ask for time slices of 0.1 ms instead of about 3 ms, with the policy and the nice value as they are.
 
     What is due or has arrived then meets an earlier deadline than a busy engine's (EEVDF, Linux 6.12 and
     later). It needs no privilege; a kernel that does not know it ignores or refuses it, and nothing changes.
@@ -33,5 +35,10 @@ def ask_for_short_slices() -> None:
     number = _SCHED_SETATTR.get(platform.machine())
     if number is None:
         return
-    attributes = _SchedAttr(size=ctypes.sizeof(_SchedAttr), runtime=_SLICE_NS)
+    attributes = _SchedAttr(
+        size=ctypes.sizeof(_SchedAttr),
+        flags=_KEEP_POLICY,
+        nice=os.getpriority(os.PRIO_PROCESS, 0),
+        runtime=_SLICE_NS,
+    )
     ctypes.CDLL(None).syscall(ctypes.c_long(number), 0, ctypes.byref(attributes), 0)
