@@ -23,8 +23,14 @@ class Full(socket.socket):
 
     asked = 0
 
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked_again = asyncio.Event()
+
     def accept(self) -> tuple[socket.socket, object]:
         self.asked += 1
+        if self.asked > 1:
+            self.asked_again.set()
         raise OSError(errno.EMFILE, "too many open files")
 
 
@@ -38,10 +44,9 @@ def test_it_tries_again_until_it_is_stopped(monkeypatch: pytest.MonkeyPatch) -> 
             dispatcher = Dispatcher(listener, [], Counters.create(1), lambda sock: None)
             with socket.create_connection(listener.getsockname()):
                 dispatcher.start()
-                await asyncio.sleep(0.5)
+                await listener.asked_again.wait()
                 dispatcher.stop()
                 asked = listener.asked
-                assert asked > 1
                 await asyncio.sleep(0.2)
                 assert listener.asked == asked
 

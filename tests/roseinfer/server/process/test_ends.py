@@ -30,6 +30,15 @@ def within(seconds: float, condition: Callable[[], object]) -> bool:
     return bool(condition())
 
 
+def refuses(server: Any) -> bool:
+    """Whether it takes no new client."""
+    try:
+        socket.create_connection(("127.0.0.1", server.port), timeout=5).close()
+    except ConnectionError:
+        return True
+    return False
+
+
 def rest(client: socket.socket) -> bytes:
     return client.makefile("rb").read()
 
@@ -41,15 +50,7 @@ def test_answers_that_end_in_time_are_whole(serve: Any) -> None:
     first_chunk(clients[0])
     assert within(30, lambda: server.load()["inflight"] == 8)
     server.process.send_signal(signal.SIGTERM)
-
-    def refused() -> bool:
-        try:
-            socket.create_connection(("127.0.0.1", server.port), timeout=5).close()
-        except ConnectionError:
-            return True
-        return False
-
-    assert within(30, refused)
+    assert within(30, lambda: refuses(server))
     for index, client in enumerate(clients):
         answer = rest(client)
         if index % 4 < 2:
@@ -74,7 +75,7 @@ def test_answers_that_do_not_are_told(serve: Any, signals: int) -> None:
     server.engine.suspend()
     for _ in range(signals):
         server.process.send_signal(signal.SIGTERM)
-        time.sleep(0.1)  # two of a kind would be one
+        assert within(30, lambda: refuses(server))  # two signals that wait would be one
     for index, client in enumerate(clients):
         answer = rest(client)
         if index % 4 < 2:
