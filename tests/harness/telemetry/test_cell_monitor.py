@@ -145,10 +145,12 @@ def test_power_of_gpus_is_that_of_all_that_are_counted() -> None:
 
 
 def test_the_engine_is_watched_by_its_pids() -> None:
-    stays = f"{BURN}\nprint(flush=True)\ninput()"
+    stays = f"input()\n{BURN}\nprint(flush=True)\ninput()"
     with subprocess.Popen([sys.executable, "-c", stays], stdin=-1, stdout=-1, text=True) as engine:
+        assert engine.stdin is not None and engine.stdout is not None
         with CellMonitor(engine=lambda: [engine.pid]) as monitor:
-            assert engine.stdout is not None
+            engine.stdin.write("\n")
+            engine.stdin.flush()
             engine.stdout.readline()
         engine.communicate("\n")
     spent = monitor.summary().engine_cpu_s
@@ -172,9 +174,10 @@ def test_counters_of_energy_start_again_at_zero(tmp_path: Path) -> None:
 
 
 def test_children_are_ours_and_processes_of_others_are_not() -> None:
-    foreign = subprocess.Popen(["setsid", "--fork", sys.executable, "-c", BURN])
+    foreign = subprocess.Popen(["setsid", "--fork", sys.executable, "-c", f"input()\n{BURN}"], stdin=-1)
     foreign.wait()
     with CellMonitor(period_s=0.1) as monitor:
+        foreign.communicate(b"\n")
         deadline = time.monotonic() + 60
         while foreign_s(monitor) < 0.3 and time.monotonic() < deadline:
             time.sleep(0.05)
