@@ -65,17 +65,20 @@ class Bench:
     def until(self, words: str, send: signal.Signals | None = None) -> str:
         """Wait for a line of progress that has these words; returns it.
 
-        `send`: a signal to send at once, without a look at its children, which takes a while.
+        `send`: a signal to send then. It does nothing else before: it stands still while its children are
+        looked at, which takes a while.
         """
         assert self.process.stderr is not None
         for line in self.process.stderr:
             self.heard += line
             if words in line:
                 if send is not None:
-                    self.process.send_signal(send)
-                    return line
+                    self.process.send_signal(signal.SIGSTOP)
                 for child in psutil.Process(self.process.pid).children(recursive=True):
                     self.offspring[child.pid] = child
+                if send is not None:
+                    self.process.send_signal(send)
+                    self.process.send_signal(signal.SIGCONT)
                 return line
         raise AssertionError(f"{words!r} is not in what was heard:\n{self.heard}")
 

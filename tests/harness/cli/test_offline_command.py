@@ -199,8 +199,7 @@ def test_killed_and_interrupted_and_resumed_with_a_real_engine(
     first = start_bench(*QUICK, "--engines", "roseinfer", "--out", str(tmp_path))
     folder = Path(first.until("run ").removeprefix("run ").partition(": ")[0])
     first.until("output tok/s in")
-    first.until("[2/2]")
-    first.process.kill()
+    first.until("[2/2]", send=signal.SIGKILL)
     assert first.end().code == -signal.SIGKILL
     assert first.left() == []
     kept = (folder / "journal.jsonl").read_bytes()

@@ -57,9 +57,8 @@ def test_killed_and_resumed_with_a_real_engine(
     )  # fmt: skip
     folder = Path(first.until("run ").removeprefix("run ").partition(": ")[0])
     first.until("roseinfer: ready after")
-    first.until("[2/2] roseinfer, scale 0.1, repeat 1: 6 requests")
+    first.until("[2/2] roseinfer, scale 0.1, repeat 1: 6 requests", send=signal.SIGKILL)
     assert first.offspring
-    first.process.kill()
     assert first.end().code == -signal.SIGKILL
     assert first.left() == []
     kept = (folder / "journal.jsonl").read_bytes()
@@ -82,17 +81,24 @@ def test_killed_and_resumed_with_a_real_engine(
     assert results["meta"]["versions"]["roseinfer"] == launch["version"]
 
 
+@pytest.fixture
+def stuck(start_mock: Any, tmp_path: Path) -> Any:
+    """A server that answers a cell of eight requests, and those of the next cell never."""
+    script = tmp_path / "script.json"
+    asked = TRIALS + 1  # the last is one that a server refuses
+    script.write_text(json.dumps([{}] * (asked + 8) + [{"silent": True}] * 100))
+    return start_mock("--script", str(script))
+
+
 @pytest.mark.usefixtures("few_figures")
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_an_interrupted_run_has_a_report_and_names_how_to_go_on(
-    number: signal.Signals, start_mock: Any, start_bench: Any, bench: Any, quick: list[str]
+    number: signal.Signals, stuck: Any, start_mock: Any, start_bench: Any, bench: Any, quick: list[str]
 ) -> None:
-    server = start_mock()
-    first = start_bench("online", "--base-url", server.url, *quick, "--n", "8", "--scales", "0.02,0.1")
+    first = start_bench("online", "--base-url", stuck.url, *quick, "--n", "8", "--scales", "0.02,0.1")
     folder = Path(first.until("run ").removeprefix("run ").partition(": ")[0])
     first.until("[1/2] openai, scale 0.1, repeat 1: TTFT")
-    first.until("[2/2]")
-    first.process.send_signal(number)
+    first.until("[2/2]", send=number)
     done = first.end()
     assert (done.code, done.out) == (130, f"{folder / 'report.html'}\n")
     notice = "The run was interrupted with 1 of 2 cells measured."
@@ -105,6 +111,8 @@ def test_an_interrupted_run_has_a_report_and_names_how_to_go_on(
         f"  hint: finish the run with `bench online --resume {folder}`",
     ]
     assert first.left() == []
+    stuck.end()
+    start_mock("--port", str(stuck.port))
     done = bench("online", "--resume", str(folder))
     check_end(done.code, folder)
     results = check_files(folder, logs=set(), figures=False)
@@ -116,13 +124,10 @@ def test_an_interrupted_run_has_a_report_and_names_how_to_go_on(
     assert "interrupted" not in (folder / "summary.md").read_text()
 
 
-def test_who_interrupts_twice_waits_for_no_report(
-    start_mock: Any, start_bench: Any, quick: list[str]
-) -> None:
-    first = start_bench("online", "--base-url", start_mock().url, *quick, "--n", "8", "--scales", "0.02,0.1")
+def test_who_interrupts_twice_waits_for_no_report(stuck: Any, start_bench: Any, quick: list[str]) -> None:
+    first = start_bench("online", "--base-url", stuck.url, *quick, "--n", "8", "--scales", "0.02,0.1")
     folder = Path(first.until("run ").removeprefix("run ").partition(": ")[0])
-    first.until("[2/2]")
-    first.process.send_signal(signal.SIGINT)
+    first.until("[2/2]", send=signal.SIGINT)
     writing = "interrupted: writing the report of what is measured; Ctrl-C again ends at once"
     first.until(writing, send=signal.SIGINT)
     done = first.end()
