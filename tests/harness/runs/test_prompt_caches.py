@@ -59,7 +59,7 @@ def test_the_same_nonce_is_the_same_prompts_and_is_noticed(caching: Start, setti
     settings = settings_for(caching(cached_tokens=0), prompt_nonce=7, **LOAD)
     _, first = run_online(settings, ["bench"], Watcher())
     folder, second = run_online(settings, ["bench"], Watcher())
-    assert ttft(first)[0] > 25 and ttft(second)[0] < 15
+    assert ttft(first)[0] > 25
     assert kinds(first) == [set(), set()]
     assert kinds(second) == [{"cached"}, {"cached"}]
     [hits] = second.prefixes
@@ -82,8 +82,9 @@ def test_a_cell_that_is_sent_again_meets_no_cache_unless_the_nonce_was_given(
     assert before is None and results.meta.settings.prompt_nonce == nonce
     if given is None:
         assert min(ttft(results)) > 25 and again not in (None, nonce)
+        assert kinds(results)[1] == set()
     else:
-        assert ttft(results)[1] < 15 and again is None
+        assert kinds(results)[1] == {"cached"} and again is None
 
 
 def test_a_and_b_of_one_server_have_prompts_of_their_own(caching: Start, settings_for: Make) -> None:
