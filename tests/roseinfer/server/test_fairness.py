@@ -25,9 +25,9 @@ def as_client(key: str) -> dict[str, str]:
 
 
 @contextlib.contextmanager
-def flood(server: Any, key: str, requests: int, n: int) -> Iterator[None]:
-    """So many requests that wait for their answers."""
-    body = json.dumps(LONG | {"n": n}).encode()
+def flood(server: Any, key: str, requests: int, n: int, tokens: int = 200) -> Iterator[None]:
+    """So many requests that wait for their answers, `n` each, of so many tokens."""
+    body = json.dumps(LONG | {"n": n, "max_tokens": tokens}).encode()
     head = (
         f"POST /v1/completions HTTP/1.1\r\nhost: localhost\r\nauthorization: Bearer {key}\r\n"
         f"content-type: application/json\r\ncontent-length: {len(body)}\r\n\r\n"
@@ -70,12 +70,12 @@ def test_a_client_cannot_fill_the_queue(serve: Any) -> None:
         assert int(reply.headers["retry-after"]) >= 1
         return reply.status, reply.json["error"]["type"]
 
-    with flood(server, "one", 2, 100):
+    with flood(server, "one", 2, 100, tokens=900):  # few of them end while others come
         end = time.monotonic() + 60
         while waiting(server, "one") < 190 and time.monotonic() < end:
             time.sleep(0.01)
         assert refused("one", 128) == (429, "rate_limit_error")
-        with flood(server, "other", 1, 128):
+        with flood(server, "other", 1, 128, tokens=900):
             while waiting(server, "one") < 310 and time.monotonic() < end:
                 time.sleep(0.01)
             assert refused("other", 128) == (429, "rate_limit_error")
