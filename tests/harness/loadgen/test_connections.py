@@ -71,8 +71,8 @@ def test_a_kept_connection_that_breaks_under_a_request_is_replaced_once() -> Non
 
     def one_answer_each(connection: socket.socket, number: int) -> None:
         receive(connection)
-        connection.sendall(ANSWER)
         served.append(number)
+        connection.sendall(ANSWER)
         receive(connection)  # the next request gets a close for an answer
 
     with serving(one_answer_each) as port:
