@@ -49,7 +49,7 @@ def test_turns_wait_for_the_answer_before_them(mock_server: Any, clients: int) -
 
 
 def test_turns_that_are_in_time_are_not_moved(mock_server: Any) -> None:
-    plan = in_sessions(make_plan(mock_server, [{"tokens": 1}] * 6, every_s=0.25), sessions=2)
+    plan = in_sessions(make_plan(mock_server, [{"tokens": 1}] * 6, every_s=0.5), sessions=2)
     result = run_load(plan, start_delay_s=0.1)
     assert [response.late_s for response in result.responses] == [None, None, 0, 0, 0, 0]
     offsets = [response.t_sched - result.t0 for response in result.responses]

@@ -27,7 +27,7 @@ arrival_s,input_tokens,output_tokens,session,prefix_blocks
 0,64,4,a,1 2
 0.001,40,4,b,1 3
 0.002,96,4,a,1 2 4
-0.5,96,4,a,1 2 4
+1.5,96,4,a,1 2 4
 """
 #: Of 296 tokens: 32 of the second; all but the new block of the third; all but the last token's block of the
 #: fourth.
@@ -57,7 +57,7 @@ def test_turns_and_what_could_be_cached(settings: OnlineSettings) -> None:
     assert requests["t_sent"][2] >= requests["t_end"][0]
     [summary, _] = results.summaries
     assert (summary.later_turns, summary.late_turns) == (2, 1)
-    assert summary.offered_req_per_s == pytest.approx(3 / 0.5)
+    assert summary.offered_req_per_s == pytest.approx(3 / 1.5)
     table = prefix_table(results.prefixes)
     assert table is not None and table.lines[0][3:5] == [f"{100 * POSSIBLE:.1f} %", "–"]
 
