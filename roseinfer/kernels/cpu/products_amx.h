@@ -35,6 +35,7 @@ class Tiles {
         for (int tile = 0; tile < 8; ++tile) config.bytes[tile] = 64;
         const int64_t each[8] = {first, first, second, second, 16, 16, first, second};
         for (int tile = 0; tile < 8; ++tile) config.rows[tile] = each[tile];
+        asm volatile("" : : "r"(&config) : "memory");
         _tile_loadconfig(&config);
     }
 
@@ -47,7 +48,7 @@ template <bool SECOND, int V>
 void multiply_tiles(const bf16* panel, const bf16* x, int64_t stride, int64_t inputs, float sums[ROWS][PANEL]) {
     constexpr int64_t BYTES = V * W * 2 * sizeof(bf16);  // of a pair of inputs
     const char* weights = reinterpret_cast<const char*>(panel);
-    asm volatile("" ::: "memory");  // the compiler does not know that tiles are loaded from memory
+    asm volatile("" : : "r"(panel), "r"(x) : "memory");  // that tiles load from there, compilers do not know
     _tile_zero(0);
     _tile_zero(1);
     _tile_zero(2);
