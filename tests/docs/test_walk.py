@@ -23,8 +23,8 @@ pytestmark = [
     pytest.mark.integration,
     pytest.mark.skipif("BENCH_WALK" not in os.environ, reason="takes minutes: make walk"),
 ]
-#: A run that is measured on a busy machine may have no valid cell, and a gate may find a regression.
-CODES = {"bench online": {0, 3}, "bench compare": {0, 1, 3}}
+#: A run that is measured on a busy machine may have no valid cell, and a gate may have any outcome.
+CODES = {"bench online": {0, 3}, "bench compare": {0, 1, 2, 3}}
 STARTS = (*PROGRAMS, "export", "server=", "echo", ".")
 
 
@@ -104,3 +104,5 @@ def test_the_tutorial_works_word_for_word(clone):
     for number, said, status, _ in parts:
         name = " ".join(commands[int(number)].split()[:2])
         assert int(status) in CODES.get(name, {0}), f"{commands[int(number)]}: {said}"
+        # a wrong command line is 2 as well
+        assert name != "bench compare" or status != "2" or "verdict: inconclusive" in said, said
