@@ -19,6 +19,9 @@ from roseinfer.kvcache.pool import KVPool, KVShape
 class CpuPagedAttention(TorchPagedAttention):
     """Decode reads cached keys and values in place, block by block. Raises BuildError."""
 
+    #: The arrays of this step's decode rows, for `decode_call`.
+    pointers: Pointers
+
     def __init__(self, pool: KVPool) -> None:
         super().__init__(pool)
         load_library()
@@ -38,11 +41,6 @@ class CpuPagedAttention(TorchPagedAttention):
         with its `pointers`."""
         return DecodeCall(q, k, v, *self._pool.layer(layer), out, self._pool.block_size)
 
-    @property
-    def pointers(self) -> Pointers:
-        """The arrays of this step's decode rows, for `decode_call`."""
-        return self._pointers
-
     def _prepare_decode(self) -> None:
         batch = self._batch
         self._decode_arrays = (
@@ -50,7 +48,7 @@ class CpuPagedAttention(TorchPagedAttention):
             batch.decode_blocks.copy(),
             batch.decode_lengths.copy(),
         )
-        self._pointers = array_pointers(*self._decode_arrays)
+        self.pointers = array_pointers(*self._decode_arrays)
 
     def _decode(self, q: Tensor, k: Tensor, v: Tensor, keys: Tensor, values: Tensor, out: Tensor) -> None:
-        DecodeCall(q, k, v, keys, values, out, self._pool.block_size)(self._pointers)
+        DecodeCall(q, k, v, keys, values, out, self._pool.block_size)(self.pointers)

@@ -54,9 +54,8 @@ class CpuLlama(Llama):
     _attention: Attention | None = None
 
     def forward(self, tokens: Tensor, positions: Tensor, attention: Attention) -> Tensor:
-        if not isinstance(attention, CpuPagedAttention) or not attention.only_decodes:
-            return super().forward(tokens, positions, attention)
-        if (rows := len(tokens)) > MOST_ROWS:
+        rows = len(tokens)
+        if not isinstance(attention, CpuPagedAttention) or not attention.only_decodes or rows > MOST_ROWS:
             return super().forward(tokens, positions, attention)
         if attention is not self._attention:
             self._attention, self._steps = attention, {}
