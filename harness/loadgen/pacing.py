@@ -122,8 +122,9 @@ class Batches(ClosedLoop):
     def ended(self, response: RawResponse) -> None:
         """A response ended: if it was the last of its batch, send the next batch."""
         self._left -= 1
+        # Responses that end together are not reported in the order of their ends.
+        self._t0 = max(self._t0, response.t_end or monotonic())
         if not self._left:
-            self._t0 = response.t_end or monotonic()
             self._begin()
 
     def _begin(self) -> None:
