@@ -161,7 +161,8 @@ class DatasetContent(Content):
                 PlannedRequest(0, None, prompt, output, text=text, messages=tuple(messages), think_s=think_s)
             )
             answered += output
-            messages.append({"role": "assistant", "content": turn.answer or ""})
+            given = "" if self.turns == "live" else turn.answer or ""  # the engine's own is in `answered`
+            messages.append({"role": "assistant", "content": given})
             if self.turns == "recorded" and turn.answer is None:
                 break
         return found

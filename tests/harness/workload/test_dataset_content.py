@@ -83,9 +83,17 @@ def test_nothing_exceeds_the_context(tokenizer, conversations, context, live):
         if request.answers:  # the rest of the text, and the longest answers that there can be
             rest = "".join(part for part in request.text.split("\x01") if not part.startswith("answer "))
             length = len(tokenizer.encode(rest).ids) + spent[request.session]
-        assert len(request.prompt) + request.output_tokens <= context - RESERVED_TOKENS
+        assert 0 < length + request.output_tokens <= context - RESERVED_TOKENS
         spent[request.session] = spent.get(request.session, 0) + request.output_tokens
-        assert length > 0
+
+
+def test_recorded_answers_take_no_room_where_the_own_ones_do(tokenizer):
+    talk = [Conversation(tuple(Turn("a question", "word " * 800, 0.0) for _ in range(3)))]
+    sent = {
+        turns: content(talk, tokenizer, exact=False, turns=turns).take(1, 0, 0)
+        for turns in ("live", "recorded")
+    }
+    assert (len(sent["live"]), len(sent["recorded"])) == (3, 1)
 
 
 def test_what_does_not_fit_is_counted(tokenizer):
