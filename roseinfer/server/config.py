@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
+from pathlib import Path
 
 from roseinfer.config import ConfigError, option, setting
 
@@ -67,6 +68,9 @@ class ServerConfig:
         for name in ("frontend_processes", "data_parallel_size"):
             if (getattr(self, name) or 0) > 64:
                 raise ConfigError(f"{option(name)} must be at most 64")
+        folder = Path(self.profile_dir or ".")
+        if folder.exists() and not folder.is_dir():
+            raise ConfigError(f"--profile-dir must be a folder, and {folder} is not one")
 
     @property
     def num_front_ends(self) -> int:

@@ -164,7 +164,7 @@ def test_serve_with_settings_that_cannot_work(options: list[str], words: list[st
         ("--tensor-parallel-size", "0"), ("--spin-ms", "-1"), ("--rank-timeout-s", "0"),
         ("--stream-interval", "0"), ("--max-buffered-mib", "0"), ("--mp-tokenize-workers", "0"),
         ("--frontend-processes", "65"), ("--data-parallel-size", "65"), ("--grace-seconds", "-1"),
-        ("--stall-seconds", "0"), ("--port", "-1"), ("--threads", "100000"),
+        ("--stall-seconds", "0"), ("--port", "-1"), ("--threads", "100000"), ("--profile-dir", __file__),
     ],
 )  # fmt: skip
 def test_a_value_that_cannot_be_is_named_by_its_option(option: str, value: str) -> None:
