@@ -43,20 +43,24 @@ inline void finish(const Product& p, vec sum, int64_t row, int64_t column) {
 }
 
 void multiply(const Product& p) {
-    const int64_t panels = (p.outputs + PANEL - 1) / PANEL, passes = (p.rows + ROWS - 1) / ROWS;
+    const int64_t panels = (p.outputs + PANEL - 1) / PANEL;
     const int64_t per_thread = 2 * omp_get_max_threads() / panels;  // with few panels, rows are split among threads too
-    const int64_t chunks = std::min(passes, std::max<int64_t>(per_thread, 1));
+    const int64_t cached = (1 << 20) / sizeof(bf16) / p.inputs / ROWS * ROWS;  // rows that stay in the L2 cache
+    const int64_t block = std::clamp<int64_t>(cached, BLOCK / 2, BLOCK);
+    const bf16* end = p.weight + up(p.outputs, W) * p.inputs;
 #pragma omp parallel
     {
         Tiles tiles;
-#pragma omp for schedule(static)
-        for (int64_t job = 0; job < panels * chunks; ++job) {
-            const int64_t column = job / chunks * PANEL, chunk = job % chunks;
-            const int64_t vectors = std::min<int64_t>(up(p.outputs - column, W) / W, VECTORS);
-            for (int64_t pass = passes * chunk / chunks; pass < passes * (chunk + 1) / chunks; ++pass) {
-                const int64_t row = p.rows * pass / passes, rows = p.rows * (pass + 1) / passes - row;
+        for (int64_t first = 0; first < p.rows; first += block) {
+            const int64_t count = std::min(p.rows - first, block), passes = (count + ROWS - 1) / ROWS;
+            const int64_t chunks = std::min(passes, std::max<int64_t>(per_thread, 1));
+#pragma omp for schedule(static) nowait
+            for (int64_t job = 0; job < panels * chunks; ++job) {
+                const int64_t column = job / chunks * PANEL, chunk = job % chunks;
+                const int64_t vectors = std::min<int64_t>(up(p.outputs - column, W) / W, VECTORS);
+                const int64_t row = first + count * chunk / chunks, rows = first + count * (chunk + 1) / chunks - row;
                 product(tiles, rows, vectors, p.weight + column * p.inputs, p.x + row * p.inputs, p.inputs, p.inputs,
-                        [&](int r, int v, vec sum) { finish(p, sum, row + r, column + v * W); });
+                        end, [&](int64_t r, int v, vec sum) { finish(p, sum, row + r, column + v * W); });
             }
         }
     }

@@ -63,7 +63,7 @@ inline void add_products(vec (&sum)[TILE], const bf16* query, const bf16* const*
         const __m512bh part = pair(query + d);
         for (int i = 0; i < TILE; ++i) total[i] = _mm512_dpbf16_ps(total[i], part, pair(keys[i] + at + d));
     }
-    for (int i = 0; i < TILE; ++i) std::memcpy(&sum[i], &total[i], sizeof total[i]);
+    for (int i = 0; i < TILE; ++i) sum[i] = reinterpret_cast<vec>(total[i]);
     if (pairs < dim) add_products<bf16, bf16>(sum, query + pairs, keys, at + pairs, dim - pairs);
 }
 #endif

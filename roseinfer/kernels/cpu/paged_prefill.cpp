@@ -117,7 +117,7 @@ void attend(Tiles& tiles, const Tensors& all, const Job& job, int64_t rows, floa
 #endif
     for (int64_t t = 0; t < end; t += PANEL) {
         product(tiles, rows, std::min(PANEL, head.padded - t) / W, head.keys + t * all.dim, query, query_stride, all.dim,
-                [&](int r, int v, vec sum) { store(score + r * stride + t + v * W, sum); });
+                nullptr, [&](int64_t r, int v, vec sum) { store(score + r * stride + t + v * W, sum); });
     }
     float share[ROWS];
     for (int64_t r = 0; r < rows; ++r) {
@@ -126,7 +126,7 @@ void attend(Tiles& tiles, const Tensors& all, const Job& job, int64_t rows, floa
     for (int64_t d = 0; d < all.dim; d += PANEL) {
         bf16* out = all.out + at * all.heads * all.dim + column + d;
         product(tiles, rows, std::min(PANEL, all.dim - d) / W, head.values + d * head.padded, weight, stride, end,
-                [&](int r, int v, vec sum) { store(out + r * all.heads * all.dim + v * W, sum * share[r]); });
+                nullptr, [&](int64_t r, int v, vec sum) { store(out + r * all.heads * all.dim + v * W, sum * share[r]); });
     }
 }
 

@@ -53,11 +53,7 @@ void tile(const bf16* panel, const input* x, int64_t stride, int64_t inputs, con
 #endif
     }
     for (int r = 0; r < R; ++r) {
-        for (int v = 0; v < V; ++v) {
-            vec total;
-            std::memcpy(&total, &sum[r][v], sizeof total);
-            finish(r, v, total);
-        }
+        for (int v = 0; v < V; ++v) finish(r, v, reinterpret_cast<vec>(sum[r][v]));
     }
 }
 
@@ -74,10 +70,20 @@ struct Tiles {};
 
 template <typename Finish>
 void product(Tiles&, int64_t rows, int64_t vectors, const bf16* panel, const input* x, int64_t stride, int64_t inputs,
-             const Finish& finish) {
-    if (vectors == 3) return rows_of<ROWS, 3>(rows, panel, x, stride, inputs, finish);
-    if (vectors == 2) return rows_of<ROWS, 2>(rows, panel, x, stride, inputs, finish);
-    rows_of<ROWS, 1>(rows, panel, x, stride, inputs, finish);
+             const bf16*, const Finish& finish) {
+    const int64_t passes = (rows + ROWS - 1) / ROWS;
+    for (int64_t pass = 0; pass < passes; ++pass) {
+        const int64_t first = rows * pass / passes, part = rows * (pass + 1) / passes - first;
+        const input* from = x + first * stride;
+        const auto sums = [&](int r, int v, vec sum) { finish(first + r, v, sum); };
+        if (vectors == 3) {
+            rows_of<ROWS, 3>(part, panel, from, stride, inputs, sums);
+        } else if (vectors == 2) {
+            rows_of<ROWS, 2>(part, panel, from, stride, inputs, sums);
+        } else {
+            rows_of<ROWS, 1>(part, panel, from, stride, inputs, sums);
+        }
+    }
 }
 
 }  // namespace

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from torch.nn import functional as F
 
@@ -35,12 +35,16 @@ class Case:
 
 CASES = st.builds(
     Case,
-    rows=st.integers(1, 40),
-    inputs=st.integers(1, 150).map(lambda half: 2 * half),
+    rows=st.integers(1, 40) | st.integers(41, 600),
+    inputs=st.integers(1, 300).map(lambda half: 2 * half),
     outputs=st.integers(1, 400),
     bias=st.booleans(),
     seed=st.integers(0, 999),
 )
+
+
+#: More rows and inputs than a cache holds.
+LARGE = Case(rows=300, inputs=4_210, outputs=70, bias=True, seed=0)
 
 
 def tensors(case: Case) -> tuple[torch.Tensor, ...]:
@@ -57,6 +61,7 @@ def close(found: torch.Tensor, expected: torch.Tensor, scale: torch.Tensor) -> b
 
 @needs_the_kernel
 @given(CASES)
+@example(LARGE)
 def test_a_product_and_what_follows_it(case: Case) -> None:
     x, residual, weight, bias = tensors(case)
     linear = CpuLinear(weight, bias if case.bias else None)
@@ -69,6 +74,7 @@ def test_a_product_and_what_follows_it(case: Case) -> None:
 
 @needs_the_kernel
 @given(CASES)
+@example(LARGE)
 def test_a_row_does_not_depend_on_those_beside_it(case: Case) -> None:
     x, residual, weight, bias = tensors(case)
     linear = CpuLinear(weight, bias)
