@@ -67,7 +67,9 @@ def _load() -> ctypes.CDLL:
     path = cache_folder() / f"cpu-{key.hexdigest()[:16]}.so"
     if not path.is_file():
         _build(compiler, path)
-    return ctypes.CDLL(str(path))
+    library = ctypes.CDLL(str(path))
+    library.has_bf16_products()  # asks for AMX's tiles: without that, the first one ends the process
+    return library
 
 
 def kernel(name: str, *arguments: type) -> Callable[..., None]:

@@ -83,7 +83,7 @@ void lay_out(const Tensors& all, const Head& head, int64_t first) {
 
 // 2^x, at least 2^-126, with a relative error below 5e-5: far less than the rounding of bfloat16.
 inline vec exp2(vec x) {
-    const __m512 least = _mm512_set1_ps(-126.0f), clipped = _mm512_max_ps(reinterpret_cast<__m512>(x), least);
+    const __m512 least = _mm512_set1_ps(-126.0f), clipped = _mm512_max_ps(least, reinterpret_cast<__m512>(x));
     const __m512 whole = _mm512_roundscale_ps(clipped, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
     const vec f = reinterpret_cast<vec>(clipped) - reinterpret_cast<vec>(whole);
     const vec part = 1 + f * (0.69314718f + f * (0.24022651f + f * (0.05550411f + f * 0.00961813f)));

@@ -80,7 +80,8 @@ inline vec exp(vec x) {
     vec t = x * 1.44269504f;
 #ifdef __AVX512F__
     const __m512 most = _mm512_set1_ps(126.0f);
-    t = reinterpret_cast<vec>(_mm512_max_ps(_mm512_min_ps(reinterpret_cast<__m512>(t), most), -most));
+    // Of a NaN and a number these return the second operand: a NaN stays one.
+    t = reinterpret_cast<vec>(_mm512_max_ps(-most, _mm512_min_ps(most, reinterpret_cast<__m512>(t))));
     const __m512 n = _mm512_roundscale_ps(reinterpret_cast<__m512>(t), _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
     const vec f = (t - reinterpret_cast<vec>(n)) * 0.69314718f;
 #else
