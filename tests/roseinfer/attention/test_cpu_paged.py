@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 import numpy as np
+import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -65,8 +66,10 @@ def expected(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
     return torch.einsum("hl,lhd->hd", weights, v).flatten()
 
 
-def run(case: Case, *, cpu_kernels: bool) -> tuple[torch.Tensor, torch.Tensor, Attention]:
-    """The attention's result for the new tokens, the expected one, and the kernel's name."""
+def run(
+    case: Case, *, cpu_kernels: bool, first_query: float | None = None
+) -> tuple[torch.Tensor, torch.Tensor, Attention]:
+    """The attention's result for the new tokens, the expected one, and the attention."""
     rng = np.random.default_rng(case.seed)
     generator = torch.Generator().manual_seed(case.seed)
     config = config_of(case)
@@ -78,6 +81,8 @@ def run(case: Case, *, cpu_kernels: bool) -> tuple[torch.Tensor, torch.Tensor, A
     rows = torch.randn(len(case.lengths), heads + 2 * kv_heads, dim, generator=generator).to(case.dtype)
     parts = rows.split([heads, kv_heads, kv_heads], dim=1)
     q, k, v = parts if case.fused else (part.contiguous() for part in parts)
+    if first_query is not None:
+        q[0] = first_query
     keys, values = pool.layer(1)
     keys.normal_(generator=generator)
     values.normal_(generator=generator)
@@ -120,6 +125,13 @@ def test_long_contexts() -> None:
     case = Case([4099, 1, 2500], 2, 2, 64, 16, torch.float32, fused=True, seed=1)
     out, wanted, _ = run(case, cpu_kernels=True)
     assert (out - wanted).abs().max() <= 1e-5 * wanted.abs().max()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_nan_stays_a_nan_and_spoils_no_other_request(dtype: torch.dtype) -> None:
+    case = Case([70, 9], 2, 2, 64, 16, dtype, fused=True, seed=3)
+    out, wanted, _ = run(case, cpu_kernels=True, first_query=torch.nan)
+    assert torch.equal(out.isnan(), wanted.isnan())
 
 
 def test_heads_that_do_not_fill_vectors_go_through_pytorch() -> None:

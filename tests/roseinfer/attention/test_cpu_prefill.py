@@ -62,7 +62,7 @@ def expected(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, context: int) ->
     return torch.einsum("hqk,khd->qhd", scores.masked_fill(later, -torch.inf).softmax(-1), v).flatten(1)
 
 
-def check(case: Case, *, kernel: bool) -> None:
+def check(case: Case, *, kernel: bool, first_query: float | None = None) -> None:
     rng = np.random.default_rng(case.seed)
     generator = torch.Generator().manual_seed(case.seed)
     config = replace(
@@ -83,6 +83,8 @@ def check(case: Case, *, kernel: bool) -> None:
     heads = (config.heads, config.kv_heads, config.kv_heads)
     rows = torch.randn(int(starts[-1]), sum(heads), config.head_dim, generator=generator).to(BF16)
     q, k, v = rows.split(heads, dim=1)
+    if first_query is not None:
+        q[0] = first_query
     keys, values = pool.layer(1)
     keys.normal_(generator=generator)
     values.normal_(generator=generator)
@@ -100,7 +102,8 @@ def check(case: Case, *, kernel: bool) -> None:
         own, cached = slice(int(starts[i]), int(starts[i + 1])), torch.from_numpy(slots[i])
         assert torch.equal(keys[cached][context:], k[own]) and torch.equal(values[cached][context:], v[own])
         wanted = expected(q[own], keys[cached], values[cached], context)
-        assert (out[own] - wanted).abs().max() <= TOLERANCE * wanted.abs().max()
+        assert torch.equal(out[own].isnan(), wanted.isnan())
+        assert (out[own] - wanted).nan_to_num().abs().max() <= TOLERANCE * wanted.nan_to_num().abs().max()
 
 
 @needs_the_kernel
@@ -119,6 +122,11 @@ def test_pytorch(case: Case) -> None:
 @needs_the_kernel
 def test_a_long_prompt_after_a_long_context() -> None:
     check(Case([(2100, 1000)], [], 2, 2, 64, 16, 1), kernel=True)
+
+
+@needs_the_kernel
+def test_a_nan_stays_a_nan_and_spoils_no_other_query() -> None:
+    check(Case([(40, 30)], [7], 2, 2, 64, 16, 1), kernel=True, first_query=torch.nan)
 
 
 def test_what_the_kernel_does_not_do() -> None:
