@@ -6,9 +6,9 @@
 //
 //     product(tiles, rows, vectors, panel, x, stride, inputs, end, finish)
 //
-// calls finish(row, vector, sums) for each of up to BLOCK rows of `x`, `stride` apart, and each vector of 16 outputs of a panel of
-// up to VECTORS vectors. `inputs` is even. `tiles`: each thread has its own. `end`: where the weights end that follow
-// each other in memory, and that caches do not hold; null for others.
+// calls finish(row, vector, sums) for each of up to BLOCK rows of `x`, `stride` apart, and each vector of 16 outputs of a
+// panel of up to VECTORS vectors. `inputs` is even. `tiles`: each thread has its own. `end`: where the weights end that
+// follow each other in memory, and that caches do not hold; null for others.
 #pragma once
 
 #include "vec.h"
