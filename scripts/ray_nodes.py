@@ -2,9 +2,10 @@
 
     python -m scripts.ray_nodes --out FOLDER [--pairs 2] bench online --cluster auto …
 
-Each node has ports and a folder of its own, and an equal part of the cores; the first of a pair has a GPU, or
-as many as --gpus-per-engine says. CUDA_VISIBLE_DEVICES limits which GPUs they get. What `ray start` printed
-goes to FOLDER/ray/NODE.log, Ray's logs too where the command fails. All nodes have ended when this ends, with
+Each node has ports and a folder of its own. Pairs have equal parts of the cores, and so have both nodes of a
+pair, unless --engine-cores says how many the first one has. The first one has a GPU, or as many as
+--gpus-per-engine says. CUDA_VISIBLE_DEVICES limits which GPUs they get. What `ray start` printed goes to
+FOLDER/ray/NODE.log, Ray's logs too where the command fails. All nodes have ended when this ends, with
 everything that the command left; other clusters of this machine go on.
 """
 
@@ -57,15 +58,20 @@ def main() -> None:
         "--pairs", type=int, help="of nodes; one for each GPU where it is not given, at least 2"
     )
     parser.add_argument("--gpus-per-engine", type=positive, default=1, help="of a pair's first node")
+    parser.add_argument("--engine-cores", type=positive, help="of a pair's first node, instead of half")
     parser.add_argument("command", nargs=argparse.REMAINDER)
     options = parser.parse_args()
     ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     each, names = options.gpus_per_engine, gpu.names(os.environ)
     gpus = [names[at : at + each] for at in range(0, len(names) - each + 1, each)]
-    with ray_nodes(options.pairs or max(2, len(gpus)), gpus, options.out / "ray") as address:
-        if status := ended(options.command, os.environ | {"RAY_ADDRESS": address}):
-            raise SystemExit(status)
+    pairs = options.pairs or max(2, len(gpus))
+    try:
+        with ray_nodes(pairs, gpus, options.out / "ray", options.engine_cores) as address:
+            status = ended(options.command, os.environ | {"RAY_ADDRESS": address})
+    except UsageError as error:
+        parser.exit(error.exit_code, f"{error}\n")
+    raise SystemExit(status)
 
 
 def ended(command: Sequence[str], environment: Mapping[str, str]) -> int:
@@ -88,14 +94,17 @@ def positive(text: str) -> int:
 
 
 @contextmanager
-def ray_nodes(pairs: int, gpus: Sequence[Sequence[str]], logs: Path) -> Iterator[str]:
+def ray_nodes(
+    pairs: int, gpus: Sequence[Sequence[str]], logs: Path, engine_cores: int | None = None
+) -> Iterator[str]:
     """The address of a cluster of so many pairs of nodes; the first ones have the `gpus`.
 
     Raises:
-        UsageError: The nodes do not start.
+        UsageError: The nodes do not start, or `engine_cores` leaves a pair no core that sends.
     """
     logs.mkdir(parents=True, exist_ok=True)
-    cores, names = physical_cores(), [f"{kind}{pair}" for pair in range(pairs) for kind in ("engine", "load")]
+    names = [f"{kind}{pair}" for pair in range(pairs) for kind in ("engine", "load")]
+    cores = cores_of_nodes(physical_cores(), pairs, engine_cores)
     with (
         tempfile.TemporaryDirectory(prefix="ray-", dir="/tmp", ignore_cleanup_errors=True) as name,
         ExitStack() as stack,
@@ -107,7 +116,7 @@ def ray_nodes(pairs: int, gpus: Sequence[Sequence[str]], logs: Path) -> Iterator
         address = f"{host}:{head}"
         for number, node in enumerate(names):
             pair, sends = divmod(number, 2)
-            own = Part(number, len(names)).cores(cores)
+            own = cores[number]
             held = [] if sends or pair >= len(gpus) else gpus[pair]
             command = [
                 *(sys.executable, "-m", "ray.scripts.scripts", "start", "--block", "--disable-usage-stats"),
@@ -127,6 +136,25 @@ def ray_nodes(pairs: int, gpus: Sequence[Sequence[str]], logs: Path) -> Iterator
                     ignored = shutil.ignore_patterns("sockets", "session_latest")
                     shutil.copytree(folder / node, logs / node, ignore=ignored, dirs_exist_ok=True)
             raise
+
+
+def cores_of_nodes(
+    cores: Sequence[tuple[int, ...]], pairs: int, engine_cores: int | None
+) -> list[list[tuple[int, ...]]]:
+    """Of each node in turn. A pair's first node has `engine_cores`, or half of the pair's.
+
+    Raises:
+        UsageError: No core would be left for the second node.
+    """
+    if engine_cores is None:
+        return [Part(number, 2 * pairs).cores(cores) for number in range(2 * pairs)]
+    parts = [Part(pair, pairs).cores(cores) for pair in range(pairs)]
+    if engine_cores >= len(parts[0]):
+        raise UsageError(
+            f"--engine-cores {engine_cores} leaves no core that sends: a pair has {len(parts[0])}",
+            f"give less than {len(parts[0])}, or fewer --pairs",
+        )
+    return [node for part in parts for node in (part[:engine_cores], part[engine_cores:])]
 
 
 def start(

@@ -13,6 +13,7 @@ from unittest.mock import Mock
 import psutil
 import pytest
 
+from harness.errors import UsageError
 from tests.harness.cluster.conftest import ROOT
 
 COMMAND = """
@@ -39,6 +40,19 @@ def test_a_connection_that_is_interrupted_as_it_ends_is_closed_whole(
     with pytest.raises(KeyboardInterrupt), connected("auto"):
         pass
     assert shutdown.call_count == 2
+
+
+def test_an_engine_gets_as_many_cores_as_were_asked_for() -> None:
+    pytest.importorskip("ray")
+    from scripts.ray_nodes import cores_of_nodes
+
+    cores = [(at, at + 16) for at in range(16)]
+    assert [len(node) for node in cores_of_nodes(cores, 2, None)] == [4, 4, 4, 4]
+    nodes = cores_of_nodes(cores, 2, 3)
+    assert [len(node) for node in nodes] == [3, 5, 3, 5]
+    assert [core for node in nodes for core in node] == cores
+    with pytest.raises(UsageError, match="no core that sends: a pair has 8"):
+        cores_of_nodes(cores, 2, 8)
 
 
 FOLLOWS = """
