@@ -148,9 +148,11 @@ def _hidden(stream: Stream, tokens_of: Callable[[str], int] | None) -> int:
 
 
 def _end_token(stream: Stream, total: int) -> int | None:
-    """The chunk of an end token that the usage counts and no text shows: the one without text that says
-    `stop`, where there is one token more than chunks with text."""
-    if stream.finish_reason != "stop" or total != sum(chunk.text > 0 for chunk in stream.chunks) + 1:
+    """The chunk of a last token that the usage counts and no text shows: the one without text that ends the
+    answer, where there is one token more than chunks with text. An end token says `stop`; the only token of
+    an answer may also be half a character, or one that text leaves out, and `length` ends the answer."""
+    with_text = sum(chunk.text > 0 for chunk in stream.chunks)
+    if total != with_text + 1 or (stream.finish_reason != "stop" and (with_text or stream.reasoning_tokens)):
         return None
     ends = (i for i, chunk in enumerate(stream.chunks) if chunk.ends and not chunk.text)
     return next(ends, None)
@@ -166,13 +168,15 @@ def _usage_steps(chunks: Sequence[StreamChunk], hidden: int) -> list[int] | None
     something.
 
     Usage before the first text, or in a chunk that only names the role, shows no token: what it adds counts
-    with the next text.
+    with the next text. Where no chunk has text, each has to add one token: halves of characters, or tokens
+    that text leaves out.
     """
-    steps, before, seen_text = [], hidden, False
+    silent = not any(chunk.text for chunk in chunks)
+    steps, before, seen_text = [], hidden, silent and bool(chunks)
     for chunk in chunks:
         seen_text = seen_text or chunk.text > 0
         step = 0 if chunk.reported is None else chunk.reported - before
-        if chunk.text > 0 and step <= 0:
+        if (chunk.text > 0 and step <= 0) or (silent and not chunk.role and step != 1):
             return None
         if not seen_text or (chunk.role and chunk.text == 0):
             step = 0

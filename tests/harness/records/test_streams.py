@@ -240,6 +240,36 @@ def test_an_empty_reason_to_finish_ends_nothing() -> None:
     assert record.chunks == [(2.0, 1), (3.0, 1), (4.0, 1)]
 
 
+@pytest.mark.parametrize("every_chunk", [True, False])
+def test_the_only_token_of_an_answer_may_have_no_text(every_chunk: bool) -> None:
+    """As vLLM sends a token that is half a character, with and without usage in every chunk."""
+    last = (usage(1) if every_chunk else {}) | completion("", finish_reason="length")
+    record = read([event(last), event(usage(1)), event("[DONE]")], exact=1)
+    assert (record.error, record.completion_tokens, record.chunks) == (None, 1, [(1.0, 1)])
+    assert record.token_source == ("continuous_usage" if every_chunk else "final_usage")
+
+
+@pytest.mark.parametrize(
+    ("counts", "found"),
+    [
+        ([1, 2, 3], [(1.0, 1), (2.0, 1), (3.0, 1)]),
+        ([3, 3, 3], None),  # all of it from the first chunk on
+        ([1, 2, 64], None),  # a chunk of many tokens would have text
+        ([None, None, 3], None),
+    ],
+)
+def test_an_answer_without_text_counts_where_each_chunk_adds_a_token(
+    counts: list[int | None], found: list[tuple[float, int]] | None
+) -> None:
+    chunks = [
+        {**completion(""), **({} if count is None else {"usage": usage(count)["usage"]})} for count in counts
+    ]
+    chunks[-1]["choices"] = completion("", finish_reason="length")["choices"]
+    record = read([*map(event, chunks), event(usage(counts[-1] or 0)), event("[DONE]")])
+    assert record.chunks == (found or [])
+    assert record.error == (None if found else "no_tokens")
+
+
 @pytest.mark.parametrize("reason", ["eos", "model_length", "end_turn", "max_tokens"])
 def test_reasons_to_finish_of_other_servers(reason: str) -> None:
     chunks = [completion("a"), completion("b", finish_reason=reason)]
