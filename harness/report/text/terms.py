@@ -113,8 +113,9 @@ def _answered(cells: list[OnlineSummary]) -> str:
     if not cells:
         return ""
     good, sent = min(((cell.num_success, cell.num_requests) for cell in cells), key=lambda n: n[0] / n[1])
-    who, least = ("Every engine", "at least ") if len(cells) > 1 else (cells[0].label, "")
-    how_many = "all requests" if good == sent else f"{least}{percent(good, sent)} of the requests"
+    who, share = "Every engine" if len(cells) > 1 else cells[0].label, percent(good, sent)
+    least = "at least " if len(cells) > 1 and not share.startswith("over") else ""
+    how_many = "all requests" if good == sent else f"{least}{share} of the requests"
     said = f"{who} answered {how_many}."
     behind = [
         cell.label for cell in cells if not cell.valid and fell_behind(cell)
