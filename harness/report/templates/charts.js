@@ -245,6 +245,19 @@ const drawCharts = ({ all, say, tip }) => {
           return place;
         }).reverse();
       };
+      /* Of the places of an x axis those whose names do not touch, the important ones first. */
+      const beside = (u, places, name, important = () => false) => {
+        const taken = [];
+        const fits = (place) => {
+          const [at, half] = [u.valToPos(place, "x"), 3.6 * name(place).length + 2];
+          const free = taken.every(([from, to]) => at + half <= from || at - half >= to);
+          if (free) taken.push([at - half, at + half]);
+          return free;
+        };
+        const named = places.filter((place) => place !== null);
+        const kept = new Set([...named.filter(important), ...named.filter((place) => !important(place))].filter(fits));
+        return places.map((place) => (kept.has(place) ? place : null));
+      };
       const axis = (which) => {
         const { ticks, label } = chart[which];
         const made = {
@@ -271,16 +284,7 @@ const drawCharts = ({ all, say, tip }) => {
           if (which === "y") {
             made.filter = (u, places) => (chart.y.down ? places : apart(u, places));
             made.values = (u, places) => places.map((place) => { if (place === null) return ""; const tick = name.get(place) ?? `${text(place)}${unit}`; return tick.length > 24 ? `${tick.slice(0, 23)}…` : tick; });
-          } else made.filter = (u, places) => {
-            let reach = -Infinity;
-            return places.map((place) => {
-              const at = u.valToPos(place, "x");
-              const half = 3.6 * (name.get(place) ?? "").length;
-              if (at - half < reach) return null;
-              reach = at + half + 4;
-              return place;
-            });
-          };
+          } else made.filter = (u, places) => beside(u, places, (place) => name.get(place) ?? "");
         } else if (this.log[which]) {
           made.splits = (u) => {
             const { min, max } = u.scales[which];
@@ -295,7 +299,7 @@ const drawCharts = ({ all, say, tip }) => {
             const named = decades < 0.8 ? /^\d\.0+e/ : decades < manyDecades ? /^[125]\.0+e/ : /^1\.0+e/;
             const kept = places.map((value) => (value && named.test(value.toExponential(3)) ? value : null));
             const some = kept.some((value) => value !== null) ? kept : places;
-            return which === "y" ? apart(u, some) : some;
+            return which === "y" ? apart(u, some) : beside(u, some, text, (value) => /^1\.0+e/.test(value.toExponential(3)));
           };
           made.values = (u, values) => values.map((value) => (value === null ? "" : text(value)));
           made.space = 0;

@@ -18,13 +18,16 @@ from harness.schema.load import load_text
 
 #: Tokens of the largest blocks in which engines keep a KV cache.
 _BLOCK = 128
+#: Limits that differ by no more than this share are as good as equal, such as KV caches of the same memory.
+_NEAR = 0.01
 #: Of values that are named; longer ones stand in the notice alone.
 _SHORT = 16
 
 
 def unequal_settings(run: OnlineRun) -> str:
-    """One sentence; empty where settings are equal or unknown, and of a tuning, which makes them unequal."""
-    rows = [] if run.meta.tune is not None or run.results.ledger is None else run.results.ledger.unequal
+    """One sentence; empty where settings hardly differ or are unknown, and of a tuning, which sets them."""
+    known = [] if run.meta.tune is not None or run.results.ledger is None else run.results.ledger.unequal
+    rows = [row for row in known if not _is_near(row)]
     if not rows:
         return ""
     needed = _needed(run)
@@ -66,6 +69,12 @@ def _is_ample(row: LedgerRow, needed: int | None) -> bool:
     return needed is not None and all(
         isinstance(value, int | float) and value >= needed for value in _values(row).values()
     )
+
+
+def _is_near(row: LedgerRow) -> bool:
+    """Whether it is a number that hardly differs."""
+    numbers = [value for value in _values(row).values() if isinstance(value, int | float)]
+    return len(numbers) == len(_values(row)) and min(numbers) >= (1 - _NEAR) * max(numbers) > 1
 
 
 def _words(row: LedgerRow) -> str:

@@ -25,7 +25,7 @@ FEW = 2
 def terms(run: Run) -> list[str]:
     """Sentences about the load that the verdict speaks of, and what the variants are; of a search, which has
     sentences of its own, and of a batch only the latter."""
-    variants = [f"{launch.label}: {launch.about}" for launch in run.meta.launches if launch.about]
+    variants = _variants(run)
     if not isinstance(run, OnlineRun) or not run.pooled or run.results.search is not None:
         return variants
     load = shown_load(run)
@@ -41,6 +41,15 @@ def terms(run: Run) -> list[str]:
         *variants,
     )
     return [sentence for sentence in found if sentence]
+
+
+def _variants(run: Run) -> list[str]:
+    """What variants do, or why engines need them; those of which the same is said together."""
+    by: dict[str, list[str]] = {}
+    for launch in run.meta.launches:
+        if launch.about:
+            by.setdefault(launch.about, []).append(launch.label)
+    return [f"{few(labels)}: {about}" for about, labels in by.items()]
 
 
 def _not_compared(run: OnlineRun, load: Load) -> str:

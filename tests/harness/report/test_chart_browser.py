@@ -2,7 +2,6 @@
 
 import csv
 import json
-from dataclasses import replace
 from urllib.parse import unquote
 
 import pytest
@@ -11,13 +10,13 @@ from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.support.ui import Select, WebDriverWait
 
 from harness.report.charts.run_charts import charts
-from harness.report.charts.scale import fitted
 from harness.report.render import write_report
 from harness.report.text.heading import title
 from harness.report.text.verdict import verdict
 from harness.runs.reader import load_run
 from harness.schema.load import TraceLoad
 
+from .browsing import chart, ends, opened
 from .conftest import CHROMIUM, DRIVER, ENGINES, Engine, make_online
 
 pytestmark = [
@@ -44,27 +43,6 @@ def report(folder, tmp_path_factory):
 @pytest.fixture
 def page(browser, report):
     return opened(browser, report)
-
-
-def opened(browser, address):
-    browser.get("about:blank")  # an address that differs in its fragment alone would not be loaded again
-    browser.get_log("browser")
-    browser.get(address)
-    chart(browser)
-    return browser
-
-
-def chart(page, place=0):
-    """The plot at a place of the page, once it is drawn and the page has scrolled there."""
-    plot = page.find_elements("css selector", ".plot")[place]
-    page.execute_script("arguments[0].scrollIntoView({block: 'center'})", plot)
-    WebDriverWait(page, 60).until(lambda page: plot.get_attribute("data-range-y"))
-    page.execute_async_script("requestAnimationFrame(() => requestAnimationFrame(arguments[0]))")
-    return plot
-
-
-def ends(plot, axis="y"):
-    return json.loads(plot.get_attribute(f"data-range-{axis}"))
 
 
 def legend(page, label):
@@ -128,53 +106,6 @@ def test_a_zoom_that_another_axis_ends_has_no_button_to_end_it(page):
     zoomed(page)
     reset.send_keys(Keys.ENTER)
     assert not reset.is_displayed() and page.switch_to.active_element == plot
-
-
-def test_axes_are_those_of_the_picture_for_print(browser, tmp_path):
-    """One engine answers in milliseconds, the other in seconds: what is drawn is logarithmic."""
-    engines = [replace(ENGINES[0], prefill_s=0.0003), replace(ENGINES[2], prefill_s=3.0)]
-    run = make_online(tmp_path / "run", engines=engines, scales=[0.4, 0.8], repeats=1, n=110, faults=False)
-    page = opened(browser, write_report([run], tmp_path / "page.html").resolve().as_uri())
-    page.execute_script("for (const about of document.querySelectorAll('details')) about.open = true")
-    drawn, logarithmic = charts(load_run(run)).every, 0
-    for place, plot in enumerate(page.find_elements("css selector", ".plot")):
-        shown = drawn[plot.get_attribute("data-chart").partition("/")[2]]
-        chart(page, place)
-        for which, axis in (("x", shown.x), ("y", shown.y)):
-            scale = fitted(axis, shown.shown, which, 0, 1)
-            assert ends(plot, which) == pytest.approx([scale.low, scale.high], rel=1e-4, abs=1e-4), shown.name
-            logarithmic += axis.log
-    assert logarithmic > 6
-
-
-def axis_labels(page, plot):
-    """The names beside the vertical axis of a plot, and how much of each is out of the picture, in pixels."""
-    return dict(page.execute_script(
-        "const draw = CanvasRenderingContext2D.prototype.fillText; const found = [];"
-        "CanvasRenderingContext2D.prototype.fillText = function (text, x, y) {"
-        "  if (this.textAlign === 'right') found.push([this.canvas, text, this.measureText(text).width - x]);"
-        "  draw.call(this, text, x, y) };"
-        "const button = arguments[0].closest('article').querySelector('.legend button');"
-        "button.click(); button.click(); CanvasRenderingContext2D.prototype.fillText = draw;"
-        "return found.filter(([canvas]) => arguments[0].contains(canvas)).map(([, ...label]) => label)", plot
-    ))  # fmt: skip
-
-
-def test_no_label_of_an_axis_is_cut(browser, tmp_path):
-    slow = [replace(engine, prefill_s=150.0) for engine in ENGINES[::2]]
-    run = make_online(tmp_path / "run", engines=slow, scales=[0.4, 0.8], repeats=1, n=110, faults=False)
-    page = opened(browser, write_report([run], tmp_path / "page.html").resolve().as_uri())
-    labels = axis_labels(page, chart(page))
-    assert max(map(len, labels)) >= len("100,000") and all(cut <= 0 for cut in labels.values()), labels
-
-
-def test_a_low_distribution_names_its_end(page):
-    """100 % and 90 % are too close together for both."""
-    metrics = {"width": 1440, "height": 900, "deviceScaleFactor": 1, "mobile": False}
-    page.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
-    labels = axis_labels(page, chart(page, 1))
-    page.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
-    assert "100 %" in labels and "90 %" not in labels
 
 
 def zoomed(page, width=80):
@@ -420,5 +351,6 @@ def test_without_javascript_and_in_print_there_is_a_picture_of_every_chart(page)
     page.get("about:blank")  # so that no script of the page before is still to run
     page.execute_cdp_cmd("Emulation.setScriptExecutionDisabled", {"value": True})
     page.get(address)
+    page.refresh()  # the process of a new address may begin before the command reaches it
     page.execute_cdp_cmd("Emulation.setScriptExecutionDisabled", {"value": False})
     assert page.execute_script(count) == [0, 2]

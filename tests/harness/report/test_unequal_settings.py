@@ -61,6 +61,17 @@ def test_settings_are_named_with_values_that_are_short_and_whose_they_are(run: O
     )
 
 
+def test_limits_that_hardly_differ_are_not_spoken_of(run: OnlineRun) -> None:
+    """As KV caches of the same memory, which the notice still has."""
+    near, far = (743_120, 749_796), (743_120, 800_000)
+    assert unequal_settings(with_settings(run, kv_tokens=near)) == ""
+    assert unequal_settings(with_settings(run, kv_tokens=near, threads=(1, 2))) == (
+        "Settings that differ: threads (roseinfer 1, vLLM 2)."
+    )
+    shared = replace(run, requests=run.requests.assign(reusable_tokens=16.0))
+    assert "KV cache (roseinfer 743,120" in unequal_settings(with_settings(shared, kv_tokens=far))
+
+
 @pytest.mark.parametrize(("sizes", "said"), [
     (("23 sizes from 1 to 256", "51 sizes from 1 to 512"), "roseinfer 23, vLLM 51 batch sizes"),
     (([], [1, 2, 4]), "roseinfer 0, vLLM 3 batch sizes"),

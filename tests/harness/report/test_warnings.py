@@ -380,3 +380,11 @@ def test_the_first_screen_says_what_a_variant_is(run):
     assert said in terms(run) and summary(run).count(said) == 1
     empty = run.results.model_copy(update={"summaries": []})
     assert terms(replace(run, results=empty)) == [said]
+
+
+def test_variants_of_which_the_same_is_said_are_named_together(run):
+    first, second = run.meta.launches[:2]
+    same = [launch.model_copy(update={"about": "Reuses prefixes."}) for launch in (first, second)]
+    meta = run.meta.model_copy(update={"launches": same})
+    empty = run.results.model_copy(update={"meta": meta, "summaries": []})
+    assert terms(replace(run, results=empty)) == [f"{first.label} and {second.label}: Reuses prefixes."]

@@ -1,0 +1,37 @@
+"""Opening a report in a browser and finding its charts."""
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from selenium.webdriver.support.ui import WebDriverWait
+
+
+def opened(browser, address):
+    browser.get("about:blank")  # an address that differs in its fragment alone would not be loaded again
+    browser.get_log("browser")
+    browser.get(address)
+    chart(browser)
+    return browser
+
+
+def chart(page, place=0):
+    """The plot at a place of the page, once it is drawn and the page has scrolled there."""
+    plot = page.find_elements("css selector", ".plot")[place]
+    page.execute_script("arguments[0].scrollIntoView({block: 'center'})", plot)
+    WebDriverWait(page, 60).until(lambda page: plot.get_attribute("data-range-y"))
+    page.execute_async_script("requestAnimationFrame(() => requestAnimationFrame(arguments[0]))")
+    return plot
+
+
+def ends(plot, axis="y"):
+    return json.loads(plot.get_attribute(f"data-range-{axis}"))
+
+
+@contextmanager
+def window(page, width, height) -> Iterator[None]:
+    """A window of so many pixels."""
+    metrics = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": False}
+    page.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
+    yield
+    page.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
