@@ -68,10 +68,10 @@ def main() -> None:
     pairs = options.pairs or max(2, len(gpus))
     try:
         with ray_nodes(pairs, gpus, options.out / "ray", options.engine_cores) as address:
-            status = ended(options.command, os.environ | {"RAY_ADDRESS": address})
+            if status := ended(options.command, os.environ | {"RAY_ADDRESS": address}):
+                raise SystemExit(status)
     except UsageError as error:
         parser.exit(error.exit_code, f"{error}\n")
-    raise SystemExit(status)
 
 
 def ended(command: Sequence[str], environment: Mapping[str, str]) -> int:

@@ -73,8 +73,9 @@ def _is_ample(row: LedgerRow, needed: int | None) -> bool:
 
 def _is_near(row: LedgerRow) -> bool:
     """Whether it is a number that hardly differs."""
-    numbers = [value for value in _values(row).values() if isinstance(value, int | float)]
-    return len(numbers) == len(_values(row)) and min(numbers) >= (1 - _NEAR) * max(numbers) > 1
+    values = _values(row).values()
+    numbers = [value for value in values if isinstance(value, int | float)]
+    return len(values) == len(numbers) > 0 and min(numbers) >= (1 - _NEAR) * max(numbers) > 1
 
 
 def _words(row: LedgerRow) -> str:
