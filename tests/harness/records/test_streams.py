@@ -261,10 +261,8 @@ def test_the_only_token_of_an_answer_may_have_no_text(every_chunk: bool) -> None
 def test_an_answer_without_text_counts_where_each_chunk_adds_a_token(
     counts: list[int | None], found: list[tuple[float, int]] | None
 ) -> None:
-    chunks = [
-        {**completion(""), **({} if count is None else {"usage": usage(count)["usage"]})} for count in counts
-    ]
-    chunks[-1]["choices"] = completion("", finish_reason="length")["choices"]
+    chunks = [({} if count is None else usage(count)) | completion("") for count in counts]
+    chunks[-1] |= completion("", finish_reason="length")
     record = read([*map(event, chunks), event(usage(counts[-1] or 0)), event("[DONE]")])
     assert record.chunks == (found or [])
     assert record.error == (None if found else "no_tokens")

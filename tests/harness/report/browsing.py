@@ -1,10 +1,18 @@
 """Opening a report in a browser and finding its charts."""
 
 import json
-from collections.abc import Iterator
-from contextlib import contextmanager
 
+import pytest
 from selenium.webdriver.support.ui import WebDriverWait
+
+from .conftest import CHROMIUM, DRIVER
+
+#: Marks of tests in a browser.
+IN_A_BROWSER = [
+    pytest.mark.browser,
+    pytest.mark.slow,
+    pytest.mark.skipif(not (CHROMIUM and DRIVER), reason="needs chromium and chromedriver on PATH"),
+]
 
 
 def opened(browser, address):
@@ -26,12 +34,3 @@ def chart(page, place=0):
 
 def ends(plot, axis="y"):
     return json.loads(plot.get_attribute(f"data-range-{axis}"))
-
-
-@contextmanager
-def window(page, width, height) -> Iterator[None]:
-    """A window of so many pixels."""
-    metrics = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": False}
-    page.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
-    yield
-    page.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})

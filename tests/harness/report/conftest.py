@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -268,6 +268,18 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     driver = webdriver.Chrome(options=options, service=Service(DRIVER))
     yield driver
     driver.quit()
+
+
+@pytest.fixture
+def window(browser: Any) -> Iterator[Callable[[int, int], None]]:
+    """Gives the browser's window so many pixels until the test has ended; a narrow one is that of a phone."""
+
+    def sized(width: int, height: int) -> None:
+        metrics = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": width < 500}
+        browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
+
+    yield sized
+    browser.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
 
 
 @pytest.fixture(scope="session")

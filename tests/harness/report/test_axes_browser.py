@@ -10,31 +10,24 @@ from harness.report.charts.scale import fitted
 from harness.report.render import write_report
 from harness.runs.reader import load_run
 
-from .browsing import chart, ends, opened, window
-from .conftest import CHROMIUM, DRIVER, ENGINES, make_online
+from .browsing import IN_A_BROWSER, chart, ends, opened
+from .conftest import ENGINES, make_online
 
-pytestmark = [
-    pytest.mark.browser,
-    pytest.mark.slow,
-    pytest.mark.skipif(not (CHROMIUM and DRIVER), reason="needs chromium and chromedriver on PATH"),
-]
+pytestmark = IN_A_BROWSER
 
 
-@pytest.fixture
-def page(browser, tmp_path):
-    run = make_online(
-        tmp_path / "run", engines=ENGINES[::2], scales=[0.4, 0.8], repeats=1, n=110, faults=False
-    )
-    return opened(browser, write_report([run], tmp_path / "page.html").resolve().as_uri())
+def page_of(browser, folder, engines):
+    """The report of a run of theirs, which is in `folder`/run."""
+    run = make_online(folder / "run", engines=engines, scales=[0.4, 0.8], repeats=1, n=110, faults=False)
+    return opened(browser, write_report([run], folder / "page.html").resolve().as_uri())
 
 
 def test_axes_are_those_of_the_picture_for_print(browser, tmp_path):
     """One engine answers in milliseconds, the other in seconds: what is drawn is logarithmic."""
     engines = [replace(ENGINES[0], prefill_s=0.0003), replace(ENGINES[2], prefill_s=3.0)]
-    run = make_online(tmp_path / "run", engines=engines, scales=[0.4, 0.8], repeats=1, n=110, faults=False)
-    page = opened(browser, write_report([run], tmp_path / "page.html").resolve().as_uri())
+    page = page_of(browser, tmp_path, engines)
     page.execute_script("for (const about of document.querySelectorAll('details')) about.open = true")
-    drawn, logarithmic = charts(load_run(run)).every, 0
+    drawn, logarithmic = charts(load_run(tmp_path / "run")).every, 0
     for place, plot in enumerate(page.find_elements("css selector", ".plot")):
         shown = drawn[plot.get_attribute("data-chart").partition("/")[2]]
         chart(page, place)
@@ -63,33 +56,32 @@ def axis_labels(page, plot, align):
 
 def test_no_label_of_an_axis_is_cut(browser, tmp_path):
     slow = [replace(engine, prefill_s=150.0) for engine in ENGINES[::2]]
-    run = make_online(tmp_path / "run", engines=slow, scales=[0.4, 0.8], repeats=1, n=110, faults=False)
-    page = opened(browser, write_report([run], tmp_path / "page.html").resolve().as_uri())
+    page = page_of(browser, tmp_path, slow)
     labels = axis_labels(page, chart(page), "right")
     assert max(len(text) for text, *_ in labels) >= len("100,000"), labels
     assert all(width <= x for _, x, width, _ in labels), labels
 
 
-def test_no_names_of_a_narrow_axis_touch(browser, tmp_path):
+def test_no_names_of_a_narrow_axis_touch(browser, window, tmp_path):
     slow = [
         replace(engine, prefill_s=prefill) for engine, prefill in zip(ENGINES[::2], (0.1, 0.8), strict=True)
     ]
-    run = make_online(tmp_path / "run", engines=slow, scales=[0.4, 0.8], repeats=1, n=110, faults=False)
-    page = opened(browser, write_report([run], tmp_path / "page.html").resolve().as_uri())
+    page = page_of(browser, tmp_path, slow)
+    window(390, 844)
     seen = set()
-    with window(page, 390, 844):
-        for place in range(4):
-            lines = {}
-            for text, x, width, y in axis_labels(page, chart(page, place), "center"):
-                lines.setdefault(round(y), set()).add((x - width / 2, x + width / 2, text))
-            for line in map(sorted, lines.values()):
-                assert all(end <= start for (_, end, _), (start, *_) in pairwise(line)), line
-                seen |= {text for *_, text in line}
+    for place in range(4):
+        lines = {}
+        for text, x, width, y in axis_labels(page, chart(page, place), "center"):
+            lines.setdefault(round(y), set()).add((x - width / 2, x + width / 2, text))
+        for line in map(sorted, lines.values()):
+            assert all(end <= start for (_, end, _), (start, *_) in pairwise(line)), line
+            seen |= {text for *_, text in line}
     assert {"1,000", "10,000"} <= seen, seen
 
 
-def test_a_low_distribution_names_its_end(page):
+def test_a_low_distribution_names_its_end(browser, window, tmp_path):
     """100 % and 90 % are too close together for both."""
-    with window(page, 1440, 900):
-        labels = {text for text, *_ in axis_labels(page, chart(page, 1), "right")}
+    page = page_of(browser, tmp_path, ENGINES[::2])
+    window(1440, 900)
+    labels = {text for text, *_ in axis_labels(page, chart(page, 1), "right")}
     assert "100 %" in labels and "90 %" not in labels

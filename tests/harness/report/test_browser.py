@@ -36,13 +36,10 @@ from harness.schema.profile import (
     StepFigures,
 )
 
-from .conftest import CHROMIUM, DRIVER, ENGINES, make_online
+from .browsing import IN_A_BROWSER
+from .conftest import ENGINES, make_online
 
-pytestmark = [
-    pytest.mark.browser,
-    pytest.mark.slow,
-    pytest.mark.skipif(not (CHROMIUM and DRIVER), reason="needs chromium and chromedriver on PATH"),
-]
+pytestmark = IN_A_BROWSER
 REPORTS = Path(__file__).parents[3] / "reports"
 #: Published reports of online runs, those that today's code draws from raw times.
 CURRENT = sorted(REPORTS / f"{raw.parent.name}.html" for raw in REPORTS.glob("*/requests.parquet"))
@@ -193,16 +190,11 @@ def test_copying_a_table(page):
 IS_READY = "return document.querySelector('.plot:not([hidden])') !== null"
 
 
-def window(page, width, height):
-    metrics = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": width < 500}
-    page.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
-
-
 @pytest.mark.parametrize(("width", "height", "screens"), [(1440, 900, 1), (1024, 768, 1), (390, 844, 2)])
-def test_the_first_screen_answers(browser, report, width, height, screens):
+def test_the_first_screen_answers(browser, window, report, width, height, screens):
     """Answer, badges, table, chart and distribution are above the fold, and all of it is ten screens at most:
     of a made-up run, and of the published ones."""
-    window(browser, width, height)
+    window(width, height)
     for address in (report, *(page.as_uri() for page in CURRENT)):
         browser.get(address)
         WebDriverWait(browser, 60).until(lambda page: page.execute_script(IS_READY))
@@ -219,14 +211,13 @@ def test_the_first_screen_answers(browser, report, width, height, screens):
         assert covered == 0
         whole = browser.execute_script("return document.documentElement.scrollHeight")
         assert whole <= 10 * height, address
-    browser.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
 
 
 @pytest.mark.parametrize(("width", "height"), [(1440, 900), (1024, 768), (390, 844)])
-def test_nothing_moves_when_the_script_runs(browser, report, tmp_path, width, height):
+def test_nothing_moves_when_the_script_runs(browser, window, report, tmp_path, width, height):
     """What the script shows has its place before."""
     code = re.compile("<script>.*?</script>", re.S)
-    window(browser, width, height)
+    window(width, height)
     published = [(REPORTS / f"{name}.html").as_uri() for name in ("h100-gpt2", "h200-qwen3-0.6b-offline")]
     for address in (report, *published):
         before = tmp_path / "before.html"
@@ -242,13 +233,12 @@ def test_nothing_moves_when_the_script_runs(browser, report, tmp_path, width, he
                 f".filter(bottom => bottom > 0 && bottom < {2 * height})"
             ))  # fmt: skip
         assert places[0] == places[1] and len(places[0]) > 3, address
-    browser.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
 
 
-def test_the_rate_of_a_closed_loop_is_in_view_on_a_phone(browser, tmp_path):
+def test_the_rate_of_a_closed_loop_is_in_view_on_a_phone(browser, window, tmp_path):
     """Beside TTFT p50, and however the table is scrolled."""
     run = make_online(tmp_path / "run", engines=ENGINES[::2], closed=[8], repeats=2, n=110, faults=False)
-    window(browser, 390, 844)
+    window(390, 844)
     browser.get(write_report([run], tmp_path / "page.html").resolve().as_uri())
     ends = (
         "const box = document.querySelector('figure.table .scroll');"
@@ -268,11 +258,10 @@ def test_the_rate_of_a_closed_loop_is_in_view_on_a_phone(browser, tmp_path):
         "return [head.textContent, words.getBoundingClientRect().right, left]"
     )
     assert text == "TTFT, ms" and end <= kept
-    browser.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
 
 
-def test_nothing_moves_when_a_chart_is_drawn(page):
-    window(page, 390, 844)
+def test_nothing_moves_when_a_chart_is_drawn(page, window):
+    window(390, 844)
     page.refresh()
     height = "return document.documentElement.scrollHeight"
     before = page.execute_script(height)
@@ -284,7 +273,6 @@ def test_nothing_moves_when_a_chart_is_drawn(page):
         page.execute_async_script("requestAnimationFrame(() => setTimeout(arguments[0]))")
     WebDriverWait(page, 60).until(lambda page: page.execute_script(drawn))
     assert page.execute_script(height) == before
-    page.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
 
 
 def test_a_copy_that_the_browser_refuses_is_not_called_one(page):
@@ -307,18 +295,16 @@ def test_a_badge_opens_on_its_notices(page):
 
 
 @pytest.mark.parametrize("width", [360, 390, 1024, 1440])
-def test_no_width_scrolls_the_page_sideways(page, profiled, width):
+def test_no_width_scrolls_the_page_sideways(page, window, profiled, width):
     page.get(profiled)
-    metrics = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": width < 500}
-    page.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
+    window(width, 900)
     page.execute_script("for (const d of document.querySelectorAll('details')) d.open = true")
     assert page.execute_script("return document.documentElement.scrollWidth") <= width
-    page.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
 
 
-def test_a_shadow_says_that_a_table_goes_on(page):
+def test_a_shadow_says_that_a_table_goes_on(page, window):
     """At its right edge, until the table is scrolled to its end."""
-    window(page, 390, 844)
+    window(390, 844)
     wide = "return [...document.querySelectorAll('.scroll')].find(e => e.scrollWidth > e.clientWidth + 40)"
     table = page.execute_script(wide)
     edges = []
@@ -327,7 +313,6 @@ def test_a_shadow_says_that_a_table_goes_on(page):
         pixels = np.asarray(Image.open(BytesIO(table.screenshot_as_png)).convert("L"))
         edges.append(int(np.median(pixels[:, -3])))
     assert edges[0] < edges[1] - 20
-    page.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
 
 
 def test_dark_mode_changes_paper_and_figures(page):

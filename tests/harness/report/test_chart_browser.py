@@ -16,14 +16,10 @@ from harness.report.text.verdict import verdict
 from harness.runs.reader import load_run
 from harness.schema.load import TraceLoad
 
-from .browsing import chart, ends, opened
-from .conftest import CHROMIUM, DRIVER, ENGINES, Engine, make_online
+from .browsing import IN_A_BROWSER, chart, ends, opened
+from .conftest import ENGINES, Engine, make_online
 
-pytestmark = [
-    pytest.mark.browser,
-    pytest.mark.slow,
-    pytest.mark.skipif(not (CHROMIUM and DRIVER), reason="needs chromium and chromedriver on PATH"),
-]
+pytestmark = IN_A_BROWSER
 TWELVE = [
     Engine("other", f"engine {i} of a long name", 0.01 + 0.004 * i, 0.004, variant=f"v{i}") for i in range(12)
 ]
