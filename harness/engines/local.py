@@ -15,6 +15,7 @@ from typing import ClassVar, Literal
 from pydantic import JsonValue
 
 from harness.engines.base import Engine, EngineSettings, EngineVariant, Installation, Missing, Server
+from harness.engines.code import find_code
 from harness.engines.find import find
 from harness.engines.flags import supported_flags
 from harness.engines.parallel import Parallel, only_gpus
@@ -25,7 +26,7 @@ from harness.errors import EngineError, UsageError, failure_text
 from harness.modules import ELSEWHERE
 from harness.plugins import adapter_call
 from harness.schema.fairness import Fact
-from harness.schema.run_info import LaunchRecord
+from harness.schema.run_info import Code, LaunchRecord
 from harness.telemetry.gpu import memory_restored
 
 GIVE_ONE = "leave this engine out, or give it sizes of 1"
@@ -50,8 +51,8 @@ class LocalEngine(Engine):
     needs: ClassVar[tuple[str, ...]] = ()
     #: How to install it; shown as a hint.
     install: ClassVar[str]
-    #: Module that is imported to check that it runs.
-    module: ClassVar[str]
+    #: Module that is imported to check that it runs. Its package is the engine's code; empty: not known.
+    module: ClassVar[str] = ""
     #: Whether it has an API that takes a batch of prompts without a server.
     in_process: ClassVar[bool] = True
     #: Whether that takes prompts and answers of different lengths in one batch.
@@ -170,12 +171,13 @@ class LocalEngine(Engine):
         self._check_flags(installation, settings.engine_variant, sizes)
         with adapter_call(self.display, "command"):
             launch = self.command(installation, settings, port)
-        env = {**self.gpus(settings), **launch.env, **installation.env, **variant.env}
-        return replace(
-            launch,
-            argv=tuple(map(str, (*launch.argv, *sizes, *variant.args))),
-            env={name: str(value) for name, value in env.items()},
-        )
+        values = {**self.gpus(settings), **launch.env, **installation.env, **variant.env}
+        env = {name: str(value) for name, value in values.items()}
+        argv = tuple(map(str, (*launch.argv, *sizes, *variant.args)))
+        if "PYTHONPATH" in env and argv[1:2] == ("-m",):  # which looks in the current folder first
+            path = os.pathsep.join((env["PYTHONPATH"], str(Path.cwd())))
+            env |= {"PYTHONPATH": path, "PYTHONSAFEPATH": "1"}
+        return replace(launch, argv=argv, env=env)
 
     def check_options(
         self, installation: Installation, engine_variant: EngineVariant, prefix_cache: bool
@@ -211,6 +213,7 @@ class LocalEngine(Engine):
         """As in `Engine`; `change` can alter the command."""
         installation = self.installed()
         engine_variant = settings.engine_variant
+        launch = self.server(installation, settings, port=0)
         record = LaunchRecord(
             engine=self.name,
             variant=engine_variant.ref.variant,
@@ -218,8 +221,8 @@ class LocalEngine(Engine):
             about=engine_variant.variant.about,
             version=installation.version,
             gpus=settings.gpus,
+            codes=self.codes(installation, launch.argv, launch.env),
         )
-        self.server(installation, settings, port=0)
         with adapter_call(self.display, "prepare"):
             self.prepare(settings)
         memory_check = memory_restored(engine_variant.label) if settings.device == "cuda" else nullcontext()
@@ -236,6 +239,11 @@ class LocalEngine(Engine):
             ) as server,
         ):
             yield server
+
+    def codes(self, installation: Installation, argv: tuple[str, ...], env: Mapping[str, str]) -> list[Code]:
+        """The code that a process with these arguments and, added to the inherited ones, variables runs."""
+        package, here = self.module.partition(".")[0], argv[1:2] == ("-m",)
+        return find_code(installation.python, package, os.environ | env, here=here) if package else []
 
     def proof(self, installation: Installation) -> list[str]:
         """A short command that succeeds if the installed engine runs."""

@@ -13,10 +13,10 @@ from harness.report.best import excludes_one, fell_behind
 from harness.report.text.badges import UNCOMMITTED
 from harness.report.text.batches import BestOfBatch, best_of_batch, ways_asked
 from harness.report.text.claims import also, factor, level_values, too_few
+from harness.report.text.code_notices import is_uncommitted
 from harness.report.text.heading import machine, model
 from harness.report.text.load_words import with_rate
 from harness.report.text.numbers import decimals, few, number, plural, several, two_digits
-from harness.report.text.run_notices import is_uncommitted
 from harness.report.winners import Winner, winners
 from harness.runs.reader import OfflineRun, OnlineRun, Run
 from harness.schema.load import ClosedLoop, Load, from_light_to_heavy

@@ -51,7 +51,7 @@ class BaseRun(Generic[Info]):
         return {fault.label for fault in self.skipped if fault.is_whole_engine}
 
     def launched(self, record: LaunchRecord) -> None:
-        """Keep what an engine was started with the first time, and how soon it was ready each time.
+        """Keep what an engine was started with the first time, what code and how soon it was ready each time.
 
         Raises:
             UsageError: It is a running server that serves another model now.
@@ -69,6 +69,7 @@ class BaseRun(Generic[Info]):
                 self.info.launches.append(record)
             elif record.ready_s is not None:
                 first.later_ready_s.append(record.ready_s)
+                first.codes += [code for code in record.codes if code not in first.codes]
             else:
                 return
             write_json(self.folder / RUN, self.info)

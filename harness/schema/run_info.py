@@ -37,6 +37,13 @@ class Versions(Strict):
     python: str
 
 
+class Code(Strict):
+    """The package of an engine, where its interpreter found it."""
+
+    folder: str
+    sha256: str = Field(description="of the files: names, contents up to 1 MB, sizes above; 16 digits")
+
+
 class LaunchRecord(Strict):
     """What one engine was started with."""
 
@@ -58,6 +65,10 @@ class LaunchRecord(Strict):
         default_factory=list, description="the same of its later starts, in their order; empty in older runs"
     )
     facts: dict[str, Fact] = Field(default_factory=dict, description="what the engine says it runs with")
+    codes: list[Code] = Field(
+        default_factory=list,
+        description="the code of its starts, each once; empty: not known, as in older runs",
+    )
 
 
 class Unasked(Strict):

@@ -9,8 +9,9 @@ from typing import Literal
 
 from harness.report.text.heading import repeat_counts, repeats_text
 from harness.report.text.invalid import invalid_count, sent_late
+from harness.report.text.notice import Notice, Topic
 from harness.report.text.numbers import few, plural
-from harness.report.text.run_notices import Notice, Topic, notices
+from harness.report.text.run_notices import notices
 from harness.runs.reader import OnlineRun, Run
 from harness.schema.search import SearchResults
 

@@ -47,6 +47,11 @@ def order(run: RunInfo, measured: Collection[tuple[str, int | None]] | None = No
     ]
 
 
+def code(launch: LaunchRecord) -> str:
+    """`/src/engine (0123456789abcdef)`: the folder and hash of what its starts found; empty if unknown."""
+    return "; ".join(f"{code.folder} ({code.sha256})" for code in launch.codes)
+
+
 def ready(launch: LaunchRecord) -> str:
     """`20.1 s the first time, then 11.0 to 11.4 s`: after how long each start was ready; empty if unknown."""
     if launch.ready_s is None:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from typing import Literal
 
 from harness.metrics.samples import Group
 from harness.metrics.validity import BRIEF, MIN_ROUNDS, too_brief
 from harness.report.best import differs
+from harness.report.text.code_notices import of_code
 from harness.report.text.heading import fitted
 from harness.report.text.load_words import where
+from harness.report.text.notice import Notice, Topic
 from harness.report.text.numbers import as_ranges, few, percent, plural, several, wording
 from harness.report.text.provenance import fact_text
 from harness.report.text.unfinished import each_once, lacking, unfinished
@@ -21,7 +21,6 @@ from harness.schema.load import from_light_to_heavy
 from harness.schema.online_summary import OnlineSummary
 from harness.schema.repeat_number import repeat_text
 from harness.schema.results import Skipped
-from harness.telemetry.revision import DIRTY
 
 #: What to do about a closed loop of few requests.
 MORE_ROUNDS = "--rounds 10 sends ten for each in flight."
@@ -45,25 +44,6 @@ _TITLES: dict[str, str] = {
     "late": "The client sent a request to {label} late.",
     "order": "{label} was slower at a lighter load.",
 }
-
-
-#: What a notice is about: the badge that holds it.
-Topic = Literal[
-    "cells",
-    "rest",
-    "engines",
-    "answers",
-    "client",
-    "settings",
-    "behind",
-    "machine",
-    "clocks",
-    "length",
-    "trace",
-    "code",
-    "routine",
-    "other",
-]
 _TOPICS: dict[str, Topic] = {
     "behind": "behind",
     "growing": "behind",
@@ -76,21 +56,11 @@ _TOPICS: dict[str, Topic] = {
 _OF_THE_MACHINE = ("disturbed", "throttled")
 
 
-@dataclass(frozen=True)
-class Notice:
-    """A warning: what is the matter, and the details with the hint where there is one."""
-
-    kind: Literal["invalid", "skipped", "load"]
-    title: str
-    detail: str
-    topic: Topic = "cells"
-
-
 def notices(run: Run) -> list[Notice]:
     """Invalid cells first, then engines that are absent, then what was done to the load."""
     if not run.has_results:
         found = [_skipped([fault]) for fault in each_once(run.results.skipped)]
-        return [*found, *_fitting(run), *_uncommitted(run)]
+        return [*found, *_fitting(run), *of_code(run)]
     found = [*_disagreements(run), *_invalid(run)] if isinstance(run, OnlineRun) else []
     found += _unfinished(run)
     found += map(_skipped, _alike(run.results.skipped))
@@ -107,7 +77,7 @@ def notices(run: Run) -> list[Notice]:
         found += [*_cells(run), *_unreported(run), *_window(run)]
     else:
         found += _brief_batches(run)
-    found += _uncommitted(run)
+    found += of_code(run)
     return sorted(found, key=lambda notice: _KINDS.index(notice.kind))
 
 
@@ -132,23 +102,6 @@ def _skipped(faults: Sequence[Skipped]) -> Notice:
     hint = f" To include it: {_sentence(fault.hint)}" if fault.hint else ""
     detail = f"{_sentence(fault.reason)}{hint}"
     return Notice("skipped", f"{fault.label} was skipped{place}:", detail, "engines")
-
-
-def is_uncommitted(run: Run) -> bool:
-    """Whether the measured code is in no commit."""
-    return (run.meta.versions.git_rev or "").endswith(DIRTY)
-
-
-def _uncommitted(run: Run) -> list[Notice]:
-    """Code that nobody can fetch."""
-    if not is_uncommitted(run):
-        return []
-    revision = run.meta.versions.git_rev or ""
-    detail = (
-        f"It was commit {revision.removesuffix(DIRTY)[:12]} with changes that were not committed, so the "
-        "same code cannot be measured again. Commit first, then measure."
-    )
-    return [Notice("load", "The measured code was not committed.", detail, "code")]
 
 
 def _disagreements(run: OnlineRun) -> list[Notice]:

@@ -80,6 +80,7 @@ def through_worker(
         job_file, result_file = Path(scratch, "job.json"), Path(scratch, "result.jsonl")
         job_file.write_text(json.dumps(job))
         argv = [str(installation.python), str(SCRIPT), str(job_file), str(result_file)]
+        codes = engine.codes(installation, tuple(argv), env)
         process = Guarded(label, argv, os.environ | env, log, settings.cpus)
         try:
             while (code := process.wait(60.0)) is None:
@@ -102,6 +103,7 @@ def through_worker(
         inherited=inherited(os.environ, env),
         settings=arguments,
         ready_s=round(events["ready"].seconds, 3),
+        codes=codes,
     )
     found = events["result"]
     return Measured(found.seconds, tuple(found.output_tokens), found.batches), record

@@ -12,7 +12,8 @@ from harness.cli.ending import MOST_WARNINGS, print_ending
 from harness.cli.progress import Display
 from harness.cli.terminal import Terminal
 from harness.report.tables.table import Cell, Column, Table
-from harness.report.text.run_notices import Notice, notices
+from harness.report.text.notice import Notice
+from harness.report.text.run_notices import notices
 from harness.report.text.verdict import shown_load, verdict
 from harness.runs.reader import OnlineRun, load_run
 from tests.harness.report.conftest import make_online

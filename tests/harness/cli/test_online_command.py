@@ -75,6 +75,8 @@ def test_killed_and_resumed_with_a_real_engine(
     [launch] = results["meta"]["launches"]
     assert launch["engine"] == "roseinfer" and launch["argv"] and launch["ready_s"] > 0
     [again] = launch["later_ready_s"]
+    [code] = launch["codes"]
+    assert Path(code["folder"]).name == "roseinfer" and code["sha256"] in (folder / "report.html").read_text()
     assert again > 0 and f"s the first time, then {again:.1f} s" in (folder / "report.html").read_text()
     assert {"threads", "processes", "http_processes", "idle_cores"} <= launch["facts"].keys()
     assert all(summary["engine_cpu_s"] > 0 for summary in results["summaries"])

@@ -77,6 +77,8 @@ def test_both_ways_are_measured_and_saved(
     assert saved == results
     assert sorted(launch.label for launch in saved.meta.launches) == ["roseinfer", "roseinfer (in-process)"]
     assert saved.meta.versions.roseinfer
+    [server, in_process] = [launch.codes for launch in saved.meta.launches]
+    assert server == in_process and len(server) == 1
     run = json.loads((folder / "run.json").read_text())
     assert (run["settings"]["device"], run["settings"]["warmup"]) == ("cpu", 3)
     check_that_it_was_short(folder, capsys)

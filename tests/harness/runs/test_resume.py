@@ -15,8 +15,10 @@ from harness.errors import UsageError
 from harness.report.render import write_run_outputs
 from harness.runs.events import CellDone, EngineStarting, Started
 from harness.runs.online import resume_online, run_online
+from harness.runs.run_state import Run
 from harness.schema.load import ClosedLoop
 from harness.schema.results import OnlineResults
+from harness.schema.run_info import Code
 
 from .conftest import Make, Watcher, edit, interrupted, journal
 
@@ -226,3 +228,14 @@ def test_what_is_no_run(content: Any, message: str, tmp_path: Path) -> None:
     assert "\n" not in raised.value.message
     with pytest.raises(UsageError, match="holds no run: No such file"):
         resume_online(tmp_path / "absent", Watcher())
+
+
+def test_code_that_changed_since_is_kept(start_mock: Any, settings_for: Make) -> None:
+    """The code of an engine that is developed; that of bench and roseinfer would be refused."""
+    folder = interrupted(settings_for(start_mock().url))
+    run = Run.open(folder)
+    record = run.info.launches[0].model_copy(update={"label": "vLLM", "engine": "vllm", "ready_s": 1.0})
+    before, after = (Code(folder="/src", sha256=digit * 16) for digit in "12")
+    for code in (before, before, after, before):
+        run.launched(record.model_copy(update={"codes": [code]}))
+    assert Run.open(folder).info.launches[-1].codes == [before, after]

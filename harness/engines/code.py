@@ -1,0 +1,51 @@
+"""Which code of an engine runs: its package, where its interpreter finds it."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Mapping
+from hashlib import sha256
+from pathlib import Path
+
+from harness.modules import ELSEWHERE
+from harness.schema.run_info import Code
+
+#: Bytes of a file above which its size stands for its contents: compiled code, kernels in binaries.
+LARGE = 1 << 20
+
+_FIND = """
+import importlib.util, sys
+print([*importlib.util.find_spec(sys.argv[1]).submodule_search_locations][0])
+"""
+
+
+def find_code(python: Path, package: str, env: Mapping[str, str], *, here: bool) -> list[Code]:
+    """The code of that package as `python` imports it with all of that environment; empty where it cannot.
+
+    Args:
+        here: Whether it looks in the current folder too, as after `python -m`.
+    """
+    code = _FIND if here else ELSEWHERE + _FIND
+    try:
+        done = subprocess.run(
+            [str(python), "-c", code, package],
+            env=dict(env),
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=True,
+        )
+        folder = Path(done.stdout.rstrip("\n")).resolve()
+        return [Code(folder=str(folder), sha256=_hash(folder))]
+    except (OSError, subprocess.SubprocessError, UnicodeError):
+        return []
+
+
+def _hash(folder: Path) -> str:
+    digest = sha256()
+    for path in sorted(path for path in folder.rglob("*") if path.is_file()):
+        name, size = path.relative_to(folder), path.stat().st_size
+        if "__pycache__" not in name.parts:
+            content = size if size > LARGE else sha256(path.read_bytes()).hexdigest()
+            digest.update(f"{name} {content}\n".encode("utf-8", "surrogateescape"))
+    return digest.hexdigest()[:16]

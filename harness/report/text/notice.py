@@ -1,0 +1,34 @@
+"""A warning of a report."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+#: What a notice is about: the badge that holds it.
+Topic = Literal[
+    "cells",
+    "rest",
+    "engines",
+    "answers",
+    "client",
+    "settings",
+    "behind",
+    "machine",
+    "clocks",
+    "length",
+    "trace",
+    "code",
+    "routine",
+    "other",
+]
+
+
+@dataclass(frozen=True)
+class Notice:
+    """A warning: what is the matter, and the details with the hint where there is one."""
+
+    kind: Literal["invalid", "skipped", "load"]
+    title: str
+    detail: str
+    topic: Topic = "cells"

@@ -1,0 +1,78 @@
+"""Which code a server runs: where its interpreter finds the engine's package, and what is in it."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+from harness.engines.base import EngineSettings, EngineVariant
+from harness.engines.code import LARGE, find_code
+from harness.engines.registry import LOCAL
+from harness.engines.variants import Variant
+from harness.schema.engine_ref import EngineRef
+
+pytestmark = pytest.mark.integration
+
+PYTHON = Path(sys.executable)
+
+
+def package(folder: Path, text: str = "") -> Path:
+    """An engine's package in `folder`."""
+    made = folder / "roseinfer"
+    (made / "kernels").mkdir(parents=True)
+    (made / "__init__.py").write_text(text)
+    (made / "kernels" / "step.cu").write_text("one")
+    return made
+
+
+def found(path: Path, *, here: bool = False) -> list[tuple[str, str]]:
+    env = {"PATH": os.defpath, "PYTHONPATH": str(path)}
+    return [(code.folder, code.sha256) for code in find_code(PYTHON, "roseinfer", env, here=here)]
+
+
+def test_every_file_counts_but_what_python_compiled(tmp_path: Path):
+    made, same, other = (package(tmp_path / name) for name in ("made", "same", "other"))
+    (same / "__pycache__").mkdir()
+    (same / "__pycache__" / "a.pyc").write_bytes(b"compiled")
+    (other / "kernels" / "step.cu").write_text("two")
+    [(folder, sha256)] = found(made.parent)
+    assert folder == str(made) and len(sha256) == 16
+    assert found(same.parent) == [(str(same), sha256)]
+    assert found(other.parent) != [(str(other), sha256)]
+    (made / "extension.so").write_bytes(b"a" * (LARGE + 1))
+    [(_, with_binary)] = found(made.parent)
+    (made / "extension.so").write_bytes(b"b" * (LARGE + 1))
+    assert with_binary != sha256 and found(made.parent) == [(folder, with_binary)]
+
+
+def test_an_engine_that_cannot_be_found_has_no_code(tmp_path: Path):
+    assert find_code(PYTHON, "no_such_engine", os.environ, here=False) == []
+    assert find_code(tmp_path / "no-python", "roseinfer", os.environ, here=False) == []
+
+
+def test_a_folder_of_a_variant_comes_before_the_current_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """`python -m` looks in the current folder first, where a checkout's own package is."""
+    before, now = package(tmp_path / "before", "BEFORE = 1"), package(tmp_path / "now", "NOW = 1")
+    monkeypatch.chdir(now.parent)
+    monkeypatch.setattr(sys, "path", [str(now.parent), *sys.path])  # as in a process of `python -m`
+    engine = LOCAL["roseinfer"]
+    monkeypatch.setattr(engine, "flags", lambda installation: {"--no-prefix-cache"})
+    installation = engine.installed()
+    folders = []
+    for env in ({}, {"PYTHONPATH": str(before.parent)}, {"PYTHONPATH": str(tmp_path)}):
+        variant = EngineVariant(EngineRef(name="roseinfer"), Variant(label="", env=env), "roseinfer")
+        settings = EngineSettings(
+            engine_variant=variant,
+            model=Path("/models/gpt2"),
+            served_name="gpt2",
+            device="cpu",
+            dtype="bf16",
+            max_model_len=64,
+        )
+        launch = engine.server(installation, settings, 1)
+        assert launch.argv[1] == "-m"
+        folders += [code.folder for code in engine.codes(installation, launch.argv, launch.env)]
+    assert folders == [str(now), str(before), str(now)]
