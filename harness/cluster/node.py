@@ -18,6 +18,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import replace
+from math import inf
 from operator import attrgetter
 from pathlib import Path
 from typing import TypeVar
@@ -235,13 +236,14 @@ class Node:
         self._monitor = CellMonitor(engine=self.pids, gpus=gpus or None, ours=ours)
         self._monitor.__enter__()
 
-    def watched(self) -> MachineLoad | None:
-        """What was seen since `watch`; None where nothing was watched."""
+    def watched(self, begin: float = -inf, end: float = inf) -> MachineLoad | None:
+        """What was seen since `watch`, from `begin` to `end` of this machine's monotonic clock; None where
+        nothing was watched."""
         monitor, self._monitor = self._monitor, None
         if monitor is None:
             return None
         monitor.__exit__(None, None, None)
-        return monitor.summary()
+        return monitor.summary(begin, end)
 
     def close(self) -> None:
         """End everything and leave nothing on the disk."""

@@ -113,12 +113,15 @@ class RayTestbed(Testbed):
             ours = [pid for machine, pid in pids if machine == node.facts.machine]
             node.call("watch", ours, timeout_s=SILENCE_S)
 
-    def end_watching(self) -> dict[str, MachineLoad]:
-        """What every node did, by its name; of one that was lost nothing is known."""
+    def end_watching(self, begin: float, end: float) -> dict[str, MachineLoad]:
+        """What every node did from `begin` to `end` of this machine's clock, by its name; of one that was
+        lost nothing is known."""
         found = {}
         for node in self.nodes:
             with suppress(LostNodeError):
-                if (seen := node.call("watched", timeout_s=SILENCE_S)) is not None:
+                ahead = self._offset(node).seconds
+                seen = node.call("watched", begin + ahead, end + ahead, timeout_s=SILENCE_S)
+                if seen is not None:
                     found[node.name] = seen
         return found
 
@@ -227,7 +230,7 @@ class _Watch(Watch):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.nodes = self._testbed.end_watching()
+        self.nodes = self._testbed.end_watching(self.begin, self.end)
 
     @property
     def machine(self) -> MachineLoad:

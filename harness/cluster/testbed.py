@@ -6,6 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
+from math import inf
 from pathlib import Path
 from types import MappingProxyType, TracebackType
 
@@ -62,13 +63,10 @@ class Watch(ABC):
     ) -> None:
         """End."""
 
+    #: The first and the last moment that count, by this machine's monotonic clock; set inside the `with`.
+    begin, end = -inf, inf
     #: What each node of a cluster did, by its name; valid after the `with`.
     nodes: Mapping[str, MachineLoad] = MappingProxyType({})
-
-    @property
-    def begun(self) -> float | None:
-        """When it began, by this machine's monotonic clock; None: the engine's machine has another clock."""
-        return None
 
     @property
     @abstractmethod

@@ -80,12 +80,8 @@ class _Watch(Watch):
         self._monitor.__exit__(kind, error, trace)
 
     @property
-    def begun(self) -> float:
-        return self._monitor.readings[0].t
-
-    @property
     def machine(self) -> MachineLoad:
-        return self._monitor.summary()
+        return self._monitor.summary(self.begin, self.end)
 
 
 class ThisMachine(Machines):

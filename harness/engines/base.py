@@ -99,6 +99,10 @@ class EngineVariant:
         override = self.variant.prefix_cache
         return prefix_cache if override is None else override
 
+    def may_know_prompts(self, prefix_cache: bool) -> bool:
+        """Whether its server may answer from a cache what it was sent before. `prefix_cache` is the run's."""
+        return self.server is not None or self.caches_prefixes(prefix_cache)
+
     def spread(self, parallel: Parallel) -> Parallel:
         """Over how many GPUs it computes: the variant's, else the run's `parallel`."""
         tensor, data = self.variant.tensor_parallel_size, self.variant.data_parallel_size

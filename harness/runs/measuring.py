@@ -132,7 +132,8 @@ class Measuring:
         settings, workload = self.to.resolved.settings, self.to.resolved.workload
         wanted_s = (settings.settle or 0.0) + settings.measured_s
         loop = (cell.engine_variant.label, cell.load)
-        (first, n), clients = self.run.lasted.get(loop, (0, None)), self._clients
+        may_know = cell.engine_variant.may_know_prompts(settings.prefix_cache)
+        first, n, clients = 0, self.run.lasted.get(loop), self._clients
         for left in reversed(range(MAX_TRIES)):
             planned = workload.requests(cell.load, cell.load_seed, cell.shape_seed, first, n)
             requests = self._with_drawn_fields(planned, cell)
@@ -153,8 +154,8 @@ class Measuring:
                 break
             rounds = sent * MARGIN * wanted_s / max(lasted_s, 0.01) / in_flight
             # In whole rounds: a last request alone would lower the rate.
-            first, n = first + sent, max(sent, ceil(rounds) * in_flight)
-        self.run.lasted[loop] = (first, n)
+            first, n = first + sent if may_know else 0, max(sent, ceil(rounds) * in_flight)
+        self.run.lasted[loop] = n
         write_cell(self.run.folder, cell.index, records)
         write_server(self.run.folder, cell.index, server.table(cell.index, answers.t0))
         after, ref, wanted = self.to.samples(), cell.engine_variant.ref, self.to.engine.histograms
@@ -218,17 +219,14 @@ class Measuring:
         )
         with testbed.watch(self.to.server) as watch, server:
             sent = self.to.send(requests, in_flight, clients, progress, MEASURED_DELAY_S)
+            if lasted_s := sent.answers.lasted_s:
+                watch.begin, watch.end = sent.answers.t0, sent.answers.t0 + lasted_s
         try:
             self.to.server.check()
         except EngineError as fault:
             raise LostError(fault, sent.answers.answered, len(requests)) from None
-        power = [] if watch.begun is None else watch.machine.power_since(sent.answers.t0 - watch.begun)
         machine = watch.machine.model_copy(
-            update={
-                "idle_watts": self.idle.watts,
-                "gpus_busy_before": list(self.idle.gpus_busy),
-                "power": power,
-            }
+            update={"idle_watts": self.idle.watts, "gpus_busy_before": list(self.idle.gpus_busy)}
         )
         for host in sent.hosts:
             host.machine = watch.nodes.get(host.name)

@@ -31,9 +31,9 @@ class Run(BaseRun[OnlineRunInfo]):
     """A run of `bench online`. `clients` is the most client processes of one of its cells."""
 
     clients: int = 0
-    #: By engine and load: the first request that a closed loop was measured with, and how many it sent; None:
-    #: as many as the settings say. The next repeat starts with these and needs no trial.
-    lasted: dict[tuple[str, Load], tuple[int, int | None]] = field(default_factory=dict)
+    #: By engine and load: how many requests a closed loop was measured with; None: as many as the settings
+    #: say. The next repeat starts with these and needs no trial.
+    lasted: dict[tuple[str, Load], int | None] = field(default_factory=dict)
     #: In the seeds of a running server's prompts in place of the settings' nonce; None: as they have it.
     nonce: int | None = None
     #: Cells whose node was lost, and when (monotonic).

@@ -23,8 +23,7 @@ class GpuLoad(Strict):
 
 
 class Power(Strict):
-    """What was taken in a part of a cell. Times are in s since the cell's start; of a node of a cluster,
-    whose clock is another, since it was first looked at."""
+    """What was taken in a part of a cell. Times are in s since the cell's start."""
 
     begin: float
     end: float
@@ -69,12 +68,6 @@ class MachineLoad(Strict):
         counters = [gpu.joules for gpu in self.gpus] or [self.cpu_joules]
         known = [joules for joules in counters if joules is not None]
         return math.fsum(known) if len(known) == len(counters) else None
-
-    def power_since(self, seconds: float) -> list[Power]:
-        """The power with times that count from so many seconds later."""
-        return [
-            Power(begin=part.begin - seconds, end=part.end - seconds, watts=part.watts) for part in self.power
-        ]
 
     @property
     def joules_above_idle(self) -> float | None:

@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from itertools import pairwise
+from math import inf
 from statistics import fmean, median
 from time import monotonic
 from types import TracebackType
@@ -76,9 +77,9 @@ class CellMonitor:
         self._take()
         self._gpu.close()
 
-    def summary(self) -> MachineLoad:
-        """What was seen; valid after the `with`."""
-        return summarize_readings(self.readings)
+    def summary(self, begin: float = -inf, end: float = inf) -> MachineLoad:
+        """What was seen from `begin` to `end` by this machine's monotonic clock; valid after the `with`."""
+        return summarize_readings(between(self.readings, begin, end))
 
     def _watch(self) -> None:
         while not self._stop.wait(self._period_s):
@@ -148,6 +149,42 @@ class CpuTime:
                 self._ended_s += spent
         self._last = now
         return self._ended_s + sum(spent for spent, _ in now.values())
+
+
+def between(readings: Sequence[Reading], begin: float, end: float) -> Sequence[Reading]:
+    """Readings from `begin` to `end`, as far as there are some; all of them where no time is in between.
+
+    At both ends counters are interpolated, and all else is what the next reading in between says.
+    """
+    begin, end = max(begin, readings[0].t), min(end, readings[-1].t)
+    if begin >= end:
+        return readings
+    inside = [reading for reading in readings if begin < reading.t < end]
+    return [_at(begin, readings, is_first=True), *inside, _at(end, readings, is_first=False)]
+
+
+def _at(t: float, readings: Sequence[Reading], *, is_first: bool) -> Reading:
+    before, after = next((a, b) for a, b in pairwise(readings) if a.t <= t <= b.t)
+    nearest, share = after if is_first else before, (t - before.t) / (after.t - before.t)
+
+    def value(a: float | None, b: float | None) -> float | None:
+        return None if a is None or b is None else a + share * (b - a)
+
+    def known(a: float, b: float) -> float:
+        return a + share * (b - a)
+
+    return nearest._replace(
+        t=t,
+        busy_s=known(before.busy_s, after.busy_s),
+        steal_s=known(before.steal_s, after.steal_s),
+        own_s=known(before.own_s, after.own_s),
+        engine_s=value(before.engine_s, after.engine_s),
+        cpu_j=value(before.cpu_j, after.cpu_j),
+        gpus=tuple(
+            seen._replace(energy_j=value(a.energy_j, b.energy_j))
+            for seen, a, b in zip(nearest.gpus, before.gpus, after.gpus, strict=True)
+        ),
+    )
 
 
 def summarize_readings(readings: Sequence[Reading]) -> MachineLoad:

@@ -8,11 +8,15 @@ from typing import Any
 import pandas as pd
 import pytest
 
+from harness.engines.base import EngineVariant
 from harness.report.render import write_run_outputs
 from harness.runs.events import CellProgress
 from harness.runs.online import run_online
+from harness.runs.seeds import shape_seeds
+from harness.schema.load_settings import Uniform
 from harness.schema.online_settings import OnlineSettings
 from harness.schema.results import OnlineResults
+from harness.workload.content import SyntheticContent
 
 from .conftest import Make, Watcher
 
@@ -58,6 +62,23 @@ def test_the_next_repeat_of_a_closed_loop_begins_with_enough_requests(
     run_online(settings_for(start_mock().url, min_duration=0.5, repeats=2, **LOOP), ["bench"], watcher)
     first, second = loads(watcher, 0), loads(watcher, 1)
     assert first[0] == 8 < first[-1] == second[0]
+
+
+@pytest.mark.parametrize("may_know", [True, False])
+def test_the_same_prompts_are_sent_again_where_no_cache_can_know_them(
+    start_mock: Any, settings_for: Make, monkeypatch: pytest.MonkeyPatch, may_know: bool
+) -> None:
+    """So an engine that is measured with more requests has those of a slower one among them."""
+    monkeypatch.setattr(EngineVariant, "may_know_prompts", lambda variant, prefix_cache: may_know)
+    watcher = Watcher()
+    settings = settings_for(start_mock().url, min_duration=0.5, **LOOP | {"input_len": "uniform:2:60"})
+    folder, _ = run_online(settings, ["bench"], watcher)
+    [*tries, measured] = loads(watcher)
+    requests = pd.read_parquet(folder / "requests.parquet").sort_values("request")
+    content = SyntheticContent(Uniform(least=2, most=60), 8, 100)
+    before = sum(tries) if may_know else 0
+    inputs, _ = content.lengths(measured, shape_seeds(settings, 0)[0], before)
+    assert tries and requests["input_tokens"].tolist() == inputs.tolist()
 
 
 def test_settling_is_left_out_and_the_rest_lasts(start_mock: Any, settings_for: Make) -> None:

@@ -21,6 +21,7 @@ from harness.telemetry.cell_monitor import (
     CellMonitor,
     CpuTime,
     Reading,
+    between,
     processes_below,
     summarize_readings,
 )
@@ -131,9 +132,27 @@ def test_power_between_readings_on_the_clock_of_the_cell() -> None:
     readings = [
         reading(t, 0, 0, cpu_j=joules) for t, joules in ((10, 0.0), (11, 40.0), (13, 60.0), (13.1, 99.0))
     ]
-    power = summarize_readings(readings).power_since(0.5)
-    assert [(part.begin, part.end, part.watts) for part in power] == [(-0.5, 0.5, 40.0), (0.5, 2.5, 10.0)]
+    power = summarize_readings(readings).power
+    assert [(part.begin, part.end, part.watts) for part in power] == [(0.0, 1.0, 40.0), (1.0, 3.0, 10.0)]
     assert summarize_readings([reading(0, 0, 0), reading(1, 0, 0, cpu_j=3.0)]).power == []
+
+
+def test_only_what_is_between_two_moments_counts() -> None:
+    """A GPU takes 100 W while it is loaded, from 1 s to 4 s, and 10 W before and after."""
+    taken = (0.0, 10.0, 110.0, 210.0, 310.0, 320.0)
+    readings = [
+        reading(t, 2 * t, t, gpus=(GpuReading(1000.0 + t, None, None, joules),), engine_s=3.0 * t)
+        for t, joules in enumerate(taken)
+    ]
+    load = summarize_readings(between(readings, 1.5, 3.5))
+    assert (load.seconds, load.joules, load.engine_cpu_s, load.foreign_cores_mean) == (2.0, 200.0, 6.0, 1.0)
+    assert [(part.begin, part.end, part.watts) for part in load.power] == [
+        (0.0, 0.5, 100.0), (0.5, 1.5, 100.0), (1.5, 2.0, 100.0)
+    ]  # fmt: skip
+    assert load.gpus[0].sm_clock_mhz_min == 1002.0
+    assert summarize_readings(between(readings, -9.0, 9.0)).joules == 320.0
+    assert summarize_readings(between(readings, 2.25, 2.75)).joules == 50.0, "no reading is in between"
+    assert between(readings, 7.0, 8.0) is readings
 
 
 def test_power_of_gpus_is_that_of_all_that_are_counted() -> None:
