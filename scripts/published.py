@@ -153,6 +153,10 @@ def main() -> None:
     asked, options = parser.parse_args(given[:end]), given[end + 1 :]
     if others := set(asked.profile) - set(asked.names):
         parser.error(f"--profile: {', '.join(sorted(others))} is not measured")
+    if asked.sides > 1 and any(option.partition("=")[0] == "--repeats" for option in options):
+        parser.error("--repeats cannot be given with --sides: each file's are rounded up to whole sides")
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.default_int_handler)
     runs = [
         Run.of(
             name,

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import signal
+import subprocess
 import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -121,3 +123,36 @@ def test_what_runs_is_interrupted_and_nothing_else_is_started() -> None:
             assert status.result(30) == 130
             assert commands.status(command, os.environ, output) == 130
         assert lines.read() == "report\n"
+
+
+#: The script with GPUs that are not there and a run that says "runs" and, once it is interrupted, "report".
+SCRIPT = f"""
+import sys
+from scripts import published
+published.gpu.names = lambda environment: ["0", "1"]
+published.Run.command = lambda *_: [sys.executable, "-c", {INTERRUPTED!r}]
+published.main()
+"""
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_ends_what_runs(number: signal.Signals, tmp_path: Path) -> None:
+    words = ["--out", str(tmp_path), "--sides", "2", "one-gpu-qwen3-8b"]
+    log = tmp_path / "one-gpu-qwen3-8b.log"
+    with subprocess.Popen([sys.executable, "-c", SCRIPT, *words], cwd=ROOT, stdout=subprocess.PIPE) as script:
+        while not (log.exists() and log.read_text()):
+            assert script.poll() is None
+        script.send_signal(number)
+        script.communicate(timeout=30)
+    assert script.returncode == 130 and log.read_text() == "runs\nreport\n"
+
+
+def test_repeats_are_not_given_twice(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["published", "--out", "out", "--sides", "2", "one-gpu-qwen3-8b", "--", "--repeats", "10"]
+    monkeypatch.setattr(sys, "argv", words)
+    with pytest.raises(SystemExit, match="2"):
+        published.main()
+    assert "--repeats cannot be given with --sides" in capsys.readouterr().err
