@@ -12,7 +12,7 @@ from harness.cli.online import measure
 from harness.cli.options import with_settings
 from harness.cli.outcome import Json, Open, Quiet
 from harness.errors import UsageError
-from harness.runs.search_state import enough_requests, parse_limits
+from harness.runs.search_state import check_limits, enough_requests, parse_limits
 from harness.schema.base import first_fault
 from harness.schema.online_settings import OnlineSettings
 from harness.schema.search import SearchAxis, SearchPlan
@@ -70,7 +70,12 @@ def _plan(own: dict[str, Any]) -> SearchPlan:
     """
     if own["slo"] is None:
         raise UsageError("a search needs limits", "give --slo 'ttft_p99<=200ms,tpot_p99<=30ms'")
-    parse_limits(own["slo"])
+    for term in parse_limits(own["slo"]):
+        if not term.at_most:
+            raise UsageError(
+                f"a search cannot use {term.text!r}: a heavier load may meet it where a lighter one does not",
+                "give limits on latencies or error_rate",
+            )
     bounds = {name: own[name] for name in ("lowest", "highest", "first")}
     rest = {name: own[name] for name in ("cells", "tolerance", "max_seconds")}
     rest["cells_per_start"] = own["per_start"]
@@ -112,7 +117,8 @@ def search(
         plan = _plan(locals())
         settings = _lasting(settings, plan)
         seconds = settings.measured_s + (settings.settle or 0.0)
-        for term in parse_limits(plan.limits):
+        check_limits(terms := parse_limits(plan.limits), settings)
+        for term in terms:
             share = settings.measured_s / seconds if seconds else 1.0
             enough_requests(term.text, term.statistic, settings.n, share)
     measure(settings, resume, plan, open_report=open_report, as_json=as_json, quiet=quiet)

@@ -174,8 +174,8 @@ def _said_lengths(run: StoredRun, values: Mapping[str, object]) -> dict[str, obj
 
 
 def _requests(a: StoredOnline, b: StoredOnline) -> tuple[object, object]:
-    """Of traces; of closed loops at each load of both."""
-    if a.settings.concurrency is None or b.settings.concurrency is None:
+    """Of traces; else at each load of both: how many arrive at a rate in a given time is chance."""
+    if any(run.settings.loads[0].kind == "trace" for run in (a, b)):
         return _trace(a, "requests"), _trace(b, "requests")
     common = [load for load in a.settings.loads if load in b.settings.loads]
     of_a, of_b = ({str(load): run.settings.requests(load) for load in common} for run in (a, b))

@@ -38,7 +38,7 @@ def judge_value(term: GateTerm, engines: tuple[str, str], load: AnyLoad, new: Es
         return _gated(term, engines, load, None, None, term.limit, "B has no such value")
     gated = _gated(term, engines, load, new.value, level(new), term.limit)
     spread = new.spread(log=True) if new.has_log else None
-    return _with_reason(gated, term, new.missing, spread, (new.repeats, new.repeats), "of B")
+    return _with_reason(gated, term, new.missing, spread, (new.repeats, new.repeats), "of B", paired=True)
 
 
 def _with_reason(
@@ -56,7 +56,8 @@ def _with_reason(
         missing: requests or tokens that a repeat lacks.
         spread: of the logarithm from repeat to repeat, seen in so many `repeats`; None: not seen.
         whose: more repeats.
-        paired: repeats are compared one by one; the spread is that of their ratio.
+        paired: there is one sample: repeats that are compared one by one, with the spread of their ratio, or
+            those of one run.
     """
     if gated.outcome != "inconclusive" or gated.value is None:
         return gated

@@ -55,19 +55,24 @@ def gate(store: Store, run: StoredRun, against: str, terms: Sequence[GateTerm]) 
         if not chosen:
             revisions = ", ".join(dict.fromkeys((past.revision or "unknown")[:10] for past in known))
             raise UsageError(f"the history has no such run of revision {against!r}", f"known: {revisions}")
+    of_errors = [term for term in terms if term.metric == ERROR_RATE]
     gated: list[Gated] = []
     names: list[str] = []
     for label, loads in run.cells.items():
         if reasons := run.missing(label):
             raise UsageError(f"a repeat is missing: {reasons[0]}", run.hint)
-        if reasons := run.invalid(label):
+        if reasons := run.invalid(label):  # requests that fail are one of them
+            failing = [gate for load in loads for gate in _judged(store, None, run, label, load, of_errors)]
+            if worst := [gate for gate in failing if gate.outcome == "regression"]:
+                gated += worst
+                continue
             raise UsageError(f"{reasons[0]}", "repeat the run: what is invalid is not judged")
         for load in loads:
             past = _baseline(store, chosen, label, load, terms[0] if against == "best" else None)
             if past is not None:
                 names.append(past.name)
             gated += _judged(store, past, run, label, load, terms)
-    if not names:
+    if not names and not gated:
         raise UsageError("the history has none of the run's engines at its loads", "add a run that has them")
     return CompareResults(
         a=f"history: {', '.join(dict.fromkeys(names))}",

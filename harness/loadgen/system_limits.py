@@ -54,7 +54,8 @@ def check_limits(shares: Sequence[LoadPlan]) -> None:
     if hard != resource.RLIM_INFINITY and need > hard:
         raise UsageError(
             f"a client process may need {need} open files and is allowed {hard}",
-            f"raise the limit with `ulimit -n {need}`, or spread the load with --clients",
+            f"raise the limit with `ulimit -n {need}`, spread the load with --clients, or give a lower "
+            "--timeout-s: so long a request may take",
         )
     if _PORT_RANGE.exists():
         low, high = (int(word) for word in _PORT_RANGE.read_text().split())
@@ -62,5 +63,6 @@ def check_limits(shares: Sequence[LoadPlan]) -> None:
         if sum(needs) > ports:
             raise UsageError(
                 f"the load may need {sum(needs)} connections at once and there are {ports} local ports",
-                'widen the range with `sysctl -w net.ipv4.ip_local_port_range="1024 65535"`',
+                'widen the range with `sysctl -w net.ipv4.ip_local_port_range="1024 65535"`, '
+                "or give a lower --timeout-s: so long a request may take",
             )

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from statistics import fmean
 
 import numpy as np
+import numpy.typing as npt
 from scipy.special import fdtrc
 
 from harness.metrics.samples import Group, by_load
@@ -16,7 +18,7 @@ from harness.schema.metrics import latencies
 class NodeEffect:
     """A metric's median on each node over the geometric mean of all nodes, engines and loads taken out.
 
-    `p` is that of no difference (F-test); None where repeats are too few.
+    `p` is that of no difference (F-test between repeats); None where they are too few.
     """
 
     metric: str
@@ -41,7 +43,7 @@ def node_effects(groups: Sequence[Group], nodes: Mapping[int, str]) -> list[Node
 def _effect(
     metric: str, points: Sequence[Sequence[Group]], nodes: Mapping[int, str], names: Sequence[str]
 ) -> NodeEffect | None:
-    values, groups, places = [], [], []
+    values, groups, places, repeats = [], [], [], []
     for number, point in enumerate(points):
         for repeat in point:
             sample = repeat.sample(metric)
@@ -50,6 +52,7 @@ def _effect(
                 values.append(np.log(sample.levels["p50"]))
                 groups.append(number)
                 places.append(names.index(nodes[cell]))
+                repeats.append(repeat.repeat)
     if len(set(places)) < len(names):
         return None
     # y = engine at a load + node, the nodes' effects summing to 0
@@ -57,15 +60,30 @@ def _effect(
     of_group = (group[:, None] == np.unique(group)).astype(float)
     place = np.array(places)[:, None] == np.arange(len(names))
     of_node = place[:, :-1].astype(float) - place[:, -1:]
-    both = np.hstack([of_group, of_node])
-    solution = np.linalg.lstsq(both, y, rcond=None)[0]
+    solution = np.linalg.lstsq(np.hstack([of_group, of_node]), y, rcond=None)[0]
     effects = solution[of_group.shape[1] :]
     effects = np.append(effects, -effects.sum())
-    without = y - of_group @ np.linalg.lstsq(of_group, y, rcond=None)[0]
-    rest = y - both @ solution
-    freedom = len(y) - int(np.linalg.matrix_rank(both))
-    p = None
-    if freedom > 0 and float(rest @ rest) > 0:
-        explained = (float(without @ without) - float(rest @ rest)) / (len(names) - 1)
-        p = float(fdtrc(len(names) - 1, freedom, max(0.0, explained) / (float(rest @ rest) / freedom)))
+    rest = y - of_group @ solution[: of_group.shape[1]]
+    p = _p_of_no_difference(rest, places, repeats)
     return NodeEffect(metric, dict(zip(names, map(float, np.exp(effects)), strict=True)), p)
+
+
+def _p_of_no_difference(
+    rest: npt.NDArray[np.float64], places: Sequence[int], repeats: Sequence[int | None]
+) -> float | None:
+    """Of logarithms without the effects of engines and loads. Cells of a repeat have machine and minutes in
+    common, so their mean counts once."""
+    of_repeat: dict[tuple[int, int | None], list[float]] = {}
+    for value, node, repeat in zip(rest.tolist(), places, repeats, strict=True):
+        of_repeat.setdefault((node, repeat), []).append(value)
+    means = [
+        np.array([fmean(values) for (at, _), values in of_repeat.items() if at == node])
+        for node in sorted(set(places))
+    ]
+    freedom, nodes = sum(map(len, means)) - len(means), len(means) - 1
+    within = sum(float(np.square(node - node.mean()).sum()) for node in means)
+    if freedom < 1 or within == 0:
+        return None
+    middle = np.concatenate(means).mean()
+    between = sum(len(node) * float(np.square(node.mean() - middle)) for node in means)
+    return float(fdtrc(nodes, freedom, between / nodes / (within / freedom)))

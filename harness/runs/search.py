@@ -125,7 +125,8 @@ def _measure_start(
         if here == 1:
             deadline.first_cell(label, begun)
         enough = search.ended or here >= search.plan.cells_per_start
-        return None if enough or not deadline.allows(summary.duration_s) else cell()
+        seconds = (run.settings.settle or 0.0) + summary.duration_s
+        return None if enough or not deadline.allows(seconds) else cell()
 
     measure_block(run, resolved, Block(engine_variant, (cell(),)), notify, following)
     return len(search.trials) - measured_before == asked

@@ -15,6 +15,7 @@ from harness.schema.cell_notice import NoticeKind
 from harness.schema.gate_terms import ERROR_RATE, LIMIT_HINT, GateTerm, parse_gate
 from harness.schema.invalid_reason import InvalidKind
 from harness.schema.metrics import METRICS
+from harness.schema.online_settings import OnlineSettings
 from harness.schema.online_summary import OnlineSummary
 from harness.schema.results import Skipped
 from harness.schema.search import Bound, CapacityFound, CapacityRatio, SearchPlan, SearchResults, SearchTrial
@@ -52,6 +53,18 @@ def parse_limits(text: str) -> list[GateTerm]:
             always = "no load" if lower_is_better else "every load"
             raise UsageError(f"{always} meets the limit {term.text!r}", "give a limit above 0")
     return terms
+
+
+def check_limits(terms: Sequence[GateTerm], settings: OnlineSettings) -> None:
+    """Raises UsageError where no cell of these settings has a value for a limit."""
+    for term in terms:
+        if term.metric == "goodput_req_per_s":
+            raise UsageError(
+                f"the limit {term.text!r} is on requests within limits, which are not given",
+                "give those limits",
+            )
+        if term.metric == "session_ms" and settings.turns is None and settings.loads[0].kind != "trace":
+            raise UsageError(f"the limit {term.text!r} needs sessions", "give --dataset and --turns")
 
 
 def enough_requests(what: str, statistic: str, n: int, measured: float = 1.0) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 from harness.engines.auto_settings import resolve_placement
 from harness.engines.registry import LOCAL, get_engine, get_engine_variant
 from harness.errors import UsageError
-from harness.runs.search_state import enough_requests, parse_limits
+from harness.runs.search_state import check_limits, enough_requests, parse_limits
 from harness.runs.tune.halving import optuna
 from harness.runs.tune.space_file import read_space
 from harness.schema.engine_ref import EngineRef
@@ -53,7 +53,7 @@ def plan_tuning(
         raise UsageError(
             "an error rate of 0 cannot be improved", "name a latency such as tpot_p50, or a rate"
         )
-    terms = parse_limits(limits) if limits else []
+    check_limits(terms := parse_limits(limits) if limits else [], settings)
     for text, asked in ((objective, statistic), *((term.text, term.statistic) for term in terms)):
         enough_requests(text, asked, settings.requests(load))
     space = read_space(space_file, ref.name, resolve_placement(settings).device)

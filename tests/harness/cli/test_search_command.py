@@ -184,6 +184,8 @@ def test_a_closed_loop_has_no_times_of_its_own() -> None:
         (("--slo", "ttft_p50<=200ms", "--highest", "nan"), "--highest: nan must be a finite number"),
         (("--slo", "ttft_p50>=200ms"), "asks for the worse"),
         (("--slo", "output_tok_per_s<=200"), "asks for the worse"),
+        (("--slo", "ttft_p50<=1s,output_tok_per_s>=200"), "cannot use 'output_tok_per_s>=200'"),
+        (("--slo", "session_p50<=9s"), "the limit 'session_p50<=9s' needs sessions"),
         (("--slo", "ttft_p50<=0ms"), "no load meets the limit"),
         (("--slo", "error_rate<=100%"), "every load meets the limit"),
         (("--slo", "ttft_p50<=200kg"), "is not a limit"),

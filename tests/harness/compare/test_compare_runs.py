@@ -320,6 +320,12 @@ def test_closed_loops_are_compared_by_their_lengths_and_what_they_send_at_the_sa
     assert "lengths" not in {obstacle.name for obstacle in more.obstacles}
 
 
+def test_rates_are_compared_by_what_was_asked_for(make):
+    """How many requests arrive in a given time is drawn."""
+    a, b = (make(name, request_rate=[4.0], trace={"requests": n}) for name, n in (("a", 251), ("b", 238)))
+    assert "requests" not in {obstacle.name for obstacle in compare_runs(a, b).obstacles}
+
+
 def test_runs_without_a_common_engine_are_compared_only_by_name(make):
     a, b = make("a", engines=("vllm",)), make("b", engines=("roseinfer",), slower=2)
     assert compare_runs(a, b, allowed=["engines"]).outcome == "not comparable"

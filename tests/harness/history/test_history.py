@@ -202,6 +202,29 @@ def test_a_repeat_that_a_server_did_not_outlive_is_no_pass(again: Made, tmp_path
     assert raised.value.hint.startswith("finish it: bench online --resume")
 
 
+@pytest.mark.parametrize(("failing", "gates"), [(30, "error_rate<=1%"), (1, "error_rate<=60%")])
+def test_requests_that_fail_are_judged_by_a_gate_on_them(
+    again: Made, tmp_path: Path, failing: int, gates: str
+) -> None:
+    """And make their cells invalid, which are not judged by any other."""
+    now = again(2)
+    requests = pq.read_table(now / "requests.parquet")
+    errors = ["timeout" if request < failing else None for request in requests["request"].to_pylist()]
+    column = requests.schema.get_field_index("error")
+    failed = requests.set_column(column, requests.schema.field("error"), pa.array(errors, pa.string()))
+    pq.write_table(failed, now / "requests.parquet")
+    terms = parse_gate(f"{gates}, ttft_p50<=+10%")
+    with Store.open(tmp_path / "h.sqlite", create=True) as store:
+        store.add(StoredRun.read(again(1)))
+        if failing == 1:
+            with pytest.raises(UsageError, match="1 of 60 requests failed"):
+                gate(store, StoredRun.read(now), "last", terms)
+            return
+        judged = gate(store, StoredRun.read(now), "last", terms)
+    assert judged.outcome == "regression"
+    assert {(gated.gate, gated.outcome) for gated in judged.gates} == {(gates, "regression")}
+
+
 def test_the_commands(again: Made, tmp_path: Path) -> None:
     store = ["--store", str(tmp_path / "new" / "h.sqlite")]
     runs = [str(again(day, slower)) for day, slower in enumerate((1, 1.001, 0.999, 1.5, 1.501, 1.499), 1)]

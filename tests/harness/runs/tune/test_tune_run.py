@@ -230,6 +230,7 @@ def test_a_setting_with_which_the_server_does_not_start_is_left_out(plan_for: Pl
         ({"--itl-ms": [2]}, {"objective": "speed"}, "there is no statistic 'speed'"),
         ({"--itl-ms": [2]}, {"objective": "error_rate"}, "cannot be improved"),
         ({"--itl-ms": [2]}, {"limits": "ttft_p99<=1s"}, "at least 100 requests"),
+        ({"--itl-ms": [2]}, {"limits": "goodput_req_per_s>=1"}, "is on requests within limits"),
     ],
 )
 def test_what_cannot_be_tuned_says_why(plan_for: Plan, args: Any, given: Any, says: str) -> None:
