@@ -27,7 +27,7 @@ from roseinfer.kvcache.pool import KVPool
 from roseinfer.kvcache.prefix import NoPrefixCache, PrefixCache
 from roseinfer.models.config import weight_bytes
 from roseinfer.request.limits import Limits
-from roseinfer.request.params import SamplingParams
+from roseinfer.request.params import RequestError, SamplingParams
 from roseinfer.scheduler.policies import FillUp, Policies, TakeAlong, decode_first
 from roseinfer.scheduler.request import Request
 from roseinfer.scheduler.running import Running
@@ -142,6 +142,8 @@ class Engine:
         """Queue a prompt `[n]` of token ids. Raises RequestError when it can never be served."""
         self.info.limits.check(prompt, params.max_tokens)
         self.info.limits.check_ids(params)
+        if params.prompt_logprobs is not None and not self.info.runner.prompt_logprobs:
+            raise RequestError("logprobs of prompts need an engine without CUDA graphs", "prompt_logprobs")
         self.submit(request_id, prompt, params, time.monotonic())
 
     def submit(

@@ -31,9 +31,9 @@ class Choice:
     """
 
     __slots__ = (
-        "_begun", "_echo", "_first_token", "_ids", "_logprobs", "_min_tokens", "_on_end", "_on_error",
-        "_only_echo", "_prompt_logprobs", "_stop_tokens", "_stops", "_text", "_texts", "_with_ids", "index",
-        "tokens",
+        "_begun", "_echo", "_first_token", "_ids", "_logprobs", "_min_tokens", "_names", "_on_end",
+        "_on_error", "_only_echo", "_prompt_logprobs", "_stops", "_text", "_texts", "_with_ids", "_written",
+        "index", "tokens",
     )  # fmt: skip
 
     def __init__(
@@ -51,10 +51,12 @@ class Choice:
         self._text = backend.detokenizer(() if generation.echo else prompt)
         self._stops = StopStrings(generation.stops)
         self._min_tokens, self._with_ids = params.min_tokens, generation.with_ids
-        self._stop_tokens = params.stop_token_ids
         self._only_echo = generation.only_echo
-        #: The prompt, until the answer begins with it.
+        #: The prompt, until the answer begins with it, and its text where it came as one.
         self._echo: list[int] | None = prompt.tolist() if generation.echo else None
+        written = generation.prompts[index // generation.n] if generation.echo else ""
+        self._written = written if isinstance(written, str) else ""
+        self._names = backend.names() if self._written else None
         self._prompt_logprobs: dict[int, TokenLogprobs] = {}
         count = params.prompt_logprobs if params.logprobs is None else params.logprobs
         self._logprobs = None if count is None else ChoiceLogprobs(form, count, backend.names())
@@ -106,13 +108,20 @@ class Choice:
 
     def _begin(self, prompt: list[int]) -> None:
         """Begin the answer with the prompt."""
-        self._echo = None
+        self._echo, length = None, 0
         for position, token in enumerate(prompt):
-            text = self._text.push(token)
+            text = self._text.push(token) or self._special(token, length)
+            length += len(text)
             if self._logprobs is not None:
                 self._logprobs.add_prompt(token, self._prompt_logprobs.pop(position, None))
                 self._logprobs.extend(text)
             self._texts.append(text)
+
+    def _special(self, token: int, at: int) -> str:
+        """The name of a special token, where the prompt has it written out at that character."""
+        if self._names is None or (name := self._names[token]).bytes is not None:
+            return ""
+        return name.text if self._written.startswith(name.text, at) else ""
 
     def _add(self, token: int, end: Finished | None) -> str | None:
         """Buffer what `token` adds. Returns the finish reason if it is the last token; `stop` also where a
@@ -123,8 +132,8 @@ class Choice:
             self._texts.append(self._text.finish())
             return "length"
         self.tokens += 1
-        stopped = end is not None and end.reason is FinishReason.STOP and token in self._stop_tokens
-        text = "" if stopped else self._text.push(token)  # as that of end-of-text
+        stopped = end is not None and end.reason is FinishReason.STOP  # end-of-text, or a stop token
+        text = "" if stopped else self._text.push(token)
         if self._logprobs is not None:
             self._logprobs.extend(text)
         counts = self.tokens > self._min_tokens

@@ -82,6 +82,8 @@ class StreamedCompletion(Completion):
     def resume(self) -> None:
         self.paused = False
         for choice in self._streamed:
+            if self.paused:  # again, by what was sent
+                break
             choice.flush()
 
     def _send_choice(self, choice: Choice, body: ChoiceBody, *, last: bool) -> None:
@@ -160,7 +162,8 @@ class StreamedChoice(Choice):
             return
         self._write = self._completion.send(self._completion.event(self.take(None), first=not self.begun))
         self.begun = True
-        self.direct = self._uniform and self._text.clean
+        # Sending may have paused it.
+        self.direct = self._uniform and self._text.clean and not self._completion.paused
         if self.direct and not self._template:
             self._template = self._make_template()
 

@@ -18,7 +18,7 @@ from roseinfer.config import EngineConfig
 from roseinfer.engine.core import Engine
 from roseinfer.engine.logprobs import asked_logprobs, collect, logprobs, who_asks
 from roseinfer.request.logprobs import TokenLogprobs
-from roseinfer.request.params import SamplingParams
+from roseinfer.request.params import RequestError, SamplingParams
 
 from ..conftest import KV_TOKENS
 
@@ -159,6 +159,15 @@ def test_logprobs_of_prompts_come_once(gpt2_folder: Path, chunk: int | None, ove
     assert engine.preemptions > 0
     places = [(id, place) for id, (prompt, _) in enumerate(requests) for place in range(1, len(prompt))]
     assert found == Counter(places)
+
+
+def test_logprobs_of_prompts_that_a_runner_cannot_give_are_refused(gpt2_folder: Path) -> None:
+    engine = load(gpt2_folder, kv_tokens=320)
+    runner = msgspec.structs.replace(engine.info.runner, prompt_logprobs=False)
+    engine.info = msgspec.structs.replace(engine.info, runner=runner)
+    with pytest.raises(RequestError, match="logprobs of prompts"):
+        engine.add(0, np.array([1], np.int32), SamplingParams(1, prompt_logprobs=1))
+    assert not engine.has_work
 
 
 @pytest.fixture(scope="module")

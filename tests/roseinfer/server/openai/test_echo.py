@@ -84,5 +84,10 @@ def test_echo_alone_and_its_limits(serving: Any, text_model: Any) -> None:
         reply = serving.complete("Où es-tu ?", max_tokens=0, echo=True, stream=stream)
         chunks = reply.events if stream else [reply.json]
         assert "".join(chunk["choices"][0]["text"] for chunk in chunks) == "Où es-tu ?"
+    written = "<|endoftext|>Où<|endoftext|>"
+    (choice,) = serving.complete(written, max_tokens=0, echo=True, logprobs=0).json["choices"]
+    listed = choice["logprobs"]
+    assert choice["text"] == written and listed["tokens"][0] == listed["tokens"][-1] == "<|endoftext|>"
+    assert listed["text_offset"][:2] == [0, 13] and listed["text_offset"][-1] == 15
     assert serving.complete([1] * 1000, max_tokens=0, echo=True, logprobs=20, n=64).status == 400
     assert serving.complete([1], max_tokens=0).json["error"]["param"] == "max_tokens"

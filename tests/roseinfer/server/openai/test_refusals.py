@@ -94,6 +94,13 @@ def test_bad_parameters(serving: Any, change: dict[str, Any], param: str | None)
     assert param != "max_completion_tokens" or error["message"].startswith(param)
 
 
+def test_a_chat_of_more_tokens_than_the_context_has(chatting: Any) -> None:
+    """Without `max_tokens`, which is the rest of the context then."""
+    body = {"messages": [{"role": "user", "content": "a"}], "min_tokens": 100_000}
+    assert check_error(chatting.request("/v1/chat/completions", body), 400)["param"] == "min_tokens"
+    assert chatting.request("/health").status == 200
+
+
 def test_a_field_that_is_missing_is_named(serving: Any) -> None:
     for path, field in (("completions", "prompt"), ("chat/completions", "messages")):
         assert check_error(serving.request(f"/v1/{path}", {"max_tokens": 2}), 400)["param"] == field

@@ -132,6 +132,30 @@ def test_what_comes_while_the_client_does_not_read_leaves_together(
     assert "".join(map(text, whole)) == expected
 
 
+def test_a_client_that_stops_reading_while_it_is_written_to() -> None:
+    """What comes then is kept, as a write may pause the connection."""
+    completion, connection = stream(1, True, False, "m")
+    choice = completion._streamed[0]
+
+    class Written(list[bytes]):
+        def append(self, event: bytes) -> None:
+            super().append(event)
+            if len(self) == 2:
+                completion.pause()
+
+    connection.written = Written()
+    choice.push(5, None)
+    completion.pause()
+    choice.push(6, None)
+    completion.resume()
+    assert len(connection.written) == 2 and completion.paused
+    choice.push(7, None)
+    assert len(connection.written) == 2
+    completion.resume()
+    push(choice, [8])
+    assert [token for each in choices(connection) for token in each["token_ids"]] == [5, 6, 7, 8]
+
+
 @given(tokens=TOKENS, interval=st.integers(1, 5), data=st.data())
 def test_every_chunk_lists_its_own_tokens(tokens: list[int], interval: int, data: st.DataObject) -> None:
     """Also in groups, and of those that waited for the client."""
