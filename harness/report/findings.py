@@ -189,7 +189,7 @@ def _in_higher(found: Winner) -> str:
     """What higher percentiles show of the same engine."""
     said = "".join(f"; better{than} in {several(names)} too" for names, than in also(found))
     if found.undecided:
-        said += f"; none shown in {several(reversed(found.undecided))}"
+        said += f"; no difference shown in {several(reversed(found.undecided))}"
     return said
 
 

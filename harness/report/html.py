@@ -55,6 +55,9 @@ from harness.schema.metric import Metric
 from harness.schema.metrics import LATENCIES, METRICS, rates
 from harness.schema.run_info import RunInfo
 
+#: Rows of the longest table that is open in a page, as those of a search, with a row for each load, may be.
+LONGEST_OPEN = 20
+
 
 @dataclass(frozen=True)
 class Chapter:
@@ -361,6 +364,7 @@ def render(runs: Sequence[tuple[Run, Charts]], folder: Path, changes: Sequence[C
             changes=changes,
             raw=all(isinstance(run, OnlineRun) for run, _ in runs),
             metrics=METRICS,
+            longest_open=LONGEST_OPEN,
             provenance=provenance,
             drawn=drawing,
             color=css_color,
