@@ -57,6 +57,7 @@ def gate(store: Store, run: StoredRun, against: str, terms: Sequence[GateTerm]) 
             raise UsageError(f"the history has no such run of revision {against!r}", f"known: {revisions}")
     of_errors = [term for term in terms if term.metric == ERROR_RATE]
     gated: list[Gated] = []
+    failed: list[Gated] = []
     names: list[str] = []
     for label, loads in run.cells.items():
         if reasons := run.missing(label):
@@ -64,7 +65,7 @@ def gate(store: Store, run: StoredRun, against: str, terms: Sequence[GateTerm]) 
         if reasons := run.invalid(label):  # requests that fail are one of them
             failing = [gate for load in loads for gate in _judged(store, None, run, label, load, of_errors)]
             if worst := [gate for gate in failing if gate.outcome == "regression"]:
-                gated += worst
+                failed += worst
                 continue
             raise UsageError(f"{reasons[0]}", "repeat the run: what is invalid is not judged")
         for load in loads:
@@ -72,7 +73,8 @@ def gate(store: Store, run: StoredRun, against: str, terms: Sequence[GateTerm]) 
             if past is not None:
                 names.append(past.name)
             gated += _judged(store, past, run, label, load, terms)
-    if not names and not gated:
+    gated += failed
+    if not names and not failed:
         raise UsageError("the history has none of the run's engines at its loads", "add a run that has them")
     return CompareResults(
         a=f"history: {', '.join(dict.fromkeys(names))}",
