@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import subprocess
 from collections.abc import Mapping
-from hashlib import sha256
 from pathlib import Path
 
 from harness.modules import ELSEWHERE
 from harness.schema.run_info import Code
+from harness.telemetry.revision import files_hash
 
 #: Bytes of a file above which its size stands for its contents: compiled code, kernels in binaries.
 LARGE = 1 << 20
@@ -42,10 +42,6 @@ def find_code(python: Path, package: str, env: Mapping[str, str], *, here: bool)
 
 
 def _hash(folder: Path) -> str:
-    digest = sha256()
-    for path in sorted(path for path in folder.rglob("*") if path.is_file()):
-        name, size = path.relative_to(folder), path.stat().st_size
-        if "__pycache__" not in name.parts:
-            content = size if size > LARGE else sha256(path.read_bytes()).hexdigest()
-            digest.update(f"{name} {content}\n".encode("utf-8", "surrogateescape"))
-    return digest.hexdigest()[:16]
+    files = ((path.relative_to(folder), path) for path in folder.rglob("*") if path.is_file())
+    counted = sorted((name, path) for name, path in files if "__pycache__" not in name.parts)
+    return files_hash(((str(name), path) for name, path in counted), LARGE)

@@ -63,11 +63,12 @@ def gate(store: Store, run: StoredRun, against: str, terms: Sequence[GateTerm]) 
         if reasons := run.missing(label):
             raise UsageError(f"a repeat is missing: {reasons[0]}", run.hint)
         if reasons := run.invalid(label):  # requests that fail are one of them
-            failing = [gate for load in loads for gate in _judged(store, None, run, label, load, of_errors)]
-            if worst := [gate for gate in failing if gate.outcome == "regression"]:
-                failed += worst
-                continue
-            raise UsageError(f"{reasons[0]}", "repeat the run: what is invalid is not judged")
+            judged = [gate for load in loads for gate in _judged(store, None, run, label, load, of_errors)]
+            worst = [gate for gate in judged if gate.outcome == "regression"]
+            if not worst:
+                raise UsageError(f"{reasons[0]}", "repeat the run: what is invalid is not judged")
+            failed += worst
+            continue
         for load in loads:
             past = _baseline(store, chosen, label, load, terms[0] if against == "best" else None)
             if past is not None:

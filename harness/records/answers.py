@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, NamedTuple, get_args
 
 import numpy as np
@@ -54,7 +55,7 @@ class Answers:
     chunks: pa.Table | LongTable
     texts: dict[int, str] = field(default_factory=dict)
 
-    @property
+    @cached_property
     def lasted_s(self) -> float:
         """To the end of the last answer."""
         ends = (pc.max(part["t_end"]).as_py() for part in self.parts())

@@ -11,7 +11,7 @@ from math import inf
 from statistics import fmean, median
 from time import monotonic
 from types import TracebackType
-from typing import NamedTuple, Self
+from typing import Any, NamedTuple, Self
 
 import psutil
 
@@ -37,6 +37,10 @@ class Reading(NamedTuple):
     gpus: tuple[GpuReading, ...] = ()
     engine_s: float | None = None
     cpu_j: float | None = None
+
+
+#: What of a reading only rises. GPUs have counters of their own.
+COUNTERS = ("busy_s", "steal_s", "own_s", "engine_s", "cpu_j")
 
 
 class CellMonitor:
@@ -170,21 +174,12 @@ def _at(t: float, readings: Sequence[Reading], *, is_first: bool) -> Reading:
     def value(a: float | None, b: float | None) -> float | None:
         return None if a is None or b is None else a + share * (b - a)
 
-    def known(a: float, b: float) -> float:
-        return a + share * (b - a)
-
-    return nearest._replace(
-        t=t,
-        busy_s=known(before.busy_s, after.busy_s),
-        steal_s=known(before.steal_s, after.steal_s),
-        own_s=known(before.own_s, after.own_s),
-        engine_s=value(before.engine_s, after.engine_s),
-        cpu_j=value(before.cpu_j, after.cpu_j),
-        gpus=tuple(
-            seen._replace(energy_j=value(a.energy_j, b.energy_j))
-            for seen, a, b in zip(nearest.gpus, before.gpus, after.gpus, strict=True)
-        ),
+    counters: dict[str, Any] = {name: value(getattr(before, name), getattr(after, name)) for name in COUNTERS}
+    gpus = tuple(
+        seen._replace(energy_j=value(a.energy_j, b.energy_j))
+        for seen, a, b in zip(nearest.gpus, before.gpus, after.gpus, strict=True)
     )
+    return nearest._replace(t=t, gpus=gpus, **counters)
 
 
 def summarize_readings(readings: Sequence[Reading]) -> MachineLoad:

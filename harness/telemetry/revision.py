@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from hashlib import sha256
+from math import inf
 from pathlib import Path
 
 from pydantic import JsonValue
@@ -44,9 +45,17 @@ def source_hash() -> str:
 
     The same in a checkout and installed from a wheel of it.
     """
+    return files_hash(sorted(_files()))
+
+
+def files_hash(files: Iterable[tuple[str, Path]], large: float = inf) -> str:
+    """SHA-256 of names and contents in this order, 16 digits; for files of more than `large` bytes, of their
+    sizes."""
     digest = sha256()
-    for name, path in sorted(_files()):
-        digest.update(f"{name} {sha256(path.read_bytes()).hexdigest()}\n".encode())
+    for name, path in files:
+        size = path.stat().st_size
+        content = size if size > large else sha256(path.read_bytes()).hexdigest()
+        digest.update(f"{name} {content}\n".encode("utf-8", "surrogateescape"))
     return digest.hexdigest()[:16]
 
 

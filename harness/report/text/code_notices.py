@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from itertools import combinations
 
 from harness.report.text.notice import Notice
@@ -27,8 +28,9 @@ def _changed(run: Run) -> list[Notice]:
     if not changed:
         return []
     title = f"The code of {several(launch.label for launch in changed)} changed during the run."
-    folders = several(dict.fromkeys(code.folder for launch in changed for code in launch.codes))
-    detail = f"Later starts found other files in {folders}. Measure again, and change nothing meanwhile."
+    detail = (
+        f"Later starts found other files in {_folders(changed)}. Measure again, and change nothing meanwhile."
+    )
     return [Notice("invalid", title, detail, "other")]
 
 
@@ -39,14 +41,19 @@ def _same(run: Run) -> list[Notice]:
         is_meant = a.engine == b.engine and a.env.get("PYTHONPATH") != b.env.get("PYTHONPATH")
         if is_meant and a.codes and _hashes(a) == _hashes(b):
             title = f"{a.label} and {b.label} ran the same code."
-            folders = several(dict.fromkeys(code.folder for code in (*a.codes, *b.codes)))
-            detail = f"Their PYTHONPATH differs, the files found in {folders} do not. Check the paths."
+            detail = (
+                f"Their PYTHONPATH differs, the files found in {_folders((a, b))} do not. Check the paths."
+            )
             found.append(Notice("skipped", title, detail, "other"))
     return found
 
 
 def _hashes(launch: LaunchRecord) -> set[str]:
     return {code.sha256 for code in launch.codes}
+
+
+def _folders(launches: Iterable[LaunchRecord]) -> str:
+    return several(dict.fromkeys(code.folder for launch in launches for code in launch.codes))
 
 
 def _uncommitted(run: Run) -> list[Notice]:

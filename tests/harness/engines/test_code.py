@@ -28,9 +28,9 @@ def package(folder: Path, text: str = "") -> Path:
     return made
 
 
-def found(path: Path, *, here: bool = False) -> list[tuple[str, str]]:
+def found(path: Path) -> list[tuple[str, str]]:
     env = {"PATH": os.defpath, "PYTHONPATH": str(path)}
-    return [(code.folder, code.sha256) for code in find_code(PYTHON, "roseinfer", env, here=here)]
+    return [(code.folder, code.sha256) for code in find_code(PYTHON, "roseinfer", env, here=False)]
 
 
 def test_every_file_counts_but_what_python_compiled(tmp_path: Path):

@@ -13,6 +13,8 @@ IN_A_BROWSER = [
     pytest.mark.slow,
     pytest.mark.skipif(not (CHROMIUM and DRIVER), reason="needs chromium and chromedriver on PATH"),
 ]
+#: The page's script has run to its end: it puts charts in the place of their pictures.
+IS_READY = "return document.querySelector('.plot:not([hidden])') !== null"
 
 
 def opened(browser, address):

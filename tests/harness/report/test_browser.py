@@ -36,7 +36,7 @@ from harness.schema.profile import (
     StepFigures,
 )
 
-from .browsing import IN_A_BROWSER
+from .browsing import IN_A_BROWSER, IS_READY
 from .conftest import ENGINES, make_online
 
 pytestmark = IN_A_BROWSER
@@ -184,10 +184,6 @@ def test_copying_a_table(page):
     assert first["metric"] == vllm["metric"] == "TTFT, ms scale 0.4 p50"
     assert float(first["lo"]) < float(first["value"]) < float(first["hi"])
     assert (first["valid"], vllm["valid"]) == ("true", "false") and "requests failed" in vllm["notices"]
-
-
-#: The page's script has run to its end: it puts charts in the place of their pictures.
-IS_READY = "return document.querySelector('.plot:not([hidden])') !== null"
 
 
 @pytest.mark.parametrize(("width", "height", "screens"), [(1440, 900, 1), (1024, 768, 1), (390, 844, 2)])

@@ -16,7 +16,7 @@ from harness.report.text.verdict import verdict
 from harness.runs.reader import load_run
 from harness.schema.load import TraceLoad
 
-from .browsing import IN_A_BROWSER, chart, ends, opened
+from .browsing import IN_A_BROWSER, IS_READY, chart, ends, opened
 from .conftest import ENGINES, Engine, make_online
 
 pytestmark = IN_A_BROWSER
@@ -349,6 +349,6 @@ def test_without_javascript_and_in_print_there_is_a_picture_of_every_chart(page)
         page.execute_cdp_cmd("Emulation.setScriptExecutionDisabled", {"value": True})
         page.get(address)
         page.execute_cdp_cmd("Emulation.setScriptExecutionDisabled", {"value": False})
-        if not page.execute_script("return document.querySelector('.plot:not([hidden])') !== null"):
+        if not page.execute_script(IS_READY):
             break
     assert page.execute_script(count) == [0, 2]
