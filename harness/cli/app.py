@@ -15,8 +15,10 @@ from harness.plain_text import hide_values, visible
 
 INTERRUPTED = 130
 
-#: `bench online` and `bench offline` name the number of requests differently.
-_ELSEWHERE = {"--n": "--num-prompts", "--num-prompts": "--n"}
+#: `bench online` and `bench offline` name the number of requests differently; a search chooses the load.
+_ELSEWHERE = {"--n": "--num-prompts", "--num-prompts": "--n"} | dict.fromkeys(
+    ("--concurrency", "--request-rate", "--scales"), "--by"
+)
 
 
 def main() -> None:

@@ -67,7 +67,10 @@ def remove(
     ] = None,
     store: In = DEFAULT,
 ) -> None:
-    """Forget runs that were added by mistake: all that are named, or none. Their folders stay as they are."""
+    """Forget runs that were added by mistake.
+
+    All that are named, or none. Their folders stay as they are.
+    """
     with Store.open(store) as history:
         named = (_named(history, Path(run).resolve().name, created) for run in runs)
         found = {past.id: past for past in named}
@@ -104,7 +107,10 @@ def show(
     csv: Annotated[bool, typer.Option("--csv", help="print the table as CSV")] = False,
     store: In = DEFAULT,
 ) -> None:
-    """Show one statistic of all runs, with intervals and the runs at which its level changed."""
+    """Show one statistic of all runs.
+
+    With intervals, and the runs at which its level changed.
+    """
     metric, name = names_of(statistic)
     if metric == ERROR_RATE:
         raise UsageError("the history has no error rates", "name a latency with a statistic, or a rate")
@@ -124,6 +130,8 @@ def show(
     if not console.is_terminal:
         console.width = PLAIN_WIDTH
     console.print(TerminalTable(table))
+    for note in table.notes:
+        console.print(note)
 
 
 @app.command()
@@ -137,7 +145,10 @@ def export(
     ] = "rosebench",
     store: In = DEFAULT,
 ) -> None:
-    """Write the history as files of MLflow or Weights & Biases, by their own packages and offline."""
+    """Write the history for MLflow or Weights & Biases.
+
+    By their own packages and offline.
+    """
     with Store.open(store) as history:
         place, count = _EXPORTS[to](tracked(history), out, project)
     echo(f"{plural(count, 'run')} written to {place}")
@@ -156,7 +167,9 @@ def gate(
     as_json: Annotated[bool, typer.Option("--json", help="print the results as JSON")] = False,
     store: In = DEFAULT,
 ) -> None:
-    """Judge a run by an earlier one with the same settings on the same hardware.
+    """Judge a run by an earlier one.
+
+    That one has the same settings and the same hardware.
 
     Exits with 0 (pass), 1 (regression) or 2 (inconclusive, or a wrong command line).
     """

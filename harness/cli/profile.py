@@ -196,7 +196,10 @@ def diff(
         str | None, typer.Option(help="engine of B; default: its first", metavar="NAME[@VARIANT]")
     ] = None,
 ) -> None:
-    """Compare two profiles part by part: the time of a step in A, in B, and the difference."""
+    """Compare two profiles part by part.
+
+    The time of a step in A, in B, and the difference.
+    """
     found_a, found_b = _figures(a), _figures(b)
     if engine_a is None and engine_b is None and a.resolve() == b.resolve():
         labels = list(dict.fromkeys(figures.label for figures in found_a))

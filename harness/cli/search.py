@@ -24,8 +24,8 @@ _DECIDED = (
 )
 
 EXAMPLES = (
-    "bench search --engines roseinfer,vllm --slo 'ttft_p99<=200ms,tpot_p99<=30ms' --by concurrency",
-    "bench search --base-url http://127.0.0.1:8000 --slo 'ttft_p99<=500ms' --first 4 --min-duration 30",
+    "bench search --by concurrency --slo 'ttft_p99<=200ms,tpot_p99<=30ms'",
+    "bench search --base-url http://127.0.0.1:8000 --slo 'ttft_p99<=500ms'",
 )
 
 Slo = Annotated[

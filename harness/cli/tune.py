@@ -26,7 +26,7 @@ _DECIDED = (
 
 EXAMPLES = (
     "bench tune roseinfer --concurrency 8 --rounds 10",
-    "bench tune vllm --space space.yaml --request-rate 4 --objective e2e_p90 --slo 'ttft_p90<=500ms' --n 100",
+    "bench tune vllm --space space.yaml --request-rate 4 --objective e2e_p90",
 )
 
 EngineArgument = Annotated[str | None, typer.Argument(help="NAME or NAME@VARIANT, whose settings are tuned")]

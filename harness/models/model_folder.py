@@ -96,8 +96,9 @@ def _download(model: str, files: list[str] = _HUB_FILES) -> Path:
 
 def _meant(model: str) -> str:
     """`did you mean smollm2-135m? ` of a name that is nearly that of a named model; else empty."""
-    similar = get_close_matches(model.rpartition("/")[2].lower(), rosemodels.names(), 1, cutoff=0.8)
-    return f"did you mean {similar[0]}? " if similar else ""
+    names = {name.removeprefix(RANDOM): name for name in rosemodels.names()}
+    similar = get_close_matches(model.rpartition("/")[2].removeprefix(RANDOM).lower(), names, 1, cutoff=0.75)
+    return f"did you mean {names[similar[0]]}? " if similar else ""
 
 
 def _describe(path: Path, name: str, served_name: str) -> ModelFolder:

@@ -17,7 +17,7 @@ from harness.report.text.code_notices import is_uncommitted
 from harness.report.text.heading import machine, model
 from harness.report.text.load_words import with_rate
 from harness.report.text.numbers import decimals, few, number, plural, several, two_digits
-from harness.report.winners import Winner, winners
+from harness.report.winners import Winner, lost_elsewhere, winners
 from harness.runs.reader import OfflineRun, OnlineRun, Run
 from harness.schema.load import ClosedLoop, Load, from_light_to_heavy
 from harness.schema.load_settings import lengths_text
@@ -83,15 +83,15 @@ def _finding(run: OnlineRun, load: Load) -> Finding:
     valid = [summary for summary in cells if summary.valid]
     found = winners(valid, run.results.comparisons) if valid else {}
     behind = [cell.label for cell in valid if fell_behind(cell)]
-    answers = tuple(_answer(valid, metric, best) for metric, best in found.items())
+    answers = tuple(_answer(valid, metric, best, run.results.comparisons) for metric, best in found.items())
     invalid = [f"{cell.label}: {'; '.join(cell.invalid_reasons)}" for cell in cells if not cell.valid]
     said = f"invalid: {'. '.join(invalid)}" if invalid else f"{plural(len(cells), 'engine')}, valid"
     said += f"; {few(behind)} fell behind: latencies grow with the run" if behind else ""
     return Finding(
-        model(run),
+        model(run.meta),
         machine(run.meta),
         _load(run, load, cells),
-        _at(load, cells),
+        _at(run, load, cells),
         tuple(cell.label for cell in cells),
         answers,
         _validity(run, [said, *_unchecked(run), *_slowed_down(cells)]),
@@ -136,7 +136,9 @@ def _shown_seconds(seconds: float) -> float:
     return round(seconds, max(1, two_digits(seconds)))
 
 
-def _answer(engines: Sequence[OnlineSummary], metric: str, found: Winner | None) -> Answer:
+def _answer(
+    engines: Sequence[OnlineSummary], metric: str, found: Winner | None, comparisons: Sequence[Comparison]
+) -> Answer:
     label = METRICS[metric].label
     if found is None:
         return Answer(label, "", "too few requests", compared=False)
@@ -145,20 +147,23 @@ def _answer(engines: Sequence[OnlineSummary], metric: str, found: Winner | None)
     shown = f"{statistic} {number(value, decimals([value]))} {METRICS[metric].unit}".lstrip()
     if found.comparison is None:
         return Answer(label, "", f"{found.label} alone: {shown}", compared=False)
+    elsewhere = _elsewhere(found)
+    if metric == "tpot_ms":
+        elsewhere += _in_other_latencies(engines, found, comparisons)
     if found.loser is None:
         values = level_values(engines, found)
         alike = several(values) if values else f"between {few([found.label, *found.level])}"
         shown = f" in {statistic}" if statistic else ""
         unproven = _unproven([found.comparison] if excludes_one(found.comparison.ci) else [])
         said = f"no difference shown{shown}{': ' if values else ' '}{alike}"
-        return Answer(label, "", f"{said}{unproven}{_in_higher(found)}{_elsewhere(found)}")
+        return Answer(label, "", f"{said}{unproven}{_in_higher(found)}{elsewhere}")
     return Answer(
         label,
         found.label,
         f"{shown}, {_against(found)}",
         found.level,
         statistic=statistic,
-        elsewhere=_elsewhere(found),
+        elsewhere=elsewhere,
     )
 
 
@@ -202,6 +207,21 @@ def _elsewhere(found: Winner) -> str:
     return said
 
 
+def _in_other_latencies(
+    engines: Sequence[OnlineSummary], found: Winner, comparisons: Sequence[Comparison]
+) -> str:
+    """Percentiles of ITL and E2E, which have no column, in which other engines are better than the best."""
+    by: dict[tuple[str, ...], list[str]] = {}
+    for lost in lost_elsewhere(found.label, engines, comparisons):
+        name = f"{METRICS[lost.comparison.metric].label} {lost.statistic}"
+        by.setdefault(lost.better, []).append(name)
+    than = "" if found.loser is not None else f" than {found.label}"
+    return "".join(
+        f"; in {several(names)} {several(labels)} {'is' if len(labels) == 1 else 'are'} better{than}"
+        for labels, names in by.items()
+    )
+
+
 def _load(run: OnlineRun, load: Load, cells: Sequence[OnlineSummary]) -> str:
     """The load, what was sent, and how many requests a second were offered."""
     trace = run.meta.trace
@@ -213,9 +233,11 @@ def _load(run: OnlineRun, load: Load, cells: Sequence[OnlineSummary]) -> str:
     return f"{trace.name if trace else 'requests'} {said}"
 
 
-def _at(load: Load, cells: Sequence[OnlineSummary]) -> str:
+def _at(run: OnlineRun, load: Load, cells: Sequence[OnlineSummary]) -> str:
     if isinstance(load, ClosedLoop):
-        return str(load)
+        asked = run.meta.settings
+        lengths = f"{lengths_text(asked.input_len)}/{lengths_text(asked.output_len)} tokens"
+        return f"{load}, {asked.dataset or lengths}"
     return with_rate(load, (cell.offered_req_per_s for cell in cells)).removeprefix("at ")
 
 
@@ -228,7 +250,7 @@ def _offline(run: OfflineRun) -> list[Finding]:
     ways = ways_asked(results)
     return [
         Finding(
-            model(run),
+            model(run.meta),
             machine(run.meta),
             f"a batch without arrivals{f': {ways}' if ways else ''}",
             "a batch",

@@ -90,7 +90,7 @@ class Chapter:
 
     @property
     def model(self) -> str:
-        return model(self.run)
+        return model(self.meta)
 
     @property
     def machine(self) -> str:

@@ -72,6 +72,11 @@ class Group:
         """All that were measured."""
         return list(dict.fromkeys(engine for finding, _ in self.rows for engine in finding.engines))
 
+    @property
+    def is_of_one_engine(self) -> bool:
+        """Whether only variants of one engine were compared."""
+        return len({name.partition(" (")[0] for name in self.engines}) == 1
+
     def best(self, metric: str) -> dict[str, list[str]]:
         """The loads at which each engine is the best one, with the percentile, the run where there are
         several, which may disagree, how much was measured where that is little, the engines that show no
@@ -125,8 +130,8 @@ def write_index(folder: Path) -> Path:
 
 
 def _groups(entries: list[Entry]) -> list[Group]:
-    """The findings of all reports by model and machine, one model after the other; of a run that is in
-    several reports once."""
+    """The findings of all reports by model and machine, one model after the other, and last where one engine
+    was compared with itself; of a run that is in several reports once."""
     groups: dict[tuple[str, str], Group] = {}
     seen: set[Finding] = set()
     for entry in entries:
@@ -136,7 +141,7 @@ def _groups(entries: list[Entry]) -> list[Group]:
                 key = finding.model, finding.machine
                 groups.setdefault(key, Group(*key, [])).rows.append((finding, entry.file))
     names = list(dict.fromkeys(group.name for group in groups.values()))
-    return sorted(groups.values(), key=lambda group: names.index(group.name))
+    return sorted(groups.values(), key=lambda group: (group.is_of_one_engine, names.index(group.name)))
 
 
 def _entry(path: Path) -> Entry | None:

@@ -17,7 +17,7 @@ from harness.report.charts.static import drawing
 from harness.report.figures.style import Look, looks, on_dark
 from harness.report.page import environment, library, script, text_of
 from harness.report.tables.repeats import repeats_table
-from harness.report.text.heading import machine
+from harness.report.text.heading import machine, model
 from harness.report.text.load_words import where
 from harness.report.text.numbers import plural
 from harness.runs.folder import JOURNAL
@@ -72,7 +72,7 @@ def live_page(folder: Path) -> str:
             else f"{len(journal)} of {plural(cells, 'cell')}",
             cells=cells,
             chapter=_Chapter(styles),
-            about="" if raw is None else f"{raw.info.settings.model} · {machine(raw.info)}",
+            about="" if raw is None else f"{model(raw.info)} · {machine(raw.info)}",
             last=f"{journal[-1].label} {where(journal[-1].load)}" if journal else "",
             table=repeats_table([s for s in found if s.repeat is not None]) if found else None,
             charts=charts,

@@ -23,9 +23,11 @@ _NOTES = (
 def history_table(entries: Sequence[Entry], metric: str, statistic: str) -> Table:
     """Every series of runs: an engine at a load, with settings and hardware alike."""
     named = METRICS[metric].label + ("" if statistic == metric else f" {statistic}")
+    several_machines = len({entry.past.machine for entry in entries}) > 1
     mixed = len({entry.load.kind for entry in entries}) > 1
     columns = [
         Column("engine", numeric=False),
+        *([Column("machine", numeric=False)] if several_machines else []),
         Column("load", numeric=False) if mixed else Column(head_of(entry.load for entry in entries)),
         Column("measured", numeric=False),
         Column("revision", numeric=False),
@@ -45,13 +47,13 @@ def history_table(entries: Sequence[Entry], metric: str, statistic: str) -> Tabl
         changes = steps([entry.estimate.value for entry in shown])
         changed = {id(shown[place]): change for place, change in changes.items()}
         places = decimals([entry.estimate.value for entry in shown])
-        rows += [_row(entry, places, changed.get(id(entry)), mixed) for entry in members]
+        rows += [_row(entry, places, changed.get(id(entry)), mixed, several_machines) for entry in members]
     lacking = max(entry.estimate.withheld for entry in entries)
     notes = (*_NOTES, *([withheld_note(statistic, lacking)] if lacking else []))
     return Table("history", f"{named} over time", columns, rows, notes)
 
 
-def _row(entry: Entry, places: int, change: float | None, mixed: bool) -> list[Cell]:
+def _row(entry: Entry, places: int, change: float | None, mixed: bool, several_machines: bool) -> list[Cell]:
     """`mixed`: loads of several kinds are said in full."""
     if lacking := entry.estimate.withheld:
         value = Cell(DASH, remark=f"withheld: {plural(lacking, 'more sample')} needed")
@@ -61,6 +63,7 @@ def _row(entry: Entry, places: int, change: float | None, mixed: bool) -> list[C
         value = Cell(number(estimate, places), estimate, interval_text(ends, places), ends=ends)
     return [
         Cell(entry.label),
+        *([Cell(entry.past.machine)] if several_machines else []),
         Cell(str(entry.load) if mixed else load_number(entry.load), entry.load.value),
         Cell(entry.past.created[:16].replace("T", " ")),
         Cell((entry.past.revision or DASH)[:10]),

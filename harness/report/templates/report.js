@@ -101,7 +101,9 @@
   const notes = (figure) => {
     const article = figure.closest("article");
     const words = (element) => element.textContent.replace(/\s+/g, " ").trim();
-    const parts = [`### ${words(article.querySelector(".title"))}`, ...all("header.run > .eyebrow, .verdict p", article).map(words), markdown(figure)];
+    const parts = [`### ${words(article.querySelector(".title"))}`, ...all("header.run > .eyebrow, .verdict p", article).map(words)];
+    const warned = all(".badge.warn .notices p, .badge.bad .notices p", article).map(words);
+    parts.push(...warned.map((notice) => `> ${notice}`), markdown(figure));
     const card = article.querySelector(".first figure.card");
     if (card) {
       const { name } = card.querySelector("[data-save=png]").dataset;
@@ -186,6 +188,7 @@
     for (const pick of all("select[data-view]", article)) {
       const names = [...pick.options].map((option) => option.value);
       pick.selectedIndex = Math.max(0, names.indexOf(chapter.view));
+      for (const words of all("[data-first-view]", article)) words.hidden = pick.selectedIndex > 0;
     }
     charts.update(chapter);
   };

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from harness.report.text.heading import repeat_counts, repeats_text
+from harness.report.text.heading import largest_change, repeat_counts, repeats_text
 from harness.report.text.invalid import invalid_count, sent_late
 from harness.report.text.notice import Notice, Topic
 from harness.report.text.numbers import few, plural
@@ -63,8 +63,8 @@ def badges(run: Run) -> list[Badge]:
         found.append(Badge("warn", f"{len(skipped)} skipped", skipped))
     if code := by.get("code"):
         found.append(Badge("warn", UNCOMMITTED, code))
-    if fitted := by.get("trace"):
-        found.append(Badge("note", "trace fitted", fitted))
+    if (fitted := by.get("trace")) and run.meta.trace:
+        found.append(Badge("note", f"trace: {largest_change(run.meta.trace)}", fitted))
     if clocks := by.get("clocks"):
         by_power = all(" lowered its clocks: power cap in " in notice.detail for notice in clocks)
         found.append(

@@ -73,10 +73,14 @@ def _is_its_own(found: Winner, largest: Comparison) -> bool:
 def _no_difference(found: Winner) -> str:
     """From which engines no difference is shown."""
     said = f"; the difference from {few(found.alike)} may be chance" if found.alike else ""
+    others = []
     for comparison in found.unproven:
-        other = comparison.b if comparison.a == found.label else comparison.a
         size, ends = factor(comparison)
-        said += f"; the difference from {other} ({size}, {ends}) is {not_significant(comparison)}"
+        others.append(f"{comparison.b if comparison.a == found.label else comparison.a} ({size}, {ends})")
+    if len(others) == 1:
+        said += f"; the difference from {others[0]} is {not_significant(found.unproven[0])}"
+    elif others:
+        said += f"; the differences from {several(others)} are {not_significant(found.unproven[0])}"
     return said
 
 
@@ -152,11 +156,11 @@ def higher_percentiles(latencies: Sequence[Winner]) -> str:
         found, names = too_few[0]
         forced = not undecided and PERCENTILES.index(found.statistic) == len(names)
         instead = f", so {found.statistic} is compared" if forced else ""
-        said.append(f"For {_where(too_few, latencies)} there are too few requests{instead}.")
+        said.append(f"For {_where(too_few, latencies)} there are too few independent requests{instead}.")
     if undecided:
         instead = undecided[0][0].statistic
         where = _where(undecided, latencies)
-        said.append(f"In {where} no engine is shown to be the best, so {instead} is compared.")
+        said.append(f"In {where} no difference from the lowest value is shown, so {instead} is compared.")
     return " ".join(said)
 
 

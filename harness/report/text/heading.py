@@ -42,7 +42,7 @@ def facts(run: Run) -> list[tuple[str, str]]:
     """Name and value of each line, those that the run knows."""
     trace = run.meta.trace
     found = [
-        ("Model", model(run)),
+        ("Model", model(run.meta)),
         ("Machine", machine(run.meta)),
     ]
     if isinstance(run, OnlineRun):
@@ -106,9 +106,17 @@ def fitted(trace: TraceRecord) -> str:
     return f"--fit {trace.fit}: {', '.join(parts)}" if parts else ""
 
 
-def model(run: Run) -> str:
+def largest_change(trace: TraceRecord) -> str:
+    """What was done to the most of its requests: `21 % dropped`."""
+    whole = trace.requests + trace.dropped
+    if trace.dropped * trace.requests >= trace.changed * whole:
+        return f"{percent(trace.dropped, whole)} dropped"
+    return f"{percent(trace.changed, trace.requests)} resized"
+
+
+def model(run: RunInfo) -> str:
     """As it was asked for; of servers that were running, what they call it and where they are."""
-    settings, launches = run.meta.settings, run.meta.launches
+    settings, launches = run.settings, run.launches
     if launches and all("base_url" in launch.settings for launch in launches):
         places = {
             launch.label: f"{launch.settings['model']} at {launch.settings['base_url']}"

@@ -4,6 +4,7 @@ settings, how much of the load was answered, what intervals assume, and what var
 from __future__ import annotations
 
 from harness.metrics.intervals import ASSUMED_OF_LATENCIES, ASSUMED_OF_RATES
+from harness.metrics.stability import KEPT_UP
 from harness.report.best import fell_behind
 from harness.report.tables.decision import limits_text
 from harness.report.tables.latency import slo_met
@@ -49,7 +50,13 @@ def _variants(run: Run) -> list[str]:
     for launch in run.meta.launches:
         if launch.about:
             by.setdefault(launch.about, []).append(launch.label)
-    return [f"{few(labels)}: {about}" for about, labels in by.items()]
+    return [f"{_shared(labels) or few(labels)}: {about}" for about, labels in by.items()]
+
+
+def _shared(labels: list[str]) -> str:
+    """The variant of several engines, where it has the same name in all: `prefix cache`."""
+    names = {label.partition(" (")[2].removesuffix(")") for label in labels}
+    return names.pop() if len(labels) > 1 and len(names) == 1 else ""
 
 
 def _not_compared(run: OnlineRun, load: Load) -> str:
@@ -126,10 +133,13 @@ def _answered(cells: list[OnlineSummary]) -> str:
     least = "at least " if len(cells) > 1 and not share.startswith("over") else ""
     how_many = "all requests" if good == sent else f"{least}{share} of the requests"
     said = f"{who} answered {how_many}."
-    behind = [
-        cell.label for cell in cells if not cell.valid and fell_behind(cell)
-    ]  # of valid ones the verdict says it
-    return f"{said} {few(behind)} fell behind." if behind else said
+    # Of valid cells that fell behind, the verdict says it.
+    if behind := [cell.label for cell in cells if not cell.valid and fell_behind(cell)]:
+        return f"{said} {few(behind)} fell behind."
+    late = any(c.offered_req_per_s and c.req_per_s < KEPT_UP * c.offered_req_per_s for c in cells)
+    if late and not any(map(fell_behind, cells)):
+        said += " No engine fell behind: the achieved rate is lower as it counts until the last answer ends."
+    return said
 
 
 def _few(cells: list[OnlineSummary]) -> str:

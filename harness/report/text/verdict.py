@@ -32,8 +32,8 @@ from harness.schema.results import Comparison
 
 
 def verdict(run: Run) -> list[str]:
-    """A sentence a metric on the load that `shown_load` gives, and the largest difference of the run where
-    that is another one."""
+    """A sentence a metric on the load that `shown_load` gives, and of several loads the largest difference
+    where that is another one."""
     return batch_verdict(run.results) if isinstance(run, OfflineRun) else _online(run)
 
 
@@ -82,7 +82,8 @@ def _online(run: OnlineRun) -> list[str]:
     ]
     if best and (elsewhere := lost_elsewhere(best[0], engines, run.results.comparisons)):
         said.append(f"At that load, {lost_in_others(engines, elsewhere)}")
-    if largest is not None and not any(LARGEST in sentence for sentence in said):
+    one_load = len({summary.load for summary in run.pooled}) == 1
+    if largest is not None and not one_load and not any(LARGEST in sentence for sentence in said):
         said.append(f"{LARGEST[:1].upper()}{LARGEST[1:]}: {_of_largest(run, largest)}.")
     return [first_time_in_full(said[:at], sentence) for at, sentence in enumerate(said)]
 
@@ -123,10 +124,11 @@ def _where(run: OnlineRun, load: Load) -> str:
 
 
 def _disturbed(engines: Iterable[OnlineSummary]) -> str:
-    """Which of the compared engines were measured on a disturbed machine."""
+    """Whether compared engines were measured on a disturbed machine; which one, where it is one."""
     labels = [engine.label for engine in engines if was_disturbed(engine)]
-    were = "was" if len(labels) == 1 else "were"
-    return f", on a machine that was disturbed while {few(labels)} {were} measured" if labels else ""
+    if len(labels) > 1:
+        return ", on a disturbed machine"
+    return f", on a machine that was disturbed while {labels[0]} was measured" if labels else ""
 
 
 def _alone(run: OnlineRun, summary: OnlineSummary) -> list[str]:

@@ -66,7 +66,7 @@ class Plan:
 
 #: Tilings that are faster than those of the rule in `plan`, measured within whole layers: by inputs, outputs,
 #: `gated`, `size`, and one row, up to 8 ("more") or 16. On an H200, 2026-11-22 and 2026-11-24; with 16 rows
-#: on an H100, 2026-11-26 (benchmarks.stream_plans).
+#: on an H100, 2026-11-26, and for two ranks on an H200, 2026-11-27 (benchmarks.stream_plans).
 _MEASURED = {
     (2048, 1024, False, 2, "one"): Plan(1, 8, 512, 4, held=True),
     # Qwen3-0.6B
@@ -87,6 +87,7 @@ _MEASURED = {
     (4096, 3072, False, 2, "more"): Plan(1, 8, 1024, 8, held=True),
     (2048, 4096, False, 2, "one"): Plan(2, 8, 1024, 5, held=True),
     (4096, 6144, True, 2, "more"): Plan(2, 8, 1024, 4, held=True),
+    (4096, 6144, True, 2, "16"): Plan(2, 8, 1024, 2, held=True),
     (6144, 4096, False, 2, "one"): Plan(4, 8, 1024, 3, held=False),
     (6144, 4096, False, 2, "more"): Plan(4, 8, 1024, 3, held=False),
     # one of two ranks of Qwen3-32B

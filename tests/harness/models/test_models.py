@@ -55,7 +55,8 @@ def test_a_folder_that_is_no_model_is_explained(tmp_path: Path, config: str, say
     [
         ("smolm2-135m", "did you mean smollm2-135m? "),
         ("HuggingFaceTB/SmolLM2-135M", "did you mean smollm2-135m? "),
-        ("gpt3", ""),
+        ("gtp2", "did you mean random:gpt2? "),
+        ("gpt-neo", ""),
     ],
 )
 def test_a_name_that_is_nearly_that_of_a_named_model(

@@ -147,7 +147,7 @@ def test_a_difference_below_the_highest_percentile_is_claimed_and_the_others_are
         "), the largest difference shown in this run. "
         "But in TTFT p50, SGLang has 96.3 ms; roseinfer has 1.25× as much, 45.6 ms (1.20× to 1.30×)."
     )
-    assert terms(shown)[0] == "In TTFT p99 no engine is shown to be the best, so p90 is compared."
+    assert terms(shown)[0] == "In TTFT p99 no difference from the lowest value is shown, so p90 is compared."
     answer = findings(shown)[-1].answers[0]
     assert answer.engine == "roseinfer" and answer.detail.startswith("p90 ")
     assert (
@@ -181,10 +181,8 @@ def test_latencies_are_compared_in_the_highest_percentile_in_which_all_of_them_d
         first, second, *_ = verdict(shown)
         assert f"roseinfer has a TTFT {both} of" in first and f"TPOT {both}" in second
         assert shown_percentile(shown, "ttft_ms") == shown_percentile(shown, "tpot_ms") == int(both[1:])
-        assert (
-            "In TTFT p99 roseinfer is better too. In TPOT p99 no engine is shown to be the best, so p90 is "
-            "compared." in terms(shown)
-        ) == (both == "p90")
+        said = "In TPOT p99 no difference from the lowest value is shown, so p90 is compared."
+        assert (f"In TTFT p99 roseinfer is better too. {said}" in terms(shown)) == (both == "p90")
         answers = findings(shown)[-1].answers
         assert all(both in answer.detail for answer in answers)
         assert answers[0].detail.endswith("; better in p99 too") == (both == "p90")
@@ -199,20 +197,18 @@ def test_percentiles_that_too_few_requests_support_are_said(run):
         rest = [c for name in {"ttft_ms", "tpot_ms"} - {*metrics} for c in of_percentiles(name, p99=p99)]
         return terms(of_two(run, *(c for found in known for c in found), *unknown, *rest))[0]
 
-    assert of(None, 0.5, 0.5) == "For p99 there are too few requests, so p90 is compared."
-    assert of(None, 1, 1) == "For p99 there are too few requests, so p90 is compared."
-    assert of(None, 1, 0.5) == (
-        "For p99 there are too few requests. In p90 no engine is shown to be the best, so p50 is compared."
-    )
-    assert of(0.5, 0.5, 0.5, ["tpot_ms"]) == (
-        "In TTFT p99 roseinfer is better too. For TPOT p99 there are too few requests, so p90 is compared."
-    )
+    few = "there are too few independent requests"
+    assert of(None, 0.5, 0.5) == of(None, 1, 1) == f"For p99 {few}, so p90 is compared."
+    lowest = "In p90 no difference from the lowest value is shown, so p50 is compared."
+    assert of(None, 1, 0.5) == f"For p99 {few}. {lowest}"
+    better = "In TTFT p99 roseinfer is better too."
+    assert of(0.5, 0.5, 0.5, ["tpot_ms"]) == f"{better} For TPOT p99 {few}, so p90 is compared."
 
 
 def test_several_percentiles_above_the_compared_one_are_one_sentence(run):
     ttft = of_percentiles("ttft_ms", p99=0.5, p90=0.5, p50=0.5)
     shown = of_two(run, *ttft, *of_percentiles("tpot_ms", p99=1, p90=1, p50=0.5))
-    said = "In TTFT p90 and p99 roseinfer is better too. In TPOT p90 and p99 no engine"
+    said = "In TTFT p90 and p99 roseinfer is better too. In TPOT p90 and p99 no difference from"
     assert any(said in term for term in terms(shown))
 
 
@@ -476,9 +472,9 @@ def test_the_verdict_says_on_which_engines_the_machine_was_disturbed(tmp_path):
 
     plain, load = verdict(run), ", the heaviest load"
     assert load in plain[0] and "disturbed" not in " ".join(plain)
-    for labels, who in ((["vLLM"], "vLLM was"), (["roseinfer", "vLLM"], "roseinfer and vLLM were")):
-        clause = f"{load}, on a machine that was disturbed while {who} measured, "
-        assert at(0.4, *labels) == [plain[0].replace(f"{load}, ", clause), *plain[1:]]
+    clause_of_vllm = "on a machine that was disturbed while vLLM was measured"
+    for labels, clause in ((["vLLM"], clause_of_vllm), (["roseinfer", "vLLM"], "on a disturbed machine")):
+        assert at(0.4, *labels) == [plain[0].replace(f"{load}, ", f"{load}, {clause}, "), *plain[1:]]
     assert at(1.6, "vLLM") == plain, "another load is not what is compared"
 
 
@@ -532,7 +528,7 @@ def test_the_verdict_begins_with_why_nothing_is_compared(run, kinds, known, said
 def test_a_tuning_has_no_sentence_about_percentiles_of_engines(run):
     compared = of_percentiles("ttft_ms", p90=1, p50=0.5)
     shown = of_two(run, *compared)
-    sentence = "no engine is shown to be the best, so p50 is compared"
+    sentence = "no difference from the lowest value is shown, so p50 is compared"
     assert any(sentence in said for said in terms(shown))
     tuned = replace(
         shown,
