@@ -20,7 +20,8 @@ class Client:
     """Sends requests, any number at once, and passes each ended response to `on_end`.
 
     Kept connections are reused last in, first out. One that waited unused may be closed by the peer at the
-    moment of sending: if it breaks before any byte came back, the request goes once more, on a new one.
+    moment of sending: if it breaks at once, before any byte came back, the request goes once more, on a new
+    one.
 
     Args:
         addresses: The target's numeric addresses, tried in this order until one answers.

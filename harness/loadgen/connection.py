@@ -15,6 +15,10 @@ from harness.loadgen.load_plan import ErrorKind, RawResponse
 #: Bytes of one answer, which are kept until the load has ended: a token takes a few hundred.
 MAX_BYTES = 64 << 20
 
+#: A peer that closed a kept connection before the request came is known of within one round trip. One that
+#: hangs up later had the request.
+STALE_S = 0.25
+
 
 class Owner(Protocol):
     """Receives the events of a connection."""
@@ -23,7 +27,7 @@ class Owner(Protocol):
         """Its response is over."""
 
     def retry(self, connection: Connection, response: RawResponse) -> None:
-        """A reused connection broke before the first byte of the response."""
+        """A reused connection broke just after the request, before the first byte of the response."""
 
     def dropped(self, connection: Connection) -> None:
         """The peer closed it while it was not in use."""
@@ -139,7 +143,7 @@ class Connection(ABC):
         self.close()
         if response is None:
             self._owner.dropped(self)
-        elif not response.segments and not self._fresh:
+        elif not response.segments and not self._fresh and monotonic() - self._since < STALE_S:
             self._owner.retry(self, response)
         else:
             response.t_end = monotonic()

@@ -71,11 +71,10 @@ def answer_text(response: RawResponse) -> str:
     except httptools.HttpParserError:
         pass
     parts = []
-    for line in bytes(body.data).splitlines():
-        if not line.startswith(b"data:"):
-            continue
+    for lines in bytes(body.data).replace(b"\r\n", b"\n").split(b"\n\n"):
+        data = b"\n".join([line[5:] for line in lines.split(b"\n") if line.startswith(b"data:")])
         try:
-            event = _events.decode(line[5:])
+            event = _events.decode(data)
         except msgspec.MsgspecError:  # the end of the stream, `[DONE]`, is no JSON
             continue
         parts += [

@@ -11,8 +11,9 @@ from harness.loadgen.client import Client
 from harness.loadgen.load_plan import RawResponse, WireRequest
 from harness.loadgen.turns import Turns
 
-#: Connections are opened this long before the requests that may need them, so that no handshake delays one.
-LOOKAHEAD_S = 0.25
+#: Connections are opened this long before the requests that may need them, so that no handshake delays one:
+#: three round trips to the other side of the world.
+LOOKAHEAD_S = 0.5
 
 
 class OpenLoop:

@@ -138,6 +138,8 @@ def _judge(
             return "prompt_mismatch", f"a prompt of {prompt_tokens} tokens was sent, {counted} were counted"
     if exact_tokens is not None and (total := count.total + count.hidden) != exact_tokens:
         return "wrong_length", f"{total} tokens, {exact_tokens} asked for"
+    if exact_tokens is None and stream.finish_reason is None:  # nothing else says that it is whole
+        return "truncated", "the stream ended without a finish_reason"
     if raw.t_sent is None or count.chunks[0][0] < raw.t_sent - CLOCK_S:
         return "protocol", "the first token came before the whole request was sent"
     return None

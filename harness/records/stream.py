@@ -151,6 +151,7 @@ class _Event(msgspec.Struct):
     error: _Error | str | None = None
     object: str | None = None
     message: str | None = None
+    detail: msgspec.Raw | UnsetType = UNSET
 
 
 _events = msgspec.json.Decoder(_Event)
@@ -169,7 +170,8 @@ def read_stream(pieces: Sequence[tuple[float, bytes]], *, complete: bool) -> Str
         except msgspec.MsgspecError as error:
             stream.error = f"a chunk that is not understood ({error}): {_clip(data)}"
             break
-        bare = event.message is not None and not event.choices and event.usage is None  # {"code", "message"}
+        says = event.message is not None or event.detail is not UNSET  # {"code", "message"}, FastAPI's
+        bare = says and not event.choices and event.usage is None
         if event.error is not None or event.object == "error" or bare:
             stream.error = _error_message(event) or _clip(data)
             break

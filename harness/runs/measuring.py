@@ -140,8 +140,8 @@ class Measuring:
             before, result, machine, server = self._load(cell, requests, clients)
             answers = result.answers
             records = self.to.records(answers, requests, cell)
-            if not left or answers.broken or not isinstance(cell.load, ClosedLoop):
-                break
+            if not left or answers.failed or not isinstance(cell.load, ClosedLoop):
+                break  # more requests do not make a cell valid in which one failed, and may do harm
             in_flight, lasted_s, had = cell.load.concurrency, answers.lasted_s, len(result.usage)
             needed = self._clients_needed(cell, records)
             if lasted_s >= wanted_s and needed <= had:
@@ -224,7 +224,8 @@ class Measuring:
         try:
             self.to.server.check()
         except EngineError as fault:
-            raise LostError(fault, sent.answers.answered, len(requests)) from None
+            if sent.answers.answered < len(requests):  # what has answered everything was there
+                raise LostError(fault, sent.answers.answered, len(requests)) from None
         machine = watch.machine.model_copy(
             update={"idle_watts": self.idle.watts, "gpus_busy_before": list(self.idle.gpus_busy)}
         )

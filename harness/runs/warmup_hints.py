@@ -17,7 +17,7 @@ _HINTS = {
     "prompt_mismatch": "the server's tokenizer is another one: name it with --tokenizer, or --tokenizer none",
     "no_usage": "the server must send `usage` at the end of the stream (stream_options.include_usage), or "
     "`token_ids` in every chunk",
-    "truncated": "the server must end a stream with a finish_reason, or with `data: [DONE]`",
+    "truncated": "the server must end a stream with a finish_reason, or, with --ignore-eos, `data: [DONE]`",
 }
 _STARTED = "check --endpoint, and that `served_name` in the engine's adapter is the name of its model"
 _TOO_LONG = "the server gives, or counts, more tokens than the request's max_tokens"

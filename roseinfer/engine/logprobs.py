@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -79,17 +78,21 @@ class DeviceLogprobs:
 
 
 def logprobs(logits: Tensor, taken: Tensor, k: int) -> DeviceLogprobs:
-    """Logprobs of the tokens `taken` `[l]`, and of the `k` most likely ones, for logits `[l, vocab]`.
+    """Logprobs of the tokens `taken` `[l]`, and of the `k` most likely ones, for logits `[l, vocab]`. A row's
+    depend on no other row, and its first ones not on `k`.
 
-    A taken token comes before others with an equal logit: its logit is raised to the next larger float32.
+    A taken token comes before others with an equal logit, and these by their ids.
     """
-    taken = taken[:, None]
-    wide = logits.to(torch.float32, copy=True)
-    own = wide.gather(-1, taken)
-    own = torch.nextafter(own, torch.full_like(own, math.inf))
-    top = wide.scatter_(-1, taken, own).topk(min(k, wide.shape[-1]), dim=-1)
-    values = torch.cat((own, top.values), -1) - wide.logsumexp(-1, keepdim=True)
-    return DeviceLogprobs(torch.cat((taken, top.indices), -1), values)
+    taken, vocab = taken[:, None], logits.shape[-1]
+    wide, tokens = logits.float(), taken
+    if k:
+        bits = wide.view(torch.int32)
+        order = torch.where(bits < 0, bits ^ 0x7FFFFFFF, bits).long()  # as the numbers that they stand for
+        order.bitwise_left_shift_(32).add_(torch.arange(vocab - 1, -1, -1, device=logits.device))
+        order.scatter_(-1, taken, order.gather(-1, taken) | 0xFFFFFFFF)
+        tokens = torch.cat((taken, order.topk(min(k, vocab), dim=-1).indices), -1)
+    # A sum of one row alone, as in logsumexp, would be split over the threads.
+    return DeviceLogprobs(tokens, wide.log_softmax(-1).gather(-1, tokens))
 
 
 def asked_logprobs(

@@ -111,10 +111,9 @@ def _top_k_top_p(sorted_probabilities: Tensor, how: SamplingBatch) -> Tensor:
     vocab = sorted_probabilities.shape[-1]
     top_k = to_device(np.where(how.top_k > 0, how.top_k, vocab), device)[:, None]
     kept = sorted_probabilities * (torch.arange(vocab, device=device) < top_k)
-    total = kept.sum(-1, keepdim=True)
     top_p = to_device(how.top_p, device)[:, None]
-    before = kept.cumsum(-1, dtype=torch.float64) - kept
-    keep = (before < top_p * total) | (top_p >= 1)
+    sums = kept.cumsum(-1, dtype=torch.float64)  # a sum of one row alone would be split over the threads
+    keep = (sums - kept < top_p * sums[:, -1:]) | (top_p >= 1)
     keep[:, 0] = True
     return kept * keep
 

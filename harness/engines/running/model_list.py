@@ -17,8 +17,9 @@ from harness.errors import EngineError, UsageError
 from harness.loadgen.load_plan import Target
 from harness.records.stream import read_error
 
-#: By which names servers tell a model's context: vLLM and SGLang, OpenRouter and Together, Groq, LM Studio.
-_CONTEXT = ("max_model_len", "context_length", "context_window", "max_context_length")
+#: By which names servers tell a model's context: vLLM and SGLang, OpenRouter and Together, Groq, LM Studio;
+#: llama.cpp in `meta`, of one slot.
+_CONTEXT = ("max_model_len", "context_length", "context_window", "max_context_length", "n_ctx")
 #: A gateway whose server is not there yet.
 _NOT_YET = (502, 503, 504)
 _POLL_S = 0.2
@@ -79,7 +80,7 @@ def served_model(target: Target, wanted: str | None, wait_s: float = 0.0) -> Ser
         raise EngineError(f"{target.place} lists no model", f"load a model into that server; {other}")
     if len(models) > 1:
         raise UsageError(
-            f"{target.place} serves several models: {', '.join(models)}",
+            f"{target.place} serves several models: {listing(list(models))}",
             "choose one with --served-model NAME",
         )
     [(name, model)] = models.items()
@@ -104,12 +105,12 @@ def _lacks(target: Target, wanted: str) -> bool:
 
 
 def check_answers(target: Target) -> None:
-    """Raises EngineError where the server does not answer or refuses the key."""
+    """Raises EngineError where the server does not answer or refuses the key; its list may be forbidden."""
     _ask(target, 0.0)
 
 
 def _ask(target: Target, wait_s: float) -> tuple[int, str]:
-    """Status and body of the list; one that is no list is the caller's to judge."""
+    """Status and body of the list; one that is no list, or is not to be had, is the caller's to judge."""
     until = time.monotonic() + wait_s
     while True:
         try:
@@ -125,7 +126,7 @@ def _ask(target: Target, wait_s: float) -> tuple[int, str]:
         if time.monotonic() >= until:
             raise fault
         time.sleep(_POLL_S)
-    if status // 100 == 3 or status in (401, 403, 429) or (status == 400 and "HTTPS" in content):
+    if status // 100 == 3 or status == 401 or (status == 400 and "HTTPS" in content):
         raise refusal(target, f"GET {models_path(target)}", status, content)
     return status, content
 
@@ -138,7 +139,9 @@ def _models(content: str) -> dict[str, Mapping[str, Any]] | None:
 
 
 def _context(model: Mapping[str, Any]) -> int | None:
-    values = (model.get(key) for key in _CONTEXT)
+    meta = model.get("meta")
+    known = {**meta, **model} if isinstance(meta, dict) else model
+    values = (known.get(key) for key in _CONTEXT)
     return next((value for value in values if isinstance(value, int) and value > 1), None)
 
 

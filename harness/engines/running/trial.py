@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from harness.engines.base import NO_PENALTY, Encoder, RequestSettings, endpoint_target
+from harness.engines.common_words import COMMON_WORDS
 from harness.engines.prompts import Lengths, asking, of_words
 from harness.engines.running.faults import no_answer, refusal
 from harness.engines.server_pages import request as ask_page
@@ -135,8 +136,17 @@ class Trial:
         each = (theirs[1] - theirs[0]) / (ours[1] - ours[0])
         if each <= 0:
             return replace(asked, lengths=Lengths(exact=False))
-        offset = theirs[0] - each * ours[0]
-        return replace(asked, lengths=Lengths(round(offset), each, exact=each == 1.0))
+        offset = round(theirs[0] - each * ours[0])
+        if each == 1.0 and asked.tokenizer is None:
+            each = self._tokens_of_a_word(asked, offset)
+        return replace(asked, lengths=Lengths(offset, each, exact=each == 1.0))
+
+    def _tokens_of_a_word(self, asked: RequestSettings, offset: int) -> float:
+        """In the mean of all common words; 1 where the server does not take a text of all of them."""
+        words = len(COMMON_WORDS)
+        status, body = self._ask(asked, asking(of_words(words), _OUTPUT_TOKENS))
+        counted = _read(body).prompt_tokens if status == 200 else None
+        return 1.0 if counted is None else (counted - offset) / words
 
     def _path(self, asked: RequestSettings) -> str:
         return endpoint_target(self.target, asked.endpoint).path

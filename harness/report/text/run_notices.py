@@ -16,7 +16,9 @@ from harness.report.text.numbers import as_ranges, few, percent, plural, several
 from harness.report.text.provenance import fact_text
 from harness.report.text.unfinished import each_once, lacking, unfinished
 from harness.runs.reader import OfflineRun, OnlineRun, Run
+from harness.runs.warmup_hints import warmup_hint
 from harness.schema.cell_notice import CellNotice
+from harness.schema.engine_ref import RUNNING_SERVER
 from harness.schema.load import from_light_to_heavy
 from harness.schema.online_summary import OnlineSummary
 from harness.schema.repeat_number import repeat_text
@@ -212,7 +214,7 @@ def _invalid(run: OnlineRun) -> list[Notice]:
         single = len(summaries) == 1
         count = max(len(summaries), sum(not cell.valid for cell in run.repeats if cell.label == label))
         title = f"{label} {where(summaries[0].load)} is" if single else f"{count} cells of {label} are"
-        details = [_why(summary) for summary in summaries]
+        details = [_why(summary) + _first_failure(run, summary) for summary in summaries]
         if not single:
             details = [
                 f"{where(summary.load)}, {why}" for summary, why in zip(summaries, details, strict=True)
@@ -226,6 +228,19 @@ def _invalid(run: OnlineRun) -> list[Notice]:
 def _why(summary: OnlineSummary) -> str:
     kinds = ", ".join(f"{kind} {count}" for kind, count in summary.errors.items())
     return "; ".join(summary.invalid_reasons) + (f" ({kinds})" if kinds else "")
+
+
+def _first_failure(run: OnlineRun, summary: OnlineSummary) -> str:
+    """What was said of the first request that failed, and what to do about it."""
+    for group in run.groups:
+        if (group.label, group.load) == (summary.label, summary.load):
+            requests = (group.whole or group).requests
+            if (failed := requests["error"].notna().to_numpy()).any():
+                first = requests.iloc[int(failed.argmax())].to_dict()
+                hint, _ = warmup_hint(first, started=group.engine != RUNNING_SERVER)
+                said = [text for text in (first["error_detail"], hint) if isinstance(text, str)]
+                return f"; first {first['error']}: {'; '.join(said)}"
+    return ""
 
 
 def _fitting(run: Run) -> list[Notice]:

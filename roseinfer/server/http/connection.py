@@ -301,7 +301,11 @@ class Connection(asyncio.BufferedProtocol):
             return
         keep_alive = request.keep_alive and not self._connections.stopping
         with_body = request.method != "HEAD"
-        self._write(writer.whole(response, keep_alive=keep_alive, with_body=with_body, request_id=request.id))
+        data = writer.whole(
+            response, keep_alive=keep_alive, with_body=with_body, request_id=request.id,
+            old=not request.chunked,
+        )  # fmt: skip
+        self._write(data)
         self._done()
 
     def interrupt(self, error: HttpError) -> None:

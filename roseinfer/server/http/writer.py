@@ -23,13 +23,17 @@ _STREAM_HEAD = (
 LAST_CHUNK = b"0\r\n\r\n"
 
 
-def whole(response: Response, *, keep_alive: bool, with_body: bool, request_id: str = "") -> bytes:
-    """A whole response."""
+def whole(
+    response: Response, *, keep_alive: bool, with_body: bool, request_id: str = "", old: bool = False
+) -> bytes:
+    """A whole response. `old`: to a client of HTTP/1.0, which has to learn that a connection stays open."""
     headers = {"content-length": str(len(response.body)), **response.headers}
     if response.body:
         headers["content-type"] = response.content_type
     if not keep_alive:
         headers["connection"] = "close"
+    elif old:
+        headers["connection"] = "keep-alive"
     if request_id:
         headers["x-request-id"] = request_id
     lines = "".join(f"{name}: {value}\r\n" for name, value in headers.items())

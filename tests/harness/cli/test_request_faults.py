@@ -79,3 +79,19 @@ def test_every_fault_is_counted_under_its_kind(
     assert chunks.to_dict() == known["completion_tokens"].astype(int).to_dict()
     summary_md = (folder / "summary.md").read_text().replace("\\", "")
     assert all(kind in summary_md for kind in expected)
+
+
+@pytest.mark.usefixtures("few_figures")
+def test_a_report_says_what_failed_and_what_to_do(
+    start_mock: Any, bench: Any, tmp_path: Path, quick: list[str]
+) -> None:
+    (tmp_path / "script.json").write_text(json.dumps([{"tokens": 4}]))
+    server = start_mock("--script", str(tmp_path / "script.json"))
+    done = bench(
+        "online", "--base-url", server.url, *quick, "--concurrency", "1", "--n", "4",
+        "--input-len", "8", "--output-len", "9",
+    )  # fmt: skip
+    assert done.code == 3
+    [folder] = (tmp_path / "runs").iterdir()
+    said = "first wrong_length: 4 tokens, 9 asked for; the server ends answers on its own"
+    assert said in (folder / "summary.md").read_text().replace("\\", "")

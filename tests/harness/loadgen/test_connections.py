@@ -7,12 +7,14 @@ import socket
 import ssl
 import subprocess
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
+from harness.loadgen.connection import STALE_S
 from harness.loadgen.load_plan import LoadPlan, LoadResult, Target, WireRequest
 from harness.loadgen.run_load import run_load
 
@@ -80,6 +82,18 @@ def test_a_kept_connection_that_breaks_under_a_request_is_replaced_once() -> Non
     assert [response.error for response in result.responses] == [None] * 4
     assert not any(response.reused for response in result.responses)
     assert len(served) == 4
+
+
+def test_a_server_that_had_the_request_and_hung_up_is_an_error() -> None:
+    def think_and_hang_up(connection: socket.socket, number: int) -> None:
+        receive(connection)
+        connection.sendall(ANSWER)
+        if receive(connection):
+            time.sleep(2 * STALE_S)
+
+    with serving(think_and_hang_up) as port:
+        result = one_after_another(port, 2)
+    assert [response.error for response in result.responses] == [None, "disconnected"]
 
 
 def test_a_new_connection_that_breaks_is_an_error() -> None:

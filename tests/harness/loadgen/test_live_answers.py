@@ -55,6 +55,14 @@ def test_of_parts_the_text_comes_back_without_the_reasoning() -> None:
     assert answer_text(RawResponse(0, 0.0, 0.0, 1.0, [(0.0, raw)])) == "yes sir"
 
 
+@pytest.mark.parametrize("newline", [b"\n", b"\r\n"])
+def test_an_event_may_have_its_data_in_several_lines(newline: bytes) -> None:
+    lines = json.dumps({"choices": [{"delta": {"content": "yes"}}]}, indent=1).encode().splitlines()
+    event = newline.join([b"event: message", *(b"data: " + line for line in lines)]) + 2 * newline
+    raw = b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%b" % (2 * len(event), 2 * event)
+    assert answer_text(RawResponse(0, 0.0, 0.0, 1.0, [(0.0, raw)])) == "yesyes"
+
+
 def test_what_is_no_answer_is_empty() -> None:
     error = b"HTTP/1.1 500 Oops\r\nContent-Length: 5\r\n\r\noops!"
     assert answer_text(RawResponse(0, 0, 0, 1, [(0, error)], error="disconnected")) == ""

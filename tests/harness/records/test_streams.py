@@ -112,7 +112,8 @@ def test_chat_with_continuous_usage() -> None:
             event(with_usage(chat(content="yes"), 4)),
             event(usage(4)),
             event("[DONE]"),
-        ]
+        ],
+        exact=4,
     )
     assert record.error is None
     assert record.chunks == [(2.0, 2), (3.0, 1), (4.0, 1)]
@@ -185,7 +186,7 @@ def test_hidden_reasoning_is_in_no_chunk() -> None:
 
 def test_hidden_reasoning_is_in_no_usage_of_a_chunk() -> None:
     bodies = [chat(content=" word") | {"usage": {"completion_tokens": 448 + i}} for i in (1, 2, 3)]
-    record = read([*map(event, bodies), event(usage(451, 448)), event("[DONE]")])
+    record = read([*map(event, bodies), event(usage(451, 448)), event("[DONE]")], exact=451)
     assert (record.error, record.token_source) == (None, "continuous_usage")
     assert record.chunks == [(1.0, 1), (2.0, 1), (3.0, 1)]
 
@@ -230,6 +231,19 @@ def test_a_byte_order_mark_is_none_of_the_first_event() -> None:
     ends = event(completion("b", finish_reason="stop"))
     record = read([b"\xef\xbb\xbf" + event(completion("a")), ends, event(usage(2)), event("[DONE]")])
     assert (record.chunks, record.token_source) == ([(1.0, 1), (2.0, 1)], "final_usage")
+
+
+def test_an_answer_of_any_length_says_why_it_ended() -> None:
+    whole = [event(completion("a", token_ids=[1])), event(usage(1)), event("[DONE]")]
+    assert read(whole).error == "truncated"
+    assert read(whole, exact=1).error is None
+
+
+def test_an_error_of_fastapi_within_a_stream() -> None:
+    body = [event(completion("a", token_ids=[1])), event({"detail": "upstream reset"}), event("[DONE]")]
+    record = read(body, exact=1)
+    assert record.error == "stream_error"
+    assert "upstream reset" in (record.detail or "")
 
 
 def test_an_empty_reason_to_finish_ends_nothing() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -53,6 +54,17 @@ def test_a_closed_loop_gets_more_requests_with_prompts_of_their_own(
     for file in ("summary.md", "report.html"):
         assert "1 of 1 cell is short." in (folder / file).read_text()
     assert "coordinated omission" in (folder / "report.html").read_text()
+
+
+def test_a_server_that_refuses_is_not_asked_for_longer(
+    start_mock: Any, settings_for: Make, tmp_path: Path
+) -> None:
+    """It refuses quickly: as many requests as fill the time would be thousands."""
+    script = tmp_path / "script.json"
+    script.write_text(json.dumps([{}] * 8 + [{"status": 429}] * 1000))
+    server, watcher = start_mock("--script", str(script)), Watcher()
+    run_online(settings_for(server.url, min_duration=0.5, **LOOP), ["bench"], watcher)
+    assert loads(watcher) == [8]
 
 
 def test_the_next_repeat_of_a_closed_loop_begins_with_enough_requests(

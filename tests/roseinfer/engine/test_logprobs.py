@@ -48,6 +48,22 @@ def test_definition(rows: int, k: int, seed: int, half: bool) -> None:
             assert (others[0] == token) == (wide[row, token] == wide[row].max())
 
 
+def test_rows_do_not_depend_on_others() -> None:
+    """Neither on how many rows there are, nor on how many top tokens another asks for; with a vocabulary so
+    large that PyTorch splits the sum of one row over its threads."""
+    generator, before = torch.Generator().manual_seed(0), torch.get_num_threads()
+    torch.set_num_threads(4)
+    try:
+        for _ in range(40):
+            logits = (torch.randn(4, 49_152, generator=generator) * 2).bfloat16()
+            taken = torch.randint(0, 49_152, (4,), generator=generator)
+            all_rows, alone = logprobs(logits, taken, 20), logprobs(logits[:1], taken[:1], 2)
+            assert torch.equal(all_rows.tokens[:1, :3], alone.tokens)
+            assert torch.equal(all_rows.values[:1, :3], alone.values)
+    finally:
+        torch.set_num_threads(before)
+
+
 @given(wanted=st.lists(st.integers(-1, 3), min_size=1, max_size=8), data=st.data())
 def test_logprobs_of_a_step_in_parts(wanted: list[int], data: st.DataObject) -> None:
     """Prompts and decode rows launched apart, with padding after either, give the same as together."""

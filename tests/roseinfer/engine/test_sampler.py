@@ -92,3 +92,19 @@ def test_frequencies_are_the_distribution(temperature: float, top_k: int, top_p:
 def test_first_of_equal_logits() -> None:
     logits = torch.zeros(3, VOCAB)
     assert sample(logits, how([(0, 0, 1, 1)] * 3)).tolist() == [0, 0, 0]
+
+
+def test_top_p_of_a_row_does_not_depend_on_others() -> None:
+    """Also where the cut is between two tokens so close that the last bit of the mass decides, with a
+    vocabulary so large that PyTorch splits the sum of one row over its threads."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(4)
+    try:
+        for seed in range(20):
+            logits = torch.randn(4, 49_152, generator=torch.Generator().manual_seed(seed)) * 0.1
+            sorted_ones = torch.softmax(logits[:1], -1).sort(dim=-1, descending=True).values[0].double()
+            for top_p in sorted_ones.cumsum(0)[3000:45000:1000].tolist():
+                alone = sample(logits[:1], how([(1.0, 0, top_p, seed)]))
+                assert alone[0] == sample(logits, how([(1.0, 0, top_p, seed)] * 4))[0]
+    finally:
+        torch.set_num_threads(before)

@@ -18,7 +18,7 @@ import pytest
 
 from harness.engines.base import endpoint_target
 from harness.engines.running.address import Address
-from harness.engines.running.model_list import models_path, served_model
+from harness.engines.running.model_list import ServedModel, check_answers, models_path, served_model
 from harness.engines.running.servers import address_of
 from harness.errors import BenchError, EngineError, UsageError
 from harness.schema.online_settings import OnlineSettings
@@ -93,6 +93,14 @@ def test_each_status_has_its_own_words(status: int, message: str, hint: str) -> 
     with listening() as port:
         found = fault(f"http://127.0.0.1:{port}/{status}")
     assert message in found.message and hint in found.hint
+
+
+@pytest.mark.parametrize("status", [403, 429])
+def test_a_list_that_is_not_to_be_had_is_not_needed(status: int) -> None:
+    with listening() as port:
+        target = Address(f"http://127.0.0.1:{port}/{status}").target()
+        assert served_model(target, "m") == ServedModel("m")
+        check_answers(target)
 
 
 def test_a_redirect_is_named_although_the_model_is_known() -> None:

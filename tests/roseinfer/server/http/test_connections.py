@@ -131,6 +131,13 @@ def test_old_http(serving: Any) -> None:
     assert events.endswith(b"data: [DONE]\n\n") and events.startswith(b"data: {")
 
 
+def test_old_http_learns_that_a_connection_stays_open(serving: Any) -> None:
+    """Without that, clients of HTTP/1.0 such as `ab -k` read until it closes, a minute later."""
+    with connect(serving) as client:
+        client.sendall(b"GET /health HTTP/1.0\r\nconnection: keep-alive\r\n\r\n")
+        assert b"\r\nconnection: keep-alive\r\n" in client.recv(1 << 16)
+
+
 def test_what_is_no_http(serving: Any) -> None:
     for sent, status in (
         (b"hello there\r\n\r\n", b"400"),
