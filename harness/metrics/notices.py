@@ -181,8 +181,9 @@ def _cached(group: Group, prefixes: PrefixHits) -> CellNotice | None:
             "seen some of the prompts before"
         )
         return CellNotice(kind="unreported", text=text)
-    sent = (group.whole or group).requests["reusable_tokens"].dropna()
-    slack = BEGIN_TOKENS * len(sent) + PART_OF_A_BLOCK * int((sent > 0).sum())
+    requests = (group.whole or group).requests
+    sent = requests["reusable_tokens"].dropna()
+    slack = max(BEGIN_TOKENS, _of_template(requests)) * len(sent) + PART_OF_A_BLOCK * int((sent > 0).sum())
     if (prefixes.reported - prefixes.possible) * prefixes.prompt_tokens <= slack:
         return None
     text = (
@@ -191,6 +192,13 @@ def _cached(group: Group, prefixes: PrefixHits) -> CellNotice | None:
         "the server knew the prompts from elsewhere, and TTFT is too short"
     )
     return CellNotice(kind="cached", text=text)
+
+
+def _of_template(requests: pd.DataFrame) -> int:
+    """Tokens before the messages of a chat, which a server knows after the first: cached in every answer, and
+    not most of a prompt."""
+    cached, prompts = requests["cached_tokens"].fillna(0).min(), requests["prompt_tokens"].min()
+    return int(cached) if 2 * cached <= prompts else 0
 
 
 def _inferred(group: Group) -> Iterator[CellNotice]:

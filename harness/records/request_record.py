@@ -90,8 +90,14 @@ def read_request(
         finish_reason=None if (end := stream.finish_reason) is None else one_line(end, MAX_DETAIL),
         queue_wait_ms=stream.queue_wait_ms,
         prefill_ms=stream.prefill_ms,
-        cached_tokens=stream.cached_tokens,
+        cached_tokens=_cached(stream),
     )
+
+
+def _cached(stream: Stream) -> int | None:
+    """Prompt tokens from a cache; None where they are more than the prompt has, and so no count of them."""
+    cached, prompt = stream.cached_tokens, stream.prompt_tokens
+    return None if cached is not None and prompt is not None and cached > prompt else cached
 
 
 def _judge(

@@ -125,6 +125,7 @@ class _Usage(msgspec.Struct):
     prompt_tokens: _Count | None = None
     completion_tokens: _Count | None = None
     prompt_tokens_details: _PromptDetails | None = None
+    prompt_cache_hit_tokens: _Count | None = None  # DeepSeek's
     completion_tokens_details: _CompletionDetails | None = None
 
 
@@ -196,6 +197,8 @@ def _take(stream: Stream, t: float, event: _Event) -> None:
             stream.prompt_tokens = usage.prompt_tokens
         if usage.prompt_tokens_details is not None:
             stream.cached_tokens = usage.prompt_tokens_details.cached_tokens
+        elif usage.prompt_cache_hit_tokens is not None:
+            stream.cached_tokens = usage.prompt_cache_hit_tokens
         if usage.completion_tokens_details is not None:
             stream.reasoning_tokens = usage.completion_tokens_details.reasoning_tokens
     if event.choices:

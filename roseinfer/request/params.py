@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 #: How many top tokens a request may ask for with each logprob.
 MAX_LOGPROBS = 20
 MAX_TEMPERATURE = MAX_REPETITION_PENALTY = 100
+MIN_REPETITION_PENALTY = 0.01
 #: OpenAI's bounds of what is added to logits, and subtracted from them.
 MAX_BIAS, MAX_PENALTY = 100, 2
 #: How many tokens may have a bias, and how many may end an answer.
@@ -112,9 +113,7 @@ class SamplingParams(msgspec.Struct, frozen=True, array_like=True, dict=True):
         _within("min_p", self.min_p, 0, 1)
         _within("presence_penalty", self.presence_penalty, -MAX_PENALTY, MAX_PENALTY)
         _within("frequency_penalty", self.frequency_penalty, -MAX_PENALTY, MAX_PENALTY)
-        if not 0 < self.repetition_penalty <= MAX_REPETITION_PENALTY:
-            allowed = f"above 0 and at most {MAX_REPETITION_PENALTY}"
-            raise RequestError(f"repetition_penalty must be {allowed}", "repetition_penalty")
+        _within("repetition_penalty", self.repetition_penalty, MIN_REPETITION_PENALTY, MAX_REPETITION_PENALTY)
         if len(self.logit_bias) > MAX_BIASED:
             raise RequestError(f"logit_bias has more than {MAX_BIASED} tokens", "logit_bias")
         for _, bias in self.logit_bias:
@@ -134,6 +133,6 @@ class Finished(msgspec.Struct, frozen=True, array_like=True):
     cached_tokens: int = 0
 
 
-def _within(field: str, value: float, low: int, high: int) -> None:
+def _within(field: str, value: float, low: float, high: float) -> None:
     if not low <= value <= high:
         raise RequestError(f"{field} must be from {low} to {high}", field)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 import re
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
@@ -21,6 +22,8 @@ from harness.workload import PlannedRequest
 
 #: An answer that may mean that a field is not wanted.
 _REFUSED = (400, 422, 500, 501)
+#: Seconds until a request goes again that met a limit on how much may be asked, which is often one a minute.
+PAUSES_S = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0)
 #: The option of `stream_options` that asks for usage in every chunk.
 CONTINUOUS = "continuous_usage_stats"
 _IDS = "return_token_ids"
@@ -152,6 +155,18 @@ class Trial:
         return endpoint_target(self.target, asked.endpoint).path
 
     def _ask(self, asked: RequestSettings, planned: PlannedRequest) -> tuple[int, str]:
+        """Status and body; of 500 and of 429 those of another try, as both may say nothing of the request."""
+        status, content = self._ask_once(asked, planned)
+        if status == 500:
+            return self._ask_once(asked, planned)
+        for pause in PAUSES_S:
+            if status != 429:
+                break
+            time.sleep(pause)
+            status, content = self._ask_once(asked, planned)
+        return status, content
+
+    def _ask_once(self, asked: RequestSettings, planned: PlannedRequest) -> tuple[int, str]:
         target = endpoint_target(self.target, asked.endpoint)
         body = self.encoder_of(asked)(planned).decode()
         try:

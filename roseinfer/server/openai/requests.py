@@ -16,6 +16,7 @@ from roseinfer.request.params import (
     MAX_STOP_TOKENS,
     MAX_TEMPERATURE,
     MAX_TOKENS,
+    MIN_REPETITION_PENALTY,
 )
 from roseinfer.server.http.errors import BadRequestError
 from roseinfer.server.openai.other_fields import OtherFields
@@ -64,7 +65,7 @@ class GenerationRequest(OtherFields, frozen=True, kw_only=True):
     presence_penalty: Penalty | None = None
     frequency_penalty: Penalty | None = None
     repetition_penalty: (
-        Annotated[float, _stated(exclusiveMinimum=0, maximum=MAX_REPETITION_PENALTY)] | None
+        Annotated[float, _stated(minimum=MIN_REPETITION_PENALTY, maximum=MAX_REPETITION_PENALTY)] | None
     ) = None
     logit_bias: Annotated[dict[str, float], _stated(maxProperties=MAX_BIASED)] | None = None
     seed: int | None = None

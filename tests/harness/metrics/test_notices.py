@@ -132,6 +132,18 @@ def test_tokens_from_a_cache_beyond_those_of_the_load(tables: Tables, share: flo
             assert kinds(summarize(*tables(rows), cut=cut, prefixes=[hits])[0]) == found
 
 
+@pytest.mark.parametrize(("cached", "found"), [(40, []), (90, ["cached"])])
+def test_what_a_template_begins_with_may_be_cached(tables: Tables, cached: int, found: list[str]) -> None:
+    """The same few tokens of every prompt; not most of it."""
+    rows = cell(lambda i: 0.05, input_tokens=100)
+    for row in rows:
+        row |= {"reusable_tokens": 0, "cached_tokens": cached, "prompt_tokens": 100}
+    place = {"engine": "vllm", "variant": None, "label": "roseinfer", "repeat": 0}
+    counts = {"prompt_tokens": 8000, "possible": 0, "source": "usage", "reported": 80 * cached / 8000}
+    hits = PrefixHits(**place, **counts, load=TraceLoad(scale=1.0))
+    assert kinds(summarize(*tables(rows), prefixes=[hits])[0]) == found
+
+
 def test_a_request_that_reports_nothing_cached_counts_where_another_does(tables: Tables) -> None:
     """vLLM and SGLang leave a 0 out of the usage."""
     rows: list[dict[str, Any]] = [{"input_tokens": 1000, "chunks": [(0.1, 1)]} for _ in range(200)]

@@ -42,6 +42,15 @@ def test_prompt_tokens_from_the_cache(cached: int | None) -> None:
     assert read([first, event(usage(1, **details)), event("[DONE]")]).cached_tokens == cached
 
 
+@pytest.mark.parametrize(("hit", "known"), [(3, 3), (9999, None)])
+def test_prompt_tokens_from_the_cache_of_deepseek_and_more_than_there_are(
+    hit: int, known: int | None
+) -> None:
+    first = event(completion("x", token_ids=[1], finish_reason="length"))
+    counted = {"usage": {"prompt_tokens": 10, "completion_tokens": 1, "prompt_cache_hit_tokens": hit}}
+    assert read([first, event({"choices": [], **counted}), event("[DONE]")]).cached_tokens == known
+
+
 def read(
     reads: Sequence[bytes],
     *,

@@ -76,6 +76,18 @@ def test_no_more_is_left_out_than_is_refused(
     assert (found.left_out, found.ignore_eos, found.text) == (left_out, fixed, text)
 
 
+@pytest.mark.parametrize("status", [429, 500])
+def test_a_request_that_fails_once_says_nothing_of_its_fields(
+    start_mock: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, status: int
+) -> None:
+    monkeypatch.setattr("harness.engines.running.trial.PAUSES_S", (0.0,))
+    script = tmp_path / "script.json"
+    script.write_text(json.dumps([{"status": status}, *[{}] * 20]))
+    port = start_mock("--script", str(script)).port
+    trial = Trial(Target("127.0.0.1", port, "/v1/completions"), OpenAI().encoder, 20.0)
+    assert not trial.adapted(RequestSettings(tokenizer=None, served_name="mock")).left_out
+
+
 def test_a_chat_may_have_another_name_for_its_limit(adapt: Any) -> None:
     found = adapt({"endpoint": "chat"}, refuses=["max_tokens"])
     assert found.limit_field == "max_completion_tokens"

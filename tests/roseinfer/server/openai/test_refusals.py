@@ -80,6 +80,7 @@ def test_malformed_bodies(serving: Any, body: bytes) -> None:
         ({"logit_bias": {"50257": 1}}, "logit_bias"), ({"logit_bias": {"-1": 1}}, "logit_bias"),
         ({"logit_bias": {str(i): 1 for i in range(1025)}}, "logit_bias"),
         ({"repetition_penalty": 0}, "repetition_penalty"),
+        ({"repetition_penalty": 1e-40}, "repetition_penalty"),
         ({"repetition_penalty": 101}, "repetition_penalty"),
         ({"min_p": -0.1}, "min_p"), ({"min_p": 1.1}, "min_p"), ({"top_k": -5}, "top_k"),
         ({"stop_token_ids": [50257]}, "stop_token_ids"), ({"stop_token_ids": [-1]}, "stop_token_ids"),
