@@ -22,6 +22,8 @@ from harness.workload import PlannedRequest
 
 #: An answer that may mean that a field is not wanted.
 _REFUSED = (400, 422, 500, 501)
+#: How often a request goes that breaks or fails with 500.
+TRIES = 3
 #: Seconds until a request goes again that met a limit on how much may be asked, which is often one a minute.
 PAUSES_S = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0)
 #: The option of `stream_options` that asks for usage in every chunk.
@@ -155,24 +157,24 @@ class Trial:
         return endpoint_target(self.target, asked.endpoint).path
 
     def _ask(self, asked: RequestSettings, planned: PlannedRequest) -> tuple[int, str]:
-        """Status and body; of 500 and of 429 those of another try, as both may say nothing of the request."""
-        status, content = self._ask_once(asked, planned)
-        if status == 500:
-            return self._ask_once(asked, planned)
-        for pause in PAUSES_S:
-            if status != 429:
-                break
-            time.sleep(pause)
-            status, content = self._ask_once(asked, planned)
-        return status, content
-
-    def _ask_once(self, asked: RequestSettings, planned: PlannedRequest) -> tuple[int, str]:
+        """Status and body; of another try where the connection breaks or the status is 500 or 429, which may
+        say nothing of the request."""
         target = endpoint_target(self.target, asked.endpoint)
         body = self.encoder_of(asked)(planned).decode()
-        try:
-            return ask_page(target, "POST", target.path, self.timeout_s, body)
-        except (OSError, http.client.HTTPException) as error:
-            raise no_answer(self.target, error) from None
+        pauses, more = iter(PAUSES_S), TRIES
+        while True:
+            more -= 1
+            try:
+                status, content = ask_page(target, "POST", target.path, self.timeout_s, body)
+            except (OSError, http.client.HTTPException) as error:
+                if more > 0 and isinstance(error, (http.client.HTTPException, ConnectionError)):
+                    continue
+                raise no_answer(self.target, error) from None
+            pause = next(pauses, None) if status == 429 else None
+            if pause is not None:
+                time.sleep(pause)
+            elif status != 500 or more <= 0:
+                return status, content
 
 
 def _read(body: str) -> Stream:

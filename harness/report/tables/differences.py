@@ -40,10 +40,11 @@ def difference_tables(results: CompareResults) -> list[Table]:
     for difference in results.differences:
         a, b, load = difference.engine_a, difference.engine_b, difference.load
         engines = a if a == b else f"{b} (B) against {a} (A)"
-        statistic = statistic_name(difference.metric, difference.statistic)
+        statistic = statistic_name(difference.metric, difference.statistic).removesuffix(", ms")
         what = (statistic, engines) if isinstance(load, Batch) else (engines, statistic)
         head = "engine" if isinstance(load, Batch) else "statistic"
-        tables.setdefault((f"{what[0]}, {load}", head), []).append((what[1], difference))
+        unit = "" if isinstance(load, Batch) else "; latencies in ms"
+        tables.setdefault((f"{what[0]}, {load}{unit}", head), []).append((what[1], difference))
     plans = _spread_is_known(results)  # else the last column is empty
     columns = _COLUMNS if plans else _COLUMNS[:-1]
     return [
@@ -51,10 +52,7 @@ def difference_tables(results: CompareResults) -> list[Table]:
             "difference",
             title,
             [Column(head, numeric=False), *columns],
-            [
-                [Cell(name), *_cells(difference, results.comparisons)[: len(columns)]]
-                for name, difference in rows
-            ],
+            [[Cell(name), *_cells(difference)[: len(columns)]] for name, difference in rows],
         )
         for (title, head), rows in tables.items()
     ]
@@ -130,19 +128,19 @@ def repeats_to_find(comparison: Comparison | Difference) -> list[str]:
     ]
 
 
-def _cells(difference: Difference, comparisons: int) -> list[Cell]:
+def _cells(difference: Difference) -> list[Cell]:
     """Those below `_COLUMNS`."""
     places = decimals([difference.value_a, difference.value_b])
     verdict: str = difference.verdict
     if verdict == "no difference":
         verdict = "no difference shown"
         if excludes_one(difference.ratio_ci):
-            verdict = f"not significant after correction for {plural(comparisons, 'comparison')}"
+            verdict = "not significant after correction"
     if difference.missing_samples > MOST_MISSING:
         verdict += f" in one repeat: use --repeats {ENOUGH}"
     elif difference.missing_samples:
         what = METRICS[difference.metric].sample
-        verdict += f": {plural(difference.missing_samples, what)} more needed"
+        verdict = f"needs {plural(difference.missing_samples, f'more {what}')}"
     return [
         Cell(number(difference.value_a, places), difference.value_a),
         Cell(number(difference.value_b, places), difference.value_b),

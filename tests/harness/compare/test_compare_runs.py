@@ -151,7 +151,7 @@ def test_a_withheld_percentile_says_how_many_requests_it_needs(make):
     assert results.gates[0].reason == "p99 has no interval: each repeat needs 70 more requests"
     found = by_statistic(results)[1.0, "ttft_ms", "p99"]
     assert (found.verdict, found.ratio_ci, found.missing_samples) == ("not enough data", None, 70)
-    assert "70 requests more needed" in bench(a, b).stdout
+    assert "needs 70 more requests" in bench(a, b).stdout
 
 
 def test_no_goodput_any_more_is_a_regression(make):

@@ -39,7 +39,7 @@ def test_a_large_change_is_a_factor(ratio: float, said: str) -> None:
 @pytest.mark.parametrize(
     ("missing", "said"),
     [
-        (70, "not enough data: 70 requests more needed"),
+        (70, "needs 70 more requests"),
         (76_008, "not enough data in one repeat: use --repeats 5"),
     ],
 )
