@@ -125,6 +125,8 @@ def bench_streaming_command(
 ) -> None:
     """Stream without HTTP, and show where the time goes."""
     _check_text(prompt)
+    if json is not None and not os.access(json.parent, os.W_OK):
+        raise ConfigError(f"cannot write {json}: its folder is not there, or not writable")
     if nvtx:
         os.environ["ROSEINFER_NVTX"] = "1"
     if engine.cuda_graph and not engine.paged_attn:

@@ -29,4 +29,5 @@ def no_memory(error: Exception) -> str | None:
     """`not enough memory: …`, one line, if `error` is an out-of-memory error, which has no type of its own in
     PyTorch on a CPU; else None."""
     full = isinstance(error, MemoryError | torch.OutOfMemoryError) or "DefaultCPUAllocator" in str(error)
-    return f"not enough memory: {str(error).partition(chr(10))[0]}" if full else None
+    reason = str(error).partition("\n")[0]
+    return f"not enough memory{': ' * bool(reason)}{reason}" if full else None

@@ -64,8 +64,10 @@ def main() -> None:
     ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, lambda number, _: sys.exit(128 + number))
-    if not options.command or shutil.which(options.command[0]) is None:
-        parser.error(f"there is no command {' '.join(options.command[:1])!r}")
+    if not options.command:
+        parser.error("give the command to run, after the options")
+    if shutil.which(options.command[0]) is None:
+        parser.error(f"there is no command {options.command[0]!r}")
     each, names = options.gpus_per_engine, gpu.names(os.environ)
     gpus = [names[at : at + each] for at in range(0, len(names) - each + 1, each)]
     pairs = options.pairs or max(2, len(gpus))
