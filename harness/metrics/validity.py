@@ -10,7 +10,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from harness.metrics.digits import digits
-from harness.metrics.long_frames import chosen, median
+from harness.metrics.long_frames import chosen, median, taken
 from harness.metrics.percentiles import Ordered, missing
 from harness.metrics.rates import duration_s
 from harness.metrics.samples import Group
@@ -33,6 +33,9 @@ CEILING_SHARE = 0.5
 
 #: Requests of a closed loop for each one in flight, below which little but its beginning and end is measured.
 MIN_ROUNDS = 3
+
+#: What is said of requests that were late on connections that had to be opened.
+OPENING = "all of these on a new connection"
 
 #: What the notice of a cell of few seconds begins with.
 BRIEF = "measured for"
@@ -60,7 +63,7 @@ def invalid_reasons(group: Group, calibration: Calibration | None = None) -> lis
     reasons = [InvalidReason("failures", f"{failed} of {len(everything)} requests failed")] if failed else []
     for who, lag, limit in _lags(group):
         if lag.judged_ms > limit:
-            reasons.append(InvalidReason("late", f"{who} sent late: {lag.seen}"))
+            reasons.append(InvalidReason("late", f"{who} sent late: {lag.seen}{_opening(group, limit)}"))
     return reasons + above
 
 
@@ -122,6 +125,14 @@ def _lags(group: Group) -> list[tuple[str, _Lag, float]]:
         for host, rows in sorted(of.items())
         if rows.any()
     ]
+
+
+def _opening(group: Group, limit_ms: float) -> str:
+    """Where the client may have waited for the server: connections that it had to open."""
+    late = group.metrics["submit_lag_ms"].to_numpy() > limit_ms
+    if not taken(group.good, late)["connection_reused"].eq(False).all():
+        return ""
+    return f"; {OPENING}, which the server may have been slow to accept"
 
 
 def few_rounds(load: Load, sent: int) -> CellNotice | None:

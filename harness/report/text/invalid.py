@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from harness.metrics.notices import machines_of
 from harness.metrics.stability import kept_busy
+from harness.metrics.validity import OPENING
 from harness.report.text.numbers import plural, several
 from harness.runs.reader import OnlineRun
 from harness.schema.engine_ref import RUNNING_SERVER
@@ -72,6 +73,8 @@ def _hint(wrong: Sequence[OnlineSummary], kinds: Sequence[InvalidKind], busy: st
         case ["late"]:
             if busy:
                 return "Stop them and run again."
+            if all(OPENING in reason for summary in wrong for reason in summary.invalid_reasons):
+                return "See whether the server closes connections, or is far away."
             return "Use a lighter load, or leave the client a core of its own."
         case ["busy"]:
             return f"Run again with --clients {max(summary.clients_needed or 2 for summary in wrong)}."

@@ -79,6 +79,18 @@ def test_one_late_request_of_few_is_a_notice(count: int, late: int, valid: bool,
         assert reasons[0].text == f"the client sent late: {seen[count]}"
 
 
+def test_requests_that_were_late_on_new_connections_are_not_the_clients_fault_alone() -> None:
+    for reused in ([False, False, True], [True, False, True], [None] * 3):
+        lags = [(0.05, reused[0]), (0.05, reused[1]), *[(0.0002, reused[2])] * 58]
+        sent = [
+            {"t_sched": t, "t_sent": t + lag, "chunks": [(t + lag + 0.01, 1)], "connection_reused": kept}
+            for t, (lag, kept) in enumerate(lags)
+        ]
+        [group] = split(*build(sent))
+        [reason] = invalid_reasons(group)
+        assert ("all of these on a new connection" in reason.text) == (reused[:2] == [False, False])
+
+
 def test_the_table_has_each_node_with_its_own_lag() -> None:
     groups = split(*build(rows({"a": 0.0002, "b": 0.02})))
     senders = {0: [HostCell(name=name, clients=[0], requests=50, clock=CLOCK) for name in "ab"]}
