@@ -28,7 +28,8 @@ def judge_ratio(term: GateTerm, engines: tuple[str, str], load: AnyLoad, found: 
         reason = "A or B has no such value, or A's is 0"
         return _gated(term, engines, load, None, None, bound, reason)
     ratio = found.ratio
-    gated = _gated(term, engines, load, ratio.value, ratio.ci if found.a.value else (0.0, 0.0), bound)
+    nothing = not found.a.value and found.b.repeats > 1 and found.b.has_log  # where A always has some
+    gated = _gated(term, engines, load, ratio.value, (0.0, 0.0) if nothing else ratio.ci, bound)
     return _with_reason(gated, term, found.missing, found.spread, found.repeats, "of each", found.paired)
 
 

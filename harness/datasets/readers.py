@@ -3,7 +3,8 @@
 An entry is `{"prompt", "completion"?}`, `{"messages": [{"role", "content", "think_s"?}]}` as OpenAI's API has
 it, its content a text or a list of parts, or `{"conversations": [{"from", "value"}]}` as ShareGPT has it.
 Other keys are ignored, but for `tools`, which are refused, as they would have to be sent. An entry with none
-of these is an error. One with anything but text, such as an image, is left out.
+of these is an error, and so is a message of another role, as a tool's. One with anything but text, such as an
+image, is left out, and so is a conversation of ShareGPT's with an unknown speaker.
 """
 
 from __future__ import annotations
@@ -45,6 +46,11 @@ class _Message(msgspec.Struct):
     think_s: Annotated[float, msgspec.Meta(ge=0)] = 0.0
 
     @property
+    def speaks(self) -> str | None:
+        """The role; None where it is not known."""
+        return _SPEAKERS.get((self.role or self.speaker).lower())
+
+    @property
     def text(self) -> str | None:
         """None where it says more than text."""
         if isinstance(self.content, list):
@@ -70,6 +76,12 @@ class _Entry(msgspec.Struct):
                 "remove `tools` from the line to ask without them, or leave the line out",
             )
         for number, message in enumerate(self.messages or (), start=1):
+            if message.speaks is None:
+                whose = message.role or message.speaker
+                raise UsageError(
+                    f"{place}: message {number} is of {whose!r}, and would not be sent",
+                    f"the roles that are known: {', '.join(_SPEAKERS)}; or leave the line out",
+                )
             if message.role.lower() == "user" and message.content is None and message.value is None:
                 raise UsageError(
                     f"{place}: message {number} is the user's and has no content",
@@ -115,9 +127,8 @@ def _conversation(entry: _Entry) -> Conversation | None:
         return Conversation((Turn(entry.prompt, entry.completion or None),))
     system, turns = None, list[Turn]()
     for message in entry.messages or entry.conversations or ():
-        speaker = _SPEAKERS.get((message.role or message.speaker).lower())
-        text = message.text
-        if text is None:
+        speaker, text = message.speaks, message.text
+        if speaker is None or text is None:
             return None
         if not text.strip():
             continue

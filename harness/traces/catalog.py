@@ -26,6 +26,8 @@ CATALOG = paths.DATA / "traces" / "catalog.yaml"
 CACHE = paths.CACHE / "traces"
 #: Requests that are read of a trace at first, where not all are needed.
 FIRST_ROWS = 10_000
+#: Files of up to so many bytes are read whole: one may be out of order anywhere.
+WHOLE_BYTES = 16 << 20
 
 
 class Place(Strict):
@@ -117,7 +119,8 @@ def load(name: str | Path, enough: Callable[[Trace], bool] | None = None) -> Tra
 
 
 def _read(path: Path, enough: Callable[[Trace], bool] | None) -> Trace:
-    rows = FIRST_ROWS if enough is not None and path.is_file() else None
+    long = path.is_file() and path.stat().st_size > WHOLE_BYTES
+    rows = FIRST_ROWS if enough is not None and long else None
     while True:
         source = Source.open(path, rows)
         trace = readers.read(source)

@@ -87,7 +87,8 @@ def fit(trace: Trace, rule: Fit, max_model_len: int, max_output_len: int | None 
 
     `drop` leaves out requests that are too long. `clip` cuts the output to `max_output_len`, then the input
     to the rest. `scale` multiplies all lengths by one factor with which 99 % of the requests fit, and drops
-    the rest. Every rule drops requests without input or output. Raises UsageError if no request is left."""
+    the rest. Every rule drops requests without input or output. Raises UsageError if no request is left,
+    or no token of a block."""
     limit = room(max_model_len)
     usable = (trace.input_tokens > 0) & (trace.output_tokens > 0)
     before = trace.take(np.flatnonzero(usable))
@@ -115,15 +116,21 @@ def _clip(trace: Trace, limit: int, max_output_len: int | None) -> Trace:
 
 
 def _scale(trace: Trace, limit: int) -> Trace:
-    """Scale all lengths by one factor. With blocks, a block becomes a whole number of tokens, so that shared
-    prefixes stay shared."""
+    """Scale all lengths by one factor. With blocks, it is rounded down until a block is a whole number of
+    tokens, so that shared prefixes stay shared. Raises UsageError where that is none."""
     total = trace.input_tokens + trace.output_tokens
     if not total.size:
         return trace
     factor = min(1.0, limit / float(np.percentile(total, 100 * SCALED_SHARE, method="inverted_cdf")))
     block_size = trace.block_size
     if block_size is not None:
-        scaled_block = max(1, int(block_size * factor))
+        scaled_block = int(block_size * factor)
+        if not scaled_block:
+            raise UsageError(
+                f"trace {trace.name} shares blocks of {block_size} tokens, and --fit scale would leave "
+                f"{block_size * factor:.2g} of each",
+                "use --fit clip, or a model with a longer context",
+            )
         factor, block_size = scaled_block / block_size, scaled_block
     output = np.maximum(1, np.rint(trace.output_tokens * factor).astype(np.int64))
     input = np.maximum(1, np.rint(trace.input_tokens * factor).astype(np.int64))

@@ -170,7 +170,10 @@ class DatasetContent(Content):
     def _output(self, answer: str | None) -> int:
         if not self.exact or answer is None:
             return self.max_output
-        tokens = len(self._ids(answer)) or len(answer) // CHARACTERS
+        if self.tokenizer is None:
+            tokens = len(answer) // CHARACTERS
+        else:  # an answer does not begin a sequence
+            tokens = len(self.tokenizer.encode(answer, add_special_tokens=False).ids)
         return max(1, min(tokens, self.max_output))
 
     def _ids(self, text: str) -> NDArray[np.int32]:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.compare.gates import outcome
+from harness.compare.gates import judge_ratio, outcome
 from harness.errors import UsageError
+from harness.metrics.contrast import contrast
+from harness.metrics.intervals import Estimate
 from harness.schema.gate_terms import parse_gate
+from harness.schema.load import TraceLoad
 
 
 @pytest.mark.parametrize(
@@ -83,3 +87,16 @@ def test_only_an_interval_wholly_on_one_side_decides(bound_1, bound_2, bound, at
 def test_without_an_interval_nothing_is_known():
     [term] = parse_gate("ttft_p99<=+10%")
     assert outcome(term, 1.1, None) == "inconclusive"
+
+
+@pytest.mark.parametrize(
+    ("of_a", "expected"),
+    [([5, 5.1, 5.2], "regression"), ([0.02, 0, 0], "inconclusive"), ([0.01], "inconclusive")],
+)
+def test_none_is_less_only_where_a_has_some_in_each_of_several_repeats(of_a, expected):
+    load, name = TraceLoad(scale=1), "goodput_req_per_s"
+    each = np.array(of_a, dtype=float)
+    a, b = ({(name, name): Estimate(float(of.mean()), of)} for of in (each, 0 * each))
+    [found] = contrast(load, b, a, [(name, name)])
+    [gate] = parse_gate("goodput_req_per_s>=-3%")
+    assert judge_ratio(gate, ("a", "b"), load, found).outcome == expected

@@ -54,6 +54,13 @@ def test_sharegpt(tmp_path: Path) -> None:
     assert (found.name, found.skipped, len(found.sha256)) == ("some", 1, 64)
 
 
+def test_a_speaker_that_is_not_known_makes_no_question_longer(tmp_path: Path) -> None:
+    said = [("human", "one?"), ("claude", "1"), ("human", "two?")]
+    talk = {"conversations": [{"from": who, "value": what} for who, what in said]}
+    found = load_dataset(f"sharegpt:{write(tmp_path / 'some.json', json.dumps([talk, *SHAREGPT]))}")
+    assert (len(found.conversations), found.skipped) == (2, 2)
+
+
 def test_json_lines(tmp_path: Path) -> None:
     found = load_dataset(f"jsonl:{write(tmp_path / 'some.jsonl', LINES)}")
     assert found.conversations == (
@@ -101,6 +108,11 @@ def test_what_is_damaged_is_said(tmp_path: Path, content: str, message: str) -> 
             {"messages": [{"role": "system", "content": "x"}, {"role": "User", "content": None}]},
             "line 2: message 2 is the user's and has no content",
             "or leave the message out",
+        ),
+        (
+            {"messages": [{"role": "user", "content": "x"}, {"role": "tool", "content": "y"}]},
+            "line 2: message 2 is of 'tool', and would not be sent",
+            "leave the line out",
         ),
         (
             {"messages": [{"role": "user", "content": "x"}], "tools": [{"type": "function"}]},

@@ -211,6 +211,7 @@ def project_file(path: Path, rows: str = ROWS) -> Path:
 
 def test_no_more_of_a_file_is_read_than_is_needed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(catalog, "FIRST_ROWS", 4)
+    monkeypatch.setattr(catalog, "WHOLE_BYTES", 0)
     seen: list[int] = []
 
     def enough(head: Trace) -> bool:
@@ -226,12 +227,20 @@ def test_no_more_of_a_file_is_read_than_is_needed(tmp_path: Path, monkeypatch: p
 
 def test_a_file_that_is_not_in_order_is_read_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(catalog, "FIRST_ROWS", 4)
+    monkeypatch.setattr(catalog, "WHOLE_BYTES", 0)
     path = project_file(tmp_path / "trace.csv", "3,1,1\n2,1,1\n" + ROWS)
     assert len(catalog.load(path, lambda head: True)) == 42
 
 
+def test_a_short_file_may_be_out_of_order_anywhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(catalog, "FIRST_ROWS", 4)
+    path = project_file(tmp_path / "trace.csv", 2 * ROWS)
+    assert len(catalog.load(path, lambda head: len(head) >= 10)) == 80
+
+
 def test_one_that_never_has_enough_is_read_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(catalog, "FIRST_ROWS", 4)
+    monkeypatch.setattr(catalog, "WHOLE_BYTES", 0)
     assert len(catalog.load(project_file(tmp_path / "trace.csv"), lambda head: False)) == 40
 
 

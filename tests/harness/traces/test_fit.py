@@ -70,6 +70,11 @@ def test_scale_leaves_what_fits_alone() -> None:
     assert (lengths(fitted), fitted.changed) == ([(100, 10), (900, 100)], 0)
 
 
+def test_blocks_of_less_than_a_token_are_refused() -> None:
+    with pytest.raises(UsageError, match="blocks of 16 tokens, and --fit scale would leave"):
+        fit(trace_of([(20_000, 300)] * 100, block_size=16), "scale", 1024)
+
+
 def test_blocks_scale_with_the_lengths() -> None:
     trace = trace_of([(1024, 100), (4096, 100), (1536, 0), (600, 100)], block_size=512)
     fitted = fit(trace, "scale", 1024)

@@ -99,6 +99,7 @@ def test_azure_2023(tmp_path: Path) -> None:
     [
         (",44\r\n", ",abc\r\n", "must be a whole number, 0 or more"),
         ("2023-11-16 18:15:46", "noon", "must be a time like 2023-"),
+        ("2023-11-16 18:15:46", "9999-11-16 18:15:46", "must be a time like 2023-"),
     ],
 )
 def test_a_value_that_does_not_fit(tmp_path: Path, good: str, bad: str, rule: str) -> None:

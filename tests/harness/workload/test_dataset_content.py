@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import Tokenizer
+from tokenizers.processors import TemplateProcessing
 
 from harness.datasets.dataset import Conversation, Dataset, Turn
 from harness.errors import UsageError
@@ -138,3 +139,13 @@ def test_the_report_says_how_many_entries_were_left_out():
     whole = DatasetContent(Dataset("d", talks, "", "", note="n", skipped=1200), None, 512, True, 32)
     assert whole.about["note"] == "n; 1,200 entries without a question of text left out"
     assert DatasetContent(Dataset("d", talks, "", ""), None, 512, True, 32).about["note"] is None
+
+
+def test_an_answer_has_no_token_that_begins_a_sequence(tokenizer):
+    first = Tokenizer.from_str(tokenizer.to_str())
+    begin = "<|endoftext|>"
+    first.post_processor = TemplateProcessing(single=f"{begin} $A", special_tokens=[(begin, 0)])
+    talk = [Conversation((Turn("a b", "a b c"),))]
+    [with_it], [without] = (content(talk, known).take(1, 0, 0) for known in (first, tokenizer))
+    assert len(with_it.prompt) == len(without.prompt) + 1
+    assert with_it.output_tokens == without.output_tokens
