@@ -25,7 +25,7 @@ from harness.report.tables import profiles as profile_tables
 from harness.report.tables.gaps import gap_table
 from harness.report.tables.table import Table
 from harness.runs.events import CaptureDone, CaptureSkipped, CaptureStarting, Event
-from harness.runs.folder import MANIFEST, OFFLINE_RESULTS, ONLINE_RESULTS
+from harness.runs.folder import MANIFEST, OFFLINE_RESULTS, ONLINE_RESULTS, alone
 from harness.schema.base import first_fault
 from harness.schema.comma_lists import split_option
 from harness.schema.engine_ref import EngineRef
@@ -124,6 +124,7 @@ def profile_folder(
     """Profile a run, or some of its engines: capture, read the figures, render the report again.
 
     Raises:
+        UsageError: another process measures or profiles the run.
         EngineError: a capture failed, the others are kept; or no engine has a profiler.
     """
 
@@ -150,10 +151,11 @@ def profile_folder(
             case _:
                 display.show(event)
 
-    profile_run(open_subject(folder, load, show, engines), options, show)
-    profiles = analyse(folder)
-    if (folder / ONLINE_RESULTS).is_file() or (folder / OFFLINE_RESULTS).is_file():
-        write_run_outputs(folder)
+    with alone(folder):
+        profile_run(open_subject(folder, load, show, engines), options, show)
+        profiles = analyse(folder)
+        if (folder / ONLINE_RESULTS).is_file() or (folder / OFFLINE_RESULTS).is_file():
+            write_run_outputs(folder)
     display.print_tables(_tables(profiles))
     for path, reason in profiles.unread.items():
         display.line(f"not read: {path}: {reason}")
@@ -220,8 +222,28 @@ def diff(
     for figures_a, figures_b in pairs:
         table = profile_tables.difference(figures_a, figures_b)
         console.print(TerminalTable(table))
-        for note in table.notes:
+        for note in [*table.notes, *_differing(_capture(a, figures_a), _capture(b, figures_b))]:
             console.print(note)
+
+
+#: Settings without which the same engine's steps are not of the same size.
+_SIZES = ("model", "dtype", "cpu_threads", "tensor_parallel_size", "prefix_cache", "input_len", "output_len")
+
+
+def _capture(run: Path, figures: ProfileFigures) -> dict[str, object]:
+    """What a profile was taken of, by name; {} where the run does not say."""
+    manifest = read_manifest(run)
+    for capture in manifest.runs if manifest else []:
+        if manifest and (capture.label, capture.tool) == (figures.label, figures.tool):
+            settings = {name: getattr(manifest.meta.settings, name, None) for name in _SIZES}
+            return {"requests in flight": capture.level.in_flight} | settings
+    return {}
+
+
+def _differing(a: dict[str, object], b: dict[str, object]) -> list[str]:
+    """A warning of each way in which two captures are not of the same work."""
+    names = [name for name in a if name in b and a[name] != b[name]]
+    return [f"warning: {name.replace('_', ' ')}: {a[name]} in A, {b[name]} in B" for name in names]
 
 
 def _figures(run: Path) -> list[ProfileFigures]:

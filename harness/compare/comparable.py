@@ -11,6 +11,7 @@ from harness.schema.engine_ref import RUNNING_SERVER
 from harness.schema.load import AnyLoad
 from harness.schema.offline_settings import OfflineSettings
 from harness.schema.online_settings import OnlineSettings
+from harness.schema.run_info import OnlineRunInfo
 from harness.telemetry.machine import hardware
 
 #: What must be alike, by the name that --allow-different takes. Cells and engines are checked apart.
@@ -57,7 +58,15 @@ _LOAD_OPTIONS = {
 }
 #: That of a batch: runs of other batches have no load in common, so nothing allows it.
 _BATCH = "num-prompts"
-_OTHERS = ("served-model", "requests", *_LOAD_OPTIONS.values(), "engines", "repeats", "invalid")
+_OTHERS = (
+    "served-model",
+    "configuration",
+    "requests",
+    *_LOAD_OPTIONS.values(),
+    "engines",
+    "repeats",
+    "invalid",
+)
 #: What --allow-different takes.
 NAMES = tuple(dict.fromkeys((*_EVERY, *_ONLINE, *_OFFLINE, *_OTHERS)))
 
@@ -106,6 +115,10 @@ def obstacles(
         models = served_model(a, in_a), served_model(b, in_b)
         if a.path != b.path and None not in models and models[0] != models[1]:
             found.append(("served-model", f"{in_a} serves {models[0]} in A, {in_b} serves {models[1]} in B"))
+        drawn = configuration(a, in_a), configuration(b, in_b)
+        if in_a == in_b and drawn[0] != drawn[1]:  # two tunings give their configurations the same labels
+            reason = f"{in_a} is {_text(drawn[0])} in A, {_text(drawn[1])} in B"
+            found.append(("configuration", reason))
         ends = answers_end(a, in_a), answers_end(b, in_b)
         if None not in ends and ends[0] != ends[1]:
             reason = f"answers of {in_a} in A end {ends[0]}, those of {in_b} in B {ends[1]}"
@@ -124,6 +137,15 @@ def served_model(run: StoredRun, label: str) -> object:
         launch for launch in run.info.launches if (launch.engine, launch.label) == (RUNNING_SERVER, label)
     )
     return next((launch.settings.get("model") for launch in launches), None)
+
+
+def configuration(run: StoredRun, label: str) -> object:
+    """What a tuning set of an engine, and on what variant; None of an engine that it left as it is."""
+    plan = run.info.tune if isinstance(run.info, OnlineRunInfo) else None
+    if plan is None:
+        return None
+    drawn = {it.label: it.settings for it in plan.configurations if it.settings}
+    return {"base": plan.base, **drawn[label]} if label in drawn else None
 
 
 def answers_end(run: StoredRun, label: str) -> object:

@@ -42,7 +42,7 @@ def gate(store: Store, run: StoredRun, against: str, terms: Sequence[GateTerm]) 
         past
         for past in store.runs()
         if past.alike == alike_hash(run)
-        and (past.name, past.created) != (run.path.resolve().name, run.info.created)
+        and past.created != run.info.created  # the run itself, or a copy of its folder
     ]
     if not known:
         raise UsageError(

@@ -15,7 +15,7 @@ import numpy as np
 from platformdirs import user_data_path
 from pydantic import JsonValue
 
-from harness.compare.comparable import alike, answers_end, served_model
+from harness.compare.comparable import alike, answers_end, configuration, served_model
 from harness.compare.stored_run import StoredRun
 from harness.engines.request_facts import end_of_answers
 from harness.errors import UsageError
@@ -259,6 +259,8 @@ def alike_hash(run: StoredRun) -> str:
     wanted = (None, end_of_answers(run.settings.ignore_eos))
     if ends := {label: end for label in run.cells if (end := answers_end(run, label)) not in wanted}:
         values["answers"] = ends
+    if drawn := {label: found for label in run.cells if (found := configuration(run, label)) is not None}:
+        values["configuration"] = drawn  # two tunings give their configurations the same labels
     return _with_requests(_hash(values), run.settings.model_dump_json())
 
 

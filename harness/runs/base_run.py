@@ -137,6 +137,13 @@ class BaseRun(Generic[Info]):
             "restore run.json and the variants of the engines, or start a new run",
         )
 
+    def _no_journal(self) -> UsageError:
+        """The error where there are results, and no cell in the journal: all would be measured again."""
+        return UsageError(
+            f"{self.folder} has results and no {JOURNAL}, so it is not known what is left to measure",
+            "restore the file, or start a new run; earlier versions of bench wrote no such file",
+        )
+
     def _keep_skipped(self) -> None:
         dumped = _SKIPPED.dump_json(self.skipped, indent=2).decode()
         write_whole(self.folder / SKIPPED, visible(dumped).encode() + b"\n")

@@ -11,7 +11,7 @@ from harness.engines.base import EngineVariant
 from harness.engines.selection import make_engine_variants
 from harness.files import write_json
 from harness.runs.base_run import BaseRun, begun_before, place
-from harness.runs.folder import JOURNAL, RUN
+from harness.runs.folder import JOURNAL, REQUESTS_TABLE, RUN
 from harness.runs.journal import JournalEntry, append_journal, read_journal
 from harness.runs.schedule import Block, measured_blocks, plan
 from harness.schema.calibration import Calibration
@@ -188,7 +188,10 @@ class Run(BaseRun[OnlineRunInfo]):
 
     def _read_journal(self) -> None:
         cells = {cell.index: cell for block in self.blocks() for cell in block.cells}
-        for entry in read_journal(self.folder / JOURNAL):
+        entries = read_journal(self.folder / JOURNAL)
+        if not entries and (self.folder / REQUESTS_TABLE).is_file():
+            raise self._no_journal()
+        for entry in entries:
             cell = cells.get(entry.cell)
             measured = (entry.label, entry.load, entry.repeat)
             if cell is None or measured != (cell.engine_variant.label, cell.load, cell.repeat):

@@ -75,7 +75,10 @@ def value_text(value: object) -> str:
     if isinstance(value, str):
         text = repr(value)
     elif value is None or isinstance(value, bool | list | dict):
-        text = json.dumps(value, default=str, ensure_ascii=False)
+        try:
+            text = json.dumps(value, default=str, ensure_ascii=False)
+        except ValueError:  # YAML's anchors can put a list into itself
+            text = str(value)
     else:
         text = str(value)
     return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"

@@ -153,7 +153,7 @@ BUILT_IN = (
         "req/s",
         "(requests − 1) / (last t_sched − first t_sched)",
         "What the schedule asks for. The achieved rate is a little lower, as the last answers take "
-        "their time; much lower, and the engine fell behind.",
+        "their time, and much lower in a short cell. Whether an engine fell behind, a notice says.",
         "cell",
         lower_is_better=False,
         uses=frozenset({"tables"}),

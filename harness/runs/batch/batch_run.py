@@ -84,13 +84,11 @@ class BatchRun(BaseRun[OfflineRunInfo]):
         self.measured[entry.cell] = entry.result
 
     def _check_journal(self) -> None:
-        """Raises UsageError where there are results and no journal, or no cells, as in a profile alone."""
+        """Raises UsageError where results are not in the journal, or there are no cells: a profile alone."""
         if not self.info.order:
             raise UsageError(f"nothing was to be measured in the run in {self.folder}", "start a new run")
-        if (self.folder / JOURNAL).exists() or not (self.folder / OFFLINE_RESULTS).exists():
+        journal = read_entries(self.folder / JOURNAL, BatchEntry)
+        if journal or not (self.folder / OFFLINE_RESULTS).exists():
             return
         if read_of_run(self.folder, OFFLINE_RESULTS, OfflineResults).results:
-            raise UsageError(
-                f"{self.folder} has results and no {JOURNAL}, so it is not known what is left to measure",
-                "restore the file, or start a new run; earlier versions of bench wrote no such file",
-            )
+            raise self._no_journal()

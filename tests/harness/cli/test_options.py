@@ -375,6 +375,7 @@ def test_certificates_are_for_any_server_with_tls() -> None:
         ("concurrency: 2\ninput_len: {a: 1}", r"least, most must be given; input_len in .*: there is no a"),
         ("concurrency: 2\nlora: 5", r"lora in .*\.yaml: 5 must be NAME:WEIGHT"),
         ("base_url: x\nheader: {A: [1]}", r"header in .*\.yaml: the value of A must be text"),
+        ("lora: &a [*a]", r"lora in .*\.yaml: \[\[\.\.\.\]\] must be"),
         ("n: 1" + 80 * "0", r"n in .*\.yaml: 10{59}… must be at most"),
         ("n: 1" + 5000 * "0", "is not YAML: .* has 5001 digits"),
         ("n: 2020-13-41", "is not YAML: month must be in"),

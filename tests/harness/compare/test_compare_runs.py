@@ -9,8 +9,10 @@ from typer.testing import CliRunner
 
 from harness.cli.commands import app
 from harness.compare.compare_runs import compare_runs
+from harness.compare.stored_run import StoredRun
 from harness.errors import UsageError
 from harness.fairness.answer_check import Replies
+from harness.history.store import alike_hash
 from harness.runs.folder import ANSWERS, JOURNAL, RUN, SKIPPED
 from harness.runs.journal import JournalEntry, append_journal
 from harness.schema.compare_results import CompareResults
@@ -207,6 +209,23 @@ def test_a_search_lacks_no_repeats(make):
     info = json.loads((b / RUN).read_text())
     (b / RUN).write_text(json.dumps(info | {"search": plan.model_dump(mode="json")}))
     assert compare_runs(a, b).obstacles == []
+
+
+def test_equal_labels_of_two_tunings_are_not_the_same_configuration(make):
+    a, b = make("a"), make("b")
+    for run, batch in ((a, 2), (b, 4)):
+        drawn = {"label": "vLLM", "variant": "c1", "settings": {"--max-num-seqs": batch}}
+        space = {"engine": "vllm", "args": {"--max-num-seqs": [2, 4]}}
+        plan = {"engine": "vllm", "space": space, "configurations": [drawn], "objective": "tpot_p50"}
+        info = json.loads((run / RUN).read_text())
+        (run / RUN).write_text(json.dumps(info | {"tune": plan}))
+    results = compare_runs(a, b)
+    assert [(found.name, "--max-num-seqs" in found.reason) for found in results.obstacles] == [
+        ("configuration", True)
+    ]
+    assert results.outcome == "not comparable"
+    assert compare_runs(a, b, allowed=["configuration"]).differences
+    assert alike_hash(StoredRun.read(a)) != alike_hash(StoredRun.read(b))
 
 
 @pytest.mark.parametrize("scales", [(1.0,), (1.0, 2.0)])

@@ -99,6 +99,15 @@ def test_a_gate_against_the_last_the_best_and_a_revision(again: Made, tmp_path: 
     assert outcomes["best"].gates[0].value == pytest.approx(4.04, rel=0.05)
 
 
+def test_a_copy_of_a_run_is_no_baseline_of_it(again: Made, tmp_path: Path) -> None:
+    run = again(1)
+    copy = StoredRun.read(shutil.copytree(run, tmp_path / "candidate"))
+    with Store.open(tmp_path / "h.sqlite", create=True) as store:
+        store.add(StoredRun.read(run))
+        with pytest.raises(UsageError, match="the history has no other run"):
+            gate(store, copy, "last", parse_gate("ttft_p50<=+10%"))
+
+
 def test_an_engine_without_a_past_passes_no_gate_unseen(again: Made, tmp_path: Path) -> None:
     before, now = StoredRun.read(again(1)), StoredRun.read(again(2))
     *_, new = now.cells

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import sqlite3
 from collections.abc import Callable
 from pathlib import Path
@@ -108,9 +109,8 @@ def test_the_commands(make: Made, tmp_path: Path, file: Path) -> None:
     online = make_online(tmp_path / "online", engines=ENGINES[:1], closed=(4,), n=30, faults=False)
     assert run.invoke(app, ["add", str(online), *store], catch_exceptions=False).exit_code == 0
     heads, *lines = run.invoke(app, show, catch_exceptions=False).output.splitlines()
-    assert heads.startswith("engine,load,") and {line.split(",")[1] for line in lines} == {
-        "4 in flight", "batch of 8 prompts",
-    }  # fmt: skip
+    assert heads.startswith("engine,machine,load,")
+    assert {row["load"] for row in csv.DictReader([heads, *lines])} == {"4 in flight", "batch of 8 prompts"}
 
 
 def test_a_store_of_version_2_is_read_on(make: Made, file: Path) -> None:

@@ -195,6 +195,9 @@ def test_what_has_changed_since_is_refused(
     (folder / "journal.jsonl").write_text("{}\n" + lines)
     with pytest.raises(UsageError, match=r"journal\.jsonl, line 1: cell: is missing"):
         resume_offline(folder, engines)
+    (folder / "journal.jsonl").write_text("")
+    with pytest.raises(UsageError, match=r"has results and no journal\.jsonl"):
+        resume_offline(folder, engines)
     (folder / "journal.jsonl").unlink()
     with pytest.raises(UsageError, match=r"has results and no journal\.jsonl"):
         resume_offline(folder, engines)

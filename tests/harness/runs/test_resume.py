@@ -140,6 +140,20 @@ def test_a_complete_run_is_only_written_again(start_mock: Any, settings_for: Mak
     assert {path: path.read_bytes() for path in kept} == kept
 
 
+@pytest.mark.parametrize("content", [None, b"", b'{"cell": 0'])
+def test_a_complete_run_without_its_journal_is_not_measured_again(
+    start_mock: Any, settings_for: Make, content: bytes | None
+) -> None:
+    folder, _ = run_online(settings_for(start_mock().url, scales=[0.01]), ["bench"], Watcher())
+    before = (folder / "requests.parquet").read_bytes()
+    (folder / "journal.jsonl").unlink()
+    if content is not None:
+        (folder / "journal.jsonl").write_bytes(content)
+    with pytest.raises(UsageError, match=r"has results and no journal\.jsonl"):
+        resume_online(folder, Watcher())
+    assert (folder / "requests.parquet").read_bytes() == before
+
+
 def test_what_has_changed_since_is_refused(
     start_mock: Any, settings_for: Make, python_with: Any, tmp_path: Path
 ) -> None:
