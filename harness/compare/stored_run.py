@@ -235,6 +235,14 @@ class StoredOffline(StoredRun):
         )
         return batch_estimates(self.cells[label][load], drawn)
 
+    def disturbed(self, label: str, load: AnyLoad) -> list[str]:
+        return [
+            f"{repeat_text(row.repeat)}: {notice.text}"
+            for row in self.cells[label][load]
+            for notice in row.notices
+            if notice.kind == "disturbed"
+        ]
+
     def failures(self, label: str, load: AnyLoad) -> tuple[int, int]:
         """No batch with a failed prompt has a result."""
         rows = self.cells[label][load]

@@ -38,12 +38,7 @@ def gate(store: Store, run: StoredRun, against: str, terms: Sequence[GateTerm]) 
             f"{label} at {load} is part of {run.path} and was not measured",
             run.hint,
         )
-    known = [
-        past
-        for past in store.runs()
-        if past.alike == alike_hash(run)
-        and past.created != run.info.created  # the run itself, or a copy of its folder
-    ]
+    known = [past for past in store.runs() if past.alike == alike_hash(run) and not _is_it(store, past, run)]
     if not known:
         raise UsageError(
             f"the history has no other run with the settings and the machine of {run.path}",
@@ -86,6 +81,19 @@ def gate(store: Store, run: StoredRun, against: str, terms: Sequence[GateTerm]) 
         obstacles=[],
         differences=[],
         gates=gated,
+    )
+
+
+def _is_it(store: Store, past: Past, run: StoredRun) -> bool:
+    """Whether a run in the store is `run`, or one of which it is a copy: begun in the same second, with the
+    same values."""
+    if past.created != run.info.created:
+        return False
+    return past.name == run.path.resolve().name or all(
+        (kept := store.estimates(past, label, load).get(key)) is not None and kept.value == mine.value
+        for label, loads in run.cells.items()
+        for load in loads
+        for key, mine in run.estimates(label, load).items()
     )
 
 

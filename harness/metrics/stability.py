@@ -241,7 +241,8 @@ def disturbed(load: MachineLoad, engine_is_ours: bool = True) -> list[CellNotice
     """
     found, throttled = [], []
     if engine_is_ours and (kept := kept_busy(load)):
-        found.append(f"other processes {kept} ({load.foreign_cores_max:.2g} at most)")
+        most = max(load.foreign_cores_max, load.foreign_cores_mean)
+        found.append(f"other processes {kept} ({most:.2g} at most)")
     if load.steal_share > STEAL_SHARE:
         found.append(f"the hypervisor took {per_cent(load.steal_share)} of the CPUs' time")
     for index, share in enumerate(load.gpus_busy_before if engine_is_ours else ()):

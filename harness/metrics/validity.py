@@ -159,7 +159,8 @@ def too_brief(seconds: float, wanted_s: float = 0.0) -> CellNotice | None:
 def with_too_brief(result: OfflineResult) -> OfflineResult:
     """The result of a batch; one that was measured for less than SHORT_CELL_S says so."""
     brief = too_brief(result.total_s * result.batches)
-    return result.model_copy(update={"notices": [] if brief is None else [brief]})
+    others = [notice for notice in result.notices if notice.kind != "short"]
+    return result.model_copy(update={"notices": [*others, *([] if brief is None else [brief])]})
 
 
 def discredit(summary: OnlineSummary, why: str | None) -> OnlineSummary:

@@ -24,6 +24,7 @@ from harness.runs.schedule import turns
 from harness.runs.workload import check_lengths
 from harness.schema.offline_settings import OfflineSettings
 from harness.schema.results import OfflineResults, Skipped
+from harness.telemetry.cell_monitor import CellMonitor
 from harness.telemetry.machine import environment
 from harness.workload import warmup
 from harness.workload.content import SyntheticContent
@@ -169,11 +170,13 @@ def _measure(
     notify(BatchStarting(entry.label, repeat, cell, len(run.info.order), log))
     try:
         batch = _batch(settings, repeat)
-        if entry.served:
-            measured, record = through_server(entry.engine, launch, batch, log, resolved.client)
-        else:
-            measured, record = through_worker(entry.engine, launch, batch, log)
-        row = result(measured, entry.engine_variant, repeat, settings, batch.requests, launch.gpus)
+        with CellMonitor(gpus=launch.gpus or None) as monitor:
+            if entry.served:
+                measured, record = through_server(entry.engine, launch, batch, log, resolved.client)
+            else:
+                measured, record = through_worker(entry.engine, launch, batch, log)
+        machine = monitor.summary(*measured.window)
+        row = result(measured, entry.engine_variant, repeat, settings, batch.requests, launch.gpus, machine)
     except CleanupError:
         raise
     except BenchError as error:

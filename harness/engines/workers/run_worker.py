@@ -12,7 +12,8 @@ which returns the generated token ids of each prompt, in order, when all are don
 are generated first and not timed, and so is the batch for `settle_s` seconds. Then the batch is generated
 until `min_s` seconds have passed, at least once. RESULT.jsonl gets one line for each event: {"event":
 "ready", "seconds"} and {"event": "result", "seconds", "output_tokens": [int of each prompt of each batch],
-"batches"}. The exit code is 0 if both were written. The engine's output goes to stdout and stderr."""
+"batches", "end": by the monotonic clock}. The exit code is 0 if both were written. The engine's output goes
+to stdout and stderr."""
 
 import importlib
 import importlib.util
@@ -60,7 +61,7 @@ def main(job_path: str, result_path: str) -> None:
             seconds += time.perf_counter() - begin
             batches += 1
             counts += [len(output) for output in outputs]
-        write_event("result", seconds, output_tokens=counts, batches=batches)
+        write_event("result", seconds, output_tokens=counts, batches=batches, end=time.monotonic())
 
 
 if __name__ == "__main__":

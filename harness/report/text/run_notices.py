@@ -78,7 +78,7 @@ def notices(run: Run) -> list[Notice]:
         ]
         found += [*_cells(run), *_unreported(run), *_window(run)]
     else:
-        found += _brief_batches(run)
+        found += [*_brief_batches(run), *_machine_of_batches(run)]
     found += of_code(run)
     return sorted(found, key=lambda notice: _KINDS.index(notice.kind))
 
@@ -307,15 +307,39 @@ def _brief(run: OnlineRun) -> list[Notice]:
 def _brief_batches(run: OfflineRun) -> list[Notice]:
     """The shortest measurement of a batch, where they are too short."""
     results = run.results.results
-    found = [(result.total_s * result.batches, result) for result in results if result.notices]
+    found = [
+        (result.total_s * result.batches, result, notice.text)
+        for result in results
+        for notice in result.notices
+        if notice.kind == "short"
+    ]
     if not found:
         return []
-    _, result = min(found, key=lambda entry: entry[0])
+    _, result, text = min(found, key=lambda entry: entry[0])
     title = (
         f"{len(found)} of {plural(len(results), 'measurement')} {'is' if len(found) == 1 else 'are'} short."
     )
-    detail = _sentence(f"{result.label}, {repeat_text(result.repeat)}: {result.notices[0].text}")
+    detail = _sentence(f"{result.label}, {repeat_text(result.repeat)}: {text}")
     return [Notice("load", title, detail, "length")]
+
+
+def _machine_of_batches(run: OfflineRun) -> list[Notice]:
+    """What else used the machine, or slowed it down, while an engine was measured."""
+    found: dict[tuple[str, str], list[str]] = {}
+    for result in run.results.results:
+        for notice in result.notices:
+            if notice.kind in _OF_THE_MACHINE:
+                texts = found.setdefault((notice.kind, result.label), [])
+                texts.append(f"{repeat_text(result.repeat)}: {notice.text}")
+    return [
+        Notice(
+            "load",
+            _TITLES[kind].format(label=label),
+            " ".join(_sentence(said[:1].upper() + said[1:]) for said in of_repeats(texts)),
+            _TOPICS[kind],
+        )
+        for (kind, label), texts in sorted(found.items())
+    ]
 
 
 def slower_loads(run: OnlineRun) -> list[Notice]:

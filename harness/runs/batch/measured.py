@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import inf
 
 from harness.engines.base import EngineVariant
 from harness.errors import EngineError
+from harness.metrics.stability import disturbed
 from harness.metrics.validity import with_too_brief
+from harness.schema.machine_load import MachineLoad
 from harness.schema.offline_settings import OfflineSettings
 from harness.schema.results import OfflineResult
 from harness.workload import PlannedRequest
@@ -16,15 +19,17 @@ from harness.workload import PlannedRequest
 @dataclass(frozen=True)
 class Measured:
     """Seconds from handing over a batch to having all of it, summed over `batches`, and the tokens generated
-    for each prompt of each."""
+    for each prompt of each. `window`: when that began and ended, by this machine's monotonic clock."""
 
     total_s: float
     output_tokens: Sequence[int]
     batches: int = 1
+    window: tuple[float, float] = (-inf, inf)
 
     def __add__(self, other: Measured) -> Measured:
         counts = (*self.output_tokens, *other.output_tokens)
-        return Measured(self.total_s + other.total_s, counts, self.batches + other.batches)
+        window = min(self.window[0], other.window[0]), max(self.window[1], other.window[1])
+        return Measured(self.total_s + other.total_s, counts, self.batches + other.batches, window)
 
 
 def result(
@@ -34,8 +39,9 @@ def result(
     settings: OfflineSettings,
     requests: Sequence[PlannedRequest],
     gpus: int = 0,
+    machine: MachineLoad | None = None,
 ) -> OfflineResult:
-    """The row of the results, of an engine on so many GPUs.
+    """The row of the results, of an engine on so many GPUs. `machine`: what the machine did meanwhile.
 
     Raises:
         EngineError: a prompt got another number of tokens than was asked for, or an answer is missing.
@@ -74,5 +80,6 @@ def result(
         output_tok_per_s=completion_tokens / seconds,
         total_tok_per_s=total_tokens / seconds,
         output_tok_per_s_per_gpu=completion_tokens / seconds / gpus if gpus else None,
+        notices=[] if machine is None else disturbed(machine),
     )
     return with_too_brief(found)

@@ -77,7 +77,9 @@ def _send(
     size, bodies = len(requests), [encode(request) for request in requests]
     wire = [WireRequest(index, None, bodies[index % size]) for index in range(batches * size)]
     plan = LoadPlan(server.target, wire, size, timeout_s=LONGEST_S, deadline_s=LONGEST_S, in_batches=True)
+    begin = monotonic()
     loaded = run_load(plan, cpus=cpus)
+    window = begin, monotonic()
     expected = [Expected(len(request.prompt), request.output_tokens) for request in requests] * batches
     identity = CellIdentity(
         0,
@@ -99,4 +101,4 @@ def _send(
         )
     each = table.groupby(table["request"] // size)
     taken = each["t_last"].max() - each["t_sched"].min()
-    return Measured(float(taken.sum()), tuple(table["completion_tokens"].astype(int)), batches)
+    return Measured(float(taken.sum()), tuple(table["completion_tokens"].astype(int)), batches, window)

@@ -34,6 +34,7 @@ class _Event(msgspec.Struct):
     seconds: float
     output_tokens: list[int] = []
     batches: int = 1
+    end: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -106,4 +107,5 @@ def through_worker(
         codes=codes,
     )
     found = events["result"]
-    return Measured(found.seconds, tuple(found.output_tokens), found.batches), record
+    window = (found.end - found.seconds, found.end)
+    return Measured(found.seconds, tuple(found.output_tokens), found.batches, window), record

@@ -69,6 +69,7 @@ def engines(monkeypatch: pytest.MonkeyPatch) -> Engines:
     made = Engines()
     monkeypatch.setattr("harness.runs.offline.through_server", made.measure)
     monkeypatch.setattr("harness.runs.offline.through_worker", made.measure)
+    monkeypatch.setattr("harness.runs.batch.measured.disturbed", lambda machine: [])  # other tests run too
     return made
 
 

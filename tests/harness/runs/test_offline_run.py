@@ -13,6 +13,7 @@ import pytest
 
 from harness.cli.ending import print_ending
 from harness.cli.progress import make_display
+from harness.compare.stored_run import StoredRun
 from harness.engines.adapters.roseinfer import Roseinfer
 from harness.engines.base import EngineSettings, EngineVariant, Installation, Server
 from harness.engines.local import OfflineFactory
@@ -31,9 +32,11 @@ from harness.runs.offline import run_offline
 from harness.runs.reader import load_run
 from harness.schema.engine_ref import EngineRef
 from harness.schema.load_settings import Uniform
+from harness.schema.machine_load import MachineLoad
 from harness.schema.offline_settings import OfflineSettings
 from harness.schema.results import OfflineResults
 from harness.telemetry import gpu
+from harness.telemetry.cell_monitor import CellMonitor
 from harness.workload import closed_loop
 from harness.workload.content import SyntheticContent
 
@@ -59,10 +62,20 @@ def test_both_ways_are_measured_and_saved(
         return run_load(plan, **given)
 
     monkeypatch.setattr(through_server, "run_load", planned)
+    windows: list[float] = []
+
+    def busy(monitor: CellMonitor, begin: float, end: float) -> MachineLoad:
+        assert monitor.readings[0].t <= begin < end <= monitor.readings[-1].t
+        windows.append(end - begin)
+        others = {"foreign_cores_mean": 0.9, "foreign_cores_max": 1, "steal_share": 0}
+        return MachineLoad(seconds=end - begin, samples=2, cpus=2, own_cpu_s=1, **others)
+
+    monkeypatch.setattr(CellMonitor, "summary", busy)
     events: list[object] = []
     settings = small(tmp_path, "roseinfer,openai").model_copy(update={"settle": 0.1, "min_duration": 0.3})
     folder, results = run_offline(settings, ["bench", "offline"], events.append)
     assert all(row.batches > 1 and row.batches * row.total_s >= 0.3 for row in results.results)
+    assert len(windows) == 2 and all(seconds >= 0.3 for seconds in windows)
     [batches] = [row.batches for row in results.results if row.label == "roseinfer"]
     assert sum(part.batches for part in sent) > 1 + batches, "the warm-up, and at least one batch to settle"
     assert all(min(plan.timeout_s, plan.deadline_s) > 3600 for plan in plans), "the last prompts wait long"
@@ -81,7 +94,7 @@ def test_both_ways_are_measured_and_saved(
     assert server == in_process and len(server) == 1
     run = json.loads((folder / "run.json").read_text())
     assert (run["settings"]["device"], run["settings"]["warmup"]) == ("cpu", 3)
-    check_that_it_was_short(folder, capsys)
+    check_what_is_noticed(folder, capsys)
 
 
 def recording(send: Callable[..., Measured], sent: list[Measured]) -> Callable[..., Measured]:
@@ -94,19 +107,27 @@ def recording(send: Callable[..., Measured], sent: list[Measured]) -> Callable[.
     return send_and_keep
 
 
-def check_that_it_was_short(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """In the terminal, the report, summary.md, the CSV and the JSON."""
+def check_what_is_noticed(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """It was short, and the machine busy: in the terminal, the report, summary.md, the CSV and the JSON."""
     write_run_outputs(folder)
     with make_display(quiet=False) as display:
         print_ending(load_run(folder), display)
-    text = "2 of 2 measurements are short."
-    assert text in capsys.readouterr().err
-    assert all(text in (folder / file).read_text() for file in ("report.html", "summary.md"))
+    shown = [
+        capsys.readouterr().err,
+        *((folder / file).read_text() for file in ("report.html", "summary.md")),
+    ]
+    for text in ("2 of 2 measurements are short.", "The machine was disturbed while roseinfer was measured."):
+        assert all(text in page for page in shown)
     rows = list(csv.DictReader((folder / "results.csv").read_text().splitlines()))
-    assert rows and all(row["notices"] == "short" for row in rows)
+    assert rows and all(set(row["notices"].split()) == {"disturbed", "short"} for row in rows)
     for row in json.loads((folder / "offline_results.json").read_text())["results"]:
-        [notice] = row["notices"]
-        assert notice["kind"] == "short" and notice["text"].startswith("measured for ")
+        disturbed, short = row["notices"]
+        assert disturbed["text"].startswith("other processes kept 0.9 of 2 cores busy")
+        assert short["kind"] == "short" and short["text"].startswith("measured for ")
+    stored = StoredRun.read(folder)
+    assert [stored.disturbed(label, load)[0][:9] for label in stored.cells for load in stored.loads] == [
+        "repeat 1:"
+    ] * 2
 
 
 def test_a_worker_that_fails_shows_its_last_lines(tmp_path: Path):
