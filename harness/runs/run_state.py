@@ -7,6 +7,9 @@ from pathlib import Path
 from time import monotonic
 from typing import Self
 
+import pyarrow as pa
+import pyarrow.parquet as pq
+
 from harness.engines.base import EngineVariant
 from harness.engines.selection import make_engine_variants
 from harness.files import write_json
@@ -189,7 +192,7 @@ class Run(BaseRun[OnlineRunInfo]):
     def _read_journal(self) -> None:
         cells = {cell.index: cell for block in self.blocks() for cell in block.cells}
         entries = read_journal(self.folder / JOURNAL)
-        if not entries and (self.folder / REQUESTS_TABLE).is_file():
+        if not entries and _has_rows(self.folder / REQUESTS_TABLE):
             raise self._no_journal()
         for entry in entries:
             cell = cells.get(entry.cell)
@@ -197,3 +200,11 @@ class Run(BaseRun[OnlineRunInfo]):
             if cell is None or measured != (cell.engine_variant.label, cell.load, cell.repeat):
                 raise self._foreign(entry.cell)
             self._take(entry)
+
+
+def _has_rows(table: Path) -> bool:
+    """Whether a table is there and not known to be empty."""
+    try:
+        return int(pq.read_metadata(table).num_rows) > 0
+    except (OSError, pa.ArrowInvalid):
+        return table.exists()
