@@ -141,7 +141,8 @@ def test_an_engine_that_is_not_there(start_mock: Any, settings_for: Make, python
     assert skipped.hint and [event.skipped for event in watch.of(EngineSkipped)] == [skipped]
 
     python_with("vllm", {"vllm": "1"})
-    (folder / "journal.jsonl").unlink()
+    for name in ("journal.jsonl", "requests.parquet", "chunks.parquet"):
+        (folder / name).unlink()
     again = Watcher()
     assert resume_online(folder, again)[1].skipped == [skipped]
     assert again.measured == [0]
