@@ -6,8 +6,8 @@ import msgspec
 from pydantic import Field
 
 from harness.loadgen.load_plan import RawResponse
+from harness.loadgen.sse import read_events
 from harness.records.request_record import read_request
-from harness.records.sse import read_events
 from harness.records.wire import read_wire
 from harness.schema.base import Strict
 

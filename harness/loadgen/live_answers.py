@@ -14,6 +14,7 @@ import msgspec
 
 from harness.loadgen.chat_content import Content, answer_of
 from harness.loadgen.load_plan import RawResponse, WireRequest
+from harness.loadgen.sse import read_events
 
 #: A control character that no prompt has, as it is in text and as JSON writes it.
 _IN_TEXT = re.compile(r"\x01answer (\d+)\x01")
@@ -71,8 +72,7 @@ def answer_text(response: RawResponse) -> str:
     except httptools.HttpParserError:
         pass
     parts = []
-    for lines in bytes(body.data).replace(b"\r\n", b"\n").split(b"\n\n"):
-        data = b"\n".join([line[5:] for line in lines.split(b"\n") if line.startswith(b"data:")])
+    for _, data in read_events([(0.0, bytes(body.data))], complete=True):
         try:
             event = _events.decode(data)
         except msgspec.MsgspecError:  # the end of the stream, `[DONE]`, is no JSON

@@ -17,7 +17,7 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from harness.loadgen.chat_content import Content, answer_of, thought_of
-from harness.records.sse import read_events
+from harness.loadgen.sse import read_events
 
 
 class StreamChunk(msgspec.Struct, gc=False):

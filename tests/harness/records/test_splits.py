@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from harness.loadgen.load_plan import RawResponse
+from harness.loadgen.sse import read_events
 from harness.mock_server.behaviour import Behaviour
 from harness.mock_server.script import write_script
 from harness.records.request_record import read_request
-from harness.records.sse import read_events
 
 behaviours = st.builds(
     Behaviour,
