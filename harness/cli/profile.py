@@ -232,12 +232,12 @@ _SIZES = ("model", "dtype", "cpu_threads", "tensor_parallel_size", "prefix_cache
 
 def _capture(run: Path, figures: ProfileFigures) -> dict[str, object]:
     """What a profile was taken of, by name; {} where the run does not say."""
-    manifest = read_manifest(run)
-    for capture in manifest.runs if manifest else []:
-        if manifest and (capture.label, capture.tool) == (figures.label, figures.tool):
-            settings = {name: getattr(manifest.meta.settings, name, None) for name in _SIZES}
-            return {"requests in flight": capture.level.in_flight} | settings
-    return {}
+    if (manifest := read_manifest(run)) is None:
+        return {}
+    settings = {name: getattr(manifest.meta.settings, name, None) for name in _SIZES}
+    wanted = figures.label, figures.tool
+    captures = (capture for capture in manifest.runs if (capture.label, capture.tool) == wanted)
+    return next(({"requests in flight": capture.level.in_flight} | settings for capture in captures), {})
 
 
 def _differing(a: dict[str, object], b: dict[str, object]) -> list[str]:

@@ -38,7 +38,8 @@ def gate(store: Store, run: StoredRun, against: str, terms: Sequence[GateTerm]) 
             f"{label} at {load} is part of {run.path} and was not measured",
             run.hint,
         )
-    known = [past for past in store.runs() if past.alike == alike_hash(run) and not _is_it(store, past, run)]
+    alike = alike_hash(run)
+    known = [past for past in store.runs() if past.alike == alike and not _is_it(store, past, run)]
     if not known:
         raise UsageError(
             f"the history has no other run with the settings and the machine of {run.path}",

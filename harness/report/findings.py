@@ -226,19 +226,21 @@ def _load(run: OnlineRun, load: Load, cells: Sequence[OnlineSummary]) -> str:
     """The load, what was sent, and how many requests a second were offered."""
     trace = run.meta.trace
     if isinstance(load, ClosedLoop):
-        asked = run.meta.settings
-        lengths = f"{lengths_text(asked.input_len)} tokens in, {lengths_text(asked.output_len)} out"
-        return f"{load}, {asked.dataset or lengths}"
+        return f"{load}, {_sent(run, '{} tokens in, {} out')}"
     said = with_rate(load, (cell.offered_req_per_s for cell in cells))
     return f"{trace.name if trace else 'requests'} {said}"
 
 
 def _at(run: OnlineRun, load: Load, cells: Sequence[OnlineSummary]) -> str:
     if isinstance(load, ClosedLoop):
-        asked = run.meta.settings
-        lengths = f"{lengths_text(asked.input_len)}/{lengths_text(asked.output_len)} tokens"
-        return f"{load}, {asked.dataset or lengths}"
+        return f"{load}, {_sent(run, '{}/{} tokens')}"
     return with_rate(load, (cell.offered_req_per_s for cell in cells)).removeprefix("at ")
+
+
+def _sent(run: OnlineRun, lengths: str) -> str:
+    """What a closed loop sends: the dataset, or prompts and answers of lengths, in that form."""
+    asked = run.meta.settings
+    return asked.dataset or lengths.format(lengths_text(asked.input_len), lengths_text(asked.output_len))
 
 
 def _offline(run: OfflineRun) -> list[Finding]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Self
@@ -41,8 +42,9 @@ class BatchRun(BaseRun[OfflineRunInfo]):
             UsageError: There is none, it is not an offline run, or its files do not belong together.
         """
         run = cls(folder, *begun_before(folder, OfflineRunInfo))
-        run._check_journal()
-        for entry in read_entries(folder / JOURNAL, BatchEntry):
+        entries = read_entries(folder / JOURNAL, BatchEntry)
+        run._check_journal(entries)
+        for entry in entries:
             turn = (entry.result.label, entry.result.repeat)
             if entry.cell >= len(run.info.order) or run.info.order[entry.cell] != turn:
                 raise run._foreign(entry.cell)
@@ -83,12 +85,11 @@ class BatchRun(BaseRun[OfflineRunInfo]):
         self.done.add(entry.cell)
         self.measured[entry.cell] = entry.result
 
-    def _check_journal(self) -> None:
+    def _check_journal(self, entries: Sequence[BatchEntry]) -> None:
         """Raises UsageError where results are not in the journal, or there are no cells: a profile alone."""
         if not self.info.order:
             raise UsageError(f"nothing was to be measured in the run in {self.folder}", "start a new run")
-        journal = read_entries(self.folder / JOURNAL, BatchEntry)
-        if journal or not (self.folder / OFFLINE_RESULTS).exists():
+        if entries or not (self.folder / OFFLINE_RESULTS).exists():
             return
         if read_of_run(self.folder, OFFLINE_RESULTS, OfflineResults).results:
             raise self._no_journal()
