@@ -33,6 +33,8 @@ from roseinfer.kernels.triton.launch import multiprocessors
 
 #: Shared memory of a block that is tried, in bytes, with that for the sums of its warps.
 SHARED_BYTES = (112 << 10, 160 << 10, 208 << 10, 226 << 10)
+#: Of a kernel's arrays of fixed size, at most.
+STATIC_BYTES = 47 << 10
 #: How many tilings of a GEMM are tried in a layer.
 TRIED = 6
 
@@ -69,11 +71,7 @@ class Product:
 
     @cached_property
     def norm(self) -> tuple[Tensor, float] | None:
-        return (drawn(self.inputs), 1e-6) if self.normed and self.held else None
-
-    @property
-    def held(self) -> bool:
-        return stream.holds(self.inputs, self.rows)
+        return (drawn(self.inputs), 1e-6) if self.normed else None
 
     @property
     def chosen(self) -> Plan | None:
@@ -82,28 +80,36 @@ class Product:
 
     def plans(self) -> Iterator[Plan]:
         """Every tiling that the kernel supports."""
-        for tiles, warps in itertools.product((1, 2, 4), (4, 8)):
+        for tiles, warps in itertools.product((1, 2, 4), (4, 8, 10)):
             if (self.gated and tiles == 1) or self.outputs % (8 * tiles // (1 + self.gated)):
+                continue
+            beside = partial(stream.bytes_beside, tiles, warps, self.inputs, self.rows)
+            if beside(held=False, registers=False) > STATIC_BYTES:
                 continue
             step = 64 // self.size * warps
             for chunk in range(step, 2560 // self.size + 1, step):
                 if self.inputs % chunk or self.size * chunk < (1024 if self.rows <= 8 else 512):
                     continue
-                beside = stream.bytes_beside(tiles, warps, self.inputs, self.rows)
                 stage = stream.chunk_bytes(tiles, self.size * chunk)
-                depths = {min(16, (most - beside) // stage) for most in SHARED_BYTES}
-                yield from (
-                    Plan(tiles, warps, chunk, depth, self.held, self.size) for depth in depths if depth >= 2
-                )
+                for registers in {False, stream.fits_registers(self.inputs, self.rows, warps)}:
+                    held = registers or stream.holds(self.inputs, self.rows)
+                    space = beside(held=held, registers=registers)
+                    depths = {min(16, (most - space) // stage) for most in SHARED_BYTES}
+                    yield from (
+                        Plan(tiles, warps, chunk, depth, held, self.size, registers)
+                        for depth in depths
+                        if depth >= 2
+                    )
 
     def call(self, how: Plan | None, weight: Tensor) -> Tensor:
         """By cuBLAS where no tiling is given, and `stream.plan` has none."""
-        if how is None and self.chosen is None:
+        how = how or self.chosen
+        if how is None:
             return F.linear(self.x, weight)
         return stream.product(
             self.x,
             weight,
-            norm=self.norm,
+            norm=self.norm if how.held else None,
             residual=self.residual,
             gated=self.gated,
             scales=self.scales,
@@ -138,7 +144,9 @@ def alone(product: Product) -> list[Plan | None]:
 
 
 def shown(how: Plan | None) -> str:
-    return "–" if how is None else f"{how.tiles}, {how.warps}, {how.chunk}, {how.depth}"
+    if how is None:
+        return "–"
+    return f"{how.tiles}, {how.warps}, {how.chunk}, {how.depth}{', registers' * how.registers}"
 
 
 def in_layers(products: list[Product], tried: list[list[Plan | None]]) -> None:

@@ -9,7 +9,7 @@
 // NORM: x is first RMS-normalised with `gain`. The norm's factor, one for each row, is applied to the sums.
 // GATED: W holds OUTPUTS rows of gate, then as many of up: y = silu(x G^T) (x U^T).
 // ADD: y += residual. BIAS: y += bias.
-// HELD: x stays in shared memory, else it is read for every tile.
+// HELD: x stays in shared memory (1) or in registers (2), else it is read for every tile (0).
 // EIGHT: W is E4M3 with a scale for each row, and is multiplied as bfloat16.
 #include "half.cuh"
 #include "copy.cuh"
@@ -27,7 +27,10 @@
 #define STRIDE (TILES % 2 ? COLUMNS : COLUMNS + 8)  // padded: lanes that write neighbouring rows hit different banks
 #define EACH ((HEIGHT * MADE + THREADS - 1) / THREADS)  // outputs that a thread writes
 #define PITCH (CHUNK + 32 * PARTS)  // of a row in shared memory, padded as STRIDE for lanes that read
-#define BLOCKS ((EIGHT || HEIGHT > 8) && !HELD ? 1 : 2)  // blocks on an SM, as far as registers allow
+#define SHARED (HELD == 1)
+#define KEPT (HELD == 2)
+#define RUNS (KEPT ? CHUNKS * STEPS * PARTS : 1)  // of 8 inputs that a lane keeps, of each of its rows
+#define BLOCKS ((EIGHT || HEIGHT > 8) && !SHARED ? 1 : 2)  // blocks on an SM, as far as registers allow
 #if BF16
 #define SHRINK 1.0f
 #else
@@ -35,6 +38,7 @@
 #endif
 
 static_assert(INPUTS % CHUNK == 0 && CHUNK % (WARPS * STEP) == 0 && CHUNK % 64 == 0 && (HELD || !NORM), "the tiling");
+static_assert(HEIGHT > 8 || !KEPT, "registers hold 16 rows");
 static_assert(COLUMNS <= 32, "a lane asks for a row");
 static_assert(HEIGHT == 8 || HEIGHT == 16, "what a tensor core instruction takes");
 static_assert(BF16 || !EIGHT, "E4M3 has the range of bfloat16 here");
@@ -85,8 +89,24 @@ __device__ __forceinline__ uint4 ordered(uint4 v) {
 }
 
 __device__ __forceinline__ unsigned scale(unsigned two, unsigned gains) {
+#if BF16
+    unsigned scaled;
+    asm("mul.rn.bf16x2 %0, %1, %2;" : "=r"(scaled) : "r"(two), "r"(gains));
+    return scaled;
+#else
     const float2 x = widen(two), by = widen(gains);
     return pair(x.x * by.x * SHRINK, x.y * by.y * SHRINK);
+#endif
+}
+__device__ __forceinline__ uint4 scale_eight(uint4 x, uint4 gains) {
+    return make_uint4(scale(x.x, gains.x), scale(x.y, gains.y), scale(x.z, gains.z), scale(x.w, gains.w));
+}
+// The diagonals of x x^T, whose products are squares: of rows 0 to 7 in `upper`, of rows 8 to 15 in `lower`.
+__device__ __forceinline__ void square_eight(float* upper, float* lower, uint4 x, uint4 below) {
+    multiply_16(upper, x.x, below.x, x.y, below.y, x.x, x.y);
+    multiply_16(lower, x.x, below.x, x.y, below.y, below.x, below.y);
+    multiply_16(upper, x.z, below.z, x.w, below.w, x.z, x.w);
+    multiply_16(lower, x.z, below.z, x.w, below.w, below.z, below.w);
 }
 __device__ __forceinline__ float squares_of(unsigned two) {
     const float2 x = widen(two);
@@ -99,7 +119,7 @@ extern "C" __global__ void __launch_bounds__(THREADS + 32, BLOCKS) stream(
     const half_t* x, const half_t* gain, const weight_t* weight, const float* scales, const half_t* bias,
     const half_t* residual, half_t* out, int rows
 ) {
-    extern __shared__ __align__(128) weight_t ring[];  // [DEPTH, COLUMNS, PITCH], then x if HELD
+    extern __shared__ __align__(128) weight_t ring[];  // [DEPTH, COLUMNS, PITCH], then x or the gains
     __shared__ __align__(16) float found[2][WARPS][HEIGHT * STRIDE];
     __shared__ float squares[WARPS][HEIGHT];
     __shared__ barrier_t full[DEPTH], empty[DEPTH];
@@ -131,11 +151,23 @@ extern "C" __global__ void __launch_bounds__(THREADS + 32, BLOCKS) stream(
     // Of this warp's inputs in a step, lane (g, t) holds the t-th quarter, of rows g and g + 8 of x and of output g.
     const int share = warp * STEPS * STEP + t * 8 * PARTS;
     const half_t* const x_at = x + (size_t)g * INPUTS + share;
+    uint4* const gains = (uint4*)(ring + DEPTH * COLUMNS * PITCH);
+    if (KEPT && NORM) {
+        for (int i = threadIdx.x; i < INPUTS / 8; i += THREADS) gains[i] = ((const uint4*)gain)[i];
+        sync_threads();
+    }
     pdl_wait();
-    uint4* const held = (uint4*)(ring + DEPTH * COLUMNS * PITCH) + warp * rows * 4 + lane;
+    uint4* const held = gains + warp * rows * 4 + lane;
+    uint4 kept[RUNS][HALVES] = {};
+#pragma unroll
+    for (int i = 0; i < RUNS * HALVES; i++) {
+        const int s = i / HALVES, h = i % HALVES;
+        const int at = s / (STEPS * PARTS) * CHUNK + s / PARTS % STEPS * STEP + s % PARTS * 8;
+        if (KEPT && g + 8 * h < rows) kept[s][h] = load_fresh(x_at + h * 8 * INPUTS + at);
+    }
 #pragma unroll
     for (int h = 0; h < HALVES; h++) {
-        if (!HELD || g + 8 * h >= rows) continue;
+        if (!SHARED || g + 8 * h >= rows) continue;
         float sum = 0;
 #pragma unroll 8
         for (int s = 0; s < CHUNKS * STEPS * PARTS; s++) {
@@ -144,7 +176,7 @@ extern "C" __global__ void __launch_bounds__(THREADS + 32, BLOCKS) stream(
             if (NORM) {
                 const uint4 by = *(const uint4*)(gain + share + at);
                 sum += squares_of(v.x) + squares_of(v.y) + squares_of(v.z) + squares_of(v.w);
-                v = make_uint4(scale(v.x, by.x), scale(v.y, by.y), scale(v.z, by.z), scale(v.w, by.w));
+                v = scale_eight(v, by);
             }
             held[s * WARPS * rows * 4 + h * 32] = ordered(v);
         }
@@ -158,6 +190,7 @@ extern "C" __global__ void __launch_bounds__(THREADS + 32, BLOCKS) stream(
     __syncwarp();
 
     int slot = 0, phase = 0;
+    float upper[4] = {}, lower[4] = {};
     for (int turn = 0; turn < tiles; turn++) {
         const size_t tile = blockIdx.x + (size_t)turn * gridDim.x;
         float before[EACH];
@@ -175,15 +208,32 @@ extern "C" __global__ void __launch_bounds__(THREADS + 32, BLOCKS) stream(
             const half_t* const at = x_at + h * 8 * INPUTS + s / PARTS * STEP + s % PARTS * 8;
             next[s][h] = !HELD && g + 8 * h < rows ? load_fresh(at) : make_uint4(0, 0, 0, 0);
         }
+#if KEPT
+#pragma unroll
+#endif
         for (int chunk = 0; chunk < CHUNKS; chunk++) {
             uint4 a[STEPS * PARTS][HALVES];
+            if (KEPT && (NORM || EIGHT) && turn == 0)
+#pragma unroll
+                for (int i = 0; i < STEPS * PARTS; i++) {
+                    const int s = (chunk * STEPS * PARTS + i) % RUNS;
+                    const int at = chunk * CHUNK + i / PARTS * STEP + i % PARTS * 8;
+                    uint4 x = kept[s][0], below = kept[s][HALVES - 1];
+                    if (NORM) {
+                        const uint4 by = gains[(share + at) / 8];
+                        square_eight(upper, lower, x, below);
+                        x = scale_eight(x, by), below = scale_eight(below, by);
+                    }
+                    kept[s][0] = ordered(x), kept[s][HALVES - 1] = ordered(below);
+                }
 #pragma unroll
             for (int i = 0; i < STEPS * PARTS * HALVES; i++) {
                 const int s = i / HALVES, h = i % HALVES;
                 const half_t* const at = x_at + h * 8 * INPUTS + s / PARTS * STEP + s % PARTS * 8;
                 const bool mine = g + 8 * h < rows;
                 a[s][h] = HELD ? next[s][h] : ordered(next[s][h]);
-                if (HELD && mine) a[s][h] = held[(chunk * STEPS * PARTS + s) * WARPS * rows * 4 + h * 32];
+                if (KEPT) a[s][h] = kept[(chunk * STEPS * PARTS + s) % RUNS][h];
+                if (SHARED && mine) a[s][h] = held[(chunk * STEPS * PARTS + s) * WARPS * rows * 4 + h * 32];
                 if (!HELD && mine && chunk + 1 < CHUNKS) next[s][h] = load_fresh(at + (chunk + 1) * CHUNK);
             }
             await(&full[slot], phase);
@@ -199,6 +249,10 @@ extern "C" __global__ void __launch_bounds__(THREADS + 32, BLOCKS) stream(
             __syncwarp();
             if (lane == 0) arrive(&empty[slot]);
             if (++slot == DEPTH) slot = 0, phase ^= 1;
+        }
+        if (KEPT && NORM && turn == 0 && g / 2 == t) {
+            squares[warp][g] = g % 2 ? upper[1] : upper[0];
+            squares[warp][HEIGHT - 8 + g] = g % 2 ? lower[3] : lower[2];
         }
         float* const own = found[turn % 2][warp];
 #pragma unroll

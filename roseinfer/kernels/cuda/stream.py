@@ -21,10 +21,12 @@ from roseinfer.kernels.triton.launch import multiprocessors
 #: More rows than this are left to other kernels: a tensor core instruction takes 16. Up to FEW_ROWS, kernels
 #: leave half of it empty, and have space for most shapes.
 MAX_ROWS, FEW_ROWS = 16, 8
-#: Up to this many inputs, each block keeps x in shared memory (`Plan.held`): 80 KB with 8 rows, 128 KB with
-#: 16. With 16 rows of 5,120 inputs cuBLAS was faster, held or not (H100, 2026-11-26). Not measured with other
+#: Up to this many inputs, each block keeps x (`Plan.held`): 80 KB with 8 rows, 128 KB with 16. With 16 rows
+#: of 5,120 inputs cuBLAS was faster, held in shared memory or not (H100, 2026-11-26). Not measured with other
 #: limits.
 _HELD_INPUTS, _HELD_INPUTS_16 = 5_120, 4_096
+#: Bytes of x that a thread keeps in registers (`Plan.registers`) at most, where it may have 672.
+_THREAD_BYTES = 512
 #: With more than 8 rows: places for blocks in all waves for each tile, at most. With 1.2 and more cuBLAS was
 #: faster (Qwen3-32B on two H100s, 2026-11-26).
 _MOST_IDLE = 1.1
@@ -48,8 +50,8 @@ _MIN_IN_FLIGHT = 64 * 1024
 @dataclass(frozen=True)
 class Plan:
     """Tiling of a GEMM: a block of `warps` computes `tiles` · 8 outputs at a time. It reads `chunk` inputs of
-    them at a time into a ring buffer of `depth` stages. `held`: x stays in shared memory. `size`: bytes of an
-    element of the weight."""
+    them at a time into a ring buffer of `depth` stages. `held`: x stays in shared memory, or in `registers`.
+    `size`: bytes of an element of the weight."""
 
     tiles: int
     warps: int
@@ -57,6 +59,7 @@ class Plan:
     depth: int
     held: bool
     size: int = 2
+    registers: bool = False
 
     @property
     def ring(self) -> int:
@@ -66,7 +69,7 @@ class Plan:
 
 #: Tilings that are faster than those of the rule in `plan`, measured within whole layers: by inputs, outputs,
 #: `gated`, `size`, and one row, up to 8 ("more") or 16. On an H200, 2026-11-22 and 2026-11-24; with 16 rows
-#: on an H100, 2026-11-26, and for two ranks on an H200, 2026-11-27 (benchmarks.stream_plans).
+#: those in registers on an H200, 2026-11-27, the others on an H100, 2026-11-26 (benchmarks.stream_plans).
 _MEASURED = {
     (2048, 1024, False, 2, "one"): Plan(1, 8, 512, 4, held=True),
     # Qwen3-0.6B
@@ -77,7 +80,9 @@ _MEASURED = {
     # Qwen3-8B, and Llama-3.1-8B, which has the same widths
     (4096, 6144, False, 2, "one"): Plan(1, 8, 1024, 11, held=True),
     (4096, 6144, False, 2, "more"): Plan(1, 8, 1024, 8, held=True),
+    (4096, 6144, False, 2, "16"): Plan(1, 8, 1024, 11, held=True, registers=True),
     (4096, 4096, False, 2, "more"): Plan(1, 8, 1024, 8, held=True),
+    (4096, 4096, False, 2, "16"): Plan(2, 8, 512, 11, held=True, registers=True),
     (4096, 12288, True, 2, "more"): Plan(2, 8, 1024, 4, held=True),
     (12288, 4096, False, 2, "one"): Plan(4, 8, 1024, 3, held=False),
     (12288, 4096, False, 2, "more"): Plan(4, 8, 1024, 3, held=False),
@@ -85,11 +90,13 @@ _MEASURED = {
     # one of two ranks of Qwen3-8B
     (4096, 3072, False, 2, "one"): Plan(2, 8, 1024, 4, held=True),
     (4096, 3072, False, 2, "more"): Plan(1, 8, 1024, 8, held=True),
+    (4096, 3072, False, 2, "16"): Plan(1, 8, 1024, 5, held=True, registers=True),
     (2048, 4096, False, 2, "one"): Plan(2, 8, 1024, 5, held=True),
+    (2048, 4096, False, 2, "16"): Plan(4, 8, 512, 5, held=True, registers=True),
     (4096, 6144, True, 2, "more"): Plan(2, 8, 1024, 4, held=True),
-    (4096, 6144, True, 2, "16"): Plan(2, 8, 1024, 2, held=True),
     (6144, 4096, False, 2, "one"): Plan(4, 8, 1024, 3, held=False),
     (6144, 4096, False, 2, "more"): Plan(4, 8, 1024, 3, held=False),
+    (6144, 4096, False, 2, "16"): Plan(4, 8, 512, 5, held=False),
     # one of two ranks of Qwen3-32B
     (5120, 5120, False, 2, "one"): Plan(2, 8, 1024, 5, held=True),
     (4096, 5120, False, 2, "one"): Plan(2, 8, 1024, 5, held=True),
@@ -105,8 +112,13 @@ def bucket(rows: int) -> int:
 
 
 def holds(inputs: int, rows: int) -> bool:
-    """Whether blocks keep so much of x in shared memory."""
+    """Whether blocks keep so much of x."""
     return inputs <= (_HELD_INPUTS if rows <= FEW_ROWS else _HELD_INPUTS_16)
+
+
+def fits_registers(inputs: int, rows: int, warps: int) -> bool:
+    """Whether the registers of so many warps have space for x. The kernel uses them for more than 8 rows."""
+    return rows > FEW_ROWS and 2 * MAX_ROWS * inputs <= _THREAD_BYTES * 32 * warps
 
 
 def chunk_bytes(tiles: int, row_bytes: int) -> int:
@@ -114,9 +126,11 @@ def chunk_bytes(tiles: int, row_bytes: int) -> int:
     return 8 * tiles * (row_bytes + 64)
 
 
-def bytes_beside(tiles: int, warps: int, inputs: int, rows: int) -> int:
-    """Shared memory of a block beside its ring buffer: x where it is held, and the sums of its warps."""
-    return holds(inputs, rows) * rows * inputs * 2 + 2 * warps * _height(rows) * (8 * tiles + 8) * 4
+def bytes_beside(tiles: int, warps: int, inputs: int, rows: int, *, held: bool, registers: bool) -> int:
+    """Shared memory of a block beside its ring buffer: x, or the norm's gains where x is in registers, and
+    the sums of its warps."""
+    kept = 1 if registers else rows * held
+    return kept * inputs * 2 + 2 * warps * _height(rows) * (8 * tiles + 8) * 4
 
 
 def _height(rows: int) -> int:
@@ -159,22 +173,23 @@ def plan(
     chunk = max(c for c in range(step * warps, longest + 1, step * warps) if inputs % c == 0)
     small = rows <= 4 and size * inputs * outputs * (1 + gated) <= _SMALL_WEIGHT
     shared = _SHARED_BYTES_SMALL if small else _SHARED_BYTES
-    ring_bytes = shared - bytes_beside(tiles, warps, inputs, rows)
+    ring_bytes = shared - bytes_beside(tiles, warps, inputs, rows, held=held, registers=False)
     stage = chunk_bytes(tiles, size * chunk)
     depth = min(16, max(2, -(-_MIN_IN_FLIGHT // stage), ring_bytes // stage))
     return Plan(tiles, warps, chunk, depth, held, size)
 
 
 def _plan_16(tiles: int, inputs: int, step: int, longest: int, size: int) -> Plan | None:
-    """The tiling for 16 rows, which leave less space: three stages or more, or else two, of the longest
-    chunks that fit. None where none do."""
+    """The tiling for 16 rows: three stages or more, or else two, of the longest chunks that fit. None where
+    none do. x is held in registers where they have space; not measured for E4M3 weights."""
     fits, held = [], holds(inputs, MAX_ROWS)
     for warps in (8, 4):
-        space = _SHARED_BYTES_16 - bytes_beside(tiles, warps, inputs, MAX_ROWS)
+        registers = held and size == 2 and fits_registers(inputs, MAX_ROWS, warps)
+        beside = bytes_beside(tiles, warps, inputs, MAX_ROWS, held=held, registers=registers)
         for chunk in range(step * warps, longest + 1, step * warps):
-            depth = min(16, space // chunk_bytes(tiles, size * chunk))
+            depth = min(16, (_SHARED_BYTES_16 - beside) // chunk_bytes(tiles, size * chunk))
             if inputs % chunk == 0 and depth >= 2:
-                fits.append(Plan(tiles, warps, chunk, depth, held, size))
+                fits.append(Plan(tiles, warps, chunk, depth, held, size, registers))
     return max(fits, key=lambda how: (how.depth >= 3, how.warps, how.chunk), default=None)
 
 
@@ -229,7 +244,8 @@ def product(
     run = kernel(
         "stream", "stream", ("BF16", int(x.dtype == torch.bfloat16)), ("INPUTS", inputs),
         ("OUTPUTS", outputs), ("HEIGHT", _height(rows)), ("TILES", how.tiles),
-        ("WARPS", how.warps), ("DEPTH", how.depth), ("CHUNK", how.chunk), ("HELD", int(how.held)),
+        ("WARPS", how.warps), ("DEPTH", how.depth), ("CHUNK", how.chunk),
+        ("HELD", 2 if how.registers else int(how.held)),
         ("NORM", int(norm is not None)), ("GATED", int(gated)), ("ADD", int(residual is not None)),
         ("BIAS", int(bias is not None)), ("EPS", eps), ("EIGHT", int(scales is not None)),
     )  # fmt: skip
@@ -241,7 +257,7 @@ def product(
             x, gain, weight, x if scales is None else scales, x if bias is None else bias,
             x if residual is None else residual, out, rows,
         ],
-        shared_bytes=how.ring + how.held * rows * inputs * 2,
+        shared_bytes=how.ring + (1 if how.registers else how.held * rows) * inputs * 2,
         beside=True,
     )  # fmt: skip
     return out
