@@ -62,13 +62,14 @@ for phase in $phases; do
             "tests/roseinfer/server/process/test_life.py::test_a_rank_lost["{cuda-killed,cuda-hung}"]"
         ;;
     sanitize)
-        few=(compute-sanitizer --tool memcheck --kernel-name "$own_kernels" --target-processes all
-            python3 -m benchmarks.serve_a_few)
+        memcheck=(compute-sanitizer --tool memcheck --kernel-name "$own_kernels" --target-processes all)
+        few=("${memcheck[@]}" python3 -m benchmarks.serve_a_few)
         fp8=(--option quantization=fp8 --option kv_cache_dtype=fp8)
         two=(--ranks 2 --option rank_timeout_s=600)
         logged memcheck 5 "${few[@]}"
         logged memcheck_llama 5 "${few[@]}" "$llama"
         logged memcheck_fp8 5 "${few[@]}" "$llama" "${fp8[@]}"
+        logged memcheck_products 5 "${memcheck[@]}" python3 -m pytest -q -p no:cacheprovider tests/gpu/test_llama_kernels.py -k products
         if [ "$gpus" -gt 1 ]; then
             logged memcheck_ranks 5 "${few[@]}" "$llama" "${two[@]}"
             logged memcheck_fp8_ranks 5 "${few[@]}" "$llama" "${fp8[@]}" "${two[@]}"
