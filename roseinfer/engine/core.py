@@ -254,8 +254,19 @@ def _num_blocks(config: EngineConfig, loaded: LoadedModel, max_model_len: int) -
         larger = f"--kv-tokens {max_model_len}"
         if config.gpu_memory_utilization is not None:
             larger += " or a larger --gpu-memory-utilization"
-        raise ConfigError(f"{blocks * size} tokens of KV cache are too few; give {larger}")
+        used = _memory_in_use(loaded.device)
+        raise ConfigError(f"{blocks * size} tokens of KV cache are too few{used}; give {larger}")
     return blocks
+
+
+def _memory_in_use(device: torch.device) -> str:
+    """How much of a GPU's memory is taken, and by whom, as a part of a sentence."""
+    if device.type != "cuda":
+        return ""
+    free, total = torch.cuda.mem_get_info(device)
+    own = torch.cuda.memory_reserved(device)
+    taken = (total - free - own) / 2**30
+    return f": {own / 2**30:.1f} GiB of the GPU's {total / 2**30:.1f} are this model's, {taken:.1f} others'"
 
 
 def _kv_bytes(config: EngineConfig, device: torch.device) -> int:
