@@ -25,7 +25,7 @@ from harness.schema.online_settings import OnlineSettings
 from harness.schema.results import PREFIX_BLOCK_TOKENS
 from harness.schema.run_info import TraceRecord
 from harness.traces.catalog import load
-from harness.traces.fit import Fitted, fit
+from harness.traces.fit import Fitted, fit, room
 from harness.traces.servegen import CITATION, Mixture, read_mixture
 from harness.traces.trace import Trace
 from harness.workload import PlannedRequest, open_loop, warmup
@@ -83,6 +83,8 @@ class Workload:
         empty = TraceRecord(name="", origin="", requests=0, fit="none")
         if settings.mixture is not None:
             mixture = read_mixture(settings.mixture)
+            if settings.fit == "drop":
+                mixture = mixture.within(room(max_model_len))
             workload = cls(settings, vocab_size, max_model_len, empty, mixture=mixture, ends=ends)
             return replace(workload, record=workload._mixture_record(mixture))
         content: Content
@@ -236,16 +238,18 @@ class Workload:
         return [float(t) for t in times]
 
     def _fitted(self, load: RequestRate, shape_seed: int) -> Fitted:
-        """A mixture's requests at a rate. Those that --fit drops are made up for by more of the others."""
+        """A mixture's requests at a rate. For the few that --fit scale drops, more are drawn."""
         assert self.mixture is not None
-        n, seconds, kept = self.settings.requests(load), self._seconds, 1.0
-        for _ in range(2):
-            drawn = mixture_requests(self.mixture, load.req_per_s / kept, shape_seed, ceil(n / kept), seconds)
+        n, seconds, drawn_each = self.settings.requests(load), self._seconds, 1.0
+        while True:
+            rate, count = load.req_per_s * drawn_each, ceil(n * drawn_each)
+            drawn = mixture_requests(self.mixture, rate, shape_seed, count, seconds)
             fitted = fit(drawn, self.settings.fit, self.max_model_len, self.settings.max_output_len)
-            kept *= len(fitted.trace) / len(drawn)
-            if len(fitted.trace) == len(drawn):
-                break
-        return fitted
+            kept = len(fitted.trace)
+            if kept == len(drawn) or (drawn_each > 1 and kept >= n):
+                in_time = int(np.searchsorted(fitted.trace.arrival_s, seconds, side="right"))
+                return fitted.head(max(n, in_time))
+            drawn_each = max(drawn_each + 1 / n, len(drawn) / kept)
 
     def _mixture_record(self, mixture: Mixture) -> TraceRecord:
         seeds = shape_seeds(self.settings, 0)
@@ -254,11 +258,11 @@ class Workload:
             for load, seed in zip(self.settings.loads, seeds, strict=True)
             if isinstance(load, RequestRate)
         ]
-        sums = ("requests", "dropped", "changed", "input_tokens", "output_tokens")
-        return parts[0].model_copy(
-            update={name: sum(getattr(part, name) for part in parts) for name in sums}
-            | {"citation": CITATION, "note": "drawn from published statistics of clients, not recorded"}
-        )
+        names = ("requests", "dropped", "changed", "input_tokens", "output_tokens")
+        sums = {name: sum(getattr(part, name) for part in parts) for name in names}
+        sums["dropped"] += round(sums["requests"] * mixture.dropped_each)
+        note = "drawn from published statistics of clients, not recorded"
+        return parts[0].model_copy(update=sums | {"citation": CITATION, "note": note})
 
     def _content_record(self) -> TraceRecord:
         s = self.settings

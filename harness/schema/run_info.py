@@ -95,7 +95,7 @@ class TraceRecord(Strict):
     note: str | None = None
     requests: int
     fit: str
-    dropped: int = 0
+    dropped: int = Field(0, description="requests that did not fit; of a mixture, as many as are expected")
     changed: int = 0
     input_tokens: int = 0
     output_tokens: int = 0

@@ -12,7 +12,7 @@ import ast
 import csv
 import hashlib
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -55,17 +55,26 @@ class Shares:
     def mean(self) -> float:
         return float(self.tokens @ self.probability)
 
-    def at(self, uniforms: NDArray[np.float64]) -> NDArray[np.int64]:
-        """The lengths at these values of their distribution function."""
+    def up_to(self, most: NDArray[np.int64]) -> NDArray[np.float64]:
+        """How likely a length of at most so many tokens is."""
+        steps = np.concatenate([[0.0], np.cumsum(self.probability)])
+        share: NDArray[np.float64] = steps[np.searchsorted(self.tokens, most, side="right")]
+        return share
+
+    def at(self, uniforms: NDArray[np.float64], most: NDArray[np.int64] | None = None) -> NDArray[np.int64]:
+        """The lengths at these values of their distribution function; with `most`, of the lengths up to it,
+        of which there must be some."""
         steps = np.cumsum(self.probability)
-        place = np.minimum(np.searchsorted(steps, uniforms * steps[-1]), len(self.tokens) - 1)
+        last = len(steps) - 1 if most is None else np.searchsorted(self.tokens, most, side="right") - 1
+        place = np.minimum(np.searchsorted(steps, uniforms * steps[last]), last)
         found: NDArray[np.int64] = self.tokens[place]
         return found
 
 
 @dataclass(frozen=True)
 class TrafficClient:
-    """One sender of requests in a window: its rate, the distribution of its gaps, its lengths."""
+    """One sender of requests in a window: its rate, the distribution of its gaps, its lengths. No request has
+    more than `most_tokens`, input and output together; None: no limit."""
 
     name: str
     req_per_s: float
@@ -73,17 +82,41 @@ class TrafficClient:
     shape: float
     input_tokens: Shares
     output_tokens: Shares
+    most_tokens: int | None = None
+
+    def lengths(
+        self, of_inputs: NDArray[np.float64], of_outputs: NDArray[np.float64]
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Input and output tokens of requests, at these values of the distribution functions."""
+        if self.most_tokens is None:
+            return self.input_tokens.at(of_inputs), self.output_tokens.at(of_outputs)
+        inputs = self._inputs_within(self.most_tokens).at(of_inputs)
+        return inputs, self.output_tokens.at(of_outputs, self.most_tokens - inputs)
+
+    def within(self, most_tokens: int) -> float:
+        """The share of its requests that have at most so many tokens."""
+        return math.fsum(self._inputs_within(most_tokens).probability)
+
+    def _inputs_within(self, most_tokens: int) -> Shares:
+        """Its inputs, each as likely as it is together with an output that fits."""
+        outputs = self.output_tokens.up_to(most_tokens - self.input_tokens.tokens)
+        return Shares(self.input_tokens.tokens, self.input_tokens.probability * outputs)
 
 
 @dataclass(frozen=True)
 class Mixture:
-    """The clients that were active in the window from `start_s`, and the digest of all files."""
+    """The clients that were active in the window from `start_s`, and the digest of all files.
+
+    Of requests that do not fit, `dropped_each` are expected for each that does; of `unfit` more clients no
+    request fits."""
 
     folder: str
     start_s: float
     clients: tuple[TrafficClient, ...]
     known: int
     sha256: str
+    dropped_each: float = 0.0
+    unfit: int = 0
 
     @property
     def req_per_s(self) -> float:
@@ -92,10 +125,30 @@ class Mixture:
 
     @property
     def origin(self) -> str:
+        unfit = f"; {self.unfit} left out, as no request of theirs fits the context" if self.unfit else ""
         return (
             f"{len(self.clients)} of {self.known} clients in {self.folder}, as they were from "
-            f"{self.start_s:g} s on ({self.req_per_s:.3g} requests/s)"
+            f"{self.start_s:g} s on ({self.req_per_s:.3g} requests/s){unfit}"
         )
+
+    def within(self, most_tokens: int) -> Mixture:
+        """The same without requests of more tokens, input and output together: each client sends as many, of
+        the lengths that fit. One of which none fits is left out.
+
+        Raises:
+            UsageError: No request of any client fits.
+        """
+        shares = [(client, client.within(most_tokens)) for client in self.clients]
+        fitting = [(replace(client, most_tokens=most_tokens), share) for client, share in shares if share]
+        if not fitting:
+            raise UsageError(
+                f"no request of the {len(shares)} clients in {self.folder} has {most_tokens} tokens or fewer",
+                "use --fit clip or --fit scale, or a model with a longer context",
+            )
+        clients = tuple(client for client, _ in fitting)
+        found = replace(self, clients=clients, unfit=len(shares) - len(fitting))
+        drawn = math.fsum(client.req_per_s / share for client, share in fitting)
+        return replace(found, dropped_each=drawn / found.req_per_s - 1)
 
 
 def read_mixture(text: str) -> Mixture:

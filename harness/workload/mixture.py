@@ -51,8 +51,7 @@ def _requests(
             break
         count *= 2
     kept = (times >= 0) & (times <= span)
-    inputs = client.input_tokens.at(sampling.uniforms(count, seed, stream + 1))
-    outputs = client.output_tokens.at(sampling.uniforms(count, seed, stream + 2))
+    inputs, outputs = client.lengths(*(sampling.uniforms(count, seed, stream + i) for i in (1, 2)))
     return times[kept], inputs[kept], outputs[kept]
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from harness.engines.selection import make_engine_variants
@@ -202,19 +202,53 @@ def test_loads_are_planned_for_their_own_seeds() -> None:
     assert len(set().union(*seeds.values())) == len(seeds) == 4
 
 
+def client(folder: Path, inputs: str) -> str:
+    """A mixture of one client with such inputs and outputs of 7 tokens."""
+    (folder / "a-trace.csv").write_text("0,3,0.5,Gamma,4,0.08\n")
+    lengths = {"0": {"input_tokens": inputs, "output_tokens": "{7: 1.0}"}}
+    (folder / "a-dataset.json").write_text(json.dumps(lengths))
+    return str(folder)
+
+
 @pytest.mark.parametrize("fit", ["drop", "clip"])
 def test_a_mixture_keeps_its_rate_whatever_does_not_fit(tmp_path: Path, fit: str) -> None:
-    (tmp_path / "a-trace.csv").write_text("0,3,0.5,Gamma,4,0.08\n")
-    text = "{20: 0.5, 900: 0.5}"
-    lengths = {"0": {"input_tokens": text, "output_tokens": "{7: 1.0}"}}
-    (tmp_path / "a-dataset.json").write_text(json.dumps(lengths))
-    load = workload(256, request_rate=[4], n=400, mixture=str(tmp_path), fit=fit)
+    mixture = client(tmp_path, "{20: 0.5, 900: 0.5}")
+    load = workload(256, request_rate=[4], n=400, mixture=mixture, fit=fit)
     asked = load.requests(load.settings.loads[0], 0, 0)
-    assert len(asked) == pytest.approx(400, rel=0.1)
+    assert len(asked) == 400
     assert asked[-1].t_sched_s == pytest.approx(100, rel=0.1)
     assert {len(r.prompt) for r in asked} == ({20} if fit == "drop" else {20, 240})
-    assert load.record.dropped == 0 if fit == "clip" else load.record.dropped > 300
+    assert load.record.dropped == (0 if fit == "clip" else 400)
     assert "1 of 1 clients" in load.record.origin
+
+
+@settings(max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    st.sampled_from(["drop", "clip", "scale"]), st.integers(1, 500), st.integers(0, 2**64 - 1), st.booleans()
+)
+def test_a_mixture_sends_as_many_requests_as_asked_for(
+    tmp_path: Path, fit: str, n: int, seed: int, few: bool
+) -> None:
+    mixture = client(tmp_path, "{20: 0.02, 30: 0.02, 900: 0.96}" if few else "{20: 0.6, 30: 0.39, 900: 0.01}")
+    load = workload(256, request_rate=[4], n=n, mixture=mixture, fit=fit)
+    asked, same = (load.requests(load.settings.loads[0], 0, seed) for _ in range(2))
+    assert len(asked) == n == load.record.requests
+    assert all(len(request.prompt) + request.output_tokens <= 256 for request in asked)
+    assert [(r.t_sched_s, len(r.prompt)) for r in asked] == [(r.t_sched_s, len(r.prompt)) for r in same]
+
+
+@pytest.mark.parametrize("fit", ["drop", "scale"])
+def test_a_mixture_lasts_the_time_asked_for(tmp_path: Path, fit: str) -> None:
+    mixture = client(tmp_path, "{20: 0.6, 30: 0.39, 900: 0.01}")
+    load = workload(256, request_rate=[20], n=4, settle=10, min_duration=90, mixture=mixture, fit=fit)
+    asked = load.requests(load.settings.loads[0], 0, 0)
+    assert len(asked) == pytest.approx(2000, rel=0.03)
+    assert asked[-1].t_sched_s == pytest.approx(100, abs=1)
+
+
+def test_a_mixture_of_which_nothing_fits_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"no request of the 1 clients in .* has 247 tokens or fewer"):
+        workload(256, request_rate=[4], mixture=client(tmp_path, "{900: 1.0}"), fit="drop")
 
 
 def test_an_infinite_rate_is_a_closed_loop_of_all() -> None:

@@ -80,3 +80,50 @@ def test_the_same_seed_gives_the_same_requests(seed: int, rate: float, n: int, s
     )
     for column in ("arrival_s", "input_tokens", "output_tokens"):
         np.testing.assert_array_equal(getattr(first, column), getattr(same, column))
+
+
+@given(
+    st.dictionaries(st.integers(1, 9), st.floats(0.1, 1), min_size=1),
+    st.dictionaries(st.integers(1, 9), st.floats(0.1, 1), min_size=1),
+    st.integers(1, 20),
+)
+def test_lengths_within_a_limit_are_as_likely_as_among_all_that_fit(
+    inputs: dict[int, float], outputs: dict[int, float], most: int
+) -> None:
+    def shares(weights: dict[int, float]) -> Shares:
+        items = sorted(weights.items())
+        weight = np.array([share for _, share in items])
+        return Shares(np.array([tokens for tokens, _ in items]), weight / weight.sum())
+
+    whole = {(i, o): p * q for i, p in inputs.items() for o, q in outputs.items()}
+    fitting = {pair: share for pair, share in whole.items() if sum(pair) <= most}
+    client = TrafficClient("a", 1.0, "Gamma", 1.0, shares(inputs), shares(outputs))
+    mixture = Mixture("x", 0.0, (client,), 1, "")
+    if not fitting:
+        with pytest.raises(UsageError, match=rf"no request of the 1 clients in x has {most} tokens or fewer"):
+            mixture.within(most)
+        return
+    found = mixture.within(most)
+    assert 1 / (1 + found.dropped_each) == pytest.approx(sum(fitting.values()) / sum(whole.values()))
+    grid = (np.arange(200) + 0.5) / 200
+    drawn_in, drawn_out = found.clients[0].lengths(np.repeat(grid, 200), np.tile(grid, 200))
+    for pair, share in whole.items():
+        expected = share / sum(fitting.values()) if pair in fitting else 0.0
+        seen = np.mean((drawn_in == pair[0]) & (drawn_out == pair[1]))
+        assert seen == pytest.approx(expected, abs=0.0 if not expected else 0.011)
+
+
+def test_a_client_keeps_its_share_whatever_of_it_does_not_fit(tmp_path: Path) -> None:
+    """Of `a` a quarter fits 110 tokens. Of `b` nothing fits, so that `a` has its share too."""
+    write(tmp_path)
+    (tmp_path / "c-trace.csv").write_text("600,1,1,Gamma,1,1\n")
+    text = {"0": {"input_tokens": "{50: 1.0}", "output_tokens": "{7: 1.0}"}}
+    (tmp_path / "c-dataset.json").write_text(json.dumps(text))
+    mixture = read_mixture(str(tmp_path)).within(110)
+    assert "2 of 3 clients" in mixture.origin and "1 left out" in mixture.origin
+    trace = mixture_requests(mixture, 8.0, seed=3, n=8000, seconds=0)
+    assert set(trace.input_tokens.tolist()) == {50, 100}
+    assert (trace.input_tokens == 100).mean() == pytest.approx(3 / 4, abs=0.02)
+    assert 7999 / trace.arrival_s[-1] == pytest.approx(8.0, rel=0.05)
+    gaps = np.diff(trace.arrival_s[trace.input_tokens == 100])
+    assert gaps.std() / gaps.mean() == pytest.approx(0.5, rel=0.1)
