@@ -14,7 +14,7 @@ import msgspec
 
 from harness.loadgen.chat_content import Content, answer_of
 from harness.loadgen.load_plan import RawResponse, WireRequest
-from harness.loadgen.sse import read_events
+from harness.loadgen.sse import read_events, read_json
 
 #: A control character that no prompt has, as it is in text and as JSON writes it.
 _IN_TEXT = re.compile(r"\x01answer (\d+)\x01")
@@ -74,7 +74,7 @@ def answer_text(response: RawResponse) -> str:
     parts = []
     for _, data in read_events([(0.0, bytes(body.data))], complete=True):
         try:
-            event = _events.decode(data)
+            event = read_json(_events, data)
         except msgspec.MsgspecError:  # the end of the stream, `[DONE]`, is no JSON
             continue
         parts += [

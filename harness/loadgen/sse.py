@@ -10,8 +10,15 @@ import re
 from codecs import BOM_UTF8
 from collections.abc import Iterator, Sequence
 from itertools import accumulate
+from typing import TypeVar
+
+import msgspec
+
+T = TypeVar("T")
 
 _BLANK_LINE = re.compile(rb"\n\r?\n")
+#: An escape in JSON text; in a group of its own where it is half a pair of surrogates.
+_ESCAPE = re.compile(rb"\\(?:u[dD][89abAB]..\\u[dD][c-fC-F]..|(u[dD][89a-fA-F]..)|.)", re.DOTALL)
 
 
 def read_events(pieces: Sequence[tuple[float, bytes]], *, complete: bool) -> Iterator[tuple[float, bytes]]:
@@ -40,6 +47,20 @@ def read_events(pieces: Sequence[tuple[float, bytes]], *, complete: bool) -> Ite
             yield pieces[piece][0], data
     if complete and (data := _data(rest)):
         yield pieces[-1][0], data
+
+
+def read_json(decoder: msgspec.json.Decoder[T], data: bytes) -> T:
+    """An event's data. A server may send the halves of a character in two events, as bytes or as escapes;
+    each half is U+FFFD, as it is of servers that write that themselves.
+
+    Raises:
+        msgspec.MsgspecError: It is not JSON of the decoder's type.
+    """
+    try:
+        return decoder.decode(data)
+    except (msgspec.MsgspecError, UnicodeDecodeError):
+        text = data.decode("utf-8", "replace").encode()
+        return decoder.decode(_ESCAPE.sub(lambda found: rb"\ufffd" if found[1] else found[0], text))
 
 
 def _events(body: bytes) -> list[tuple[bytes, int]]:

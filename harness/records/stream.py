@@ -17,7 +17,7 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from harness.loadgen.chat_content import Content, answer_of, thought_of
-from harness.loadgen.sse import read_events
+from harness.loadgen.sse import read_events, read_json
 
 
 class StreamChunk(msgspec.Struct, gc=False):
@@ -167,7 +167,7 @@ def read_stream(pieces: Sequence[tuple[float, bytes]], *, complete: bool) -> Str
             stream.done = True
             break
         try:
-            event = _events.decode(data)
+            event = read_json(_events, data)
         except msgspec.MsgspecError as error:
             stream.error = f"a chunk that is not understood ({error}): {_clip(data)}"
             break
@@ -183,7 +183,7 @@ def read_stream(pieces: Sequence[tuple[float, bytes]], *, complete: bool) -> Str
 def read_error(body: bytes) -> str:
     """The message of a JSON error, or the beginning of whatever else came instead of a stream."""
     try:
-        return _error_message(_events.decode(body)) or _clip(body)
+        return _error_message(read_json(_events, body)) or _clip(body)
     except msgspec.MsgspecError:
         return _clip(body)
 
