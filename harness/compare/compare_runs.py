@@ -156,7 +156,7 @@ def _judge(
         key = gate.metric, gate.statistic
         for load, (_, new) in estimated.items():
             if gate.metric == ERROR_RATE:
-                found.append(judge_errors(gate, pair, load, *b.failures(pair[1], load)))
+                found.append(judge_errors(gate, pair, load, b.failures(pair[1], load)))
             elif gate.relative:
                 found.append(judge_ratio(gate, pair, load, known.get((load, *key))))
             else:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from harness.metrics.contrast import Contrast
-from harness.metrics.intervals import CONFIDENCE, Ends, Estimate, level
+from harness.metrics.error_rate import error_rate_ends
+from harness.metrics.intervals import Ends, Estimate, level
 from harness.metrics.power import repeats_to_find
 from harness.schema.compare_results import Gated, Outcome
 from harness.schema.gate_terms import GateTerm
@@ -81,15 +84,20 @@ def _with_reason(
     return gated.model_copy(update={"reason": reason, "needed_repeats": more})
 
 
-def judge_errors(term: GateTerm, engines: tuple[str, str], load: AnyLoad, failed: int, count: int) -> Gated:
-    """A gate on run B's share of failed requests, with the exact interval (Clopper and Pearson, 1934)."""
-    from scipy.stats import binomtest  # a second to import
-
-    exact = binomtest(failed, count).proportion_ci(CONFIDENCE, "exact")
-    ends = float(exact.low), float(exact.high)
-    gated = _gated(term, engines, load, failed / count, ends, term.limit)
-    reason = f"{failed} of {count} requests failed, which does not decide it: measure more requests"
-    return gated.model_copy(update={"reason": reason}) if gated.outcome == "inconclusive" else gated
+def judge_errors(
+    term: GateTerm, engines: tuple[str, str], load: AnyLoad, repeats: Sequence[tuple[int, int]]
+) -> Gated:
+    """A gate on run B's share of failed requests. `repeats`: how many failed, of how many, in each."""
+    failed, counts = zip(*repeats, strict=True)
+    ends = error_rate_ends(failed, counts)
+    gated = _gated(term, engines, load, sum(failed) / sum(counts), ends, term.limit)
+    said = []
+    if gated.outcome == "inconclusive":
+        seen = f"{sum(failed)} of {sum(counts)} requests failed"
+        said.append(f"{seen}, which does not decide it: measure more requests in more repeats")
+    if len(repeats) == 1:
+        said.append("one repeat shows what one server does, not how they differ")
+    return gated.model_copy(update={"reason": "; ".join(said)})
 
 
 def _gated(

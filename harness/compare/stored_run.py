@@ -68,8 +68,8 @@ class StoredRun(ABC):
         """Everything that is known of one engine at one load."""
 
     @abstractmethod
-    def failures(self, label: str, load: AnyLoad) -> tuple[int, int]:
-        """Requests of one engine at one load that failed, and all of them."""
+    def failures(self, label: str, load: AnyLoad) -> list[tuple[int, int]]:
+        """Of each repeat of one engine at one load, the requests that failed, and all of them."""
 
     @abstractmethod
     def invalid(self, label: str) -> list[str]:
@@ -167,9 +167,9 @@ class StoredOnline(StoredRun):
     def estimates(self, label: str, load: AnyLoad) -> Estimates:
         return estimates(self.cells[label][load], self.settings.slo)
 
-    def failures(self, label: str, load: AnyLoad) -> tuple[int, int]:
+    def failures(self, label: str, load: AnyLoad) -> list[tuple[int, int]]:
         every = [(group.whole or group).requests["error"] for group in self.cells[label][load]]
-        return sum(int(errors.notna().sum()) for errors in every), sum(len(errors) for errors in every)
+        return [(int(errors.notna().sum()), len(errors)) for errors in every]
 
     def invalid(self, label: str) -> list[str]:
         calibration = client_calibration(self.info)
@@ -243,10 +243,9 @@ class StoredOffline(StoredRun):
             if notice.kind == "disturbed"
         ]
 
-    def failures(self, label: str, load: AnyLoad) -> tuple[int, int]:
+    def failures(self, label: str, load: AnyLoad) -> list[tuple[int, int]]:
         """No batch with a failed prompt has a result."""
-        rows = self.cells[label][load]
-        return 0, sum(row.num_prompts * row.batches for row in rows)
+        return [(0, row.num_prompts * row.batches) for row in self.cells[label][load]]
 
     def invalid(self, label: str) -> list[str]:
         """None: a batch with a failed prompt has no result."""

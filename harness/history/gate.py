@@ -129,7 +129,7 @@ def _judged(
     for term in terms:
         key, where = (term.metric, term.statistic), ((label, label), load)
         if term.metric == ERROR_RATE:
-            gated.append(judge_errors(term, *where, *run.failures(label, load)))
+            gated.append(judge_errors(term, *where, run.failures(label, load)))
         elif term.relative:
             judged = judge_ratio(term, *where, found.get(key))
             gated.append(judged if past else judged.model_copy(update={"reason": _NO_PAST}))

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.compare.gates import judge_ratio, outcome
+from harness.compare.gates import judge_errors, judge_ratio, outcome
 from harness.errors import UsageError
 from harness.metrics.contrast import contrast
 from harness.metrics.intervals import Estimate
@@ -100,3 +100,22 @@ def test_none_is_less_only_where_a_has_some_in_each_of_several_repeats(of_a, exp
     [found] = contrast(load, b, a, [(name, name)])
     [gate] = parse_gate("goodput_req_per_s>=-3%")
     assert judge_ratio(gate, ("a", "b"), load, found).outcome == expected
+
+
+@pytest.mark.parametrize(
+    ("repeats", "expected"),
+    [
+        ([(2, 200), (3, 200), (2, 200)], "pass"),
+        ([(0, 200), (29, 200), (1, 200)], "inconclusive"),  # 5 % of all requests, nearly all of one server
+        ([(160, 200), (0, 200), (0, 200)], "inconclusive"),
+        ([(60, 200), (70, 200), (65, 200)], "regression"),
+        ([(0, 200)], "pass"),
+        ([(60, 200)], "regression"),
+    ],
+)
+def test_failures_are_judged_by_how_servers_differ(repeats, expected):
+    [term] = parse_gate("error_rate<=10%")
+    gated = judge_errors(term, ("a", "b"), TraceLoad(scale=1), repeats)
+    assert gated.outcome == expected
+    assert ("one repeat shows what one server does" in gated.reason) == (len(repeats) == 1)
+    assert ("does not decide it" in gated.reason) == (expected == "inconclusive")
