@@ -11,6 +11,7 @@ from scipy import stats
 from harness.metrics.batches import batch_estimates, compare_batches
 from harness.metrics.contrast import contrast
 from harness.metrics.primary import RATE
+from harness.report.text.batches import mean_rates
 from harness.schema.load import Batch
 from harness.schema.results import OfflineResult
 
@@ -103,3 +104,16 @@ def test_estimates_of_other_work_are_compared_as_samples() -> None:
     [found] = contrast(Batch(prompts=1), after, before, [(RATE, RATE)])
     welch = stats.ttest_ind(np.log([*b.values()]), np.log([*a.values()]), equal_var=False)
     assert not found.paired and found.ratio.p == pytest.approx(welch.pvalue)
+
+
+@given(st.lists(st.tuples(st.floats(0.1, 100), st.integers(1, 10**6)), min_size=1, max_size=6))
+def test_a_rate_of_several_repeats_is_the_mean_of_theirs(batches: list[tuple[float, int]]) -> None:
+    """Also where repeats differ in length: all tokens over all seconds would weigh the slowest most."""
+    results = [
+        row.model_copy(update={"total_s": seconds, "completion_tokens": tokens})
+        for repeat, (seconds, tokens) in enumerate(batches)
+        for row in of("a", {repeat: tokens / seconds})
+    ]
+    mean = pytest.approx(sum(tokens / seconds for seconds, tokens in batches) / len(batches))
+    assert batch_estimates(results)[RATE, RATE].value == mean
+    assert mean_rates(results) == {"a": mean}
