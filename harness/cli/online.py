@@ -17,8 +17,8 @@ from harness.cli.outcome import Json, Open, Quiet
 from harness.cli.profile import profile_only
 from harness.cli.progress import make_display
 from harness.metrics.validity import few_rounds
+from harness.report.text.cell_notices import MORE_ROUNDS
 from harness.report.text.numbers import plural, several
-from harness.report.text.run_notices import MORE_ROUNDS
 from harness.runs.events import Event, Notify, Started
 from harness.runs.online import results_so_far, resume_online, run_online
 from harness.schema.load import ClosedLoop

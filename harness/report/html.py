@@ -44,9 +44,9 @@ from harness.report.tables.tuning import tuning_tables
 from harness.report.tables.waterfall import waterfall_table
 from harness.report.text import provenance
 from harness.report.text.badges import Badge, badges
+from harness.report.text.cell_notices import slower_loads
 from harness.report.text.heading import about, facts, machine, model, names, repeat_counts, title
 from harness.report.text.notice import Notice
-from harness.report.text.run_notices import slower_loads
 from harness.report.text.terms import terms
 from harness.report.text.verdict import shown_load, verdict, why_none_is_best
 from harness.runs.reader import OfflineRun, OnlineRun, Run

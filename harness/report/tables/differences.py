@@ -10,10 +10,10 @@ from harness.metrics.power import MAX_REPEATS, POWER
 from harness.metrics.primary import RATE, SHARE
 from harness.report.best import excludes_one, says_nothing
 from harness.report.tables.table import TOO_WIDE, Cell, Column, Table
+from harness.report.text.cell_notices import of_repeats
 from harness.report.text.load_words import head_of, load_number, where
 from harness.report.text.numbers import DASH, change_text, decimals, number, plural
 from harness.report.text.provenance import assumed, assumed_of_rates
-from harness.report.text.run_notices import of_repeats
 from harness.schema.compare_results import EFFECTS, CompareResults, Difference, Gated
 from harness.schema.load import Batch
 from harness.schema.metrics import METRICS

@@ -32,3 +32,9 @@ class Notice:
     title: str
     detail: str
     topic: Topic = "cells"
+
+
+def sentence(text: str) -> str:
+    """The text with a full stop, if it has no other end."""
+    text = text.strip()
+    return text if text.endswith((".", "!", "?")) else f"{text}."

@@ -7,10 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from harness.report.tables.latency import first_table
+from harness.report.text.cell_notices import of_repeats
 from harness.report.text.heading import about, names
 from harness.report.text.limits import limit_words
 from harness.report.text.numbers import as_ranges, number, two_digits, with_ends, wording
-from harness.report.text.run_notices import of_repeats
 
 
 @pytest.mark.parametrize(
