@@ -11,10 +11,11 @@ from harness.report.tables.latency import slo_met
 from harness.report.text.claims import higher_percentiles
 from harness.report.text.load_words import where
 from harness.report.text.numbers import decimals, few, number, percent
+from harness.report.text.provenance import assumed_of_rates
 from harness.report.text.settings import unequal_settings
 from harness.report.text.verdict import shown_load
 from harness.report.winners import winners
-from harness.runs.reader import OnlineRun, Run
+from harness.runs.reader import OfflineRun, OnlineRun, Run
 from harness.schema.load import ClosedLoop, Load
 from harness.schema.metrics import METRICS
 from harness.schema.online_summary import OnlineSummary
@@ -25,8 +26,10 @@ FEW = 2
 
 def terms(run: Run) -> list[str]:
     """Sentences about the load that the verdict speaks of, and what the variants are; of a search, which has
-    sentences of its own, and of a batch only the latter."""
+    sentences of its own, only the latter, and of a batch also what its intervals assume."""
     variants = _variants(run)
+    if isinstance(run, OfflineRun):
+        return [*filter(None, [assumption(run)]), *variants]
     if not isinstance(run, OnlineRun) or not run.pooled or run.results.search is not None:
         return variants
     load = shown_load(run)
@@ -104,7 +107,10 @@ def goodput(run: Run) -> str:
 def assumption(run: Run) -> str:
     """What intervals of one repeat rest on in addition to the samples; empty where the verdict has none, and
     of a search, whose intervals are others."""
-    if not isinstance(run, OnlineRun) or not run.pooled or run.results.search is not None:
+    if isinstance(run, OfflineRun):
+        alone = any(found.repeats < 2 and found.ci is not None for found in run.results.comparisons)
+        return f"One repeat: intervals assume that repeats differ by {assumed_of_rates}." if alone else ""
+    if not run.pooled or run.results.search is not None:
         return ""
     load = shown_load(run)
     valid = {cell.label for cell in run.pooled if cell.load == load and cell.valid}

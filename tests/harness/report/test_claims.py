@@ -379,6 +379,8 @@ def test_offline_means_and_verdict(offline_run, tmp_path):
         r" \(roseinfer \(in-process\) has 1\.\d+× as much as vLLM, 95 % interval 0\.\d+× to \d\.\d+×\)\.$",
         said,
     )
+    assert terms(single) == ["One repeat: intervals assume that repeats differ by 20 % in rates."]
+    assert not terms(run)
     assert not offline_table(single.results).marked
     assert "a spread of 20 % in rates is assumed" in batch_ratios_table(single.results).notes[-1]
 
