@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from harness.schema.load import ClosedLoop, Load
 from harness.schema.metrics import METRICS
 from harness.schema.online_summary import OnlineSummary
-from harness.schema.results import Comparison
+from harness.schema.results import Comparison, OfflineResult
 
 #: An interval whose ends differ by more than this factor says nothing of a value.
 WIDEST = 10
@@ -73,9 +73,9 @@ def fell_behind(summary: OnlineSummary) -> bool:
     return any(notice.kind == "behind" for notice in summary.notices)
 
 
-def was_disturbed(summary: OnlineSummary) -> bool:
+def was_disturbed(measured: OnlineSummary | OfflineResult) -> bool:
     """Whether something else used the machine meanwhile, or slowed it down."""
-    return any(notice.kind == "disturbed" for notice in summary.notices)
+    return any(notice.kind == "disturbed" for notice in measured.notices)
 
 
 def largest_difference(

@@ -8,7 +8,7 @@ from statistics import fmean
 
 from harness.metrics.intervals import Ends
 from harness.report.best import excludes_one
-from harness.report.text.claims import too_few
+from harness.report.text.claims import on_disturbed, too_few
 from harness.report.text.numbers import decimals, few, number, with_ends
 from harness.report.text.unfinished import why_nothing
 from harness.runs.batch.entries import ALSO_SERVED
@@ -146,15 +146,17 @@ def batch_verdict(results: OfflineResults) -> list[str]:
     best = best_of_batch(results)
     if best is None:
         return why_nothing(results.skipped)
+    disturbed = on_disturbed(results.results)
+    reached = f"{best.label} reaches {best.value} output tok/s{disturbed}"
     if not best.others:
         return [
-            f"{best.label} reaches {best.value} output tok/s.",
+            f"{reached}.",
             "There is no second engine to compare with.",
         ]
     if best.loser is None:
-        return [f"No difference is shown in output tok/s: {best.no_difference()}."]
+        return [f"No difference is shown in output tok/s{disturbed}: {best.no_difference()}."]
     than = f"{best.times(best.loser)} as much as {best.loser} with {rate_text(best.means[best.loser])}"
-    said = f"{best.label} reaches {best.value} output tok/s, {than}{best.interval(best.loser)}"
+    said = f"{reached}, {than}{best.interval(best.loser)}"
     return ["; ".join([said, *best.same_engine(), *best.unproven()]) + "."]
 
 

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from math import inf
 
-from harness.report.best import better, differs, excludes_one, says_nothing
+from harness.report.best import better, differs, excludes_one, says_nothing, was_disturbed
 from harness.report.text.numbers import MANY, decimals, few, number, plural, several, with_ends
 from harness.report.winners import PERCENTILES, Lost, Winner, pairs_of, ranked
 from harness.schema.metric import Metric
 from harness.schema.metrics import METRICS
 from harness.schema.online_summary import OnlineSummary
-from harness.schema.results import BatchComparison, Comparison
+from harness.schema.results import BatchComparison, Comparison, OfflineResult
 
 #: From this factor on one decimal is enough, and from the other on none.
 _ONE_DECIMAL, _WHOLE = 1.5, 100
@@ -61,6 +61,14 @@ def claim(
         if label not in compared:
             said += than(engines, label, found.pairs[label], again=True)
     return f"{said}.{_in_others(engines, found, largest)}"
+
+
+def on_disturbed(measured: Iterable[OnlineSummary | OfflineResult]) -> str:
+    """Whether compared engines were measured on a disturbed machine; which one, where it is one."""
+    labels = list(dict.fromkeys(each.label for each in measured if was_disturbed(each)))
+    if len(labels) > 1:
+        return ", on a disturbed machine"
+    return f", on a machine that was disturbed while {labels[0]} was measured" if labels else ""
 
 
 def _is_its_own(found: Winner, largest: Comparison) -> bool:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 from harness.metrics.percentiles import missing, supported
-from harness.report.best import fell_behind, largest_difference, was_disturbed
+from harness.report.best import fell_behind, largest_difference
 from harness.report.text.batches import batch_verdict
 from harness.report.text.capacity import capacity_verdict
 from harness.report.text.claims import (
@@ -15,6 +13,7 @@ from harness.report.text.claims import (
     in_order,
     lost_in_others,
     no_worse,
+    on_disturbed,
     than,
     value_of,
 )
@@ -77,7 +76,7 @@ def _online(run: OnlineRun) -> list[str]:
     best = [winner.label for winner in ordered if winner.loser is not None]
     first, *others = (claim(engines, found[metric], METRICS[metric], largest, best) for metric in metrics)
     said = [
-        f"{_where(run, load)}{_disturbed(engines)}, {first}",
+        f"{_where(run, load)}{on_disturbed(engines)}, {first}",
         *(f"At that load, {other}" for other in others),
     ]
     if best and (elsewhere := lost_elsewhere(best[0], engines, run.results.comparisons)):
@@ -95,7 +94,7 @@ def _of_largest(run: OnlineRun, found: Comparison) -> str:
     place = "at that load"
     if found.load != shown_load(run):
         place = with_rate(found.load, (engine.offered_req_per_s for engine in engines))
-        place += _disturbed(engine for engine in engines if engine.label in (best, other))
+        place += on_disturbed(engine for engine in engines if engine.label in (best, other))
     said = f"{place}, {value_of(engines, best, found)}{than(engines, other, found)}"
     valid = [engine for engine in engines if engine.valid]
     return said + no_worse(valid, best, found, run.results.comparisons)
@@ -121,14 +120,6 @@ def _where(run: OnlineRun, load: Load) -> str:
     if why:
         return f"{said}, the heaviest load at which {' and '.join(why)}"
     return f"{said}{', the heaviest load' if load == heaviest(measured) and len(measured) > 1 else ''}"
-
-
-def _disturbed(engines: Iterable[OnlineSummary]) -> str:
-    """Whether compared engines were measured on a disturbed machine; which one, where it is one."""
-    labels = [engine.label for engine in engines if was_disturbed(engine)]
-    if len(labels) > 1:
-        return ", on a disturbed machine"
-    return f", on a machine that was disturbed while {labels[0]} was measured" if labels else ""
 
 
 def _alone(run: OnlineRun, summary: OnlineSummary) -> list[str]:

@@ -385,6 +385,22 @@ def test_offline_means_and_verdict(offline_run, tmp_path):
     assert "a spread of 20 % in rates is assumed" in batch_ratios_table(single.results).notes[-1]
 
 
+def test_the_verdict_on_a_batch_says_that_the_machine_was_disturbed(tmp_path):
+    run = load_run(write_run(tmp_path / "run", {"roseinfer": (100.0, 101.0), "vLLM": (50.0, 51.0)}))
+    assert isinstance(run, OfflineRun)
+    first, second, *others = run.results.results
+    busy = {"notices": [CellNotice(kind="disturbed", text="other processes kept 1.5 of 2 cores busy")]}
+    for disturbed, said in (
+        ([first, second], ", on a machine that was disturbed while roseinfer was measured, "),
+        ([first, second, *others], ", on a disturbed machine, "),
+    ):
+        kept = [result for result in run.results.results if result not in disturbed]
+        results = [*(result.model_copy(update=busy) for result in disturbed), *kept]
+        shown = replace(run, results=run.results.model_copy(update={"results": results}))
+        assert f" output tok/s{said}" in verdict(shown)[0]
+    assert "disturbed" not in verdict(run)[0]
+
+
 def test_no_row_of_a_batch_is_marked_best_beside_a_level_one_of_the_same_engine(tmp_path):
     """It says that it is better than all others by more than chance."""
     rates = {"roseinfer": (100.0, 131.0, 82.0), "vLLM": (50.0, 66.0, 41.0)}
