@@ -60,7 +60,8 @@ class EngineRef(Strict):
             raise ValueError("must be NAME or NAME@VARIANT")
         match = _REFERENCE.match(value)
         if match is None:
-            raise ValueError(f"{value!r} is not NAME or NAME@VARIANT")
+            such = "names are in small letters, such as vllm and llamacpp"
+            raise ValueError(f"{value!r} is not NAME or NAME@VARIANT; {such}")
         return {"name": match["name"], "variant": match["variant"]}
 
     @model_validator(mode="after")

@@ -277,6 +277,7 @@ def test_the_command_line_wins(tmp_path: Path) -> None:
         (["--concurrency", "8,8"], "a number of requests in flight is given twice"),
         (["--engines", "vlm"], "there is no engine 'vlm'"),
         (["--engines", "a b"], "--engines: 'a b' is not NAME or NAME@VARIANT"),
+        (["--engines", "vLLM"], "NAME or NAME@VARIANT; names are in small letters, such as "),
         (["--engines", "vllm,vllm"], "--engines: named twice: vllm"),
         (["--engines", "auto,vllm"], "--engines: auto stands alone: it means roseinfer and every other "),
         (["--engines", "openai"], "engine openai needs --base-url"),
