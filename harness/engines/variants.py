@@ -13,6 +13,7 @@ from harness.engines.recipe import Build, BundleRecipe, Recipe
 from harness.errors import UsageError
 from harness.plain_text import one_line
 from harness.schema.base import Strict, first_fault
+from harness.schema.yaml_file import yaml_fault
 
 CONFIGS = paths.DATA / "configs" / "engines"
 
@@ -69,7 +70,7 @@ def load_file(path: Path) -> EngineFile:
     try:
         return EngineFile.model_validate(yaml.safe_load(path.read_text()) or {})
     except yaml.YAMLError as error:
-        raise UsageError(f"{path} is not YAML: {' '.join(str(error).split())}", "correct the file") from None
+        raise UsageError(f"{path} is not YAML: {yaml_fault(error)}", "correct the file") from None
     except ValidationError as error:
         known = ", ".join(Variant.model_fields)
         raise UsageError(f"{path}: {first_fault(error)}", f"a variant has the keys {known}") from None

@@ -52,6 +52,15 @@ def read_yaml(path: Path, hint: str, unreadable: str = "", what: str = "") -> An
     except _GivenTwiceError as error:
         raise UsageError(f"{path} gives {error.key} twice, in {error.where}", "remove one of them") from None
     except (yaml.YAMLError, ValueError, RecursionError) as error:
-        deep = isinstance(error, RecursionError)
-        fault = "it is nested too deeply" if deep else " ".join(str(error).partition("; use sys.")[0].split())
-        raise UsageError(f"{path} is not YAML: {fault}", hint) from None
+        raise UsageError(f"{path} is not YAML: {yaml_fault(error)}", hint) from None
+
+
+def yaml_fault(error: yaml.YAMLError | ValueError | RecursionError) -> str:
+    """What is wrong, and in which line where that is known."""
+    if isinstance(error, RecursionError):
+        return "it is nested too deeply"
+    if isinstance(error, yaml.MarkedYAMLError) and (mark := error.problem_mark) is not None:
+        begin = error.context_mark.line if error.context_mark is not None else mark.line
+        since = f" in what begins in line {begin + 1}" if begin != mark.line else ""
+        return f"line {mark.line + 1}: {error.problem}{since}"
+    return " ".join(str(error).partition("; use sys.")[0].split())
