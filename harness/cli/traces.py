@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -66,8 +67,8 @@ def info(trace: NameOrPath = builtin.NAME, json: AsJson = False) -> None:
 def fetch_(names: Annotated[list[str], typer.Argument(help="names from `bench traces list`")]) -> None:
     """Download public traces from their official sources into the cache."""
     for name in names:
-        with _download_bar() as bar:
-            path = fetch.fetch(name, progress=_on(bar, name))
+        with ExitStack() as stack:
+            path = fetch.fetch(name, progress=_on(stack, name))
         console.print(f"{name}: {path}", soft_wrap=True)
 
 
@@ -124,11 +125,14 @@ def _lengths(lengths: Lengths) -> str:
     return f"p50 {lengths.p50:,.0f}, p90 {lengths.p90:,.0f}, p99 {lengths.p99:,.0f}, max {lengths.max:,}"
 
 
-def _on(bar: Progress, name: str) -> fetch.Progress:
-    task = bar.add_task(name, total=None)
+def _on(stack: ExitStack, name: str) -> fetch.Progress:
+    """Shows a bar from the first bytes on: a trace that is here has none, and neither has a wrong name."""
+    bar = _download_bar()
 
     def show(done: int, total: int | None) -> None:
-        bar.update(task, completed=done, total=total)
+        if not bar.task_ids:
+            stack.enter_context(bar).add_task(name, total=None)
+        bar.update(bar.task_ids[0], completed=done, total=total)
 
     return show
 

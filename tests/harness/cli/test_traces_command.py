@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from harness.cli.traces import app
+from harness.cli.traces import app, fetch_
 from harness.errors import UsageError
 from harness.traces import catalog
 
@@ -59,3 +59,9 @@ def test_a_mistake_is_a_usage_error(tmp_path: Path) -> None:
         run("convert", str(tmp_path / "own.csv"), str(tmp_path / "folder.csv" / ".." / "own.csv"))
     with pytest.raises(UsageError, match="needs no download"):
         run("fetch", "builtin")
+
+
+def test_a_wrong_name_shows_no_bar(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(UsageError, match="no trace or file"):
+        fetch_(["nothing-of-that-name"])
+    assert capsys.readouterr().out == ""
