@@ -4,7 +4,7 @@ settings, how much of the load was answered, what intervals assume, and what var
 from __future__ import annotations
 
 from harness.metrics.intervals import ASSUMED_OF_LATENCIES, ASSUMED_OF_RATES
-from harness.metrics.stability import KEPT_UP
+from harness.metrics.stability import KEPT_UP, MIN_REQUESTS
 from harness.report.best import fell_behind
 from harness.report.tables.decision import limits_text
 from harness.report.tables.latency import slo_met
@@ -34,7 +34,11 @@ def terms(run: Run) -> list[str]:
         return variants
     load = shown_load(run)
     cells = [summary for summary in run.pooled if summary.load == load and summary.num_success]
-    answered = "" if isinstance(load, ClosedLoop) else _answered(cells)
+    answered = (
+        ""
+        if isinstance(load, ClosedLoop)
+        else _answered(cells, [each for each in run.repeats if each.load == load])
+    )
     found = (
         _not_compared(run, load),
         _percentiles(run, cells),
@@ -130,7 +134,7 @@ def assumption(run: Run) -> str:
     )
 
 
-def _answered(cells: list[OnlineSummary]) -> str:
+def _answered(cells: list[OnlineSummary], repeats: list[OnlineSummary]) -> str:
     """How much of what was sent, and who fell behind."""
     if not cells:
         return ""
@@ -143,6 +147,8 @@ def _answered(cells: list[OnlineSummary]) -> str:
     if behind := [cell.label for cell in cells if not cell.valid and fell_behind(cell)]:
         return f"{said} {few(behind)} fell behind."
     late = any(c.offered_req_per_s and c.req_per_s < KEPT_UP * c.offered_req_per_s for c in cells)
+    if late and any(each.num_requests < MIN_REQUESTS for each in repeats):
+        return f"{said} Whether an engine fell behind is not known with fewer than {MIN_REQUESTS} requests."
     if late and not any(map(fell_behind, cells)):
         said += " No engine fell behind: the achieved rate is lower as it counts until the last answer ends."
     return said

@@ -295,6 +295,19 @@ def test_how_much_was_answered_is_counted_in_requests(run, answered, said):
     assert found == f"{said} {late}"
 
 
+def test_of_few_requests_it_is_not_known_whether_an_engine_fell_behind(run):
+    """The rule that judges it needs so many."""
+    load = shown_load(run)
+    cell = next(summary for summary in run.pooled if summary.load == load)
+    slow = {"num_requests": 20, "num_success": 20, "notices": [], "req_per_s": 0.2 * cell.offered_req_per_s}
+    cells = [cell.model_copy(update={**slow, "repeat": repeat}) for repeat in (None, 0)]
+    found = terms(replace(run, results=run.results.model_copy(update={"summaries": cells})))[0]
+    assert found == (
+        f"{cell.label} answered all requests. "
+        "Whether an engine fell behind is not known with fewer than 30 requests."
+    )
+
+
 def test_a_share_is_not_rounded_to_none_or_all():
     shares = [percent(part, 1000) for part in (0, 2, 370, 998, 1000)]
     assert shares == ["0 %", "under 1 %", "37 %", "over 99 %", "100 %"] and percent(0, 0) == "0 %"
