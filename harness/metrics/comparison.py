@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from itertools import combinations
 
 from harness.metrics.contrast import Contrast, contrast, judged
@@ -11,8 +11,11 @@ from harness.schema.load import Load
 from harness.schema.results import Comparison
 
 
-def compare_points(points: Sequence[Point]) -> list[Comparison]:
+def compare_points(points: Sequence[Point], without: Collection[str] = ()) -> list[Comparison]:
     """Compare engines pairwise at each load, all repeats pooled; the one that appears first is `a`.
+
+    Args:
+        without: Metrics that are not compared.
 
     Returns:
         `a / b` for the statistics of `COMPARED`, load by load. A statistic that a sample does not
@@ -21,17 +24,18 @@ def compare_points(points: Sequence[Point]) -> list[Comparison]:
     """
     loads: dict[Load, dict[str, Estimates]] = {}
     for point in points:
-        loads.setdefault(point.pooled.load, {})[point.pooled.label] = point.found
+        compared = {key: known for key, known in point.found.items() if key[0] not in without}
+        loads.setdefault(point.pooled.load, {})[point.pooled.label] = compared
     labels = list(dict.fromkeys(point.pooled.label for point in points))
     pairs = [
-        (pair, compared)
+        (pair, contrasted)
         for load, found in sorted(loads.items())
         for pair in combinations(labels, 2)
         if pair[0] in found and pair[1] in found
-        for compared in contrast(load, found[pair[0]], found[pair[1]])
+        for contrasted in contrast(load, found[pair[0]], found[pair[1]])
     ]
-    verdicts = judged([compared for _, compared in pairs])
-    return [_comparison(*pair, compared) for (pair, _), compared in zip(pairs, verdicts, strict=True)]
+    verdicts = judged([contrasted for _, contrasted in pairs])
+    return [_comparison(*pair, contrasted) for (pair, _), contrasted in zip(pairs, verdicts, strict=True)]
 
 
 def _comparison(a: str, b: str, contrast: Contrast) -> Comparison:

@@ -44,7 +44,11 @@ def counted(info: OnlineRunInfo, requests: pd.DataFrame) -> pd.DataFrame:
 
 
 def recompute(results: OnlineResults, groups: Sequence[Group]) -> OnlineResults:
-    """The results with summaries and comparisons made of the raw tables, under the run's own settings."""
+    """The results with summaries and comparisons made of the raw tables, under the run's own settings.
+
+    A metric that was added since the run was measured has summaries and is not compared: the verdicts, which
+    hold for all comparisons together, stay those of the run.
+    """
     settings, calibration = results.meta.settings, client_calibration(results.meta)
     wrong = results.answers.wrong if results.answers else None
     with ThreadPoolExecutor(2) as threads:
@@ -62,7 +66,9 @@ def recompute(results: OnlineResults, groups: Sequence[Group]) -> OnlineResults:
         drafted=results.speculation,
         gpus={label: gpus_used(results.meta, label) for label in {point.pooled.label for point in points}},
     )
-    return results.model_copy(update={"summaries": summaries, "comparisons": compare_points(points)})
+    known = {name for summary in results.summaries for name in summary.model_extra or {}}
+    added = {*LATENCIES} - known if results.summaries else set()
+    return results.model_copy(update={"summaries": summaries, "comparisons": compare_points(points, added)})
 
 
 def disagreements(stored: OnlineResults, computed: OnlineResults) -> list[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -155,6 +156,20 @@ def test_the_run_is_reported_where_the_package_is_not_installed(
     page = (tmp_path / "r.html").read_text()
     assert "Toy (quick)" in page and "#4f8fa8" in page
     assert "time to second token" not in page and "not those of the raw times" not in page
+
+
+def test_a_metric_that_came_after_a_run_does_not_change_its_verdicts(bench: Bench, tmp_path: Path) -> None:
+    """The metric has a table; the comparisons are those that the run made, corrected for as many."""
+    said = []
+    for plugin in (False, True):
+        page = tmp_path / f"{plugin}.html"
+        done = bench("report", ROOT / "reports" / "cpu-smollm2-135m", "--out", page, plugin=plugin)
+        assert done.returncode == 0, done.stderr
+        text = page.read_text()
+        assert ("time to second token" in text) == plugin
+        assert "not those of the raw times" not in text
+        said.append(re.findall(r"after correction for \d+ comparisons", text))
+    assert said[0] and said[0] == said[1]
 
 
 @pytest.mark.parametrize(
