@@ -18,7 +18,8 @@ MARKS = {
     "inferred": ("‡", "Inferred: the server does not say when each token came."),
 }
 TOO_WIDE = "too wide"
-_WHY_WIDE = f"Too wide: the ends of an interval are over {WIDEST} times apart. More repeats make it narrower."
+_APART = f"the ends of an interval are over {WIDEST} times apart"
+_WHY_WIDE = f"Too wide: {_APART}. More repeats make it narrower."
 
 
 @dataclass(frozen=True)
@@ -94,7 +95,18 @@ class Table:
             if name in used
         ]
         lines += [f"In brackets: {self.intervals}."] if self.has_intervals else []
-        return [*lines, *([_WHY_WIDE] if any(cell.interval == TOO_WIDE for cell in cells) else [])]
+        return [*lines, *([_WHY_WIDE] if self.has_too_wide else [])]
+
+    @property
+    def small_print(self) -> str:
+        """What is in small print in the cells; empty where nothing is."""
+        if not self.has_intervals:
+            return ""
+        return f"Small print: {self.intervals}{f'; {TOO_WIDE}: {_APART}' if self.has_too_wide else ''}."
+
+    @property
+    def has_too_wide(self) -> bool:
+        return any(cell.interval == TOO_WIDE for row in self.rows for cell in row)
 
     @property
     def marked(self) -> bool:
