@@ -97,7 +97,9 @@ def obstacles(
         values.append(("requests", *_requests(a, b)))
     if isinstance(a, StoredOffline) and isinstance(b, StoredOffline):
         values.append((_BATCH, a.settings.num_prompts, b.settings.num_prompts))
-    said = {"lengths": (_said_lengths(a, of_a), _said_lengths(b, of_b))}
+    said: dict[str, tuple[object, object]] = {"lengths": (_said_lengths(a, of_a), _said_lengths(b, of_b))}
+    if isinstance(a, StoredOnline) and isinstance(b, StoredOnline):
+        said["trace"] = _said_trace(a), _said_trace(b)
     found = [
         (name, _differing(name, *said.get(name, differ)))
         for name, *differ in values
@@ -163,6 +165,12 @@ def _origin(run: StoredOnline) -> object:
     return _trace(run, "origin") if run.settings.loads[0].kind == "trace" else None
 
 
+def _said_trace(run: StoredOnline) -> str:
+    """A trace's name and the beginning of its hash, which tells apart traces of one name."""
+    digest = _trace(run, "sha256")
+    return f"{_trace(run, 'name')}{f' ({str(digest)[:8]})' if digest else ''}"
+
+
 def _lengths(run: StoredOnline) -> dict[str, object]:
     """Tokens of a trace's requests in all, and of each that is synthetic; what cuts those of a dataset or a
     mixture, where it is set."""
@@ -210,15 +218,16 @@ def _listed(loads: Sequence[AnyLoad]) -> str:
 
 def _differing(name: str, of_a: object, of_b: object) -> str:
     """What differs; of a mapping, of several settings or of hardware, only those that do."""
+    differ = f"{name} {'differ' if name.endswith('s') else 'differs'}"
     if isinstance(of_a, list) and isinstance(of_b, list) and name == "hardware":
         of_a, of_b = _hardware_parts(of_a), _hardware_parts(of_b)
     if isinstance(of_a, list) and isinstance(of_b, list) and name in _SETTINGS:
         of_a, of_b = (dict(zip(_SETTINGS[name], of, strict=True)) for of in (of_a, of_b))
     if not (isinstance(of_a, Mapping) and isinstance(of_b, Mapping)):
-        return f"{name} differs: A has {_text(of_a)}, B has {_text(of_b)}"
+        return f"{differ}: A has {_text(of_a)}, B has {_text(of_b)}"
     keys = [key for key in {**of_a, **of_b} if of_a.get(key) != of_b.get(key)]
     parts = [f"{key}: {_text(of_a.get(key))} in A, {_text(of_b.get(key))} in B" for key in keys]
-    return f"{name} differs: {'; '.join(parts)}"
+    return f"{differ}: {'; '.join(parts)}"
 
 
 def _hardware_parts(found: Sequence[object]) -> dict[str, object]:

@@ -327,14 +327,17 @@ def test_closed_loops_are_compared_by_their_lengths_and_what_they_send_at_the_sa
     a = make("a", **closed, input_len=256, output_len=64)
     shorter = compare_runs(a, make("b", **closed, input_len=128, output_len=64), allowed=["requests"])
     assert [obstacle.reason for obstacle in shorter.obstacles if not obstacle.allowed] == [
-        "lengths differs: input tokens: 256 each in A, 128 each in B"
+        "lengths differ: input tokens: 256 each in A, 128 each in B"
     ]
     trace = compare_runs(a, make("trace", trace={"input_tokens": 379_875, "output_tokens": 64}))
     [reason] = [obstacle.reason for obstacle in trace.obstacles if obstacle.name == "lengths"]
     assert "input tokens: 256 each in A, 379,875 in all in B; output tokens: 64 each in A" in reason
+    replay = make("replay", trace={"name": "azure", "sha256": "ab" * 32})
+    [said] = [found.reason for found in compare_runs(a, replay).obstacles if found.name == "trace"]
+    assert said.endswith("B has azure (abababab)") and "null" not in said
     more = compare_runs(a, make("c", concurrency=[8], n=10, rounds=40, input_len=256, output_len=64))
     assert [obstacle.reason for obstacle in more.obstacles if obstacle.name == "requests"] == [
-        "requests differs: 8 in flight: 100 in A, 320 in B"
+        "requests differ: 8 in flight: 100 in A, 320 in B"
     ]
     assert "lengths" not in {obstacle.name for obstacle in more.obstacles}
 

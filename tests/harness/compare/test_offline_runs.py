@@ -48,7 +48,7 @@ def test_repeats_of_the_same_prompts_are_compared_one_by_one(tmp_path: Path) -> 
 def test_other_prompts_are_allowed_only_by_name_and_are_no_pairs(tmp_path: Path) -> None:
     a, b = write_run(tmp_path / "a", {SERVED: BEFORE}), write_run(tmp_path / "b", {SERVED: AFTER}, seed=7)
     assert [obstacle.reason for obstacle in compare_runs(a, b).obstacles] == [
-        "prompts differs: seed: 0 in A, 7 in B"
+        "prompts differ: seed: 0 in A, 7 in B"
     ]
     [found] = compare_runs(a, b, allowed=["prompts"]).differences
     welch = stats.ttest_ind(np.log(AFTER), np.log(BEFORE), equal_var=False)
@@ -86,7 +86,7 @@ def test_batches_of_other_sizes_are_never_compared(tmp_path: Path) -> None:
     )
     found = bench(a, b)
     assert found.exit_code == 3
-    assert "not comparable (num-prompts): num-prompts differs: A has 8, B has 16" in found.stdout
+    assert "not comparable (num-prompts): num-prompts differ: A has 8, B has 16" in found.stdout
     assert "allow-different" not in found.stdout
     with pytest.raises(UsageError, match="no difference 'num-prompts' to allow"):
         compare_runs(a, b, allowed=["num-prompts"])

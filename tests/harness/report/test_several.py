@@ -66,7 +66,7 @@ def test_a_change_of_batches_is_found_and_shown(before, tmp_path):
     )
     [table] = change.tables
     assert [line[0] for line in table.lines] == [SERVED, IN_PROCESS]
-    assert not refused.tables and "num-prompts differs: A has 8, B has 9" in refused.obstacles
+    assert not refused.tables and "num-prompts differ: A has 8, B has 9" in refused.obstacles
     page = write_report(runs, tmp_path / "two.html").read_text(encoding="utf-8")
     assert "new against old: roseinfer" in page and "output tok/s, batch of 8 prompts" in page
     nothing = write_run(tmp_path / "nothing", {SERVED: (1.0,)}, failed=[(SERVED, 0)])
@@ -111,7 +111,7 @@ def test_runs_are_named_by_their_folders_and_what_differs_is_said(before, tmp_pa
 def test_runs_that_do_not_measure_the_same_are_not_compared(before, tmp_path):
     other = make_online(tmp_path / "other", engines=ENGINES[:1], scales=[1.0], n=60, faults=False)
     (change,) = changes(load_runs([before, other]))
-    assert not change.tables and any(reason.startswith("requests differs") for reason in change.obstacles)
+    assert not change.tables and any(reason.startswith("requests differ:") for reason in change.obstacles)
 
 
 def test_the_verdict_of_a_search_assumes_nothing_about_repeats(before):
