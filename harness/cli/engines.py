@@ -128,10 +128,8 @@ def _reference(name: str) -> EngineRef:
     try:
         ref = EngineRef.model_validate(name)
     except ValidationError:
-        known = ", ".join(ENGINES)
-        raise UsageError(
-            f"{name!r} is not an engine", f"give NAME or NAME@VARIANT; engines are {known}"
-        ) from None
+        check_name(name)  # says which name a misspelled one is close to
+        raise
     check_name(ref.name)
     return ref
 

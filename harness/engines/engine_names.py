@@ -37,6 +37,6 @@ def check_name(name: str) -> None:
     """Raises UsageError when there is no such engine."""
     known = engine_points()
     if name not in known:
-        similar = difflib.get_close_matches(name, known, 1)
+        similar = difflib.get_close_matches(name.lower(), known, 1, cutoff=0.65)
         meant = f"did you mean {similar[0]}? " if similar else ""
         raise UsageError(f"there is no engine {name!r}", f"{meant}known: {', '.join(known)}")

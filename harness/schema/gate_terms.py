@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from difflib import get_close_matches
 from math import isinf
 
 from harness.errors import UsageError
@@ -109,8 +110,13 @@ def names_of(name: str) -> tuple[str, str]:
         return _LATENCIES[latency], statistic
     if name in (*_RATES, ERROR_RATE):
         return name, name
-    known = ", ".join([*(f"{latency}_p99" for latency in _LATENCIES), *_RATES, ERROR_RATE])
-    raise UsageError(f"there is no statistic {name!r}", f"known: {known}; also {', '.join(STATISTICS)}")
+    known = [*(f"{latency}_p99" for latency in _LATENCIES), *_RATES, ERROR_RATE]
+    every = [*(f"{latency}_{each}" for latency in _LATENCIES for each in STATISTICS), *_RATES, ERROR_RATE]
+    similar = get_close_matches(name, every, 1, cutoff=0.75)
+    meant = f"did you mean {similar[0]}? " if similar else ""
+    raise UsageError(
+        f"there is no statistic {name!r}", f"{meant}known: {', '.join(known)}; also {', '.join(STATISTICS)}"
+    )
 
 
 def _scale(text: str, metric: str, unit: str, word: str) -> float:

@@ -71,7 +71,10 @@ def test_show_of_an_engine_that_is_not_installed(monkeypatch):
     ("name", "message"),
     [
         ("vlllm", "did you mean vllm"),
-        ("a b", "not an engine"),
+        ("a b", "there is no engine 'a b'\n  hint: known: "),
+        ("vLLM", "did you mean vllm"),
+        ("llama.cpp", "did you mean llamacpp"),
+        ("nope", "there is no engine 'nope'\n  hint: known: "),
         ("vllm@nosuch", "no variant"),
         ("openai", "not started by bench"),
     ],

@@ -38,5 +38,9 @@ def test_a_limit_is_given_once() -> None:
 
 
 def test_an_unknown_statistic_names_those_that_there_are() -> None:
-    with pytest.raises(UsageError, match="there is no statistic 'latency_p99'"):
+    with pytest.raises(UsageError, match="there is no statistic 'latency_p99'") as unlike:
         Slo.model_validate("latency_p99<=200ms")
+    with pytest.raises(UsageError, match="there is no statistic 'ttfp_p99'") as misspelled:
+        Slo.model_validate("ttfp_p99<=200ms")
+    assert "known: ttft_p99" in unlike.value.hint and "did you mean" not in unlike.value.hint
+    assert misspelled.value.hint.startswith("did you mean ttft_p99? known: ")
