@@ -11,8 +11,9 @@ from harness.report.text.heading import largest_change, repeat_counts, repeats_t
 from harness.report.text.invalid import invalid_count, sent_late
 from harness.report.text.notice import Notice, Topic
 from harness.report.text.numbers import few, plural
+from harness.report.text.provenance import assumed_of_rates
 from harness.report.text.run_notices import notices
-from harness.runs.reader import OnlineRun, Run
+from harness.runs.reader import OfflineRun, OnlineRun, Run
 from harness.schema.search import SearchResults
 
 #: Repeats from which on their spread is known well enough.
@@ -31,6 +32,10 @@ _ONE_REPEAT = (
     "Intervals of one repeat say how well this run knows its percentiles, and nothing about the next run. "
     "--repeats 5 measures the spread."
 )
+_ONE_BATCH = (
+    f"Intervals of one repeat assume that repeats differ by {assumed_of_rates}. --repeats 5 measures it."
+)
+_NO_CHECK = "bench offline compares no answers. bench online with the same engines and model does."
 
 
 #: From what is as it should be to what makes a number worthless; a note is about what is usual.
@@ -56,7 +61,9 @@ def badges(run: Run) -> list[Badge]:
     by: dict[Topic, list[Notice]] = {}
     for notice in notices(run):
         by.setdefault(notice.topic, []).append(notice)
-    found = _online(run, by) if isinstance(run, OnlineRun) and run.has_results else []
+    found = []
+    if run.has_results:
+        found = _online(run, by) if isinstance(run, OnlineRun) else _offline(run)
     if rest := by.get("rest"):
         found.insert(0, Badge("warn", "interrupted", rest))  # what is missing outweighs the rest
     if skipped := by.get("engines"):
@@ -92,7 +99,7 @@ def _online(run: OnlineRun, by: dict[Topic, list[Notice]]) -> list[Badge]:
         else Badge("good", "all cells valid", by.get("cells", ())),
         _client(late=any(map(sent_late, invalid)), about=by.get("client", ())),
         _answers(run, by.get("answers", ())),
-        _repeats(run) if run.results.search is None else _starts(run.results.search),
+        _online_repeats(run) if run.results.search is None else _starts(run.results.search),
     ]
     if run.meta.tune is None and run.results.ledger is not None and len(run.results.ledger.labels) > 1:
         rows = run.results.ledger.unequal
@@ -109,6 +116,16 @@ def _online(run: OnlineRun, by: dict[Topic, list[Notice]]) -> list[Badge]:
     if behind := by.get("behind"):
         found.append(Badge("warn", "not all kept up", behind))
     return found
+
+
+def _offline(run: OfflineRun) -> list[Badge]:
+    counts = Counter(result.label for result in run.results.results)
+    few_of = [label for label, count in counts.items() if count == min(counts.values())]
+    unchecked = Notice("skipped", "The answers were not checked.", _NO_CHECK, "answers")
+    return [
+        _repeats(min(counts.values()), max(counts.values()), few_of, _ONE_BATCH),
+        Badge("warn", "answers unchecked", [unchecked]),
+    ]
 
 
 def _client(*, late: bool, about: Sequence[Notice]) -> Badge:
@@ -139,16 +156,22 @@ def _starts(search: SearchResults) -> Badge:
     return Badge("warn", said, [Notice("load", f"{said}; {ENOUGH_STARTS} or more are better.", _ONE_START)])
 
 
-def _repeats(run: OnlineRun) -> Badge:
+def _online_repeats(run: OnlineRun) -> Badge:
     least, most = repeat_counts(run)
+    counts = Counter((cell.label, cell.load) for cell in run.repeats)
+    labels = list(dict.fromkeys(label for (label, _), count in counts.items() if count == least))
+    return _repeats(least, most, labels, _ONE_REPEAT, " at some load")
+
+
+def _repeats(least: int, most: int, of_least: Sequence[str], of_one: str, place: str = "") -> Badge:
+    """`of_least`: the engines that have the fewest; `of_one`: what intervals of one repeat are."""
     said = repeats_text(least, most)
     if least >= ENOUGH_REPEATS:
         return Badge("good", said)
     title = f"{said}; {ENOUGH_REPEATS} or more are better."
     kind: Kind = "warn" if least < 3 else "note"
-    details = [_ONE_REPEAT] if least < 2 else []
+    details = [of_one] if least < 2 else []
     if least < most:
-        fewest = Counter((cell.label, cell.load) for cell in run.repeats)
-        labels = list(dict.fromkeys(label for (label, _), count in fewest.items() if count == least))
-        details.insert(0, f"{few(labels)} {'has' if len(labels) == 1 else 'have'} {least} at some load.")
+        have = "has" if len(of_least) == 1 else "have"
+        details.insert(0, f"{few(of_least)} {have} {least}{place}.")
     return Badge(kind, said, [Notice("load", title, " ".join(details))])

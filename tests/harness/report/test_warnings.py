@@ -19,7 +19,7 @@ from harness.schema.cell_notice import CellNotice
 from harness.schema.load import TraceLoad
 from harness.schema.results import Skipped
 
-from .conftest import ABOUT, comparison
+from .conftest import ABOUT, comparison, make_offline
 
 REPORTS = Path(__file__).parents[3] / "reports"
 
@@ -403,3 +403,13 @@ def test_variants_of_which_the_same_is_said_are_named_together(run):
     meta = run.meta.model_copy(update={"launches": same})
     empty = run.results.model_copy(update={"meta": meta, "summaries": []})
     assert terms(replace(run, results=empty)) == [f"{first.label} and {second.label}: Reuses prefixes."]
+
+
+@pytest.mark.parametrize(("repeats", "kind"), [(1, "warn"), (3, "note"), (5, "good")])
+def test_batches_say_how_often_they_ran_and_that_nobody_checked_answers(tmp_path, repeats, kind):
+    found = badges(load_run(make_offline(tmp_path / "offline", repeats)))
+    assert ("warn", "answers unchecked") in {(badge.kind, badge.text) for badge in found}
+    [badge] = [badge for badge in found if "repeat" in badge.text]
+    assert (badge.kind, badge.text) == (kind, f"{repeats} repeat{'s' * (repeats > 1)}")
+    assumed = any("20 % in rates" in notice.detail for notice in badge.notices)
+    assert assumed == (repeats == 1)
