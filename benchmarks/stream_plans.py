@@ -5,9 +5,9 @@
 The GEMMs are those of one of `--ranks` tensor-parallel GPUs. First each is measured alone: µs a call in a
 captured graph of many calls, with the weights of several layers, so that none stays in the L2 cache; TB/s of
 weights of `--size` bytes an element (bfloat16 or E4M3); and cuBLAS for bfloat16, without the norm, residual
-and SwiGLU that `stream` fuses. Then the fastest tilings of each replace that of `stream.plan` in whole layers
-of the four GEMMs, one GEMM after the other, and the best is kept: a kernel starts while the previous one
-ends, so the fastest alone need not be the fastest in a layer.
+and SwiGLU that `stream` fuses. Tilings that do not hold x have no norm either. Then the fastest tilings of
+each replace that of `stream.plan` in whole layers of the four GEMMs, one GEMM after the other, and the best
+is kept: a kernel starts while the previous one ends, so the fastest alone need not be the fastest in a layer.
 See `roseinfer.kernels.cuda.stream`.
 """
 

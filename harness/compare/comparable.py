@@ -165,10 +165,11 @@ def _origin(run: StoredOnline) -> object:
     return _trace(run, "origin") if run.settings.loads[0].kind == "trace" else None
 
 
-def _said_trace(run: StoredOnline) -> str:
+def _said_trace(run: StoredOnline) -> str | None:
     """A trace's name and the beginning of its hash, which tells apart traces of one name."""
-    digest = _trace(run, "sha256")
-    return f"{_trace(run, 'name')}{f' ({str(digest)[:8]})' if digest else ''}"
+    if (trace := run.info.trace) is None:
+        return None
+    return f"{trace.name} ({trace.sha256[:8]})" if trace.sha256 else trace.name
 
 
 def _lengths(run: StoredOnline) -> dict[str, object]:

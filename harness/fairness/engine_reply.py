@@ -6,7 +6,7 @@ import msgspec
 from pydantic import Field
 
 from harness.loadgen.load_plan import RawResponse
-from harness.loadgen.sse import read_events
+from harness.loadgen.sse import read_events, read_json
 from harness.records.request_record import read_request
 from harness.records.wire import read_wire
 from harness.schema.base import Strict
@@ -34,7 +34,7 @@ class _Event(msgspec.Struct):
     choices: list[_Choice] = []
 
 
-_decode = msgspec.json.Decoder(_Event).decode
+_events = msgspec.json.Decoder(_Event)
 
 
 def read_reply(raw: RawResponse, exact_tokens: int | None) -> Reply:
@@ -47,8 +47,8 @@ def read_reply(raw: RawResponse, exact_tokens: int | None) -> Reply:
     if record.error is not None:
         return Reply(tokens=None, text="", count=count, error=f"{record.error}: {record.detail}", exact=exact)
     wire = read_wire(raw)
-    events = (data for _, data in read_events(wire.body, complete=wire.complete) if data != b"[DONE]")
-    choices = [event.choices[0] for event in map(_decode, events) if event.choices]
+    sent = (data for _, data in read_events(wire.body, complete=wire.complete) if data != b"[DONE]")
+    choices = [event.choices[0] for event in (read_json(_events, data) for data in sent) if event.choices]
     ids = [token for choice in choices for token in choice.token_ids or ()]
     text = "".join(choice.text or "" for choice in choices)
     return Reply(tokens=ids or None, text=text, count=count, error=None, exact=exact)

@@ -51,7 +51,7 @@ def read_events(pieces: Sequence[tuple[float, bytes]], *, complete: bool) -> Ite
 
 def read_json(decoder: msgspec.json.Decoder[T], data: bytes) -> T:
     """An event's data. A server may send the halves of a character in two events, as bytes or as escapes;
-    each half is U+FFFD, as it is of servers that write that themselves.
+    each half is one U+FFFD or more, as it is of servers that write that themselves.
 
     Raises:
         msgspec.MsgspecError: It is not JSON of the decoder's type.

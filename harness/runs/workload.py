@@ -249,7 +249,7 @@ class Workload:
             if kept == len(drawn) or (drawn_each > 1 and kept >= n):
                 in_time = int(np.searchsorted(fitted.trace.arrival_s, seconds, side="right"))
                 return fitted.head(max(n, in_time))
-            drawn_each = max(drawn_each + 1 / n, len(drawn) / kept)
+            drawn_each = max(drawn_each + (1 / n if kept < n else 0), len(drawn) / kept)
 
     def _mixture_record(self, mixture: Mixture) -> TraceRecord:
         seeds = shape_seeds(self.settings, 0)

@@ -260,13 +260,15 @@ def _num_blocks(config: EngineConfig, loaded: LoadedModel, max_model_len: int) -
 
 
 def _memory_in_use(device: torch.device) -> str:
-    """How much of a GPU's memory is taken, and by whom, as a part of a sentence."""
+    """How much of a GPU's memory is taken by PyTorch in this process, and how much else, for an error."""
     if device.type != "cuda":
         return ""
     free, total = torch.cuda.mem_get_info(device)
     own = torch.cuda.memory_reserved(device)
-    taken = (total - free - own) / 2**30
-    return f": {own / 2**30:.1f} GiB of the GPU's {total / 2**30:.1f} are this model's, {taken:.1f} others'"
+    sizes = (f"{size / 2**30:.1f}" for size in (total, own, total - free - own))
+    return ": of {} GiB of the GPU {} are this model's, {} the CUDA context's and other processes'".format(
+        *sizes
+    )
 
 
 def _kv_bytes(config: EngineConfig, device: torch.device) -> int:

@@ -147,11 +147,16 @@ def _answered(cells: list[OnlineSummary], repeats: list[OnlineSummary]) -> str:
     if behind := [cell.label for cell in cells if not cell.valid and fell_behind(cell)]:
         return f"{said} {few(behind)} fell behind."
     late = any(c.offered_req_per_s and c.req_per_s < KEPT_UP * c.offered_req_per_s for c in cells)
-    if late and any(each.num_requests < MIN_REQUESTS for each in repeats):
+    if late and any(_waited(each) < MIN_REQUESTS for each in repeats):
         return f"{said} Whether an engine fell behind is not known with fewer than {MIN_REQUESTS} requests."
     if late and not any(map(fell_behind, cells)):
         said += " No engine fell behind: the achieved rate is lower as it counts until the last answer ends."
     return said
+
+
+def _waited(cell: OnlineSummary) -> int:
+    """Requests that the rule for falling behind counts: the server took and did not refuse them."""
+    return cell.num_success + cell.errors.get("timeout", 0) + cell.left_out
 
 
 def _few(cells: list[OnlineSummary]) -> str:

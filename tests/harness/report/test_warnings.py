@@ -295,15 +295,17 @@ def test_how_much_was_answered_is_counted_in_requests(run, answered, said):
     assert found == f"{said} {late}"
 
 
-def test_of_few_requests_it_is_not_known_whether_an_engine_fell_behind(run):
-    """The rule that judges it needs so many."""
+@pytest.mark.parametrize(("sent", "good"), [(20, 20), (40, 25)])
+def test_of_few_requests_it_is_not_known_whether_an_engine_fell_behind(run, sent, good):
+    """The rule that judges it needs so many, and does not count those that were refused."""
     load = shown_load(run)
     cell = next(summary for summary in run.pooled if summary.load == load)
-    slow = {"num_requests": 20, "num_success": 20, "notices": [], "req_per_s": 0.2 * cell.offered_req_per_s}
+    slow = {"num_requests": sent, "num_success": good, "errors": {"http_429": sent - good}, "notices": []}
+    slow["req_per_s"] = 0.2 * cell.offered_req_per_s
     cells = [cell.model_copy(update={**slow, "repeat": repeat}) for repeat in (None, 0)]
     found = terms(replace(run, results=run.results.model_copy(update={"summaries": cells})))[0]
     assert found == (
-        f"{cell.label} answered all requests. "
+        f"{cell.label} answered {'all requests' if good == sent else '62 % of the requests'}. "
         "Whether an engine fell behind is not known with fewer than 30 requests."
     )
 

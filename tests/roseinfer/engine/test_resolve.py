@@ -87,16 +87,17 @@ def test_memory_of_the_kv_cache(monkeypatch: pytest.MonkeyPatch) -> None:
     assert _kv_bytes(EngineConfig(), GPU) == 560
     assert _kv_bytes(EngineConfig(gpu_memory_utilization=0.9), GPU) == 600
     assert _kv_bytes(EngineConfig(gpu_memory_utilization=0.25), GPU) < 0
+    with pytest.raises(ConfigError, match="above 0 and at most 1"):
+        EngineConfig(gpu_memory_utilization=1.5)
 
 
 def test_too_little_memory_says_who_has_it(monkeypatch: pytest.MonkeyPatch) -> None:
     gib = 2**30
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (20 * gib, 140 * gib))
     monkeypatch.setattr(torch.cuda, "memory_reserved", lambda device: 2 * gib)
-    assert _memory_in_use(GPU) == ": 2.0 GiB of the GPU's 140.0 are this model's, 118.0 others'"
+    said = ": of 140.0 GiB of the GPU 2.0 are this model's, 118.0 the CUDA context's and other processes'"
+    assert _memory_in_use(GPU) == said
     assert _memory_in_use(torch.device("cpu")) == ""
-    with pytest.raises(ConfigError, match="above 0 and at most 1"):
-        EngineConfig(gpu_memory_utilization=1.5)
 
 
 @pytest.mark.parametrize("most", [1, 2, 4096])
