@@ -93,13 +93,12 @@ def obstacles(
     """
     of_a, of_b = alike(a), alike(b)
     values = [(name, value, of_b[name]) for name, value in of_a.items()]
-    if isinstance(a, StoredOnline) and isinstance(b, StoredOnline):
-        values.append(("requests", *_requests(a, b)))
-    if isinstance(a, StoredOffline) and isinstance(b, StoredOffline):
-        values.append((_BATCH, a.settings.num_prompts, b.settings.num_prompts))
     said: dict[str, tuple[object, object]] = {"lengths": (_said_lengths(a, of_a), _said_lengths(b, of_b))}
     if isinstance(a, StoredOnline) and isinstance(b, StoredOnline):
+        values.append(("requests", *_requests(a, b)))
         said["trace"] = _said_trace(a), _said_trace(b)
+    if isinstance(a, StoredOffline) and isinstance(b, StoredOffline):
+        values.append((_BATCH, a.settings.num_prompts, b.settings.num_prompts))
     found = [
         (name, _differing(name, *said.get(name, differ)))
         for name, *differ in values

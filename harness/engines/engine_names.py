@@ -6,10 +6,10 @@ A package adds an engine through an entry point of the group `rosebench.engines`
 
 from __future__ import annotations
 
-import difflib
 from functools import cache
 from importlib.metadata import EntryPoint
 
+from harness.did_you_mean import did_you_mean
 from harness.errors import UsageError
 from harness.plugins import find_plugins
 
@@ -37,6 +37,5 @@ def check_name(name: str) -> None:
     """Raises UsageError when there is no such engine."""
     known = engine_points()
     if name not in known:
-        similar = difflib.get_close_matches(name.lower(), known, 1, cutoff=0.65)
-        meant = f"did you mean {similar[0]}? " if similar else ""
+        meant = did_you_mean(name.lower(), known, cutoff=0.65)
         raise UsageError(f"there is no engine {name!r}", f"{meant}known: {', '.join(known)}")

@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Literal
 
-import yaml
 from pydantic import AfterValidator, Field, JsonValue, PositiveInt, ValidationError
 
 from harness import paths
@@ -13,7 +12,7 @@ from harness.engines.recipe import Build, BundleRecipe, Recipe
 from harness.errors import UsageError
 from harness.plain_text import one_line
 from harness.schema.base import Strict, first_fault
-from harness.schema.yaml_file import yaml_fault
+from harness.schema.yaml_file import read_yaml
 
 CONFIGS = paths.DATA / "configs" / "engines"
 
@@ -68,9 +67,7 @@ def load_file(path: Path) -> EngineFile:
     if not path.exists():
         return EngineFile()
     try:
-        return EngineFile.model_validate(yaml.safe_load(path.read_text()) or {})
-    except yaml.YAMLError as error:
-        raise UsageError(f"{path} is not YAML: {yaml_fault(error)}", "correct the file") from None
+        return EngineFile.model_validate(read_yaml(path, "correct the file") or {})
     except ValidationError as error:
         known = ", ".join(Variant.model_fields)
         raise UsageError(f"{path}: {first_fault(error)}", f"a variant has the keys {known}") from None

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
-from difflib import get_close_matches
 from math import isinf
 
+from harness.did_you_mean import did_you_mean
 from harness.errors import UsageError
 from harness.schema.base import Strict
 from harness.schema.metrics import METRICS, STATISTICS, latencies, rates
@@ -112,8 +112,7 @@ def names_of(name: str) -> tuple[str, str]:
         return name, name
     known = [*(f"{latency}_p99" for latency in _LATENCIES), *_RATES, ERROR_RATE]
     every = [*(f"{latency}_{each}" for latency in _LATENCIES for each in STATISTICS), *_RATES, ERROR_RATE]
-    similar = get_close_matches(name, every, 1, cutoff=0.75)
-    meant = f"did you mean {similar[0]}? " if similar else ""
+    meant = did_you_mean(name, every, cutoff=0.75)
     raise UsageError(
         f"there is no statistic {name!r}", f"{meant}known: {', '.join(known)}; also {', '.join(STATISTICS)}"
     )

@@ -52,10 +52,10 @@ def read_yaml(path: Path, hint: str, unreadable: str = "", what: str = "") -> An
     except _GivenTwiceError as error:
         raise UsageError(f"{path} gives {error.key} twice, in {error.where}", "remove one of them") from None
     except (yaml.YAMLError, ValueError, RecursionError) as error:
-        raise UsageError(f"{path} is not YAML: {yaml_fault(error)}", hint) from None
+        raise UsageError(f"{path} is not YAML: {_fault(error)}", hint) from None
 
 
-def yaml_fault(error: yaml.YAMLError | ValueError | RecursionError) -> str:
+def _fault(error: yaml.YAMLError | ValueError | RecursionError) -> str:
     """What is wrong, and in which line where that is known."""
     if isinstance(error, RecursionError):
         return "it is nested too deeply"

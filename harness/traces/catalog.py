@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import hashlib
 import os
 from collections.abc import Callable, Iterator
@@ -15,6 +14,7 @@ import yaml
 from pydantic import Field, TypeAdapter, model_validator
 
 from harness import paths
+from harness.did_you_mean import did_you_mean
 from harness.errors import UsageError
 from harness.schema.base import Strict
 from harness.traces import builtin, readers
@@ -93,11 +93,8 @@ def entry(name: str) -> Entry:
     """A public trace. Raises UsageError, with the closest names, for one that is not in the catalog."""
     if name in entries():
         return entries()[name]
-    close = difflib.get_close_matches(name, [builtin.NAME, *entries()], n=3)
-    raise UsageError(
-        f"there is no trace or file {name!r}",
-        (f"did you mean {' or '.join(close)}? " if close else "") + "`bench traces list` lists all traces",
-    )
+    meant = did_you_mean(name, [builtin.NAME, *entries()], most=3)
+    raise UsageError(f"there is no trace or file {name!r}", f"{meant}`bench traces list` lists all traces")
 
 
 def load(name: str | Path, enough: Callable[[Trace], bool] | None = None) -> Trace:

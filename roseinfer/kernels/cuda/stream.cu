@@ -112,6 +112,10 @@ __device__ __forceinline__ float squares_of(unsigned two) {
     const float2 x = widen(two);
     return x.x * x.x + x.y * x.y;
 }
+// The first input of a lane's run `s` of 8, from its first of all.
+__device__ __forceinline__ int run_at(int s) {
+    return s / (STEPS * PARTS) * CHUNK + s / PARTS % STEPS * STEP + s % PARTS * 8;
+}
 // A barrier of the consumer warps.
 __device__ __forceinline__ void sync_threads() { asm volatile("bar.sync 1, %0;" ::"n"(THREADS) : "memory"); }
 
@@ -162,8 +166,7 @@ extern "C" __global__ void __launch_bounds__(THREADS + 32, BLOCKS) stream(
 #pragma unroll
     for (int i = 0; i < RUNS * HALVES; i++) {
         const int s = i / HALVES, h = i % HALVES;
-        const int at = s / (STEPS * PARTS) * CHUNK + s / PARTS % STEPS * STEP + s % PARTS * 8;
-        if (KEPT && g + 8 * h < rows) kept[s][h] = load_fresh(x_at + h * 8 * INPUTS + at);
+        if (KEPT && g + 8 * h < rows) kept[s][h] = load_fresh(x_at + h * 8 * INPUTS + run_at(s));
     }
 #pragma unroll
     for (int h = 0; h < HALVES; h++) {
@@ -171,7 +174,7 @@ extern "C" __global__ void __launch_bounds__(THREADS + 32, BLOCKS) stream(
         float sum = 0;
 #pragma unroll 8
         for (int s = 0; s < CHUNKS * STEPS * PARTS; s++) {
-            const int at = s / (STEPS * PARTS) * CHUNK + s / PARTS % STEPS * STEP + s % PARTS * 8;
+            const int at = run_at(s);
             uint4 v = load_fresh(x_at + h * 8 * INPUTS + at);
             if (NORM) {
                 const uint4 by = *(const uint4*)(gain + share + at);
@@ -205,7 +208,7 @@ extern "C" __global__ void __launch_bounds__(THREADS + 32, BLOCKS) stream(
 #pragma unroll
         for (int i = 0; i < STEPS * PARTS * HALVES; i++) {
             const int s = i / HALVES, h = i % HALVES;
-            const half_t* const at = x_at + h * 8 * INPUTS + s / PARTS * STEP + s % PARTS * 8;
+            const half_t* const at = x_at + h * 8 * INPUTS + run_at(s);
             next[s][h] = !HELD && g + 8 * h < rows ? load_fresh(at) : make_uint4(0, 0, 0, 0);
         }
 #if KEPT
@@ -217,10 +220,9 @@ extern "C" __global__ void __launch_bounds__(THREADS + 32, BLOCKS) stream(
 #pragma unroll
                 for (int i = 0; i < STEPS * PARTS; i++) {
                     const int s = (chunk * STEPS * PARTS + i) % RUNS;
-                    const int at = chunk * CHUNK + i / PARTS * STEP + i % PARTS * 8;
                     uint4 x = kept[s][0], below = kept[s][HALVES - 1];
                     if (NORM) {
-                        const uint4 by = gains[(share + at) / 8];
+                        const uint4 by = gains[(share + run_at(s)) / 8];
                         square_eight(upper, lower, x, below);
                         x = scale_eight(x, by), below = scale_eight(below, by);
                     }
@@ -229,7 +231,7 @@ extern "C" __global__ void __launch_bounds__(THREADS + 32, BLOCKS) stream(
 #pragma unroll
             for (int i = 0; i < STEPS * PARTS * HALVES; i++) {
                 const int s = i / HALVES, h = i % HALVES;
-                const half_t* const at = x_at + h * 8 * INPUTS + s / PARTS * STEP + s % PARTS * 8;
+                const half_t* const at = x_at + h * 8 * INPUTS + run_at(s);
                 const bool mine = g + 8 * h < rows;
                 a[s][h] = HELD ? next[s][h] : ordered(next[s][h]);
                 if (KEPT) a[s][h] = kept[(chunk * STEPS * PARTS + s) % RUNS][h];

@@ -128,10 +128,14 @@ def chunk_bytes(tiles: int, row_bytes: int) -> int:
 
 
 def bytes_beside(tiles: int, warps: int, inputs: int, rows: int, *, held: bool, registers: bool) -> int:
-    """Shared memory of a block beside its ring buffer: x, or the norm's gains where x is in registers, and
-    the sums of its warps."""
-    kept = 1 if registers else rows * held
-    return kept * inputs * 2 + 2 * warps * _height(rows) * (8 * tiles + 8) * 4
+    """Shared memory of a block beside its ring buffer: what `_held_bytes` says, and the sums of its warps."""
+    sums = 2 * warps * _height(rows) * (8 * tiles + 8) * 4
+    return _held_bytes(inputs, rows, held=held, registers=registers) + sums
+
+
+def _held_bytes(inputs: int, rows: int, *, held: bool, registers: bool) -> int:
+    """Shared memory of a block for x, or for the norm's gains where x is in registers."""
+    return (1 if registers else held * rows) * inputs * 2
 
 
 def _height(rows: int) -> int:
@@ -258,7 +262,7 @@ def product(
             x, gain, weight, x if scales is None else scales, x if bias is None else bias,
             x if residual is None else residual, out, rows,
         ],
-        shared_bytes=how.ring + (1 if how.registers else how.held * rows) * inputs * 2,
+        shared_bytes=how.ring + _held_bytes(inputs, rows, held=how.held, registers=how.registers),
         beside=True,
     )  # fmt: skip
     return out
