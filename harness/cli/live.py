@@ -43,7 +43,7 @@ class LiveStatus:
 
     def __rich__(self) -> Group:
         elapsed, spent = monotonic() - self._began, monotonic() - self._since
-        left = clock(spent * (1 / self._share - 1)) if self._share else "-:--"
+        left = clock(spent * (1 / self._share - 1)) if 0 < self._share < 1 else "-:--"
         self._bar.update(self._task, times=f"{clock(elapsed)} elapsed, {left} left")
         return Group(self._text, self._bar)
 

@@ -35,7 +35,6 @@ _ONE_REPEAT = (
 _ONE_BATCH = (
     f"Intervals of one repeat assume that repeats differ by {assumed_of_rates}. --repeats 5 measures it."
 )
-_NO_CHECK = "bench offline compares no answers. bench online with the same engines and model does."
 
 
 #: From what is as it should be to what makes a number worthless; a note is about what is usual.
@@ -63,7 +62,7 @@ def badges(run: Run) -> list[Badge]:
         by.setdefault(notice.topic, []).append(notice)
     found = []
     if run.has_results:
-        found = _online(run, by) if isinstance(run, OnlineRun) else _offline(run)
+        found = _online(run, by) if isinstance(run, OnlineRun) else _offline(run, by)
     if rest := by.get("rest"):
         found.insert(0, Badge("warn", "interrupted", rest))  # what is missing outweighs the rest
     if skipped := by.get("engines"):
@@ -118,13 +117,12 @@ def _online(run: OnlineRun, by: dict[Topic, list[Notice]]) -> list[Badge]:
     return found
 
 
-def _offline(run: OfflineRun) -> list[Badge]:
+def _offline(run: OfflineRun, by: dict[Topic, list[Notice]]) -> list[Badge]:
     counts = Counter(result.label for result in run.results.results)
     few_of = [label for label, count in counts.items() if count == min(counts.values())]
-    unchecked = Notice("skipped", "The answers were not checked.", _NO_CHECK, "answers")
     return [
         _repeats(min(counts.values()), max(counts.values()), few_of, _ONE_BATCH),
-        Badge("warn", "answers unchecked", [unchecked]),
+        Badge("warn", "answers unchecked", by["answers"]),
     ]
 
 

@@ -29,6 +29,13 @@ from harness.schema.repeat_number import repeat_text
 from harness.schema.results import Skipped
 
 _KINDS = ("invalid", "skipped", "load")
+#: Of every run of bench offline.
+_UNCHECKED = Notice(
+    "skipped",
+    "The answers were not checked.",
+    "bench offline compares no answers. bench online with the same engines and model does.",
+    "answers",
+)
 
 
 def notices(run: Run) -> list[Notice]:
@@ -51,7 +58,7 @@ def notices(run: Run) -> list[Notice]:
         ]
         found += [*of_cells(run), *of_unreported(run), *of_window(run)]
     else:
-        found += [*of_short_batches(run), *of_the_machine(run)]
+        found += [_UNCHECKED, *of_short_batches(run), *of_the_machine(run)]
     found += of_code(run)
     return sorted(found, key=lambda notice: _KINDS.index(notice.kind))
 

@@ -227,3 +227,6 @@ def test_time_left_in_the_first_cell_leaves_out_the_start(monkeypatch: pytest.Mo
     )  # 4 cells of 10 s
     assert shown(50, CellDone(CELL, summary_of(30))) == "0:50 elapsed, 2:30 left"
     assert shown(55, CellProgress(CELL, 10, Progress(9, 5, 0))) == "0:55 elapsed, 1:32 left"
+    for _ in range(2):
+        assert shown(60, CellDone(CELL, summary_of(30))) != "1:00 elapsed, -:-- left"
+    assert shown(60, CellDone(CELL, summary_of(30))) == "1:00 elapsed, -:-- left"  # what follows is no cell

@@ -409,7 +409,9 @@ def test_variants_of_which_the_same_is_said_are_named_together(run):
 
 @pytest.mark.parametrize(("repeats", "kind"), [(1, "warn"), (3, "note"), (5, "good")])
 def test_batches_say_how_often_they_ran_and_that_nobody_checked_answers(tmp_path, repeats, kind):
-    found = badges(load_run(make_offline(tmp_path / "offline", repeats)))
+    run = load_run(make_offline(tmp_path / "offline", repeats))
+    assert "The answers were not checked." in {notice.title for notice in notices(run)}
+    found = badges(run)
     assert ("warn", "answers unchecked") in {(badge.kind, badge.text) for badge in found}
     [badge] = [badge for badge in found if "repeat" in badge.text]
     assert (badge.kind, badge.text) == (kind, f"{repeats} repeat{'s' * (repeats > 1)}")
