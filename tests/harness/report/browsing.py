@@ -15,6 +15,19 @@ IN_A_BROWSER = [
 ]
 #: The page's script has run to its end: it puts charts in the place of their pictures.
 IS_READY = "return document.querySelector('.plot:not([hidden])') !== null"
+IS_LOADED = "return location.href.split('#')[0] === arguments[0] && document.readyState === 'complete'"
+
+
+def visit(browser, address, ready=False):
+    """Opens a page and waits until the whole of it is there; if ready, until its script has run too.
+
+    On a busy machine the driver's own call may return while the page is still being read.
+    """
+    browser.get(address)
+    wait = WebDriverWait(browser, 60)
+    wait.until(lambda page: page.execute_script(IS_LOADED, address))
+    if ready:
+        wait.until(lambda page: page.execute_script(IS_READY))
 
 
 def opened(browser, address):

@@ -16,7 +16,7 @@ from harness.report.text.verdict import verdict
 from harness.runs.reader import load_run
 from harness.schema.load import TraceLoad
 
-from .browsing import IN_A_BROWSER, IS_READY, chart, ends, opened
+from .browsing import IN_A_BROWSER, IS_READY, chart, ends, opened, visit
 from .conftest import ENGINES, Engine, make_online
 
 pytestmark = IN_A_BROWSER
@@ -347,7 +347,7 @@ def test_without_javascript_and_in_print_there_is_a_picture_of_every_chart(page)
     for _ in range(5):  # the process of a page may begin before the command reaches it
         page.get("about:blank")  # so that no script of the page before is still to run
         page.execute_cdp_cmd("Emulation.setScriptExecutionDisabled", {"value": True})
-        page.get(address)
+        visit(page, address)
         page.execute_cdp_cmd("Emulation.setScriptExecutionDisabled", {"value": False})
         if not page.execute_script(IS_READY):
             break

@@ -39,7 +39,8 @@ HOSTILE = "</script><script>alert(1)</script>\u202e&\"'\x00\ud800"
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
     folder = tmp_path_factory.mktemp("charts") / "run"
-    return load_run(make_online(folder, engines=ENGINES[::2], scales=[0.5, 1.0], repeats=1, n=110))
+    made = make_online(folder, engines=ENGINES[::2], scales=[0.5, 1.0], repeats=1, n=110)
+    return load_run(made, trust=True)
 
 
 @pytest.fixture(scope="module")

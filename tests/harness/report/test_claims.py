@@ -97,7 +97,8 @@ def test_the_best_rate_is_the_highest_unless_the_load_sets_it(run):
 
 def test_the_verdict_claims_real_differences_and_names_what_is_level(tmp_path):
     run = load_run(
-        make_online(tmp_path / "run", engines=[ENGINES[0], *ENGINES[2:]], scales=[0.4], repeats=10)
+        make_online(tmp_path / "run", engines=[ENGINES[0], *ENGINES[2:]], scales=[0.4], repeats=10),
+        trust=True,
     )
     assert isinstance(run, OnlineRun)
     first, second, *_ = verdict(run)
@@ -454,7 +455,8 @@ def with_cells(run: OnlineRun, changed: Sequence[OnlineSummary]) -> OnlineRun:
 
 def test_the_heaviest_load_at_which_all_keep_up_is_compared(tmp_path):
     """The latencies of an engine that fell behind grow with the run, and so does the factor."""
-    run = load_run(make_online(tmp_path / "run", engines=ENGINES[:2], repeats=5, faults=False))
+    folder = make_online(tmp_path / "run", engines=ENGINES[:2], repeats=5, faults=False)
+    run = load_run(folder, trust=True)
     assert isinstance(run, OnlineRun)
     behind = [CellNotice(kind="behind", text="fell behind: 9 requests/s offered")]
 
@@ -477,7 +479,8 @@ def test_the_heaviest_load_at_which_all_keep_up_is_compared(tmp_path):
 
 
 def test_the_verdict_says_on_which_engines_the_machine_was_disturbed(tmp_path):
-    run = load_run(make_online(tmp_path / "run", engines=ENGINES[:3], repeats=5, faults=False))
+    folder = make_online(tmp_path / "run", engines=ENGINES[:3], repeats=5, faults=False)
+    run = load_run(folder, trust=True)
     assert isinstance(run, OnlineRun)
     found = [CellNotice(kind="disturbed", text="other processes kept 1 of 2 cores busy")]
 

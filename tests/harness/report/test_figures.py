@@ -34,7 +34,8 @@ from .test_published import REPORTS
 def run(tmp_path_factory):
     folder = tmp_path_factory.mktemp("figures") / "run"
     return load_run(
-        make_online(folder, engines=ENGINES[::2], scales=[0.5, 1.0], repeats=1, n=100, faults=False)
+        make_online(folder, engines=ENGINES[::2], scales=[0.5, 1.0], repeats=1, n=100, faults=False),
+        trust=True,
     )
 
 
@@ -75,7 +76,7 @@ def test_figures_are_well_formed_and_hold_no_date(drawn):
 
 
 def test_no_text_lies_over_another_or_beyond_the_figure(drawn):
-    search = load_run(REPORTS / "h200-qwen3-8b-search")
+    search = load_run(REPORTS / "h200-qwen3-8b-search", trust=True)
     found = {plot.name: plot.figure for plot in itertools.chain(drawn, figures(search, charts(search)))}
     assert found["frontier"].axes[0].texts[0].get_text().startswith("upper right is better")
     for name, figure in found.items():
@@ -112,7 +113,7 @@ def test_the_same_run_gives_the_same_bytes(run, drawn):
 
 def test_a_closed_loop_is_drawn_by_its_requests_in_flight(tmp_path):
     folder = make_online(tmp_path / "run", engines=ENGINES[::2], closed=[1, 8, 64], repeats=1, n=40)
-    loaded = load_run(folder)
+    loaded = load_run(folder, trust=True)
     assert isinstance(loaded, OnlineRun)
     drawn = {plot.name: plot for plot in all_figures(loaded)}
     assert {"ecdf_ttft_in_flight_8", "timeline_in_flight_64", "requests_vLLM_in_flight_64"} <= set(drawn)
@@ -122,7 +123,7 @@ def test_a_closed_loop_is_drawn_by_its_requests_in_flight(tmp_path):
 
 def test_answers_of_one_token_have_no_time_per_token(tmp_path):
     folder = make_online(tmp_path / "run", engines=ENGINES[::2], scales=[1.0], repeats=1, n=40, longest=1)
-    loaded = load_run(folder)
+    loaded = load_run(folder, trust=True)
     assert isinstance(loaded, OnlineRun)
     assert [chart.name for chart in charts(loaded).tradeoffs] == ["tradeoff_ttft"]
     assert write_run_outputs(folder).is_file()

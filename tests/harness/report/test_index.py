@@ -45,7 +45,7 @@ def report(compared, tmp_path_factory) -> Path:
 
 
 def test_a_finding_names_the_engine_that_the_verdict_names(compared):
-    run = load_run(compared)
+    run = load_run(compared, trust=True)
     light, heavy = findings(run)[0].answers, findings(run)[-1].answers
     assert [answer.engine for answer in light] == ["roseinfer", "roseinfer"]
     first, second, *_ = verdict(run)
@@ -55,15 +55,15 @@ def test_a_finding_names_the_engine_that_the_verdict_names(compared):
 
 
 def test_there_is_a_finding_for_every_load_and_it_says_what_is_invalid(compared):
-    light, heavy = findings(load_run(compared))
+    light, heavy = findings(load_run(compared, trust=True))
     assert light.validity == "2 engines, valid; answers not checked" and light.repeats == 3
-    run = load_run(compared)
+    run = load_run(compared, trust=True)
     assert light.seconds == pytest.approx(min(s.duration_s for s in run.repeats if s.load.value == 0.8), 0.1)
     assert heavy.validity.startswith("invalid: vLLM: ")
 
 
 def test_a_finding_says_that_answers_are_unchecked_and_gpus_slowed_down(compared):
-    run = load_run(compared)
+    run = load_run(compared, trust=True)
     assert isinstance(run, OnlineRun)
 
     def validity(texts: dict[str, str], checks: AnswerChecks | None) -> str:
@@ -111,7 +111,7 @@ def test_a_winner_of_a_moment_says_how_little_was_measured(tmp_path):
 
 
 def test_a_report_carries_its_findings_and_the_index_shows_them(compared, report):
-    found = findings(load_run(compared))
+    found = findings(load_run(compared, trust=True))
     head = report.read_text(encoding="utf-8")[:65536]
     carried = re.search(r'name="rosebench-findings" content="([^"]*)"', head)
     assert FINDINGS.validate_json(unescape(carried[1])) == found
@@ -150,7 +150,7 @@ def test_the_published_index_is_what_the_command_writes(tmp_path):
 
 def test_what_was_measured_of_a_model_stands_together(compared, report, tmp_path):
     page = report.read_text(encoding="utf-8")
-    found = findings(load_run(compared))[:1]
+    found = findings(load_run(compared, trust=True))[:1]
     shown = ["qwen3-8b, bf16, cuda", "gpt2, fp16", "qwen3-8b with random weights, bf16"]
     for day, model in enumerate(shown):
         carried = escape(FINDINGS.dump_json([replace(found[0], model=model)]).decode())
@@ -165,7 +165,7 @@ def test_what_was_measured_of_a_model_stands_together(compared, report, tmp_path
 
 def test_a_load_of_several_runs_is_named_with_its_run(compared):
     def loads(*files: str) -> list[str]:
-        rows = [(finding, file) for file in files for finding in findings(load_run(compared))]
+        rows = [(finding, file) for file in files for finding in findings(load_run(compared, trust=True))]
         return [at for ats in Group("m", "c", rows).best("TTFT").values() for at in ats]
 
     assert loads("a.html") and not any(", a" in at for at in loads("a.html"))
@@ -175,7 +175,7 @@ def test_a_load_of_several_runs_is_named_with_its_run(compared):
 def test_an_engine_that_is_not_compared_is_named_beside_the_best_one(tmp_path):
     failing = Engine("sglang", "SGLang", 0.09, 0.012)
     folder = make_online(tmp_path / "run", engines=[FAST, SLOW, failing], scales=[0.4], repeats=3, n=110)
-    run = load_run(folder)
+    run = load_run(folder, trust=True)
     assert isinstance(run, OnlineRun)
     cells = [s.model_copy(update={"valid": s.label != "SGLang"}) for s in run.results.summaries]
     changed = replace(run, results=run.results.model_copy(update={"summaries": cells}))

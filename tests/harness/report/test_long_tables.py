@@ -61,7 +61,7 @@ def test_a_report_of_long_tables_has_the_same_bytes(
     run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     held = write_report([run], tmp_path / "held.html").read_bytes()
-    for name, most in (("HELD", 100), ("HELD_REQUESTS", 20), ("PART", 64)):
+    for name, most in (("HELD", 100), ("HELD_REQUESTS", 20), ("PART", 500)):
         monkeypatch.setattr(on_disk, name, most)
     assert not isinstance(load_run(run, trust=True).chunks, pd.DataFrame)  # type: ignore[union-attr]
     long = write_report([run], tmp_path / "long.html").read_bytes()

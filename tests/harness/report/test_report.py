@@ -12,7 +12,7 @@ import pytest
 from harness.errors import UsageError
 from harness.metrics.summary import summarize
 from harness.report.html import Chapter
-from harness.report.render import write_report, write_run_outputs
+from harness.report.render import write_report, write_run_outputs, write_without_figures
 from harness.runs.reader import load_run
 from harness.schema.metrics import METRICS
 from harness.schema.results import OnlineResults, Skipped
@@ -54,6 +54,11 @@ class Page(HTMLParser):
         return " ".join(" ".join(self.words).split())
 
 
+def published(name):
+    """A page that test_published.py finds to be what today's code renders."""
+    return Page((REPORTS / f"{name}.html").read_text(encoding="utf-8"))
+
+
 @pytest.fixture(scope="module")
 def small(tmp_path_factory):
     folder = tmp_path_factory.mktemp("small") / "online_small"
@@ -76,10 +81,9 @@ def test_the_page_asks_for_nothing(page):
     assert policy.startswith("default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-")
 
 
-def test_a_latency_that_falls_with_the_load_is_explained_below_its_chart(tmp_path):
-    """In a published run: with 8 requests in flight, prompts wait together, with 64 one after the other."""
-    written = write_report([REPORTS / "h200-qwen3-8b"], tmp_path / "page.html")
-    section = Page(written.read_text(encoding="utf-8")).text.partition("hollow markers are p99")[2]
+def test_a_latency_that_falls_with_the_load_is_explained_below_its_chart():
+    """On a published page: with 8 requests in flight, prompts wait together, with 64 one after the other."""
+    section = published("h200-qwen3-8b").text.partition("hollow markers are p99")[2]
     assert (
         "roseinfer was slower at a lighter load. With 8 requests in flight, TTFT p50 is 181 ms, and 85.5 "
         "ms at a heavier load (64 in flight); a prompt waited for its first token together with 7 others, "
@@ -87,10 +91,9 @@ def test_a_latency_that_falls_with_the_load_is_explained_below_its_chart(tmp_pat
     ) in section.partition("All loads in one table")[0]
 
 
-def test_the_table_of_all_loads_says_what_its_marks_and_intervals_are(tmp_path):
-    """In a published run of one engine with one repeat, and others with three."""
-    written = write_report([REPORTS / "h200-x2-qwen3-32b"], tmp_path / "page.html")
-    text = Page(written.read_text(encoding="utf-8")).text
+def test_the_table_of_all_loads_says_what_its_marks_and_intervals_are():
+    """On a published page of one engine with one repeat, and others with three."""
+    text = published("h200-x2-qwen3-32b").text
     all_loads = text.partition("All loads in one table")[2].partition("Each latency")[0]
     assert "Marked: better than every valid engine without the mark, at 5 %" in all_loads
     assert "Small print: 95 % intervals; where an engine has one repeat, within it" in all_loads
@@ -175,7 +178,7 @@ def test_a_hostile_run_stays_text(small, tmp_path):
     skipped = [Skipped(engine=HOSTILE, label=HOSTILE, reason=HOSTILE, hint=HOSTILE)]
     changed = results.model_copy(update={"meta": meta, "summaries": summaries, "skipped": skipped})
     path.write_text(changed.model_dump_json())
-    text = write_run_outputs(folder).read_text(encoding="utf-8")
+    text = write_without_figures(load_run(folder, trust=True)).read_text(encoding="utf-8")
     assert "alert(1)" in text
     page = Page(text)
     scripts = [attributes.get("type") for tag, attributes in page.elements if tag == "script"]
@@ -217,7 +220,7 @@ def test_a_run_in_which_nothing_succeeded_still_has_a_report(tmp_path):
     results = run.results.model_copy(update={"summaries": summaries, "comparisons": []})
     (folder / "online_results.json").write_text(results.model_dump_json())
     failed.to_parquet(folder / "requests.parquet")
-    page = Page(write_run_outputs(folder).read_text(encoding="utf-8"))
+    page = Page(write_without_figures(load_run(folder, trust=True)).read_text(encoding="utf-8"))
     assert "No request succeeded" in page.text
     assert "Nothing is compared." in page.text
 

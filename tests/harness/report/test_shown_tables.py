@@ -144,7 +144,7 @@ def test_a_closed_loop_s_levels_are_its_loads(swept):
 
 
 def test_the_first_table_of_a_closed_loop_has_tokens_a_second_and_no_offered_rate() -> None:
-    run = load_run(Path(__file__).parents[3] / "reports/h200-qwen3-8b")
+    run = load_run(Path(__file__).parents[3] / "reports/h200-qwen3-8b", trust=True)
     assert isinstance(run, OnlineRun)
     assert "roseinfer reaches 3,546 output tok/s, 1.10× as much as vLLM" in verdict(run)[0]
     table = first_table(run.pooled, shown_load(run), best_labels(run.pooled, run.results.comparisons))
