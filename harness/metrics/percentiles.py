@@ -75,7 +75,8 @@ class Ordered(ABC):
         n = self.n
         position = np.clip((n + 1 / 3) * shares - 2 / 3, 0, n - 1) if unbiased else (n - 1) * shares
         below = np.floor(position)
-        low, high = (self._at(place.astype(np.int64)) for place in (below, np.ceil(position)))
+        places = np.concatenate([below, np.ceil(position)]).astype(np.int64)
+        low, high = np.split(self._at(places), 2)
         return np.asarray(low + (high - low) * (position - below), dtype=np.float64)
 
     def at_ranks(self, ranks: Sequence[int]) -> list[float]:
@@ -90,7 +91,7 @@ class Ordered(ABC):
         )
         position = np.clip(position, 0, last)
         below = np.floor(position).astype(np.int64)
-        low, high = self._at(below), self._at(np.minimum(below + 1, last))
+        low, high = np.split(self._at(np.concatenate([below, np.minimum(below + 1, last)])), 2)
         part, step = position - below, high - low
         return np.where(part < 0.5, low + step * part, high - step * (1 - part))
 
@@ -162,27 +163,31 @@ class _OnDisk(Ordered):
             self._most += run.before[up_to]
 
     def _at(self, places: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
-        return np.array([self._value(int(place)) for place in places], dtype=np.float64)
+        last = np.searchsorted(self._least, places, side="right")
+        first = np.searchsorted(self._most, places, side="right") - 1
+        found = np.empty(places.size)
+        for span in set(zip(first.tolist(), last.tolist(), strict=True)):
+            among = (first == span[0]) & (last == span[1])
+            found[among] = self._between(*span, places[among])
+        return found
 
-    def _value(self, place: int) -> float:
-        """The smallest value up to which there are more samples than `place`."""
-        last = int(np.searchsorted(self._least, place, side="right"))
-        end = self._marks[last] if last < self._marks.size else np.inf  # it is that at most
-        first = int(np.searchsorted(self._most, place, side="right")) - 1
-        begin = self._marks[first] if first >= 0 else -np.inf  # it is more than that
+    def _between(self, first: int, last: int, places: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
+        """For each place the smallest value up to which there are more samples. It is more than the mark at
+        `first` (-1: whatever it is) and at most that at `last` (beyond them all: whatever it is)."""
+        begin = self._marks[first] if first >= 0 else -np.inf
+        end = self._marks[last] if last < self._marks.size else np.inf
         near: list[tuple[npt.NDArray[np.float64], npt.NDArray[np.integer]]] = []
         counted = 0
         for run in self._runs:
             mark = max(0, int(np.searchsorted(run.marks, begin, side="right")) - 1)
             stop = min(run.size, STRIDE * int(np.searchsorted(run.marks, end, side="left")))
             counted += int(run.before[mark])
-            first = STRIDE * mark
-            near.append(self._rows(run, first, max(stop, first)))
+            near.append(self._rows(run, STRIDE * mark, max(stop, STRIDE * mark)))
         values, weights = (np.concatenate(columns) for columns in zip(*near, strict=True))
         values, weights = values[values < end], weights[values < end]  # of `end` not all are among these
         order = np.argsort(values)
-        found = int(np.searchsorted(counted + np.cumsum(weights[order]), place, side="right"))
-        return float(values[order[found]] if found < order.size else end)
+        found = np.searchsorted(counted + np.cumsum(weights[order]), places, side="right")
+        return np.append(values[order], end)[found]
 
     def _rows(
         self, run: _Run, first: int, last: int
