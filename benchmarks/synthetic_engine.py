@@ -5,6 +5,7 @@ For measuring everything but the engine: `python -m benchmarks.frontend`.
 
 from __future__ import annotations
 
+import gc
 import logging
 import os
 import socket
@@ -31,6 +32,7 @@ def run(config: EngineConfig, sockets: list[socket.socket], step_s: float) -> No
     info = Engine(config).info
     for owner in range(len(channels)):
         channels.send(owner, Ready(info))
+    gc.enable()
     left: dict[int, int] = {}
     rng = np.random.default_rng(0)
     due = time.monotonic()

@@ -8,11 +8,12 @@ from pathlib import Path
 
 
 def module_command(name: str) -> list[str]:
-    """The command that runs a module.
+    """The command that runs a module, which calls `gc.enable()` once it has begun.
 
     As this process, it imports from the current folder only if this process was started as `python -m …`.
     """
-    return [sys.executable, *([] if sys.path[0] in ("", str(Path.cwd())) else ["-P"]), "-m", name]
+    here = [] if sys.path[0] in ("", str(Path.cwd())) else ["-P"]
+    return [sys.executable, *here, "-m", "roseinfer.start", name]
 
 
 def leave_signals_to_parent() -> None:

@@ -111,6 +111,7 @@ def run(config: EngineConfig, sockets: Sequence[socket.socket]) -> int:
         return 2
     gc.collect()
     gc.freeze()
+    gc.enable()
     channels.spin_s = engine.info.spin_s
     channels.on_idle = trim_memory
     with _EXIT_LOCK:

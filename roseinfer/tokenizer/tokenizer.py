@@ -131,8 +131,10 @@ def _token_bytes(tokenizer: FastTokenizer) -> list[bytes]:
     byte_of = {character: byte for byte, character in _byte_characters().items()}
 
     def encoded(token: str) -> bytes:
-        known = all(character in byte_of for character in token)
-        return bytes(byte_of[c] for c in token) if known else token.encode()
+        try:
+            return bytes(map(byte_of.__getitem__, token))
+        except KeyError:
+            return token.encode()
 
     return _table(tokenizer, encoded)
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import gc
 import logging
 import os
 import signal
@@ -49,6 +50,9 @@ def run(config: EngineConfig, rank: int, sock: socket.socket) -> int:
             return 0
         start = msgspec.json.decode(message, type=Start)
         pool = KVPool(part.kv_shape, start.num_blocks, config.block_size, part.device)
+        gc.collect()
+        gc.freeze()
+        gc.enable()
         _say(sock, RankDone())
     except ConfigError as error:
         _say(sock, RankDone(f"rank {rank}: {error}"))

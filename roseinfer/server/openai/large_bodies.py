@@ -8,6 +8,7 @@ more memory: then the next body starts a new process.
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import pickle
 import resource
@@ -171,6 +172,7 @@ if __name__ == "__main__":
     threading.Thread(target=_end_with, args=(end,), daemon=True).start()
     template = ChatTemplate.load(model_folder(sys.argv[2]))
     os.nice(NICE)
+    gc.enable()
     _bound_memory()
     try:
         serve(end.makefile("rb"), end.makefile("wb"), template)

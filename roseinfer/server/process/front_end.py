@@ -140,6 +140,7 @@ class FrontEnd:
         span.mark_for_nsys()
         gc.collect()
         gc.freeze()
+        gc.enable()
         self._sweep()
 
     def adopt(self, sock: socket.socket) -> None:
