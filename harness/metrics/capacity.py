@@ -16,6 +16,7 @@ the intervals hold the truth.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -116,7 +117,8 @@ class Knowledge:
         """The load that a next cell of the same start should have."""
         if len({trial.met for trial in self.trials}) < 2:
             return self._on_the_ladder()
-        return min(self._candidates(), key=self._entropy_after)
+        loads = self._candidates()
+        return loads[int(np.argmin(self._entropies_after(loads)))]
 
     @property
     def exhausted(self) -> bool:
@@ -196,15 +198,17 @@ class Knowledge:
         places = np.interp(quantiles, np.cumsum(self._capacities), self._grid)
         return sorted({self.bounds.nearest(load) for load in np.exp(places).tolist()})
 
-    def _entropy_after(self, load: float) -> float:
-        """Of the capacity, as expected after a cell at that load."""
+    def _entropies_after(self, loads: Sequence[float]) -> list[float]:
+        """Of the capacity, as expected after a cell at each of those loads."""
         likely = self._capacities > UNLIKELY
         here = np.einsum("q,qgsc->qgsc", _CHANCES, self._here[:, likely]) * self._prior[likely]
-        met = _chance_met(self._grid[likely], load)
-        chances = [np.einsum("qgsc,qgsc->g", here, answer) for answer in (met, 1 - met)]
-        return -sum(float((c * np.log(c / c.sum())).sum()) for c in chances) / float(
-            sum(c.sum() for c in chances)
-        )
+        grid, found = self._grid[likely], []
+        for load in loads:
+            met = _chance_met(grid, load)
+            chances = [np.einsum("qgsc,qgsc->g", here, answer) for answer in (met, 1 - met)]
+            nats = -sum(float((c * np.log(c / c.sum())).sum()) for c in chances)
+            found.append(nats / float(sum(c.sum() for c in chances)))
+        return found
 
 
 def _chance_met(grid: Floats, load: float) -> Floats:
