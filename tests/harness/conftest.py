@@ -22,6 +22,8 @@ from harness.engines.find import Place, probe
 from harness.metrics import validity
 from harness.mock_server.behaviour import ServedRequest
 from harness.report.figures.run_figures import figures
+from harness.runs import base_run, info
+from harness.telemetry.revision import git_revision, source_hash
 from tests.harness.bench_process import quicken
 
 Probe = Callable[[Place, Sequence[str]], dict[str, str]]
@@ -63,10 +65,14 @@ class MockServer:
 
 @pytest.fixture(scope="session", autouse=True)
 def quick_runs() -> Iterator[None]:
-    """Those in this process; its interpreter, which roseinfer runs in, is asked for its versions once."""
+    """Those in this process; its interpreter, which roseinfer runs in, is asked for its versions once, and
+    the files of the project, which are the same in every run, are read once."""
     quicken()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(roseinfer, "probe", remembering(probe))
+        patch.setattr(info, "git_revision", cache(git_revision))
+        for module in (info, base_run):
+            patch.setattr(module, "source_hash", cache(source_hash))
         yield
 
 

@@ -10,13 +10,15 @@ import shutil
 import subprocess
 import sys
 import tomllib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from importlib.metadata import EntryPoint
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner, Result
 
 from harness import plugins
+from harness.cli.commands import app
 from harness.engines import engine_names, registry
 from harness.engines.local import LocalEngine
 from harness.errors import UsageError
@@ -29,6 +31,22 @@ ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "docs" / "examples" / "toy"
 
 Bench = Callable[..., "subprocess.CompletedProcess[str]"]
+
+#: Runs the commands that its input lists, one after another, and prints how each ended and what it printed.
+SEVERAL = """
+import io, json, sys
+from contextlib import redirect_stderr, redirect_stdout
+from harness.cli.app import main
+ended = []
+for words in json.load(sys.stdin):
+    sys.argv, out, err = ["bench", *words], io.StringIO(), io.StringIO()
+    try:
+        with redirect_stdout(out), redirect_stderr(err):
+            main()
+    except SystemExit as end:
+        ended.append([end.code, out.getvalue(), err.getvalue()])
+json.dump(ended, sys.stdout)
+"""
 
 
 @pytest.fixture(scope="module")
@@ -45,19 +63,46 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def bench(installed: Path, tmp_path_factory: pytest.TempPathFactory) -> Bench:
-    """`bench` in an empty folder, with or without the package."""
+def start(installed: Path, tmp_path_factory: pytest.TempPathFactory) -> Bench:
+    """Runs a command in an empty folder, with the package."""
     folder = tmp_path_factory.mktemp("empty")
+    env = os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT), str(installed)])}
 
-    def run(*arguments: str | Path, plugin: bool = True) -> subprocess.CompletedProcess[str]:
-        path = os.pathsep.join([str(ROOT), *([str(installed)] if plugin else [])])
-        env = os.environ | {"PYTHONPATH": path}
-        words = [*map(str, arguments)]
-        measures = words[0] == "online"
-        command = bench_command(*words) if measures else [sys.executable, "-m", "harness.cli.app", *words]
-        return subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, timeout=300)
+    def run(command: Sequence[str], given: str | None = None) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            command, cwd=folder, env=env, input=given, capture_output=True, text=True, timeout=300
+        )
 
     return run
+
+
+@pytest.fixture(scope="module")
+def bench(start: Bench) -> Bench:
+    """`bench` with the package."""
+
+    def run(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
+        words = [*map(str, arguments)]
+        measures = words[0] == "online"
+        return start(bench_command(*words) if measures else [sys.executable, "-m", "harness.cli.app", *words])
+
+    return run
+
+
+@pytest.fixture(scope="module")
+def shown(start: Bench) -> dict[str, tuple[int, str, str]]:
+    """How short commands end with the package, what they print, and what they say."""
+    commands = [
+        "engines list", "engines show toy@quick", "online --engines roseinfer,toi", "schema online-results",
+    ]  # fmt: skip
+    done = start([sys.executable, "-c", SEVERAL], json.dumps([words.split() for words in commands]))
+    assert done.returncode == 0, done.stderr
+    ended = [(code, out, err) for code, out, err in json.loads(done.stdout)]
+    return dict(zip(commands, ended, strict=True))
+
+
+def without(*arguments: str | Path) -> Result:
+    """`bench` in this process, which does not have the package."""
+    return CliRunner().invoke(app, [*map(str, arguments)])
 
 
 @pytest.fixture(scope="module")
@@ -75,17 +120,18 @@ def run(bench: Bench, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_the_engine_is_listed_with_its_version_and_variants(bench: Bench) -> None:
-    listed = bench("engines", "list").stdout
+def test_the_engine_is_listed_with_its_version_and_variants(shown: dict[str, tuple[int, str, str]]) -> None:
+    code, listed, _ = shown["engines list"]
+    assert code == 0
     assert any({"toy", "1.2.3", "quick"} <= {*line.split()} for line in listed.splitlines())
-    assert "rosebench_toy.server" in bench("engines", "show", "toy@quick").stdout
-    without = bench("engines", "show", "toy", plugin=False)
-    assert without.returncode == 2 and "there is no engine 'toy'" in without.stderr
+    assert "rosebench_toy.server" in shown["engines show toy@quick"][1]
+    refused = without("engines", "show", "toy").exception
+    assert isinstance(refused, UsageError) and "there is no engine 'toy'" in refused.message
 
 
-def test_a_misspelt_engine_is_told_the_nearest(bench: Bench) -> None:
-    done = bench("online", "--engines", "roseinfer,toi")
-    assert done.returncode == 2 and "did you mean toy?" in done.stderr
+def test_a_misspelt_engine_is_told_the_nearest(shown: dict[str, tuple[int, str, str]]) -> None:
+    code, _, said = shown["online --engines roseinfer,toi"]
+    assert code == 2 and "did you mean toy?" in said
 
 
 def test_the_results_have_the_engine_and_the_metric(run: Path) -> None:
@@ -128,19 +174,18 @@ def test_gates_take_the_metric(bench: Bench, run: Path) -> None:
     assert "ttst_ms" in {difference["metric"] for difference in found["differences"]}
 
 
-def test_the_schema_lists_the_metric(bench: Bench) -> None:
-    assert '"ttst_ms"' in bench("schema", "online-results").stdout
-    assert '"ttst_ms"' not in bench("schema", "online-results", plugin=False).stdout
+def test_the_schema_lists_the_metric(shown: dict[str, tuple[int, str, str]]) -> None:
+    assert '"ttst_ms"' in shown["schema online-results"][1]
+    ours = without("schema", "online-results").stdout
+    assert '"ttft_ms"' in ours and '"ttst_ms"' not in ours
 
 
-def test_a_limit_on_a_metric_that_is_not_installed_is_told(bench: Bench, run: Path, tmp_path: Path) -> None:
-    done = bench("report", run, "--out", tmp_path / "r.html", plugin=False)
-    assert done.returncode == 2 and "there is no ttst_ms to limit" in done.stderr
+def test_a_limit_on_a_metric_that_is_not_installed_is_told(run: Path, tmp_path: Path) -> None:
+    refused = without("report", run, "--out", tmp_path / "r.html").exception
+    assert isinstance(refused, UsageError) and "there is no ttst_ms to limit" in refused.message
 
 
-def test_the_run_is_reported_where_the_package_is_not_installed(
-    bench: Bench, run: Path, tmp_path: Path
-) -> None:
+def test_the_run_is_reported_where_the_package_is_not_installed(run: Path, tmp_path: Path) -> None:
     """The engine is drawn in the next colour of the palette; the metric is left out."""
     copy = tmp_path / "run"
     shutil.copytree(run, copy)
@@ -151,8 +196,8 @@ def test_the_run_is_reported_where_the_package_is_not_installed(
         summary["rates_ci"].pop("goodput_req_per_s", None)
     (copy / "online_results.json").write_text(json.dumps(results))
     (copy / "run.json").write_text(json.dumps(results["meta"]))
-    done = bench("report", copy, "--out", tmp_path / "r.html", plugin=False)
-    assert done.returncode == 0, done.stderr
+    done = without("report", copy, "--out", tmp_path / "r.html")
+    assert done.exit_code == 0, done.output
     page = (tmp_path / "r.html").read_text()
     assert "Toy (quick)" in page and "#4f8fa8" in page
     assert "time to second token" not in page and "not those of the raw times" not in page
@@ -160,11 +205,13 @@ def test_the_run_is_reported_where_the_package_is_not_installed(
 
 def test_a_metric_that_came_after_a_run_does_not_change_its_verdicts(bench: Bench, tmp_path: Path) -> None:
     """The metric has a table; the comparisons are those that the run made, corrected for as many."""
+    report = ("report", ROOT / "reports" / "cpu-smollm2-135m", "--out")
+    pages = {plugin: tmp_path / f"{plugin}.html" for plugin in (False, True)}
+    assert without(*report, pages[False]).exit_code == 0
+    done = bench(*report, pages[True])
+    assert done.returncode == 0, done.stderr
     said = []
-    for plugin in (False, True):
-        page = tmp_path / f"{plugin}.html"
-        done = bench("report", ROOT / "reports" / "cpu-smollm2-135m", "--out", page, plugin=plugin)
-        assert done.returncode == 0, done.stderr
+    for plugin, page in pages.items():
         text = page.read_text()
         assert ("time to second token" in text) == plugin
         assert "not those of the raw times" not in text

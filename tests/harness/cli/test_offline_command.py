@@ -25,6 +25,7 @@ QUICK = [
 ]  # fmt: skip
 
 
+@pytest.mark.usefixtures("few_figures")
 def test_a_whole_run(bench: Any, tmp_path: Path) -> None:
     done = bench(*QUICK, "--model", "auto", "--engines", "roseinfer,openai", "--out", str(tmp_path))
     assert done.code == 0, done.err
@@ -199,6 +200,7 @@ def test_an_engine_that_fails(bench: Any, tmp_path: Path, monkeypatch: pytest.Mo
     assert "wrong number" not in (folder / "report.html").read_text()
 
 
+@pytest.mark.usefixtures("few_figures")
 def test_killed_and_interrupted_and_resumed_with_a_real_engine(
     start_bench: Callable[..., Any], bench: Any, tmp_path: Path
 ) -> None:

@@ -6,11 +6,12 @@ import json
 import os
 import re
 import shutil
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from itertools import islice
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
+from typer.testing import CliRunner, Result
 
 from harness.cli.commands import app
 from harness.engines import registry
@@ -28,6 +29,7 @@ from harness.profiling.plan import ProfileOptions, unprofiled
 from harness.profiling.profile_files import read_manifest, read_profiles
 from harness.profiling.stage import _Stage, profile_run
 from harness.profiling.subject import Subject, begin_run, open_subject
+from harness.report.figures import run_figures
 from harness.report.render import write_report, write_run_outputs
 from harness.runs.events import CaptureDone, CaptureSkipped, CaptureStarting, Event
 from harness.runs.online import run_online
@@ -50,6 +52,7 @@ VARIANTS = {
     "batch": Variant(label="batch of 1", args=[*SOON, "--max-active-requests", "1"]),
 }
 OTHERS = [f"roseinfer@{name}" for name in VARIANTS]
+PROFILED = {"roseinfer", "roseinfer (extra norm)"}
 
 
 def find_variant(engine: Engine, name: str | None) -> Variant:
@@ -74,7 +77,7 @@ def benchmark(tmp_path_factory: pytest.TempPathFactory) -> Path:
         {
             "engines": ["roseinfer", *OTHERS],
             "model": "random:gpt2-tiny", "device": "cpu", "dtype": "fp32",
-            "concurrency": 4, "n": 16, "input_len": 16, "output_len": 12, "max_model_len": 64,
+            "concurrency": 4, "n": 8, "input_len": 16, "output_len": 12, "max_model_len": 64,
             "warmup": 4, "calibrate": False, "check_answers": False, "text_prompts": True,
             "out": tmp_path_factory.mktemp("runs"),
         }
@@ -86,10 +89,34 @@ def benchmark(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@dataclass
+class Profiled:
+    """A benchmark of which two engines were profiled, and how the command ended. `before`: its results before
+    that."""
+
+    folder: Path
+    done: Result
+    before: bytes
+
+
+@pytest.fixture(scope="module")
+def profiled(benchmark: Path) -> Profiled:
+    """The engine, and one that is slow where only a profile shows it."""
+    before = (benchmark / "online_results.json").read_bytes()
+    words = ["--engines", "roseinfer,roseinfer@layers", "--steps", "12", "--tool", "both"]
+    draw = run_figures.figures
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(registry, "find_variant", find_variant)
+        patch.setattr(capture, "SETTLED_S", 0.2)
+        patch.setattr(run_figures, "figures", lambda run, charts: islice(draw(run, charts), 1))
+        done = CliRunner().invoke(app, ["profile", str(benchmark), *words])
+    return Profiled(benchmark, done, before)
+
+
 @pytest.fixture
-def folder(benchmark: Path, tmp_path: Path) -> Path:
-    """A copy of it, of a test's own."""
-    return shutil.copytree(benchmark, tmp_path / "runs" / benchmark.name)
+def folder(profiled: Profiled, tmp_path: Path) -> Path:
+    """A copy of the run, of a test's own."""
+    return shutil.copytree(profiled.folder, tmp_path / "runs" / profiled.folder.name)
 
 
 def gap(gaps: list[Gap], metric: str, label: str) -> Gap:
@@ -109,17 +136,17 @@ def largest(found: Gap) -> str:
 
 
 @pytest.mark.usefixtures("few_figures")
-def test_slowdowns_are_found_where_they_were_made(folder: Path) -> None:
-    before = (folder / "online_results.json").read_bytes()
-    whole = open_subject(folder, None, lambda event: None)
-    events: list[Event] = []
-    profiled = {"roseinfer", "roseinfer (extra norm)"}
-    manifest = profile_run(_only(whole, profiled), ProfileOptions(steps=12), events.append)
+def test_slowdowns_are_found_where_they_were_made(profiled: Profiled, folder: Path) -> None:
+    done = profiled.done
+    assert (done.exit_code, done.stdout.strip()) == (0, str(profiled.folder / "profile_manifest.json"))
+    for label in PROFILED:
+        assert f"{label}: no nsys profile: skipped, because this run uses no GPU" in done.stderr
+        assert f"{label}: torch profile, " in done.stderr
+    assert "norm and elementwise" in done.stderr
+    assert "norm and elementwise" in (folder / "report.html").read_text()
+    manifest = ProfileManifest.model_validate_json((folder / "profile_manifest.json").read_bytes())
+    assert {captured.label for captured in manifest.runs} == PROFILED
     profiles = analyse(folder)
-
-    assert [type(event) for event in events] == [CaptureStarting, CaptureDone] * 2
-    assert {captured.label for captured in manifest.runs} == profiled
-    assert ProfileManifest.model_validate_json((folder / "profile_manifest.json").read_bytes()) == manifest
     for captured in manifest.runs:
         assert captured.error is None
         [trace] = captured.artifacts
@@ -131,7 +158,7 @@ def test_slowdowns_are_found_where_they_were_made(folder: Path) -> None:
         assert sum(step.n for step in figures.steps.values()) >= 9
         for step in figures.steps.values():
             assert step.busy_ms == pytest.approx(sum(step.categories_ms.values()))
-    assert (folder / "online_results.json").read_bytes() == before
+    assert (folder / "online_results.json").read_bytes() == profiled.before
 
     slow_tokenizer = gap(profiles.gaps, "ttft_ms", "roseinfer (slow tokenizer)")
     assert largest(slow_tokenizer) in ("http", OUTSIDE)
@@ -140,7 +167,7 @@ def test_slowdowns_are_found_where_they_were_made(folder: Path) -> None:
     assert (
         largest(gap(profiles.gaps, "itl_ms", "roseinfer (extra norm)")) == "decode step: norm and elementwise"
     )
-    levels = whole.levels
+    levels = open_subject(folder, None, lambda event: None).levels
     assert levels["roseinfer (batch of 1)"].running < 1.5 < levels["roseinfer"].running
 
     page = write_run_outputs(folder)
@@ -168,28 +195,20 @@ def _only(subject: Subject, labels: set[str]) -> Subject:
 
 
 @pytest.mark.usefixtures("few_figures")
-def test_what_fails_leaves_the_rest_whole(folder: Path) -> None:
+def test_what_cannot_be_read_leaves_the_rest_whole(folder: Path) -> None:
     with pytest.raises(UsageError, match="the run has no 'vllm'") as raised:
         open_subject(folder, None, lambda event: None, ["roseinfer", "vllm"])
     assert raised.value.hint == f"it has {', '.join(('roseinfer', *OTHERS))}"
     with pytest.raises(UsageError, match="the run has no such engine"):
         open_subject(folder, None, lambda event: None, [])
-    subject = open_subject(folder, None, lambda event: None, ["roseinfer"])
-    [torch] = profile_run(subject, ProfileOptions(steps=4, max_bytes=100), lambda event: None).runs
-    assert torch.error is not None and "was removed" in torch.error and not torch.artifacts
-    short = ["--steps", "4", "--tool", "both"]
-    done = CliRunner().invoke(app, ["profile", str(folder), "--engines", "roseinfer", *short])
-    assert (done.exit_code, done.stdout.strip()) == (0, str(folder / "profile_manifest.json"))
-    assert "roseinfer: no nsys profile: skipped, because this run uses no GPU" in done.stderr
-    manifest = read_manifest(folder)
-    assert manifest is not None and [(run.tool, run.error) for run in manifest.runs] == [("torch", None)]
     results = read_of_run(folder, "online_results.json", OnlineResults)
-    assert unprofiled(folder, results, "both") == OTHERS
+    assert unprofiled(folder, results, "both") == ["roseinfer@tokenizer", "roseinfer@batch"]
     assert unprofiled(folder, results, "nsys") == ["roseinfer", *OTHERS]
     trace = folder / "profiles/torch/roseinfer/trace.json.gz"
     trace.write_bytes(trace.read_bytes()[:-100])
     profiles = analyse(folder)
     assert "cut off" in profiles.unread["profiles/torch/roseinfer/trace.json.gz"]
+    assert [figures.label for figures in profiles.figures] == ["roseinfer (extra norm)"]
     assert read_profiles(folder) == profiles
     assert "Not read" in write_run_outputs(folder).read_text()
 
@@ -310,6 +329,7 @@ def test_the_load_that_is_profiled(tmp_path: Path) -> None:
 
 
 def test_both_sides_of_an_aa_run_keep_their_captures(tmp_path: Path) -> None:
+    """One that fails is replaced by the next."""
     settings = OnlineSettings.model_validate(
         {
             "engines": "roseinfer", "model": "random:gpt2-tiny", "device": "cpu", "dtype": "fp32",
@@ -319,7 +339,14 @@ def test_both_sides_of_an_aa_run_keep_their_captures(tmp_path: Path) -> None:
     )  # fmt: skip
     folder = begin_run(settings, ["bench"])
     subject = open_subject(folder, None, lambda event: None)
-    manifest = profile_run(subject, ProfileOptions(steps=4), lambda event: None)
+    too_few = ProfileOptions(steps=4, max_bytes=100)
+    [failed] = profile_run(_only(subject, {"roseinfer (A)"}), too_few, lambda event: None).runs
+    assert failed.error is not None and "was removed" in failed.error and not failed.artifacts
+
+    events: list[Event] = []
+    manifest = profile_run(subject, ProfileOptions(steps=4), events.append)
+    assert [type(event) for event in events] == [CaptureStarting, CaptureDone] * 2
+    assert read_manifest(folder) == manifest and len(manifest.runs) == 2
     places = {
         captured.label: (captured.output_dir, captured.log_path, captured.error) for captured in manifest.runs
     }

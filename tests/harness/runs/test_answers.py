@@ -20,6 +20,7 @@ from .conftest import Watcher, edit
 
 def run_quickly(url: str, folder: Path, **given: Any) -> tuple[Path, Any]:
     quick: dict[str, Any] = {"max_model_len": 1024, "n": 3, "scales": [0.01], "warmup": 0, "calibrate": False}
+    quick["accuracy"] = False
     return run_online(OnlineSettings(base_url=url, out=folder, **(quick | given)), ["bench"], lambda _: None)
 
 

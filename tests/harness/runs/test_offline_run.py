@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,6 +18,7 @@ from harness.compare.stored_run import StoredRun
 from harness.engines.adapters.roseinfer import Roseinfer
 from harness.engines.base import EngineSettings, EngineVariant, Installation, Server
 from harness.engines.local import OfflineFactory
+from harness.engines.process.engine_server import Launch
 from harness.engines.registry import LOCAL
 from harness.engines.variants import Variant
 from harness.errors import CleanupError, EngineError, UsageError
@@ -159,7 +161,18 @@ def test_a_worker_that_ends_without_a_result_has_failed(tmp_path: Path):
         through_worker(Quitting(tmp_path), settings, batch, tmp_path / "x.log")
 
 
-class Clinging(Roseinfer):
+class Refusing(Roseinfer):
+    """The mock server, which starts soon; an in-process API takes no such settings."""
+
+    def command(self, installation: Installation, settings: EngineSettings, port: int) -> Launch:
+        words = (sys.executable, "-m", "harness.mock_server", "--host", settings.host, "--port", str(port))
+        return Launch(words, settings.served_name, ready_path="/v1/models")
+
+    def offline(self, installation: Installation, settings: EngineSettings) -> OfflineFactory:
+        raise UsageError("no such batch", "give another")
+
+
+class Clinging(Refusing):
     """An engine that leaves a process."""
 
     @contextmanager
@@ -168,19 +181,13 @@ class Clinging(Roseinfer):
         yield
 
 
-class Refusing(Roseinfer):
-    """An engine whose in-process API takes no such settings."""
-
-    def offline(self, installation: Installation, settings: EngineSettings) -> OfflineFactory:
-        raise UsageError("no such batch", "give another")
-
-
 def test_nothing_is_measured_beside_what_was_left_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setitem(LOCAL, "roseinfer", Clinging())
     events: list[object] = []
     with pytest.raises(CleanupError, match="PID 7"):
-        run_offline(small(tmp_path), [], events.append)
-    assert [event.label for event in events if isinstance(event, BatchStarting)][-1] == "roseinfer"
+        run_offline(small(tmp_path).model_copy(update={"repeats": 3}), [], events.append)
+    labels = [event.label for event in events if isinstance(event, BatchStarting)]
+    assert labels[-1] == "roseinfer" and labels.count("roseinfer") == 1
 
 
 def test_what_one_engine_refuses_the_others_may_take(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
@@ -196,13 +203,11 @@ def test_a_worker_gives_its_memory_back(tmp_path: Path, monkeypatch: pytest.Monk
     readings = iter([[(10, 1000, [])], *[[(500, 1000, [42])]] * 1000])
     monkeypatch.setattr(gpu, "_memory", lambda: next(readings))
     monkeypatch.setattr(gpu, "PATIENCE_S", 0)
-    engine_variant = EngineVariant(
-        EngineRef.model_validate("roseinfer"), Variant(offline={"no_such_setting": 1}), "roseinfer"
-    )
+    engine_variant = EngineVariant(EngineRef.model_validate("roseinfer"), Variant(), "roseinfer")
     settings = EngineSettings(engine_variant, resolve("random:gpt2-tiny").path, "m", "cuda", "fp32", 64)
     batch = Batch(closed_loop(1, 4, 2, 100, 0), [], True)
-    with pytest.raises(CleanupError, match=r"(?s)ended with exit code 1.*GPU 0 still uses .*PIDs 42"):
-        through_worker(LOCAL["roseinfer"], settings, batch, tmp_path / "x.log")
+    with pytest.raises(CleanupError, match=r"(?s)ended with exit code 0.*GPU 0 still uses .*PIDs 42"):
+        through_worker(Quitting(tmp_path), settings, batch, tmp_path / "x.log")
 
 
 def test_a_batch_beyond_the_context(tmp_path: Path):

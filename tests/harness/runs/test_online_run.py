@@ -133,7 +133,8 @@ def test_one_at_a_time(start_mock: Any, settings_for: Make) -> None:
 def test_an_engine_that_is_not_there(start_mock: Any, settings_for: Make, python_with: Any) -> None:
     python_with("vllm", {})
     server = start_mock()
-    settings = settings_for(server.url, engines="vllm,openai", model="random:gpt2-tiny", scales=[0.01])
+    given = {"engines": "vllm,openai", "model": "random:gpt2-tiny", "accuracy": False, "scales": [0.01]}
+    settings = settings_for(server.url, **given)
     watch = Watcher()
     folder, results = run_online(settings, ["bench"], watch)
     [skipped] = results.skipped

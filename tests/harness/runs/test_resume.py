@@ -100,7 +100,7 @@ def test_other_loads_continue_with_the_same_requests(
     file = tmp_path / "talk.jsonl"
     file.write_text("\n".join(map(json.dumps, lines)))
     given = {key: f"jsonl:{file}" if value == "DATASET" else value for key, value in given.items()}
-    settings = settings_for(start_mock().url, prompt_nonce=1, **given)
+    settings = settings_for(start_mock().url, prompt_nonce=1, accuracy=False, **given)
     columns = ["cell", "request", "input_tokens", "output_tokens", "session", "turn"]
     whole, results = run_online(settings, ["bench"], Watcher())
     folder = interrupted(settings)

@@ -59,6 +59,7 @@ LARGE = StepCost(prompts=0.0, prompt_token=0, prompt_pair=0, decode=0.01, decode
 HOST = 1e-3
 
 
+@settings(max_examples=40)
 @given(st.lists(st.floats(0.2, 0.9), min_size=1, max_size=8))
 def test_with_a_late_launch_who_comes_while_a_step_runs_is_in_the_next(arrivals: list[float]) -> None:
     """Within the launch of the next step, too, nobody waits for more than the step before his own."""
@@ -101,7 +102,7 @@ CONFIGS = st.builds(
 )
 
 
-@settings(max_examples=15)
+@settings(max_examples=10)
 @given(config=CONFIGS, seed=st.integers(0, 99), rate=st.floats(0.2, 50))
 def test_no_request_starves(config: EngineConfig, seed: int, rate: float) -> None:
     """Under any settings each of fifty requests ends."""

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from roseinfer.attention.cpu_paged import CpuPagedAttention
 from roseinfer.config import EngineConfig
@@ -22,6 +24,14 @@ needs_bf16_products = pytest.mark.skipif(not has_bf16_products(), reason="needs 
 @pytest.fixture(scope="module", params=sorted(LLAMAS))
 def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return make_llama(tmp_path_factory.mktemp(request.param), request.param)
+
+
+@pytest.fixture(autouse=True)
+def own_threads() -> Iterator[None]:
+    """An engine sets PyTorch's number of threads, which is the process's."""
+    before = torch.get_num_threads()
+    yield
+    torch.set_num_threads(before)
 
 
 @pytest.fixture
@@ -71,17 +81,18 @@ def answers(engine: Engine, requests: int) -> list[list[tuple[int, tuple[float, 
     [
         {},
         {"threads": 2, "prefix_cache": True, "chunked_prefill_size": 16},
-        {"kv_tokens": 600, "overlap_schedule": True},
+        {"kv_tokens": 400, "overlap_schedule": True},
         {"batch_invariant": True},
     ],
     ids=["default", "threads", "preempted", "invariant"],
 )
 def test_prepared_calls_change_no_bit(folder: Path, prepared: list[int], settings: dict[str, Any]) -> None:
-    eager = answers(engine_of(folder, prepared_decode=False, **settings), 30)
+    eager = answers(engine_of(folder, prepared_decode=False, **settings), 20)
     assert not prepared
     engine = engine_of(folder, **settings)
-    assert answers(engine, 30) == eager and len(prepared) > 5
-    assert answers(engine, 30) == eager and len(set(prepared)) == len(prepared), "again, with the same calls"
+    assert answers(engine, 20) == eager and len(prepared) > 5
+    assert answers(engine, 20) == eager and len(set(prepared)) == len(prepared), "again, with the same calls"
+    assert (engine.preemptions > 0) == ("kv_tokens" in settings)
 
 
 @needs_bf16_products
@@ -91,7 +102,7 @@ def test_steps_of_many_rows_run_operator_by_operator(folder: Path, prepared: lis
         tokens.append({})
         for id in range(MOST_ROWS + 4):
             prompt = np.arange(1 + id % 9, dtype=np.int32)
-            engine.add(id, prompt, SamplingParams(40 + id % 20, ignore_eos=True))
+            engine.add(id, prompt, SamplingParams(12 + id % 8, ignore_eos=True))
         most = 0
         while (step := engine.step()) is not None:
             most = max(most, len(step.ids))

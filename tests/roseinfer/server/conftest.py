@@ -126,12 +126,12 @@ Serve = Callable[..., Serving]
 
 
 def start(model: str, *options: str, environment: dict[str, str] | None = None) -> subprocess.Popen[str]:
-    """A KV cache for 32 requests of the longest kind is filled at once; that for all of 256 takes longer than
+    """A KV cache for 8 requests of the longest kind is filled at once; that for all of 256 takes longer than
     the rest of the start. SIGINT has its default action, also where tests run in a shell's background."""
     command = ["env", "--default-signal=INT"]
     command += [sys.executable, "-m", "roseinfer.cli", "serve", "--model", model, "--port", "0"]
     command += ["--device", "cpu", "--dtype", "fp32", "--threads", "1", "--no-warmup"]
-    command += ["--kv-tokens", "32768", *options]
+    command += ["--kv-tokens", "8192", *options]
     return subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=os.environ | (environment or {}))
 
 

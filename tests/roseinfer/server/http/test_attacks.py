@@ -96,7 +96,7 @@ def test_pipelined_bodies(single: Any) -> None:
 
 def test_bodies_of_clients_that_have_left(single: Any) -> None:
     def once() -> None:
-        clients = [connect(single) for _ in range(20)]
+        clients = [connect(single) for _ in range(12)]
         for client in clients:
             push(client, POST + b"content-length: %d\r\n\r\n" % (31 * MIB) + b" " * (8 * MIB), 8 * MIB, 3)
         for client in clients:

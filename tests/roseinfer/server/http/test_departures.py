@@ -53,7 +53,7 @@ ASK_LONG = POST + b"content-length: %d\r\n\r\n" % len(LONG) + LONG
 
 @pytest.mark.parametrize("stream", [False, True])
 def test_who_sends_no_more_gets_every_answer(serving: Any, stream: bool) -> None:
-    body = json.dumps({"prompt": [1, 2], "max_tokens": 300, "ignore_eos": True, "stream": stream}).encode()
+    body = json.dumps({"prompt": [1, 2], "max_tokens": 60, "ignore_eos": True, "stream": stream}).encode()
     asked = POST + b"content-length: %d\r\n\r\n" % len(body) + body
     answers = answer_to(serving, asked * 2 + b"GET /health HTTP/1.1\r\nhost: localhost\r\n\r\n")
     finals = re.findall(rb"HTTP/1.1 (?!100)(\d+) ", answers)
@@ -92,7 +92,7 @@ def test_a_front_end_without_descriptors_says_so(serve: Any) -> None:
         clients = [stack.enter_context(connect(server)) for _ in range(6)]
         end = time.monotonic() + 60
         while not any("no descriptor left" in line for line in server.log) and time.monotonic() < end:
-            pass
+            time.sleep(0.01)
         for client in clients:
             with contextlib.suppress(OSError):
                 client.sendall(b"GET /health HTTP/1.1\r\nhost: localhost\r\n\r\n")

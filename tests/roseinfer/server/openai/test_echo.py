@@ -12,15 +12,30 @@ from transformers import AutoModelForCausalLM
 K = 3
 
 
-@pytest.mark.parametrize(
-    "options", [[], ["--prefix-cache", "--chunked-prefill-size", "24", "--prefill-max-tokens", "64"]]
-)
-def test_logprobs_of_prompts(serve: Any, serving: Any, text_model: Any, options: list[str]) -> None:
-    """With and without an answer, several prompts and answers at once, twice, whole and streamed."""
-    server = serve(*options) if options else serving
+@pytest.fixture(scope="module")
+def scored(text_model: Any) -> list[tuple[list[int], list[int], torch.Tensor]]:
+    """Prompts, three tokens after each, and the log-probabilities of all that follows the first token."""
     reference = AutoModelForCausalLM.from_pretrained(text_model.folder, dtype=torch.float32).eval()
     rng = np.random.default_rng(2)
     prompts = [rng.integers(0, 50000, length).tolist() for length in (1, 70, 33)]
+    found = []
+    for prompt, answer in zip(prompts, text_model.greedy(prompts, 3), strict=True):
+        with torch.inference_mode():
+            logits = reference(torch.tensor([prompt + answer])).logits[0]
+        found.append((prompt, answer, torch.log_softmax(logits.double(), -1)))
+    return found
+
+
+@pytest.mark.parametrize(
+    "options", [[], ["--prefix-cache", "--chunked-prefill-size", "24", "--prefill-max-tokens", "64"]]
+)
+def test_logprobs_of_prompts(
+    serve: Any, serving: Any, text_model: Any, scored: list[Any], options: list[str]
+) -> None:
+    """With and without an answer, several prompts and answers at once, twice, whole and streamed."""
+    server = serve(*options) if options else serving
+    prompts = [prompt for prompt, _, _ in scored]
+    likeliest = [expected.topk(K).values for _, _, expected in scored]
     names = text_model.llm.tokenizer.names
     for max_tokens, stream in ((0, False), (0, True), (3, False), (3, True)):
         asked = {"max_tokens": max_tokens, "echo": True, "logprobs": K, "n": 2, "ignore_eos": True}
@@ -29,10 +44,9 @@ def test_logprobs_of_prompts(serve: Any, serving: Any, text_model: Any, options:
         for chunk in reply.events if stream else [reply.json]:
             for choice in chunk["choices"]:
                 parts[choice["index"]].append(choice)
-        answers = text_model.greedy(prompts, 3)
         for index, pieces in parts.items():
-            prompt, answer = prompts[index // 2], answers[index // 2][:max_tokens]
-            tokens = prompt + answer
+            prompt, answer, expected = scored[index // 2]
+            tokens = prompt + answer[:max_tokens]
             assert "".join(piece["text"] for piece in pieces) == text_model.text(tokens)
             assert pieces[-1]["finish_reason"] == "length"
             listed = {
@@ -42,15 +56,12 @@ def test_logprobs_of_prompts(serve: Any, serving: Any, text_model: Any, options:
             assert {len(values) for values in listed.values()} == {len(tokens)}
             assert listed["token_logprobs"][0] is listed["top_logprobs"][0] is None
             assert listed["text_offset"] == sorted(listed["text_offset"])
-            with torch.inference_mode():
-                expected = torch.log_softmax(reference(torch.tensor([tokens])).logits[0].double(), -1)
             for place, token in enumerate(tokens[1:]):
-                values = expected[place]
                 name = names[token]
                 assert listed["tokens"][place + 1] == (name.text if name.whole else f"bytes:{name.text}")
-                assert abs(listed["token_logprobs"][place + 1] - values[token]) < 1e-3
+                assert abs(listed["token_logprobs"][place + 1] - expected[place, token]) < 1e-3
                 top = sorted(listed["top_logprobs"][place + 1].values(), reverse=True)
-                assert np.allclose(top[:K], values.topk(K).values, atol=1e-3)
+                assert np.allclose(top[:K], likeliest[index // 2][place], atol=1e-3)
         if not stream:
             usage = reply.json["usage"]
             assert (usage["prompt_tokens"], usage["completion_tokens"]) == (104, 6 * max_tokens)

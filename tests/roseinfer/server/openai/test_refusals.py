@@ -261,7 +261,7 @@ BODIES = st.dictionaries(st.sampled_from(FIELDS), VALUES, max_size=4).map(
 BYTES = st.binary(max_size=20)
 
 
-@settings(max_examples=300, suppress_health_check=list(HealthCheck))
+@settings(max_examples=150, suppress_health_check=list(HealthCheck))
 @given(body=BODIES | BYTES | BYTES.map(lambda raw: b'{"max_tokens": 2, "prompt": "a' + raw + b'"}'))
 def test_no_body_breaks_the_server(serving: Any, body: bytes) -> None:
     reply = serving.request("/v1/completions", body)

@@ -44,13 +44,17 @@ def rest(client: socket.socket) -> bytes:
 
 
 def test_answers_that_end_in_time_are_whole(serve: Any) -> None:
-    """Streams and whole ones on both front ends; new clients are refused meanwhile."""
+    """Streams and whole ones on both front ends; new clients are refused meanwhile. The engine stands still
+    until they are, so that no answer ends before."""
     server = serve("--frontend-processes", "2", "--grace-seconds", "60")
-    clients = [connect(server, index, stream=index % 4 < 2) for index in range(8)]
-    first_chunk(clients[0])
+    first = connect(server, 0, tokens=200)
+    first_chunk(first)
+    server.engine.suspend()
+    clients = [first, *(connect(server, index, stream=index % 4 < 2, tokens=200) for index in range(1, 8))]
     assert within(30, lambda: server.load()["inflight"] == 8)
     server.process.send_signal(signal.SIGTERM)
     assert within(30, lambda: refuses(server))
+    server.engine.resume()
     for index, client in enumerate(clients):
         answer = rest(client)
         if index % 4 < 2:
@@ -58,7 +62,7 @@ def test_answers_that_end_in_time_are_whole(serve: Any) -> None:
         else:
             head, _, body = answer.partition(b"\r\n\r\n")
             assert head.startswith(b"HTTP/1.1 200 ")
-            assert json.loads(body)["usage"]["completion_tokens"] == 900
+            assert json.loads(body)["usage"]["completion_tokens"] == 200
     assert server.ended() and server.process.returncode == 0
 
 
@@ -106,7 +110,7 @@ def test_a_signal_to_every_process(serve: Any) -> None:
 
     with contextlib.closing(asking):
         assert status() == 200
-        clients = [connect(server, index, tokens=600) for index in range(2)]
+        clients = [connect(server, index, tokens=400) for index in range(2)]
         for client in clients:
             first_chunk(client)
         below = psutil.Process(server.process.pid).children(recursive=True)

@@ -87,7 +87,7 @@ def what_is_asked_of_all(two: Serving) -> None:
 def clients_leave(two: Serving) -> None:
     """Nothing is left in either replica."""
     with ThreadPoolExecutor(20) as pool:
-        list(pool.map(lambda index: leave(two, index), range(60)))
+        list(pool.map(lambda index: leave(two, index), range(40)))
     assert two.becomes_idle()
 
 
@@ -96,7 +96,7 @@ def one_killed(server: Serving) -> None:
     why."""
     clients = []
     for index in range(2):  # each is counted before the other front end chooses
-        clients.append(connect(server, index))
+        clients.append(connect(server, index, tokens=500))
         first_chunk(clients[-1])
     assert by_replica(server, "roseinfer_running") == [1, 1]
     server.engines[1].kill()
