@@ -417,40 +417,27 @@ def violations(page, scheme):
     ]
 
 
-def test_axe_finds_no_violation(page):
-    found = {scheme: violations(page, scheme) for scheme in SCHEMES}
-    assert found == {"light": [], "dark": []}
-
-
-def test_axe_finds_no_violation_in_what_is_published(browser):
-    """Of rows, cards and tools that are alike but for their words and numbers, on one page or on several, one
-    is checked."""
+def test_axe_finds_no_violation(browser, report, folder, tmp_path):
+    """On a page of each kind. Of rows, cards and tools that are alike but for their words and numbers, on one
+    page or on several, one is checked."""
+    short = make_online(tmp_path / "short", engines=ENGINES[::2], scales=[0.4], repeats=1, n=110)
+    several = write_report([short, short], tmp_path / "several.html")
+    run = shutil.copytree(folder, tmp_path / "run")
+    entry = JournalEntry(
+        cell=0, engine="vllm", label="vLLM", load=TraceLoad(scale=0.4), repeat=0,
+        finished="2025-03-01T12:00:00Z", requests=110,
+    )  # fmt: skip
+    (run / JOURNAL).write_text(f"{entry.model_dump_json()}\n", encoding="utf-8")
+    live = tmp_path / "live.html"
+    live.write_text(live_page(run), encoding="utf-8")
+    pages = [several, *(REPORTS / f"{name}.html" for name in OF_EACH_KIND), live]
     seen = []
-    for name in OF_EACH_KIND:
-        visit(browser, (REPORTS / f"{name}.html").as_uri())
+    for address in (report, *(page.resolve().as_uri() for page in pages)):
+        visit(browser, address)
         seen = browser.execute_script(WITHOUT_SEEN, seen)
         found = {scheme: violations(browser, scheme) for scheme in SCHEMES}
-        assert found == {"light": [], "dark": []}, name
-
-
-@pytest.mark.parametrize("what", ["several runs", "live page"])
-def test_axe_finds_no_violation_in_the_other_pages(browser, folder, tmp_path, what):
-    if what == "several runs":
-        short = make_online(tmp_path / "run", engines=ENGINES[::2], scales=[0.4], repeats=1, n=110)
-        made = write_report([short, short], tmp_path / "several.html")
-    else:
-        run = shutil.copytree(folder, tmp_path / "run")
-        entry = JournalEntry(
-            cell=0, engine="vllm", label="vLLM", load=TraceLoad(scale=0.4), repeat=0,
-            finished="2025-03-01T12:00:00Z", requests=110,
-        )  # fmt: skip
-        (run / JOURNAL).write_text(f"{entry.model_dump_json()}\n", encoding="utf-8")
-        made = tmp_path / "live.html"
-        made.write_text(live_page(run), encoding="utf-8")
-    visit(browser, made.resolve().as_uri())
-    found = violations(browser, "light")
+        assert found == {"light": [], "dark": []}, address
     browser.get("about:blank")  # the live page asks its server until then
-    assert found == []
 
 
 def test_a_hostile_run_executes_nothing(browser, tmp_path):
