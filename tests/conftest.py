@@ -14,6 +14,10 @@ from hypothesis import HealthCheck, settings
 # Modules and tests live to the end: the garbage collector need not look through them again and again.
 gc.disable()
 
+# Nor need each of the processes that tests start compile the project again.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
+
 # A job that a script starts in the background ignores some signals and hands that down to all that it starts;
 # tests send them.
 signal.signal(signal.SIGINT, signal.default_int_handler)
