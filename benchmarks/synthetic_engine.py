@@ -5,7 +5,6 @@ For measuring everything but the engine: `python -m benchmarks.frontend`.
 
 from __future__ import annotations
 
-import gc
 import logging
 import os
 import socket
@@ -21,6 +20,7 @@ from roseinfer.engine.core import Engine
 from roseinfer.engine.process import end_with, split
 from roseinfer.ipc.engine_channel import EngineChannels
 from roseinfer.ipc.messages import Discard, Load, Query, Ready, Submit, ToEngine
+from roseinfer.modules import keep_what_is_made
 from roseinfer.request.params import Finished, FinishReason
 from roseinfer.scheduler.scheduler import StepResult
 
@@ -32,7 +32,7 @@ def run(config: EngineConfig, sockets: list[socket.socket], step_s: float) -> No
     info = Engine(config).info
     for owner in range(len(channels)):
         channels.send(owner, Ready(info))
-    gc.enable()
+    keep_what_is_made()
     left: dict[int, int] = {}
     rng = np.random.default_rng(0)
     due = time.monotonic()

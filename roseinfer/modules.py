@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
+import gc
 import signal
 import sys
 from pathlib import Path
 
 
 def module_command(name: str) -> list[str]:
-    """The command that runs a module, which calls `gc.enable()` once it has begun.
+    """The command that runs a module, which calls `keep_what_is_made` once it has begun.
 
     As this process, it imports from the current folder only if this process was started as `python -m …`.
     """
     here = [] if sys.path[0] in ("", str(Path.cwd())) else ["-P"]
     return [sys.executable, *here, "-m", "roseinfer.start", name]
+
+
+def keep_what_is_made() -> None:
+    """Look for garbage from now on, which `roseinfer.start` left off, but not in what there is now."""
+    gc.collect()
+    gc.freeze()
+    gc.enable()
 
 
 def leave_signals_to_parent() -> None:

@@ -1,7 +1,7 @@
 """Runs a module of this package as a process: `python -m roseinfer.start MODULE ARGUMENT…`.
 
-Imports make many objects that stay. Until the process has begun, and calls `gc.enable()`, nobody looks
-through them for garbage, which takes an eighth of a start.
+Imports make many objects that stay. Until the module has begun, and says so by `keep_what_is_made`, nobody
+looks through them for garbage, which takes an eighth of a start.
 """
 
 import gc

@@ -7,7 +7,6 @@ of its ends of the channels, one for each front end.
 from __future__ import annotations
 
 import ctypes
-import gc
 import logging
 import os
 import select
@@ -49,7 +48,7 @@ from roseinfer.ipc.messages import (
     ToEngine,
     Tokens,
 )
-from roseinfer.modules import leave_signals_to_parent
+from roseinfer.modules import keep_what_is_made, leave_signals_to_parent
 from roseinfer.request.logprobs import StepLogprobs
 from roseinfer.request.params import RequestError
 from roseinfer.scheduler.scheduler import StepResult
@@ -109,9 +108,7 @@ def run(config: EngineConfig, sockets: Sequence[socket.socket]) -> int:
             raise
         _send_all(channels, Failed(why))
         return 2
-    gc.collect()
-    gc.freeze()
-    gc.enable()
+    keep_what_is_made()
     channels.spin_s = engine.info.spin_s
     channels.on_idle = trim_memory
     with _EXIT_LOCK:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import gc
 import logging
 import os
 import signal
@@ -31,7 +30,7 @@ from roseinfer.engine.ranks.rank_profile import RankProfile
 from roseinfer.engine.ranks.step_memory import Step, StepMemory
 from roseinfer.kvcache.pool import KVPool
 from roseinfer.models.ranks import is_missing
-from roseinfer.modules import leave_signals_to_parent
+from roseinfer.modules import keep_what_is_made, leave_signals_to_parent
 from roseinfer.tensors import no_memory
 
 #: From prctl(2).
@@ -50,9 +49,7 @@ def run(config: EngineConfig, rank: int, sock: socket.socket) -> int:
             return 0
         start = msgspec.json.decode(message, type=Start)
         pool = KVPool(part.kv_shape, start.num_blocks, config.block_size, part.device)
-        gc.collect()
-        gc.freeze()
-        gc.enable()
+        keep_what_is_made()
         _say(sock, RankDone())
     except ConfigError as error:
         _say(sock, RankDone(f"rank {rank}: {error}"))

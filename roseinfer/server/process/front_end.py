@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import gc
 import logging
 import socket
 import sys
@@ -24,7 +23,7 @@ import uvloop
 
 from roseinfer.config import ConfigError
 from roseinfer.model_folder import model_folder
-from roseinfer.modules import leave_signals_to_parent
+from roseinfer.modules import keep_what_is_made, leave_signals_to_parent
 from roseinfer.server.access import Access, api_keys
 from roseinfer.server.app import App
 from roseinfer.server.config import ServerConfig
@@ -138,9 +137,7 @@ class FrontEnd:
         return_freed_blocks()
         self._detokenizer().escaped.fill()
         span.mark_for_nsys()
-        gc.collect()
-        gc.freeze()
-        gc.enable()
+        keep_what_is_made()
         self._sweep()
 
     def adopt(self, sock: socket.socket) -> None:
