@@ -7,8 +7,12 @@ from __future__ import annotations
 
 import runpy
 import sys
+from collections.abc import Callable, Iterator
 from itertools import islice
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
+
+if TYPE_CHECKING:
+    from harness.report.figures.svg import Plot
 
 Figures = Literal["all", "few"]
 
@@ -28,14 +32,20 @@ def quicken() -> None:
     guard.SHARING_NICENESS = 0
 
 
+def first_figure() -> Callable[..., Iterator[Plot]]:
+    """Stands for `run_figures.figures`: of a run's figures only the first is drawn."""
+    from harness.report.figures.run_figures import figures
+
+    return lambda run, charts: islice(figures(run, charts), 1)
+
+
 def main() -> None:
     figures = sys.argv.pop(1)
     quicken()
     if figures == "few":
         from harness.report.figures import run_figures
 
-        draw = run_figures.figures
-        run_figures.figures = lambda run, charts: islice(draw(run, charts), 1)
+        run_figures.figures = first_figure()
     runpy.run_module("harness.cli.app", run_name="__main__", alter_sys=True)
 
 

@@ -10,7 +10,6 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -21,10 +20,9 @@ from harness.engines.adapters import roseinfer
 from harness.engines.find import Place, probe
 from harness.metrics import validity
 from harness.mock_server.behaviour import ServedRequest
-from harness.report.figures.run_figures import figures
 from harness.runs import base_run, info
 from harness.telemetry.revision import git_revision, source_hash
-from tests.harness.bench_process import quicken
+from tests.harness.bench_process import first_figure, quicken
 
 Probe = Callable[[Place, Sequence[str]], dict[str, str]]
 
@@ -91,9 +89,7 @@ def remembering(probe: Probe) -> Probe:
 @pytest.fixture
 def few_figures(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of a run's figures only the first is drawn: for tests that look at other files."""
-    monkeypatch.setattr(
-        "harness.report.figures.run_figures.figures", lambda run, charts: islice(figures(run, charts), 1)
-    )
+    monkeypatch.setattr("harness.report.figures.run_figures.figures", first_figure())
 
 
 @pytest.fixture

@@ -7,7 +7,6 @@ import os
 import re
 import shutil
 from dataclasses import dataclass, replace
-from itertools import islice
 from pathlib import Path
 
 import pytest
@@ -38,6 +37,7 @@ from harness.schema.online_settings import OnlineSettings
 from harness.schema.profile import Gap, Level, ProfileManifest, ProfileRun
 from harness.schema.results import OnlineResults
 from harness.schema.stored import read_of_run
+from tests.harness.bench_process import first_figure
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow]
 
@@ -104,11 +104,10 @@ def profiled(benchmark: Path) -> Profiled:
     """The engine, and one that is slow where only a profile shows it."""
     before = (benchmark / "online_results.json").read_bytes()
     words = ["--engines", "roseinfer,roseinfer@layers", "--steps", "12", "--tool", "both"]
-    draw = run_figures.figures
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(registry, "find_variant", find_variant)
         patch.setattr(capture, "SETTLED_S", 0.2)
-        patch.setattr(run_figures, "figures", lambda run, charts: islice(draw(run, charts), 1))
+        patch.setattr(run_figures, "figures", first_figure())
         done = CliRunner().invoke(app, ["profile", str(benchmark), *words])
     return Profiled(benchmark, done, before)
 
