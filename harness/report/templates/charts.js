@@ -235,29 +235,23 @@ const drawCharts = ({ all, say, tip }) => {
         const widest = Math.max(0, ...(labels ?? []).map((label) => u.ctx.measureText(label).width));
         return Math.min(Math.max(50, Math.ceil(widest) + 8), 0.42 * canvas.clientWidth);
       };
-      const apart = (u, places) => { // in a low chart: of two numbers that would touch the upper is kept
-        let last = -Infinity;
-        return [...places].reverse().map((place) => {
-          if (place === null) return null;
-          const at = u.valToPos(place, "y");
-          if (at - last < 13) return null;
-          last = at;
-          return place;
-        }).reverse();
-      };
-      /* Of the places of an x axis those whose names do not touch, the important ones first. */
-      const beside = (u, places, name, important = () => false) => {
+      /* Of the places of an axis those whose numbers, each this much to both sides, do not touch: the important ones
+         first, then from the top or from the left. */
+      const apart = (u, which, places, half, important = () => false) => {
         const taken = [];
         const fits = (place) => {
-          const [at, half] = [u.valToPos(place, "x"), 3.6 * name(place).length + 2];
-          const free = taken.every(([from, to]) => at + half <= from || at - half >= to);
-          if (free) taken.push([at - half, at + half]);
+          const [at, reach] = [u.valToPos(place, which), half(place)];
+          const free = taken.every(([from, to]) => at + reach <= from || at - reach >= to);
+          if (free) taken.push([at - reach, at + reach]);
           return free;
         };
         const named = places.filter((place) => place !== null);
+        if (which === "y") named.reverse();
         const kept = new Set([...named.filter(important), ...named.filter((place) => !important(place))].filter(fits));
         return places.map((place) => (kept.has(place) ? place : null));
       };
+      const halfWidth = (name) => (place) => 3.6 * name(place).length + 2;
+      const halfHeight = () => 6.5;
       const axis = (which) => {
         const { ticks, label } = chart[which];
         const made = {
@@ -282,9 +276,9 @@ const drawCharts = ({ all, say, tip }) => {
           };
           made.values = (u, places) => places.map((place) => name.get(place) ?? "");
           if (which === "y") {
-            made.filter = (u, places) => (chart.y.down ? places : apart(u, places));
+            made.filter = (u, places) => (chart.y.down ? places : apart(u, which, places, halfHeight));
             made.values = (u, places) => places.map((place) => { if (place === null) return ""; const tick = name.get(place) ?? `${text(place)}${unit}`; return tick.length > 24 ? `${tick.slice(0, 23)}…` : tick; });
-          } else made.filter = (u, places) => beside(u, places, (place) => name.get(place) ?? "");
+          } else made.filter = (u, places) => apart(u, which, places, halfWidth((place) => name.get(place) ?? ""));
         } else if (this.log[which]) {
           made.splits = (u) => {
             const { min, max } = u.scales[which];
@@ -299,7 +293,8 @@ const drawCharts = ({ all, say, tip }) => {
             const named = decades < 0.8 ? /^\d\.0+e/ : decades < manyDecades ? /^[125]\.0+e/ : /^1\.0+e/;
             const kept = places.map((value) => (value && named.test(value.toExponential(3)) ? value : null));
             const some = kept.some((value) => value !== null) ? kept : places;
-            return which === "y" ? apart(u, some) : beside(u, some, text, (value) => /^1\.0+e/.test(value.toExponential(3)));
+            const isPower = (value) => /^1\.0+e/.test(value.toExponential(3));
+            return apart(u, which, some, which === "y" ? halfHeight : halfWidth(text), isPower);
           };
           made.values = (u, values) => values.map((value) => (value === null ? "" : text(value)));
           made.space = 0;
