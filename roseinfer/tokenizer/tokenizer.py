@@ -40,7 +40,7 @@ class Tokenizer:
         self._tokenizer = tokenizer
         tokenizer.no_truncation()  # the file may have training settings
         tokenizer.no_padding()
-        decoder = json.loads(tokenizer.to_str())["decoder"] or {}
+        decoder = {} if tokenizer.decoder is None else json.loads(tokenizer.decoder.__getstate__())
         steps = decoder.get("decoders")
         pieces, self._strip = steps in (_PIECES, [*_PIECES, _STRIP]), steps == [*_PIECES, _STRIP]
         self.vocabulary: Vocabulary | None = None
