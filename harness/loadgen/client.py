@@ -6,14 +6,17 @@ import asyncio
 from collections import deque
 from collections.abc import Callable, Sequence
 from time import monotonic
+from typing import TYPE_CHECKING
 
 from harness.loadgen.arrival import ArrivalClock
 from harness.loadgen.connection import Connection
-from harness.loadgen.http2 import Http2Bytes
 from harness.loadgen.load_plan import ErrorKind, RawResponse, Target
 from harness.loadgen.readiness import ReadySet
 from harness.loadgen.tcp import TcpConnection
 from harness.loadgen.tls import TlsConnection, trusting
+
+if TYPE_CHECKING:
+    from harness.loadgen.http2 import Http2Bytes
 
 
 class Client:
@@ -142,10 +145,17 @@ class Client:
 
     async def _connect_to(self, address: str) -> Connection:
         host, port = self._target.host, self._target.port
-        http2 = Http2Bytes(tls=self._tls is not None) if self._target.http2 else None
+        http2 = self._http2()
         if self._tls is None:
             return await TcpConnection.open(self, self._ready, self._clock, address, port, http2)
         return await TlsConnection.open(self, address, port, self._tls, host, http2)
+
+    def _http2(self) -> Http2Bytes | None:
+        if not self._target.http2:
+            return None
+        from harness.loadgen.http2 import Http2Bytes
+
+        return Http2Bytes(tls=self._tls is not None)
 
     def _sweep(self) -> None:
         """End the responses that take too long; correct for a clock that was set."""

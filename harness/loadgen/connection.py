@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from time import monotonic
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import httptools
 
-from harness.loadgen.http import ResponseEnd
-from harness.loadgen.http2 import Http2Bytes, Http2Error
+from harness.loadgen.http import Http2Error, ResponseEnd
 from harness.loadgen.load_plan import ErrorKind, RawResponse
+
+if TYPE_CHECKING:
+    from harness.loadgen.http2 import Http2Bytes
 
 #: Bytes of one answer, which are kept until the load has ended: a token takes a few hundred.
 MAX_BYTES = 64 << 20

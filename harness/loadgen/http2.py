@@ -22,16 +22,12 @@ from h2.events import (
 )
 from h2.exceptions import ProtocolError
 
-#: How TLS names it.
-ALPN = "h2"
+from harness.loadgen.http import Http2Error
+
 #: Bytes that a server may send before they are acknowledged: so many that no answer waits for it.
 WINDOW = (1 << 31) - 1 - 65_535
 #: Of HTTP/1.1 alone (RFC 9113, 8.2.2).
 _NOT_SENT = ("host", "connection", "content-length", "transfer-encoding")
-
-
-class Http2Error(Exception):
-    """The peer broke the protocol, or gave up a request."""
 
 
 class Http2Bytes:

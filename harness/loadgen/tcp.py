@@ -5,11 +5,14 @@ from __future__ import annotations
 import asyncio
 import socket
 from time import monotonic
+from typing import TYPE_CHECKING
 
 from harness.loadgen.arrival import NOTE_BYTES, ArrivalClock, ask_for_stamps
 from harness.loadgen.connection import Connection, Owner
-from harness.loadgen.http2 import Http2Bytes
 from harness.loadgen.readiness import ReadySet
+
+if TYPE_CHECKING:
+    from harness.loadgen.http2 import Http2Bytes
 
 #: A chunk fits; a larger buffer would cost each read the time to free most of it.
 _READ_BYTES = 1 << 12

@@ -6,10 +6,15 @@ import asyncio
 import socket
 import ssl
 from time import monotonic
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
 from harness.loadgen.connection import Connection, Owner
-from harness.loadgen.http2 import ALPN, Http2Bytes
+
+if TYPE_CHECKING:
+    from harness.loadgen.http2 import Http2Bytes
+
+#: How TLS names HTTP/2.
+ALPN = "h2"
 
 
 def trusting(ca_cert: str | None, *, http2: bool = False) -> ssl.SSLContext:
