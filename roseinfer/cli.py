@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import os
 import sys
@@ -169,6 +170,8 @@ def main() -> None:
     except MemoryError as error:
         print(f"roseinfer: not enough memory: {error}", file=sys.stderr)
         sys.exit(2)
+    finally:
+        gc.freeze()  # the interpreter's end looks through all that is left for garbage
 
 
 if __name__ == "__main__":

@@ -12,6 +12,11 @@ end-of-sequence token is, null where there is none. `noise` is the largest chang
 the dtype over all answers, `spread` the standard deviation of the logits.
 """
 
+import gc
+
+if __name__ == "__main__":
+    gc.disable()  # what imports make stays: nobody need look through it for garbage
+
 import json
 import sys
 from pathlib import Path
@@ -76,4 +81,6 @@ def main(job_path: str, result_path: str) -> None:
 
 
 if __name__ == "__main__":
+    gc.enable()
     main(*sys.argv[1:])
+    gc.freeze()
