@@ -18,13 +18,19 @@ IS_READY = "return document.querySelector('.plot:not([hidden])') !== null"
 IS_LOADED = "return location.href.split('#')[0] === arguments[0] && document.readyState === 'complete'"
 
 
+def patient(browser):
+    """Waits a minute at most. Most of what is waited for comes within a few frames, not in the half second
+    after which it would be looked for again."""
+    return WebDriverWait(browser, 60, poll_frequency=0.02)
+
+
 def visit(browser, address, ready=False):
     """Opens a page and waits until the whole of it is there; if ready, until its script has run too.
 
     On a busy machine the driver's own call may return while the page is still being read.
     """
     browser.get(address)
-    wait = WebDriverWait(browser, 60)
+    wait = patient(browser)
     wait.until(lambda page: page.execute_script(IS_LOADED, address))
     if ready:
         wait.until(lambda page: page.execute_script(IS_READY))
@@ -42,7 +48,7 @@ def chart(page, place=0):
     """The plot at a place of the page, once it is drawn and the page has scrolled there."""
     plot = page.find_elements("css selector", ".plot")[place]
     page.execute_script("arguments[0].scrollIntoView({block: 'center'})", plot)
-    WebDriverWait(page, 60).until(lambda page: plot.get_attribute("data-range-y"))
+    patient(page).until(lambda page: plot.get_attribute("data-range-y"))
     page.execute_async_script("requestAnimationFrame(() => requestAnimationFrame(arguments[0]))")
     return plot
 

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from PIL import Image
 from selenium.webdriver.common.keys import Keys
-from selenium.webdriver.support.ui import Select, WebDriverWait
+from selenium.webdriver.support.ui import Select
 
 from harness.files import write_json
 from harness.report.live_page import live_page
@@ -36,7 +36,7 @@ from harness.schema.profile import (
     StepFigures,
 )
 
-from .browsing import IN_A_BROWSER, visit
+from .browsing import IN_A_BROWSER, patient, visit
 from .conftest import ENGINES, make_online
 
 pytestmark = IN_A_BROWSER
@@ -116,7 +116,7 @@ def column(page, table, index):
 def shown(page, selector):
     """The first element of a selector, once it is displayed: a section that was opened is laid out later."""
     element = page.find_element("css selector", selector)
-    WebDriverWait(page, 60).until(lambda page: element.is_displayed())
+    patient(page).until(lambda page: element.is_displayed())
     return element
 
 
@@ -279,7 +279,7 @@ def test_nothing_moves_when_a_chart_is_drawn(page, window):
     for plot in page.find_elements("css selector", ".plot"):
         page.execute_script("arguments[0].scrollIntoView()", plot)
         page.execute_async_script("requestAnimationFrame(() => setTimeout(arguments[0]))")
-    WebDriverWait(page, 60).until(lambda page: page.execute_script(drawn))
+    patient(page).until(lambda page: page.execute_script(drawn))
     assert page.execute_script(height) == before
 
 
@@ -289,7 +289,7 @@ def test_a_copy_that_the_browser_refuses_is_not_called_one(page):
     )
     button = shown(page, "[data-copy=markdown]")
     button.send_keys(Keys.ENTER)
-    WebDriverWait(page, 60).until(lambda page: button.text == "Not copied")
+    patient(page).until(lambda page: button.text == "Not copied")
     assert page.execute_script("return document.getElementById('status').textContent") == "Not copied"
     assert page.switch_to.active_element == button
 

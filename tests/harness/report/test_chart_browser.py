@@ -7,7 +7,7 @@ from urllib.parse import unquote
 import pytest
 from selenium.webdriver.common.action_chains import ActionChains
 from selenium.webdriver.common.keys import Keys
-from selenium.webdriver.support.ui import Select, WebDriverWait
+from selenium.webdriver.support.ui import Select
 
 from harness.report.charts.run_charts import charts
 from harness.report.render import write_report
@@ -16,7 +16,7 @@ from harness.report.text.verdict import verdict
 from harness.runs.reader import load_run
 from harness.schema.load import TraceLoad
 
-from .browsing import IN_A_BROWSER, IS_READY, chart, ends, opened, visit
+from .browsing import IN_A_BROWSER, IS_READY, chart, ends, opened, patient, visit
 from .conftest import ENGINES, Engine, make_online
 
 pytestmark = IN_A_BROWSER
@@ -112,7 +112,7 @@ def zoomed(page, width=80):
     ActionChains(page).move_to_element_with_offset(over, -60, -30).click_and_hold().move_by_offset(
         width, 60
     ).release().perform()
-    WebDriverWait(page, 60).until(lambda page: ends(plot, "x") != before)
+    patient(page).until(lambda page: ends(plot, "x") != before)
     return plot
 
 
@@ -130,7 +130,7 @@ def test_a_point_has_its_value_and_interval_by_keyboard_and_by_mouse(page, folde
     plot = chart(page)
     plot.send_keys(Keys.ARROW_RIGHT)
     tip = page.find_element("id", "tip")
-    WebDriverWait(page, 60).until(lambda page: tip.is_displayed())
+    patient(page).until(lambda page: tip.is_displayed())
     lines = tip.text.splitlines()
     light = TraceLoad(scale=0.8)
     summary = next(s for s in load_run(folder).pooled if s.label == "roseinfer" and s.load == light)
@@ -157,7 +157,7 @@ def test_the_left_arrow_begins_at_the_last_point(page, folder):
     plot = chart(page)
     plot.send_keys(Keys.ARROW_LEFT)
     tip = page.find_element("id", "tip")
-    WebDriverWait(page, 60).until(lambda page: tip.is_displayed())
+    patient(page).until(lambda page: tip.is_displayed())
     assert tip.text.splitlines()[0] == "vLLM p50" and "scale 0.4" in tip.text
 
 
@@ -176,7 +176,7 @@ def test_the_tip_moves_with_its_point_where_the_keyboard_chose_it(page, keyboard
             plot,
         )
     tip = page.find_element("id", "tip")
-    WebDriverWait(page, 60).until(lambda page: tip.is_displayed())
+    patient(page).until(lambda page: tip.is_displayed())
     before, [moved, top] = (
         tip.rect["y"],
         page.execute_async_script(
@@ -202,7 +202,7 @@ def test_the_address_keeps_what_is_shown(page, report):
     legend(page, "vLLM").click()
     Select(page.find_element("css selector", "select[data-view]")).select_by_visible_text("p90")
     page.execute_script("document.querySelector('details[data-metric=tpot_ms]').open = true")
-    WebDriverWait(page, 60).until(lambda page: "metric=tpot_ms" in page.current_url)
+    patient(page).until(lambda page: "metric=tpot_ms" in page.current_url)
     address = page.current_url
     assert address.removeprefix(report) == "#engine=roseinfer&show=p90&metric=tpot_ms"
     opened(page, address)
@@ -233,7 +233,7 @@ def test_the_data_of_every_chart_is_that_of_its_file(browser, folder, offline_ru
     for of in (folder, offline_run):
         page = opened(browser, write_report([of], tmp_path / f"{of.name}.html").resolve().as_uri())
         page.execute_script("for (const about of document.querySelectorAll('details')) about.open = true")
-        found = dict(WebDriverWait(page, 60).until(lambda page: page.execute_script(
+        found = dict(patient(page).until(lambda page: page.execute_script(
             "const cards = [...document.querySelectorAll('figure.card')];"
             "const part = (card, name) => card.querySelector(name);"
             "const text = cards.map(c => [part(c, '.plot').dataset.chart, part(c, 'pre').textContent]);"
@@ -270,7 +270,7 @@ def test_the_data_of_a_chart_is_copied_and_the_chart_saved(page, folder):
     assert known == {f"{float(f'{s.ttft_ms.p90:.6g}'):g}" for s in load_run(folder).pooled}
     for kind in ("svg", "png"):
         page.find_element("css selector", f".card [data-save={kind}]").click()
-    WebDriverWait(page, 60).until(lambda page: page.execute_script("return window.saved.length") == 2)
+    patient(page).until(lambda page: page.execute_script("return window.saved.length") == 2)
     (svg_name, svg), (png_name, png) = page.execute_script("return window.saved")
     assert (svg_name, png_name) == ("ttft_p50.svg", "ttft_p50.png")
     text = unquote(svg.removeprefix("data:image/svg+xml,"))
