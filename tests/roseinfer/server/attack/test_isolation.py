@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 
+from tests.roseinfer.conftest import TEXT_VOCAB
+
 pytestmark = [pytest.mark.slow, pytest.mark.integration]
 
 OPTIONS = (
@@ -22,11 +24,11 @@ def test_preemption(serve: Any, tried: Callable[[int], None], temperature: int) 
     """Answers of requests that are interrupted and computed again: those that they get alone, in fp32."""
     server = serve(*OPTIONS)
     chance = random.Random(temperature)
-    shared = [chance.randrange(50_000) for _ in range(40)]
+    shared = [chance.randrange(TEXT_VOCAB) for _ in range(40)]
     bodies = [
         {
             "prompt": shared[: chance.choice((0, 16, 40))]
-            + [chance.randrange(50_000) for _ in range(chance.randint(1, 60))],
+            + [chance.randrange(TEXT_VOCAB) for _ in range(chance.randint(1, 60))],
             "max_tokens": chance.randint(20, 120), "temperature": temperature, "seed": index,
             "ignore_eos": True, "return_token_ids": True,
         }

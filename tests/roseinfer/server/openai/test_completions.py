@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from roseinfer.request.params import SamplingParams
+from tests.roseinfer.conftest import TEXT_VOCAB
 
 NEW = 24
 #: Of the model's prompt; that nothing came from a cache is said where there is none, too.
@@ -210,7 +211,7 @@ def test_same_seed_same_tokens_whatever_else_runs(serving: Any, text_model: Any)
 
 def test_64_clients_each_get_their_own_tokens(serving: Any, text_model: Any) -> None:
     rng = np.random.default_rng(11)
-    prompts = [rng.integers(0, 50257, rng.integers(1, 200)).tolist() for _ in range(64)]
+    prompts = [rng.integers(0, TEXT_VOCAB, rng.integers(1, 200)).tolist() for _ in range(64)]
     expected = text_model.greedy(prompts, 16)
     assert len({tuple(answer) for answer in expected}) > 32
 

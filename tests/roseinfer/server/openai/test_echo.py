@@ -9,6 +9,8 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
+from tests.roseinfer.conftest import TEXT_VOCAB
+
 K = 3
 
 
@@ -17,7 +19,7 @@ def scored(text_model: Any) -> list[tuple[list[int], list[int], torch.Tensor]]:
     """Prompts, three tokens after each, and the log-probabilities of all that follows the first token."""
     reference = AutoModelForCausalLM.from_pretrained(text_model.folder, dtype=torch.float32).eval()
     rng = np.random.default_rng(2)
-    prompts = [rng.integers(0, 50000, length).tolist() for length in (1, 70, 33)]
+    prompts = [rng.integers(0, TEXT_VOCAB - 1, length).tolist() for length in (1, 70, 33)]
     found = []
     for prompt, answer in zip(prompts, text_model.greedy(prompts, 3), strict=True):
         with torch.inference_mode():
@@ -74,7 +76,7 @@ def test_a_prompt_that_fills_the_context(serve: Any, serving: Any, cached: bool)
     long."""
     options = ["--max-model-len", "40", "--kv-tokens", "40", "--block-size", "8"]
     server = serve(*options, *["--prefix-cache"] * cached)
-    prompt = np.random.default_rng(3).integers(0, 50000, 40).tolist()
+    prompt = np.random.default_rng(3).integers(0, TEXT_VOCAB - 1, 40).tolist()
     asked = {"max_tokens": 0, "echo": True, "n": 2}
     expected = serving.complete(prompt, logprobs=K, **asked).json["choices"][0]["logprobs"]
     for _ in range(2):

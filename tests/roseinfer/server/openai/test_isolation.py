@@ -8,7 +8,9 @@ from typing import Any
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-PROMPTS = st.lists(st.integers(0, 50_256), min_size=1, max_size=40) | st.text(min_size=1, max_size=60)
+from tests.roseinfer.conftest import TEXT_VOCAB
+
+PROMPTS = st.lists(st.integers(0, TEXT_VOCAB - 1), min_size=1, max_size=40) | st.text(min_size=1, max_size=60)
 REQUESTS = st.fixed_dictionaries(
     {"prompt": PROMPTS, "max_tokens": st.integers(1, 8), "stream": st.booleans()},
     optional={

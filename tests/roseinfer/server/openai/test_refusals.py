@@ -15,6 +15,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from tests.roseinfer.conftest import TEXT_VOCAB
+
 HEAD = (
     b"POST /v1/completions HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
     b"content-length: %d\r\n\r\n"
@@ -53,7 +55,7 @@ def test_malformed_bodies(serving: Any, body: bytes) -> None:
     [
         ({"prompt": ""}, "prompt"), ({"prompt": []}, "prompt"), ({"prompt": [[]]}, "prompt"),
         ({"prompt": [1, "a"]}, "prompt"), ({"prompt": [[1], "a"]}, "prompt"), ({"prompt": [True]}, "prompt"),
-        ({"prompt": [1.5]}, "prompt"), ({"prompt": [-1]}, "prompt"), ({"prompt": [50257]}, "prompt"),
+        ({"prompt": [1.5]}, "prompt"), ({"prompt": [-1]}, "prompt"), ({"prompt": [TEXT_VOCAB]}, "prompt"),
         ({"prompt": [2**70]}, "prompt"), ({"prompt": [None]}, "prompt"), ({"prompt": 3}, "prompt"),
         ({"prompt": [1] * 1023}, "prompt"), ({"prompt": "word " * 2000}, "prompt"),
         ({"prompt": [1] * 1025}, "prompt"), ({"prompt": "word " * 200_000}, "prompt"),
@@ -77,13 +79,13 @@ def test_malformed_bodies(serving: Any, body: bytes) -> None:
         ({"suffix": "x"}, "suffix"), ({"best_of": 2}, "best_of"),
         ({"presence_penalty": 2.1}, "presence_penalty"), ({"frequency_penalty": -3}, "frequency_penalty"),
         ({"logit_bias": {"a": 1}}, "logit_bias"), ({"logit_bias": {"5": 101}}, "logit_bias"),
-        ({"logit_bias": {"50257": 1}}, "logit_bias"), ({"logit_bias": {"-1": 1}}, "logit_bias"),
+        ({"logit_bias": {str(TEXT_VOCAB): 1}}, "logit_bias"), ({"logit_bias": {"-1": 1}}, "logit_bias"),
         ({"logit_bias": {str(i): 1 for i in range(1025)}}, "logit_bias"),
         ({"repetition_penalty": 0}, "repetition_penalty"),
         ({"repetition_penalty": 1e-40}, "repetition_penalty"),
         ({"repetition_penalty": 101}, "repetition_penalty"),
         ({"min_p": -0.1}, "min_p"), ({"min_p": 1.1}, "min_p"), ({"top_k": -5}, "top_k"),
-        ({"stop_token_ids": [50257]}, "stop_token_ids"), ({"stop_token_ids": [-1]}, "stop_token_ids"),
+        ({"stop_token_ids": [TEXT_VOCAB]}, "stop_token_ids"), ({"stop_token_ids": [-1]}, "stop_token_ids"),
         ({"stop_token_ids": [5] * 65}, "stop_token_ids"), ({"guided_json": {}}, "guided_json"),
         ({"bad_words": ["a"]}, "bad_words"), ({"allowed_token_ids": [1]}, "allowed_token_ids"),
         ({"use_beam_search": True}, "use_beam_search"), ({"repetition_penalti": 1.1}, "repetition_penalti"),
