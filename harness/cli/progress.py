@@ -154,6 +154,8 @@ def make_display(quiet: bool) -> Iterator[Display]:
 
 
 def _summary(summary: OnlineSummary) -> str:
+    if not summary.num_requests:
+        return f"INVALID: {', '.join(summary.invalid_reasons)}"
     if not summary.num_success:
         return f"all {summary.num_requests} requests failed: {summary.errors}"
     parts = [f"TTFT {_pair(summary.ttft_ms)} ms", f"TPOT {_pair(summary.tpot_ms)} ms"]

@@ -85,7 +85,7 @@ def obstacles(
 ) -> list[Obstacle]:
     """Every way in which the runs do not measure the same; those named in `allowed` are marked.
 
-    Where the runs have no engine in common, nothing allows them.
+    Where the runs have no engine or no load in common, nothing allows them.
 
     Args:
         pairs: Labels in A and in B of the engines that are compared; empty where the runs share none.
@@ -108,6 +108,9 @@ def obstacles(
         only = [f"only A has {label}" for label in a.cells if label not in b.cells]
         only += [f"only B has {label}" for label in b.cells if label not in a.cells]
         found += [("engines", reason) for reason in only]
+    online = isinstance(a, StoredOnline) and isinstance(b, StoredOnline)
+    if online and pairs and not any(set(a.cells[in_a]) & set(b.cells[in_b]) for in_a, in_b in pairs):
+        found.append(("loads", "no engine has a load that is in both runs"))
     for in_a, in_b in pairs:
         loads_a, loads_b = sorted(a.cells[in_a]), sorted(b.cells[in_b])
         if loads_a != loads_b and (name := _LOAD_OPTIONS.get(a.loads[0].kind)):

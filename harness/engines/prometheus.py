@@ -49,7 +49,8 @@ class PrefixCounters:
     queries: str
 
     def count(self, before: Samples, after: Samples) -> PrefixCount | None:
-        """What both rose by, summed over all series; None if the server does not report them."""
+        """What both rose by, summed over all series; None if the server does not report them, or where one
+        fell: the server was started again, or another one answered."""
         rises = []
         for name in (self.hits, self.queries):
             start, end = (
@@ -58,6 +59,8 @@ class PrefixCounters:
             if not (start and end):
                 return None
             rises.append(math.fsum(end) - math.fsum(start))
+        if not all(0 <= rise < math.inf for rise in rises):
+            return None
         return PrefixCount(
             hits=rises[0], queries=rises[1], source=f"GET {METRICS}: {self.hits}, {self.queries}"
         )

@@ -20,7 +20,7 @@ import pandas as pd
 from harness.engines.prometheus import Samples, parse_samples, read_page, series_values
 from harness.loadgen.load_plan import Target
 from harness.records.columns import COUNTED, SERVER
-from harness.records.table_check import EARLIEST_S
+from harness.records.table_check import EARLIEST_S, limits
 
 #: What engines name of theirs, in the order of the table; each is a series such as `a:b{stage="x"}`.
 QUANTITIES = tuple(name for name in SERVER.names if name not in ("cell", "t", "took_ms"))
@@ -107,12 +107,14 @@ class ServerMonitor:
 
 
 def values(samples: Samples, series: Series) -> dict[str, float | None]:
-    """What a page says of each quantity; None where it does not."""
+    """What a page says of each quantity; None where it does not, or where no table holds the number."""
     found: dict[str, float | None] = {}
     for name in QUANTITIES:
         there = series_values(samples, series[name]) if name in series else []
         share = len(there) if name in _SHARES else 1
-        found[name] = math.fsum(there) / share if there else None
+        value = math.fsum(there) / share if there else math.nan
+        low, high = limits(name)
+        found[name] = value if low <= value <= high else None
     return found
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from harness.engines.prometheus import METRICS, Samples
 from harness.schema.speculation import SpeculationCount
 
@@ -15,15 +17,17 @@ _LATEST_SHARE = "sglang:spec_accept_rate"
 
 
 def speculation(before: Samples, after: Samples) -> SpeculationCount | None:
-    """What vLLM's or SGLang's counters rose by between two moments; None where nothing was drafted."""
+    """What vLLM's or SGLang's counters rose by between two moments; None where nothing was drafted, or one of
+    them fell: the server was started again, or another one answered."""
+    before, after = ([s for s in samples if math.isfinite(s.value)] for samples in (before, after))
     return _vllm(before, after) or _sglang(before, after)
 
 
 def _vllm(before: Samples, after: Samples) -> SpeculationCount | None:
     drafts = _rise(_DRAFTS, before, after)
-    if not drafts:
-        return None
     drafted, accepted = _rise(_DRAFTED, before, after), _rise(_ACCEPTED, before, after)
+    if drafts <= 0 or drafted < 0 or accepted < 0:
+        return None
     places = sorted({int(s.labels["position"]) for s in after if s.name == _BY_POSITION})
     return SpeculationCount(
         steps=drafts,
@@ -35,13 +39,13 @@ def _vllm(before: Samples, after: Samples) -> SpeculationCount | None:
 
 
 def _sglang(before: Samples, after: Samples) -> SpeculationCount | None:
-    steps = _rise(_VERIFIED, before, after)
-    if not steps:
+    steps, generated = _rise(_VERIFIED, before, after), _rise(_GENERATED, before, after)
+    if steps <= 0 or generated < 0:
         return None
     shares = [sample.value for sample in after if sample.name == _LATEST_SHARE]
     return SpeculationCount(
         steps=steps,
-        tokens_per_step=_rise(_GENERATED, before, after) / steps,
+        tokens_per_step=generated / steps,
         accepted=sum(shares) / len(shares) if shares else None,
         source=f"GET {METRICS}: {_VERIFIED}, {_GENERATED}, {_LATEST_SHARE} (of the latest steps)",
     )

@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy.special import stdtrit
 
+from harness.metrics.error_rate import error_rate_ends
 from harness.metrics.estimates import estimates_of
 from harness.metrics.independence import Dependence
 from harness.metrics.intervals import LEVEL, Ends, Estimate, level
@@ -68,8 +69,9 @@ def reached(repeats: Sequence[Group], term: GateTerm) -> Known | None:
     assumes how repeats differ."""
     if term.metric == ERROR_RATE:
         every = [(group.whole or group).requests["error"] for group in repeats]
-        failed, count = sum(int(errors.notna().sum()) for errors in every), sum(map(len, every))
-        return Known(failed / count, wilson(failed, count)) if count else None
+        failed, counts = [int(errors.notna().sum()) for errors in every], [len(errors) for errors in every]
+        count = sum(counts)
+        return Known(sum(failed) / count, error_rate_ends(failed, counts)) if count else None
     if (counted := METRICS[term.metric].counted) is not None:
         found = _rate(repeats, counted)
         return None if found is None else Known(found.value, level(found))

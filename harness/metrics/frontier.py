@@ -6,7 +6,7 @@ others are the engine's frontier.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from harness.metrics.attainment import rate
@@ -25,7 +25,8 @@ class Served:
     Attributes:
         total: output tok/s of each GPU, or of the machine.
         user: output tok/s of one user.
-        dominated: another load of the engine gives more of one and no less of the other.
+        dominated: another valid load of the engine gives more of one and no less of the other.
+        valid: whether all its cells are.
     """
 
     label: str
@@ -33,27 +34,35 @@ class Served:
     total: Known
     user: Known
     dominated: bool = False
+    valid: bool = True
 
 
-def served(points: Sequence[Sequence[Group]], gpus: Mapping[str, int]) -> list[Served]:
+def served(
+    points: Sequence[Sequence[Group]],
+    gpus: Mapping[str, int],
+    invalid: Container[tuple[str, Load]] = (),
+) -> list[Served]:
     """Every engine and load that has both rates, in the order given.
 
     Args:
         points: The repeats of each engine and load.
         gpus: That each engine computed on, by label; 0: the machine is what is counted.
+        invalid: Labels and loads that have a cell which is not valid.
     """
     found = []
     for repeats in points:
         total, user = rate(repeats, "output_tok_per_s"), _user(repeats)
         if total is not None and total.value > 0 and user is not None:
-            count = max(1, gpus[repeats[0].label])
-            found.append(Served(repeats[0].label, repeats[0].load, total.times(1 / count), user))
+            label, load = repeats[0].label, repeats[0].load
+            valid = (label, load) not in invalid
+            found.append(Served(label, load, total.times(1 / max(1, gpus[label])), user, valid=valid))
     return with_dominated(found)
 
 
 def with_dominated(points: Sequence[Served]) -> list[Served]:
-    """The same points, each with whether another one of its engine dominates it."""
-    return [replace(point, dominated=any(_beats(other, point) for other in points)) for point in points]
+    """The same points, each with whether another one of its engine, which is valid, dominates it."""
+    valid = [point for point in points if point.valid]
+    return [replace(point, dominated=any(_beats(other, point) for other in valid)) for point in points]
 
 
 def _user(repeats: Sequence[Group]) -> Known | None:

@@ -181,6 +181,14 @@ def _cached(group: Group, prefixes: PrefixHits) -> CellNotice | None:
             "seen some of the prompts before"
         )
         return CellNotice(kind="unreported", text=text)
+    if not prefixes.prompt_tokens:  # texts without a tokenizer
+        if not prefixes.reported:
+            return None
+        text = (
+            f"{per_cent(prefixes.reported)} of the prompt tokens came from a cache; without a tokenizer it "
+            "is not known how many of them were sent before in this cell, and TTFT may be too short"
+        )
+        return CellNotice(kind="cached", text=text)
     requests = (group.whole or group).requests
     sent = requests["reusable_tokens"].dropna()
     slack = max(BEGIN_TOKENS, _of_template(requests)) * len(sent) + PART_OF_A_BLOCK * int((sent > 0).sum())

@@ -29,11 +29,12 @@ def prefix_hits(requests: pd.DataFrame, counted: Mapping[int, PrefixCount]) -> l
 def _hits(cell: pd.DataFrame, counted: Mapping[int, PrefixCount]) -> PrefixHits:
     first, load = cell.iloc[0], load_of(cell)
     sent = cell["reusable_tokens"].notna()
-    good = taken(cell[["cached_tokens", "input_tokens"]], succeeded(cell))
+    good = taken(cell[["cached_tokens", "input_tokens", "prompt_tokens"]], succeeded(cell))
+    of_server = good["prompt_tokens"].fillna(good["input_tokens"])
     prompt_tokens = int(cell["input_tokens"][sent].sum())
     reported, source = None, UNKNOWN
     if good["cached_tokens"].notna().any():
-        reported, source = _share(good["cached_tokens"].sum(), good["input_tokens"].sum()), USAGE
+        reported, source = _share(good["cached_tokens"].sum(), of_server.sum()), USAGE
     elif count := counted.get(int(first["cell"])):
         reported, source = _share(count.hits, count.queries), count.source
     return PrefixHits(

@@ -52,14 +52,15 @@ def _faults(table: pa.Table) -> Iterator[str]:
         if field.name in NEEDED - _NULL_IN_FAILURES and column.null_count:
             yield f"{field.name} is missing{_row(pc.is_null(column))}"
         if pa.types.is_floating(field.type):
-            yield from _outside(field.name, column, *_limits(field.name))
+            yield from _outside(field.name, column, *limits(field.name))
         elif pa.types.is_integer(field.type):
             yield from _outside(field.name, column, 1 if field.name == "tokens" else 0, None)
     if "error" in table.column_names:
         yield from _request_faults(table)
 
 
-def _limits(name: str) -> tuple[float, float]:
+def limits(name: str) -> tuple[float, float]:
+    """The least and the greatest number that a column may hold."""
     if name in COUNTED:
         return 0.0, sys.float_info.max
     is_moment = name == "t" or name.startswith("t_") or name == "session_start"

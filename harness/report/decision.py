@@ -110,14 +110,15 @@ def decide(run: OnlineRun, asked: Asked = NOTHING) -> Decision:
     terms, prices = list(asked.terms) or _own_terms(run), asked.prices or run.meta.prices
     slo = each_request(terms) or settings.slo
     rank = {label: place for place, label in enumerate(dict.fromkeys(s.label for s in run.pooled))}
-    points = list(by_load([group for group in run.groups if len(group.metrics)]))
+    points = list(by_load([group for group in run.groups if len(group.requests)]))
     points.sort(key=lambda repeats: rank[repeats[0].label])
+    answered = [good for repeats in points if (good := [group for group in repeats if len(group.metrics)])]
     invalid = {(summary.label, summary.load) for summary in run.repeats if not summary.valid}
     return Decision(
         terms,
         slo,
         [_within(repeats, terms, slo, invalid) for repeats in points] if terms or slo else [],
-        served(points, {point[0].label: gpus_used(run.meta, point[0].label) for point in points}),
+        served(answered, {point[0].label: gpus_used(run.meta, point[0].label) for point in points}, invalid),
         gpus,
         None if prices is None else hourly(prices, environment, settings.device),
         {

@@ -23,6 +23,7 @@ from harness.report.text.numbers import plural
 from harness.runs.folder import JOURNAL
 from harness.runs.journal import JournalEntry, read_journal
 from harness.runs.reader import RawRun, read_raw
+from harness.schema.client_calibration import client_calibration
 from harness.schema.metrics import latencies
 
 
@@ -48,7 +49,15 @@ def live_page(folder: Path) -> str:
     journal, at = read_journal(folder / JOURNAL), version(folder)
     raw = _finished(read_raw(folder), {entry.cell for entry in journal}) if journal else None
     found = (
-        [] if raw is None else summarize(raw.records.requests, raw.records.chunks, slo=raw.info.settings.slo)
+        []
+        if raw is None
+        else summarize(
+            raw.records.requests,
+            raw.records.chunks,
+            slo=raw.info.settings.slo,
+            cut=raw.info.settings.cut,
+            calibration=client_calibration(raw.info),
+        )
     )
     styles = looks((summary.engine, summary.label) for summary in found)
     pooled = [summary for summary in found if summary.repeat is None and summary.num_success]

@@ -145,7 +145,9 @@ def changes(runs: Sequence[Run]) -> list[Change]:
     for first, run in pairs:
         if run.path.resolve() == first.path.resolve():
             continue
-        results = compare_runs(first.path, run.path, allowed=("engines", "scales", "concurrency"))
+        results = compare_runs(
+            first.path, run.path, allowed=("engines", "scales", "concurrency", "request-rate")
+        )
         found.append(
             Change(
                 names[id(first)],

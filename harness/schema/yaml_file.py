@@ -9,9 +9,17 @@ import yaml
 
 from harness.errors import UsageError
 
+_TAG = "tag:yaml.org,2002:"
+
 
 class _Loader(yaml.SafeLoader):
-    """Refuses a key that is given twice; PyYAML takes the last one."""
+    """Refuses a key that is given twice; PyYAML takes the last one. `1:8:30` is a text; PyYAML takes it for a
+    number to the base of 60."""
+
+    def resolve(self, kind: Any, value: Any, implicit: Any) -> Any:
+        tag = super().resolve(kind, value, implicit)  # type: ignore[no-untyped-call]
+        is_number = tag in (f"{_TAG}int", f"{_TAG}float")
+        return f"{_TAG}str" if is_number and ":" in value and implicit[0] else tag
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         lines: dict[str, int] = {}

@@ -28,12 +28,11 @@ def decision_charts(decision: Decision, pooled: Sequence[OnlineSummary]) -> list
 
 
 def _frontier(decision: Decision) -> Chart:
-    """Of each engine the loads that none of its others beats as a line, the others pale."""
+    """Of each engine the valid loads that none of its others beats as a line, the other valid ones pale."""
+    served = [point for point in decision.served if point.valid]
     series = []
-    for label in dict.fromkeys(point.label for point in decision.served):
-        own = sorted(
-            (point for point in decision.served if point.label == label), key=lambda point: point.user.value
-        )
+    for label in dict.fromkeys(point.label for point in served):
+        own = sorted((point for point in served if point.label == label), key=lambda point: point.user.value)
         best = [point for point in own if not point.dominated]
         if all(point.total.ci for point in best):
             series.append(_points(decision, label, best, "band"))
@@ -49,12 +48,12 @@ def _frontier(decision: Decision) -> Chart:
         x=Axis(
             "output tok/s per user (1 / TPOT p50)",
             "tok/s",
-            log=is_wide([point.user.value for point in decision.served]),
+            log=is_wide([point.user.value for point in served]),
         ),
         y=Axis(
             f"output tok/s per {decision.unit}",
             "tok/s",
-            log=is_wide([point.total.value for point in decision.served]),
+            log=is_wide([point.total.value for point in served]),
         ),
         series=series,
         note="upper right is better; pale: another load of the engine is better in both",

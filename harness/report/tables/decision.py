@@ -70,7 +70,7 @@ def frontier_table(decision: Decision) -> Table | None:
     for point in decision.served:
         spent = [known_cell(decision.cost(point))] if decision.hourly else []
         spent += [known_cell(decision.joules.get((point.label, point.load)))] if decision.joules else []
-        remark = "dominated" if point.dominated else "frontier"
+        remark = DASH if not point.valid else "dominated" if point.dominated else "frontier"
         rates = [known_cell(point.total), known_cell(point.user)]
         rows.append([*_identity(point), *rates, *spent, Cell(remark)])
     notes = [
@@ -123,7 +123,7 @@ def known_cell(known: Known | None) -> Cell:
 
 
 def _identity(point: Served) -> list[Cell]:
-    return [Cell(point.label), Cell(load_number(point.load), point.load.value)]
+    return [Cell(point.label, invalid=not point.valid), Cell(load_number(point.load), point.load.value)]
 
 
 def _box(term: GateTerm, value: Known | None, box: Box) -> Cell:

@@ -25,12 +25,13 @@ def prefix_table(hits: Sequence[PrefixHits]) -> Table | None:
 
 
 def _row(hits: PrefixHits) -> list[Cell]:
+    possible = per_cent(hits.possible, 1) if hits.prompt_tokens else DASH
     reported = DASH if hits.reported is None else per_cent(hits.reported, 1)
     return [
         Cell(hits.label),
         Cell(load_number(hits.load), hits.load.value),
         repeat_cell(hits.repeat),
-        Cell(per_cent(hits.possible, 1), hits.possible),
+        Cell(possible, hits.possible if hits.prompt_tokens else None),
         Cell(reported, hits.reported),
         Cell(hits.source),
     ]

@@ -1,15 +1,18 @@
 """`--serve`: the page of a run while it lasts, over a real socket, by a process that ends with the run."""
 
 import http.client
+import json
 import shutil
 import socket
 from urllib.parse import urlsplit
 
 import psutil
+import pyarrow.parquet as pq
 import pytest
 
 from harness.cli.live_server import HOST, listen, served
 from harness.errors import UsageError
+from harness.report.live_page import live_page
 from harness.runs.journal import JournalEntry
 from harness.schema.load import TraceLoad
 from tests.harness.report.conftest import ENGINES, make_online
@@ -63,6 +66,17 @@ def test_the_page_follows_the_journal_and_ends_with_the_run(unfinished):
         assert get(address, "/nothing")[0] == 404
         assert get(address, host="evil.example:80")[0] == 403
     assert not psutil.pid_exists(child.pid) and not child.is_running()
+
+
+def test_the_page_leaves_out_what_the_run_leaves_out(unfinished):
+    requests = pq.read_table(unfinished / "requests.parquet").to_pandas()
+    cell = requests[requests["cell"] == 0]
+    begin = float(cell["t_sched"].median())
+    settings = json.loads((unfinished / "run.json").read_text())
+    settings["settings"]["settle"] = begin
+    (unfinished / "run.json").write_text(json.dumps(settings))
+    kept = int(((cell["t_sched"] >= begin) & cell["error"].isna()).sum())
+    assert 0 < kept < len(cell) / 2 and f"n = {kept} requests" in live_page(unfinished)
 
 
 def test_a_run_without_a_finished_cell_and_one_that_is_gone(tmp_path, unfinished):

@@ -441,3 +441,10 @@ def test_a_command_keeps_its_own_options() -> None:
     def command(settings: OfflineSettings, quiet: bool = False) -> None: ...
 
     assert {"quiet", "config", *OfflineSettings.model_fields} == set(inspect.signature(command).parameters)
+
+
+def test_a_ramp_in_a_file_is_no_number_to_the_base_of_60(tmp_path: Path) -> None:
+    file = tmp_path / "bench.yaml"
+    file.write_text("ramp: 1:8:30\noutput_len: 8\n")
+    settings = parse(OnlineSettings, ["--config", str(file)])
+    assert isinstance(settings, OnlineSettings) and str(settings.ramp) == "1:8:30"

@@ -205,6 +205,17 @@ def test_percentiles_that_a_cell_is_too_small_for_are_not_shown(
     assert words in said and said.endswith(", NOTICE: fell behind\n")
 
 
+def test_a_window_without_requests_is_not_called_failed(capsys: pytest.CaptureFixture[str]) -> None:
+    why = "no request was sent in the part that is measured"
+    nothing = summary_of(1).model_copy(
+        update={"num_requests": 0, "num_success": 0, "valid": False, "invalid_reasons": [why]}
+    )
+    with make_display(quiet=False) as display:
+        display.show(CellDone(CELL, nothing))
+    said = capsys.readouterr().err
+    assert f"INVALID: {why}" in said and "failed" not in said
+
+
 def test_time_left_in_the_first_cell_leaves_out_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = [0.0]
     for module in (live, progress):

@@ -241,10 +241,11 @@ def test_gates_are_judged_where_nothing_succeeded(make, scales):
     assert bench(a, b, "--gate", "tpot_p50<=+10%", "--allow-different", "invalid").exit_code == 2
 
 
-def test_gates_that_have_no_scale_to_be_judged_at_are_inconclusive(make):
+def test_nothing_allows_runs_without_a_load_in_common(make):
     a, b = make("a"), make("b", scales=(2.0,))
     results = compare_runs(a, b, parse_gate("error_rate<=1%"), allowed=["scales"])
-    assert (results.outcome, results.gates) == ("inconclusive", [])
+    assert (results.outcome, results.gates) == ("not comparable", [])
+    assert [obstacle.name for obstacle in results.obstacles if not obstacle.allowed] == ["loads"]
 
 
 def test_no_failures_are_not_proof_of_none(make):

@@ -43,6 +43,12 @@ def test_parts_are_added_and_shares_are_averaged() -> None:
     }
 
 
+@pytest.mark.parametrize("number", ["+Inf", "-Inf", "NaN", "-5", "1e300"])
+def test_what_the_table_cannot_hold_is_not_known(number: str) -> None:
+    odd = page(2, 30).replace(" 3.0\nvllm:num_requests_running", f" {number}\nvllm:num_requests_running")
+    assert values(parse_samples(odd), VLLM) == values(parse_samples(page(2, 30)), VLLM) | {"running": None}
+
+
 @pytest.mark.parametrize("name", [name for name, engine in ENGINES.items() if engine.server_series])
 def test_engines_name_quantities_that_the_table_has(name: str) -> None:
     assert set(ENGINES[name].server_series) <= {*QUANTITIES}

@@ -57,6 +57,16 @@ def test_sglang_reports_tokens_a_step() -> None:
     assert (found.steps, found.tokens_per_step, found.accepted, found.by_position) == (10, 2.5, 0.4, [])
 
 
+@pytest.mark.parametrize("counter", ["drafts", "drafted", "accepted"])
+@pytest.mark.parametrize("last", [0, float("nan"), float("inf")])
+def test_a_counter_that_fell_or_is_no_number_says_nothing(counter: str, last: float) -> None:
+    before = {"drafts": 110, "drafted": 220, "accepted": 105, "first": 74, "second": 31}
+    after = {name: 2 * value for name, value in before.items()} | {counter: last}
+    assert speculation(vllm(**before), vllm(**after)) is None
+    pages = [parse_samples(SGLANG.format(calls=c, tokens=t)) for c, t in ((13, 35), (23, last))]
+    assert speculation(*pages) is None
+
+
 @pytest.mark.parametrize("page", ["", VLLM.format(drafts=1, drafted=2, accepted=1, first=1, second=0)])
 def test_where_nothing_is_drafted_nothing_is_said(page: str) -> None:
     assert speculation(parse_samples(page), parse_samples(page)) is None

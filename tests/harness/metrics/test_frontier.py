@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from harness.metrics.attainment import attained, each_request, goodput, reached
+from harness.metrics.error_rate import error_rate_ends
 from harness.metrics.frontier import Served, served, with_dominated
 from harness.metrics.known import Known
 from harness.metrics.samples import Group, by_load, split
@@ -86,6 +88,24 @@ def test_rates_of_a_group_by_hand() -> None:
     repeats = [[answer(99)] * 2, [answer(99, 11)] * 2, [answer(99, 9)] * 2]
     [two] = served([group(repeats)], gpus={"roseinfer": 0})
     assert two.user.ci is not None and two.user.ci[0] < 100 < two.user.ci[1] and two.total.ci is not None
+
+
+@given(RATES, st.data())
+def test_an_invalid_load_dominates_none(rates: list[tuple[int, int]], data: st.DataObject) -> None:
+    valid = data.draw(st.lists(st.booleans(), min_size=len(rates), max_size=len(rates)))
+    found = with_dominated([replace(p, valid=v) for p, v in zip(points(rates), valid, strict=True)])
+    alone = with_dominated([point for point in points(rates) if valid[point.load.concurrency - 1]])
+    assert [replace(point, dominated=False) for point in found if point.valid] == [
+        replace(point, dominated=False) for point in alone
+    ]
+    assert [point.dominated for point in found if point.valid] == [point.dominated for point in alone]
+
+
+def test_the_interval_of_failures_is_that_of_gates() -> None:
+    """Repeats that disagree prove nothing."""
+    repeats = group([[answer(50)] * 10, [answer(50)] * 7 + [FAILED] * 3])
+    found = reached(repeats, parse_gate("error_rate<=10%")[0])
+    assert found is not None and (found.value, found.ci) == (0.15, error_rate_ends([0, 3], [10, 10]))
 
 
 def test_the_share_within_limits_counts_failures() -> None:

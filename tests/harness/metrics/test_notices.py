@@ -13,6 +13,8 @@ import pytest
 from harness.metrics.prefixes import prefix_hits
 from harness.metrics.summary import summarize
 from harness.metrics.validity import BRIEF, too_brief
+from harness.report.tables.prefix_hits import prefix_table
+from harness.report.text.numbers import DASH
 from harness.schema.cell_notice import NoticeKind
 from harness.schema.load import ClosedLoop, Ramp, RequestRate, TraceLoad, load_text
 from harness.schema.machine_load import MachineLoad
@@ -152,6 +154,22 @@ def test_a_request_that_reports_nothing_cached_counts_where_another_does(tables:
     rows[8] |= {"error": "timeout", "chunks": []}
     [said] = prefix_hits(tables(rows)[0], {})
     assert silent.reported is None and said.reported == pytest.approx(992 / 199_000)
+
+
+def test_a_cache_is_seen_without_a_tokenizer(tables: Tables) -> None:
+    """Of texts only the server knows how many tokens they have."""
+    rows: list[dict[str, Any]] = [
+        {"input_tokens": None, "prompt_tokens": 100, "cached_tokens": 90, "chunks": [(0.1, 1)]}
+        for _ in range(200)
+    ]
+    hits = prefix_hits(tables(rows)[0], {})
+    assert hits[0].reported == pytest.approx(0.9)
+    assert "cached" in kinds(summarize(*tables(rows), prefixes=hits)[0])
+    table = prefix_table(hits)
+    assert table is not None and table.rows[0][3].text == DASH
+    for row in rows:
+        row["cached_tokens"] = 0
+    assert "cached" not in kinds(summarize(*tables(rows), prefixes=prefix_hits(tables(rows)[0], {}))[0])
 
 
 def test_a_cpu_that_ran_slower_in_one_repeat(tables: Tables) -> None:

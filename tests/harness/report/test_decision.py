@@ -6,12 +6,14 @@ from dataclasses import replace
 from pathlib import Path
 
 import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from harness.cli.report import report
 from harness.errors import UsageError
 from harness.metrics.chunk_parts import of_cells, parts_of
-from harness.records.columns import SERVER
+from harness.records.columns import CHUNKS, REQUESTS, SERVER
 from harness.report.charts.decision import decision_charts
 from harness.report.charts.power import power_charts
 from harness.report.charts.server import server_charts
@@ -176,6 +178,31 @@ def test_a_withheld_percentile_is_a_dash(tmp_path: Path) -> None:
         assert row[2].text.endswith(("✓", "?")) and row[3].text == DASH
     assert any(note.startswith(f"{DASH}: there is none, or it is withheld") for note in within.notes)
     assert not any(found.holds for found in decision.within), "what is not known is not within the limits"
+
+
+def test_what_failed_is_within_no_limit(tmp_path: Path) -> None:
+    """One of two repeats at 2 in flight, and all at 16."""
+    place = make_online(
+        tmp_path / "failed", engines=ENGINES[:1], closed=(2, 16), repeats=2, n=40, faults=False
+    )
+    requests = pq.read_table(place / "requests.parquet").to_pandas()
+    lost = requests["cell"].isin([1, 2, 3])
+    requests.loc[lost, "error"] = "http"
+    requests.loc[lost, ["t_first", "t_last", "completion_tokens"]] = None
+    pq.write_table(pa.Table.from_pandas(requests, REQUESTS, preserve_index=False), place / "requests.parquet")
+    chunks = pq.read_table(place / "chunks.parquet").to_pandas()
+    kept = pa.Table.from_pandas(chunks[chunks["cell"] == 0], CHUNKS, preserve_index=False)
+    pq.write_table(kept, place / "chunks.parquet")
+    failed = load_run(place)
+    assert isinstance(failed, OnlineRun)
+    decision = decided(failed, "ttft_p50<=100s,error_rate<=20%")
+    found = {point.load.value: point for point in decision.within}
+    half, none = found[2], found[16]
+    assert half.attained is not None and half.attained.value == 0.5 and not half.holds
+    assert none.attained is not None and none.attained.value == 0 and none.boxes[1] == "fail"
+    [point] = decision.served
+    assert not point.valid
+    assert [table.lines[0][0] for table in decision_tables(decision)[1:]] == ["roseinfer †"] * 2
 
 
 def test_the_share_within_is_the_one_that_the_first_table_has(run: OnlineRun) -> None:

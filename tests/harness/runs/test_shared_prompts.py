@@ -10,6 +10,9 @@ from typing import Any
 
 import pandas as pd
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from prometheus_client.samples import Sample
 
 from harness.engines.adapters.openai import OpenAI
 from harness.engines.prometheus import PrefixCounters, read_samples
@@ -118,6 +121,17 @@ def test_the_page_is_read_once_before_a_cell_and_once_after(
     monkeypatch.setattr(asked_server, "read_samples", lambda target: read_samples(page))
     run_online(settings, ["bench"], lambda event: None)
     assert Page.looks == 2
+
+
+@given(st.lists(st.floats(), min_size=4, max_size=4))
+def test_what_rose_is_a_count_or_unknown(numbers: list[float]) -> None:
+    """A server may be started again in a cell, or write what is no number."""
+    pages = [
+        [Sample(COUNTERS.hits, {}, hits), Sample(COUNTERS.queries, {}, queries)]
+        for hits, queries in (numbers[:2], numbers[2:])
+    ]
+    found = COUNTERS.count(*pages)
+    assert found is None or (found.hits >= 0 and found.queries >= 0)
 
 
 def test_counters_that_are_not_there(page: Target) -> None:
