@@ -51,14 +51,16 @@ class Tokenizer:
     def load(cls, folder: Path) -> Tokenizer | None:
         """From tokenizer.json, or GPT-2's vocab.json and merges.txt; None if the folder has neither.
 
-        Raises ConfigError when they cannot be read.
+        Raises ConfigError when they cannot be read, or have only the vocabulary of another family.
         """
         whole, vocab, merges = (folder / name for name in ("tokenizer.json", "vocab.json", "merges.txt"))
         try:
             if whole.is_file():
                 return cls(FastTokenizer.from_file(str(whole)))
             if vocab.is_file() and merges.is_file():
-                return cls(_gpt2(vocab, merges))
+                return cls(_gpt2(folder))
+        except ConfigError:
+            raise
         except Exception as error:  # the library raises plain Exception
             raise ConfigError(f"the tokenizer in {folder} cannot be read: {error}") from error
         return None
@@ -118,9 +120,21 @@ def load_tokenizer(model: str) -> Tokenizer | None:
     return Tokenizer.load(model_folder(model))
 
 
-def _gpt2(vocab: Path, merges: Path) -> FastTokenizer:
-    tokenizer = FastTokenizer(models.BPE.from_file(str(vocab), str(merges)))
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+def _gpt2(folder: Path) -> FastTokenizer:
+    """GPT-2's tokenizer. Raises ConfigError for another family's: how that cuts texts into words is in
+    tokenizer.json alone."""
+    family, file = json.loads((folder / "config.json").read_text()).get("model_type"), "tokenizer_config.json"
+    config = json.loads((folder / file).read_text()) if (folder / file).is_file() else {}
+    kind = config.get("tokenizer_class")
+    if family != "gpt2" or kind not in (None, "GPT2Tokenizer", "GPT2TokenizerFast"):
+        raise ConfigError(
+            f"{folder} has no tokenizer.json, and its vocab.json and merges.txt are not GPT-2's (model_type "
+            f"{family!r}, tokenizer_class {kind!r}); load the tokenizer with transformers' AutoTokenizer and "
+            "save it there with save_pretrained, which writes tokenizer.json"
+        )
+    tokenizer = FastTokenizer(models.BPE.from_file(str(folder / "vocab.json"), str(folder / "merges.txt")))
+    prefix = bool(config.get("add_prefix_space"))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=prefix)
     tokenizer.decoder = decoders.ByteLevel()
     tokenizer.add_special_tokens(["<|endoftext|>"])
     return tokenizer

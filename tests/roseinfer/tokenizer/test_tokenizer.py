@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import codecs
+import json
+import shutil
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -15,7 +17,9 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from tokenizers import Tokenizer as FastTokenizer
 from tokenizers import decoders, models
+from transformers import AutoTokenizer
 
+from roseinfer.config import ConfigError
 from roseinfer.tokenizer.detokenizer import StopStrings, WindowDetokenizer
 from roseinfer.tokenizer.tokenizer import Tokenizer, load_tokenizer
 
@@ -43,6 +47,35 @@ def test_truncation_and_padding_of_a_training_do_not_reach_prompts(tmp_path: Pat
     assert loaded is not None
     assert loaded.encode("abcdefghij").tolist() == list(range(10))
     assert loaded.encode("ab").tolist() == [0, 1]
+
+
+@pytest.fixture
+def slow_folder(text_model: Any, tmp_path: Path) -> Path:
+    """What transformers' slow tokenizers of several families save: no tokenizer.json."""
+    for name in ("config.json", "vocab.json", "merges.txt"):
+        shutil.copy(text_model.folder / name, tmp_path)
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("family", "kind"), [("qwen2", "GPT2Tokenizer"), ("qwen3", None), ("gpt2", "Qwen2Tokenizer")]
+)
+def test_another_familys_vocabulary_is_not_read_as_gpt2s(slow_folder: Path, family: str, kind: str) -> None:
+    (slow_folder / "config.json").write_text(json.dumps({"model_type": family}))
+    (slow_folder / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": kind} if kind else {}))
+    with pytest.raises(ConfigError, match=rf"model_type '{family}'.*writes tokenizer\.json"):
+        Tokenizer.load(slow_folder)
+
+
+@pytest.mark.parametrize("prefix", [False, True])
+def test_gpt2s_files_without_a_tokenizer_json(slow_folder: Path, prefix: bool) -> None:
+    """As transformers reads them."""
+    config = {"tokenizer_class": "GPT2Tokenizer", "add_prefix_space": prefix}
+    (slow_folder / "tokenizer_config.json").write_text(json.dumps(config))
+    text = "Hello 12's\n\n  x<|endoftext|>a"
+    assert Tokenizer.load(slow_folder).encode(text).tolist() == AutoTokenizer.from_pretrained(
+        slow_folder
+    ).encode(text)
 
 
 @given(text=st.text(max_size=80))
