@@ -20,6 +20,7 @@ import jinja2.parser
 import jinja2.sandbox
 
 from roseinfer.config import ConfigError
+from roseinfer.tokenizer.configured import special_tokens, tokenizer_config
 
 NONE: Mapping[str, Any] = MappingProxyType({})
 
@@ -33,7 +34,7 @@ class ChatError(Exception):
 
 
 class ChatTemplate:
-    """`source` in Jinja; `special_tokens` by their names in tokenizer_config.json (`bos_token`, …)."""
+    """`source` in Jinja; `special_tokens` by their names (`bos_token`, …)."""
 
     def __init__(self, source: str, special_tokens: dict[str, str]) -> None:
         environment = jinja2.sandbox.ImmutableSandboxedEnvironment(
@@ -51,18 +52,18 @@ class ChatTemplate:
     @classmethod
     def load(cls, folder: Path) -> ChatTemplate | None:
         """From chat_template.jinja or tokenizer_config.json; None if there is none. Raises ConfigError."""
-        file, alone = folder / "tokenizer_config.json", folder / "chat_template.jinja"
+        alone = folder / "chat_template.jinja"
         try:
-            config = json.loads(file.read_text()) if file.is_file() else {}
+            config = tokenizer_config(folder)
             source = alone.read_text() if alone.is_file() else config.get("chat_template")
             if isinstance(source, list):  # several, by name
                 source = next((entry["template"] for entry in source if entry["name"] == "default"), None)
-            tokens = {name: _content(value) for name, value in config.items() if name.endswith("_token")}
+            tokens = special_tokens(config)
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             raise ConfigError(f"the chat template in {folder} cannot be read: {error}") from error
         if source is None:
             return None
-        return cls(source, {name: token for name, token in tokens.items() if token is not None})
+        return cls(source, tokens)
 
     def render(self, messages: Sequence[dict[str, Any]], variables: Mapping[str, Any] = NONE) -> str:
         """The prompt, up to where the assistant's answer begins. `variables` are more of the template's, such
@@ -81,12 +82,6 @@ class ChatTemplate:
             RecursionError,
         ) as error:
             raise ChatError(f"the model's chat template refuses the messages: {error}") from None
-
-
-def _content(token: Any) -> str | None:
-    """A special token is a text, or an object with its text and how it is matched."""
-    text = token["content"] if isinstance(token, dict) else token
-    return text if isinstance(text, str) else None
 
 
 class _Generation(jinja2.ext.Extension):

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from functools import cached_property
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,6 +17,7 @@ from tokenizers import decoders, models, pre_tokenizers
 
 from roseinfer.config import ConfigError
 from roseinfer.model_folder import model_folder
+from roseinfer.tokenizer.configured import add_configured, tokenizer_config
 from roseinfer.tokenizer.detokenizer import ByteDetokenizer, Detokenizer, Vocabulary, WindowDetokenizer
 from roseinfer.tokenizer.token_names import TokenNames
 
@@ -49,21 +51,23 @@ class Tokenizer:
 
     @classmethod
     def load(cls, folder: Path) -> Tokenizer | None:
-        """From tokenizer.json, or GPT-2's vocab.json and merges.txt; None if the folder has neither.
+        """From tokenizer.json, or GPT-2's vocab.json and merges.txt, with the tokens that the folder's
+        tokenizer_config.json adds; None if the folder has neither.
 
         Raises ConfigError when they cannot be read, or have only the vocabulary of another family.
         """
         whole, vocab, merges = (folder / name for name in ("tokenizer.json", "vocab.json", "merges.txt"))
         try:
-            if whole.is_file():
-                return cls(FastTokenizer.from_file(str(whole)))
-            if vocab.is_file() and merges.is_file():
-                return cls(_gpt2(folder))
+            if not whole.is_file() and not (vocab.is_file() and merges.is_file()):
+                return None
+            config = tokenizer_config(folder)
+            tokenizer = FastTokenizer.from_file(str(whole)) if whole.is_file() else _gpt2(folder, config)
+            add_configured(tokenizer, config)
+            return cls(tokenizer)
         except ConfigError:
             raise
         except Exception as error:  # the library raises plain Exception
             raise ConfigError(f"the tokenizer in {folder} cannot be read: {error}") from error
-        return None
 
     def encode(self, text: str, special_tokens: bool = True) -> NDArray[np.int32]:
         """Token ids `[n]`; with `special_tokens` also those that the tokenizer adds by itself.
@@ -120,11 +124,10 @@ def load_tokenizer(model: str) -> Tokenizer | None:
     return Tokenizer.load(model_folder(model))
 
 
-def _gpt2(folder: Path) -> FastTokenizer:
+def _gpt2(folder: Path, config: dict[str, Any]) -> FastTokenizer:
     """GPT-2's tokenizer. Raises ConfigError for another family's: how that cuts texts into words is in
     tokenizer.json alone."""
-    family, file = json.loads((folder / "config.json").read_text()).get("model_type"), "tokenizer_config.json"
-    config = json.loads((folder / file).read_text()) if (folder / file).is_file() else {}
+    family = json.loads((folder / "config.json").read_text()).get("model_type")
     kind = config.get("tokenizer_class")
     if family != "gpt2" or kind not in (None, "GPT2Tokenizer", "GPT2TokenizerFast"):
         raise ConfigError(

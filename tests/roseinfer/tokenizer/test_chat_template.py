@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
-from transformers import PreTrainedTokenizerFast
+from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from roseinfer.config import ConfigError
 from roseinfer.tokenizer.chat import ChatError, ChatTemplate
@@ -70,6 +70,20 @@ def test_variables_of_a_request(tmp_path: Path) -> None:
         with pytest.raises(ChatError, match=name) as refused:
             ours.render(TALK, {name: []})
         assert refused.value.field == "chat_template_kwargs"
+
+
+@pytest.mark.parametrize("listed", [{}, {"added_tokens_decoder": {}}])
+def test_special_tokens_of_either_file(tmp_path: Path, listed: dict[str, object]) -> None:
+    """As in transformers, the map counts only where no added tokens are listed."""
+    tokenizer = load_tokenizer("random:gpt2-tiny")
+    source = "{{ bos_token }}{{ eos_token }}{{ image_token }}{{ messages | length }}"
+    kind = {"tokenizer_class": "PreTrainedTokenizerFast", "extra_special_tokens": {"image_token": "<image>"}}
+    config = {**kind, "chat_template": source, "bos_token": "<s>", **listed}
+    tokenizer._tokenizer.save(str(tmp_path / "tokenizer.json"))
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(config))
+    (tmp_path / "special_tokens_map.json").write_text(json.dumps({"eos_token": {"content": "</s>"}}))
+    rendered = ChatTemplate.load(tmp_path).render(TALK)
+    assert rendered == AutoTokenizer.from_pretrained(tmp_path).apply_chat_template(TALK, tokenize=False)
 
 
 def test_templates_cannot_reach_out() -> None:

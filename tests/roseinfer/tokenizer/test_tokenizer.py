@@ -78,6 +78,53 @@ def test_gpt2s_files_without_a_tokenizer_json(slow_folder: Path, prefix: bool) -
     ).encode(text)
 
 
+def flags(content: str, **changed: bool) -> dict[str, Any]:
+    """A token as tokenizer_config.json lists it."""
+    plain = {"lstrip": False, "rstrip": False, "normalized": False, "single_word": False, "special": True}
+    return {"content": content, **plain, **changed}
+
+
+@pytest.mark.parametrize(
+    ("config", "special_map"),
+    [
+        ({"eos_token": "<|end|>", "pad_token": "[PAD]", "unk_token": "<|start|>"}, {}),
+        ({}, {"pad_token": "[PAD]", "bos_token": flags("<|start|>", rstrip=True), "eos_token": "<|end|>"}),
+        ({"additional_special_tokens": ["<|start|>", "<|end|>"]}, {}),
+        ({"extra_special_tokens": {"turn_token": "<|start|>", "end_token": "<|end|>"}}, {}),
+        (
+            {
+                "added_tokens_decoder": {
+                    "9": flags("<|start|>", special=False), "10": flags("<|end|>", lstrip=True),
+                },
+                "eos_token": "<|end|>", "bos_token": "Hi",
+            },
+            {"pad_token": "[PAD]"},
+        ),
+    ],
+)  # fmt: skip
+def test_tokens_that_only_the_configuration_names(
+    tokenizer: Tokenizer, tmp_path: Path, config: dict[str, Any], special_map: dict[str, Any]
+) -> None:
+    """As transformers adds them."""
+    tokenizer._tokenizer.save(str(tmp_path / "tokenizer.json"))
+    kind = {"tokenizer_class": "PreTrainedTokenizerFast"}
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(kind | config))
+    (tmp_path / "special_tokens_map.json").write_text(json.dumps(special_map))
+    theirs, ours = AutoTokenizer.from_pretrained(tmp_path), Tokenizer.load(tmp_path)
+    text = "<|start|> user\nHi [PAD] there <|end|>\n"
+    ids = ours.encode(text).tolist()
+    assert ids == theirs.encode(text) != tokenizer.encode(text).tolist()
+    assert text_of(ours, ids) == theirs.decode(ids, skip_special_tokens=True)
+
+
+@pytest.mark.parametrize("config", ["[]", "{", '{"added_tokens_decoder": {"a": "b"}}', '{"eos_token": {}}'])
+def test_a_configuration_that_cannot_be_read(tokenizer: Tokenizer, tmp_path: Path, config: str) -> None:
+    tokenizer._tokenizer.save(str(tmp_path / "tokenizer.json"))
+    (tmp_path / "tokenizer_config.json").write_text(config)
+    with pytest.raises(ConfigError, match="cannot be read"):
+        Tokenizer.load(tmp_path)
+
+
 @given(text=st.text(max_size=80))
 def test_streamed_text_is_the_text_that_was_encoded(tokenizer: Tokenizer, text: str) -> None:
     if "<|endoftext|>" not in text:

@@ -24,7 +24,7 @@ def chatting(
 ) -> Iterator[Serving]:
     """One server for all tests that leave it alive; its context has 96 tokens."""
     folder = shutil.copytree(text_model.folder, tmp_path_factory.mktemp("chatting") / "chat")
-    config = {"chat_template": TEMPLATE, "bos_token": {"content": "<s>"}}
+    config = {"chat_template": TEMPLATE, "bos_token": {"content": "<|endoftext|>"}}
     (folder / "tokenizer_config.json").write_text(json.dumps(config))
     server = Serving(start(str(folder), "--max-model-len", "96"))
     yield server

@@ -12,7 +12,7 @@ def test_chat(chatting: Any, text_model: Any) -> None:
         body = {"messages": messages, "temperature": 0, "ignore_eos": True, "return_token_ids": True}
         return chatting.request("/v1/chat/completions", body | settings)
 
-    prompt = "<s>system: Be brief.\n<s>user: Où es-tu ?\nassistant: "
+    prompt = "<|endoftext|>system: Be brief.\n<|endoftext|>user: Où es-tu ?\nassistant: "
     ids = text_model.llm.tokenizer.encode(prompt).tolist()
     (expected,) = text_model.greedy([ids], 12)
 
