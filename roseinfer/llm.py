@@ -18,6 +18,7 @@ class LLM:
 
     def __init__(self, config: EngineConfig) -> None:
         self.engine = Engine(config)
+        self._generating = threading.Lock()
         self.tokenizer: Tokenizer | None = load_tokenizer(config.model)
 
     def generate(
@@ -28,10 +29,16 @@ class LLM:
         One `params` serves all prompts, each answered as it would be alone. For different answers to the same
         prompt, give one for each, with different seeds. Raises RequestError when a prompt does not fit, and
         UnknownTokenError, also a ValueError, when an id is not in the vocabulary; then nothing has run.
-        Ctrl-C ends it between two steps.
+        Ctrl-C ends it between two steps. Calls of several threads run one after the other.
         """
         if isinstance(params, SamplingParams):
             params = [params] * len(prompts)
+        with self._generating:
+            return self._generate(prompts, params)
+
+    def _generate(
+        self, prompts: Sequence[Sequence[int]], params: Sequence[SamplingParams]
+    ) -> list[list[int]]:
         outputs: list[list[int]] = [[] for _ in prompts]
         try:
             for index, (prompt, how) in enumerate(zip(prompts, params, strict=True)):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import signal
 import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from math import inf, nan
 from pathlib import Path
@@ -51,6 +52,21 @@ def test_each_prompt_of_a_list_is_answered_as_alone(llm: LLM) -> None:
     answers = llm.generate([PROMPTS[0]] * 3, each)
     assert len({tuple(answer) for answer in answers}) == 3
     assert answers == [llm.generate([PROMPTS[0]], params)[0] for params in each]
+
+
+def test_calls_of_several_threads(llm: LLM, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One after the other: a step lets other threads run before it ends."""
+    params, step = SamplingParams(max_tokens=6, ignore_eos=True), llm.engine.step
+    wanted = [llm.generate([prompt], params) for prompt in PROMPTS]
+
+    def slow() -> Any:
+        time.sleep(0.001)
+        return step()
+
+    monkeypatch.setattr(llm.engine, "step", slow)
+    with ThreadPoolExecutor(len(PROMPTS)) as pool:
+        assert [*pool.map(lambda prompt: llm.generate([prompt], params), PROMPTS)] == wanted
+    llm.engine.check_idle()
 
 
 def test_a_request_waits_since_it_was_submitted(llm: LLM) -> None:
