@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import logging
 import os
 import pickle
 import resource
@@ -19,19 +20,20 @@ import sys
 import threading
 from typing import BinaryIO
 
-import msgspec
 import psutil
 
 from roseinfer.model_folder import model_folder
 from roseinfer.modules import leave_signals_to_parent
 from roseinfer.server.child import Child
-from roseinfer.server.http.errors import BadRequestError, HttpError
+from roseinfer.server.http.errors import BadRequestError, HttpError, InternalError
 from roseinfer.server.http.parser import HttpRequest
 from roseinfer.server.memory import return_freed_blocks
 from roseinfer.server.openai.generation import Generation, from_chat, from_completion, too_long
 from roseinfer.server.openai.requests import ChatRequest, CompletionRequest, GenerationRequest, parse
 from roseinfer.tokenizer.chat import ChatTemplate
 from roseinfer.tokenizer.tokenizer import Tokenizer
+
+log = logging.getLogger(__name__)
 
 #: Bytes above which a body is large: parsing the worst one of this size takes about 0.2 s.
 LARGE = 512 << 10
@@ -54,13 +56,20 @@ Read = tuple[GenerationRequest, Generation]
 
 
 def read(body: bytes | bytearray, chat: bool, template: ChatTemplate | None, max_model_len: int) -> Read:
-    """The request in `body` without its prompt, and its Generation. Raises BadRequestError."""
+    """Of the request in `body` what its Generation, which is the second, does not have. Raises
+    BadRequestError."""
     if chat:
         conversation = parse(body, ChatRequest)
-        rest = msgspec.structs.replace(conversation, messages=[], chat_template_kwargs=None)
-        return rest, from_chat(conversation, template)
+        return _rest(conversation), from_chat(conversation, template)
     completion = parse(body, CompletionRequest)
-    return msgspec.structs.replace(completion, prompt=""), from_completion(completion, max_model_len)
+    return _rest(completion), from_completion(completion, max_model_len)
+
+
+def _rest(request: GenerationRequest) -> GenerationRequest:
+    return GenerationRequest(
+        model=request.model, stream=request.stream, stream_options=request.stream_options,
+        return_metrics=request.return_metrics,
+    )  # fmt: skip
 
 
 class LargeBodies:
@@ -74,8 +83,8 @@ class LargeBodies:
         self._asking: set[asyncio.Task[Read]] = set()
 
     async def read(self, request: HttpRequest, chat: bool, max_model_len: int) -> Read:
-        """As the function `read`, of the request's body, which is taken. Also raises HttpError (503) when it
-        takes too long."""
+        """As the function `read`, of the request's body, which is taken. Also raises HttpError: 503 when it
+        takes too long, 500 for an unexpected error."""
         await self._lock.acquire()  # a client that goes meanwhile frees its body
         task = asyncio.get_running_loop().create_task(self._ask(request, chat, max_model_len))
         self._asking.add(task)
@@ -97,7 +106,7 @@ class LargeBodies:
                 self._writer.write(_QUESTION.pack(*numbers))
                 self._writer.write(request.take_body())
                 (size,) = _ANSWER.unpack(await self._reader.readexactly(_ANSWER.size))
-                answer: Read | BadRequestError = pickle.loads(await self._reader.readexactly(size))
+                answer: Read | BadRequestError | None = pickle.loads(await self._reader.readexactly(size))
         except TimeoutError:
             self.stop()
             raise HttpError(503, f"the body was not read within {TIMEOUT:.0f} s") from None
@@ -109,6 +118,8 @@ class LargeBodies:
             raise HttpError(503, "the process that reads large bodies has ended") from None
         if isinstance(answer, BadRequestError):
             raise answer
+        if answer is None:
+            raise InternalError
         return answer
 
     async def _start(self) -> None:
@@ -140,14 +151,20 @@ def serve(questions: BinaryIO, answers: BinaryIO, template: ChatTemplate | None)
 def _answer(
     body: bytes, chat: bool, template: ChatTemplate | None, max_model_len: int, characters: int
 ) -> bytes:
+    """What is read, or its error; None for an unexpected error, which is in the log."""
     try:
         asked, generation = read(body, chat, template, max_model_len)
         if any(isinstance(prompt, str) and len(prompt) > characters for prompt in generation.prompts):
             raise too_long(max_model_len)
+        del body
+        return pickle.dumps((asked, generation))
     except BadRequestError as error:
         return pickle.dumps(error)
-    del body
-    return pickle.dumps((asked, generation))
+    except MemoryError:
+        raise
+    except Exception:
+        log.exception("a large body")
+        return pickle.dumps(None)
 
 
 def _bound_memory() -> None:

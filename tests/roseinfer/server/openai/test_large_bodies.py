@@ -4,13 +4,52 @@ from __future__ import annotations
 
 import asyncio
 import json
+import pickle
+import shutil
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from roseinfer.server.http.errors import BadRequestError
+from roseinfer.server.http.errors import BadRequestError, InternalError
 from roseinfer.server.http.parser import HttpRequest
-from roseinfer.server.openai.large_bodies import ROOM, LargeBodies
+from roseinfer.server.openai.large_bodies import ROOM, LargeBodies, _answer
+from roseinfer.tokenizer.chat import ChatTemplate
+
+
+@pytest.mark.parametrize("field", ["metadata", "tools", "response_format"])
+def test_fields_that_change_nothing_do_not_travel(field: str) -> None:
+    """A parser takes values that are nested more deeply than pickle does."""
+    nested = b"[" * 900 + b"]" * 900
+    value = b'{"type": "text", "x": %s}' % nested if field == "response_format" else nested
+    body = (
+        b'{"messages": [{"role": "user", "content": "a"}], "stream": true, "tool_choice": "none", "%s": %s}'
+    )
+    template = ChatTemplate("{{ messages[0].content }}", {})
+    request, generation = pickle.loads(_answer(body % (field.encode(), value), True, template, 64, 64))
+    assert request.stream and generation.prompts == ("a",)
+
+
+def test_an_unexpected_error_does_not_end_the_process(
+    text_model: Any, integration: None, tmp_path: Path
+) -> None:
+    """Here it is the template's, for a text where it wants an object."""
+    folder = shutil.copytree(text_model.folder, tmp_path / "model")
+    (folder / "chat_template.jinja").write_text("{{ messages[0].content | dictsort }}")
+    bodies = LargeBodies(str(folder), None)
+
+    async def read() -> None:
+        try:
+            with pytest.raises(InternalError):
+                await bodies.read(asked(b'{"messages": [{"role": "user", "content": "a"}]}'), True, 64)
+            child = bodies._child
+            with pytest.raises(BadRequestError, match="messages is empty"):
+                await bodies.read(asked(b'{"messages": []}'), True, 64)
+            assert child is not None and bodies._child is child
+        finally:
+            bodies.stop()
+
+    asyncio.run(read())
 
 
 def asked(body: bytes) -> HttpRequest:
