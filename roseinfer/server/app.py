@@ -165,7 +165,7 @@ class App:
         root = self._profile_dir
         if root is None:
             raise HttpError(403, "profiles are off; --profile-dir turns them on")
-        asked = parse(request.take_body(), ProfileRequest)
+        asked = parse(request.take_body() or b"{}", ProfileRequest)
         if not asked.output_dir.isprintable():
             raise BadRequestError("output_dir has characters that cannot be printed", "output_dir")
         try:

@@ -52,5 +52,6 @@ def _operation(
     operation: dict[str, Any] = {"summary": summary, "responses": {"200": success, "default": error}}
     if body is not None:
         content = {"application/json": {"schema": schemas[body]}}
-        operation["requestBody"] = {"required": True, "content": content}
+        required = any(field.required for field in msgspec.structs.fields(body))
+        operation["requestBody"] = {"required": required, "content": content}
     return operation

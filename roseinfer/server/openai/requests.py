@@ -134,9 +134,10 @@ class ChatRequest(GenerationRequest, frozen=True, kw_only=True):
     response_format: dict[str, Any] | None = None
 
 
-class ProfileRequest(msgspec.Struct, frozen=True):
+class ProfileRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """`POST /start_profile`: a torch profile of the engine's next `num_steps` steps, or of those until
-    `/stop_profile`, written into `output_dir` within the server's folder for profiles."""
+    `/stop_profile`, written into `output_dir` within the server's folder for profiles. A request without a
+    body has the defaults."""
 
     output_dir: str = "."
     num_steps: Annotated[int, msgspec.Meta(ge=1, le=MAX_PROFILE_STEPS)] = MAX_PROFILE_STEPS

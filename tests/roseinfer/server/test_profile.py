@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import gzip
+import http.client
 import json
 import shutil
 import time
@@ -38,6 +40,22 @@ def test_profile_holds_the_steps_asked_for(serving: Any, profiles: Path) -> None
     assert forwards.count("roseinfer.prefill_batch.model_forward") == 1
 
 
+def test_a_profile_without_a_body(serving: Any, profile_root: Path) -> None:
+    """Every field has a default."""
+    for headers in ({}, {"content-type": "text/plain"}):
+        bare = http.client.HTTPConnection("127.0.0.1", serving.port, timeout=60)
+        with contextlib.closing(bare):
+            bare.request("POST", "/start_profile", headers=headers)
+            assert bare.getresponse().status == (415 if headers else 200)
+    assert serving.request("/stop_profile", method="POST").status == 200
+    assert len([*profile_root.glob("*.gz")]) == 1
+    paths = serving.request("/openapi.json").json["paths"]
+    required = {
+        path: paths[path]["post"]["requestBody"]["required"] for path in ("/start_profile", "/v1/completions")
+    }
+    assert required == {"/start_profile": False, "/v1/completions": True}
+
+
 def test_every_range_in_whichever_process(serving: Any, profiles: Path) -> None:
     """On one clock: what a front end does with a step comes after the step; two profiles hold their own."""
     for folder in (profiles / "first", profiles / "second"):
@@ -65,6 +83,8 @@ def test_every_range_in_whichever_process(serving: Any, profiles: Path) -> None:
 def test_profiles_that_cannot_be(serving: Any, profiles: Path) -> None:
     assert serving.request("/start_profile", {"output_dir": 5}).status == 400
     assert serving.request("/start_profile", {"output_dir": str(profiles), "num_steps": 0}).status == 400
+    unknown = serving.request("/start_profile", {"output_dir": str(profiles), "num_step": 3})
+    assert unknown.status == 400 and unknown.json["error"]["param"] == "num_step"
     for folder in ("/proc", "a\0b", "a\nb", "\x1b[2J", "/dev/null", "a" * 300):
         assert serving.request("/start_profile", {"output_dir": folder}).status == 400
     (profiles / "file").touch()
