@@ -60,22 +60,30 @@ class Detokenizer(ABC):
 
 class ByteDetokenizer(Detokenizer):
     """For byte-level vocabularies, whose tokens are UTF-8 bytes; malformed ones become U+FFFD. `strip`: drop
-    the space that the text begins with."""
+    the space that the text begins with. `before`: the last tokens of the text that this one follows; a
+    character that they begin is completed."""
 
-    def __init__(self, vocabulary: Vocabulary, *, strip: bool = False) -> None:
-        self.clean, self.escaped = not strip, vocabulary
+    def __init__(self, vocabulary: Vocabulary, *, strip: bool = False, before: Sequence[int] = ()) -> None:
         self._bytes, self._strip = vocabulary.token_bytes, strip
+        self._begun = _begun(self._bytes, before)  # until the first bytes of the text
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        self._decoder.decode(self._begun)
+        self.clean, self.escaped = not strip and not self._begun, vocabulary
 
     def push(self, token: int) -> str:
-        text = self._decoder.decode(self._bytes[token]) if token < len(self._bytes) else ""
+        data = self._bytes[token] if token < len(self._bytes) else b""
+        if self._begun and data:
+            if codecs.utf_8_decode(self._begun + data[:1], "replace")[0].startswith("\ufffd"):
+                self._decoder.reset()  # not completed: U+FFFD is the other text's
+            self._begun = b""
+        text = self._decoder.decode(data)
         if self._strip and text:
             text, self._strip = text.removeprefix(" "), False
         self.clean = not self._strip and not self._decoder.getstate()[0]
         return text
 
     def finish(self) -> str:
-        return self._decoder.decode(b"", final=True)
+        return "" if self._begun else self._decoder.decode(b"", final=True)
 
 
 class WindowDetokenizer(Detokenizer):
@@ -84,7 +92,8 @@ class WindowDetokenizer(Detokenizer):
     changes the text before it.)
 
     `token_bytes`: the bytes of each token id. A token without bytes has no text, and is not decoded.
-    `before`: the last tokens of the text that this one follows; as many are decoded as make a character.
+    `before`: the last tokens of the text that this one follows; as many are decoded as make a character, and
+    one that they begin is completed.
     """
 
     def __init__(
@@ -92,13 +101,7 @@ class WindowDetokenizer(Detokenizer):
     ) -> None:
         self.clean, self.escaped = False, Vocabulary([])
         self._tokenizer, self._token_bytes = tokenizer, token_bytes
-        self._window: list[int] = []
-        for begin in reversed(range(len(before))):
-            self._window = [*before[begin:]]
-            if not self._text().endswith("\ufffd"):
-                break
-        else:
-            self._window = []
+        self._window = self._end_of(before)
         self._old, self._seen = len(self._window), self._text()  # tokens whose text is shown, and this text
 
     def push(self, token: int) -> str:
@@ -107,18 +110,44 @@ class WindowDetokenizer(Detokenizer):
         self._window.append(token)
         text = self._text()
         incomplete = text.endswith("\ufffd") and len(self._window) - self._old < _MOST_HELD
-        if len(text) <= len(self._seen) or incomplete:
+        if incomplete or not (shown := self._new(text)):
             return ""
-        shown = text[len(self._seen) :]
-        del self._window[: self._old]
+        if not self._completes(text):  # the character that the older tokens begin
+            del self._window[: self._old]
         self._old, self._seen = len(self._window), self._text()
         return shown
 
     def finish(self) -> str:
-        return self._text()[len(self._seen) :]
+        return self._new(self._text())
+
+    def _end_of(self, before: Sequence[int]) -> list[int]:
+        """The last tokens of `before` that make a character, or those of the one that they begin."""
+        if begun := len(_begun(self._token_bytes, before)):
+            return [*before[-begun:]]  # a token a byte
+        ends = ([*before[begin:]] for begin in reversed(range(len(before))))
+        return next((end for end in ends if not self._decoded(end).endswith("\ufffd")), [])
+
+    def _new(self, text: str) -> str:
+        """What `text` has beyond what is seen, with a character that was seen in part."""
+        seen = self._seen.rstrip("\ufffd") if self._completes(text) else self._seen
+        return text[len(seen) :]
+
+    def _completes(self, text: str) -> bool:
+        """Whether `text` has a character of which only a part is seen."""
+        return self._seen.endswith("\ufffd") and not text.startswith(self._seen)
 
     def _text(self) -> str:
-        return self._tokenizer.decode(self._window, skip_special_tokens=True)
+        return self._decoded(self._window)
+
+    def _decoded(self, tokens: list[int]) -> str:
+        return self._tokenizer.decode(tokens, skip_special_tokens=True)
+
+
+def _begun(token_bytes: Sequence[bytes], tokens: Sequence[int]) -> bytes:
+    """The bytes of a character that `tokens` begin and do not end."""
+    decoder = codecs.getincrementaldecoder("utf-8")("replace")
+    decoder.decode(b"".join(token_bytes[token] for token in tokens)[-3:])
+    return decoder.getstate()[0]
 
 
 class NoText(Detokenizer):

@@ -89,11 +89,12 @@ class Tokenizer:
 
     def detokenizer(self, after: Sequence[int] | NDArray[np.int32] = ()) -> Detokenizer:
         """A detokenizer for a text that follows the text of the tokens `after`: many vocabularies write the
-        first word of a text as any other, with a space before it that the text does not have."""
+        first word of a text as any other, with a space before it that the text does not have. A character
+        that `after` begins is completed, and is in this text."""
+        before = self._last_with_text(after, 4)
         if self.vocabulary is None:
-            return WindowDetokenizer(self._tokenizer, self.token_bytes, self._last_with_text(after, 4))
-        strip = self._strip and not self._last_with_text(after, 1)
-        return ByteDetokenizer(self.vocabulary, strip=strip)
+            return WindowDetokenizer(self._tokenizer, self.token_bytes, before)
+        return ByteDetokenizer(self.vocabulary, strip=self._strip and not before, before=before)
 
     def _last_with_text(self, tokens: Sequence[int] | NDArray[np.int32], most: int) -> list[int]:
         """The last tokens that have a text, in their order, at most `most`: a character has up to 4 bytes."""

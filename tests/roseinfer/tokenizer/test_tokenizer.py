@@ -287,11 +287,14 @@ def test_a_decoder_of_any_kind_shows_all_and_never_fails(ids: list[int]) -> None
     assert text.endswith("\ufffd") == whole.endswith("\ufffd")
 
 
-@pytest.mark.parametrize(
+BOTH_KINDS = pytest.mark.parametrize(
     "steps",
     [[*TO_TEXT, decoders.Strip(" ", 1, 0)], [decoders.ByteFallback(), decoders.Metaspace()]],
     ids=["pieces", "window"],
 )
+
+
+@BOTH_KINDS
 @example(prompt=[5 + 0xC3, 5 + 0x82], ids=[1])
 @given(prompt=PIECE_IDS, ids=PIECE_IDS)
 def test_an_answer_continues_its_prompt(
@@ -305,6 +308,23 @@ def test_an_answer_continues_its_prompt(
     whole = fast.decode([*prompt, *ids])
     if "\ufffd" not in fast.decode(prompt) + fast.decode(ids) + whole:
         assert fast.decode(prompt) + answer == whole
+
+
+@BOTH_KINDS
+@given(
+    text=st.text("A\u00e9\u20ac\U0001f600", max_size=4), end=st.sampled_from(["", " Hello"]), data=st.data()
+)
+def test_a_prompt_that_ends_within_a_character(
+    steps: list[decoders.Decoder], text: str, end: str, data: st.DataObject
+) -> None:
+    """The answer has the whole character if it completes it, and nothing of it otherwise."""
+    tokenizer, raw = Tokenizer(sentencepiece(*steps)), text.encode()
+    cut = data.draw(st.integers(0, len(raw)))
+    prompt, rest = [5 + byte for byte in raw[:cut]], [5 + byte for byte in raw[cut:]]
+    whole = raw[:cut].decode(errors="ignore")
+    for ids, shown in ((rest, text[len(whole) :]), ([1] * bool(end), end if cut else end.strip())):
+        detokenizer = tokenizer.detokenizer(prompt)
+        assert "".join(map(detokenizer.push, ids)) + detokenizer.finish() == shown
 
 
 @pytest.mark.parametrize("id", [0, len(PIECES) + 3, 5 + 0x80], ids=["special", "unknown", "malformed"])

@@ -92,6 +92,23 @@ def test_a_prompt_that_fills_the_context(serve: Any, serving: Any, cached: bool)
     assert server.becomes_idle()
 
 
+def test_a_prompt_that_ends_within_a_character(serving: Any, text_model: Any) -> None:
+    """The answer completes it: whole, streamed, with logprobs and after its prompt."""
+    *prompt, last = text_model.llm.tokenizer.encode("Où 😀").tolist()
+    asked = {"max_tokens": 3, "logit_bias": {str(last): 100}, "ignore_eos": True}
+    text = text_model.text([*prompt, last, last, last]).removeprefix("Où ")
+    assert text[0] == "😀"
+    for settings in ({}, {"logprobs": 0}, {"echo": True, "logprobs": 0}):
+        begin = "Où " if "echo" in settings else ""
+        for stream in (False, True):
+            reply = serving.complete(prompt, stream=stream, **asked, **settings)
+            choices = [chunk["choices"][0] for chunk in (reply.events if stream else [reply.json])]
+            assert "".join(choice["text"] for choice in choices) == begin + text
+            if settings:
+                offsets = [at for choice in choices for at in choice["logprobs"]["text_offset"]]
+                assert offsets[-3:] == [len(begin), len(begin) + 1, len(begin) + 2]
+
+
 def test_echo_alone_and_its_limits(serving: Any, text_model: Any) -> None:
     for stream in (False, True):
         reply = serving.complete("Où es-tu ?", max_tokens=0, echo=True, stream=stream)
