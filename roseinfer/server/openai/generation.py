@@ -166,6 +166,8 @@ def _generation(
     logprobs_field: str = "logprobs",
 ) -> Generation:
     refuse_unsupported(request)
+    if request.stream_options is not None and not request.stream:
+        raise BadRequestError("stream_options needs stream to be true", "stream_options")
     written = {"logprobs": logprobs_field}
     if request.max_completion_tokens is not None:
         written["max_tokens"] = "max_completion_tokens"

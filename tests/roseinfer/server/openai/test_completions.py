@@ -51,7 +51,13 @@ def test_text_prompt(serving: Any, text_model: Any) -> None:
     assert body["usage"]["prompt_tokens"] == len(ids)
 
 
-@pytest.mark.parametrize("options", [None, {}, {"include_usage": True}, {"continuous_usage_stats": True}])
+@pytest.mark.parametrize(
+    "options",
+    [
+        None, {}, {"include_usage": None, "include_obfuscation": False}, {"include_usage": True},
+        {"continuous_usage_stats": True},
+    ],
+)  # fmt: skip
 def test_stream(serving: Any, text_model: Any, options: dict[str, bool] | None) -> None:
     reply = serving.complete(
         text_model.prompt, max_tokens=NEW, ignore_eos=True, return_token_ids=True,
@@ -100,7 +106,7 @@ def test_several_prompts_and_answers_of_each(serving: Any, text_model: Any, stre
     expected = [answer for answer in text_model.greedy(prompts, 6) for _ in range(2)]
     reply = serving.complete(
         prompts, n=2, max_tokens=6, ignore_eos=True, return_token_ids=True, stream=stream,
-        stream_options={"include_usage": True},
+        stream_options={"include_usage": True} if stream else None,
     )  # fmt: skip
     if stream:
         *chunks, last = reply.events
