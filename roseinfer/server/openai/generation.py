@@ -174,6 +174,8 @@ def _generation(
     n = 1 if request.n is None else request.n
     if not 1 <= n <= MAX_CHOICES:
         raise BadRequestError(f"n must be from 1 to {MAX_CHOICES}", "n")
+    if request.best_of not in (None, n):
+        raise BadRequestError("best_of must equal n", "best_of", "unsupported_parameter")
     if len(prompts) * n > MAX_CHOICES:
         raise BadRequestError(f"more than {MAX_CHOICES} answers in one request", "prompt")
     stops = (request.stop,) if isinstance(request.stop, str) else tuple(request.stop or ())

@@ -20,7 +20,6 @@ NEUTRAL: dict[str, tuple[object, ...]] = {
     "allowed_token_ids": (),
     "audio": (),
     "bad_words": ([],),
-    "best_of": (1,),
     "cache_salt": (),
     "chat_template": (),
     "chat_template_kwargs": ({},),

@@ -52,7 +52,8 @@ class StreamOptions(msgspec.Struct, frozen=True):
 
 class GenerationRequest(OtherFields, frozen=True, kw_only=True):
     """The fields that completions and chats share. null means the default everywhere, and top_k -1 means 0.
-    `return_token_ids` and `return_metrics` add fields to the response."""
+    `best_of` must be `n`, as all answers are returned. `return_token_ids` and `return_metrics` add fields to
+    the response."""
 
     model: str | None = None
     max_tokens: Length | None = None
@@ -70,6 +71,7 @@ class GenerationRequest(OtherFields, frozen=True, kw_only=True):
     logit_bias: Annotated[dict[str, float], _stated(maxProperties=MAX_BIASED)] | None = None
     seed: int | None = None
     n: Annotated[int, _stated(minimum=1, maximum=MAX_CHOICES)] | None = None
+    best_of: int | None = None
     stop: Stop | Stops | None = None
     stop_token_ids: Annotated[list[int], _stated(maxItems=MAX_STOP_TOKENS)] | None = None
     ignore_eos: bool | None = None

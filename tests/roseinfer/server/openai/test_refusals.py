@@ -78,6 +78,7 @@ def test_malformed_bodies(serving: Any, body: bytes) -> None:
         ({"logprobs": 21}, "logprobs"), ({"logprobs": -1}, "logprobs"), ({"logprobs": True}, "logprobs"),
         ({"logprobs": 20, "n": 128, "max_tokens": 391}, "logprobs"),
         ({"suffix": "x"}, "suffix"), ({"best_of": 2}, "best_of"),
+        ({"best_of": 1, "n": 2}, "best_of"), ({"best_of": 3, "n": 2}, "best_of"),
         ({"presence_penalty": 2.1}, "presence_penalty"), ({"frequency_penalty": -3}, "frequency_penalty"),
         ({"logit_bias": {"a": 1}}, "logit_bias"), ({"logit_bias": {"5": 101}}, "logit_bias"),
         ({"logit_bias": {str(TEXT_VOCAB): 1}}, "logit_bias"), ({"logit_bias": {"-1": 1}}, "logit_bias"),
@@ -147,6 +148,12 @@ def test_what_changes_nothing_is_taken(serving: Any) -> None:
     nulls = dict.fromkeys(fields) | {"temperature": 0, "max_tokens": 2}
     same = serving.request("/v1/completions", OK | nulls)
     assert len(nulls) > 40 and same.status == 200 and same.json["choices"] == plain
+
+
+def test_best_of_as_many_as_are_returned(serving: Any) -> None:
+    asked = OK | {"n": 3, "seed": 7}
+    three = serving.request("/v1/completions", asked | {"best_of": 3})
+    assert three.json["choices"] == serving.request("/v1/completions", asked).json["choices"]
 
 
 def test_a_prompt_that_is_too_long(serving: Any) -> None:
