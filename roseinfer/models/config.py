@@ -12,7 +12,7 @@ import torch
 
 from roseinfer.config import ConfigError
 from roseinfer.kvcache.pool import KVShape
-from roseinfer.models.rope import Rope
+from roseinfer.models.rope import Rope, number
 
 
 @dataclass(frozen=True)
@@ -64,20 +64,20 @@ def gpt2(raw: dict[str, Any]) -> ModelConfig:
     for name in ("scale_attn_weights", "tie_word_embeddings"):
         if not raw.get(name, True):
             raise ConfigError(f"{name} {raw[name]!r} is not supported")
-    width, heads = raw.get("n_embd", 768), raw.get("n_head", 12)
+    width, heads = _size(raw, "n_embd", 768), _size(raw, "n_head", 12)
     if width % heads:
         raise ConfigError(f"n_embd {width} is not a multiple of n_head {heads}")
     return ModelConfig(
         family="gpt2",
-        vocab_size=raw.get("vocab_size", 50257),
-        max_positions=raw.get("n_positions", 1024),
-        layers=raw.get("n_layer", 12),
+        vocab_size=_size(raw, "vocab_size", 50257),
+        max_positions=_size(raw, "n_positions", 1024),
+        layers=_size(raw, "n_layer", 12),
         width=width,
         heads=heads,
         kv_heads=heads,
         head_dim=width // heads,
         ffn_width=raw.get("n_inner") or 4 * width,
-        norm_eps=raw.get("layer_norm_epsilon", 1e-5),
+        norm_eps=number("layer_norm_epsilon", raw.get("layer_norm_epsilon", 1e-5)),
         eos_token_ids=_ids(raw.get("eos_token_id", 50256)),
     )
 
@@ -89,7 +89,7 @@ def llama(raw: dict[str, Any]) -> LlamaConfig:
         raise ConfigError(f"hidden_act {raw['hidden_act']!r} is not supported; roseinfer has: silu")
     if raw.get("use_sliding_window") or "sliding_attention" in (raw.get("layer_types") or ()):
         raise ConfigError("sliding windows are not supported")
-    width, heads = raw["hidden_size"], raw["num_attention_heads"]
+    width, heads = _size(raw, "hidden_size"), _size(raw, "num_attention_heads")
     kv_heads = raw.get("num_key_value_heads") or heads
     head_dim = raw.get("head_dim") or (128 if family == "qwen3" else width // heads)
     if heads % kv_heads or head_dim % 2:
@@ -97,15 +97,15 @@ def llama(raw: dict[str, Any]) -> LlamaConfig:
     bias = bool(raw.get("attention_bias", False))
     return LlamaConfig(
         family=family,
-        vocab_size=raw["vocab_size"],
-        max_positions=raw["max_position_embeddings"],
-        layers=raw["num_hidden_layers"],
+        vocab_size=_size(raw, "vocab_size"),
+        max_positions=_size(raw, "max_position_embeddings"),
+        layers=_size(raw, "num_hidden_layers"),
         width=width,
         heads=heads,
         kv_heads=kv_heads,
         head_dim=head_dim,
-        ffn_width=raw["intermediate_size"],
-        norm_eps=raw.get("rms_norm_eps", 1e-6),
+        ffn_width=_size(raw, "intermediate_size"),
+        norm_eps=number("rms_norm_eps", raw.get("rms_norm_eps", 1e-6)),
         eos_token_ids=_ids(raw.get("eos_token_id")),
         rope=Rope.parse(raw),
         qkv_bias=bias or family == "qwen2",
@@ -151,6 +151,15 @@ def read(folder: Path) -> ModelConfig:
         return parse(raw)
     except (OSError, ValueError, TypeError, AttributeError, ZeroDivisionError) as error:
         raise ConfigError(f"{file} is not a model's config: {error}") from error
+
+
+def _size(raw: dict[str, Any], name: str, default: int | None = None) -> int:
+    """The size `name` of a config. Raises KeyError where it is missing and has no default, and ConfigError
+    unless it is a whole number above 0."""
+    value = raw[name] if default is None else raw.get(name, default)
+    if type(value) is not int or value < 1:
+        raise ConfigError(f"the config says {name} {value!r}, which is not a whole number above 0")
+    return value
 
 
 def _ids(given: int | list[int] | None) -> tuple[int, ...]:

@@ -12,6 +12,13 @@ from torch import Tensor
 from roseinfer.config import ConfigError
 
 
+def number(name: str, value: Any) -> Any:
+    """The `value` that a config gives as `name`. Raises ConfigError unless it is a number above 0."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not value > 0:
+        raise ConfigError(f"the config says {name} {value!r}, which is not a number above 0")
+    return value
+
+
 @dataclass(frozen=True)
 class Rope:
     """The rotation frequency of each pair of elements; `kind` is default, linear or llama3."""
@@ -27,7 +34,7 @@ class Rope:
     def parse(cls, raw: dict[str, Any]) -> Rope:
         """From a Hugging Face config, old style (`rope_theta`, `rope_scaling`) or new (`rope_parameters`).
 
-        Raises ConfigError for a scaling that is not implemented.
+        Raises ConfigError for a scaling that is not implemented, and for values that are no numbers.
         """
         how = raw.get("rope_parameters") or raw.get("rope_scaling") or {}
         kind = how.get("rope_type", how.get("type", "default"))
@@ -43,12 +50,13 @@ class Rope:
             "high_freq_factor": "high_freq_factor",
             "original_max_position_embeddings": "original_max_positions",
         }
-        given = {field: how[name] for name, field in names.items() if name in how}
+        given = {field: number(name, how[name]) for name, field in names.items() if how.get(name) is not None}
         if kind == "llama3" and len(given) < len(names):
             raise ConfigError(f"rope scaling llama3 needs {', '.join(names)}")
         if kind == "linear" and "factor" not in given:
             raise ConfigError("rope scaling linear needs factor")
-        return cls(theta=how.get("rope_theta", raw.get("rope_theta", 10_000.0)), kind=kind, **given)
+        theta = number("rope_theta", how.get("rope_theta", raw.get("rope_theta", 10_000.0)))
+        return cls(theta=theta, kind=kind, **given)
 
     def frequencies(self, head_dim: int) -> Tensor:
         """Radians per position of each pair, `[head_dim / 2]` float32."""

@@ -33,6 +33,8 @@ class Weights:
         if index.is_file():
             try:
                 files = dict(json.loads(index.read_text())["weight_map"])
+                if others := [file for file in files.values() if not isinstance(file, str)]:
+                    raise TypeError(f"{others[0]!r} is no file's name")
             except (ValueError, KeyError, TypeError) as error:
                 raise ConfigError(f"{index} is not an index of safetensors files: {error}") from error
             yield from ((name, folder / file) for name, file in files.items())

@@ -7,7 +7,14 @@ from pathlib import Path
 
 import pytest
 
+from roseinfer.config import ConfigError
 from roseinfer.models import config
+from roseinfer.models.weights import Weights
+
+LLAMA = {
+    "model_type": "llama", "vocab_size": 128, "hidden_size": 32, "num_attention_heads": 4,
+    "num_hidden_layers": 2, "intermediate_size": 64, "max_position_embeddings": 64,
+}  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -25,3 +32,31 @@ def test_ends_of_text(
     (tmp_path / "config.json").write_text(json.dumps({"model_type": "gpt2"} | own))
     (tmp_path / "generation_config.json").write_text(json.dumps(generation))
     assert config.read(tmp_path).eos_token_ids == ends
+
+
+SCALED = {"rope_type": "linear", "factor": "2"}
+
+
+@pytest.mark.parametrize(
+    ("given", "name"),
+    [
+        (LLAMA | {"max_position_embeddings": None}, "max_position_embeddings None"),
+        (LLAMA | {"rope_theta": None}, "rope_theta None"), (LLAMA | {"rope_theta": True}, "rope_theta True"),
+        (LLAMA | {"rope_scaling": SCALED}, "factor '2'"), (LLAMA | {"rms_norm_eps": ""}, "rms_norm_eps ''"),
+        (LLAMA | {"vocab_size": 0}, "vocab_size 0"), (LLAMA | {"hidden_size": 32.0}, "hidden_size 32.0"),
+        ({"model_type": "gpt2", "n_positions": None}, "n_positions None"),
+        ({"model_type": "gpt2", "n_embd": "768"}, "n_embd '768'"),
+    ],
+)  # fmt: skip
+def test_values_that_are_no_sizes(given: dict[str, object], name: str) -> None:
+    config.parse(LLAMA)
+    with pytest.raises(ConfigError, match=f"the config says {name}, which is not a"):
+        config.parse(given)
+
+
+@pytest.mark.parametrize("file", [5, None, ["a"]])
+def test_an_index_of_something_else(tmp_path: Path, file: object) -> None:
+    index = tmp_path / "model.safetensors.index.json"
+    index.write_text(json.dumps({"weight_map": {"a": "a.safetensors", "b": file}}))
+    with pytest.raises(ConfigError, match=r"is not an index of safetensors files: .* is no file's name"):
+        Weights(tmp_path)
