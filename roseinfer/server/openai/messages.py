@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from roseinfer.server.http.errors import BadRequestError
-from roseinfer.server.openai.requests import ROLES, Message, ToolCall
+from roseinfer.server.openai.requests import ROLES, Message, TextPart, ToolCall
 
 
 def turn(message: Message) -> dict[str, Any]:
@@ -19,9 +19,7 @@ def turn(message: Message) -> dict[str, Any]:
         raise BadRequestError("function_call is not supported in messages; use tool_calls", "messages")
     content = message.content or ""
     if not isinstance(content, str):
-        if any(part.type != "text" or part.text is None for part in content):
-            raise BadRequestError("only text is supported in messages", "messages")
-        content = "\n".join(part.text or "" for part in content)
+        content = "\n".join(_text(part, message.role) for part in content)
     turn: dict[str, Any] = {"role": message.role, "content": content}
     for field in ("name", "tool_call_id", "reasoning_content"):
         if (value := getattr(message, field)) is not None:
@@ -29,6 +27,15 @@ def turn(message: Message) -> dict[str, Any]:
     if message.tool_calls:
         turn["tool_calls"] = [_call(call) for call in message.tool_calls]
     return turn
+
+
+def _text(part: TextPart, role: str) -> str:
+    text = part.text if part.type == "text" else None
+    if part.type == "refusal" and role == "assistant":
+        text = part.refusal
+    if text is None:
+        raise BadRequestError("only text is supported in messages", "messages")
+    return text
 
 
 def _call(call: ToolCall) -> dict[str, Any]:

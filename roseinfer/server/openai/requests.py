@@ -91,10 +91,11 @@ class CompletionRequest(GenerationRequest, frozen=True, kw_only=True):
 
 
 class TextPart(msgspec.Struct, frozen=True):
-    """A part of a message; only text is supported."""
+    """A part of a message; only text is supported, which a refusal of the assistant's is too."""
 
     type: str
     text: str | None = None
+    refusal: str | None = None
 
 
 class CalledFunction(msgspec.Struct, frozen=True):

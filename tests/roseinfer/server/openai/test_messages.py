@@ -60,3 +60,14 @@ def test_calls_that_are_refused(message: Any, words: str) -> None:
     with pytest.raises(BadRequestError, match=words) as refused:
         rendered({"role": "assistant"} | message)
     assert refused.value.param == "messages"
+
+
+def test_refusals_of_the_assistant() -> None:
+    """As OpenAI's answers have them, among its text."""
+    parts = [{"type": "text", "text": "Well,"}, {"type": "refusal", "refusal": "no."}]
+    assert rendered({"role": "assistant", "content": parts}) == [
+        {"role": "assistant", "content": "Well,\nno."}
+    ]
+    for role, part in (("user", parts[1]), ("assistant", {"type": "refusal", "text": "no"})):
+        with pytest.raises(BadRequestError, match="only text"):
+            rendered({"role": role, "content": [part]})
