@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+import numpy as np
 import pandas as pd
 
-from harness.metrics.definitions import succeeded
+from harness.metrics.definitions import prompt_tokens, succeeded
 from harness.metrics.long_frames import taken
 from harness.metrics.samples import cells_of, load_of
 from harness.schema.results import PrefixCount, PrefixHits
@@ -30,11 +31,10 @@ def _hits(cell: pd.DataFrame, counted: Mapping[int, PrefixCount]) -> PrefixHits:
     first, load = cell.iloc[0], load_of(cell)
     sent = cell["reusable_tokens"].notna()
     good = taken(cell[["cached_tokens", "input_tokens", "prompt_tokens"]], succeeded(cell))
-    of_server = good["prompt_tokens"].fillna(good["input_tokens"])
-    prompt_tokens = int(cell["input_tokens"][sent].sum())
+    sent_tokens = int(cell["input_tokens"][sent].sum())
     reported, source = None, UNKNOWN
     if good["cached_tokens"].notna().any():
-        reported, source = _share(good["cached_tokens"].sum(), of_server.sum()), USAGE
+        reported, source = _share(good["cached_tokens"].sum(), np.nansum(prompt_tokens(good))), USAGE
     elif count := counted.get(int(first["cell"])):
         reported, source = _share(count.hits, count.queries), count.source
     return PrefixHits(
@@ -43,8 +43,8 @@ def _hits(cell: pd.DataFrame, counted: Mapping[int, PrefixCount]) -> PrefixHits:
         label=first["label"],
         load=load,
         repeat=first["repeat"],
-        prompt_tokens=prompt_tokens,
-        possible=_share(cell["reusable_tokens"].sum(), prompt_tokens),
+        prompt_tokens=sent_tokens,
+        possible=_share(cell["reusable_tokens"].sum(), sent_tokens),
         reported=reported,
         source=source,
     )

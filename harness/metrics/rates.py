@@ -11,9 +11,9 @@ import numpy.typing as npt
 import pandas as pd
 
 from harness.metrics import on_disk
-from harness.metrics.definitions import succeeded
+from harness.metrics.definitions import prompt_tokens, succeeded
 from harness.metrics.gaps import run_starts
-from harness.metrics.long_frames import chosen, each, known, numbers
+from harness.metrics.long_frames import chosen, known
 from harness.metrics.samples import Group
 from harness.metrics.window import in_flight, inside, scheduled
 from harness.schema.metric import MS
@@ -61,13 +61,11 @@ def flow(group: Group, slo: Slo | None) -> Flow:
         seconds = group.window.end_s - group.window.start_s
         ended = inside(good["t_end"], group.window).to_numpy(dtype=bool)
         tokens = _arrived(whole, good, group.window)
-    reported, asked = numbers(good["prompt_tokens"]), numbers(good["input_tokens"])
-    prompts = each(lambda counted, asked: np.where(np.isnan(counted), asked, counted), reported, asked)
     return Flow(
         seconds=seconds,
         ended=int(ended.sum()),
         good=None if slo is None else int((meets(whole, slo) & ended).sum()),
-        prompt_tokens=int(chosen(prompts, ended).sum()),
+        prompt_tokens=int(chosen(prompt_tokens(good), ended).sum()),
         output_tokens=tokens,
     )
 

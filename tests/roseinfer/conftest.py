@@ -236,9 +236,8 @@ def text_model(tmp_path_factory: pytest.TempPathFactory) -> TextModel:
     ids = json.loads((data / "encoder.json").read_text())
     few = {token: id for token, id in ids.items() if id < TEXT_VOCAB - 1} | {"<|endoftext|>": TEXT_VOCAB - 1}
     (folder / "vocab.json").write_text(json.dumps(few))
-    merges = (
-        (data / "vocab.bpe").read_text().splitlines()[: 1 + len(few) - 257]
-    )  # after the bytes a merge a token
+    # A title, and a merge for each token but the bytes and the end of text.
+    merges = (data / "vocab.bpe").read_text().splitlines()[: 1 + len(few) - 257]
     (folder / "merges.txt").write_text("\n".join(merges))
     llm = LLM(EngineConfig(str(folder), device="cpu", dtype="fp32", kv_tokens=4096, warmup=False))
     prompt = np.random.default_rng(5).integers(0, TEXT_VOCAB - 1, 20).tolist()
