@@ -114,7 +114,7 @@ def search(
     """Find the highest load that each engine carries within limits."""
     plan = None
     if settings is not None:
-        plan = _plan(locals())
+        plan = _plan(locals()).model_copy(update={"of": settings.counted})
         settings = _lasting(settings, plan)
         seconds = settings.measured_s + (settings.settle or 0.0)
         check_limits(terms := parse_limits(plan.limits), settings)

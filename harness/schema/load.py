@@ -13,6 +13,8 @@ from harness.schema.base import Strict
 
 #: How the times between arrivals are distributed; `clients`: by each client of a mixture.
 Arrivals = Literal["poisson", "gamma", "constant", "clients"]
+#: What a load counts: requests, or whole sessions of requests that follow each other.
+Counted = Literal["requests", "sessions"]
 
 
 class _Level(Strict, ABC):
@@ -21,6 +23,11 @@ class _Level(Strict, ABC):
     model_config = ConfigDict(frozen=True)
 
     _rank: ClassVar[int]
+
+    @property
+    def counts(self) -> Counted:
+        """What its number is of."""
+        return "requests"
 
     def __lt__(self, other: _Level) -> bool:
         return self._key < other._key
@@ -60,8 +67,22 @@ class TraceLoad(_Level):
         return -self.scale
 
 
-class ClosedLoop(_Level):
-    """`concurrency` requests in flight: each is sent when one before it has ended."""
+class _Counting(_Level, ABC):
+    """A load that can count sessions. Loads of requests are written as they always were, without `of`."""
+
+    of: Counted = Field(
+        "requests",
+        exclude_if=lambda of: of == "requests",
+        description="what is counted; a session is in flight until its last answer ends",
+    )
+
+    @property
+    def counts(self) -> Counted:
+        return self.of
+
+
+class ClosedLoop(_Counting):
+    """`concurrency` requests or sessions in flight: each is sent when one before it has ended."""
 
     _rank = 1
 
@@ -69,15 +90,16 @@ class ClosedLoop(_Level):
     concurrency: int = Field(ge=1)
 
     def __str__(self) -> str:
-        return f"{self.concurrency:,} in flight"
+        what = "" if self.of == "requests" else f"session{'' if self.concurrency == 1 else 's'} "
+        return f"{self.concurrency:,} {what}in flight"
 
     @property
     def value(self) -> float:
         return self.concurrency
 
 
-class RequestRate(_Level):
-    """`req_per_s` requests a second on average, whatever the engine answers."""
+class RequestRate(_Counting):
+    """`req_per_s` requests or sessions begin a second on average, whatever the engine answers."""
 
     _rank = 2
 
@@ -87,14 +109,14 @@ class RequestRate(_Level):
     cv: float | None = Field(None, gt=0, description="coefficient of variation of these times, with gamma")
 
     def __str__(self) -> str:
-        return f"{self.req_per_s:g} requests/s ({arrivals_text(self.arrivals, self.cv)})"
+        return f"{self.req_per_s:g} {self.of}/s ({arrivals_text(self.arrivals, self.cv)})"
 
     @property
     def value(self) -> float:
         return self.req_per_s
 
 
-class Ramp(_Level):
+class Ramp(_Counting):
     """A request rate that moves evenly from one value to another."""
 
     _rank = 3
@@ -107,7 +129,7 @@ class Ramp(_Level):
     cv: float | None = Field(None, gt=0, description="coefficient of variation of these times, with gamma")
 
     def __str__(self) -> str:
-        return f"{self.from_req_per_s:g} to {self.to_req_per_s:g} requests/s in {self.seconds:g} s"
+        return f"{self.from_req_per_s:g} to {self.to_req_per_s:g} {self.of}/s in {self.seconds:g} s"
 
     @property
     def value(self) -> float:

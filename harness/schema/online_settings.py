@@ -13,7 +13,16 @@ from harness.schema.cluster_settings import Resources
 from harness.schema.comma_lists import listed
 from harness.schema.common_settings import CommonSettings
 from harness.schema.engine_ref import RUNNING_SERVER
-from harness.schema.load import Arrivals, ClosedLoop, Load, Ramp, RequestRate, TraceLoad, from_light_to_heavy
+from harness.schema.load import (
+    Arrivals,
+    ClosedLoop,
+    Counted,
+    Load,
+    Ramp,
+    RequestRate,
+    TraceLoad,
+    from_light_to_heavy,
+)
 from harness.schema.load_settings import (
     MAX_REQUESTS,
     ArrivalProcess,
@@ -321,19 +330,25 @@ class OnlineSettings(CommonSettings):
     )
 
     @property
+    def counted(self) -> Counted:
+        """What a rate, or a number in flight, is of."""
+        return "requests" if self.turns is None else "sessions"
+
+    @property
     def loads(self) -> list[Load]:
         """What each engine is measured at, from light to heavy."""
+        of = self.counted
         if self.concurrency is not None:
-            return from_light_to_heavy(ClosedLoop(concurrency=count) for count in self.concurrency)
+            return from_light_to_heavy(ClosedLoop(of=of, concurrency=count) for count in self.concurrency)
         kind: Arrivals = self.arrivals.kind
         cv = self.arrivals.cv
         if self.ramp is not None:
-            return [Ramp(**self.ramp.model_dump(), arrivals=kind, cv=cv)]
+            return [Ramp(**self.ramp.model_dump(), of=of, arrivals=kind, cv=cv)]
         if self.request_rate is not None:
             if self.mixture is not None:
                 kind, cv = "clients", None
             return from_light_to_heavy(
-                RequestRate(req_per_s=rate, arrivals=kind, cv=cv) for rate in self.request_rate
+                RequestRate(of=of, req_per_s=rate, arrivals=kind, cv=cv) for rate in self.request_rate
             )
         return from_light_to_heavy(TraceLoad(scale=scale) for scale in self.scales)
 

@@ -8,7 +8,7 @@ from pydantic import Field, model_validator
 
 from harness.schema.base import Strict
 from harness.schema.gate_terms import is_latency, parse_gate
-from harness.schema.load import ClosedLoop, Load, TraceLoad
+from harness.schema.load import Counted, Load, TraceLoad
 from harness.schema.metric import MS
 
 Verdict = Literal["more", "less", "no difference shown"]
@@ -17,8 +17,8 @@ Bound = Literal["lightest", "heaviest"]
 
 #: What a load's value is counted in, by the axis of the search.
 UNITS: dict[SearchAxis, str] = {
-    "rate": "requests/s",
-    "concurrency": "requests in flight",
+    "rate": "{of}/s",
+    "concurrency": "{of} in flight",
     "scale": "times the trace's own rate",
 }
 #: Least seconds of a rate's or a scale's cell that are not measured, and that are; each also as a multiple of
@@ -52,6 +52,7 @@ class SearchPlan(Strict):
     """How loads are searched. A load's value grows from light to heavy; of a trace it is 1 / scale."""
 
     by: SearchAxis
+    of: Counted = Field("requests", description="what a rate or a number in flight counts")
     limits: str = Field(description="as given with --slo; all must hold")
     lowest: float = Field(gt=0)
     highest: float = Field(gt=0)
@@ -73,7 +74,7 @@ class SearchPlan(Strict):
         lowest: float | None = None,
         highest: float | None = None,
         first: float | None = None,
-        **more: float | None,
+        **more: object,
     ) -> Self:
         """With the usual bounds where none are given."""
         usual = _USUAL[by]
@@ -91,7 +92,7 @@ class SearchPlan(Strict):
         if self.by == "concurrency":
             for option, value in (("lowest", self.lowest), ("highest", self.highest), ("first", self.first)):
                 if value != round(value):
-                    raise ValueError(f"--{option} {value:g} is no whole number of requests in flight")
+                    raise ValueError(f"--{option} {value:g} is no whole number")
         if not self.lowest < self.highest:
             raise ValueError(f"--lowest {self.lowest:g} is not below --highest {self.highest:g}")
         if not self.lowest <= self.first <= self.highest:
@@ -100,7 +101,7 @@ class SearchPlan(Strict):
 
     @property
     def unit(self) -> str:
-        return UNITS[self.by]
+        return UNITS[self.by].format(of=self.of)
 
     @property
     def ends(self) -> list[float]:
@@ -109,7 +110,7 @@ class SearchPlan(Strict):
 
     def unit_of(self, value: float) -> str:
         """The unit of a load of that value: one request in flight is no requests in flight."""
-        return self.unit.replace("requests in", "request in") if value == 1 else self.unit
+        return self.unit.replace("s in flight", " in flight") if value == 1 else self.unit
 
     def amount(self, value: float) -> str:
         """A bound in words: `12 requests in flight`."""
@@ -131,12 +132,12 @@ class SearchPlan(Strict):
 
     def load(self, value: float, like: Load) -> Load:
         """The load with that value; in all else it is as `like`."""
-        match like:
-            case TraceLoad():
-                return TraceLoad(scale=1 / value)
-            case ClosedLoop():
-                return ClosedLoop(concurrency=round(value))
-            case _:
+        match self.by:
+            case "scale":
+                return like.model_copy(update={"scale": 1 / value})
+            case "concurrency":
+                return like.model_copy(update={"concurrency": round(value)})
+            case "rate":
                 return like.model_copy(update={"req_per_s": value})
 
     def value(self, load: Load) -> float:

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from harness.metrics.digits import digits
-from harness.report.text.numbers import decimals, number
+from harness.report.text.numbers import decimals, number, plural
 from harness.schema.load import (
     AnyLoad,
     Batch,
@@ -20,13 +20,16 @@ from harness.schema.load import (
 )
 from harness.schema.online_summary import OnlineSummary
 
-#: From this ratio on the offered rate is another than the asked one: conversations have several requests.
+#: From this ratio on the offered rate is another than the asked one.
 FAR = 1.05
 
 
 @dataclass(frozen=True)
 class _Words:
-    """Of one kind: the head of a column of its numbers, what they count, and the label of their axis."""
+    """Of one kind: the head of a column of its numbers, what they count, and the label of their axis.
+
+    `{of}` is requests or sessions, `{noun}` the noun for one of them.
+    """
 
     head: str
     quantity: str
@@ -35,9 +38,9 @@ class _Words:
 
 _WORDS = {
     "trace": _Words("scale", "load", "offered requests/s"),
-    "closed_loop": _Words("in flight", "requests in flight", "requests in flight"),
-    "rate": _Words("requests/s", "request rate", "requests/s"),
-    "ramp": _Words("up to requests/s", "highest request rate", "highest requests/s"),
+    "closed_loop": _Words("in flight", "{of} in flight", "{of} in flight"),
+    "rate": _Words("{of}/s", "{noun} rate", "{of}/s"),
+    "ramp": _Words("up to {of}/s", "highest {noun} rate", "highest {of}/s"),
     "batch": _Words("prompts", "prompts", "prompts"),
 }
 
@@ -47,8 +50,8 @@ def where(load: AnyLoad) -> str:
     match load:
         case TraceLoad() | RequestRate():
             return f"at {load}"
-        case ClosedLoop(concurrency=count):
-            return f"with {count:,} request{'' if count == 1 else 's'} in flight"
+        case ClosedLoop():
+            return f"with {plural(load.concurrency, _noun_of(load))} in flight"
         case Ramp():
             return f"from {load}"
         case Batch():
@@ -56,12 +59,14 @@ def where(load: AnyLoad) -> str:
 
 
 def with_rate(load: Load, offered: Iterable[float]) -> str:
-    """As `where`; with the requests/s that are offered, of a trace and where they are not the asked ones:
-    `at 40.5 requests/s (scale 0.2)`."""
+    """As `where`; with the requests/s that are offered, of a trace, of sessions, and where they are not the
+    asked ones: `at 40.5 requests/s (scale 0.2)`."""
     rate = max(offered, default=0.0)
     match load:
         case TraceLoad() if rate:
             asked = str(load)
+        case RequestRate(of="sessions", req_per_s=wanted) if rate:
+            asked = f"{wanted:g} sessions/s, {arrivals_text(load.arrivals, load.cv)}"
         case RequestRate(req_per_s=wanted) if rate and not 1 / FAR < rate / wanted < FAR:
             asked = f"asked: {wanted:g}, {arrivals_text(load.arrivals, load.cv)}"
         case _:
@@ -76,12 +81,12 @@ def load_number(load: AnyLoad) -> str:
 
 def head_of(loads: Iterable[AnyLoad]) -> str:
     """Of a column of such numbers, of which there may be none."""
-    return next((_WORDS[load.kind].head for load in loads), "load")
+    return next((_with_noun(_WORDS[load.kind].head, load) for load in loads), "load")
 
 
 def quantity(load: Load) -> str:
     """What the number counts: latency by … ."""
-    return _WORDS[load.kind].quantity
+    return _with_noun(_WORDS[load.kind].quantity, load)
 
 
 def axis_values(pooled: Iterable[OnlineSummary]) -> dict[Load, float]:
@@ -104,10 +109,18 @@ def axis_number(load: Load, value: float) -> str:
 
 def axis_label(load: Load) -> str:
     """Of an axis of such numbers."""
-    return _WORDS[load.kind].axis
+    return _with_noun(_WORDS[load.kind].axis, load)
 
 
 def load_file_name(load: Load) -> str:
     """As part of one: `scale_0.4`, `in_flight_64`."""
     head = head_of([load]).replace(" ", "_").replace("/", "_per_")
     return f"{head}_{load_number(load).replace(',', '')}"
+
+
+def _with_noun(words: str, load: AnyLoad) -> str:
+    return words.format(of=load.counts, noun=_noun_of(load))
+
+
+def _noun_of(load: AnyLoad) -> str:
+    return load.counts.removesuffix("s")

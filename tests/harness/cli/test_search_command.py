@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from harness.runs.search_state import EngineSearch
+from harness.schema.load import RequestRate
 from harness.schema.search import MOST_REQUESTS, SearchAxis, SearchPlan
 
 pytestmark = pytest.mark.usefixtures("any_lag", "few_figures")
@@ -161,6 +162,14 @@ def test_both_forms_of_limits_make_the_same_cells() -> None:
     ]
     assert ways[0].times() == ways[1].times() and ways[0].highest == ways[1].highest
     assert EngineSearch(ways[0], "a")._terms == EngineSearch(ways[1], "a")._terms
+
+
+def test_a_search_counts_what_its_loads_count() -> None:
+    plans = [SearchPlan.make(by, "e2e_p99<=5s", of="sessions") for by in ("rate", "concurrency", "scale")]
+    assert [plan.unit for plan in plans] == ["sessions/s", "sessions in flight", "times the trace's own rate"]
+    assert plans[1].amount(1) == "1 session in flight"
+    higher = plans[0].load(8, like=RequestRate(req_per_s=2, of="sessions"))
+    assert higher == RequestRate(req_per_s=8, of="sessions")
 
 
 def test_a_closed_loop_has_no_times_of_its_own() -> None:

@@ -597,9 +597,11 @@ def test_who_has_a_better_value_than_the_better_one_of_the_largest_difference(ru
 
 
 def test_an_offered_rate_that_is_not_the_asked_one():
-    """Conversations of several requests, or few gaps of a wide distribution."""
+    """Few gaps of a wide distribution, or sessions of several requests."""
     assert with_rate(RequestRate(req_per_s=3), [7.7, 7.7]) == "at 7.70 requests/s (asked: 3, poisson)"
     assert with_rate(RequestRate(req_per_s=5), [5.1]) == "at 5 requests/s (poisson)"
+    sessions = RequestRate(req_per_s=3, of="sessions")
+    assert with_rate(sessions, [7.7]) == "at 7.70 requests/s (3 sessions/s, poisson)"
 
 
 def test_one_engine_of_an_interrupted_run_is_not_its_only_one(run):

@@ -22,12 +22,14 @@ from harness.schema.load import (
     parse_any_load,
     parse_load,
 )
+from harness.schema.online_settings import OnlineSettings
 
 POSITIVE = st.floats(1e-3, 1e3)
 TRACES = st.builds(TraceLoad, scale=POSITIVE)
-CLOSED = st.builds(ClosedLoop, concurrency=st.integers(1, 4096))
-RATES = st.builds(RequestRate, req_per_s=POSITIVE, cv=st.none() | POSITIVE)
-RAMPS = st.builds(Ramp, from_req_per_s=POSITIVE, to_req_per_s=POSITIVE, seconds=POSITIVE)
+COUNTED = st.sampled_from(["requests", "sessions"])
+CLOSED = st.builds(ClosedLoop, of=COUNTED, concurrency=st.integers(1, 4096))
+RATES = st.builds(RequestRate, of=COUNTED, req_per_s=POSITIVE, cv=st.none() | POSITIVE)
+RAMPS = st.builds(Ramp, of=COUNTED, from_req_per_s=POSITIVE, to_req_per_s=POSITIVE, seconds=POSITIVE)
 
 
 @given(st.one_of([st.lists(kind, min_size=1) for kind in (TRACES, CLOSED, RATES, RAMPS)]))
@@ -53,9 +55,22 @@ def test_a_load_is_what_its_text_says(load: Load) -> None:
 def test_the_kind_decides_what_a_load_has() -> None:
     assert load_text(TraceLoad(scale=0.4)) == '{"kind":"trace","scale":0.4}'
     assert load_text(ClosedLoop(concurrency=8)) == '{"kind":"closed_loop","concurrency":8}'
+    sessions = ClosedLoop(concurrency=8, of="sessions")
+    assert load_text(sessions) == '{"of":"sessions","kind":"closed_loop","concurrency":8}'
+    assert sessions != ClosedLoop(concurrency=8)
     for wrong in ('{"scale":1}', '{"kind":"closed_loop","scale":1}', '{"kind":"trace","scale":0}'):
         with pytest.raises(ValidationError):
             parse_load(wrong)
+
+
+@pytest.mark.parametrize(
+    ("turns", "of"), [(None, "requests"), ("live", "sessions"), ("recorded", "sessions")]
+)
+@pytest.mark.parametrize("asked", [{"concurrency": "2"}, {"request_rate": "2"}, {"ramp": "1:2:3"}])
+def test_with_turns_a_load_counts_sessions(turns: str | None, of: str, asked: dict[str, str]) -> None:
+    engines = {"engines": "roseinfer", "model": "random:gpt2"}
+    settings = OnlineSettings.model_validate(engines | asked | {"dataset": "builtin", "turns": turns})
+    assert [load.counts for load in settings.loads] == [of]
 
 
 @given(TRACES | CLOSED | st.builds(Batch, prompts=st.integers(1, 4096)))
@@ -96,6 +111,20 @@ def test_a_batch_is_a_load_of_offline_runs_alone(load: AnyLoad) -> None:
                 "2.5",
                 "requests/s",
                 "requests_per_s_2.5",
+            ],
+        ),
+        (
+            ClosedLoop(concurrency=1, of="sessions"),
+            ["1 session in flight", "with 1 session in flight", "1", "in flight", "in_flight_1"],
+        ),
+        (
+            RequestRate(req_per_s=2.5, of="sessions"),
+            [
+                "2.5 sessions/s (poisson)",
+                "at 2.5 sessions/s (poisson)",
+                "2.5",
+                "sessions/s",
+                "sessions_per_s_2.5",
             ],
         ),
         (
