@@ -26,14 +26,16 @@ def speculation(before: Samples, after: Samples) -> SpeculationCount | None:
 def _vllm(before: Samples, after: Samples) -> SpeculationCount | None:
     drafts = _rise(_DRAFTS, before, after)
     drafted, accepted = _rise(_DRAFTED, before, after), _rise(_ACCEPTED, before, after)
-    if drafts <= 0 or drafted < 0 or accepted < 0:
+    named = {s.labels.get("position", "") for s in (*before, *after) if s.name == _BY_POSITION}
+    places = sorted((place for place in named if place.isdecimal()), key=int)
+    by_position = [_rise(_BY_POSITION, before, after, position=place) for place in places]
+    if drafts <= 0 or min(drafted, accepted, *by_position) < 0:
         return None
-    places = sorted({int(s.labels["position"]) for s in after if s.name == _BY_POSITION})
     return SpeculationCount(
         steps=drafts,
         tokens_per_step=1 + accepted / drafts,
         accepted=accepted / drafted if drafted else None,
-        by_position=[_rise(_BY_POSITION, before, after, position=str(i)) / drafts for i in places],
+        by_position=[rise / drafts for rise in by_position],
         source=f"GET {METRICS}: {_DRAFTS.removesuffix('_drafts_total')}_…",
     )
 

@@ -57,14 +57,26 @@ def test_sglang_reports_tokens_a_step() -> None:
     assert (found.steps, found.tokens_per_step, found.accepted, found.by_position) == (10, 2.5, 0.4, [])
 
 
-@pytest.mark.parametrize("counter", ["drafts", "drafted", "accepted"])
+@pytest.mark.parametrize("counter", ["drafts", "drafted", "accepted", "first"])
 @pytest.mark.parametrize("last", [0, float("nan"), float("inf")])
 def test_a_counter_that_fell_or_is_no_number_says_nothing(counter: str, last: float) -> None:
     before = {"drafts": 110, "drafted": 220, "accepted": 105, "first": 74, "second": 31}
     after = {name: 2 * value for name, value in before.items()} | {counter: last}
     assert speculation(vllm(**before), vllm(**after)) is None
+
+
+@pytest.mark.parametrize("last", [0, float("nan"), float("inf")])
+def test_generated_tokens_that_fell_or_are_no_number_say_nothing(last: float) -> None:
     pages = [parse_samples(SGLANG.format(calls=c, tokens=t)) for c, t in ((13, 35), (23, last))]
     assert speculation(*pages) is None
+
+
+@pytest.mark.parametrize("labels", ["", '{position="first"}', '{position="-1"}'])
+def test_a_place_that_is_no_number_is_left_out(labels: str) -> None:
+    odd = f"vllm:spec_decode_num_accepted_tokens_per_pos_total{labels} 7\n"
+    counted = {"drafts": 100, "drafted": 200, "accepted": 100, "first": 70, "second": 30}
+    found = speculation([], parse_samples(VLLM.format(**counted) + odd))
+    assert found is not None and found.by_position == [0.7 * 100 / 105, 0.3 * 100 / 105]
 
 
 @pytest.mark.parametrize("page", ["", VLLM.format(drafts=1, drafted=2, accepted=1, first=1, second=0)])
