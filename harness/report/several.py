@@ -69,7 +69,12 @@ def together(runs: Sequence[Run]) -> Together:
     found = [(name, s) for name, run in online for s in run.pooled if s.num_success]
     traces = {run.meta.trace.name for _, run in online if run.meta.trace is not None}
     searched = any(run.results.search is not None for _, run in online)
-    if len(online) < 2 or len({s.load.kind for _, s in found}) != 1 or len(traces) > 1 or searched:
+    if (
+        len(online) < 2
+        or len({(s.load.kind, s.load.counts) for _, s in found}) != 1
+        or len(traces) > 1
+        or searched
+    ):
         return Together(verdicts, names, differing, Charts(), {})
     counts = Counter((s.label, s.load) for _, s in found)
     twice = {label for (label, _), count in counts.items() if count > 1}

@@ -24,7 +24,7 @@ def history_table(entries: Sequence[Entry], metric: str, statistic: str) -> Tabl
     """Every series of runs: an engine at a load, with settings and hardware alike."""
     named = METRICS[metric].label + ("" if statistic == metric else f" {statistic}")
     several_machines = len({entry.past.machine for entry in entries}) > 1
-    mixed = len({entry.load.kind for entry in entries}) > 1
+    mixed = len({(entry.load.kind, entry.load.counts) for entry in entries}) > 1
     columns = [
         Column("engine", numeric=False),
         *([Column("machine", numeric=False)] if several_machines else []),

@@ -19,7 +19,7 @@ from harness.metrics.samples import by_load, split
 from harness.metrics.summary import summarize
 from harness.records.columns import CHUNKS, REQUESTS
 from harness.runs.reader import Run, load_run
-from harness.schema.load import ClosedLoop, TraceLoad, load_text
+from harness.schema.load import ClosedLoop, Load, RequestRate, TraceLoad, load_text
 from harness.schema.offline_settings import OfflineSettings
 from harness.schema.online_settings import OnlineSettings
 from harness.schema.results import Comparison, OfflineResults, OnlineResults, Skipped
@@ -105,24 +105,27 @@ def make_online(
     engines: Sequence[Engine] = ENGINES,
     scales: Sequence[float] = SCALES,
     closed: Sequence[int] = (),
+    rates: Sequence[float] = (),
     repeats: int = 2,
     n: int = 200,
     longest: int = 96,
     faults: bool = True,
     trace: str = "azure-conv-2023",
 ) -> Path:
-    """An online run folder, answers of up to `longest` tokens; of a closed loop with `closed` in flight.
+    """An online run folder, answers of up to `longest` tokens; of a closed loop with `closed` in flight, or
+    at request rates.
 
     With faults, a cell of vLLM has failures and an engine is skipped.
     """
     folder.mkdir(parents=True)
-    held = {1 / k: k for k in closed}
-    scales = list(held) or scales
+    loads: dict[float, Load] = {1 / k: ClosedLoop(concurrency=k) for k in closed}
+    loads |= {1 / rate: RequestRate(req_per_s=rate) for rate in rates}
+    scales = list(loads) or scales
     cells = [(e, scale, repeat) for repeat in range(repeats) for e in reversed(engines) for scale in scales]
     tables = [make_cell(cell, *identity, n, longest) for cell, identity in enumerate(cells)]
     for (_, scale, _), (columns, _) in zip(cells, tables, strict=True):
-        if held:
-            columns["load"] = [load_text(ClosedLoop(concurrency=held[scale]))] * n
+        if loads:
+            columns["load"] = [load_text(loads[scale])] * n
     if faults:
         bad = cells.index((next(engine for engine in engines if engine.name == "vllm"), scales[0], 0))
         for position, kind in ((5, "timeout"), (17, "timeout"), (30, "disconnected")):
@@ -143,8 +146,9 @@ def make_online(
             "online",
             [e.label for e in engines],
             engines=[{"name": e.name, "variant": e.variant} for e in engines],
-            scales=[1.0] if closed else list(scales),
+            scales=[1.0] if loads else list(scales),
             concurrency=list(closed) or None,
+            request_rate=list(rates) or None,
             repeats=repeats,
             n=n,
             slo={"ttft_ms": 200, "tpot_ms": 12},

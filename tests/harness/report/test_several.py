@@ -13,6 +13,7 @@ from harness.report.several import changes, overview, together
 from harness.report.text.run_notices import notices
 from harness.runs.reader import load_run, load_runs
 from harness.schema.cell_notice import CellNotice
+from harness.schema.load import RequestRate
 from harness.schema.results import OnlineResults
 from tests.harness.offline_runs import IN_PROCESS, SERVED, write_run
 
@@ -112,6 +113,27 @@ def test_runs_that_do_not_measure_the_same_are_not_compared(before, tmp_path):
     other = make_online(tmp_path / "other", engines=ENGINES[:1], scales=[1.0], n=60, faults=False)
     (change,) = changes(load_runs([before, other]))
     assert not change.tables and any(reason.startswith("requests differ:") for reason in change.obstacles)
+
+
+def test_the_request_rates_that_runs_have_in_common_are_compared(tmp_path):
+    rates = {"a": [1, 2], "b": [2, 3], "c": [3]}
+    runs = [
+        make_online(tmp_path / name, engines=ENGINES[:1], rates=asked, n=60, faults=False)
+        for name, asked in rates.items()
+    ]
+    with_b, with_c = changes(load_runs(runs))
+    (table,) = with_b.tables
+    assert table.title == "roseinfer, 2 requests/s (poisson); latencies in ms"
+    assert not with_c.tables and with_c.obstacles[0] == "no engine has a load that is in both runs"
+
+
+def test_requests_and_sessions_are_not_on_one_axis(before, tmp_path):
+    folder = make_online(tmp_path / "requests", engines=ENGINES[:1], rates=[2], n=60, faults=False)
+    runs = [load_run(folder), load_run(folder)]
+    assert together(runs).charts.first
+    for summary in runs[1].results.summaries:
+        summary.load = RequestRate(req_per_s=2, of="sessions")
+    assert not together(runs).charts.first
 
 
 def test_the_verdict_of_a_search_assumes_nothing_about_repeats(before):
