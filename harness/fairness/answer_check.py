@@ -10,12 +10,12 @@ from pydantic import Field
 from tokenizers import Tokenizer
 
 from harness.engines.base import Encoder, EngineVariant
+from harness.fairness.asking import ask_all
 from harness.fairness.check_prompts import OUTPUT_TOKENS
-from harness.fairness.engine_reply import Reply, read_reply
+from harness.fairness.engine_reply import Reply
 from harness.fairness.judge import NOISE_FACTOR, SPREAD_SHARE, by_majority, by_reference, judge, tolerance
 from harness.fairness.reference import Reference
-from harness.loadgen.load_plan import LoadPlan, Target, WireRequest
-from harness.loadgen.run_load import run_load
+from harness.loadgen.load_plan import Target, WireRequest
 from harness.schema.base import Strict
 from harness.schema.fairness import Answer, AnswerCheck, AnswerChecks
 from harness.workload import PlannedRequest
@@ -24,7 +24,8 @@ RULE = (
     "Greedy answers, token by token. A token is right if it is the reference's, or if its logit there is "
     f"lower by at most {NOISE_FACTOR:g} times the most that running in the engines' dtype moves any logit "
     f"(at least {SPREAD_SHARE:g} of the logits' standard deviation): a near tie. Where answers end on their "
-    "own, an end of sequence is a token too. An answer is not judged after a near tie or an end of sequence. "
+    "own, an end of sequence is a token too. An answer is not judged after a near tie or an end of sequence, "
+    "nor where a server refuses because it has too much to do, or is not reached. "
     "An engine is wrong if an answer fails, has another length than asked for, or has another token without "
     "a near tie."
 )
@@ -52,14 +53,16 @@ class Replies(Strict):
     judged: AnswerChecks | None = Field(None, description="null while replies are missing")
 
 
-def ask(target: Target, encode: Encoder, prompts: Sequence[Sequence[int]], exact: bool) -> list[Reply]:
-    """A server's answers to all prompts, sent at once; with `exact`, another length is an error."""
+def ask(
+    target: Target, encode: Encoder, prompts: Sequence[Sequence[int]], in_flight: int, exact: bool
+) -> list[Reply]:
+    """A server's answers to all prompts, at most `in_flight` at once; with `exact`, another length is an
+    error."""
     planned = [
-        PlannedRequest(i, 0.0, np.array(prompt, np.int32), OUTPUT_TOKENS) for i, prompt in enumerate(prompts)
+        PlannedRequest(i, None, np.array(prompt, np.int32), OUTPUT_TOKENS) for i, prompt in enumerate(prompts)
     ]
-    wire = [WireRequest(request.index, request.t_sched_s, encode(request)) for request in planned]
-    result = run_load(LoadPlan(target, wire), start_delay_s=0.1)
-    return [read_reply(raw, OUTPUT_TOKENS if exact else None) for raw in result.responses]
+    wire = [WireRequest(request.index, None, encode(request)) for request in planned]
+    return ask_all(target, wire, in_flight, OUTPUT_TOKENS if exact else None)
 
 
 def check(replies: Replies, engine_variants: Sequence[EngineVariant], tokenizer: Path | None) -> AnswerChecks:
@@ -97,12 +100,19 @@ def check(replies: Replies, engine_variants: Sequence[EngineVariant], tokenizer:
                 variant=engine_variant.ref.variant,
                 label=engine_variant.label,
                 verdict="wrong" if reason else "same" if judged else "unknown",
-                reason=reason
-                or ("" if judged else "nothing to compare with" if answers else "it was not asked"),
+                reason=reason or ("" if judged else _unknown(answers)),
                 answers=answers,
             )
         )
     return AnswerChecks(rule=rule, reference=name, tolerance=bound, checks=checks)
+
+
+def _unknown(answers: Sequence[Answer]) -> str:
+    """Why nothing is known of an engine."""
+    details = [answer.detail for answer in answers if answer.detail]
+    if details:
+        return f"{len(details)} of {len(answers)} answers could not be checked: {details[0]}"
+    return "nothing to compare with" if answers else "it was not asked"
 
 
 def _wrong(answers: Sequence[Answer], *, by_many: bool) -> str:

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from harness.fairness.asking import is_unanswered
 from harness.fairness.engine_reply import Reply
 from harness.fairness.reference import Reference, ReferenceAnswer
 from harness.schema.fairness import Answer
@@ -106,7 +107,8 @@ def judge(
     """
     found = Answer(prompt_tokens=prompt_tokens, asked=asked, got=reply.count, same=0, outcome="failed")
     if reply.error is not None:
-        return found.model_copy(update={"detail": reply.error})
+        outcome = "unknown" if is_unanswered(reply) else "failed"
+        return found.model_copy(update={"outcome": outcome, "detail": reply.error})
     if expected is None:
         return found.model_copy(update={"outcome": "unknown"})
     known = reply.count if reply.tokens is None else len(reply.tokens)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import http.client
 import json
-from math import exp
+import sys
+from math import exp, inf, log
 from pathlib import Path
 
 import numpy as np
@@ -13,13 +14,13 @@ from tokenizers import Tokenizer
 
 from harness.engines.base import Encoder, EngineVariant, Server
 from harness.engines.server_pages import request
-from harness.fairness.engine_reply import read_reply
+from harness.errors import EngineError
+from harness.fairness.asking import ask_all, is_unanswered
 from harness.fairness.task import OUTPUT_TOKENS, is_right, make_items
 from harness.fairness.task_score import judge_task
 from harness.fairness.task_text import TEXT
 from harness.files import write_json
-from harness.loadgen.load_plan import LoadPlan, WireRequest
-from harness.loadgen.run_load import run_load
+from harness.loadgen.load_plan import WireRequest
 from harness.models.text_tokens import load_tokenizer
 from harness.runs.folder import ACCURACY
 from harness.runs.resolved import Resolved
@@ -32,6 +33,8 @@ from harness.workload import PlannedRequest
 #: Requests in flight where the load is no closed loop.
 IN_FLIGHT = 8
 PERPLEXITY_TIMEOUT_S = 120.0
+#: Above this a perplexity is no number.
+_MOST = log(sys.float_info.max)
 
 
 class TaskReplies(Strict):
@@ -59,7 +62,10 @@ def task_tokenizer(run: Run, resolved: Resolved, label: str) -> Tokenizer | None
 def score_engine(
     run: Run, resolved: Resolved, engine_variant: EngineVariant, server: Server, encode: Encoder
 ) -> None:
-    """Ask a server the items of the task, where it is to be asked them."""
+    """Ask a server the items of the task, where it is to be asked them.
+
+    Raises EngineError where it has too much to do to answer all of them, or is not reached.
+    """
     label = engine_variant.label
     tokenizer = task_tokenizer(run, resolved, label)
     if tokenizer is None:
@@ -75,8 +81,13 @@ def score_engine(
         for index, (ids, item) in enumerate(zip(prompts, items, strict=True))
     ]
     in_flight = max(resolved.settings.concurrency or [IN_FLIGHT])
-    found = run_load(LoadPlan(server.target, wire, concurrency=in_flight), start_delay_s=0.1)
-    answers = [read_reply(raw, None) for raw in found.responses]
+    answers = ask_all(server.target, wire, in_flight, exact_tokens=None)
+    unanswered = [answer.error for answer in answers if is_unanswered(answer)]
+    if unanswered:
+        raise EngineError(
+            f"{label} did not answer {len(unanswered)} of {len(items)} items: {unanswered[0]}",
+            "leave out the task with --no-accuracy, or ask with fewer requests in flight",
+        )
     reply = TaskReply(
         right=[
             answer.error is None and is_right(item, answer.text)
@@ -115,7 +126,8 @@ def _perplexity(server: Server, ids: list[int], context: int) -> float | None:
         known = [float(logprob) for logprob in logprobs]
     except (OSError, http.client.HTTPException, ValueError, KeyError, TypeError, IndexError):
         return None
-    return exp(-sum(known) / len(known)) if len(known) == len(ids) - 1 else None
+    mean = sum(known) / len(known) if len(known) == len(ids) - 1 else -inf
+    return exp(-mean) if -_MOST < mean < _MOST else None
 
 
 def _read(folder: Path) -> TaskReplies | None:

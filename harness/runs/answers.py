@@ -40,7 +40,8 @@ def ask_engine(
     prompts = prompts_to_check(resolved)
     if not prompts:
         return
-    given = ask(server.target, encode, prompts, exact=exact)
+    in_flight = max(resolved.settings.concurrency or [len(prompts)])
+    given = ask(server.target, encode, prompts, in_flight, exact=exact)
     with run.lock:
         replies = _read(run.folder) or Replies(prompts=prompts)
         replies.given.setdefault(engine_variant.label, []).append(given)

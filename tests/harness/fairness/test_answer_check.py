@@ -85,6 +85,14 @@ def test_two_engines_without_a_reference_judge_nothing_but_failures() -> None:
     assert found.reference is None and "fewer than three" in found.rule
 
 
+def test_an_engine_that_had_too_much_to_do_is_not_wrong() -> None:
+    busy = replies(RIGHT, error="http_429: Too Many Requests")
+    found = verdicts({"vllm": [replies(RIGHT), busy], "roseinfer": [busy, busy]}, reference())
+    rose, vllm, _ = found.checks
+    assert (vllm.verdict, rose.verdict) == ("same", "unknown") and not found.wrong
+    assert rose.reason == "6 of 6 answers could not be checked: http_429: Too Many Requests"
+
+
 def test_an_engine_that_was_not_asked_is_unknown() -> None:
     assert verdicts({"vllm": [replies(RIGHT)]}, reference()).checks[0].reason == "it was not asked"
 

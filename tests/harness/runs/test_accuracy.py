@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import json
+import math
 import shutil
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
 from harness.fairness.task import make_items
 from harness.models.model_folder import resolve
+from harness.runs import accuracy
 from harness.runs.folder import ACCURACY
 from harness.runs.online import resume_online, run_online
 from harness.schema.online_settings import OnlineSettings
@@ -60,3 +64,25 @@ def test_where_it_says_nothing_it_is_not_asked(
     folder, results = measured(start_mock().url, tmp_path / "runs", **({"model": str(model)} | given))
     assert results.accuracy is None and not (folder / ACCURACY).exists()
     assert all(summary.accuracy is None for summary in results.summaries)
+
+
+def test_a_server_with_too_much_to_do_has_no_score(
+    start_mock: Any, tmp_path: Path, model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("harness.fairness.asking.PAUSES_S", ())
+    script = tmp_path / "script.json"
+    script.write_text(json.dumps([*[{}] * 40, {"status": 429}]))
+    server = start_mock("--script", str(script), "--ttft-ms", "1", "--itl-ms", "0.1")
+    _, results = measured(server.url, tmp_path / "runs", model=str(model), concurrency=3)
+    assert results.accuracy is None and len(results.summaries) == 2
+    [fault] = results.meta.unasked
+    assert fault.what == ["accuracy"] and "items: http_429: Too Many Requests" in fault.reason
+
+
+@pytest.mark.parametrize(("logprob", "perplexity"), [(-1.0, pytest.approx(math.e)), (-9999.0, None)])
+def test_a_perplexity_that_is_no_number_is_none(
+    monkeypatch: pytest.MonkeyPatch, logprob: float, perplexity: float | None
+) -> None:
+    choices = [{"logprobs": {"token_logprobs": [None, logprob, logprob]}}]
+    monkeypatch.setattr(accuracy, "request", Mock(return_value=(200, json.dumps({"choices": choices}))))
+    assert accuracy._perplexity(Mock(served_name="m"), [1, 2, 3], 64) == perplexity

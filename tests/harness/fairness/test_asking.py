@@ -1,0 +1,46 @@
+"""A server that has too much to do is asked again, and is not judged by what it refuses."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+from unittest.mock import Mock
+
+import pytest
+
+from harness.fairness.answer_check import ask
+from harness.fairness.asking import ask_all, is_unanswered
+from harness.fairness.judge import judge
+from harness.loadgen.load_plan import Target, WireRequest
+
+BODY = b'{"model": "m", "prompt": [1, 2], "max_tokens": 3, "stream": true}'
+
+
+@pytest.fixture(autouse=True)
+def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("harness.fairness.asking.PAUSES_S", (0.0, 0.0))
+
+
+def target(start_mock: Any, tmp_path: Path, *statuses: int) -> Target:
+    """A server that answers with these statuses in turn, and with the last from then on."""
+    script = tmp_path / "script.json"
+    script.write_text(json.dumps([{"status": status} for status in statuses]))
+    return Target("127.0.0.1", start_mock("--script", str(script)).port, "/v1/completions")
+
+
+def test_what_met_a_limit_is_asked_again(start_mock: Any, tmp_path: Path) -> None:
+    server = target(start_mock, tmp_path, 200, 429, 503, 200, 429, 200)
+    wire = [WireRequest(i, None, BODY) for i in range(4)]
+    replies = ask_all(server, wire, in_flight=1, exact_tokens=3)
+    assert [(reply.error, reply.count) for reply in replies] == [(None, 3)] * 4
+
+
+@pytest.mark.parametrize(("status", "outcome"), [(429, "unknown"), (503, "unknown"), (500, "failed")])
+def test_what_a_server_refuses_in_the_end_is_wrong_only_if_it_is_its_fault(
+    start_mock: Any, tmp_path: Path, status: int, outcome: str
+) -> None:
+    [reply] = ask(target(start_mock, tmp_path, status), Mock(return_value=BODY), [[1, 2]], 1, exact=True)
+    assert reply.error is not None and reply.error.startswith(f"http_{status}")
+    assert is_unanswered(reply) == (outcome == "unknown")
+    assert judge(reply, 2, 3, None, None).outcome == outcome
