@@ -203,11 +203,8 @@ def diff(
     The time of a step in A, in B, and the difference.
     """
     found_a, found_b = _figures(a), _figures(b)
-    if engine_a is None and engine_b is None and a.resolve() == b.resolve():
-        labels = list(dict.fromkeys(figures.label for figures in found_a))
-        if len(labels) < 2:
-            raise UsageError(f"{a} has one engine, {labels[0]}", "name another run")
-        engine_a, engine_b = labels[:2]
+    if a.resolve() == b.resolve():
+        engine_a, engine_b = _two_of(found_a, a, engine_a, engine_b)
     console = Terminal(soft_wrap=True, markup=False, highlight=False)
     if not console.is_terminal:
         console.width = PLAIN_WIDTH
@@ -251,6 +248,21 @@ def _figures(run: Path) -> list[ProfileFigures]:
     if profiles is None or not profiles.figures:
         raise UsageError(f"{run} has no profile", f"run `bench profile {run}`")
     return profiles.figures
+
+
+def _two_of(
+    figures: list[ProfileFigures], run: Path, engine_a: str | None, engine_b: str | None
+) -> tuple[str, str]:
+    """Two engines of one run: those that are named, else the first that are not."""
+    labels = list(dict.fromkeys(profile.label for profile in figures))
+    named = [name and _of(figures, name, run)[0].label for name in (engine_a, engine_b)]
+    others = iter(label for label in labels if label not in named)
+    first, second = (label or next(others, None) for label in named)
+    if first is None or second is None:
+        raise UsageError(f"{run} has one engine, {labels[0]}", "name another run")
+    if first == second:
+        raise UsageError(f"A and B are both {first} of {run}", "name another engine or another run")
+    return first, second
 
 
 def _of(figures: list[ProfileFigures], name: str | None, run: Path) -> list[ProfileFigures]:

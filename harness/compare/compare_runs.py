@@ -108,6 +108,8 @@ def _pairs(a: StoredRun, b: StoredRun, engine_a: str | None, engine_b: str | Non
     of_a = None if engine_a is None else a.label(engine_a)
     of_b = None if engine_b is None else b.label(engine_b)
     if of_a is not None and of_b is not None:
+        if of_a == of_b and a.path.resolve() == b.path.resolve():
+            raise UsageError(f"A and B are both {of_a!r} of {a.path}", "name another engine or another run")
         return [(of_a, of_b)]
     if a.path.resolve() == b.path.resolve():
         return _within(a, of_a, of_b)

@@ -7,6 +7,7 @@ import json
 import socket
 import threading
 from contextlib import suppress
+from http import HTTPStatus
 
 from harness.engines.http2_socket import Http2Socket
 from harness.engines.profiler import Route
@@ -61,6 +62,7 @@ def request(
             timeout=timeout_s,
             context=trusting(target.ca_cert, http2=target.http2),
         )
+    connection.response_class = _LastResponse
     connection.connect()
     expired = threading.Event()
     timer = threading.Timer(timeout_s, _cut, (connection.sock, expired))
@@ -89,6 +91,16 @@ def request(
     if len(content) > MAX_BYTES:
         raise http.client.HTTPException(f"the answer to {method} {path} is over {MAX_BYTES >> 20} MiB")
     return response.status, content.decode(errors="replace")
+
+
+class _LastResponse(http.client.HTTPResponse):
+    """The response itself: http.client skips none of those before it but status 100."""
+
+    def begin(self) -> None:
+        super().begin()
+        while 100 <= self.status < 200 and self.status != HTTPStatus.SWITCHING_PROTOCOLS:
+            self.headers = None  # type: ignore[assignment]  # so it reads on
+            super().begin()
 
 
 def _cut(connection: socket.socket, expired: threading.Event) -> None:

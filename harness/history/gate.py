@@ -25,7 +25,8 @@ def gate(store: Store, run: StoredRun, against: str, terms: Sequence[GateTerm]) 
 
     Args:
         against: `last` is the newest of these runs; `best`, for each engine and load, the one with the best
-            value of the first term; anything else the newest of a git revision that begins so.
+            value of the first term that is no error rate, which is judged alone; anything else the newest of
+            a git revision that begins so.
 
     Raises:
         UsageError: There is no such run, or something of the run was not measured or is invalid.
@@ -52,6 +53,7 @@ def gate(store: Store, run: StoredRun, against: str, terms: Sequence[GateTerm]) 
             revisions = ", ".join(dict.fromkeys((past.revision or "unknown")[:10] for past in known))
             raise UsageError(f"the history has no such run of revision {against!r}", f"known: {revisions}")
     of_errors = [term for term in terms if term.metric == ERROR_RATE]
+    best_by = next((term for term in terms if term.metric != ERROR_RATE), None) if against == "best" else None
     gated: list[Gated] = []
     failed: list[Gated] = []
     names: list[str] = []
@@ -66,7 +68,7 @@ def gate(store: Store, run: StoredRun, against: str, terms: Sequence[GateTerm]) 
             failed += worst
             continue
         for load in loads:
-            past = _baseline(store, chosen, label, load, terms[0] if against == "best" else None)
+            past = _baseline(store, chosen, label, load, best_by)
             if past is not None:
                 names.append(past.name)
             gated += _judged(store, past, run, label, load, terms)
@@ -104,7 +106,7 @@ def _baseline(
     """The newest run that has the engine at that load, or the best by a term; None: none has it."""
     found = [(past, store.estimates(past, label, load)) for past in known]
     there = [(past, of_past) for past, of_past in found if of_past]
-    if by is None or by.metric == ERROR_RATE:
+    if by is None:
         return there[-1][0] if there else None
     values = [
         (of_past[by.metric, by.statistic].value, past)

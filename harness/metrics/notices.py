@@ -93,11 +93,17 @@ def machines_of(group: Group, machines: Machines) -> list[MachineLoad]:
     return [machines[int(cell)] for cell in cells if int(cell) in machines]
 
 
+def begun(group: Group) -> int:
+    """The requests of a group, or the sessions where it has those."""
+    requests = (group.whole or group).requests
+    return int(requests["session"].dropna().nunique()) or len(requests)
+
+
 def pooled_notices(
     repeats: Sequence[Group], each: Sequence[OnlineSummary], machines: Machines
 ) -> list[CellNotice]:
     """What was noticed of one engine at one load: of its repeats, and between them."""
-    short = few_rounds(repeats[0].load, min(len((group.whole or group).requests) for group in repeats))
+    short = few_rounds(repeats[0].load, min(map(begun, repeats)))
     if len(each) == 1:
         noticed = each[0].notices
     else:

@@ -62,7 +62,8 @@ def live_page(folder: Path) -> str:
     styles = looks((summary.engine, summary.label) for summary in found)
     pooled = [summary for summary in found if summary.repeat is None and summary.num_success]
     slo = None if raw is None else raw.info.settings.slo
-    charts = [by_load(pooled, metric, slo) for metric in latencies("headline")] if pooled else []
+    shown = [by_load(pooled, metric, slo) for metric in latencies("headline")] if pooled else []
+    charts = [chart for chart in shown if chart.series]
     latest = _latest(raw, journal[-1]) if raw is not None else []
     every = {chart.name: chart for chart in (*charts, *latest)}
     dark = {look.color: on_dark(look.color) for look in styles.values()}

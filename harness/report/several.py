@@ -82,9 +82,9 @@ def together(runs: Sequence[Run]) -> Together:
         s.model_copy(update={"label": f"{s.label}, {name}"}) if s.label in twice else s for name, s in found
     ]
     slo = online[0][1].meta.settings.slo
-    shown = {metric: by_load(pooled, metric, slo) for metric in latencies("headline")}
+    shown = [by_load(pooled, metric, slo) for metric in latencies("headline")]
     styles = looks((s.engine, s.label) for s in pooled)
-    first = [alone(chart, 99) for chart in shown.values()]
+    first = [alone(chart, 99) for chart in shown if chart.series]
     return Together(verdicts, names, differing, Charts(first=first), styles)
 
 

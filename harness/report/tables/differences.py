@@ -94,8 +94,8 @@ def caveats(results: CompareResults) -> list[str]:
     if not batches:
         said[0] += (
             f" TTFT and TPOT p50, with requests in flight also the output rate, share {per_cent(SHARE)} of "
-            f"it. Each interval holds alone: where nothing differs, about {LEVEL * count:.0f} of {count} "
-            "exclude 0."
+            f"it. Each interval holds alone: where nothing differs, it excludes 0 with a chance of "
+            f"{per_cent(LEVEL)}."
         )
     elif any(difference.metric != RATE for difference in batches):
         said[0] += f" The output rate has {per_cent(SHARE)} of it."

@@ -16,6 +16,7 @@ from harness.report.tables.table import (
     metric_decimals,
     number_cell,
 )
+from harness.report.text.claims import without_any
 from harness.report.text.load_words import with_rate
 from harness.report.text.numbers import DASH, decimals, number, percent, several, two_digits
 from harness.schema.load import ClosedLoop, Load
@@ -68,7 +69,7 @@ def headline_table(pooled: Sequence[OnlineSummary], best_labels: BestLabels) -> 
     keys, columns = [], []
     lower: dict[int, list[str]] = {}
     for metric in latencies("headline"):
-        sizes = [summary.latency(metric).n for summary in pooled if summary.num_success]
+        sizes = [n for summary in pooled if (n := summary.latency(metric).n)]
         q = supported((99, 90), sizes) or 50
         if sizes and q < 99:
             lower.setdefault(q, []).append(METRICS[metric].label)
@@ -78,7 +79,9 @@ def headline_table(pooled: Sequence[OnlineSummary], best_labels: BestLabels) -> 
         keys += [(load, rate, rate) for load in loads]
         columns += [Column(str(load), METRICS[rate].label) for load in loads]
     rows, heads = grid(pooled, keys, best_labels), [Column("engine", numeric=False), *columns]
-    notes = [*_why_lower(lower), *_why_dashes(rows), *why_no_interval(pooled, rows)]
+    absent = [without_any(pooled, METRICS[metric]) for metric in latencies("headline")]
+    notes = [*_why_lower(lower), *(f"{said}." for said in absent if said), *_why_dashes(rows)]
+    notes += why_no_interval(pooled, rows)
     return Table("headline", "At a glance", heads, rows, notes, intervals=intervals_text(pooled))
 
 

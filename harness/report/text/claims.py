@@ -31,7 +31,8 @@ def claim(
     """The best engine against the next that it really differs from, and what those have that are `named`
     elsewhere."""
     if found is None:
-        return f"too few requests were measured to compare {term.label}."
+        without = without_any(engines, term)
+        return f"{without}." if without else f"too few requests were measured to compare {term.label}."
     if found.loser is None or found.comparison is None:
         what = f"{term.label} {found.statistic}" if term.is_latency else term.label
         alike = few([found.label, *found.level])
@@ -61,6 +62,22 @@ def claim(
         if label not in compared:
             said += than(engines, label, found.pairs[label], again=True)
     return f"{said}.{_in_others(engines, found, largest)}"
+
+
+def without_any(engines: Iterable[OnlineSummary], term: Metric) -> str:
+    """Which engines have no time between tokens, whatever they answered, and why; empty where none."""
+    found: dict[str, int] = {}
+    for each in engines:
+        if each.num_success and term.name in ("tpot_ms", "itl_ms"):
+            found[each.label] = found.get(each.label, 0) + each.latency(term.name).n
+    labels = [label for label, count in found.items() if count == 0]
+    if not labels:
+        return ""
+    one = len(labels) == 1
+    return (
+        f"{few(labels)} {'has' if one else 'have'} no {term.label}, as "
+        f"{'its' if one else 'their'} answers have one token or come all at once"
+    )
 
 
 def on_disturbed(measured: Iterable[OnlineSummary | OfflineResult]) -> str:

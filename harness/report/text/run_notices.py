@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from harness.metrics.samples import Group
+from harness.metrics.notices import begun
 from harness.report.best import differs
 from harness.report.text.batch_notices import of_short_batches, of_the_machine
 from harness.report.text.cell_notices import (
@@ -234,8 +234,8 @@ def _sent_again(run: OnlineRun) -> list[Notice]:
     trace = run.meta.trace
     if trace is None or trace.prompts is None:
         return []
-    begun = [(_begun(group), group) for group in run.groups if group.repeat is not None]
-    most, group = max(begun, key=lambda entry: entry[0], default=(0, None))
+    counts = [(begun(group), group) for group in run.groups if group.repeat is not None]
+    most, group = max(counts, key=lambda entry: entry[0], default=(0, None))
     if group is None or most <= trace.prompts:
         return []
     what = "conversations" if run.meta.settings.turns is not None else "prompts"
@@ -245,10 +245,3 @@ def _sent_again(run: OnlineRun) -> list[Notice]:
         "less."
     )
     return [Notice("load", f"Some {what} were sent more than once.", detail, "trace")]
-
-
-def _begun(group: Group) -> int:
-    """The prompts of a repeat, or its conversations."""
-    requests = (group.whole or group).requests
-    sessions = requests["session"].dropna().nunique()
-    return int(sessions) or len(requests)

@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from harness.records.columns import CHUNKS, REQUESTS
-from harness.schema.load import ClosedLoop, Load, TraceLoad, load_text
+from harness.schema.load import ClosedLoop, Counted, Load, TraceLoad, load_text
 from harness.schema.online_settings import OnlineSettings
 from harness.schema.run_info import OnlineRunInfo, TraceRecord, Versions
 
@@ -73,7 +73,8 @@ def make(tmp_path: Path) -> Make:
         failures = failed if isinstance(failed, dict) else dict.fromkeys(scales, failed)
         held = settings.get("concurrency")
         loads: list[Load] = [TraceLoad(scale=scale) for scale in scales]
-        loads = [ClosedLoop(concurrency=k) for k in held] if held else loads
+        of: Counted = "sessions" if settings.get("turns") else "requests"
+        loads = [ClosedLoop(of=of, concurrency=k) for k in held] if held else loads
         identities = [(e, load, r) for r in range(repeats) for e in engines for load in loads]
         identities = [identity for identity in identities if identity[2] not in lost]
         tables = [

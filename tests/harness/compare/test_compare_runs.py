@@ -395,6 +395,8 @@ def test_two_engines_of_one_run(make):
     assert {(d.engine_a, d.engine_b) for d in every.differences} == {("vLLM", "roseinfer")}
     with pytest.raises(UsageError, match="has no engine 'sglang'"):
         compare_runs(run, run, engine_a="vllm", engine_b="sglang")
+    with pytest.raises(UsageError, match="A and B are both 'vLLM' of"):
+        compare_runs(run, run, engine_a="vllm", engine_b="vllm")
 
 
 def test_goodput_is_compared_where_there_is_a_service_level(make):

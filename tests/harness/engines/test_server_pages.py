@@ -21,7 +21,7 @@ pytestmark = pytest.mark.integration
 
 
 class Guarded(http.server.BaseHTTPRequestHandler):
-    """Answers requests with the key, for pages that it has."""
+    """Answers requests with the key, for pages that it has, after hints that come early."""
 
     bodies: ClassVar[list[bytes]] = []
 
@@ -33,6 +33,11 @@ class Guarded(http.server.BaseHTTPRequestHandler):
         self._answer()
 
     def _answer(self) -> None:
+        for _ in range(2):
+            self.send_response_only(103)
+            self.send_header("Link", "</style.css>; rel=preload")
+            self.end_headers()
+        self.log_request()
         allowed = self.headers["Authorization"] == "Bearer secret"
         self.send_response(401 if not allowed else 200 if self.path == "/known" else 404)
         self.send_header("Content-Length", "4")

@@ -87,11 +87,13 @@ def test_a_gate_against_the_last_the_best_and_a_revision(again: Made, tmp_path: 
         for run in runs:
             store.add(StoredRun.read(run))
         outcomes = {against: gate(store, now, against, terms) for against in ("last", "best", "aaa", "bbb2")}
+        outcomes["errors first"] = gate(store, now, "best", [*parse_gate("error_rate<=50%"), *terms])
         with pytest.raises(UsageError, match="no such run of revision 'zzz'"):
             gate(store, now, "zzz", terms)
     assert {against: found.outcome for against, found in outcomes.items()} == {
         "last": "pass",
         "best": "regression",
+        "errors first": "regression",
         "aaa": "regression",
         "bbb2": "regression",
     }

@@ -186,6 +186,11 @@ def test_slowdowns_are_found_where_they_were_made(profiled: Profiled, folder: Pa
     by_name = ["--engine-a", "roseinfer@layers", "--engine-b", "roseinfer"]
     diff = CliRunner().invoke(app, ["profile", "diff", str(folder), str(folder), *by_name])
     assert "A: roseinfer (extra norm)" in diff.stdout and "B: roseinfer " in diff.stdout
+    diff = CliRunner().invoke(app, ["profile", "diff", str(folder), str(folder), "--engine-b", "roseinfer"])
+    assert "A: roseinfer (extra norm)" in diff.stdout and "B: roseinfer " in diff.stdout
+    alike = ["--engine-a", "roseinfer", "--engine-b", "roseinfer"]
+    diff = CliRunner().invoke(app, ["profile", "diff", str(folder), str(folder), *alike])
+    assert isinstance(diff.exception, UsageError) and "A and B are both roseinfer of" in str(diff.exception)
 
 
 def _only(subject: Subject, labels: set[str]) -> Subject:

@@ -10,7 +10,9 @@ import pytest
 from harness.errors import UsageError
 from harness.report.render import write_report
 from harness.report.several import changes, overview, together
+from harness.report.tables.latency import headline_table
 from harness.report.text.run_notices import notices
+from harness.report.text.verdict import verdict
 from harness.runs.reader import load_run, load_runs
 from harness.schema.cell_notice import CellNotice
 from harness.schema.load import RequestRate
@@ -125,6 +127,19 @@ def test_the_request_rates_that_runs_have_in_common_are_compared(tmp_path):
     (table,) = with_b.tables
     assert table.title == "roseinfer, 2 requests/s (poisson); latencies in ms"
     assert not with_c.tables and with_c.obstacles[0] == "no engine has a load that is in both runs"
+
+
+def test_answers_of_one_token_have_no_chart_of_the_time_between_tokens(tmp_path):
+    folder = make_online(tmp_path / "short", scales=[1.0], n=120, longest=1, faults=False)
+    run = load_run(folder)
+    found = together([run, run])
+    assert [chart.name for chart in found.charts.first] == ["ttft_p99"]
+    (tmp_path / "short" / "journal.jsonl").write_text("")
+    assert write_report([folder, folder], tmp_path / "two.html").is_file()
+    assert "; ".join(verdict(run)).count("have no TPOT, as their answers have one token") == 1
+    notes = headline_table(run.pooled, {}).notes
+    assert any(" have no TPOT, as their answers " in note for note in notes)
+    assert not any("needs 10 requests" in note for note in notes)
 
 
 def test_requests_and_sessions_are_not_on_one_axis(before, tmp_path):

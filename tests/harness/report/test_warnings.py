@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from harness.metrics.notices import begun
 from harness.report.findings import findings
 from harness.report.markdown import summary
 from harness.report.text.badges import badges
@@ -336,6 +337,13 @@ def test_code_that_is_in_no_commit_is_noticed(run, offline_run):
             assert len(notices(changed)) - len(notices(measured)) == said
             assert all("commit 000000000000 with changes" in n.detail for b in marked for n in b.notices)
             assert all(found.validity.endswith("; uncommitted code") == said for found in findings(changed))
+
+
+def test_rounds_of_sessions_are_counted(swept):
+    """Not the requests in them."""
+    group = swept.groups[0]
+    requests = group.requests.assign(session=[f"s{i // 20}" for i in range(len(group.requests))])
+    assert begun(group) == 100 and begun(replace(group, requests=requests)) == 5
 
 
 def test_a_dataset_that_is_smaller_than_a_cell_is_noticed(run):
