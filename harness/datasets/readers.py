@@ -75,7 +75,14 @@ class _Entry(msgspec.Struct):
                 f"{place}: tools are not supported: a model would be asked without them",
                 "remove `tools` from the line to ask without them, or leave the line out",
             )
+        asked = False
         for number, message in enumerate(self.messages or (), start=1):
+            asked |= message.speaks == "user"
+            if message.speaks == "system" and asked and (message.text or "").strip():
+                raise UsageError(
+                    f"{place}: message {number} is the system's, after a question, and would not be sent",
+                    "move it before the first question, or leave the line out",
+                )
             if message.speaks is None:
                 whose = message.role or message.speaker
                 raise UsageError(
@@ -122,7 +129,8 @@ def _conversations(path: Path, entries: Sequence[_Entry]) -> tuple[list[Conversa
 
 
 def _conversation(entry: _Entry) -> Conversation | None:
-    """Questions with the answers after them; what comes before the first question is left out."""
+    """Questions with the answers after them. An answer before the first question is left out, and so is a
+    conversation that cannot be sent whole. Messages of one speaker in a row are one."""
     if entry.prompt:
         return Conversation((Turn(entry.prompt, entry.completion or None),))
     system, turns = None, list[Turn]()
@@ -132,13 +140,16 @@ def _conversation(entry: _Entry) -> Conversation | None:
             return None
         if not text.strip():
             continue
-        if speaker == "system" and not turns:
-            system = text
+        if speaker == "system":
+            if turns:
+                return None
+            system = text if system is None else f"{system}\n\n{text}"
         elif speaker == "user":
-            if turns and turns[-1].answer is None:  # two messages in a row are one question
+            if turns and turns[-1].answer is None:
                 turns[-1] = Turn(f"{turns[-1].question}\n\n{text}", None, turns[-1].think_s)
             else:
                 turns.append(Turn(text, None, message.think_s))
-        elif speaker == "assistant" and turns and turns[-1].answer is None:
-            turns[-1] = Turn(turns[-1].question, text, turns[-1].think_s)
+        elif turns:
+            question, before, think_s = turns[-1].question, turns[-1].answer, turns[-1].think_s
+            turns[-1] = Turn(question, text if before is None else f"{before}\n\n{text}", think_s)
     return Conversation(tuple(turns), system) if turns else None

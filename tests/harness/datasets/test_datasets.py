@@ -71,6 +71,23 @@ def test_json_lines(tmp_path: Path) -> None:
     assert found.skipped == 2
 
 
+def test_messages_of_one_role_in_a_row_are_one(tmp_path: Path) -> None:
+    spoken = [
+        *[("developer", "be kind"), ("system", "be brief"), ("user", "a"), ("user", "b")],
+        *[("assistant", "c"), ("assistant", "d"), ("system", " "), ("user", "e")],
+    ]
+    messages = [{"role": role, "content": text} for role, text in spoken]
+    found = load_dataset(f"jsonl:{write(tmp_path / 'x.jsonl', [{'messages': messages}])}")
+    whole = Conversation((Turn("a\n\nb", "c\n\nd"), Turn("e")), "be kind\n\nbe brief")
+    assert found.conversations == (whole,)
+
+
+def test_a_shared_conversation_that_cannot_be_sent_whole_is_left_out(tmp_path: Path) -> None:
+    talk = {"conversations": [{"from": "human", "value": "x"}, {"from": "system", "value": "y"}]}
+    found = load_dataset(f"sharegpt:{write(tmp_path / 'x.json', json.dumps([talk, *SHAREGPT]))}")
+    assert (len(found.conversations), found.skipped) == (2, 2)
+
+
 def test_a_byte_order_mark_and_a_developers_message(tmp_path: Path) -> None:
     messages = [{"role": "developer", "content": "be kind"}, {"role": "user", "content": "a"}]
     path = tmp_path / "some.jsonl"
@@ -113,6 +130,11 @@ def test_what_is_damaged_is_said(tmp_path: Path, content: str, message: str) -> 
             {"messages": [{"role": "user", "content": "x"}, {"role": "tool", "content": "y"}]},
             "line 2: message 2 is of 'tool', and would not be sent",
             "leave the line out",
+        ),
+        (
+            {"messages": [{"role": "user", "content": "x"}, {"role": "developer", "content": "y"}]},
+            "line 2: message 2 is the system's, after a question",
+            "move it before the first question",
         ),
         (
             {"messages": [{"role": "user", "content": "x"}], "tools": [{"type": "function"}]},
