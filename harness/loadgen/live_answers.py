@@ -1,7 +1,7 @@
 """Answers that go back into later requests: a marker in a body is replaced by the text that was received.
 
-A response is looked at when it has ended, and only where a later request waits for it: what is read then
-delays no stamp of this response, and a turn that waits for it is due after the person's time to think.
+A response is read when it has ended, and only where a later request waits for it: this delays no stamp of
+the response, and the person's time to think begins when it has been read.
 """
 
 from __future__ import annotations

@@ -1,4 +1,8 @@
-"""Later turns of sessions: each is sent when the answer before it has ended and the person has thought."""
+"""Later turns of sessions: each is sent when the answer before it has ended and the person has thought.
+
+A turn that carries the engine's own answers is due so long after its body was ready: reading an answer of
+thousands of tokens takes this client milliseconds, for which the turn cannot be sent yet.
+"""
 
 from __future__ import annotations
 
@@ -20,15 +24,17 @@ class Turns:
         self._next = {
             r.after: (r.index, r.think_s) for r in requests if r.after is not None and r.think_s is not None
         }
+        self._live = {r.index for r in requests if r.answers}
         self._due: list[tuple[float, int]] = []
         self._alarm = Alarm(asyncio.get_running_loop(), self._wake)
 
     def follows(self, response: RawResponse) -> bool:
-        """Whether a turn follows the response, which has ended; it will be sent."""
+        """Whether a turn follows the response, which has ended and been read; it will be sent."""
         if response.index not in self._next:
             return False
         index, think_s = self._next[response.index]
-        heapq.heappush(self._due, ((response.t_end or monotonic()) + think_s, index))
+        ready = None if index in self._live else response.t_end
+        heapq.heappush(self._due, ((ready or monotonic()) + think_s, index))
         self._wake()
         return True
 

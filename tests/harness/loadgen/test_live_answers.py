@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from itertools import chain, repeat
 from typing import Any
+from unittest.mock import Mock
 
 import msgspec
 import pytest
@@ -16,6 +19,7 @@ from hypothesis import strategies as st
 from harness.loadgen.live_answers import LiveAnswers, answer_marker, answer_text, fill_body
 from harness.loadgen.load_plan import LoadPlan, RawResponse, Target, WireRequest
 from harness.loadgen.run_load import run_load
+from harness.loadgen.turns import Turns
 
 ODD = 'quote " backslash \\ line\n tab\t ünï 😀 \u2028'
 
@@ -136,6 +140,22 @@ def sessions(count: int, turns: int, think_s: float, timed: bool) -> list[WireRe
     return planned
 
 
+@pytest.mark.parametrize(("answers", "due"), [((), 12.0), ((0,), 14.0)])
+def test_the_person_thinks_from_when_an_answer_is_read(
+    monkeypatch: pytest.MonkeyPatch, answers: tuple[int, ...], due: float
+) -> None:
+    """Of an answer that ended at 10 s and is read at 12 s; answers that the dataset has are not read."""
+    now = chain([12.0] * len(answers), repeat(20.0))
+    monkeypatch.setattr("harness.loadgen.turns.monotonic", lambda: next(now))
+    client, requests = Mock(), [WireRequest(0, 0.0, b""), WireRequest(1, None, b"", 0, 2.0, answers)]
+
+    async def follow() -> None:
+        assert Turns(client, requests).follows(RawResponse(0, 0.0, 0.0, 10.0, []))
+
+    asyncio.run(follow())
+    client.submit.assert_called_once_with(1, due, 0.0)
+
+
 @pytest.mark.parametrize(("concurrency", "clients"), [(2, 1), (3, 2), (None, 1), (None, 2)])
 def test_each_turn_has_the_answers_before_it_and_waits_for_the_person(
     echo: Any, concurrency: int | None, clients: int
@@ -157,7 +177,7 @@ def test_each_turn_has_the_answers_before_it_and_waits_for_the_person(
     for request, raw in zip(plan.requests, result.responses, strict=True):
         if request.after is not None:
             before = result.responses[request.after]
-            assert raw.t_sched == pytest.approx(before.t_end + think_s, abs=1e-9)
+            assert raw.t_sched > before.t_end + think_s  # its answer was read before
             assert raw.t_sent >= raw.t_sched and raw.late_s == 0.0
     if concurrency is not None:  # a session keeps its place while its person thinks
         spans = [
