@@ -19,8 +19,7 @@ from harness.history.store import DEFAULT, Past, Store
 from harness.history.to_mlflow import to_mlflow
 from harness.history.to_wandb import to_wandb
 from harness.history.tracked import tracked
-from harness.report.results_csv import Data
-from harness.report.tables.history import history_table
+from harness.report.tables.history import history_data, history_table
 from harness.report.text.numbers import few, plural, several
 from harness.schema.gate_terms import ERROR_RATE, names_of, parse_gate
 
@@ -104,7 +103,7 @@ def show(
     engine: Annotated[
         str | None, typer.Option(help="only the engine with that label", metavar="LABEL")
     ] = None,
-    csv: Annotated[bool, typer.Option("--csv", help="print the table as CSV")] = False,
+    csv: Annotated[bool, typer.Option("--csv", help="print the numbers as CSV")] = False,
     store: In = DEFAULT,
 ) -> None:
     """Show one statistic of all runs.
@@ -122,10 +121,10 @@ def show(
         others = f"; the history has {', '.join(names)}" if names else ""
         known = f"engines with it: {', '.join(labels)}" if labels else f"add a run that has it{others}"
         raise UsageError(f"the history has no {statistic}{f' of {engine}' if engine else ''}", known)
-    table = history_table(entries, metric, name)
     if csv:
-        echo(Data(table.headers, [tuple(line) for line in table.lines]).csv().removesuffix("\n"))
+        echo(history_data(entries, metric, name).csv().removesuffix("\n"))
         return
+    table = history_table(entries, metric, name)
     console = Terminal(soft_wrap=True, markup=False, highlight=False)
     if not console.is_terminal:
         console.width = PLAIN_WIDTH

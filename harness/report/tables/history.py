@@ -8,6 +8,7 @@ from itertools import groupby
 from harness.history.store import Entry
 from harness.history.trend import steps
 from harness.metrics.intervals import own
+from harness.report.results_csv import Data
 from harness.report.tables.latency import withheld_note
 from harness.report.tables.table import Cell, Column, Table, interval_text
 from harness.report.text.load_words import head_of, load_number
@@ -51,6 +52,21 @@ def history_table(entries: Sequence[Entry], metric: str, statistic: str) -> Tabl
     lacking = max(entry.estimate.withheld for entry in entries)
     notes = (*_NOTES, *([withheld_note(statistic, lacking)] if lacking else []))
     return Table("history", f"{named} over time", columns, rows, notes)
+
+
+def history_data(entries: Sequence[Entry], metric: str, statistic: str) -> Data:
+    """The same as numbers: the value with the ends of its 95 % interval, and `ratio`, the level of the runs
+    from here on to that of those before. What too few samples give is left out."""
+    table = history_table(entries, metric, statistic)
+    *heads, value, _ = table.headers
+    rows = []
+    for *known, shown, change in table.rows:
+        names = (
+            cell.value if column.numeric else cell.text
+            for cell, column in zip(known, table.columns, strict=False)
+        )
+        rows.append((*names, shown.value, *(shown.ends or (None, None)), change.value))
+    return Data([*heads, value, "lo", "hi", "ratio"], rows)
 
 
 def _row(entry: Entry, places: int, change: float | None, mixed: bool, several_machines: bool) -> list[Cell]:

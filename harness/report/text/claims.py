@@ -73,10 +73,10 @@ def without_any(engines: Iterable[OnlineSummary], term: Metric) -> str:
     labels = [label for label, count in found.items() if count == 0]
     if not labels:
         return ""
-    one = len(labels) == 1
+    single = len(labels) == 1
     return (
-        f"{few(labels)} {'has' if one else 'have'} no {term.label}, as "
-        f"{'its' if one else 'their'} answers have one token or come all at once"
+        f"{few(labels)} {'has' if single else 'have'} no {term.label}, as "
+        f"{'its' if single else 'their'} answers have one token or come all at once"
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import shutil
 import sqlite3
@@ -245,7 +246,11 @@ def test_the_commands(again: Made, tmp_path: Path) -> None:
     shown = run.invoke(app, ["show", "--metric", "ttft_p50", "--engine", "vLLM", "--csv", *store])
     lines = shown.output.splitlines()
     assert len(lines) == 1 + 6 and "roseinfer" not in shown.output
-    assert [line.rsplit(",", 1)[1] for line in lines[1:7]] == ["", "", "", "+50.0 %", "", ""]
+    rows = list(csv.DictReader(lines))
+    ratios = [float(row["ratio"] or 1) for row in rows]
+    assert ratios == [1, 1, 1, pytest.approx(1.5, rel=0.01), 1, 1]
+    values = [[float(row[head]) for head in ("lo", "TTFT p50, ms", "hi")] for row in rows]
+    assert all(lo < value < hi for lo, value, hi in values)
     done = run.invoke(app, ["gate", runs[-1], "--gate", "ttft_p50<=+25%", *store])
     assert done.exit_code == 0 and "verdict: pass" in done.output
     done = run.invoke(app, ["gate", runs[-1], "--gate", "ttft_p50<=+25%", "--against", "best", *store])
