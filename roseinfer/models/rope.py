@@ -32,11 +32,12 @@ class Rope:
 
     @classmethod
     def parse(cls, raw: dict[str, Any]) -> Rope:
-        """From a Hugging Face config, old style (`rope_theta`, `rope_scaling`) or new (`rope_parameters`).
+        """From a Hugging Face config, old style (`rope_theta`, `rope_scaling`) or new (`rope_parameters`). As
+        in transformers, `rope_scaling` comes first: it is what users add to a config.
 
         Raises ConfigError for a scaling that is not implemented, and for values that are no numbers.
         """
-        how = raw.get("rope_parameters") or raw.get("rope_scaling") or {}
+        how = raw.get("rope_scaling") or raw.get("rope_parameters") or {}
         kind = how.get("rope_type", how.get("type", "default"))
         if kind not in ("default", "linear", "llama3"):
             raise ConfigError(

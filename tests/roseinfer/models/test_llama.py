@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
 import torch
+import transformers
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 
 from roseinfer.config import ConfigError
 from roseinfer.models.config import LlamaConfig, parse
@@ -70,6 +73,17 @@ def test_scores_depend_on_distance_alone() -> None:
     assert torch.allclose(torch.stack(scores), scores[0], rtol=1e-4)
 
 
+@pytest.mark.parametrize("parameters", [{}, {"rope_theta": 5e5}, {"rope_type": "linear", "factor": 2.0}])
+@pytest.mark.parametrize("scaling", [None, {"type": "linear", "factor": 4.0}, {"rope_theta": 3e4}])
+def test_frequencies_are_those_of_transformers(
+    parameters: dict[str, object], scaling: dict[str, object] | None
+) -> None:
+    """Of a config with both dicts, too."""
+    raw = LLAMA | {"rope_parameters": {"rope_type": "default"} | parameters, "rope_scaling": scaling}
+    peer = LlamaRotaryEmbedding(transformers.LlamaConfig.from_dict(json.loads(json.dumps(raw))))
+    assert torch.allclose(Rope.parse(raw).frequencies(16), peer.inv_freq)
+
+
 def test_which_widths_the_kernels_take() -> None:
     def supports(dtype: torch.dtype = torch.float32, **raw: int) -> bool:
         return CpuOps.supports(parse(LLAMA | raw), torch.device("cpu"), dtype)
@@ -85,6 +99,7 @@ def test_which_widths_the_kernels_take() -> None:
     [
         ({"model_type": "mamba"}, "gpt2, llama, qwen2, qwen3"),
         ({"rope_scaling": {"type": "yarn", "factor": 4}}, "yarn"),
+        ({"rope_scaling": {"type": "yarn"}, "rope_parameters": {"rope_type": "default"}}, "yarn"),
         ({"rope_scaling": {"rope_type": "linear"}}, "factor"),
         ({"rope_parameters": {"rope_type": "llama3", "factor": 8}}, "low_freq_factor"),
         ({"hidden_act": "gelu"}, "gelu"),
