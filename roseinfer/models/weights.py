@@ -29,8 +29,10 @@ class Weights:
 
     @staticmethod
     def _index(folder: Path) -> Iterator[tuple[str, Path]]:
-        index = folder / "model.safetensors.index.json"
-        if index.is_file():
+        """Tensors' names and files: of `model.safetensors`, as in transformers, else of the files that an
+        index names, else of all."""
+        single, index = folder / "model.safetensors", folder / "model.safetensors.index.json"
+        if index.is_file() and not single.is_file():
             try:
                 files = dict(json.loads(index.read_text())["weight_map"])
                 if others := [file for file in files.values() if not isinstance(file, str)]:
@@ -39,7 +41,7 @@ class Weights:
                 raise ConfigError(f"{index} is not an index of safetensors files: {error}") from error
             yield from ((name, folder / file) for name, file in files.items())
             return
-        for file in sorted(folder.glob("*.safetensors")):
+        for file in [single] if single.is_file() else sorted(folder.glob("*.safetensors")):
             with _open(file) as tensors:
                 for name in tensors.keys():  # noqa: SIM118 (not a mapping)
                     yield name, file

@@ -63,8 +63,10 @@ def broken(text_model: Any, tmp_path: Path) -> Callable[[str], Path]:
             case "wrong shape":
                 save_file(tensors | {"transformer.wpe.weight": torch.zeros(2, 2)}, weights)
             case "bad index":
+                weights.unlink()
                 (folder / "model.safetensors.index.json").write_text("{}")
             case "missing shard":
+                weights.unlink()
                 index = {"weight_map": dict.fromkeys(tensors, "model-2.safetensors")}
                 (folder / "model.safetensors.index.json").write_text(json.dumps(index))
             case "bad tokenizer":

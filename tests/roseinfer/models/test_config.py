@@ -6,6 +6,8 @@ import json
 from pathlib import Path
 
 import pytest
+import torch
+from safetensors.torch import save_file
 
 from roseinfer.config import ConfigError
 from roseinfer.models import config
@@ -60,3 +62,14 @@ def test_an_index_of_something_else(tmp_path: Path, file: object) -> None:
     index.write_text(json.dumps({"weight_map": {"a": "a.safetensors", "b": file}}))
     with pytest.raises(ConfigError, match=r"is not an index of safetensors files: .* is no file's name"):
         Weights(tmp_path)
+
+
+def test_one_file_comes_before_an_index(tmp_path: Path) -> None:
+    """As in transformers: the index is of parts that were there before."""
+    for number, name in enumerate(("old", "model", "other")):
+        save_file({"a": torch.tensor([float(number)])}, tmp_path / f"{name}.safetensors")
+    index = tmp_path / "model.safetensors.index.json"
+    index.write_text(json.dumps({"weight_map": {"a": "old.safetensors"}}))
+    assert Weights(tmp_path).get("a", (1,)).item() == 1
+    (tmp_path / "model.safetensors").unlink()
+    assert Weights(tmp_path).get("a", (1,)).item() == 0
