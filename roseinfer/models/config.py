@@ -87,7 +87,7 @@ def llama(raw: dict[str, Any]) -> LlamaConfig:
     family = raw["model_type"]
     if raw.get("hidden_act", "silu") != "silu":
         raise ConfigError(f"hidden_act {raw['hidden_act']!r} is not supported; roseinfer has: silu")
-    if raw.get("use_sliding_window") or "sliding_attention" in (raw.get("layer_types") or ()):
+    if _slides(raw):
         raise ConfigError("sliding windows are not supported")
     width, heads = _size(raw, "hidden_size"), _size(raw, "num_attention_heads")
     kv_heads = raw.get("num_key_value_heads") or heads
@@ -114,6 +114,14 @@ def llama(raw: dict[str, Any]) -> LlamaConfig:
         qk_norm=family == "qwen3",
         tied_head=bool(raw.get("tie_word_embeddings", False)),
     )
+
+
+def _slides(raw: dict[str, Any]) -> bool:
+    """Whether a layer has a sliding window, as in transformers: the first `max_window_layers` have none."""
+    if layer_types := raw.get("layer_types"):
+        return "sliding_attention" in layer_types
+    first = raw.get("max_window_layers", 28)
+    return bool(raw.get("use_sliding_window")) and first < _size(raw, "num_hidden_layers")
 
 
 _FAMILIES: dict[str, Callable[[dict[str, Any]], ModelConfig]] = {

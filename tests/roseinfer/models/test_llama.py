@@ -103,7 +103,8 @@ def test_which_widths_the_kernels_take() -> None:
         ({"rope_scaling": {"rope_type": "linear"}}, "factor"),
         ({"rope_parameters": {"rope_type": "llama3", "factor": 8}}, "low_freq_factor"),
         ({"hidden_act": "gelu"}, "gelu"),
-        ({"use_sliding_window": True}, "sliding"),
+        ({"use_sliding_window": True, "max_window_layers": 1}, "sliding"),
+        ({"layer_types": ["full_attention", "sliding_attention"]}, "sliding"),
         ({"num_key_value_heads": 3}, "4 heads, 3 KV heads"),
         ({"partial_rotary_factor": 0.5}, "partial_rotary_factor"),
         ({"quantization_config": {"quant_method": "fp8"}}, "quantized .fp8."),
@@ -114,6 +115,14 @@ def test_which_widths_the_kernels_take() -> None:
 def test_what_is_not_supported_is_said(raw: dict[str, object], says: str) -> None:
     with pytest.raises(ConfigError, match=says):
         parse(LLAMA | raw)
+
+
+@pytest.mark.parametrize("more", [{"max_window_layers": 2}, {"layer_types": ["full_attention"] * 2}, {}])
+def test_windows_that_no_layer_has(more: dict[str, object]) -> None:
+    """transformers gives all layers full attention, too."""
+    raw = LLAMA | {"model_type": "qwen2", "use_sliding_window": True, "sliding_window": 4} | more
+    assert set(transformers.Qwen2Config.from_dict(raw).layer_types) == {"full_attention"}
+    assert parse(raw).layers == 2
 
 
 def test_a_config_without_a_width() -> None:
