@@ -57,12 +57,11 @@ class GPT2(Model):
         self.config = config
         self.linear = linear
         self.ranks = ranks
-        prefix = "transformer." if "transformer.wte.weight" in weights else ""
         width, ffn = config.width, config.ffn_width
         heads = config.heads * config.head_dim
 
         def tensor(name: str, *shape: int) -> Tensor:
-            return weights.get(prefix + name, shape).to(device=device, dtype=dtype)
+            return weights.get(f"transformer.{name}", shape).to(device=device, dtype=dtype)
 
         def norm(name: str) -> Norm:
             return Norm(tensor(f"{name}.weight", width), tensor(f"{name}.bias", width), config.norm_eps)

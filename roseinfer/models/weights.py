@@ -17,6 +17,8 @@ from roseinfer.models.shard import Shard
 
 #: What numbers may be stored as. Others are quantized, and mean nothing without their scales.
 _DTYPES = ("F64", "F32", "F16", "BF16")
+#: What the names of a model with an LM head begin with; a checkpoint of the base class has them without.
+_PREFIXES = ("model.", "transformer.")
 
 
 class Weights:
@@ -46,28 +48,32 @@ class Weights:
                 for name in tensors.keys():  # noqa: SIM118 (not a mapping)
                     yield name, file
 
-    def __contains__(self, name: str) -> bool:
-        return name in self._file_of
-
     def get(self, name: str, shape: tuple[int, ...]) -> torch.Tensor:
         """The tensor `name`. Raises ConfigError when it is missing, of another shape, or quantized."""
-        with self._stored(name, shape) as tensors:
-            tensor: torch.Tensor = tensors.get_tensor(name)
+        with self._stored(name, shape) as (tensors, stored_name):
+            tensor: torch.Tensor = tensors.get_tensor(stored_name)
         return tensor
 
+    def _stored_name(self, name: str) -> str:
+        """What the checkpoint calls the tensor `name`."""
+        names = [name, *(name.removeprefix(prefix) for prefix in _PREFIXES)]
+        for each in names:
+            if each in self._file_of:
+                return each
+        raise ConfigError(f"the checkpoint has no tensor {name}")
+
     @contextmanager
-    def _stored(self, name: str, shape: tuple[int, ...]) -> Iterator[Any]:
-        """The open file that has the tensor `name`, of this shape."""
-        if name not in self._file_of:
-            raise ConfigError(f"the checkpoint has no tensor {name}")
-        with _open(self._file_of[name]) as tensors:
-            stored = tensors.get_slice(name)
+    def _stored(self, name: str, shape: tuple[int, ...]) -> Iterator[tuple[Any, str]]:
+        """The open file that has the tensor `name`, of this shape, and its name there."""
+        stored_name = self._stored_name(name)
+        with _open(self._file_of[stored_name]) as tensors:
+            stored = tensors.get_slice(stored_name)
             found, dtype = tuple(stored.get_shape()), stored.get_dtype()
             if found != shape:
                 raise ConfigError(f"{name} has shape {found}, the config says {shape}")
             if dtype not in _DTYPES:
                 raise ConfigError(f"{name} is quantized ({dtype}); give the model in bf16, fp16 or fp32")
-            yield tensors
+            yield tensors, stored_name
 
 
 class ShardWeights(Weights):
@@ -84,8 +90,9 @@ class ShardWeights(Weights):
         if cut is None:
             whole = super().get(name, shape)
             return torch.zeros_like(whole) if self._shard.silent(name) else whole
-        with self._stored(name, (*shape[: cut.dim], cut.size, *shape[cut.dim + 1 :])) as tensors:
-            stored = tensors.get_slice(name)
+        whole_shape = (*shape[: cut.dim], cut.size, *shape[cut.dim + 1 :])
+        with self._stored(name, whole_shape) as (tensors, stored_name):
+            stored = tensors.get_slice(stored_name)
             before = (slice(None),) * cut.dim
             parts = [stored[(*before, slice(start, end))] for start, end in cut.ranges]
         return torch.cat(parts, cut.dim)

@@ -88,6 +88,16 @@ def test_a_bias_of_a_sum_is_added_once(tmp_path: Path) -> None:
     assert torch.equal(biases[0], torch.ones(64)) and not biases[1].any()
 
 
+@pytest.mark.parametrize("prefix", ["model.", ""])
+def test_checkpoints_of_the_base_class(tmp_path: Path, prefix: str) -> None:
+    """They have no prefix: names of a whole model and of a rank's shard."""
+    name, stored = "model.layers.0.self_attn.q_proj.weight", torch.randn(64, 64)
+    save_file({prefix + name.removeprefix("model."): stored}, tmp_path / "model.safetensors")
+    assert torch.equal(Weights(tmp_path).get(name, (64, 64)), stored)
+    shard = ShardWeights(tmp_path, Shard(1, 2), config.parse(QWEN2))
+    assert torch.equal(shard.get(name, (32, 64)), stored[32:])
+
+
 @pytest.mark.parametrize("ranks", [3, 5, 16])
 def test_a_model_that_does_not_divide(ranks: int) -> None:
     whole: ModelConfig = config.parse(QWEN2)
