@@ -17,7 +17,8 @@ from roseinfer.models.rope import Rope, number
 
 @dataclass(frozen=True)
 class ModelConfig:
-    """A decoder's shape. Lengths in tokens, widths in elements."""
+    """A decoder's shape. Lengths in tokens, widths in elements. `tied_head`: the LM head's weight is the
+    embedding table."""
 
     family: str
     vocab_size: int
@@ -30,6 +31,17 @@ class ModelConfig:
     ffn_width: int
     norm_eps: float
     eos_token_ids: tuple[int, ...]
+    tied_head: bool
+
+    @property
+    def table(self) -> str:
+        """The embedding table's name in checkpoints."""
+        return "transformer.wte.weight" if self.family == "gpt2" else "model.embed_tokens.weight"
+
+    @property
+    def tied_table(self) -> str | None:
+        """`table`, where it is the LM head's weight too."""
+        return self.table if self.tied_head else None
 
     def kv_shape(self, dtype: torch.dtype) -> KVShape:
         """A token's entry in a KV cache of `dtype`."""
@@ -52,7 +64,6 @@ class LlamaConfig(ModelConfig):
     out_bias: bool
     mlp_bias: bool
     qk_norm: bool
-    tied_head: bool
 
 
 def gpt2(raw: dict[str, Any]) -> ModelConfig:
@@ -61,9 +72,8 @@ def gpt2(raw: dict[str, Any]) -> ModelConfig:
         raise ConfigError(f"activation_function {raw['activation_function']!r} is not GPT-2's gelu_new")
     if raw.get("scale_attn_by_inverse_layer_idx"):
         raise ConfigError("scale_attn_by_inverse_layer_idx is not supported")
-    for name in ("scale_attn_weights", "tie_word_embeddings"):
-        if not raw.get(name, True):
-            raise ConfigError(f"{name} {raw[name]!r} is not supported")
+    if not raw.get("scale_attn_weights", True):
+        raise ConfigError(f"scale_attn_weights {raw['scale_attn_weights']!r} is not supported")
     width, heads = _size(raw, "n_embd", 768), _size(raw, "n_head", 12)
     if width % heads:
         raise ConfigError(f"n_embd {width} is not a multiple of n_head {heads}")
@@ -79,6 +89,7 @@ def gpt2(raw: dict[str, Any]) -> ModelConfig:
         ffn_width=raw.get("n_inner") or 4 * width,
         norm_eps=number("layer_norm_epsilon", raw.get("layer_norm_epsilon", 1e-5)),
         eos_token_ids=_ids(raw.get("eos_token_id", 50256)),
+        tied_head=bool(raw.get("tie_word_embeddings", True)),
     )
 
 
@@ -107,12 +118,12 @@ def llama(raw: dict[str, Any]) -> LlamaConfig:
         ffn_width=_size(raw, "intermediate_size"),
         norm_eps=number("rms_norm_eps", raw.get("rms_norm_eps", 1e-6)),
         eos_token_ids=_ids(raw.get("eos_token_id")),
+        tied_head=bool(raw.get("tie_word_embeddings", False)),
         rope=Rope.parse(raw),
         qkv_bias=bias or family == "qwen2",
         out_bias=bias and family != "qwen2",
         mlp_bias=bool(raw.get("mlp_bias", False)),
         qk_norm=family == "qwen3",
-        tied_head=bool(raw.get("tie_word_embeddings", False)),
     )
 
 

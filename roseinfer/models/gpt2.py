@@ -13,7 +13,7 @@ from roseinfer.models.config import ModelConfig
 from roseinfer.models.linear import Linear
 from roseinfer.models.model import Model
 from roseinfer.models.ranks import ALONE, Ranks
-from roseinfer.models.weights import Weights
+from roseinfer.models.weights import HEAD, Weights
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class Layer:
 
 
 class GPT2(Model):
-    """Layer norm, learned positions, GELU, tied LM head."""
+    """Layer norm, learned positions, GELU, tied or untied LM head."""
 
     def __init__(
         self,
@@ -61,7 +61,7 @@ class GPT2(Model):
         heads = config.heads * config.head_dim
 
         def tensor(name: str, *shape: int) -> Tensor:
-            return weights.get(f"transformer.{name}", shape).to(device=device, dtype=dtype)
+            return weights.get(name, shape).to(device=device, dtype=dtype)
 
         def norm(name: str) -> Norm:
             return Norm(tensor(f"{name}.weight", width), tensor(f"{name}.bias", width), config.norm_eps)
@@ -71,21 +71,22 @@ class GPT2(Model):
             weight = tensor(f"{name}.weight", inputs, outputs).t()
             return linear(weight, tensor(f"{name}.bias", outputs))
 
-        self._tokens = tensor("wte.weight", config.vocab_size, width)
-        self._positions = tensor("wpe.weight", config.max_positions, width)
+        self._tokens = tensor(config.table, config.vocab_size, width)
+        self._positions = tensor("transformer.wpe.weight", config.max_positions, width)
         self._layers = [
             Layer(
-                norm_1=norm(f"h.{i}.ln_1"),
-                qkv=layer(f"h.{i}.attn.c_attn", width, 3 * heads),
-                out=layer(f"h.{i}.attn.c_proj", heads, width),
-                norm_2=norm(f"h.{i}.ln_2"),
-                up=layer(f"h.{i}.mlp.c_fc", width, ffn),
-                down=layer(f"h.{i}.mlp.c_proj", ffn, width),
+                norm_1=norm(f"transformer.h.{i}.ln_1"),
+                qkv=layer(f"transformer.h.{i}.attn.c_attn", width, 3 * heads),
+                out=layer(f"transformer.h.{i}.attn.c_proj", heads, width),
+                norm_2=norm(f"transformer.h.{i}.ln_2"),
+                up=layer(f"transformer.h.{i}.mlp.c_fc", width, ffn),
+                down=layer(f"transformer.h.{i}.mlp.c_proj", ffn, width),
             )
             for i in range(config.layers)
         ]
-        self._norm = norm("ln_f")
-        self._head = linear(self._tokens, None)
+        self._norm = norm("transformer.ln_f")
+        head = self._tokens if config.tied_head else tensor(HEAD, config.vocab_size, width)
+        self._head = linear(head, None)
 
     def forward(self, tokens: Tensor, positions: Tensor, attention: Attention) -> Tensor:
         ranks = self.ranks

@@ -87,7 +87,7 @@ class CudaGPT2(GPT2):
             logits = self.logits(hidden)
             argmax(logits, rows, last, out)
             return logits
-        logits, best, token = head.head(hidden, self._tokens)
+        logits, best, token = head.head(hidden, self._head.weight)
         choose(best, token, rows, last, out)
         return logits
 
@@ -141,8 +141,8 @@ class CudaGPT2(GPT2):
 
     @cached_property
     def _aligned_head(self) -> Tensor:
-        vocab = len(self._tokens)
-        return F.pad(self._tokens, (0, 0, 0, -vocab % _ALIGNED))
+        weight = self._head.weight
+        return F.pad(weight, (0, 0, 0, -len(weight) % _ALIGNED))
 
 
 def _product(x: Tensor, linear: Linear, name: str, *, gelu: bool = False) -> Tensor:

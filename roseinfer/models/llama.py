@@ -13,7 +13,7 @@ from roseinfer.models.linear import Linear
 from roseinfer.models.model import Model
 from roseinfer.models.ops import Ops
 from roseinfer.models.ranks import ALONE, Ranks
-from roseinfer.models.weights import Weights
+from roseinfer.models.weights import HEAD, Weights
 
 
 @dataclass(frozen=True)
@@ -84,11 +84,11 @@ class Llama(Model):
                 down=merged({f"{mlp}.down_proj": width}, ffn, bias=config.mlp_bias),
             )
 
-        self._tokens = tensor("model.embed_tokens.weight", config.vocab_size, width)
+        self._tokens = tensor(config.table, config.vocab_size, width)
         self._layers = [layer(f"model.layers.{i}") for i in range(config.layers)]
         self._norm = tensor("model.norm.weight", width)
         tied = config.tied_head
-        last = ranks.own_rows(self._tokens) if tied else tensor("lm_head.weight", config.vocab_size, width)
+        last = ranks.own_rows(self._tokens) if tied else tensor(HEAD, config.vocab_size, width)
         self._head = (head or linear)(last, None)
         self._turns = config.rope.table(config.max_positions, dim).to(device)  # cos and sin of RoPE
 

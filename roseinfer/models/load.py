@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
+from dataclasses import replace
 
 import torch
 
@@ -50,7 +51,12 @@ def load(
         ConfigError: It cannot be quantized or divided as asked.
     """
     folder = model_folder(model)
-    shape, weights = config.read(folder), Weights(folder)
+    shape = config.read(folder)
+    weights = Weights(folder, tied=shape.tied_table)
+    if shape.tied_head and weights.has_other_head(shape):
+        shape = replace(shape, tied_head=False)
+        if shard is None or shard.rank == 0:
+            log.warning("the config ties the LM head to the embeddings; lm_head.weight differs and is used")
     ranks: Ranks = ALONE
     if shard is not None:
         part = shard_config(shape, shard, device)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from roseinfer.config import ConfigError
-from roseinfer.models.config import LlamaConfig, ModelConfig
+from roseinfer.models.config import ModelConfig
 
 AnyConfig = TypeVar("AnyConfig", bound=ModelConfig)
 
@@ -74,7 +74,7 @@ class Shard:
         if whole.family == "gpt2":  # weights are [in, out]
             qkv = tuple((part * q + heads[0], part * q + heads[1]) for part in range(3))
             return {
-                r"wte\.weight": rows,
+                r"(wte|lm_head)\.weight": rows,
                 r"attn\.c_attn\.weight": Cut(1, 3 * q, qkv),
                 r"attn\.c_attn\.bias": Cut(0, 3 * q, qkv),
                 r"attn\.c_proj\.weight": Cut(0, q, (heads,)),
@@ -84,7 +84,7 @@ class Shard:
             }
         kv = Cut(0, whole.kv_heads * dim, (self._share(whole.kv_heads, dim),))
         return {
-            **self._table(rows, tied=isinstance(whole, LlamaConfig) and whole.tied_head),
+            **self._table(rows, tied=whole.tied_head),
             r"lm_head\.weight": rows,
             r"q_proj\.(weight|bias)": Cut(0, q, (heads,)),
             r"[kv]_proj\.(weight|bias)": kv,

@@ -19,12 +19,17 @@ from roseinfer.models.shard import Shard
 _DTYPES = ("F64", "F32", "F16", "BF16")
 #: What the names of a model with an LM head begin with; a checkpoint of the base class has them without.
 _PREFIXES = ("model.", "transformer.")
+HEAD = "lm_head.weight"
 
 
 class Weights:
-    """Tensors of a safetensors folder, read when asked for, on the CPU."""
+    """Tensors of a safetensors folder, read when asked for, on the CPU.
 
-    def __init__(self, folder: Path) -> None:
+    `tied`: the name of the embedding table where it is the LM head's weight too; either may be stored.
+    """
+
+    def __init__(self, folder: Path, *, tied: str | None = None) -> None:
+        self._tied = tied
         self._file_of = dict(self._index(folder))
         if not self._file_of:
             raise ConfigError(f"{folder} has no .safetensors file")
@@ -54,9 +59,19 @@ class Weights:
             tensor: torch.Tensor = tensors.get_tensor(stored_name)
         return tensor
 
+    def has_other_head(self, config: ModelConfig) -> bool:
+        """Whether an LM head is stored that differs from the embedding table. Raises ConfigError as `get`."""
+        if HEAD not in self._file_of:
+            return False
+        shape = config.vocab_size, config.width
+        table = self.get(config.table, shape)
+        return not torch.equal(table, self.get(HEAD, shape).to(table.dtype))
+
     def _stored_name(self, name: str) -> str:
         """What the checkpoint calls the tensor `name`."""
         names = [name, *(name.removeprefix(prefix) for prefix in _PREFIXES)]
+        if name == self._tied:
+            names.append(HEAD)
         for each in names:
             if each in self._file_of:
                 return each
@@ -80,7 +95,7 @@ class ShardWeights(Weights):
     """A rank's shard of each tensor of the model `whole`; nothing else is read."""
 
     def __init__(self, folder: Path, shard: Shard, whole: ModelConfig) -> None:
-        super().__init__(folder)
+        super().__init__(folder, tied=whole.tied_table)
         self._shard, self._whole = shard, whole
 
     def get(self, name: str, shape: tuple[int, ...]) -> torch.Tensor:

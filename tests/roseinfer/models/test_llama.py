@@ -109,7 +109,6 @@ def test_which_widths_the_kernels_take() -> None:
         ({"partial_rotary_factor": 0.5}, "partial_rotary_factor"),
         ({"quantization_config": {"quant_method": "fp8"}}, "quantized .fp8."),
         ({"model_type": "gpt2", "scale_attn_weights": False}, "scale_attn_weights"),
-        ({"model_type": "gpt2", "tie_word_embeddings": False}, "tie_word_embeddings"),
     ],
 )
 def test_what_is_not_supported_is_said(raw: dict[str, object], says: str) -> None:
