@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from numbers import Integral, Real
+from types import UnionType
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 Device = Literal["auto", "cuda", "cpu"]
 Dtype = Literal["auto", "fp16", "bf16", "fp32"]
@@ -20,6 +22,13 @@ _AT_LEAST_ONE = (
     "prefill_max_batch_size", "prefill_max_tokens", "chunked_prefill_size", "admission_lookahead", "threads",
     "tensor_parallel_size",
 )  # fmt: skip
+
+
+#: What a setting of each type takes, and what messages call that.
+_KINDS: dict[type, tuple[type, str]] = {
+    bool: (bool, "True or False"), int: (Integral, "a whole number"), float: (Real, "a number"),
+    str: (str, "a text"), type(None): (type(None), "None"),
+}  # fmt: skip
 
 
 class ConfigError(Exception):
@@ -45,11 +54,28 @@ def option(name: str) -> str:
     return f"--{name.replace('_', '-')}"
 
 
+def _check(name: str, value: Any, kind: Any) -> None:
+    """Raise ConfigError unless the setting `name` may be `value`; `kind`: a type, a Literal or a union."""
+    choices: list[str] = []
+    for each in get_args(kind) if get_origin(kind) in (Union, UnionType) else (kind,):
+        if get_origin(each) is Literal:
+            if isinstance(value, str) and value in get_args(each):
+                return
+            choices += get_args(each)
+        else:
+            taken, words = _KINDS[each]
+            if isinstance(value, taken) and (each is bool or not isinstance(value, bool)):
+                return
+            choices.append(words)
+    allowed = " or ".join(part for part in (", ".join(choices[:-1]), choices[-1]) if part)
+    raise ConfigError(f"{option(name)} must be {allowed}, not {value!r:.100}")
+
+
 @dataclass(frozen=True)
 class EngineConfig:
     """Settings of one engine; the command line's options are made from these fields.
 
-    `auto` and None are resolved when the engine starts.
+    `auto` and None are resolved when the engine starts. Raises ConfigError for a value that cannot work.
     """
 
     model: str = setting("random:gpt2-tiny", "local folder, hub id, smollm2-135m or random:NAME")
@@ -146,6 +172,8 @@ class EngineConfig:
     warmup: bool = setting(True, "build kernels before the first request")
 
     def __post_init__(self) -> None:
+        for name, kind in get_type_hints(EngineConfig).items():
+            _check(name, getattr(self, name), kind)
         for name in _AT_LEAST_ONE:
             value = getattr(self, name)
             if value is not None and value < 1:

@@ -7,7 +7,7 @@ import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
-from roseinfer.config import EngineConfig
+from roseinfer.config import ConfigError, EngineConfig
 from roseinfer.engine.core import Engine
 from roseinfer.request.params import SamplingParams
 from roseinfer.tokenizer.tokenizer import Tokenizer, load_tokenizer
@@ -17,6 +17,9 @@ class LLM:
     """`LLM(EngineConfig(model, …)).generate(prompts, …)`."""
 
     def __init__(self, config: EngineConfig) -> None:
+        """Raises ConfigError where the engine cannot work as `config` says."""
+        if not isinstance(config, EngineConfig):
+            raise ConfigError(f"LLM takes an EngineConfig, not {config!r:.100}: LLM(EngineConfig(model))")
         self.engine = Engine(config)
         self._generating = threading.Lock()
         self.tokenizer: Tokenizer | None = load_tokenizer(config.model)
@@ -27,9 +30,9 @@ class LLM:
         """Generated token ids for each prompt of token ids, in their order.
 
         One `params` serves all prompts, each answered as it would be alone. For different answers to the same
-        prompt, give one for each, with different seeds. Raises RequestError when a prompt does not fit, and
-        UnknownTokenError, also a ValueError, when an id is not in the vocabulary; then nothing has run.
-        Ctrl-C ends it between two steps. Calls of several threads run one after the other.
+        prompt, give one for each, with different seeds. Raises RequestError when a prompt does not fit or is
+        no list of ids, and UnknownTokenError, also a ValueError, when an id is not in the vocabulary; then
+        nothing has run. Ctrl-C ends it between two steps. Calls of several threads run one after the other.
         """
         if isinstance(params, SamplingParams):
             params = [params] * len(prompts)

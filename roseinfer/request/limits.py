@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from contextlib import suppress
 
 import msgspec
@@ -69,7 +69,9 @@ class Limits(msgspec.Struct, frozen=True):
             raise UnknownTokenError(prompt[ids.argmax()], self.vocab_size)
 
     def token_ids(self, prompt: Sequence[int]) -> NDArray[np.int32]:
-        """A prompt as an array `[n]`. Raises UnknownTokenError."""
+        """A prompt as an array `[n]`. Raises UnknownTokenError, and RequestError where it is not a list."""
+        if isinstance(prompt, str) or not isinstance(prompt, Collection):
+            raise RequestError(f"a prompt is a list of token ids, not {prompt!r:.100}", "prompt")
         if not {*map(type, prompt)} - {int}:
             with suppress(OverflowError):
                 ids = np.asarray(array("i", prompt))  # faster than a look at each token

@@ -160,6 +160,34 @@ def test_settings_that_cannot_work(gpt2_folder: Path, settings: dict[str, Any]) 
         LLM(EngineConfig(str(gpt2_folder), device="cpu", dtype="fp32", warmup=False, **settings))
 
 
+@pytest.mark.parametrize(
+    ("name", "value", "choices"),
+    [
+        ("device", "gpu", "auto, cuda or cpu"), ("dtype", "bfloat16", "auto, fp16, bf16 or fp32"),
+        ("quantization", "none", "fp8 or None"), ("quantization", "int8", "fp8 or None"),
+        ("kv_cache_dtype", "bf16", "auto or fp8"), ("admission_policy", "lifo", "fifo or pack"),
+        ("prefill_backend", "xx", "auto, auto2, .* triton or None"), ("block_size", "16", "a whole number"),
+        ("kv_tokens", 1e3, "a whole number or None"), ("kv_tokens", True, "a whole number or None"),
+        ("spin_ms", "1", "a number or None"), ("cuda_graph", "off", "True or False"), ("model", 7, "a text"),
+    ],
+)  # fmt: skip
+def test_settings_of_another_kind(name: str, value: Any, choices: str) -> None:
+    option = f"--{name.replace('_', '-')}"
+    with pytest.raises(ConfigError, match=f"^{option} must be {choices}, not {value!r}$"):
+        EngineConfig(**{name: value})
+
+
+def test_what_is_no_setting_and_no_prompt(llm: LLM) -> None:
+    folder: Any = "folder"
+    with pytest.raises(ConfigError, match="LLM takes an EngineConfig, not 'folder'"):
+        LLM(folder)
+    wrong: Any
+    for wrong, shown in (([1, 2, 3], "1"), (["hi"], "'hi'"), ("hi", "'h'"), ([None], "None")):
+        with pytest.raises(RequestError, match=f"a prompt is a list of token ids, not {shown}$"):
+            llm.generate(wrong, SamplingParams(2))
+    llm.engine.check_idle()
+
+
 def test_the_shortest_context(gpt2_folder: Path) -> None:
     short = LLM(EngineConfig(str(gpt2_folder), device="cpu", dtype="fp32", max_model_len=3, kv_tokens=64))
     (answer,) = short.generate([[1]], SamplingParams(2, ignore_eos=True))
