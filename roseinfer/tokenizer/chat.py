@@ -7,6 +7,7 @@ Templates come with model files, so they run in jinja2's sandbox and cannot chan
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
@@ -47,7 +48,7 @@ class ChatTemplate:
             self._template = environment.from_string(source)
         except jinja2.TemplateError as error:
             raise ConfigError(f"the model's chat template cannot be read: {error}") from error
-        self._special_tokens = special_tokens
+        self._source, self._special_tokens = source, special_tokens
 
     @classmethod
     def load(cls, folder: Path) -> ChatTemplate | None:
@@ -64,6 +65,11 @@ class ChatTemplate:
         if source is None:
             return None
         return cls(source, tokens)
+
+    def names(self, role: str) -> bool:
+        """Whether the template compares messages' roles with `role`. One that does not may leave out messages
+        of that role."""
+        return re.search(rf"""role\b[^%}}]*["']{role}["']""", self._source) is not None
 
     def render(self, messages: Sequence[dict[str, Any]], variables: Mapping[str, Any] = NONE) -> str:
         """The prompt, up to where the assistant's answer begins. `variables` are more of the template's, such

@@ -133,7 +133,7 @@ def from_chat(request: ChatRequest, template: ChatTemplate | None) -> Generation
         raise BadRequestError("messages is empty", "messages")
     try:
         prompt = template.render(
-            [turn(message) for message in request.messages], request.chat_template_kwargs or {}
+            [turn(message, template) for message in request.messages], request.chat_template_kwargs or {}
         )
     except ChatError as error:
         raise BadRequestError(str(error), error.field) from None

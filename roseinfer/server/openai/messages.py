@@ -8,19 +8,25 @@ import msgspec
 
 from roseinfer.server.http.errors import BadRequestError
 from roseinfer.server.openai.requests import ROLES, Message, TextPart, ToolCall
+from roseinfer.tokenizer.chat import ChatTemplate
 
 
-def turn(message: Message) -> dict[str, Any]:
-    """The message as chat templates expect it."""
-    if message.role not in ROLES:
-        reason = f"the role {message.role!r:.100} is none of {', '.join(ROLES)}"
-        raise BadRequestError(reason, "messages")
+def turn(message: Message, template: ChatTemplate) -> dict[str, Any]:
+    """The message as chat templates expect it. A `template` may leave out messages of roles that it does not
+    name: then `developer` is `system`, and `function` is refused."""
+    role = message.role
+    if role not in ROLES:
+        raise BadRequestError(f"the role {role!r:.100} is none of {', '.join(ROLES)}", "messages")
+    if role == "function" and not template.names(role):
+        raise BadRequestError("the model's chat template has no role 'function'; use 'tool'", "messages")
+    if role == "developer" and not template.names(role):
+        role = "system"
     if message.function_call is not None:
         raise BadRequestError("function_call is not supported in messages; use tool_calls", "messages")
     content = message.content or ""
     if not isinstance(content, str):
-        content = "\n".join(_text(part, message.role) for part in content)
-    turn: dict[str, Any] = {"role": message.role, "content": content}
+        content = "\n".join(_text(part, role) for part in content)
+    turn: dict[str, Any] = {"role": role, "content": content}
     for field in ("name", "tool_call_id", "reasoning_content"):
         if (value := getattr(message, field)) is not None:
             turn[field] = value

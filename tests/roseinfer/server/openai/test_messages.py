@@ -18,10 +18,17 @@ TEMPLATE = ChatTemplate(
 CALL = {"id": "1", "type": "function", "function": {"name": "add", "arguments": '{"a": [1, "é"]}'}}
 
 
-def rendered(*messages: Any) -> list[Any]:
+#: As Qwen2.5's and Qwen3's: other roles are left out.
+ROLES_OF_ITS_OWN = (
+    "{% for message in messages %}{% if (message.role == 'user') or message.role in ['system', 'tool'] %}"
+    "{{ message | tojson(sort_keys=true) }}\n{% endif %}{% endfor %}"
+)
+
+
+def rendered(*messages: Any, template: ChatTemplate = TEMPLATE) -> list[Any]:
     """The messages that the template is given."""
     request = parse(json.dumps({"messages": messages}).encode(), ChatRequest)
-    (prompt,) = from_chat(request, TEMPLATE).prompts
+    (prompt,) = from_chat(request, template).prompts
     assert isinstance(prompt, str)
     return [json.loads(line) for line in prompt.splitlines()]
 
@@ -71,3 +78,15 @@ def test_refusals_of_the_assistant() -> None:
     for role, part in (("user", parts[1]), ("assistant", {"type": "refusal", "text": "no"})):
         with pytest.raises(BadRequestError, match="only text"):
             rendered({"role": role, "content": [part]})
+
+
+def test_roles_that_a_template_does_not_name() -> None:
+    talk = [{"role": "developer", "content": "Be brief."}, {"role": "user", "content": "1 + 1?"}]
+    called = {"role": "function", "name": "add", "content": "'function'"}
+    old = ChatTemplate(ROLES_OF_ITS_OWN, {})
+    new = ChatTemplate(ROLES_OF_ITS_OWN.replace("'tool'", '"developer", "function"'), {})
+    assert rendered(*talk, template=old) == [talk[0] | {"role": "system"}, talk[1]]
+    assert rendered(*talk, called, template=new) == [*talk, called]
+    with pytest.raises(BadRequestError, match="has no role 'function'; use 'tool'") as refused:
+        rendered(*talk, called, template=old)
+    assert refused.value.param == "messages"
