@@ -27,6 +27,13 @@ def load_tokenizer(model: Path) -> Tokenizer | None:
     path = model / "tokenizer.json"
     if not path.is_file():
         return None
+    file = path.stat()
+    return _read(path, file.st_ino, file.st_mtime_ns, file.st_size)
+
+
+@lru_cache(2)
+def _read(path: Path, *version: int) -> Tokenizer:
+    """Once for each version of the file: a large one takes a second."""
     try:
         tokenizer = Tokenizer.from_file(str(path))
     except Exception as error:  # the package raises nothing more special
@@ -36,6 +43,7 @@ def load_tokenizer(model: Path) -> Tokenizer | None:
     return tokenizer
 
 
+@lru_cache(2)
 def whole_ends(tokenizer: Tokenizer) -> NDArray[np.int32] | None:
     """(V,) for each token itself, or the next one whose text ends with a whole character where its own does
     not, as that of a part of a character or of a special token; None where no token's text does.
