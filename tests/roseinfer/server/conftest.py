@@ -67,7 +67,7 @@ class Serving:
         self._drain.start()
 
     def request(
-        self, path: str, body: Any = None, method: str | None = None, headers: dict[str, str] | None = None
+        self, path: str, body: Any = None, method: str | None = None, headers: dict[str, Any] | None = None
     ) -> Reply:
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
         with contextlib.closing(connection):
@@ -91,15 +91,16 @@ class Serving:
         errors = (line for line in self.log if "Traceback" in line or "ERROR" in line)
         return [line for line in errors if "gpuGetDeviceCount failed" not in line]
 
-    def load(self) -> dict[str, Any]:
-        load: dict[str, Any] = self.request("/server_info").json["load"]
+    def load(self, headers: dict[str, Any] | None = None) -> dict[str, Any]:
+        load: dict[str, Any] = self.request("/server_info", headers=headers).json["load"]
         return load
 
-    def becomes_idle(self, seconds: float = 60) -> bool:
+    def becomes_idle(self, seconds: float = 60, headers: dict[str, Any] | None = None) -> bool:
         """Whether the engine has no request and every block is free, after a while."""
         end = time.monotonic() + seconds
         while time.monotonic() < end:
-            if not self.load()["inflight"] and self.request("/integrity").status == 200:
+            idle = not self.load(headers)["inflight"]
+            if idle and self.request("/integrity", headers=headers).status == 200:
                 return True
             time.sleep(0.01)
         return False
@@ -166,6 +167,21 @@ def single(text_model: Any, integration: None) -> Iterator[Serving]:
     """One server with one front end, whose memory is watched, for all tests that leave it alive."""
     options = ("--frontend-processes", "1", "--allowed-host", "engine.example")
     server = Serving(start(str(text_model.folder), *options))
+    yield server
+    server.close()
+
+
+@pytest.fixture(scope="session")
+def keyed(text_model: Any, integration: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
+    """One server with two front ends, and with keys from a file and the environment."""
+    file = tmp_path_factory.mktemp("keys") / "keys"
+    file.write_text("first-key\nsecond-key\n")
+    server = Serving(
+        start(
+            str(text_model.folder), "--api-key-file", str(file), "--frontend-processes", "2",
+            environment={"ROSEINFER_API_KEY": "third-key"},
+        )
+    )  # fmt: skip
     yield server
     server.close()
 

@@ -18,14 +18,9 @@ pytestmark = pytest.mark.integration
 OK = {"prompt": [1, 2], "max_tokens": 1}
 
 
-def test_keys(serve: Any, tmp_path: Path) -> None:
+def test_keys(keyed: Any) -> None:
     """From the file and the environment, not from a trailer; in no command line. They make names safe."""
-    file = tmp_path / "keys"
-    file.write_text("first-key\nsecond-key\n")
-    server = serve(
-        "--api-key-file", str(file), "--frontend-processes", "2",
-        environment={"ROSEINFER_API_KEY": "third-key"},
-    )  # fmt: skip
+    server = keyed
     headers = {"authorization": "Bearer third-key", "host": "any.example"}
     assert server.request("/v1/models", headers=headers).status == 200
     with socket.create_connection(("127.0.0.1", server.port), timeout=20) as client:

@@ -7,6 +7,7 @@ import json
 import signal
 import socket
 from collections import Counter
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from typing import Any
@@ -16,6 +17,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.roseinfer.conftest import TEXT_VOCAB
+from tests.roseinfer.server.conftest import Serving, start
 
 HEAD = (
     b"POST /v1/completions HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
@@ -186,15 +188,22 @@ def test_body_too_large(serving: Any) -> None:
         assert json.loads(response.read())["error"]["type"] == "invalid_request_error"
 
 
-def test_key_and_limit(serve: Any) -> None:
+KEY: dict[str, Any] = {"authorization": "Bearer sécret".encode()}
+
+
+@pytest.fixture(scope="module")
+def limited(text_model: Any, integration: None) -> Iterator[Serving]:
+    """A server with a key, which has room for two answers."""
+    options = ("--frontend-processes", "1", "--max-inflight-requests", "2", "--served-model-name", "tiny")
+    server = Serving(start(str(text_model.folder), *options, environment={"ROSEINFER_API_KEY": "sécret"}))
+    yield server
+    server.close()
+
+
+def test_key_and_limit(limited: Serving) -> None:
     """401 without the key; 429 with Retry-After above the limit, which every answer counts for; room again
     afterwards."""
-    server = serve(
-        "--max-inflight-requests", "2", "--served-model-name", "tiny",
-        environment={"ROSEINFER_API_KEY": "sécret"},
-    )  # fmt: skip
-    body = OK | {"ignore_eos": True}
-    key = {"authorization": "Bearer sécret".encode()}
+    server, key, body = limited, KEY, OK | {"ignore_eos": True}
     for headers in ({}, {"authorization": "Bearer wrong"}, {"authorization": b"\xff\xfe"}):
         for path, sent in (("/v1/completions", body), ("/v1/models", None), ("/server_info", None)):
             assert (
@@ -217,9 +226,8 @@ def test_key_and_limit(serve: Any) -> None:
     assert check_error(server.request("/v1/completions", body | {"n": 3}, headers=key), 400)["param"] == "n"
 
     long = json.dumps(body | {"max_tokens": 900, "stream": True}).encode()
-    head = (HEAD % len(long)).replace(b"\r\n\r\n", b"\r\nauthorization: Bearer s\xc3\xa9cret\r\n\r\n")
     with socket.create_connection(("127.0.0.1", server.port), timeout=60) as busy:
-        busy.sendall(head + long)
+        busy.sendall(with_key(long) + long)
         assert busy.recv(16).startswith(b"HTTP/1.1 200 OK")
         for change in ({"n": 2}, {"prompt": [[1], [2]]}, {"prompt": ["word " * 100] * 2}):
             check_error(server.request("/v1/completions", OK | change, headers=key), 429)
@@ -227,12 +235,17 @@ def test_key_and_limit(serve: Any) -> None:
     check_error(server.complete("word " * 100_000, headers=key), 400)
 
 
-def test_the_limit_holds_for_requests_that_arrive_together(serve: Any) -> None:
+def test_the_limit_holds_for_requests_that_arrive_together(limited: Serving) -> None:
     """They are parsed before any of them is tokenized."""
-    server = serve("--frontend-processes", "1", "--max-inflight-requests", "2")
     for prompt in ([1, 2, 3], "word"):
-        assert statuses_together(server, prompt) == {b"200": 2, b"429": 4}
-        assert server.becomes_idle()
+        assert limited.becomes_idle(headers=KEY)
+        assert statuses_together(limited, prompt) == {b"200": 2, b"429": 4}
+    assert limited.becomes_idle(headers=KEY)
+
+
+def with_key(body: bytes) -> bytes:
+    """The head of a request."""
+    return (HEAD % len(body)).replace(b"\r\n\r\n", b"\r\nauthorization: Bearer s\xc3\xa9cret\r\n\r\n")
 
 
 def statuses_together(server: Any, prompt: Any) -> Counter[bytes]:
@@ -246,7 +259,7 @@ def statuses_together(server: Any, prompt: Any) -> Counter[bytes]:
         assert server.request("/health").status == 200  # the connections before are accepted
         server.process.send_signal(signal.SIGSTOP)
         for client in clients:
-            client.sendall(HEAD % len(body) + body)
+            client.sendall(with_key(body) + body)
         server.process.send_signal(signal.SIGCONT)
         return Counter(client.recv(12)[-3:] for client in clients)
 
