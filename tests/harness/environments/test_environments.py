@@ -130,7 +130,13 @@ def test_what_cannot_be_installed():
     assert raised.value.hint == "choose --cuda"
 
 
-def test_a_bundle_is_laid_out_whole_or_not_at_all(tmp_path: Path, cache: Path):
+def test_a_bundle_is_laid_out_whole_or_not_at_all(
+    tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """Once by a host with the real torch, else by one whose torch is imported sooner."""
+    (tmp_path / "host").mkdir()
+    (tmp_path / "host" / "torch.py").write_text(f"__version__ = {torch.__version__!r}\n")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path / "host"))
     pinned = tmp_path / "pinned.txt"
     pinned.write_text("sglang==9.1\n")
     recipe = BundleRecipe(python=PYTHON, torch=TORCH, wheels=str(pinned), drop=["sglang/unused.so"])
@@ -154,7 +160,8 @@ def test_a_bundle_is_laid_out_whole_or_not_at_all(tmp_path: Path, cache: Path):
     (packed / "away").rename(packed / "part-00")
     (packed / "part-01").write_bytes(whole)
     script = [sys.executable, "-S", str(packed / "unpack.py"), "--to", str(cache), "--python", sys.executable]
-    done = subprocess.run(script, capture_output=True, text=True, check=True)
+    real = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    done = subprocess.run(script, capture_output=True, text=True, check=True, env=real)
     assert done.stdout.strip() == str(cache / "sglang-9.1" / "bin" / "python")
     assert not list(cache.glob("sglang-9.1/site/sglang/unused.so"))
     found = LOCAL["sglang"].find()
