@@ -16,7 +16,6 @@ from typing import Any
 
 import psutil
 import pytest
-import ray
 
 from harness.cluster.ray_nodes import connected
 from harness.engines.process import guard
@@ -175,6 +174,8 @@ def _end(host: SimulatedHost) -> None:
 @contextmanager
 def ray_network(folder: Path, skews: Sequence[Skew]) -> Iterator[Network]:
     """Hosts with a node of Ray each, of one CPU; the head is here, without any."""
+    import ray  # a quarter of a second
+
     with network(folder, skews) as hosts, ExitStack() as stack:
         port, log = _free_port(hosts.own_address), folder / "ray.log"
         start = [str(Path(sys.executable).with_name("ray")), "start", "--block", "--disable-usage-stats"]

@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 from tokenizers import Tokenizer
 from transformers import GenerationConfig
-from transformers.cli.serving.completion import CompletionHandler
 
 from harness.engines import flags
 from harness.engines.adapters.transformers import SHIM
@@ -220,6 +219,8 @@ def test_transformers_gets_text():
 
 def test_answers_of_transformers_end_on_their_own():
     """Its server reads end tokens from the model's settings, but not where a request brings a whole set."""
+    from transformers.cli.serving.completion import CompletionHandler  # half a second to import
+
     folder = resolve("random:gpt2-tiny").path
     encode = get_engine("transformers").encoder(RequestSettings(folder, str(folder), ignore_eos=False))
     body = json.loads(encode(_asked([5, 6, 7])))
