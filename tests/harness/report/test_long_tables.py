@@ -15,7 +15,7 @@ from harness.schema.fairness import Fact, Ledger, LedgerRow
 from harness.schema.hosts import HostCell, HostClock
 from harness.schema.machine_load import MachineLoad, Power
 from harness.schema.results import OnlineResults
-from tests.harness.report.conftest import make_online
+from tests.harness.report.conftest import ENGINES, make_online
 
 NODES = ("left", "right")
 
@@ -30,7 +30,7 @@ def host(name: str, requests: int) -> HostCell:
 @pytest.fixture
 def run(tmp_path: Path) -> Iterator[Path]:
     """With failures, lengths that differ, two nodes that sent, power, and a setting that differs."""
-    folder = make_online(tmp_path / "run", scales=(0.4, 1.6), n=60, longest=12)
+    folder = make_online(tmp_path / "run", engines=ENGINES[1:], scales=(0.4, 1.6), n=60, longest=12)
     requests = pd.read_parquet(folder / "requests.parquet")
     requests["host"] = [NODES[request % 3 == 0] for request in requests["request"]]
     requests.loc[requests["request"] % 7 == 0, "finish_reason"] = "stop"
