@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -61,7 +61,12 @@ class Ordered(ABC):
         parts: Iterable[tuple[npt.NDArray[np.float64], npt.NDArray[np.integer] | None]],
     ) -> Ordered:
         """The same of values and weights that are too many to be held."""
-        return _OnDisk(parts)
+        return _OnDisk(_sorted(parts))
+
+    @staticmethod
+    def together(samples: Sequence[Ordered]) -> Ordered:
+        """Samples that are too many to be held, as one."""
+        return _OnDisk(run for sample in samples if isinstance(sample, _OnDisk) for run in sample.runs)
 
     @abstractmethod
     def _at(self, places: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
@@ -116,48 +121,54 @@ class _Held(Ordered):
 
 
 class _Run(NamedTuple):
-    """One part in ascending order, which begins at `begin` of the file and has `size` values.
+    """One part in ascending order, of `size` values.
 
     Attributes:
-        weights: where its weights begin in their file; None: each is 1, and none is stored.
+        values: their file, and where they begin there.
+        weights: the same of its weights; None: each is 1, and none is stored.
         marks: (M,) every STRIDE-th of its values, from the first on.
         before: (M + 1,) samples before each of them, and in all.
     """
 
-    begin: int
+    values: tuple[OnDisk, int]
     size: int
-    weights: int | None
+    weights: tuple[OnDisk, int] | None
     marks: npt.NDArray[np.float64]
     before: npt.NDArray[np.int64]
+
+
+def _sorted(
+    parts: Iterable[tuple[npt.NDArray[np.float64], npt.NDArray[np.integer] | None]],
+) -> Iterator[_Run]:
+    """Sorts each part and stores it."""
+    stored, stored_weights = OnDisk(np.float64), OnDisk(np.int32)
+    for values, weights in parts:
+        if weights is None or np.all(weights == 1):
+            values, place = np.sort(values), None
+            before = np.append(np.arange(0, values.size, STRIDE), values.size)
+        else:
+            order = np.argsort(values)
+            values, weights, place = values[order], weights[order], (stored_weights, stored_weights.size)
+            counted = np.concatenate([[0], np.cumsum(weights, dtype=np.int64)])
+            before = np.append(counted[:-1:STRIDE], counted[-1])
+            stored_weights.append(weights)
+        run = _Run((stored, stored.size), values.size, place, values[::STRIDE].copy(), before)
+        stored.append(values)
+        yield run
 
 
 class _OnDisk(Ordered):
     """Sorted part by part on the disk. Every STRIDE-th value of each part is in memory: they say which few
     values of each part can be at a place, and these are read."""
 
-    def __init__(
-        self, parts: Iterable[tuple[npt.NDArray[np.float64], npt.NDArray[np.integer] | None]]
-    ) -> None:
-        self._values, self._weights = OnDisk(np.float64), OnDisk(np.int32)
-        self._runs: list[_Run] = []
-        for values, weights in parts:
-            if weights is None or np.all(weights == 1):
-                values, place = np.sort(values), None
-                before = np.append(np.arange(0, values.size, STRIDE), values.size)
-            else:
-                order = np.argsort(values)
-                values, weights, place = values[order], weights[order], self._weights.size
-                counted = np.concatenate([[0], np.cumsum(weights, dtype=np.int64)])
-                before = np.append(counted[:-1:STRIDE], counted[-1])
-                self._weights.append(weights)
-            self._runs.append(_Run(self._values.size, values.size, place, values[::STRIDE].copy(), before))
-            self._values.append(values)
-        self.weighted = self._weights.size > 0
-        self.n = int(sum(run.before[-1] for run in self._runs))
-        self._marks = np.unique(np.concatenate([run.marks for run in self._runs]))
+    def __init__(self, runs: Iterable[_Run]) -> None:
+        self.runs = list(runs)
+        self.weighted = any(run.weights is not None for run in self.runs)
+        self.n = int(sum(run.before[-1] for run in self.runs))
+        self._marks = np.unique(np.concatenate([run.marks for run in self.runs]))
         # how many samples there are up to each mark, at least and at most
         self._least, self._most = (np.zeros(self._marks.size, np.int64) for _ in range(2))
-        for run in self._runs:
+        for run in self.runs:
             up_to = np.searchsorted(run.marks, self._marks, side="right")
             self._least += run.before[np.maximum(up_to - 1, 0)]
             self._most += run.before[up_to]
@@ -178,7 +189,7 @@ class _OnDisk(Ordered):
         end = self._marks[last] if last < self._marks.size else np.inf
         near: list[tuple[npt.NDArray[np.float64], npt.NDArray[np.integer]]] = []
         counted = 0
-        for run in self._runs:
+        for run in self.runs:
             mark = max(0, int(np.searchsorted(run.marks, begin, side="right")) - 1)
             stop = min(run.size, STRIDE * int(np.searchsorted(run.marks, end, side="left")))
             counted += int(run.before[mark])
@@ -193,10 +204,12 @@ class _OnDisk(Ordered):
         self, run: _Run, first: int, last: int
     ) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.integer]]:
         """Some of a run's values, and their weights."""
-        values = self._values[run.begin + first : run.begin + last]
+        file, begin = run.values
+        values = file[begin + first : begin + last]
         if run.weights is None:
             return values, np.ones(values.size, np.int32)
-        return values, self._weights[run.weights + first : run.weights + last]
+        file, begin = run.weights
+        return values, file[begin + first : begin + last]
 
 
 def percentiles(

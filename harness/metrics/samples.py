@@ -59,12 +59,14 @@ class Sample:
     ) -> None:
         self._held: Values | None = Values(values, weights, request)
         self._make: Callable[[], Iterator[Values]] | None = None
+        self._of: Sequence[Sample] = ()
 
     @classmethod
-    def in_parts(cls, make: Callable[[], Iterator[Values]]) -> Sample:
-        """Values that are too many to be held, made again whenever they are needed."""
+    def in_parts(cls, make: Callable[[], Iterator[Values]], of: Sequence[Sample] = ()) -> Sample:
+        """Values that are too many to be held, made again whenever they are needed. Those of all the samples
+        `of`, if any."""
         sample = cls.__new__(cls)
-        sample._held, sample._make = None, make
+        sample._held, sample._make, sample._of = None, make, of
         return sample
 
     def parts(self) -> Iterator[Values]:
@@ -129,6 +131,8 @@ class Sample:
 
     @cached_property
     def _stored(self) -> Ordered:
+        if self._of and all(sample._held is None for sample in self._of):
+            return Ordered.together([sample._stored for sample in self._of if sample.size])
         return Ordered.of_parts((part.values, part.weights) for part in self.parts())
 
     @cached_property
@@ -148,6 +152,7 @@ class Group:
         gaps: of the successes, `request` below U.
         window: the time measured, of one repeat; None: all. The requests are those sent in it.
         whole: the repeat before it was cut to the window.
+        pooled: the repeats that it is, if any.
     """
 
     engine: str
@@ -160,6 +165,7 @@ class Group:
     gaps: GroupGaps
     window: Window | None = None
     whole: Group | None = None
+    pooled: Sequence[Group] = ()
     _samples: dict[str, Sample] = field(default_factory=dict, repr=False, compare=False)
 
     @cached_property
@@ -201,7 +207,7 @@ class Group:
 
         if isinstance(self.gaps, Gaps):
             return Sample(*next(parts()))
-        return Sample.in_parts(parts)
+        return Sample.in_parts(parts, [group.sample(metric) for group in self.pooled])
 
 
 def split(
@@ -289,4 +295,5 @@ def pool(groups: Sequence[Group]) -> Group:
         requests=joined([group.requests for group in groups]),
         metrics=joined([group.metrics for group in groups]),
         gaps=pooled_gaps([group.gaps for group in groups], [len(group.metrics) for group in groups]),
+        pooled=groups,
     )
