@@ -6,7 +6,7 @@ import json
 import re
 from collections.abc import Callable, Sequence
 from functools import cached_property
-from itertools import islice
+from itertools import islice, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -76,6 +76,20 @@ class Tokenizer:
         """
         (encoding,) = self._tokenizer.encode_batch_fast([text], add_special_tokens=special_tokens)
         return np.array(encoding.ids, dtype=np.int32)
+
+    def pieces(self, text: str, special_tokens: bool = True) -> list[str]:
+        """For each token of `encode`, the part of `text` that it stands for, whatever the tokenizer makes of
+        that. All of them joined are `text`; of several tokens of a character, the last has it."""
+        (encoding,) = self._tokenizer.encode_batch([text], add_special_tokens=special_tokens)
+        begins: list[int] = []
+        reached = 0  # where the furthest token ends
+        for start, end in encoding.offsets:
+            if start == end:  # the tokenizer adds this token
+                start = end = reached
+            # What normalizers drop belongs to the token before it, but spaces to the next.
+            begins.append(min(start, reached) + len(text[reached:start].rstrip()))
+            reached = max(reached, end)
+        return [text[begin:end] for begin, end in pairwise([0, *begins[1:], len(text)])]
 
     def encode_within(self, most: int, text: str, special_tokens: bool = True) -> NDArray[np.int32] | None:
         """As `encode`; None for a text that surely has more than `most` tokens: then only a beginning with

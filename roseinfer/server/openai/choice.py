@@ -31,9 +31,9 @@ class Choice:
     """
 
     __slots__ = (
-        "_begun", "_echo", "_first_token", "_ids", "_logprobs", "_min_tokens", "_names", "_on_end",
-        "_on_error", "_only_echo", "_prompt_logprobs", "_stops", "_text", "_texts", "_with_ids", "_written",
-        "index", "tokens",
+        "_begun", "_echo", "_first_token", "_ids", "_logprobs", "_min_tokens", "_on_end", "_on_error",
+        "_only_echo", "_pieces", "_prompt_logprobs", "_stops", "_text", "_texts", "_with_ids", "index",
+        "tokens",
     )  # fmt: skip
 
     def __init__(
@@ -48,15 +48,15 @@ class Choice:
     ) -> None:
         self.index, self._on_end, self._on_error = index, on_end, on_error
         params = generation.params
-        self._text = backend.detokenizer(() if generation.echo else prompt)
+        #: The texts of the prompt's tokens, where the prompt came as a text.
+        self._pieces = generation.pieces[index // generation.n] if generation.pieces else None
+        decoded = generation.echo and self._pieces is None
+        self._text = backend.detokenizer(() if decoded else prompt)
         self._stops = StopStrings(generation.stops)
         self._min_tokens, self._with_ids = params.min_tokens, generation.with_ids
         self._only_echo = generation.only_echo
-        #: The prompt, until the answer begins with it, and its text where it came as one.
+        #: The prompt, until the answer begins with it.
         self._echo: list[int] | None = prompt.tolist() if generation.echo else None
-        written = generation.prompts[index // generation.n] if generation.echo else ""
-        self._written = written if isinstance(written, str) else ""
-        self._names = backend.names() if self._written else None
         self._prompt_logprobs: dict[int, TokenLogprobs] = {}
         count = params.prompt_logprobs if params.logprobs is None else params.logprobs
         self._logprobs = None if count is None else ChoiceLogprobs(form, count, backend.names())
@@ -108,20 +108,13 @@ class Choice:
 
     def _begin(self, prompt: list[int]) -> None:
         """Begin the answer with the prompt."""
-        self._echo, length = None, 0
+        pieces, self._echo, self._pieces = self._pieces, None, None
         for position, token in enumerate(prompt):
-            text = self._text.push(token) or self._special(token, length)
-            length += len(text)
+            text = self._text.push(token) if pieces is None else pieces[position]
             if self._logprobs is not None:
                 self._logprobs.add_prompt(token, self._prompt_logprobs.pop(position, None))
                 self._logprobs.extend(text)
             self._texts.append(text)
-
-    def _special(self, token: int, at: int) -> str:
-        """The name of a special token, where the prompt has it written out at that character."""
-        if self._names is None or (name := self._names[token]).bytes is not None:
-            return ""
-        return name.text if self._written.startswith(name.text, at) else ""
 
     def _add(self, token: int, end: Finished | None) -> str | None:
         """Buffer what `token` adds. Returns the finish reason if it is the last token; `stop` also where a

@@ -37,6 +37,7 @@ class Generation(msgspec.Struct, frozen=True):
     """A valid request, with `n` choices for each prompt.
 
     `with_ids`: token ids are returned. `special_tokens`: the tokenizer adds its special tokens to texts.
+    `pieces`: of each prompt that is a text, with `echo`, the texts of its tokens; None of token ids.
     `fills_context`: only the context limits the answer, and `params.max_tokens` is not final. `echo`: answers
     begin with their prompts; `only_echo`: and have nothing else. `seeded`: the request has a seed.
     """
@@ -51,6 +52,7 @@ class Generation(msgspec.Struct, frozen=True):
     echo: bool = False
     only_echo: bool = False
     seeded: bool = False
+    pieces: tuple[list[str] | None, ...] = ()
 
     @property
     def num_choices(self) -> int:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import Any, TypeVar
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -27,6 +28,8 @@ from roseinfer.server.openai.stream import StreamedCompletion
 from roseinfer.server.queue_limits import QueueLimits
 from roseinfer.tokenizer.tokenizer import Tokenizer
 from roseinfer.tracing.spans import span
+
+T = TypeVar("T")
 
 
 class Submission:
@@ -97,6 +100,9 @@ class Submission:
         self._queue.check(client, choices)
         with self._backend.engine.reserve(client, choices):
             prompts = [await self._token_ids(p, generation.special_tokens) for p in generation.prompts]
+            if generation.echo:
+                pieces = [await self._pieces(p, generation.special_tokens) for p in generation.prompts]
+                generation = msgspec.structs.replace(generation, pieces=tuple(pieces))
         tokenize = time.monotonic() - start
         self._submit(body, generation, prompts, tokenize, connection, client, chat)
         self._counters.observe("tokenize", np.array([tokenize]))
@@ -136,10 +142,19 @@ class Submission:
         if tokenizer is None:
             raise BadRequestError("the model has no tokenizer; send token ids", "prompt")
         most = self._backend.engine.info.limits.max_model_len
+        return await self._tokenized(_encode, tokenizer, most, prompt, special_tokens)
+
+    async def _pieces(self, prompt: str | NDArray[np.int32], special_tokens: bool) -> list[str] | None:
+        tokenizer = self._backend.tokenizer
+        if tokenizer is None or not isinstance(prompt, str):
+            return None
+        return await self._tokenized(tokenizer.pieces, prompt, special_tokens)
+
+    async def _tokenized(self, function: Callable[..., T], *arguments: Any) -> T:
+        """The function's result, from a thread that tokenizes where there are some."""
         if self._tokenizing is None:
-            return _encode(tokenizer, most, prompt, special_tokens)
-        loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._tokenizing, _encode, tokenizer, most, prompt, special_tokens)
+            return function(*arguments)
+        return await asyncio.get_running_loop().run_in_executor(self._tokenizing, function, *arguments)
 
 
 def _encode(tokenizer: Tokenizer, most: int, text: str, special_tokens: bool) -> NDArray[np.int32]:

@@ -16,7 +16,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 from tokenizers import Tokenizer as FastTokenizer
-from tokenizers import decoders, models
+from tokenizers import decoders, models, normalizers, pre_tokenizers, processors
 from transformers import AutoTokenizer
 
 from roseinfer.config import ConfigError
@@ -47,6 +47,39 @@ def test_truncation_and_padding_of_a_training_do_not_reach_prompts(tmp_path: Pat
     assert loaded is not None
     assert loaded.encode("abcdefghij").tolist() == list(range(10))
     assert loaded.encode("ab").tolist() == [0, 1]
+
+
+@pytest.mark.parametrize(
+    ("kind", "text", "wanted"),
+    [
+        (normalizers.NFC(), "ae\u0301 b", ["a", "", "e\u0301", " b"]),
+        (normalizers.Lowercase(), "A  B", ["A", " ", " B"]),
+        (normalizers.Strip(), "  a b ", ["  a", " b "]),
+        (pre_tokenizers.ByteLevel(add_prefix_space=True, use_regex=False), "a b", ["a", " b"]),
+        (processors.ByteLevel(trim_offsets=True), "a b", ["a", " b"]),
+        (
+            processors.TemplateProcessing("<s> $A <s>", special_tokens=[("<s>", 0)]),
+            "<s>b", ["", "<s>", "b", ""],
+        ),
+    ],
+)  # fmt: skip
+def test_the_pieces_of_a_prompt_are_as_it_was_sent(
+    tmp_path: Path, kind: Any, text: str, wanted: list[str]
+) -> None:
+    """What a tokenizer normalizes, adds and trims; the bytes of é are two tokens."""
+    vocabulary = {"<s>": 0} | {character: 1 + i for i, character in enumerate("abĠÃ©ABeÌģ")}
+    vocabulary |= {"Ġa": 20, "Ġb": 21}
+    tokenizer = FastTokenizer(models.BPE(vocabulary, [("Ġ", "a"), ("Ġ", "b")]))
+    tokenizer.add_special_tokens(["<s>"])
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    place = {"normalizers": "normalizer", "pre_tokenizers": "pre_tokenizer", "processors": "post_processor"}
+    setattr(tokenizer, place[type(kind).__module__.rpartition(".")[2]], kind)
+    tokenizer.save(str(tmp_path / "tokenizer.json"))
+    loaded = Tokenizer.load(tmp_path)
+    assert loaded is not None
+    pieces = loaded.pieces(text)
+    assert len(pieces) == len(loaded.encode(text)) and "".join(pieces) == text
+    assert pieces == wanted
 
 
 @pytest.fixture
