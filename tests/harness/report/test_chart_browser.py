@@ -105,12 +105,12 @@ def test_a_zoom_that_another_axis_ends_has_no_button_to_end_it(page):
 
 
 def zoomed(page, width=80):
-    """The second plot of the page, when `width` by 60 pixels of it were dragged over."""
+    """The second plot of the page, when `width` by 40 pixels of it were dragged over."""
     plot = chart(page, 1)
     before = ends(plot, "x")
     over = plot.find_element("css selector", ".u-over")
-    ActionChains(page).move_to_element_with_offset(over, -60, -30).click_and_hold().move_by_offset(
-        width, 60
+    ActionChains(page).move_to_element_with_offset(over, -60, -20).click_and_hold().move_by_offset(
+        width, 40
     ).release().perform()
     patient(page).until(lambda page: ends(plot, "x") != before)
     return plot
