@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import signal
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 
 from roseinfer.config import ConfigError, EngineConfig
 from roseinfer.engine.core import Engine
-from roseinfer.request.params import SamplingParams
+from roseinfer.request.params import RequestError, SamplingParams
 from roseinfer.tokenizer.tokenizer import Tokenizer, load_tokenizer
 
 
@@ -25,17 +25,21 @@ class LLM:
         self.tokenizer: Tokenizer | None = load_tokenizer(config.model)
 
     def generate(
-        self, prompts: Sequence[Sequence[int]], params: SamplingParams | Sequence[SamplingParams]
+        self, prompts: Iterable[Sequence[int]], params: SamplingParams | Iterable[SamplingParams]
     ) -> list[list[int]]:
         """Generated token ids for each prompt of token ids, in their order.
 
         One `params` serves all prompts, each answered as it would be alone. For different answers to the same
         prompt, give one for each, with different seeds. Raises RequestError when a prompt does not fit or is
-        no list of ids, and UnknownTokenError, also a ValueError, when an id is not in the vocabulary; then
-        nothing has run. Ctrl-C ends it between two steps. Calls of several threads run one after the other.
+        no list of ids, or has no params, and UnknownTokenError, also a ValueError, when an id is not in the
+        vocabulary; then nothing has run. Ctrl-C ends it between two steps. Calls of several threads run one
+        after the other.
         """
-        if isinstance(params, SamplingParams):
-            params = [params] * len(prompts)
+        prompts = list(prompts)
+        params = [params] * len(prompts) if isinstance(params, SamplingParams) else list(params)
+        if len(params) != len(prompts):
+            counts = f"{len(prompts)} prompts and {len(params)} SamplingParams"
+            raise RequestError(f"{counts}: give one for all prompts, or one for each")
         with self._generating:
             return self._generate(prompts, params)
 

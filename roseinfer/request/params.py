@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from enum import StrEnum
 from functools import cached_property
+from numbers import Integral
 
 import msgspec
 import numpy as np
@@ -101,19 +103,21 @@ class SamplingParams(msgspec.Struct, frozen=True, array_like=True, dict=True):
         return self.stop_token_ids if self.ignore_eos else (*eos, *self.stop_token_ids)
 
     def __post_init__(self) -> None:
-        _within("max_tokens", self.max_tokens, 1, MAX_TOKENS)
-        _within("min_tokens", self.min_tokens, 0, self.max_tokens)
+        _whole("max_tokens", self.max_tokens, 1, MAX_TOKENS)
+        _whole("min_tokens", self.min_tokens, 0, self.max_tokens)
         _within("temperature", self.temperature, 0, MAX_TEMPERATURE)
-        _within("top_k", self.top_k, 0, 2**31 - 1)
-        _within("seed", self.seed, 0, 2**64 - 1)
-        _within("logprobs", self.logprobs or 0, 0, MAX_LOGPROBS)
-        _within("prompt_logprobs", self.prompt_logprobs or 0, 0, MAX_LOGPROBS)
+        _whole("top_k", self.top_k, 0, 2**31 - 1)
+        _whole("seed", self.seed, 0, 2**64 - 1)
+        _whole("logprobs", self.logprobs or 0, 0, MAX_LOGPROBS)
+        _whole("prompt_logprobs", self.prompt_logprobs or 0, 0, MAX_LOGPROBS)
         if not 0 < self.top_p <= 1:
             raise RequestError("top_p must be above 0 and at most 1", "top_p")
         _within("min_p", self.min_p, 0, 1)
         _within("presence_penalty", self.presence_penalty, -MAX_PENALTY, MAX_PENALTY)
         _within("frequency_penalty", self.frequency_penalty, -MAX_PENALTY, MAX_PENALTY)
         _within("repetition_penalty", self.repetition_penalty, MIN_REPETITION_PENALTY, MAX_REPETITION_PENALTY)
+        if isinstance(self.logit_bias, Mapping):
+            raise RequestError("logit_bias takes pairs: tuple(biases.items())", "logit_bias")
         if len(self.logit_bias) > MAX_BIASED:
             raise RequestError(f"logit_bias has more than {MAX_BIASED} tokens", "logit_bias")
         for _, bias in self.logit_bias:
@@ -131,6 +135,12 @@ class Finished(msgspec.Struct, frozen=True, array_like=True):
     prefill: float
     generation: float
     cached_tokens: int = 0
+
+
+def _whole(field: str, value: int, low: int, high: int) -> None:
+    if not isinstance(value, Integral):
+        raise RequestError(f"{field} must be a whole number", field)
+    _within(field, value, low, high)
 
 
 def _within(field: str, value: float, low: float, high: float) -> None:

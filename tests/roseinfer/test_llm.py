@@ -136,12 +136,13 @@ def test_ids_as_an_array(llm: LLM) -> None:
     [
         {"max_tokens": 0}, {"min_tokens": 3}, {"temperature": -1}, {"temperature": inf}, {"temperature": nan},
         {"top_p": 0}, {"top_p": nan}, {"top_k": -1}, {"seed": -1}, {"seed": 2**64}, {"logprobs": 21},
+        {"max_tokens": 2.5}, {"top_k": 3.5}, {"logit_bias": {7: 1.0}},
     ],
 )  # fmt: skip
-def test_parameters_out_of_range(params: dict[str, float]) -> None:
+def test_parameters_out_of_range(params: dict[str, Any]) -> None:
     """Refused when made here, and when they arrive as a message."""
     with pytest.raises(RequestError) as caught:
-        SamplingParams(**({"max_tokens": 2} | params))  # type: ignore[arg-type]
+        SamplingParams(**({"max_tokens": 2} | params))
     assert caught.value.field == next(iter(params))
     with pytest.raises(RequestError):
         msgspec.json.decode(b"[2, 0, -1]", type=SamplingParams)
@@ -185,7 +186,14 @@ def test_what_is_no_setting_and_no_prompt(llm: LLM) -> None:
     for wrong, shown in (([1, 2, 3], "1"), (["hi"], "'hi'"), ("hi", "'h'"), ([None], "None")):
         with pytest.raises(RequestError, match=f"a prompt is a list of token ids, not {shown}$"):
             llm.generate(wrong, SamplingParams(2))
+    with pytest.raises(RequestError, match="3 prompts and 2 SamplingParams: give one for all prompts"):
+        llm.generate(PROMPTS, [SamplingParams(2)] * 2)
     llm.engine.check_idle()
+
+
+def test_prompts_from_a_generator(llm: LLM) -> None:
+    params = SamplingParams(2, ignore_eos=True)
+    assert llm.generate((prompt for prompt in PROMPTS), params) == llm.generate(PROMPTS, params)
 
 
 def test_the_shortest_context(gpt2_folder: Path) -> None:
