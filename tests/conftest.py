@@ -18,6 +18,10 @@ gc.disable()
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
 
+# Workers share the cores: a thread of one that waits does not spin for long while another one computes, as in
+# the processes of roseinfer's server.
+os.environ.setdefault("GOMP_SPINCOUNT", "3000")
+
 # A job that a script starts in the background ignores some signals and hands that down to all that it starts;
 # tests send them.
 signal.signal(signal.SIGINT, signal.default_int_handler)
