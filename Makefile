@@ -28,7 +28,7 @@ READY := $(VENV)/.ready
 export BENCH_TRACES ?= $(realpath ../shared/traces)
 # Without a GPU the first run is cut to what two engines keep up with on two cores, and short enough for three repeats.
 FIRST = $(and $(filter auto,$(MODEL)),$(filter builtin,$(TRACE)),$(if $(wildcard /dev/nvidiactl),,yes))
-FIT ?= $(if $(FIRST),--fit clip --max-model-len 256 --max-output-len 32)
+FIT ?= $(if $(FIRST),--fit clip --max-model-len 256 --max-output-len 24)
 COMMON = --model '$(MODEL)' --engines '$(ENGINES)' $(if $(OUT),--out '$(OUT)') $(ARGS)
 
 .PHONY: setup help bench-online bench-offline bench-profile report test test-cluster test-unit attack coverage lint format dist clean
