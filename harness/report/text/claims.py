@@ -122,12 +122,12 @@ def _in_others(engines: Sequence[OnlineSummary], found: Winner, largest: Compari
             others = several(f"{label} with {_value(engines, label, lost.comparison)}" for label in rest)
             values += f"; {others} too"
         said.setdefault((first, lost.label), []).append(f"{lost.statistic} ({values})")
-    sentences = [
-        f"{first} is better than {label} in {METRICS[found.metric].label} {several(by)}."
-        for (first, label), by in said.items()
-    ]
+    term = METRICS[found.metric]
     but = " But" if found.others and found.others[0].label == found.label else ""
-    return "".join([but, *(f" {sentence}" for sentence in sentences)])
+    return but + "".join(
+        f" {first} is better than {label} in {term.label} {several(by)}."
+        for (first, label), by in said.items()
+    )
 
 
 def lost_in_others(engines: Sequence[OnlineSummary], elsewhere: Sequence[Lost]) -> str:
