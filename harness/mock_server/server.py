@@ -231,7 +231,8 @@ class MockServer:
         if self._slots is not None and self._running >= self._slots:
             self._queue.append(answer)
         else:
-            self._start(answer, arrived)
+            # Between its arrival and now a slot may have become free: it starts after that.
+            self._start(answer, arrived if self._slots is None else monotonic())
 
     def _own_metrics(self) -> str:
         running, waiting = self._running, len(self._queue)
