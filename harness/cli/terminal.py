@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Iterable
-from typing import Any
+from typing import IO, Any
 
 from rich.console import Console
 from rich.segment import Segment
@@ -23,7 +24,22 @@ class Terminal(Console):
         for segment in super().render(*given, **options):
             yield segment if segment.control else segment._replace(text=visible(segment.text))
 
+    def on_broken_pipe(self) -> None:
+        discard(self.file)
+
 
 def echo(text: object, *, error: bool = False) -> None:
     """Print a line to stdout or stderr."""
-    print(visible(str(text)), file=sys.stderr if error else sys.stdout)
+    stream = sys.stderr if error else sys.stdout
+    try:
+        print(visible(str(text)), file=stream, flush=True)
+    except BrokenPipeError:
+        discard(stream)
+
+
+def discard(stream: IO[str]) -> None:
+    """Nobody reads this stream any more, as after `| head`: what is written to it is dropped, and the command
+    goes on to its own end and exit code."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, stream.fileno())
+    os.close(nowhere)

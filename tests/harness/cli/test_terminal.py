@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import io
+import os
 import re
 from pathlib import Path
 
@@ -47,6 +48,17 @@ def test_no_text_steers_the_terminal(text: str, color: bool) -> None:
     for what in (text, table, TerminalTable(report_table(text))):
         shown = printed(what, color=color)
         assert visible(shown) == shown
+
+
+def test_a_command_goes_on_where_nobody_reads_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    for say in (Terminal, lambda file: None):
+        reads, writes = os.pipe()
+        os.close(reads)
+        with open(writes, "w") as stream:
+            monkeypatch.setattr("sys.stdout", stream)
+            console = say(file=stream)
+            for _ in range(2):
+                echo("a line") if console is None else console.print("a line")
 
 
 @given(ANY)
