@@ -114,14 +114,9 @@ def _in_others(engines: Sequence[OnlineSummary], found: Winner, largest: Compari
     TTFT p90 (76.5 and 96.3 ms, 1.26×) and p50 (45.6 and 96.3 ms, 2.1×; SGLang with 50.2 too).`"""
     said: dict[tuple[str, str], list[str]] = {}
     for lost in found.others:
-        first, *rest = lost.better
-        values = _both(engines, lost)
-        if lost.comparison == largest:
-            values += f", {LARGEST}"
-        if rest:
-            others = several(f"{label} with {_value(engines, label, lost.comparison)}" for label in rest)
-            values += f"; {others} too"
-        said.setdefault((first, lost.label), []).append(f"{lost.statistic} ({values})")
+        largest_of_all = f", {LARGEST}" if lost.comparison == largest else ""
+        values = _values(engines, lost, largest_of_all)
+        said.setdefault((lost.better[0], lost.label), []).append(f"{lost.statistic} ({values})")
     term = METRICS[found.metric]
     but = " But" if found.others and found.others[0].label == found.label else ""
     return but + "".join(
@@ -132,19 +127,23 @@ def _in_others(engines: Sequence[OnlineSummary], found: Winner, largest: Compari
 
 def lost_in_others(engines: Sequence[OnlineSummary], elsewhere: Sequence[Lost]) -> str:
     """By which latencies an engine that is the best in others is not, and how many times as much it has:
-    `vLLM is better than A in ITL p50 (7.76 and 21.0 ms, 2.7×)`."""
+    `vLLM is better than A in ITL p50 (7.76 and 21.0 ms, 2.7×; SGLang with 8.03 too)`."""
     said: dict[str, list[str]] = {}
     for lost in elsewhere:
         name = f"{METRICS[lost.comparison.metric].label} {lost.statistic}"
-        said.setdefault(lost.better[0], []).append(f"{name} ({_both(engines, lost)})")
+        said.setdefault(lost.better[0], []).append(f"{name} ({_values(engines, lost)})")
     own = elsewhere[0].label
     return f"{'; '.join(f'{first} is better than {own} in {several(by)}' for first, by in said.items())}."
 
 
-def _both(engines: Sequence[OnlineSummary], lost: Lost) -> str:
-    """The better value, the other one, and how many times as much that is: `7.76 and 21.0 ms, 2.7×`."""
-    best, own = (_value(engines, label, lost.comparison) for label in (lost.better[0], lost.label))
-    return f"{best} and {own} {METRICS[lost.comparison.metric].unit}, {times(lost.comparison)}"
+def _values(engines: Sequence[OnlineSummary], lost: Lost, largest: str = "") -> str:
+    """The best value, the other one, how many times as much that is, and other engines that are better too:
+    `7.76 and 21.0 ms, 2.7×; SGLang with 8.03 too`."""
+    first, *rest = lost.better
+    best, own = (_value(engines, label, lost.comparison) for label in (first, lost.label))
+    said = f"{best} and {own} {METRICS[lost.comparison.metric].unit}, {times(lost.comparison)}{largest}"
+    too = [f"{label} with {_value(engines, label, lost.comparison)}" for label in rest]
+    return f"{said}; {several(too)} too" if too else said
 
 
 def no_worse(

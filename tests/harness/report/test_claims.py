@@ -20,7 +20,7 @@ from harness.report.tables.latency import (
 from harness.report.tables.offline import batch_ratios_table, offline_table
 from harness.report.tables.ratios import ratios
 from harness.report.text.badges import badges
-from harness.report.text.claims import factor, no_worse, times
+from harness.report.text.claims import factor, lost_in_others, no_worse, times
 from harness.report.text.load_words import with_rate
 from harness.report.text.numbers import DASH
 from harness.report.text.terms import terms
@@ -30,6 +30,7 @@ from harness.report.text.verdict import (
     verdict,
     why_none_is_best,
 )
+from harness.report.winners import Lost
 from harness.runs.reader import OfflineRun, OnlineRun, load_run
 from harness.schema.cell_notice import CellNotice
 from harness.schema.load import ClosedLoop, Load, RequestRate, TraceLoad
@@ -575,6 +576,10 @@ def test_where_the_best_engine_loses_by_other_latencies_is_said(run):
     better = r"SGLang is better than roseinfer in ITL p50 \(\S+ and \S+ ms, \S+×\) and ITL p90 \(.* \S+×\)\."
     assert re.fullmatch(f"At that load, {better}", said)
     assert not any("ITL" in text for text in verdict(of_two(run, *won)))
+    found = comparison("roseinfer", "SGLang", 2, (1.8, 2.2), statistic="p50")
+    lost_to_two = Lost("p50", ("SGLang", "vLLM"), "roseinfer", found)
+    said = lost_in_others(run.results.summaries, [lost_to_two])
+    assert re.fullmatch(r"SGLang is better .* TTFT p50 \(\S+ and \S+ ms, 2\.0×; vLLM with \S+ too\)\.", said)
 
 
 def test_factors_without_an_interval_have_the_usual_digits():
