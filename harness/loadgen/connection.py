@@ -134,7 +134,9 @@ class Connection(ABC):
             now = monotonic()
             if self.write(reply):
                 self._taken(now)
-        if http2.ended and self.response is None:
+        if http2.refused:
+            self.lost(None)
+        elif http2.ended and self.response is None:
             self.close()
             self._owner.dropped(self)
         return data

@@ -11,15 +11,7 @@ from typing import Any
 
 from h2.config import H2Configuration
 from h2.connection import H2Connection
-from h2.events import (
-    ConnectionTerminated,
-    DataReceived,
-    Event,
-    ResponseReceived,
-    StreamEnded,
-    StreamReset,
-    WindowUpdated,
-)
+from h2.events import DataReceived, Event, ResponseReceived, StreamEnded, StreamReset, WindowUpdated
 from h2.exceptions import ProtocolError
 
 from harness.loadgen.http import Http2Error
@@ -28,6 +20,8 @@ from harness.loadgen.http import Http2Error
 WINDOW = (1 << 31) - 1 - 65_535
 #: Of HTTP/1.1 alone (RFC 9113, 8.2.2).
 _NOT_SENT = ("host", "connection", "content-length", "transfer-encoding")
+#: Bytes before the payload of a frame, and the type of that which ends a connection (RFC 9113, 4.1, 6.8).
+_HEAD, _GOAWAY = 9, 7
 
 
 class Http2Bytes:
@@ -40,7 +34,9 @@ class Http2Bytes:
         self._connection.increment_flow_control_window(WINDOW)
         self._stream: int | None = None
         self._body = b""
+        self._unread = b""  # the beginning of a frame
         self.ended = False  # the peer takes no further request
+        self.refused = False  # nor did it take the one that is open
 
     @property
     def holds_back(self) -> bool:
@@ -75,17 +71,42 @@ class Http2Bytes:
         Raises:
             Http2Error: The protocol is broken, or the request was given up.
         """
-        try:
-            events = self._connection.receive_data(data)
-        except ProtocolError as error:
-            raise Http2Error(f"not HTTP/2: {error}") from None
-        said = b"".join(map(self._said, events))
+        said = b""
+        self._unread += data
+        while not self.refused and (frame := self._next_frame()):
+            if len(frame) > _HEAD and frame[3] == _GOAWAY:
+                self._go_away(int.from_bytes(frame[9:13]) & 0x7FFF_FFFF, int.from_bytes(frame[13:17]))
+                continue
+            try:
+                events = self._connection.receive_data(frame)
+            except ProtocolError as error:
+                raise Http2Error(f"not HTTP/2: {error}") from None
+            said += b"".join(map(self._said, events))
         return said, self._connection.data_to_send()
 
+    def _next_frame(self) -> bytes:
+        """The next frame, once it is whole, or one that is too long, as far as it came."""
+        size = _HEAD + int.from_bytes(self._unread[:3])
+        if len(self._unread) < _HEAD:
+            return b""
+        if size > _HEAD + self._connection.max_inbound_frame_size:
+            size = len(self._unread)
+        elif len(self._unread) < size:
+            return b""
+        frame, self._unread = self._unread[:size], self._unread[size:]
+        return frame
+
+    def _go_away(self, last: int, code: int) -> None:
+        """The server takes no stream after the `last`, and goes on with those before, which h2 does not read
+        any more: so it is not told."""
+        self.ended = True
+        if self._stream is not None and last < self._stream:
+            self.refused = True
+        elif self._stream is not None and code:
+            raise Http2Error(f"the server ended the connection (code {code})")
+
     def _said(self, event: Event) -> bytes:
-        if isinstance(event, ConnectionTerminated):
-            self.ended = True
-        elif isinstance(event, WindowUpdated):
+        if isinstance(event, WindowUpdated):
             self._send_body()
         elif isinstance(event, StreamReset) and event.stream_id == self._stream:
             raise Http2Error(f"the server gave the request up (code {event.error_code})")

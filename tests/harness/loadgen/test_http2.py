@@ -7,6 +7,7 @@ import socket
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from time import monotonic
 from unittest.mock import Mock
 
 import pytest
@@ -115,7 +116,8 @@ class Written(Connection):
     closed = False
 
     def __init__(self) -> None:
-        super().__init__(Mock(spec=Owner), Http2Bytes(tls=False))
+        self.owner = Mock(spec=Owner)
+        super().__init__(self.owner, Http2Bytes(tls=False))
         self.bytes = b""
 
     def close(self) -> None:
@@ -165,6 +167,47 @@ def test_it_is_found_out_by_asking() -> None:
         assert (engine.model.name, engine.model.max_model_len) == ("m", 99)
         target = Target("127.0.0.1", port, "/v1/completions", http2=True)
         assert request(target, "POST", "/v1/completions", 20, "{}") == (200, b"".join(EVENTS).decode())
+
+
+def go_away(last: int, code: int = 0) -> bytes:
+    return bytes([0, 0, 8, 7, 0, 0, 0, 0, 0]) + last.to_bytes(4) + code.to_bytes(4)
+
+
+def test_an_answer_goes_on_after_the_server_takes_no_further_request() -> None:
+    """However its bytes are cut. nginx does so after 1,000 requests of a connection."""
+    server = H2Connection(H2Configuration(client_side=False))
+    server.initiate_connection()
+    connection, response = Written(), RawResponse(0, 0.0, None, None, [])
+    connection.send(response, b"POST / HTTP/1.1\r\nHost: a\r\n\r\n{}", fresh=True)
+    server.receive_data(connection.taken())
+    server.send_headers(1, [(":status", "200"), ("content-type", "text/event-stream")])
+    data = server.data_to_send() + go_away((1 << 31) - 1) + go_away(1)
+    for event in EVENTS:
+        server.send_data(1, event)
+    server.end_stream(1)
+    data += server.data_to_send()
+    for at in range(len(data)):
+        connection.received(monotonic(), data[at : at + 1])
+    assert connection.closed and response.error is None
+    assert read_request(response, 2).error is None
+
+
+@pytest.mark.parametrize("fresh", [True, False])
+def test_a_request_that_the_server_did_not_take_is_sent_again(fresh: bool) -> None:
+    """Once: on a new connection it fails."""
+    connection, response = Written(), RawResponse(0, 0.0, None, None, [])
+    connection.send(response, b"POST / HTTP/1.1\r\nHost: a\r\n\r\n", fresh=fresh)
+    connection.received(1.0, go_away(0))
+    assert connection.closed
+    assert connection.owner.retry.called == (not fresh)
+    assert response.error == ("disconnected" if fresh else None)
+
+
+def test_a_connection_that_ends_with_an_error_is_said_to() -> None:
+    connection, response = Written(), RawResponse(0, 0.0, None, None, [])
+    connection.send(response, b"POST / HTTP/1.1\r\nHost: a\r\n\r\n", fresh=True)
+    connection.received(1.0, go_away(1, 2))
+    assert (response.error, response.detail) == ("protocol", "the server ended the connection (code 2)")
 
 
 def test_a_broken_frame_is_an_error() -> None:
