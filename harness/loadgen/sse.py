@@ -57,10 +57,13 @@ def read_json(decoder: msgspec.json.Decoder[T], data: bytes) -> T:
         msgspec.MsgspecError: It is not JSON of the decoder's type.
     """
     try:
-        return decoder.decode(data)
-    except (msgspec.MsgspecError, UnicodeDecodeError):
-        text = data.decode("utf-8", "replace").encode()
-        return decoder.decode(_ESCAPE.sub(lambda found: rb"\ufffd" if found[1] else found[0], text))
+        try:
+            return decoder.decode(data)
+        except (msgspec.MsgspecError, UnicodeDecodeError):
+            text = data.decode("utf-8", "replace").encode()
+            return decoder.decode(_ESCAPE.sub(lambda found: rb"\ufffd" if found[1] else found[0], text))
+    except RecursionError:
+        raise msgspec.DecodeError("it is nested too deeply") from None
 
 
 def _events(body: bytes) -> list[tuple[bytes, int]]:

@@ -116,8 +116,9 @@ def _judge(
         return "stream_error", f"the answer is compressed ({coding}), which nobody asked for"
     if stream.error is not None:
         return "stream_error", stream.error
-    if raw.error is not None and not stream.done:
-        return raw.error, raw.detail
+    if raw.error is not None and not (stream.done and raw.error == "disconnected"):
+        whole = "the answer is complete, and the server did not end the response: " if stream.done else ""
+        return raw.error, whole + raw.detail
     if not _is_stream(wire):
         content_type = wire.headers.get("content-type")
         return "stream_error", f"not an event stream but {content_type}: {read_error(_body(wire))}"

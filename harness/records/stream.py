@@ -124,9 +124,24 @@ class _CompletionDetails(msgspec.Struct):
 class _Usage(msgspec.Struct):
     prompt_tokens: _Count | None = None
     completion_tokens: _Count | None = None
+    total_tokens: _Count | None = None
     prompt_tokens_details: _PromptDetails | None = None
     prompt_cache_hit_tokens: _Count | None = None  # DeepSeek's
     completion_tokens_details: _CompletionDetails | None = None
+
+    @property
+    def reasoning_tokens(self) -> int | None:
+        details = self.completion_tokens_details
+        return None if details is None else details.reasoning_tokens
+
+    @property
+    def all_completion_tokens(self) -> int | None:
+        """With those of reasoning, which xAI counts beside `completion_tokens`: only then the total is so."""
+        completion, reasoning = self.completion_tokens, self.reasoning_tokens
+        if completion is None or not reasoning:
+            return completion
+        beside = self.total_tokens == (self.prompt_tokens or 0) + completion + reasoning
+        return completion + reasoning if beside else completion
 
 
 class _Error(msgspec.Struct):
@@ -191,7 +206,7 @@ def read_error(body: bytes) -> str:
 def _take(stream: Stream, t: float, event: _Event) -> None:
     usage, reported = event.usage, None
     if usage is not None:
-        reported = usage.completion_tokens
+        reported = usage.all_completion_tokens
         stream.completion_tokens = reported if reported is not None else stream.completion_tokens
         if usage.prompt_tokens is not None:
             stream.prompt_tokens = usage.prompt_tokens
@@ -200,7 +215,7 @@ def _take(stream: Stream, t: float, event: _Event) -> None:
         elif usage.prompt_cache_hit_tokens is not None:
             stream.cached_tokens = usage.prompt_cache_hit_tokens
         if usage.completion_tokens_details is not None:
-            stream.reasoning_tokens = usage.completion_tokens_details.reasoning_tokens
+            stream.reasoning_tokens = usage.reasoning_tokens
     if event.choices:
         choice = event.choices[0]
         delta, ids, end = choice.delta, choice.token_ids, choice.finish_reason

@@ -167,9 +167,9 @@ def _usage_steps(chunks: Sequence[StreamChunk], hidden: int) -> list[int] | None
     """What each chunk adds to the usage beyond `hidden` tokens; None unless every chunk with text adds
     something.
 
-    Usage before the first text, or in a chunk that only names the role, shows no token: what it adds counts
-    with the next text. Where no chunk has text, each has to add one token: halves of characters, or tokens
-    that text leaves out.
+    Usage before the first text shows no token: what it adds counts with the next text. Where no chunk has
+    text, each that does not name the role has to add one token: halves of characters, or tokens that text
+    leaves out.
     """
     silent = not any(chunk.text for chunk in chunks)
     steps, before, seen_text = [], hidden, silent and bool(chunks)
@@ -178,7 +178,7 @@ def _usage_steps(chunks: Sequence[StreamChunk], hidden: int) -> list[int] | None
         step = 0 if chunk.reported is None else chunk.reported - before
         if (chunk.text > 0 and step <= 0) or (silent and not chunk.role and step != 1):
             return None
-        if not seen_text or (chunk.role and chunk.text == 0):
+        if not seen_text or (silent and chunk.role):
             step = 0
         step = max(0, step)
         before += step

@@ -200,6 +200,46 @@ def test_hidden_reasoning_is_in_no_usage_of_a_chunk() -> None:
     assert record.chunks == [(1.0, 1), (2.0, 1), (3.0, 1)]
 
 
+@pytest.mark.parametrize("beside", [True, False])
+def test_reasoning_may_be_counted_beside_the_other_tokens(beside: bool) -> None:
+    """As xAI does, and the total tells: eight chunks of two tokens, with as many tokens of reasoning."""
+    end = {"choices": [{"delta": {}, "finish_reason": "stop"}]}
+    counted = usage(16 if beside else 32, 16)
+    counted["usage"]["total_tokens"] = 7 + 32
+    record = read(
+        [*map(event, [chat(content=" two words")] * 8), event(end), event(counted), event("[DONE]")]
+    )
+    assert (record.error, record.completion_tokens, record.hidden_tokens) == (None, 16, 16)
+
+
+def test_a_role_in_every_chunk_and_an_end_token() -> None:
+    counts = [(" a", 1), (" b", 2), ("", 3)]
+    bodies = [
+        {**chat(role="assistant", content=text), "usage": {"completion_tokens": n}} for text, n in counts
+    ]
+    bodies[-1]["choices"][0]["finish_reason"] = "stop"
+    record = read([*map(event, bodies), event(usage(3)), event("[DONE]")])
+    assert (record.error, record.completion_tokens) == (None, 3)
+    assert record.token_source == "continuous_usage"
+
+
+def test_a_chunk_nested_too_deeply_is_not_understood() -> None:
+    deep = '{"choices": [], "debug": ' + "[" * 5000 + "]" * 5000 + "}"
+    for text in (deep, deep[:-1] + r', "x": "\ud800"}'):
+        record = read([event(completion("a", token_ids=[1])), event(text), event("[DONE]")])
+        assert record.error == "stream_error" and "nested too deeply" in (record.detail or "")
+
+
+@pytest.mark.parametrize(("error", "kept"), [("timeout", "timeout"), ("disconnected", None)])
+def test_a_complete_answer_whose_response_does_not_end(error: ErrorKind, kept: ErrorKind | None) -> None:
+    """One that the client waits for until its timeout takes the time of others."""
+    record = read(
+        [event(completion("a", finish_reason="stop")), event(usage(1)), event("[DONE]")], error=error
+    )
+    assert record.error == kept
+    assert kept is None or "the answer is complete" in (record.detail or "")
+
+
 @pytest.mark.parametrize(
     ("deltas", "counted"),
     [
