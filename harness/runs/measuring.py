@@ -94,7 +94,8 @@ class Measuring:
         return [self._with_drawn_fields(wave, cell) for wave in waves]
 
     def _warm_up(self, waves: Sequence[Sequence[PlannedRequest]], cell: Cell) -> None:
-        """Raises EngineError when none of a wave's requests succeeds."""
+        """Raises EngineError when none of a wave's requests succeeds, nor when they are sent again: the first
+        wave is one request, and a server may refuse one of many."""
         label, total, before = cell.engine_variant.label, sum(map(len, waves)), 0
         for wave in waves:
             self.warmed = len(wave)
@@ -102,12 +103,15 @@ class Measuring:
             def progress(progress: Progress, before: int = before) -> None:
                 self.notify(WarmupProgress(label, total, before + progress.done))
 
-            sent = self.to.send(wave, len(wave), self._clients, progress, WARMUP_DELAY_S)
+            for _ in range(2):
+                sent = self.to.send(wave, len(wave), self._clients, progress, WARMUP_DELAY_S)
+                requests = self.to.records(sent.answers, wave, cell).requests
+                self.to.server.check()
+                if requests["error"].isna().any():
+                    break
             before += len(wave)
-            records = self.to.records(sent.answers, wave, cell)
-            self.to.server.check()
-            if records.requests["error"].notna().all():
-                first = records.requests.iloc[0].to_dict()
+            if requests["error"].notna().all():
+                first = requests.iloc[0].to_dict()
                 hint, of_settings = warmup_hint(first, cell.engine_variant.server is None)
                 raise EngineError(
                     f"no request of the warm-up succeeded: {first['error']}: {first['error_detail']}",
