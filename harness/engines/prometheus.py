@@ -37,7 +37,7 @@ def parse_samples(page: str) -> Samples:
     """Everything on a page; nothing where it is not in the format."""
     try:
         return [sample for family in text_string_to_metric_families(page) for sample in family.samples]
-    except ValueError:
+    except (ValueError, IndexError):  # the latter where a label has no name
         return []
 
 

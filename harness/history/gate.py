@@ -31,6 +31,8 @@ def gate(store: Store, run: StoredRun, against: str, terms: Sequence[GateTerm]) 
     Raises:
         UsageError: There is no such run, or something of the run was not measured or is invalid.
     """
+    if not against:
+        raise UsageError("--against: no revision is given", "give last, best or the beginning of a revision")
     for term in terms:
         run.check(term)
     if run.not_measured:

@@ -97,14 +97,15 @@ def peak_in_flight(requests: pd.DataFrame) -> int:
 def meets(group: Group, slo: Slo) -> npt.NDArray[np.bool_]:
     """(U,) which successes meet every limit; `itl_ms` limits every token.
 
-    An answer of several tokens without a value was not seen to meet the limit: all of it came at one moment.
+    An answer of one token has no time between tokens, and meets a limit on it. Any other without a value was
+    not seen to: all of it came at one moment, or nothing but reasoning did.
     """
     requests = group.good
     one_token = requests["completion_tokens"].to_numpy(np.float64) < 2
     good = np.ones(len(requests), dtype=bool)
     for name, limit in slo.model_dump(exclude_none=True).items():
         sample = group.sample(name)
-        seen, within = one_token.copy(), np.ones(len(requests), dtype=bool)
+        seen, within = one_token & (name != "ttfo_ms"), np.ones(len(requests), dtype=bool)
         for values, _, request in sample.parts():
             seen[request] = True
             within[request[values > limit]] = False

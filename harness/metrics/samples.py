@@ -27,7 +27,7 @@ from harness.metrics.gaps import (
 from harness.metrics.long_frames import chosen, joined, ordering, places, taken
 from harness.metrics.percentiles import Ordered
 from harness.metrics.window import Cut, find_window, inside, scheduled
-from harness.schema.load import Load, parse_load
+from harness.schema.load import Load, TraceLoad, parse_load
 from harness.schema.metrics import METRICS, PERCENTILES
 from harness.schema.window import Window
 
@@ -243,9 +243,10 @@ def cells_of(requests: pd.DataFrame, by: list[str]) -> Iterator[pd.DataFrame]:
 
 
 def _as_sent(rows: pd.DataFrame) -> pd.DataFrame:
-    """The requests of a cell in the order in which they were sent, as far as turns of sessions are not; those
-    that are too many to be held are of a trace, which has its turns by their times."""
-    if "session" not in rows or len(rows) > on_disk.HELD_REQUESTS or rows["session"].isna().all():
+    """The requests of a cell in the order in which they were sent, as far as turns of sessions are not; too
+    many to be held, of a trace, have their turns by their times."""
+    long_trace = len(rows) > on_disk.HELD_REQUESTS and isinstance(load_of(rows), TraceLoad)
+    if "session" not in rows or long_trace or rows["session"].isna().all():
         return rows
     return rows.iloc[ordering(scheduled(rows).to_numpy(np.float64))]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from decimal import Decimal
 from typing import Literal
 
 from harness.compare.gates import outcome
@@ -148,7 +149,7 @@ def _own_terms(run: OnlineRun) -> list[GateTerm]:
 
 def _plain(limit: float) -> str:
     """A number without an exponent, which a limit is not written with."""
-    return f"{limit:.6f}".rstrip("0").rstrip(".")
+    return f"{Decimal(str(limit)):f}".removesuffix(".0")
 
 
 def _within(

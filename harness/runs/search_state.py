@@ -175,7 +175,8 @@ class EngineSearch:
         failed = failed_share(summary)
         measured = {term.text: value_of(summary, term) for term in self._terms}
         held = all(holds(term, measured[term.text]) for term in self._terms)
-        counts = summary.valid or (summary.num_error > 0 and OF_FAILURES.issuperset(summary.invalid_kinds))
+        kinds = summary.invalid_kinds
+        counts = summary.valid or (bool(kinds) and OF_FAILURES.issuperset(kinds))
         behind = any(notice.kind in BEHIND for notice in summary.notices)
         return SearchTrial(
             load=summary.load,

@@ -134,7 +134,7 @@ def _ask(target: Target, wait_s: float) -> tuple[int, str]:
 def _models(content: str) -> dict[str, Mapping[str, Any]] | None:
     try:
         return {str(model["id"]): model for model in json.loads(content)["data"]}
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, RecursionError):
         return None
 
 

@@ -54,7 +54,7 @@ def test_a_command_goes_on_where_nobody_reads_it(monkeypatch: pytest.MonkeyPatch
     for say in (Terminal, lambda file: None):
         reads, writes = os.pipe()
         os.close(reads)
-        with open(writes, "w") as stream:
+        with os.fdopen(writes, "w") as stream:
             monkeypatch.setattr("sys.stdout", stream)
             console = say(file=stream)
             for _ in range(2):

@@ -43,7 +43,7 @@ def test_series_are_chosen_by_their_labels() -> None:
     assert histograms(parse_samples(PAGE), {"prefill_ms": "vllm:request_prefill_time_seconds"}) == {}
 
 
-@pytest.mark.parametrize("page", ["", "<html>not found</html>"])
+@pytest.mark.parametrize("page", ["", "<html>not found</html>", 'x{a="b", ="d"} 1.0'])
 def test_a_page_without_histograms_tells_nothing(page: str) -> None:
     assert histograms(parse_samples(page), WANTED) == {}
 

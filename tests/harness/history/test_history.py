@@ -91,6 +91,8 @@ def test_a_gate_against_the_last_the_best_and_a_revision(again: Made, tmp_path: 
         outcomes["errors first"] = gate(store, now, "best", [*parse_gate("error_rate<=50%"), *terms])
         with pytest.raises(UsageError, match="no such run of revision 'zzz'"):
             gate(store, now, "zzz", terms)
+        with pytest.raises(UsageError, match="no revision is given"):
+            gate(store, now, "", terms)
     assert {against: found.outcome for against, found in outcomes.items()} == {
         "last": "pass",
         "best": "regression",

@@ -113,6 +113,13 @@ def test_the_share_within_limits_counts_failures() -> None:
     assert goodput(repeats, Slo(ttft_ms=100)).value == 2.0  # in the second after which one failed
 
 
+def test_only_limits_between_tokens_are_met_by_an_answer_without_a_value() -> None:
+    """An answer of one token of reasoning has neither a time per token nor a first token of the answer."""
+    repeats = group([[answer(50) | {"chunks": [(0.05, 1)]}]])
+    limits = (Slo(tpot_ms=1), Slo(ttft_ms=60), Slo(ttfo_ms=60))
+    assert [attained(repeats, limit).value for limit in limits] == [1, 1, 0]
+
+
 def test_a_goodput_that_some_repeats_lack_is_not_negative() -> None:
     found = goodput(group([[answer(50)], [answer(150)], [answer(150)]]), Slo(ttft_ms=100))
     assert found.ci is not None and found.ci[0] == 0 < found.value < found.ci[1]

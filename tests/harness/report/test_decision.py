@@ -24,6 +24,7 @@ from harness.runs.reader import OnlineRun, load_run
 from harness.schema.gate_terms import parse_gate
 from harness.schema.machine_load import MachineLoad, Power
 from harness.schema.prices import Prices
+from harness.schema.slo import Slo
 
 from .conftest import ENGINES, make_online
 
@@ -86,6 +87,13 @@ def test_energy_stands_beside_the_price_where_it_is_known(run: OnlineRun) -> Non
 
 def test_a_run_is_held_to_its_own_service_level(run: OnlineRun) -> None:
     assert [term.text for term in decide(run).terms] == ["ttft_p99<=200ms", "tpot_p99<=12ms"]
+
+
+def test_a_service_level_below_the_clock_is_held_to(run: OnlineRun) -> None:
+    settings = run.meta.settings.model_copy(update={"slo": Slo(ttft_ms=1e-9)})
+    meta = run.meta.model_copy(update={"settings": settings})
+    [term] = decide(replace(run, results=run.results.model_copy(update={"meta": meta}))).terms
+    assert (term.text, term.limit) == ("ttft_p99<=0.000000001ms", 1e-9)
 
 
 def test_the_command_writes_what_was_asked_for(folder: Path, tmp_path: Path) -> None:
