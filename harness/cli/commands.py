@@ -16,7 +16,7 @@ from harness.cli.terminal import echo
 #: imported when it is called.
 COMMANDS = {
     "online": "Measure each engine's server under load: a trace, or a fixed number of requests in flight.",
-    "offline": "Measure the throughput of a fixed batch of prompts through each engine's in-process API.",
+    "offline": "Measure the throughput of a fixed batch of prompts, each engine in a process of its own.",
     "search": "Find the highest load that each engine carries within limits.",
     "tune": "Find settings of an engine that are better than its defaults, with a verdict on each.",
     "compare": "Compare two runs of the same kind, with intervals and verdicts.",

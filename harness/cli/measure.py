@@ -63,7 +63,7 @@ def measure_and_report(
         if folder is None:
             raise
         begun, known = folder, measured
-        fault = InterruptedRunError("interrupted; finished cells are saved", _finish(folder))
+        fault = InterruptedRunError("interrupted; every finished cell is saved", _finish(folder))
         so_far = report_so_far(
             lambda: known or load_run(begun, trust=True),
             display,

@@ -1,4 +1,4 @@
-"""`bench offline`: throughput of a fixed batch through each engine's in-process API."""
+"""`bench offline`: throughput of a fixed batch of prompts."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ def offline(
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Measure the throughput of a fixed batch of prompts through each engine's in-process API.
+    """Measure the throughput of a fixed batch of prompts, each engine in a process of its own.
 
-    roseinfer stands twice: through its server, as `roseinfer`, and as `roseinfer (in-process)`.
+    roseinfer is measured twice: through its server, as `roseinfer`, and as `roseinfer (in-process)`.
     """
 
     def begin(notify: Notify) -> None:

@@ -7,12 +7,19 @@ import os
 
 from harness.errors import BenchError
 
-_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
-#: No permission, a file where a folder should be, a place where nothing can be made.
-_OTHERS = {
-    *(errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EISDIR, errno.EEXIST, errno.ENOENT),
-    *(errno.ELOOP, errno.ENAMETOOLONG, errno.EIO, errno.EMFILE, errno.ENFILE),
+#: What to do about each.
+_FIXES = {
+    "free some space": (errno.ENOSPC, errno.EDQUOT, errno.EFBIG),
+    "allow more open files (`ulimit -n`)": (errno.EMFILE, errno.ENFILE),
+    "choose a shorter path": (errno.ENAMETOOLONG,),
+    "look at the links in the path": (errno.ELOOP,),
+    "check the disk": (errno.EIO,),
+    # Also a file where a folder should be, and a place where nothing can be made.
+    "fix the permissions": (
+        *(errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EISDIR, errno.EEXIST, errno.ENOENT),
+    ),
 }
+_FIX = {number: fix for fix, numbers in _FIXES.items() for number in numbers}
 
 
 def refused(error: OSError, after: str = "") -> BenchError | None:
@@ -21,9 +28,8 @@ def refused(error: OSError, after: str = "") -> BenchError | None:
     Args:
         after: What to do when it is fixed, for a run that has a folder.
     """
-    if error.errno is None or error.errno not in _FULL | _OTHERS:
+    if error.errno is None or (fix := _FIX.get(error.errno)) is None:
         return None
     where = f"{error.filename}: " if error.filename else ""
-    fix = "free some space" if error.errno in _FULL else "fix the permissions"
     hint = f"{fix}; then {after}" if after else f"{fix}, or choose another --out"
     return BenchError(where + os.strerror(error.errno), hint)

@@ -77,7 +77,8 @@ def read_info(folder: Path, hint: str) -> RunInfo:
         UsageError: There is none, with `hint`, or it is not of this version.
     """
     if not (folder / RUN).is_file():
-        raise UsageError(f"{folder} holds no run: there is no {RUN} in it", hint)
+        why = f"holds no run: there is no {RUN} in it" if folder.exists() else "does not exist"
+        raise UsageError(f"{folder} {why}", hint)
     return read_of_run(folder, RUN, RUN_INFO)
 
 

@@ -123,7 +123,8 @@ def load_run(path: Path, *, trust: bool = False) -> Run:
         UsageError: it is not a run folder, is unfinished, or a file in it is missing or broken.
     """
     if not path.is_dir():
-        raise UsageError(f"{path} is not a folder", "name the folder of a run, such as outputs/…/online_…")
+        why = "is not a folder" if path.exists() else "does not exist"
+        raise UsageError(f"{path} {why}", "name the folder of a run, such as outputs/…/online_…")
     if (path / ONLINE_RESULTS).is_file():
         stored = read_of_run(path, ONLINE_RESULTS, OnlineResults)
         raw, server = _tables(path), read_server(path)

@@ -59,8 +59,8 @@ class CommonSettings(Strict):
     )
     warmup: Literal["auto"] | Annotated[int, Field(ge=0)] = Field(
         "auto",
-        description="requests before measuring; auto covers every batch size of a closed loop or a batch, "
-        "of a trace those up to 32; 0 is none",
+        description="requests before measuring; auto: every batch size up to that of the load, for a trace up to 32; "
+        "0: none",
     )
     cpu_threads: Literal["auto"] | Annotated[int, Field(ge=1)] = Field(
         "auto",

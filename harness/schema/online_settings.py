@@ -136,7 +136,7 @@ class OnlineSettings(CommonSettings):
         description="requests a second instead of a trace, each rate measured in turn; inf: all --n at once",
     )
     ramp: RampSetting | None = Field(
-        None, description="requests a second that move evenly from one rate to another, in so many seconds"
+        None, description="request rate that rises or falls evenly from one to another in so many seconds"
     )
     arrivals: ArrivalProcess = Field(
         default_factory=lambda: ArrivalProcess(kind="poisson"),
@@ -168,7 +168,7 @@ class OnlineSettings(CommonSettings):
     )
     clients: Literal["auto"] | Annotated[int, Field(ge=1)] = Field(
         "auto",
-        description="client processes; auto estimates, and measures a closed loop that needs more again",
+        description="client processes; auto: estimated, and a cell that turns out to need more is measured again",
     )
     calibrate: bool = Field(
         True, description="measure the client itself first where this machine has no calibration: 15 s"

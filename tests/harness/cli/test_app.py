@@ -61,7 +61,7 @@ pytestmark = pytest.mark.integration
         (["search", "--slo", "ttft_ms=1", "--lowest", "x"], "--lowest: 'x' must be a number"),
         (["search", "--slo", "ttft_ms=1", "--max-seconds", "inf"], "--max-seconds: inf must be a finite"),
         (["config", "init", ""], ". is not a file"),
-        (["report", "no-such-run"], "no-such-run is not a folder"),
+        (["report", "no-such-run"], "no-such-run does not exist"),
         (["schema", "nosuch"], "there is no schema 'nosuch'"),
     ],
 )

@@ -137,7 +137,7 @@ def test_ctrl_c_within_the_profile_keeps_the_results(
     ("end", "code", "said", "first"),
     [
         (CleanupError("it holds PID 7", "kill -9 7"), 3, "it holds PID 7", "kill -9 7; then "),
-        (KeyboardInterrupt(), 130, "interrupted; finished cells are saved", ""),
+        (KeyboardInterrupt(), 130, "interrupted; every finished cell is saved", ""),
     ],
 )
 def test_a_run_that_ends_early_names_what_it_has(

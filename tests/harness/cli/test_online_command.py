@@ -116,7 +116,7 @@ def test_an_interrupted_run_has_a_report_and_names_how_to_go_on(
     refused = bench("compare", str(folder), str(folder))
     assert refused.code == 2 and "is not finished" in refused.err
     hint = f"  hint: finish the run with `bench online --resume {folder}`"
-    assert done.err.splitlines()[-2:] == ["bench: interrupted; finished cells are saved", hint]
+    assert done.err.splitlines()[-2:] == ["bench: interrupted; every finished cell is saved", hint]
     assert first.left() == []
 
     server.end()

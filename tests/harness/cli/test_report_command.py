@@ -36,7 +36,7 @@ def test_where_nothing_can_be_made(bench, tmp_path, place):
 
 
 def test_a_missing_run_is_named(tmp_path):
-    with pytest.raises(UsageError, match="absent is not a folder"):
+    with pytest.raises(UsageError, match="absent does not exist"):
         report([tmp_path / "absent"], tmp_path / "out.html")
 
 

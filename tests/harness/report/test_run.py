@@ -30,7 +30,7 @@ def test_no_run():
 
 
 def test_not_a_folder(tmp_path):
-    with pytest.raises(UsageError, match="is not a folder"):
+    with pytest.raises(UsageError, match="does not exist"):
         load_run(tmp_path / "absent")
 
 
