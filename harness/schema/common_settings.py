@@ -59,8 +59,8 @@ class CommonSettings(Strict):
     )
     warmup: Literal["auto"] | Annotated[int, Field(ge=0)] = Field(
         "auto",
-        description="requests before measuring; auto: every batch size up to that of the load, for a trace up to 32; "
-        "0: none",
+        description="requests before measuring; auto: every batch size up to that of the load, for a trace "
+        "up to 32; 0: none",
     )
     cpu_threads: Literal["auto"] | Annotated[int, Field(ge=1)] = Field(
         "auto",

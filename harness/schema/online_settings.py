@@ -168,7 +168,7 @@ class OnlineSettings(CommonSettings):
     )
     clients: Literal["auto"] | Annotated[int, Field(ge=1)] = Field(
         "auto",
-        description="client processes; auto: estimated, and a cell that turns out to need more is measured again",
+        description="client processes; auto: estimated; a cell that turns out to need more is measured again",
     )
     calibrate: bool = Field(
         True, description="measure the client itself first where this machine has no calibration: 15 s"

@@ -8,14 +8,14 @@ from harness.report.tables.table import Cell, Column, Table
 from harness.report.text.capacity import capacity_value, interval, load_value
 from harness.report.text.limits import limit_words
 from harness.report.text.numbers import DASH, plural
-from harness.schema.search import CapacityRatio, SearchResults
+from harness.schema.search import CapacityRatio, SearchPlan, SearchResults
 
 
 def capacity_tables(search: SearchResults) -> list[Table]:
     """What each engine carries and, of several engines, how much more."""
     guessed = {found.label for found in search.engines if found.guessed}
     ratios = [ratio for ratio in search.ratios if not guessed & {ratio.a, ratio.b}]
-    return [_found(search), *([_ratios(ratios)] if ratios else [])]
+    return [_found(search), *([_ratios(ratios, search.plan)] if ratios else [])]
 
 
 def _found(search: SearchResults) -> Table:
@@ -48,7 +48,7 @@ def _found(search: SearchResults) -> Table:
     return Table("capacity", "Highest load within the limits", columns, rows, notes)
 
 
-def _ratios(ratios: Sequence[CapacityRatio]) -> Table:
+def _ratios(ratios: Sequence[CapacityRatio], plan: SearchPlan) -> Table:
     """One row a pair of engines."""
     columns = [Column("engine", numeric=False), Column("against", numeric=False)]
     columns += [Column("times as much"), Column("95 % interval"), Column("", numeric=False)]
@@ -63,4 +63,6 @@ def _ratios(ratios: Sequence[CapacityRatio]) -> Table:
         for ratio in ratios
     ]
     notes = ["Intervals and verdicts hold for all pairs of the search together."]
+    if plan.by == "concurrency":
+        notes.append("Of highest loads before they are rounded down to whole requests in flight.")
     return Table("capacity_ratios", "Highest loads against each other", columns, rows, notes)
