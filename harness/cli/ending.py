@@ -19,7 +19,7 @@ from harness.report.text.numbers import plural
 from harness.report.text.run_notices import notices
 from harness.report.text.terms import goodput, terms
 from harness.report.text.verdict import verdict
-from harness.runs.reader import OfflineRun, OnlineRun, Run
+from harness.runs.reader import OfflineRun, Run
 
 #: Warnings in the terminal; a run in which everything went wrong has many.
 MOST_WARNINGS = 8
@@ -53,14 +53,13 @@ def report_so_far(
 def print_ending(run: Run, display: Display) -> None:
     """Print it to stderr. An A/A run also has a table of its noise."""
     display.text("")
-    search = run.results.search if isinstance(run, OnlineRun) else None
     for sentence in filter(None, [*verdict(run), goodput(run), *terms(run)]):
         display.text(sentence)
     display.text("")
     if isinstance(run, OfflineRun):
         display.print_tables([offline_table(run.results)])
-    elif search is not None:
-        display.print_tables(capacity_tables(search))
+    elif run.results.search is not None:
+        display.print_tables(capacity_tables(run.results.search))
     elif run.results.tune is not None:
         display.print_tables(tuning_tables(run.results.tune))
     else:

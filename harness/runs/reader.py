@@ -62,6 +62,11 @@ class OnlineRun:
         return bool(self.results.summaries or self.results.search or self.results.tune)
 
     @property
+    def engines(self) -> list[tuple[str, str]]:
+        """Name and label of each engine with a result, in the order in which they were asked for."""
+        return list(dict.fromkeys((summary.engine, summary.label) for summary in self.pooled))
+
+    @property
     def pooled(self) -> list[OnlineSummary]:
         """One summary per engine and load, engines in the order in which they were asked for."""
         return self._in_order(summary for summary in self.results.summaries if summary.repeat is None)
@@ -108,6 +113,11 @@ class OfflineRun:
     @property
     def has_results(self) -> bool:
         return bool(self.results.results)
+
+    @property
+    def engines(self) -> list[tuple[str, str]]:
+        """Name and label of each engine with a result, in the order in which they were asked for."""
+        return list(dict.fromkeys((result.engine, result.label) for result in self.results.results))
 
 
 Run = OnlineRun | OfflineRun

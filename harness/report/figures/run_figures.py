@@ -10,7 +10,7 @@ from harness.report.figures.chart_figure import plot
 from harness.report.figures.style import looks
 from harness.report.figures.svg import Plot
 from harness.report.text.load_words import load_file_name
-from harness.runs.reader import OnlineRun, Run
+from harness.runs.reader import Run
 from harness.schema.metrics import METRICS
 
 #: Percentiles that have a figure of their own.
@@ -19,9 +19,7 @@ _ALONE = (90, 99)
 
 def figures(run: Run, charts: Charts) -> Iterator[Plot]:
     """Every chart of the run, each percentile of interest by itself, and the overview."""
-    found = run.pooled if isinstance(run, OnlineRun) else run.results.results
-    styles = looks((result.engine, result.label) for result in found)
-    by_load = charts.by_load
+    styles, by_load = looks(run.engines), charts.by_load
     together = [chart for metric, chart in by_load.items() if "overview" in METRICS[metric].uses]
     if together:
         yield plot("overview", together, styles, "Latencies by load")

@@ -25,8 +25,7 @@ _ABOUT = ("Model", "Machine", "Trace", "Load", "Batch")
 
 def title(run: Run) -> str:
     """The engines that were compared, or that were to be: `roseinfer vs vLLM vs SGLang`."""
-    found = run.pooled if isinstance(run, OnlineRun) else run.results.results
-    measured = [result.label for result in found] or [fault.label for fault in run.results.skipped]
+    measured = [label for _, label in run.engines] or [fault.label for fault in run.results.skipped]
     return " vs ".join(names(measured)) or run.path.name
 
 

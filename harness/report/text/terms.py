@@ -30,7 +30,7 @@ def terms(run: Run) -> list[str]:
     variants = _variants(run)
     if isinstance(run, OfflineRun):
         return [*filter(None, [assumption(run)]), *variants]
-    if not isinstance(run, OnlineRun) or not run.pooled or run.results.search is not None:
+    if not run.pooled or run.results.search is not None:
         return variants
     load = shown_load(run)
     cells = [summary for summary in run.pooled if summary.load == load and summary.num_success]
@@ -95,8 +95,7 @@ def _percentiles(run: OnlineRun, cells: list[OnlineSummary]) -> str:
 def goodput(run: Run) -> str:
     """What each engine answers within the run's service level at the load that the verdict speaks of; empty
     without one."""
-    slo = run.meta.settings.slo if isinstance(run, OnlineRun) else None
-    if slo is None or not isinstance(run, OnlineRun) or not run.pooled:
+    if isinstance(run, OfflineRun) or (slo := run.meta.settings.slo) is None or not run.pooled:
         return ""
     load = shown_load(run)
     cells = [cell for cell in run.pooled if cell.load == load and cell.goodput_req_per_s is not None]
