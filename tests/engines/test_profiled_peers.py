@@ -12,11 +12,11 @@ from harness.engines.base import Missing
 from harness.engines.registry import LOCAL
 from harness.profiling.analysis import analyse
 from harness.profiling.plan import ProfileOptions
-from harness.profiling.reading.figures import totals
 from harness.profiling.reading.torch_trace import read_torch_trace
 from harness.profiling.stage import profile_run
 from harness.profiling.subject import begin_run, open_subject
 from harness.schema.online_settings import OnlineSettings
+from tests.harness.profiling.totals import totals
 
 #: A row of `key_averages().table()` on a CPU: name, self time, number of calls.
 ROW = re.compile(r"\s*(?P<name>.+?)\s{2,}[\d.]+%\s+(?P<own>[\d.]+)(?P<unit>us|ms|s)\s.*\s(?P<calls>\d+)\s*$")

@@ -111,14 +111,6 @@ def step_works(timeline: Timeline) -> list[StepWork]:
     ]
 
 
-def totals(timeline: Timeline) -> dict[str, tuple[int, float]]:
-    """Count and µs of every kernel, or of every operator, range and call with its self time."""
-    if len(timeline.device):
-        return _sum_by_name(timeline, timeline.device, timeline.device.end - timeline.device.start)
-    spans = _merge(timeline.ops, timeline.ranges, timeline.calls)
-    return _sum_by_name(timeline, spans, self_times(spans))
-
-
 def _step_of(work: _Work, steps: Steps) -> Ints:
     """(S,) the step of each span; −1 before the first, the number of steps after the last."""
     return np.searchsorted(steps.edges, work.at, side="right") - 1

@@ -8,9 +8,11 @@ from typing import Any
 
 import pytest
 
-from harness.profiling.reading.figures import figures, totals
+from harness.profiling.reading.figures import figures
 from harness.profiling.reading.nsys_file import read_nsys
 from harness.profiling.reading.torch_trace import read_torch_trace
+
+from .totals import totals
 
 VLLM = "execute_context_{}(8)_generation_{}(3)"
 

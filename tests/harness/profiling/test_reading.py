@@ -15,9 +15,10 @@ import torch
 
 from harness.profiling.reading import torch_trace
 from harness.profiling.reading.errors import TraceError
-from harness.profiling.reading.figures import totals
 from harness.profiling.reading.nsys_file import read_nsys
 from harness.profiling.reading.torch_trace import read_torch_trace
+
+from .totals import totals
 
 Damage = Callable[[bytes], bytes]
 
