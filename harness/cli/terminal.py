@@ -28,13 +28,12 @@ class Terminal(Console):
         discard(self.file)
 
 
-def echo(text: object, *, error: bool = False) -> None:
-    """Print a line to stdout or stderr."""
-    stream = sys.stderr if error else sys.stdout
+def echo(text: object) -> None:
+    """Print a line to stdout."""
     try:
-        print(visible(str(text)), file=stream, flush=True)
+        print(visible(str(text)), flush=True)
     except BrokenPipeError:
-        discard(stream)
+        discard(sys.stdout)
 
 
 def discard(stream: IO[str]) -> None:

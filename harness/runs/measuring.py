@@ -123,13 +123,13 @@ class Measuring:
         """Look at what the engine's processes do while nothing is asked of them, once for each engine."""
         testbed, server = self.to.testbed, self.to.server
         label = server.record.label
-        if self.run.knows(label, "idle_cores") or not server.pids:
+        if self.run.knows_idle_cores(label) or not server.pids:
             return
         before, begin = testbed.engine_cpu_s(server), monotonic()
         sleep(WAITING_S)
         cores = max(0.0, testbed.engine_cpu_s(server) - before) / (monotonic() - begin)
         source = f"CPU time of its processes in the {WAITING_S:g} s after the warm-up"
-        self.run.learn(label, "idle_cores", Fact(value=round(cores, 2), source=source))
+        self.run.keep_idle_cores(label, Fact(value=round(cores, 2), source=source))
 
     def measure(self, cell: Cell) -> OnlineSummary:
         """Send the cell's load and keep what came back. A cell that its server did not outlive is none."""

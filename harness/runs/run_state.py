@@ -99,16 +99,16 @@ class Run(BaseRun[OnlineRunInfo]):
             return measured_blocks(self.engine_variants, read_journal(self.folder / JOURNAL))
         return plan(self.settings_now, self.engine_variants)
 
-    def knows(self, label: str, key: str) -> bool:
-        """Whether that is known of an engine."""
-        return any(key in known.facts for known in self.info.launches if known.label == label)
+    def knows_idle_cores(self, label: str) -> bool:
+        """Whether an engine's cores that are busy with waiting are known."""
+        return any("idle_cores" in known.facts for known in self.info.launches if known.label == label)
 
-    def learn(self, label: str, key: str, fact: Fact) -> None:
-        """Keep what was seen of an engine that was launched."""
+    def keep_idle_cores(self, label: str, cores: Fact) -> None:
+        """Keep how many cores of a launched engine are busy with waiting."""
         with self.lock:
             for known in self.info.launches:
                 if known.label == label:
-                    known.facts[key] = fact
+                    known.facts["idle_cores"] = cores
             write_json(self.folder / RUN, self.info)
 
     def to_ask(self, label: str, repeat: int, what: list[Check], reason: str = "", hint: str = "") -> Unasked:

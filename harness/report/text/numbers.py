@@ -51,15 +51,15 @@ def change_text(ratio: float, places: int = 1, of: float | None = None) -> str:
     return f"{number(ratio, min(2, decimals([ratio])))}×"
 
 
-def with_ends(value: float, ends: tuple[float, float], places: int = 2, none: float = 1.0) -> list[str]:
+def with_ends(value: float, ends: tuple[float, float], places: int = 2) -> list[str]:
     """A value and the ends of its interval, with up to two decimals more than `places` where the ends read
-    alike, or one reads as `none`, which is no difference, and is not."""
+    alike, or one reads as 1, which is no difference, and is not."""
     found = []
     for more in range(places, places + 3):
         texts = [f"{each:,.{more}f}" for each in (value, *ends)]
         if texts[1] != texts[2]:
             found.append(texts)
-            if not any(round(end, more) == none != end for end in ends):
+            if not any(round(end, more) == 1 != end for end in ends):
                 return texts
     return found[-1] if found else [f"{each:,.{places}f}" for each in (value, *ends)]
 
