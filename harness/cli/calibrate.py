@@ -22,10 +22,10 @@ def calibrate(
 
     `bench online` uses the result to judge its cells.
     """
-    progress = Terminal(stderr=True, highlight=False)
+    progress = Terminal(stderr=True)
     with progress.status("starting") as status:
         found = measure(quick=quick, report_status=lambda what: status.update(what))
-    _show(found, Terminal(highlight=False))
+    _show(found, Terminal())
     echo(PATH)
 
 
@@ -33,8 +33,7 @@ def _show(found: Calibration, console: Terminal) -> None:
     machine = found.machine
     console.print(
         f"{machine.cpu}, {machine.cores} cores, Linux {machine.kernel}, Python {machine.python}, "
-        f"uvloop {machine.uvloop}\n",
-        markup=False,
+        f"uvloop {machine.uvloop}\n"
     )
     ceilings = Table(
         "client processes", "chunks/s each", "chunks per CPU s", "requests/s each", "limited by", box=None

@@ -7,7 +7,6 @@ from typing import Annotated
 
 import typer
 
-from harness.cli.progress import PLAIN_WIDTH
 from harness.cli.terminal import Terminal, echo
 from harness.cli.terminal_table import TerminalTable
 from harness.compare.comparable import NAMES
@@ -65,9 +64,7 @@ def compare(
 
 def show_comparison(results: CompareResults) -> None:
     """Print what differs, and which gates pass."""
-    console = Terminal(soft_wrap=True, markup=False, highlight=False)
-    if not console.is_terminal:
-        console.width = PLAIN_WIDTH
+    console = Terminal(soft_wrap=True)
     same = results.a == results.b
     console.print(f"engines of {results.a}" if same else f"A: {results.a}\nB: {results.b}")
     for obstacle in results.obstacles:

@@ -9,11 +9,11 @@ from typing import Annotated
 
 import typer
 from pydantic import ValidationError
-from rich.table import Table
 
 import rosemodels
 from harness.cli.outcome import FAILED
 from harness.cli.terminal import Terminal
+from harness.cli.terminal_table import listing
 from harness.engines.auto_settings import (
     MEMORY_UTILIZATION,
     RUNNING_REQUESTS,
@@ -43,22 +43,21 @@ from harness.telemetry import gpu
 _ANY_MODEL, _CONTEXT = "MODEL", 1024
 
 app = typer.Typer(no_args_is_help=True, help="List, check, show and install engines.")
-console = Terminal(soft_wrap=True, highlight=False)
+console = Terminal(soft_wrap=True)
 
 
 @app.command("list")
 def list_engines() -> None:
     """List engines, where they are installed, and their variants."""
-    table = Table("engine", "version", "where", "variants", box=None, header_style="bold")
+    rows = []
     for engine in ENGINES.values():
         found = engine.find()
         version, where = (
             (found.version, found.how) if isinstance(found, Installation) else ("-", found.reason)
         )
-        table.add_row(engine.name, version, where, ", ".join(sorted(load_variants(engine))) or "-")
-    for name, error in BROKEN.items():
-        table.add_row(name, "-", error.message, "-")
-    console.print(table)
+        rows.append((engine.name, version, where, ", ".join(sorted(load_variants(engine))) or "-"))
+    rows += [(name, "-", error.message, "-") for name, error in BROKEN.items()]
+    console.print(listing("Engines", ("engine", "version", "where", "variants"), rows))
 
 
 @app.command("show")
@@ -79,16 +78,16 @@ def show(
     engine = _local(ref)
     found = engine.find()
     if missing := isinstance(found, Missing):
-        console.print(f"# not installed: {found.reason}; {found.hint}", markup=False)
+        console.print(f"# not installed: {found.reason}; {found.hint}")
         found = Installation(ref.name, "unknown", engine.distributions[0], Path("PYTHON"), "nowhere")
     if engine.caveat:
-        console.print(f"# {engine.display}: {engine.caveat}", markup=False)
+        console.print(f"# {engine.display}: {engine.caveat}")
     engine_variant = get_engine_variant(ref)
     if about := engine_variant.variant.about:
-        console.print(f"# {engine_variant.label}: {about}", markup=False)
+        console.print(f"# {engine_variant.label}: {about}")
     folder = _model_folder(model)
     if folder is None and model != _ANY_MODEL:
-        console.print(f"# there is no model {model} here", markup=False)
+        console.print(f"# there is no model {model} here")
     where = resolve_device("auto") if device == "auto" else device
     parallel = Parallel(tensor_parallel_size, data_parallel_size)
     threads = resolve_cpu_threads("auto", where, None, parallel.devices)
@@ -111,10 +110,10 @@ def show(
     except BenchError:
         if not missing:
             raise
-        console.print("# its command depends on its version: install it to see the command", markup=False)
+        console.print("# its command depends on its version: install it to see the command")
         raise typer.Exit(FAILED) from None
     assignments = [f"{key}={shlex.quote(value)}" for key, value in sorted(launch.env.items())]
-    console.print(" ".join([*assignments, shlex.join(launch.argv)]), markup=False)
+    console.print(" ".join([*assignments, shlex.join(launch.argv)]))
 
 
 def _model_folder(model: str) -> ModelFolder | None:
@@ -155,9 +154,9 @@ def install(
     engine = _local(_reference(name))
     build = resolve_device("auto") if cpu is None else ("cpu" if cpu else "cuda")
     made = install_engine(engine, build, version)
-    console.print(f"{engine.name} {made.version}: {made.python}", markup=False)
+    console.print(f"{engine.name} {made.version}: {made.python}")
     if (decides := place(engine.name)).python.parent != CACHE / engine.name / "bin":
-        console.print(f"note: bench uses {decides.python} instead ({decides.how})", markup=False)
+        console.print(f"note: bench uses {decides.python} instead ({decides.how})")
 
 
 @app.command("bundle")
@@ -176,9 +175,7 @@ def bundle(
     manifest = make_bundle(engine, version, recipe, out, size)
     parts = sorted(out.glob("part-*"))
     total = sum(part.stat().st_size for part in parts) / 2**20
-    console.print(
-        f"{manifest.parent}: {engine.name} {version}, {len(parts)} parts, {total:.0f} MiB", markup=False
-    )
+    console.print(f"{manifest.parent}: {engine.name} {version}, {len(parts)} parts, {total:.0f} MiB")
 
 
 @app.command("unpack")
@@ -191,7 +188,7 @@ def unpack(
         folder = unpack_bundle(bundle, CACHE, python)
     except UnpackError as error:
         raise UsageError(str(error)) from None
-    console.print(f"{folder / 'bin' / 'python'}", markup=False)
+    console.print(f"{folder / 'bin' / 'python'}")
 
 
 @app.command("doctor")
@@ -201,22 +198,20 @@ def doctor() -> None:
     for engine in LOCAL.values():
         found = engine.find()
         if isinstance(found, Missing):
-            console.print(f"{engine.name}: not installed: {found.reason}\n  hint: {found.hint}", markup=False)
+            console.print(f"{engine.name}: not installed: {found.reason}\n  hint: {found.hint}")
         else:
             trouble = engine.trouble(found)
             broken = broken or trouble is not None
             state = "runs" if trouble is None else f"does not run: {trouble}\n  hint: {engine.install}"
             where = f"{found.how} ({found.python})"
-            console.print(
-                f"{engine.name}: {found.distribution} {found.version}, {where}: {state}", markup=False
-            )
+            console.print(f"{engine.name}: {found.distribution} {found.version}, {where}: {state}")
         if engine.caveat:
-            console.print(f"  note: {engine.caveat}", markup=False)
+            console.print(f"  note: {engine.caveat}")
         for folder in unfinished(engine.name):
-            console.print(f"  {folder.name} is only partly installed\n  hint: {engine.install}", markup=False)
+            console.print(f"  {folder.name} is only partly installed\n  hint: {engine.install}")
     for error in BROKEN.values():
         broken = True
-        console.print(f"{error.message}\n  hint: {error.hint}", markup=False)
+        console.print(f"{error.message}\n  hint: {error.hint}")
     names = [f"{device['name']} (driver {device['driver']})" for device in gpu.describe()]
-    console.print(f"GPU: {', '.join(names) or 'none'}", markup=False)
+    console.print(f"GPU: {', '.join(names) or 'none'}")
     raise typer.Exit(3 if broken else 0)

@@ -9,7 +9,6 @@ import typer
 
 from harness.cli.compare import CODES, show_comparison
 from harness.cli.outcome import FAILED
-from harness.cli.progress import PLAIN_WIDTH
 from harness.cli.terminal import Terminal, echo
 from harness.cli.terminal_table import TerminalTable
 from harness.compare.stored_run import StoredRun
@@ -125,9 +124,7 @@ def show(
         echo(history_data(entries, metric, name).csv().removesuffix("\n"))
         return
     table = history_table(entries, metric, name)
-    console = Terminal(soft_wrap=True, markup=False, highlight=False)
-    if not console.is_terminal:
-        console.width = PLAIN_WIDTH
+    console = Terminal(soft_wrap=True)
     console.print(TerminalTable(table))
     for note in table.notes:
         console.print(note)

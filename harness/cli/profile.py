@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import typer
 from pydantic import ValidationError
 
-from harness.cli.progress import PLAIN_WIDTH, Display, make_display
+from harness.cli.progress import Display, make_display
 from harness.cli.terminal import Terminal, echo
 from harness.cli.terminal_table import TerminalTable
 from harness.errors import BenchError, EngineError, InterruptedRunError, UsageError
@@ -205,9 +205,7 @@ def diff(
     found_a, found_b = _figures(a), _figures(b)
     if a.resolve() == b.resolve():
         engine_a, engine_b = _two_of(found_a, a, engine_a, engine_b)
-    console = Terminal(soft_wrap=True, markup=False, highlight=False)
-    if not console.is_terminal:
-        console.width = PLAIN_WIDTH
+    console = Terminal(soft_wrap=True)
     pairs = [
         (figures_a, figures_b)
         for figures_a in _of(found_a, engine_a, a)

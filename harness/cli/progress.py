@@ -35,8 +35,6 @@ from harness.runs.events import (
 from harness.schema.online_summary import Distribution, OnlineSummary
 from harness.schema.repeat_number import repeat_text
 
-PLAIN_WIDTH = 160
-
 
 class Display:
     """Prints events to stderr, so that stdout has only the report's path."""
@@ -143,10 +141,8 @@ class Display:
 @contextmanager
 def make_display(quiet: bool) -> Iterator[Display]:
     """A display on stderr, live where that is a terminal."""
-    console = Terminal(stderr=True, soft_wrap=True, markup=False, emoji=False, highlight=False)
+    console = Terminal(stderr=True, soft_wrap=True)
     if not console.is_terminal or quiet:
-        if not console.is_terminal:
-            console.width = PLAIN_WIDTH
         yield Display(console, None, quiet)
         return
     with LiveStatus(console) as live:

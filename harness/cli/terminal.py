@@ -12,13 +12,18 @@ from rich.segment import Segment
 
 from harness.plain_text import visible
 
+#: Columns of a pipe or file.
+PIPE_WIDTH = 160
+
 
 class Terminal(Console):
     """A console that writes hidden characters out and takes no markup. Its own control codes, such as
-    colours, pass."""
+    colours, pass. A pipe or file is as wide on every terminal."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**({"markup": False, "emoji": False, "highlight": False} | options))
+        if not self.is_terminal and "width" not in options:
+            self.width = PIPE_WIDTH
 
     def render(self, *given: Any, **options: Any) -> Iterable[Segment]:
         for segment in super().render(*given, **options):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from rich.box import SIMPLE_HEAD
 from rich.cells import cell_len
@@ -11,7 +11,7 @@ from rich.table import Table as RichTable
 from rich.text import Text
 
 from harness.plain_text import visible
-from harness.report.tables.table import Table
+from harness.report.tables.table import Cell, Column, Table
 
 #: Columns between two columns, and at both ends of a line.
 _BETWEEN, _ENDS = 2, 3
@@ -84,6 +84,12 @@ class TerminalTable:
             rich.add_row(Text(head), Text(text))
         rich.add_row()
         return rich
+
+
+def listing(title: str, heads: Sequence[str], rows: Iterable[Sequence[str]]) -> TerminalTable:
+    """A table of texts."""
+    columns = [Column(head, numeric=False) for head in heads]
+    return TerminalTable(Table(title, title, columns, [[*map(Cell, row)] for row in rows]))
 
 
 def _longest_line(text: str) -> int:

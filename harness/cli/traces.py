@@ -9,9 +9,10 @@ from typing import Annotated, Any
 
 import typer
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
-from rich.table import Table
+from rich.table import Column, Table
 
 from harness.cli.terminal import Terminal
+from harness.cli.terminal_table import listing
 from harness.errors import UsageError
 from harness.metrics.digits import per_cent
 from harness.traces import builtin, catalog, fetch, statistics
@@ -40,10 +41,11 @@ def list_(json: AsJson = False) -> None:
     if json:
         console.print_json(data=[made, *rows])
         return
-    table = Table("trace", "here", "licence", "note", box=None, pad_edge=False)
-    for row in (made, *rows):
-        table.add_row(row["name"], "yes" if row["here"] else "no", row["licence"], row["note"] or "")
-    console.print(table)
+    shown = [
+        (row["name"], "yes" if row["here"] else "no", row["licence"], row["note"] or "")
+        for row in (made, *rows)
+    ]
+    console.print(listing("Traces", ("trace", "here", "licence", "note"), shown))
 
 
 @app.command()
@@ -57,7 +59,7 @@ def info(trace: NameOrPath = builtin.NAME, json: AsJson = False) -> None:
         }
         console.print_json(data=about | dataclasses.asdict(found))
         return
-    table = Table(show_header=False, box=None, pad_edge=False)
+    table = Table(Column(no_wrap=True), Column(overflow="fold"), show_header=False, box=None, pad_edge=False)
     for label, value in (*_about(loaded), *_figures(found)):
         table.add_row(label, value)
     console.print(table)

@@ -5,9 +5,11 @@ from __future__ import annotations
 import pytest
 from typer.testing import CliRunner
 
+from harness.cli import engines
 from harness.cli.engines import app
+from harness.cli.terminal import Terminal
 from harness.engines.base import Missing
-from harness.engines.registry import get_engine
+from harness.engines.registry import ENGINES, get_engine
 from harness.errors import UsageError
 from harness.models.model_folder import resolve
 
@@ -31,6 +33,15 @@ def _run(*arguments: str) -> str:
 def test_list_names_every_engine_and_its_variants():
     listed = _run("list")
     assert all(name in listed for name in ("roseinfer", "vllm", "transformers", "openai", "prefix-cache"))
+
+
+@pytest.mark.parametrize("given", [{}, {"width": 40}])
+def test_list_cuts_no_word(given: dict[str, int], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "30")
+    monkeypatch.setattr(engines, "console", Terminal(soft_wrap=True, **given))
+    listed = _run("list")
+    assert {*ENGINES, "prefix-cache"} <= {word.strip(",") for word in listed.split()}
+    assert "…" not in listed
 
 
 def test_show_prints_the_command():

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from rich.table import Table
 
 import harness
-from harness.cli.terminal import Terminal, echo
+from harness.cli.terminal import PIPE_WIDTH, Terminal, echo
 from harness.cli.terminal_table import TerminalTable
 from harness.plain_text import visible
 from harness.report.figures.svg import plain
@@ -96,6 +96,13 @@ def test_markup_is_text() -> None:
 def test_a_line_goes_to_stdout_in_plain_text(capsys: pytest.CaptureFixture[str]) -> None:
     echo(Path("a\x1b[2J\u202e\udcff"))
     assert capsys.readouterr() == ("a\\u001b[2J\\u202e\\udcff\n", "")
+
+
+def test_a_pipe_is_as_wide_whatever_the_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "40")
+    assert Terminal(file=io.StringIO()).width == PIPE_WIDTH
+    assert Terminal(file=io.StringIO(), force_terminal=True).width == 40
+    assert Terminal(file=io.StringIO(), width=50).width == 50
 
 
 def test_commands_print_through_it_alone() -> None:

@@ -8,11 +8,14 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from harness.cli import traces
+from harness.cli.terminal import Terminal
 from harness.cli.traces import app, fetch_
 from harness.errors import UsageError
 from harness.traces import catalog
 
 runner = CliRunner()
+ENTRIES = catalog.entries().values()
 
 
 def run(*arguments: str) -> str:
@@ -26,6 +29,22 @@ def test_list_names_every_trace() -> None:
     assert [row["name"] for row in listed] == ["builtin", *catalog.entries()]
     assert all(row["licence"] and row["origin"] for row in listed)
     assert "mooncake-conversation" in run("list")
+
+
+def test_a_pipe_shows_whole_lines(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "40")
+    monkeypatch.setattr(traces, "console", Terminal())
+    listed = run("list").splitlines()
+    assert all(any({entry.name, entry.licence} <= {*line.split()} for line in listed) for entry in ENTRIES)
+    assert all(any(entry.note in line for line in listed) for entry in ENTRIES if entry.note)
+    assert catalog.load("builtin").sha256 in run("info").split()
+
+
+@pytest.mark.parametrize("width", [40, 60])
+def test_a_narrow_terminal_shows_whole_names(width: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(traces, "console", Terminal(width=width))
+    assert {entry.name for entry in ENTRIES} <= {*run("list").split()}
+    assert "…" not in run("list") + run("info")
 
 
 def test_info_of_the_builtin_trace() -> None:
