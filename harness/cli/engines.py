@@ -41,21 +41,32 @@ from harness.telemetry import gpu
 
 #: Shown where no model is given, and the context of a model that is not here.
 _ANY_MODEL, _CONTEXT = "MODEL", 1024
+#: Of an engine, named in the list of engines.
+MOST_VARIANTS = 8
 
 app = typer.Typer(no_args_is_help=True, help="List, check, show and install engines.")
 console = Terminal(soft_wrap=True)
 
 
 @app.command("list")
-def list_engines() -> None:
+def list_engines(
+    name: Annotated[str | None, typer.Argument(help="an engine whose variants are described")] = None,
+) -> None:
     """List engines, where they are installed, and their variants."""
+    if name is not None:
+        variants = sorted(load_variants(get_engine(name)).items())
+        described = [(key, variant.about or " ".join(variant.args) or "-") for key, variant in variants]
+        console.print(listing(f"Variants of {name}", ("variant", "what it does"), described))
+        return
     rows = []
     for engine in ENGINES.values():
         found = engine.find()
         version, where = (
             (found.version, found.how) if isinstance(found, Installation) else ("-", found.reason)
         )
-        rows.append((engine.name, version, where, ", ".join(sorted(load_variants(engine))) or "-"))
+        names = sorted(load_variants(engine))
+        listed = ", ".join(names) if len(names) <= MOST_VARIANTS else f"{len(names)}, see list NAME"
+        rows.append((engine.name, version, where, listed or "-"))
     rows += [(name, "-", error.message, "-") for name, error in BROKEN.items()]
     console.print(listing("Engines", ("engine", "version", "where", "variants"), rows))
 

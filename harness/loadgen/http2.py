@@ -97,8 +97,8 @@ class Http2Bytes:
         return frame
 
     def _go_away(self, last: int, code: int) -> None:
-        """The server takes no stream after the `last`, and goes on with those before, which h2 does not read
-        any more: so it is not told."""
+        """The server takes no stream after the `last`. It goes on with those before, which h2 would not read
+        after such a frame, so h2 does not get it."""
         self.ended = True
         if self._stream is not None and last < self._stream:
             self.refused = True

@@ -9,6 +9,7 @@ from harness.cli import engines
 from harness.cli.engines import app
 from harness.cli.terminal import Terminal
 from harness.engines.base import Missing
+from harness.engines.configured import load_variants
 from harness.engines.registry import ENGINES, get_engine
 from harness.errors import UsageError
 from harness.models.model_folder import resolve
@@ -33,6 +34,14 @@ def _run(*arguments: str) -> str:
 def test_list_names_every_engine_and_its_variants():
     listed = _run("list")
     assert all(name in listed for name in ("roseinfer", "vllm", "transformers", "openai", "prefix-cache"))
+
+
+def test_list_describes_the_variants_of_an_engine():
+    listed = " ".join(_run("list", "roseinfer").split())
+    assert "no-cuda-graph" in listed and load_variants(get_engine("roseinfer"))["fp8"].about in listed
+    assert "no-cuda-graph" not in _run("list")
+    with pytest.raises(UsageError, match="rosinfer"):
+        _run("list", "rosinfer")
 
 
 @pytest.mark.parametrize("given", [{}, {"width": 40}])
