@@ -58,7 +58,7 @@ class Subject:
         if engine_variant.label in self.levels:
             return self.levels[engine_variant.label]
         most = self.load.concurrency if isinstance(self.load, ClosedLoop) else MAX_IN_FLIGHT
-        in_flight = min(self.resolved.workload.concurrency(), most, MAX_IN_FLIGHT)
+        in_flight = min(self.resolved.workload.source.in_flight(), most, MAX_IN_FLIGHT)
         return Level(in_flight=in_flight, running=in_flight)
 
     def sample(self, engine_variant: EngineVariant) -> list[PlannedRequest]:
@@ -66,7 +66,7 @@ class Subject:
         level, workload = self.level(engine_variant), self.resolved.workload
         wanted = MIN_TURNS * level.in_flight
         if level.step_ms is not None:
-            tokens = workload.record.output_tokens / max(1, workload.record.requests)
+            tokens = workload.source.record.output_tokens / max(1, workload.source.record.requests)
             wanted = max(wanted, ceil(level.in_flight * SAMPLE_S * 1e3 / (level.step_ms * max(tokens, 1))))
         return list(_cycle(workload, self.load, min(wanted, MAX_REQUESTS), self.resolved.settings.seed))
 

@@ -21,13 +21,12 @@ from harness.runs.folder import alone, log_file, make_folder
 from harness.runs.info import offline_info
 from harness.runs.resolved import engine_settings, resolve_common
 from harness.runs.schedule import turns
-from harness.runs.workload import check_lengths
 from harness.schema.offline_settings import OfflineSettings
 from harness.schema.results import OfflineResults, Skipped
 from harness.telemetry.cell_monitor import CellMonitor
 from harness.telemetry.machine import environment
 from harness.workload import warmup
-from harness.workload.content import SyntheticContent
+from harness.workload.content import SyntheticContent, check_lengths
 
 
 @dataclass(frozen=True)

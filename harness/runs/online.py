@@ -72,7 +72,7 @@ def run_online(
             resolved.settings,
             command,
             resolved.found,
-            resolved.workload.record,
+            resolved.workload.source.record,
             resolved.calibration,
             machines,
         )
@@ -162,7 +162,7 @@ def _unchanged(run: Run, resolved: Resolved) -> None:
     run.check_unchanged(resolved.missing, resolved.found, resolved.machines.environment())
     if not isinstance(run.settings.loads[0], ClosedLoop) or run.settings.dataset is not None:
         what = "trace" if run.settings.dataset is None else "dataset"
-        if resolved.workload.record != run.info.trace:
+        if resolved.workload.source.record != run.info.trace:
             raise UsageError(
                 f"the {what} is not the one that the run began with", "bring it back, or start a new run"
             )

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import ceil
 from pathlib import Path
-from typing import Literal, TypeVar
+from typing import Any, Literal, TypeVar
 
 from harness.cluster.testbed import Machines
 from harness.cluster.this_machine import ThisMachine
@@ -28,6 +28,7 @@ from harness.schema.engine_ref import RUNNING_SERVER
 from harness.schema.online_settings import OnlineSettings
 from harness.schema.results import Skipped
 from harness.workload.drawn_fields import DrawnFields
+from harness.workload.request_source import RequestSource
 
 Settings = TypeVar("Settings", bound=CommonSettings)
 Number = TypeVar("Number", int, float)
@@ -109,7 +110,7 @@ def resolve_online(
     fields = drawn_fields(settings)
     calibration = machines.calibration(settings, lambda what: notify(Calibrating(what)))
     limits = machines.clients(selection)
-    clients = _clients(settings, workload, limits, calibration)
+    clients = _clients(settings, workload.source, limits, calibration)
     return Resolved(
         settings=settings.model_copy(update={"clients": clients}),
         model=model.folder,
@@ -193,7 +194,10 @@ def _set(value: Number | Literal["default"] | None) -> Number | None:
 
 
 def _clients(
-    settings: OnlineSettings, workload: Workload, limits: tuple[int, int], calibration: Calibration | None
+    settings: OnlineSettings,
+    source: RequestSource[Any],
+    limits: tuple[int, int],
+    calibration: Calibration | None,
 ) -> int:
     """As many processes as the load needs, within what the machines should run."""
     least, most = limits
@@ -202,8 +206,8 @@ def _clients(
     if least == most:
         return least
     if calibration is None:
-        return min(most, max(least, ceil(workload.concurrency() / REQUESTS_PER_CLIENT)))
-    tokens, requests = workload.tokens_per_s(), workload.requests_per_s()
+        return min(most, max(least, ceil(source.in_flight() / REQUESTS_PER_CLIENT)))
+    tokens, requests = source.tokens_per_s(), source.requests_per_s()
     for processes in range(max(1, least), most):
         ceiling = calibration.ceiling(processes)
         share = max(tokens / ceiling.chunks_per_s, requests / ceiling.requests_per_s) / processes

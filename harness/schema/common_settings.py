@@ -126,6 +126,11 @@ class CommonSettings(Strict):
         """Seconds that a cell is measured at least, after `settle`."""
         return self.min_duration or (SHORT_CELL_S if self.settle else 0.0)
 
+    @property
+    def cell_s(self) -> float:
+        """Seconds that a cell lasts at least, the time to settle included."""
+        return (self.settle or 0.0) + self.measured_s
+
     def idle(self) -> dict[str, str]:
         """Fields that have no effect beside the others, each with the reason."""
         return {}

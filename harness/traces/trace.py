@@ -71,6 +71,12 @@ class Trace:
     def __len__(self) -> int:
         return len(self.arrival_s)
 
+    def input_quantiles(self, size: int) -> list[int]:
+        """`size` numbers of input tokens, at evenly spaced quantiles."""
+        quantiles = (np.arange(size) + 0.5) / size
+        lengths: list[int] = np.quantile(self.input_tokens, quantiles, method="nearest").tolist()
+        return lengths
+
     def head(self, n: int) -> Self:
         """The first `n` requests, or all where there are fewer."""
         return self if n >= len(self) else self.take(np.arange(n))

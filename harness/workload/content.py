@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from harness.errors import UsageError
 from harness.made import made
 from harness.schema.load_settings import Uniform, lengths_text, most
 from harness.traces import sampling
@@ -108,6 +109,10 @@ def _uniform(lengths: Uniform, places: NDArray[np.float64]) -> Ints:
     return lengths.least + np.minimum((places * count).astype(np.int64), count - 1)
 
 
-def longest(input_len: int | Uniform, output_len: int | Uniform) -> int:
-    """Tokens of the longest request."""
-    return most(input_len) + most(output_len)
+def check_lengths(input_len: int | Uniform, output_len: int | Uniform, context: int) -> None:
+    """Raises UsageError where a request of so many tokens does not fit the context."""
+    if most(input_len) + most(output_len) > context:
+        raise UsageError(
+            f"{input_len} + {output_len} tokens exceed the context of {context}",
+            "lower --input-len or --output-len",
+        )

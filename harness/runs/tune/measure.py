@@ -15,10 +15,10 @@ from harness.runs.journal import read_journal
 from harness.runs.resolved import Resolved
 from harness.runs.run_state import Run
 from harness.runs.schedule import Block, Cell
-from harness.runs.seeds import prompt_seed
 from harness.runs.side_by_side import measure_blocks
 from harness.runs.tune.tuning import Tuning, tuning_of
 from harness.schema.online_summary import OnlineSummary
+from harness.workload.seeds import prompt_seed
 
 #: Sets the seeds of a tuning apart from those of other runs.
 _TUNING = 3

@@ -122,8 +122,8 @@ def test_clients_follow_the_load(
     requests_per_s: float,
     clients: int,
 ) -> None:
-    load: Any = SimpleNamespace(
-        tokens_per_s=lambda: tokens_per_s, requests_per_s=lambda: requests_per_s, concurrency=lambda: 150
+    source: Any = SimpleNamespace(
+        tokens_per_s=lambda: tokens_per_s, requests_per_s=lambda: requests_per_s, in_flight=lambda: 150
     )
-    assert resolved._clients(OnlineSettings(), load, limits, found) == clients
-    assert resolved._clients(OnlineSettings(clients=5), load, limits, found) == 5
+    assert resolved._clients(OnlineSettings(), source, limits, found) == clients
+    assert resolved._clients(OnlineSettings(clients=5), source, limits, found) == 5

@@ -13,11 +13,11 @@ from harness.engines.base import EngineVariant
 from harness.report.render import write_run_outputs
 from harness.runs.events import CellProgress
 from harness.runs.online import run_online
-from harness.runs.seeds import shape_seeds
 from harness.schema.load_settings import Uniform
 from harness.schema.online_settings import OnlineSettings
 from harness.schema.results import OnlineResults
 from harness.workload.content import SyntheticContent
+from harness.workload.seeds import shape_seeds
 
 from .conftest import Make, Watcher
 

@@ -14,10 +14,12 @@ from hypothesis import strategies as st
 from harness.engines.selection import make_engine_variants
 from harness.errors import UsageError
 from harness.runs.schedule import plan
-from harness.runs.workload import MAX_STAGGERED, MAX_WARMUP_BATCH, Workload
+from harness.runs.workload import MAX_STAGGERED, Workload
 from harness.schema.load import ClosedLoop, TraceLoad
 from harness.schema.online_settings import OnlineSettings
 from harness.workload import PlannedRequest
+from harness.workload.request_source import MAX_WARMUP_BATCH
+from harness.workload.trace_source import TraceSource
 
 VOCAB, CONTEXT = 1000, 1024
 
@@ -60,18 +62,18 @@ def test_a_large_load_is_reached_without_long_answers(concurrency: int) -> None:
 @given(st.integers(1, 200), st.integers(1, 200))
 def test_no_more_than_the_load_is_warmed_up(concurrency: int, n: int) -> None:
     load = closed(concurrency, n=n)
-    assert load.concurrency() == min(concurrency, n)
+    assert load.source.in_flight() == min(concurrency, n)
     assert max(map(len, load.warmup_waves(seed=0))) == min(concurrency, n)
 
 
 def test_an_open_load_is_as_large_as_its_busiest_moment_at_the_heaviest_scale() -> None:
     light, heavy = workload(scales=[1e9, 1e6]), workload(scales=[100, 0.01])
-    assert light.concurrency() == 1
-    assert heavy.concurrency() == MAX_WARMUP_BATCH
+    assert light.source.in_flight() == 1
+    assert heavy.source.in_flight() == MAX_WARMUP_BATCH
     assert len(heavy.warmup_waves(0)[-1]) == MAX_WARMUP_BATCH
     inputs = [len(request.prompt) for request in heavy.warmup_waves(0)[-1]]
-    assert heavy.trace is not None
-    assert set(inputs) <= set(heavy.trace.input_tokens.tolist())
+    assert isinstance(heavy.source, TraceSource)
+    assert set(inputs) <= set(heavy.source.trace.input_tokens.tolist())
     assert inputs == sorted(inputs) and len(set(inputs)) > 5
 
 
@@ -124,7 +126,7 @@ def test_a_cell_is_its_scale_and_its_seed() -> None:
 
 
 def test_a_closed_loop_is_described() -> None:
-    record = closed(4, n=10).record
+    record = closed(4, n=10).source.record
     assert (record.requests, record.input_tokens, record.output_tokens) == (10, 50, 30)
     assert "4 requests in flight" in record.origin
     assert [request.t_sched_s for request in closed(4, n=2).requests(ClosedLoop(concurrency=4), 0, 0)] == [
@@ -136,11 +138,15 @@ def test_a_closed_loop_is_described() -> None:
 def test_a_closed_loop_has_its_rounds_at_each_level() -> None:
     load = workload(concurrency=[1, 4, 16], n=10, rounds=3, input_len=5, output_len=3)
     assert [len(load.requests(level, 0, 0)) for level in load.settings.loads] == [10, 12, 48]
-    assert load.concurrency() == 16
-    assert (load.record.requests, load.record.input_tokens, load.record.output_tokens) == (70, 350, 210)
+    assert load.source.in_flight() == 16
+    assert (
+        load.source.record.requests,
+        load.source.record.input_tokens,
+        load.source.record.output_tokens,
+    ) == (70, 350, 210)
     assert [
         len(closed(16, n=4).requests(ClosedLoop(concurrency=16), 0, 0)),
-        closed(16, n=4).concurrency(),
+        closed(16, n=4).source.in_flight(),
     ] == [
         4,
         4,
@@ -158,7 +164,7 @@ def test_a_rate_has_its_own_times_and_lengths_whatever_the_prompts() -> None:
     assert {len(r.prompt) for r in first} <= set(range(5, 51)) and len({len(r.prompt) for r in first}) > 10
     longer = load.requests(light, 1, shape_seed=8)
     assert {len(r.prompt) for r in longer} != {len(r.prompt) for r in first}
-    record = load.record
+    record = load.source.record
     assert record.requests == 80 and "8 requests/s (poisson)" in record.origin
     assert 5 * 80 <= record.input_tokens <= 50 * 80
 
@@ -170,16 +176,16 @@ def test_a_rate_lasts_as_long_as_asked_and_a_ramp_its_own_time() -> None:
     ramp = workload(ramp="5:15:20", arrivals="constant", input_len=2, output_len=1)
     sent = [r.t_sched_s for r in ramp.requests(ramp.settings.loads[0], 0, 0)]
     assert len(sent) == pytest.approx(200, abs=2) and sent[-1] <= 20
-    assert ramp.record.requests == len(sent)
-    assert ramp.concurrency() == pytest.approx(29, abs=2)  # of the last two seconds
-    assert ramp.tokens_per_s() == ramp.requests_per_s() == pytest.approx(10, rel=0.05)
+    assert ramp.source.record.requests == len(sent)
+    assert ramp.source.in_flight() == pytest.approx(29, abs=2)  # of the last two seconds
+    assert ramp.source.tokens_per_s() == ramp.source.requests_per_s() == pytest.approx(10, rel=0.05)
 
 
 def test_an_open_loop_has_a_rate_of_requests_and_of_tokens() -> None:
     rates = workload(request_rate=[10, 40], arrivals="constant", n=200, input_len=2, output_len=3)
-    assert rates.requests_per_s() == pytest.approx(40, rel=0.02)
-    assert rates.tokens_per_s() == pytest.approx(120, rel=0.02)
-    assert closed(16).requests_per_s() == 0
+    assert rates.source.requests_per_s() == pytest.approx(40, rel=0.02)
+    assert rates.source.tokens_per_s() == pytest.approx(120, rel=0.02)
+    assert closed(16).source.requests_per_s() == 0
 
 
 def test_of_a_trace_as_much_is_taken_as_arrives_while_it_settles_and_is_measured(tmp_path: Path) -> None:
@@ -218,8 +224,8 @@ def test_a_mixture_keeps_its_rate_whatever_does_not_fit(tmp_path: Path, fit: str
     assert len(asked) == 400
     assert asked[-1].t_sched_s == pytest.approx(100, rel=0.1)
     assert {len(r.prompt) for r in asked} == ({20} if fit == "drop" else {20, 240})
-    assert load.record.dropped == (0 if fit == "clip" else 400)
-    assert "1 of 1 clients" in load.record.origin
+    assert load.source.record.dropped == (0 if fit == "clip" else 400)
+    assert "1 of 1 clients" in load.source.record.origin
 
 
 @settings(max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -232,7 +238,7 @@ def test_a_mixture_sends_as_many_requests_as_asked_for(
     mixture = client(tmp_path, "{20: 0.02, 30: 0.02, 900: 0.96}" if few else "{20: 0.6, 30: 0.39, 900: 0.01}")
     load = workload(256, request_rate=[4], n=n, mixture=mixture, fit=fit)
     asked, same = (load.requests(load.settings.loads[0], 0, seed) for _ in range(2))
-    assert len(asked) == n == load.record.requests
+    assert len(asked) == n == load.source.record.requests
     assert all(len(request.prompt) + request.output_tokens <= 256 for request in asked)
     assert [(r.t_sched_s, len(r.prompt)) for r in asked] == [(r.t_sched_s, len(r.prompt)) for r in same]
 
@@ -242,7 +248,7 @@ def test_a_mixture_lasts_the_time_asked_for(tmp_path: Path, fit: str) -> None:
     mixture = client(tmp_path, str(dict.fromkeys(range(20, 1020, 5), 1 / 200)))
     load = workload(512, request_rate=[20], n=4, settle=10, min_duration=90, mixture=mixture, fit=fit)
     asked = load.requests(load.settings.loads[0], 0, 0)
-    assert load.record.dropped > 0
+    assert load.source.record.dropped > 0
     assert len(asked) == pytest.approx(2000, rel=0.05)
     assert asked[-1].t_sched_s == pytest.approx(100, abs=1)
 
