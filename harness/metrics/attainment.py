@@ -13,7 +13,7 @@ from harness.metrics.estimates import estimates_of
 from harness.metrics.independence import Dependence
 from harness.metrics.intervals import LEVEL, Ends, Estimate, level
 from harness.metrics.known import Known
-from harness.metrics.long_frames import counted, gathered
+from harness.metrics.long_frames import arange, concatenate
 from harness.metrics.rates import NO_TIME_S, flow, requests_within, total
 from harness.metrics.samples import Group, Sample, pool
 from harness.metrics.wilson import wilson
@@ -39,14 +39,14 @@ def attained(repeats: Sequence[Group], slo: Slo) -> Known:
     as shares that are alike have none; of one Wilson's over as many requests as their autocorrelation leaves.
     """
     each = [requests_within(group, slo) for group in repeats]
-    share = float(gathered(each).mean())
+    share = float(concatenate(each).mean())
     if len(each) > 1:
         low, high = _by_requests(each)
         shares = np.array([within.mean() for within in each])
         half = float(stdtrit(len(each) - 1, 1 - LEVEL / 2)) * float(shares.std(ddof=1)) / len(each) ** 0.5
         return Known(share, (max(0.0, min(low, share - half)), min(1.0, max(high, share + half))))
     [within] = each
-    n = within.size / Dependence(Sample(within, None, counted(0, within.size))).inflation
+    n = within.size / Dependence(Sample(within, None, arange(0, within.size))).inflation
     return Known(share, wilson(share * n, n))
 
 

@@ -14,7 +14,7 @@ import pandas as pd
 from harness.errors import UsageError
 from harness.metrics import on_disk
 from harness.metrics.gaps import Gaps, GroupGaps
-from harness.metrics.long_frames import each, numbers
+from harness.metrics.long_frames import map_parts, numbers
 from harness.schema.metric import Metric, Times
 from harness.schema.metrics import LATENCIES, METRICS
 
@@ -125,7 +125,7 @@ def request_metrics(requests: pd.DataFrame, gaps: GroupGaps) -> pd.DataFrame:
 def prompt_tokens(requests: pd.DataFrame) -> Floats:
     """(n,) as the server counts them; as they were asked for where it does not."""
     reported, asked = numbers(requests["prompt_tokens"]), numbers(requests["input_tokens"])
-    return each(lambda counted, asked: np.where(np.isnan(counted), asked, counted), reported, asked)
+    return map_parts(lambda counted, asked: np.where(np.isnan(counted), asked, counted), reported, asked)
 
 
 def succeeded(requests: pd.DataFrame) -> npt.NDArray[np.bool_]:

@@ -14,7 +14,7 @@ import pandas as pd
 
 from harness.metrics import on_disk
 from harness.metrics.chunk_parts import ChunkParts, Chunks
-from harness.metrics.long_frames import counted, each
+from harness.metrics.long_frames import arange, map_parts
 from harness.metrics.on_disk import OnDisk
 from harness.schema.metric import MS
 
@@ -25,7 +25,7 @@ Ints = npt.NDArray[np.integer]
 def request_keys(table: pd.DataFrame) -> npt.NDArray[np.int64]:
     """One integer for each (cell, request) pair, ascending with the pair."""
     columns = (table[name].to_numpy() for name in ("cell", "request"))
-    return each(lambda cell, request: (cell.astype(np.int64) << 32) | request, *columns, dtype=np.int64)
+    return map_parts(lambda cell, request: (cell.astype(np.int64) << 32) | request, *columns, dtype=np.int64)
 
 
 class GapPart(NamedTuple):
@@ -147,12 +147,14 @@ class StoredGaps:
     def of(self, keys: npt.NDArray[np.int64]) -> SelectedGaps:
         """Those of the requests `keys`, in any order."""
         if np.all(keys[1:] >= keys[:-1]):
-            order: Ints = counted(0, keys.size)
+            order: Ints = arange(0, keys.size)
         else:
             order = np.argsort(keys, kind="stable")
             keys = keys[order]
-        first = each(lambda keys: self.starts[np.searchsorted(self.keys, keys)], keys, dtype=np.int64)
-        last = each(lambda keys: self.starts[np.searchsorted(self.keys, keys, "right")], keys, dtype=np.int64)
+        first = map_parts(lambda keys: self.starts[np.searchsorted(self.keys, keys)], keys, dtype=np.int64)
+        last = map_parts(
+            lambda keys: self.starts[np.searchsorted(self.keys, keys, "right")], keys, dtype=np.int64
+        )
         return SelectedGaps(self, order, first, last)
 
 

@@ -18,7 +18,7 @@ from scipy.special import ndtri
 
 from harness.metrics import on_disk
 from harness.metrics.gaps import run_starts
-from harness.metrics.long_frames import each, gathered, ordering
+from harness.metrics.long_frames import argsort, concatenate, map_parts
 from harness.metrics.ranks import ranks
 from harness.metrics.samples import Sample, Values
 
@@ -50,11 +50,11 @@ class Dependence:
         (Bayley and Hammersley, Journal of the Royal Statistical Society supplement 8, 1946).
         """
         sums = self._sums(lambda values: values)
-        means = each(lambda total, count: np.round(total / count, _DECIMALS), sums, self._counts)
+        means = map_parts(lambda total, count: np.round(total / count, _DECIMALS), sums, self._counts)
         n = means.size
         if n < 3:
             return 1.0
-        scores = each(lambda rank: ndtri((rank - 0.5) / n), ranks(means))
+        scores = map_parts(lambda rank: ndtri((rank - 0.5) / n), ranks(means))
         power = float(scores @ scores)
         rho = float(scores[1:] @ scores[:-1]) / power if power > 0 else 0.0
         rho += (1 + 3 * rho) / n
@@ -68,7 +68,7 @@ class Dependence:
         if self._counts.size == n:
             return n / self.inflation
         below = self._sums(lambda values: values <= level)
-        sums = each(lambda some, all_: some - share * all_, below, self._counts)
+        sums = map_parts(lambda some, all_: some - share * all_, below, self._counts)
         spread = float(sums @ sums) * self.inflation
         return min(float(n), share * (1 - share) * n * n / spread) if spread > 0 else float(n)
 
@@ -85,8 +85,8 @@ class Dependence:
     @cached_property
     def _order(self) -> npt.NDArray[np.int32] | None:
         """Puts the requests in order; None where they are."""
-        request = gathered(part.request[run_starts(part.request)] for part in self._parts())
-        return None if np.all(request[1:] >= request[:-1]) else ordering(request)
+        request = concatenate(part.request[run_starts(part.request)] for part in self._parts())
+        return None if np.all(request[1:] >= request[:-1]) else argsort(request)
 
     @cached_property
     def _counts(self) -> Floats:
@@ -99,7 +99,7 @@ class Dependence:
             weighted = of(part.values) if part.weights is None else of(part.values) * part.weights
             return np.add.reduceat(weighted, run_starts(part.request), dtype=np.float64)
 
-        sums: Floats = gathered(map(part_sums, self._parts()))
+        sums: Floats = concatenate(map(part_sums, self._parts()))
         return sums if self._order is None else sums[self._order]
 
     def _parts(self) -> Iterator[Values]:

@@ -1,4 +1,7 @@
-"""Frames of requests that are too many to be held: their columns are mapped files."""
+"""Frames of requests that are too many to be held: their columns are mapped files.
+
+Functions with the name of one of numpy's do the same, a part at a time where the numbers are many.
+"""
 
 from __future__ import annotations
 
@@ -21,33 +24,36 @@ def slices(size: int) -> Iterator[slice]:
     return (slice(begin, min(begin + on_disk.PART, size)) for begin in range(0, size, on_disk.PART))
 
 
-def taken(frame: pd.DataFrame, rows: Rows) -> pd.DataFrame:
+def select_rows(frame: pd.DataFrame, rows: Rows) -> pd.DataFrame:
     """The rows of a frame where `rows` is true; no copy where it is everywhere."""
     if rows.all():
         return frame
     if rows.sum() <= on_disk.HELD_REQUESTS:
         return frame[rows]
-    index = pd.Index(chosen(frame.index.to_numpy(), rows), copy=False)
-    return pd.DataFrame({name: _taken(frame[name], rows) for name in frame.columns}, index=index, copy=False)
+    index = pd.Index(compress(rows, frame.index.to_numpy()), copy=False)
+    return pd.DataFrame(
+        {name: _compress(rows, frame[name]) for name in frame.columns}, index=index, copy=False
+    )
 
 
-def joined(frames: Sequence[pd.DataFrame]) -> pd.DataFrame:
+def concat(frames: Sequence[pd.DataFrame]) -> pd.DataFrame:
     """The rows of some frames with the same columns, one after the other."""
     if sum(map(len, frames)) <= on_disk.HELD_REQUESTS:
         return pd.concat(frames)
-    index = pd.Index(_one([frame.index.to_numpy() for frame in frames]), copy=False)
-    columns = {name: _joined([frame[name].array for frame in frames]) for name in frames[0].columns}
+    index = pd.Index(_concatenate([frame.index.to_numpy() for frame in frames]), copy=False)
+    columns = {name: _concat([frame[name].array for frame in frames]) for name in frames[0].columns}
     return pd.DataFrame(columns, index=index, copy=False)
 
 
-def _joined(columns: Sequence[Any]) -> object:
+def _concat(columns: Sequence[Any]) -> object:
     if len({column.dtype for column in columns}) > 1 or not isinstance(columns[0], pd.Categorical):
-        return _one([np.asarray(column) for column in columns])
-    codes = _one([column.codes for column in columns])
+        return _concatenate([np.asarray(column) for column in columns])
+    codes = _concatenate([column.codes for column in columns])
     return pd.Categorical.from_codes(codes, dtype=columns[0].dtype, validate=False)
 
 
-def _one(arrays: Sequence[npt.NDArray[Any]]) -> npt.NDArray[Any]:
+def _concatenate(arrays: Sequence[npt.NDArray[Any]]) -> npt.NDArray[Any]:
+    """Arrays whose lengths are known, in one file from the start."""
     found, end = on_disk.array(sum(map(len, arrays)), np.result_type(*arrays)), 0
     for values in arrays:
         found[end : end + values.size] = values
@@ -55,14 +61,14 @@ def _one(arrays: Sequence[npt.NDArray[Any]]) -> npt.NDArray[Any]:
     return found
 
 
-def _taken(column: pd.Series[Any], rows: Rows) -> object:
+def _compress(rows: Rows, column: pd.Series[Any]) -> object:
     kept = column.array
     if isinstance(kept, pd.Categorical):
-        return pd.Categorical.from_codes(chosen(kept.codes, rows), dtype=kept.dtype, validate=False)
-    return chosen(column.to_numpy(), rows)
+        return pd.Categorical.from_codes(compress(rows, kept.codes), dtype=kept.dtype, validate=False)
+    return compress(rows, column.to_numpy())
 
 
-def chosen(values: npt.NDArray[Any], rows: Rows) -> npt.NDArray[Any]:
+def compress(rows: Rows, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
     """The values where `rows` is true; no copy where it is everywhere."""
     if rows.all():
         return values
@@ -74,7 +80,7 @@ def chosen(values: npt.NDArray[Any], rows: Rows) -> npt.NDArray[Any]:
     return found
 
 
-def places(rows: Rows) -> npt.NDArray[np.int32]:
+def flatnonzero(rows: Rows) -> npt.NDArray[np.int32]:
     """Where `rows` is true."""
     found, end = on_disk.array(int(rows.sum()), np.int32), 0
     for part in slices(len(rows)):
@@ -84,7 +90,7 @@ def places(rows: Rows) -> npt.NDArray[np.int32]:
     return found
 
 
-def each(
+def map_parts(
     function: Callable[..., npt.ArrayLike], *arrays: npt.NDArray[Any], dtype: npt.DTypeLike = np.float64
 ) -> npt.NDArray[Any]:
     """(n,) what a function of single values makes of each place of some (n,) arrays."""
@@ -97,10 +103,10 @@ def each(
 def known(column: pd.Series[Any]) -> Floats:
     """(k,) the values of a column that are not null."""
     values = numbers(column)
-    return chosen(values, each(np.isfinite, values, dtype=np.bool_))
+    return compress(map_parts(np.isfinite, values, dtype=np.bool_), values)
 
 
-def gathered(parts: Iterable[npt.NDArray[Any]]) -> npt.NDArray[Any]:
+def concatenate(parts: Iterable[npt.NDArray[Any]]) -> npt.NDArray[Any]:
     """Arrays one after the other. There is one at least."""
     held: list[npt.NDArray[Any]] = []
     stored: OnDisk | None = None
@@ -121,10 +127,12 @@ def numbers(column: pd.Series[Any]) -> Floats:
     """(n,) a column as it is, or made to float64; NaN where it is null."""
     if column.dtype == np.float64:
         return column.to_numpy()
-    return each(lambda values: pd.Series(values).to_numpy(np.float64, na_value=np.nan), column.to_numpy())
+    return map_parts(
+        lambda values: pd.Series(values).to_numpy(np.float64, na_value=np.nan), column.to_numpy()
+    )
 
 
-def counted(begin: int, end: int) -> npt.NDArray[np.int32]:
+def arange(begin: int, end: int) -> npt.NDArray[np.int32]:
     """The numbers from `begin` to before `end`."""
     found = on_disk.array(end - begin, np.int32)
     for part in slices(found.size):
@@ -133,23 +141,25 @@ def counted(begin: int, end: int) -> npt.NDArray[np.int32]:
 
 
 def median(values: npt.NDArray[Any]) -> float:
-    """What `np.median` gives. There must be values."""
-    held = ascending(values)
-    return float((held[(held.size - 1) // 2] + held[held.size // 2]) / 2)
+    """There must be values."""
+    ascending = sort(values)
+    return float((ascending[(ascending.size - 1) // 2] + ascending[ascending.size // 2]) / 2)
 
 
-def ordering(values: npt.NDArray[Any]) -> npt.NDArray[np.int32]:
-    """(n,) what `np.argsort(values, kind="stable")` gives. Of many values there are none that are NaN."""
+def argsort(values: npt.NDArray[Any]) -> npt.NDArray[np.int32]:
+    """(n,) the order of a stable sort. Of many values there are none that are NaN."""
     if values.size <= on_disk.HELD_REQUESTS:
         return np.argsort(values, kind="stable").astype(np.int32)
-    placed = on_disk.array(values.size, np.complex128)  # sorted in place, by the real part first
+    # np.argsort would take memory. Complex numbers are sorted in place, in the file, by the real part and
+    # then by the imaginary one: each is a value and its index, so that equal values keep their order.
+    pairs = on_disk.array(values.size, np.complex128)
     for part in slices(values.size):
-        placed[part] = values[part] + 1j * np.arange(part.start, part.stop)
-    placed.sort()
-    return each(lambda some: some.imag, placed, dtype=np.int32)
+        pairs[part] = values[part] + 1j * np.arange(part.start, part.stop)
+    pairs.sort()
+    return map_parts(lambda some: some.imag, pairs, dtype=np.int32)
 
 
-def ascending(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
+def sort(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
     """The values in ascending order."""
     found = on_disk.array(values.size, values.dtype)
     found[:] = values

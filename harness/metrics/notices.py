@@ -12,7 +12,7 @@ import pandas as pd
 from harness.metrics.chunk_sizes import large_chunks
 from harness.metrics.definitions import succeeded
 from harness.metrics.digits import digits, per_cent
-from harness.metrics.long_frames import ascending, chosen, gathered, known, median
+from harness.metrics.long_frames import compress, concatenate, known, median, sort
 from harness.metrics.samples import Group
 from harness.metrics.stability import (
     clocks_differ,
@@ -64,8 +64,10 @@ def cell_notices(
         found.append(fell_behind(whole.requests))
         settled = np.ones(len(group.requests), dtype=bool)
     kept = settled[succeeded(group.requests)]
-    sent = chosen(group.good["t_sent"].to_numpy(np.float64), kept)
-    values = {METRICS[name].label: chosen(group.metrics[name].to_numpy(), kept) for name in _drifting(group)}
+    sent = compress(kept, group.good["t_sent"].to_numpy(np.float64))
+    values = {
+        METRICS[name].label: compress(kept, group.metrics[name].to_numpy()) for name in _drifting(group)
+    }
     if not isinstance(group.load, Ramp):  # what changes with it is the load
         found += drift(sent, values)
     if isinstance(group.load, RequestRate) and group.load.arrivals != "clients":  # it comes at one rate
@@ -174,7 +176,7 @@ def _slower(
 
 def _others_waiting(repeats: Sequence[Group]) -> int:
     """Of the median request: how many others waited for their first token at some time while it did."""
-    return round(median(gathered(waiting((group.whole or group).requests) for group in repeats))) - 1
+    return round(median(concatenate(waiting((group.whole or group).requests) for group in repeats))) - 1
 
 
 def _cached(group: Group, prefixes: PrefixHits) -> CellNotice | None:
@@ -246,7 +248,7 @@ def inferred(good: pd.DataFrame) -> bool:
 
 def _after(sent: npt.NDArray[np.float64], count: int) -> npt.NDArray[np.bool_]:
     """Which requests were sent after the first `count`; of those sent at once, the first in the table are."""
-    held = ascending(chosen(sent, np.isfinite(sent)))
+    held = sort(compress(np.isfinite(sent), sent))
     if held.size <= count:
         return np.zeros(sent.size, dtype=bool)
     last = held[count - 1]

@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from harness.metrics.long_frames import ascending
+from harness.metrics.long_frames import sort
 from harness.metrics.on_disk import OnDisk
 
 #: Of sorted values on the disk, one of so many is in memory.
@@ -52,7 +52,7 @@ class Ordered(ABC):
     def of(values: npt.NDArray[np.float64], weights: npt.NDArray[np.integer] | None) -> Ordered:
         """`np.repeat(values, weights)` without the repeat."""
         if weights is None or np.all(weights == 1):
-            return _Held(ascending(values))
+            return _Held(sort(values))
         order = np.argsort(values)
         return _Held(values[order], np.cumsum(weights[order]))
 

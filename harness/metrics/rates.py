@@ -13,7 +13,7 @@ import pandas as pd
 from harness.metrics import on_disk
 from harness.metrics.definitions import prompt_tokens, succeeded
 from harness.metrics.gaps import run_starts
-from harness.metrics.long_frames import chosen, known
+from harness.metrics.long_frames import compress, known
 from harness.metrics.samples import Group
 from harness.metrics.window import in_flight, inside, scheduled
 from harness.schema.metric import MS
@@ -65,7 +65,7 @@ def flow(group: Group, slo: Slo | None) -> Flow:
         seconds=seconds,
         ended=int(ended.sum()),
         good=None if slo is None else int((meets(whole, slo) & ended).sum()),
-        prompt_tokens=int(chosen(prompt_tokens(good), ended).sum()),
+        prompt_tokens=int(compress(ended, prompt_tokens(good)).sum()),
         output_tokens=tokens,
     )
 

@@ -24,7 +24,7 @@ from harness.metrics.gaps import (
     run_starts,
     table_gaps,
 )
-from harness.metrics.long_frames import chosen, joined, ordering, places, taken
+from harness.metrics.long_frames import argsort, compress, concat, flatnonzero, select_rows
 from harness.metrics.percentiles import Ordered
 from harness.metrics.window import Cut, find_window, inside, scheduled
 from harness.schema.load import Load, TraceLoad, parse_load
@@ -171,7 +171,7 @@ class Group:
     @cached_property
     def good(self) -> pd.DataFrame:
         """The rows of the successes."""
-        return taken(self.requests, succeeded(self.requests))
+        return select_rows(self.requests, succeeded(self.requests))
 
     @property
     def first_chunks(self) -> npt.NDArray[np.int64]:
@@ -195,7 +195,7 @@ class Group:
         if kind == "request":
             values = self.metrics[metric].to_numpy(np.float64)
             known = np.isfinite(values)
-            return Sample(chosen(values, known), None, places(known))
+            return Sample(compress(known, values), None, flatnonzero(known))
         if metric == "itl_ms" and self.gaps.one_token:
             return self.sample("icl_ms")
         good = self.good
@@ -226,7 +226,7 @@ def split(
         group = _group(rows, gaps)
         if cut is not None:
             window = find_window(rows, cut)
-            kept = taken(rows, inside(rows["t_sent"].fillna(scheduled(rows)), window).to_numpy())
+            kept = select_rows(rows, inside(rows["t_sent"].fillna(scheduled(rows)), window).to_numpy())
             group = replace(_group(kept, gaps, rows), window=window, whole=group)
         groups.append(group)
     return sorted(groups, key=lambda group: (rank[group.label], group.load, group.repeat))
@@ -248,12 +248,12 @@ def _as_sent(rows: pd.DataFrame) -> pd.DataFrame:
     long_trace = len(rows) > on_disk.HELD_REQUESTS and isinstance(load_of(rows), TraceLoad)
     if "session" not in rows or long_trace or rows["session"].isna().all():
         return rows
-    return rows.iloc[ordering(scheduled(rows).to_numpy(np.float64))]
+    return rows.iloc[argsort(scheduled(rows).to_numpy(np.float64))]
 
 
 def _group(rows: pd.DataFrame, gaps: TableGaps, named: pd.DataFrame | None = None) -> Group:
     """One repeat's requests; `named` are rows that say whose, where `rows` may be none."""
-    good = taken(rows, succeeded(rows))
+    good = select_rows(rows, succeeded(rows))
     named = rows if named is None else named
     engine, variant, label, repeat = named.iloc[0][_IDENTITY]
     own_gaps = gaps.of(request_keys(good))
@@ -293,8 +293,8 @@ def pool(groups: Sequence[Group]) -> Group:
         label=first.label,
         load=first.load,
         repeat=None,
-        requests=joined([group.requests for group in groups]),
-        metrics=joined([group.metrics for group in groups]),
+        requests=concat([group.requests for group in groups]),
+        metrics=concat([group.metrics for group in groups]),
         gaps=pooled_gaps([group.gaps for group in groups], [len(group.metrics) for group in groups]),
         pooled=groups,
     )

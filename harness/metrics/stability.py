@@ -15,7 +15,7 @@ import pandas as pd
 
 from harness.metrics import on_disk
 from harness.metrics.digits import digits, per_cent
-from harness.metrics.long_frames import ascending, chosen, counted, each, median, ordering, slices
+from harness.metrics.long_frames import arange, argsort, compress, map_parts, median, slices, sort
 from harness.metrics.ranks import ranks
 from harness.metrics.window import scheduled
 from harness.schema.cell_notice import CellNotice, NoticeKind
@@ -79,7 +79,7 @@ def find_change(values: npt.NDArray[np.float64]) -> Change | None:
     if n < MIN_REQUESTS:
         return None
     places, first = ranks(values), ceil(EDGE * n)
-    splits = counted(first, floor((1 - EDGE) * n) + 1)
+    splits = arange(first, floor((1 - EDGE) * n) + 1)
     sums = on_disk.array(n, np.float64)
     np.cumsum(places, out=sums)
 
@@ -87,7 +87,7 @@ def find_change(values: npt.NDArray[np.float64]) -> Change | None:
         of = split.astype(np.float64)
         return np.abs(total - of * (n + 1) / 2) / np.sqrt(of * (n - of) * (n + 1) / 12)
 
-    z = each(standardised, sums[first - 1 : first - 1 + splits.size], splits)
+    z = map_parts(standardised, sums[first - 1 : first - 1 + splits.size], splits)
     best = int(np.argmax(z))
     at = int(splits[best])
     residual = places
@@ -136,14 +136,14 @@ def drift(
         unit: theirs.
         rising: the kind of a change to higher values; others are drift.
     """
-    order = ordering(sent)
+    order = argsort(sent)
     found = []
     for name, given in metrics.items():
-        values = each(given.__getitem__, order)
+        values = map_parts(given.__getitem__, order)
         known = np.isfinite(values)
-        change = find_change(chosen(values, known))
+        change = find_change(compress(known, values))
         if change is not None:
-            moment = float(sent[chosen(order, known)[change.at]])
+            moment = float(sent[compress(known, order)[change.at]])
             text = (
                 f"{name} changed within the cell: median {digits(change.before)}{unit} before "
                 f"{moment:.1f} s, {digits(change.after)}{unit} after"
@@ -165,10 +165,10 @@ def fell_behind(requests: pd.DataFrame) -> CellNotice | None:
     waited = good | requests["error"].isin(["timeout"]).to_numpy()
     if np.count_nonzero(waited) < MIN_REQUESTS:
         return None
-    arrivals, good = ascending(due), chosen(good, waited)
-    due, closed = chosen(due, waited), chosen(requests["t_end"].to_numpy(np.float64), waited)
-    ends = each(lambda end, answered: np.where(answered, end, inf), closed, good)
-    took = each(lambda order: ends[order] - due[order], ordering(due))
+    arrivals, good = sort(due), compress(waited, good)
+    due, closed = compress(waited, due), compress(waited, requests["t_end"].to_numpy(np.float64))
+    ends = map_parts(lambda end, answered: np.where(answered, end, inf), closed, good)
+    took = map_parts(lambda order: ends[order] - due[order], argsort(due))
     first, stop = float(arrivals[0]), float(arrivals[-1])
     span = stop - first
     if span <= 0:
@@ -213,10 +213,10 @@ def _stalled_s(requests: pd.DataFrame) -> float | None:
     known = (requests["error"].isna() & first.notna()).to_numpy()
     if np.count_nonzero(known) < MIN_REQUESTS:
         return None
-    arrived, came = chosen(due.to_numpy(np.float64), known), chosen(first.to_numpy(np.float64), known)
-    order = ordering(arrived)
-    early, late = _outer_quarters(each(lambda place: came[place] - arrived[place], order))
-    begin, end = (median(part) for part in _outer_quarters(each(arrived.__getitem__, order)))
+    arrived, came = compress(known, due.to_numpy(np.float64)), compress(known, first.to_numpy(np.float64))
+    order = argsort(arrived)
+    early, late = _outer_quarters(map_parts(lambda place: came[place] - arrived[place], order))
+    begin, end = (median(part) for part in _outer_quarters(map_parts(arrived.__getitem__, order)))
     followed = abs(median(late) - median(early)) < STALLED_SHARE * (end - begin)
     few = early.size // 10
     apart = early[few] > late[-1 - few] or late[few] > early[-1 - few]
@@ -230,7 +230,7 @@ def _stalled_s(requests: pd.DataFrame) -> float | None:
 def _outer_quarters(values: Floats) -> tuple[Floats, Floats]:
     """The first and the last quarter of some values, each in ascending order."""
     quarter = values.size // 4
-    return ascending(values[:quarter]), ascending(values[-quarter:])
+    return sort(values[:quarter]), sort(values[-quarter:])
 
 
 def disturbed(load: MachineLoad, engine_is_ours: bool = True) -> list[CellNotice]:

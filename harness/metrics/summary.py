@@ -13,7 +13,7 @@ from harness.metrics.chunk_parts import Chunks
 from harness.metrics.costs import costs
 from harness.metrics.estimates import Estimates, Point, distribution, measure, of_metric
 from harness.metrics.intervals import Ends, own
-from harness.metrics.long_frames import gathered
+from harness.metrics.long_frames import concatenate
 from harness.metrics.notices import (
     Machines,
     cell_notices,
@@ -195,7 +195,7 @@ def _summary(
 
 
 def _slo_met(repeats: Sequence[Group], slo: Slo) -> float:
-    return float(gathered(requests_within(group, slo) for group in repeats).mean())
+    return float(concatenate(requests_within(group, slo) for group in repeats).mean())
 
 
 def _engine_reported(good: pd.DataFrame, metric: str, reported: Reported) -> Distribution:

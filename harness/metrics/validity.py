@@ -10,7 +10,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from harness.metrics.digits import digits
-from harness.metrics.long_frames import chosen, median, taken
+from harness.metrics.long_frames import compress, median, select_rows
 from harness.metrics.percentiles import Ordered, missing
 from harness.metrics.rates import duration_s
 from harness.metrics.samples import Group
@@ -117,11 +117,11 @@ def _lags(group: Group) -> list[tuple[str, _Lag, float]]:
     lag = group.metrics["submit_lag_ms"].to_numpy()
     known = np.isfinite(lag)
     if "host" not in group.requests or group.requests["host"].isna().all():
-        return [("the client", _Lag.of(chosen(lag, known), limit), limit)]
+        return [("the client", _Lag.of(compress(known, lag), limit), limit)]
     hosts = group.good["host"]
     of = {str(host): known & (hosts == host).to_numpy() for host in hosts.dropna().unique()}
     return [
-        (f"node {host}", _Lag.of(chosen(lag, rows), limit), limit)
+        (f"node {host}", _Lag.of(compress(rows, lag), limit), limit)
         for host, rows in sorted(of.items())
         if rows.any()
     ]
@@ -130,7 +130,7 @@ def _lags(group: Group) -> list[tuple[str, _Lag, float]]:
 def _opening(group: Group, limit_ms: float) -> str:
     """Where the client may have waited for the server: connections that it had to open."""
     late = group.metrics["submit_lag_ms"].to_numpy() > limit_ms
-    if not taken(group.good, late)["connection_reused"].eq(False).all():
+    if not select_rows(group.good, late)["connection_reused"].eq(False).all():
         return ""
     return f"; {OPENING}, which the server may have been slow to accept"
 

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from harness.metrics.long_frames import ascending, chosen, each
+from harness.metrics.long_frames import compress, map_parts, sort
 from harness.schema.window import Window
 
 #: A given window, or that of the steady state, found in each cell by itself.
@@ -57,8 +57,8 @@ def in_flight(requests: pd.DataFrame, times: npt.NDArray[np.float64]) -> npt.NDA
     ends then makes room for it."""
     sent, ended = requests["t_sent"].to_numpy(np.float64), requests["t_end"].to_numpy(np.float64)
     was_sent = np.isfinite(sent)
-    sent, ended = (ascending(chosen(t, was_sent & np.isfinite(t))) for t in (sent, ended))
-    return each(lambda t: np.searchsorted(sent, t, "right") - np.searchsorted(ended, t, "right"), times)
+    sent, ended = (sort(compress(was_sent & np.isfinite(t), t)) for t in (sent, ended))
+    return map_parts(lambda t: np.searchsorted(sent, t, "right") - np.searchsorted(ended, t, "right"), times)
 
 
 def waiting(requests: pd.DataFrame) -> npt.NDArray[np.float64]:
@@ -66,9 +66,9 @@ def waiting(requests: pd.DataFrame) -> npt.NDArray[np.float64]:
     it did, itself among them."""
     sent, first = requests["t_sent"].to_numpy(np.float64), requests["t_first"].to_numpy(np.float64)
     answered = np.isfinite(sent) & np.isfinite(first)
-    sent, first = chosen(sent, answered), chosen(first, answered)
-    begun, over = ascending(sent), ascending(first)
-    return each(lambda s, f: np.searchsorted(begun, f) - np.searchsorted(over, s, "right"), sent, first)
+    sent, first = compress(answered, sent), compress(answered, first)
+    begun, over = sort(sent), sort(first)
+    return map_parts(lambda s, f: np.searchsorted(begun, f) - np.searchsorted(over, s, "right"), sent, first)
 
 
 def _ends(requests: pd.DataFrame) -> npt.NDArray[np.float64]:

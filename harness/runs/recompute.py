@@ -12,7 +12,7 @@ import pandas as pd
 from harness.metrics.chunk_parts import Chunks
 from harness.metrics.comparison import compare_points
 from harness.metrics.estimates import measure
-from harness.metrics.long_frames import taken
+from harness.metrics.long_frames import select_rows
 from harness.metrics.samples import Group, by_load, split
 from harness.metrics.summary import summarize_points
 from harness.schema.client_calibration import client_calibration
@@ -40,7 +40,7 @@ def counted(info: OnlineRunInfo, requests: pd.DataFrame) -> pd.DataFrame:
     """The rows that summaries and comparisons are of."""
     if info.tune is None:
         return requests
-    return taken(requests, (requests["repeat"] >= info.tune.rounds).to_numpy())
+    return select_rows(requests, (requests["repeat"] >= info.tune.rounds).to_numpy())
 
 
 def recompute(results: OnlineResults, groups: Sequence[Group]) -> OnlineResults:

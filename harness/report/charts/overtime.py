@@ -7,7 +7,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from harness.metrics.definitions import succeeded
-from harness.metrics.long_frames import ascending, each, known, ordering
+from harness.metrics.long_frames import argsort, known, map_parts, sort
 from harness.metrics.samples import Group
 from harness.metrics.window import scheduled
 from harness.plain_text import one_line
@@ -110,7 +110,7 @@ def _first(group: Group) -> pd.DataFrame:
 
 def in_flight(group: Group) -> tuple[Floats, Floats]:
     """(T,) seconds and (T,) how many requests were sent and not yet ended, 120 points."""
-    sent, ended = (ascending(known(group.requests[name])) for name in ("t_sent", "t_end"))
+    sent, ended = (sort(known(group.requests[name])) for name in ("t_sent", "t_end"))
     if not sent.size:
         return np.zeros(1), np.zeros(1)
     times = np.linspace(sent[0], max(sent[-1], ended[-1] if ended.size else 0), _POINTS)
@@ -121,10 +121,13 @@ def in_flight(group: Group) -> tuple[Floats, Floats]:
 def over_due(group: Group) -> tuple[Floats, Floats]:
     """TTFT by scheduled time; of many requests the lowest, middle and highest of each stretch of time."""
     sample = group.sample("ttft_ms")
-    due, values = each(scheduled(group.good).to_numpy(np.float64).__getitem__, sample.request), sample.values
+    due, values = (
+        map_parts(scheduled(group.good).to_numpy(np.float64).__getitem__, sample.request),
+        sample.values,
+    )
     if len(values) <= 3 * _POINTS:
         return due, values
-    order = ordering(due)
+    order = argsort(due)
     keep = []
     for stretch in np.array_split(order, _POINTS):
         ranked = stretch[np.argsort(values[stretch], kind="stable")]

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from harness.metrics.digits import per_cent
-from harness.metrics.long_frames import chosen, each, gathered, known, numbers
+from harness.metrics.long_frames import compress, concatenate, known, map_parts, numbers
 from harness.metrics.percentiles import percentiles
 from harness.metrics.samples import Group, by_load
 from harness.report.tables.table import Cell, Column, Table, number_cell
@@ -61,7 +61,9 @@ def _percentiles(values: npt.NDArray[np.float64]) -> list[Cell]:
 def _column(repeats: Sequence[Group], name: str) -> npt.NDArray[np.float64]:
     """Of the successes; where a server does not say how long a prompt is, as it was planned."""
     if name != "prompt_tokens":
-        return gathered(known(group.good[name]) for group in repeats)
+        return concatenate(known(group.good[name]) for group in repeats)
     both = [(numbers(group.good[name]), numbers(group.good["input_tokens"])) for group in repeats]
-    said = [each(lambda own, planned: np.where(np.isnan(own), planned, own), *columns) for columns in both]
-    return gathered(chosen(tokens, np.isfinite(tokens)) for tokens in said)
+    said = [
+        map_parts(lambda own, planned: np.where(np.isnan(own), planned, own), *columns) for columns in both
+    ]
+    return concatenate(compress(np.isfinite(tokens), tokens) for tokens in said)

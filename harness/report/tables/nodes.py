@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
-from harness.metrics.long_frames import chosen, numbers
+from harness.metrics.long_frames import compress, numbers
 from harness.metrics.node_effect import node_effects
 from harness.metrics.percentiles import percentiles
 from harness.metrics.samples import Group
@@ -83,7 +83,7 @@ def _rows(groups: Sequence[Group], senders: Mapping[int, Sequence[HostCell]]) ->
         cell = int((group.whole or group).requests["cell"].iloc[0])
         lag, host = numbers(group.metrics["submit_lag_ms"]), group.good["host"]
         for sender in senders.get(cell, ()):
-            own = chosen(lag, np.isfinite(lag) & (host == sender.name).to_numpy(dtype=bool))
+            own = compress(np.isfinite(lag) & (host == sender.name).to_numpy(dtype=bool), lag)
             late, clock = float(percentiles(own, None, [99])[0]) if own.size else None, sender.clock
             foreign = sender.machine.foreign_cores_mean if sender.machine else None
             yield [
