@@ -22,7 +22,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from harness.metrics.capacity import Bounds, Knowledge, Trial
-from harness.metrics.stability import fell_behind, find_change
+from harness.metrics.stability import find_change, growing_queue
 from harness.metrics.window import in_flight
 from harness.schema.search import SearchPlan
 
@@ -85,7 +85,7 @@ def meets(rng: np.random.Generator, rate: float, service_ms: float, limit_ms: fl
     if np.quantile((ends - arrivals)[measured], 0.99) * 1000 > limit_ms:
         return False
     requests = pd.DataFrame({"t_sched": arrivals, "t_sent": arrivals, "t_end": ends, "error": None})
-    if fell_behind(requests) is not None:
+    if growing_queue(requests) is not None:
         return False
     counts = in_flight(requests, arrivals)
     change = find_change(counts[measured])

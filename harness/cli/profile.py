@@ -25,7 +25,7 @@ from harness.report.tables import profiles as profile_tables
 from harness.report.tables.gaps import gap_table
 from harness.report.tables.table import Table
 from harness.runs.events import CaptureDone, CaptureSkipped, CaptureStarting, Event
-from harness.runs.folder import MANIFEST, OFFLINE_RESULTS, ONLINE_RESULTS, alone
+from harness.runs.folder import MANIFEST, OFFLINE_RESULTS, ONLINE_RESULTS, lock_run
 from harness.schema.base import first_fault
 from harness.schema.comma_lists import split_option
 from harness.schema.engine_ref import EngineRef
@@ -151,7 +151,7 @@ def profile_folder(
             case _:
                 display.show(event)
 
-    with alone(folder):
+    with lock_run(folder):
         profile_run(open_subject(folder, load, show, engines), options, show)
         profiles = analyse(folder)
         if (folder / ONLINE_RESULTS).is_file() or (folder / OFFLINE_RESULTS).is_file():

@@ -103,7 +103,7 @@ class EngineVariant:
         """Whether its server may answer from a cache what it was sent before. `prefix_cache` is the run's."""
         return self.server is not None or self.caches_prefixes(prefix_cache)
 
-    def spread(self, parallel: Parallel) -> Parallel:
+    def parallelism(self, parallel: Parallel) -> Parallel:
         """Over how many GPUs it computes: the variant's, else the run's `parallel`."""
         tensor, data = self.variant.tensor_parallel_size, self.variant.data_parallel_size
         return Parallel(tensor or parallel.tensor, data or parallel.data)
@@ -179,19 +179,19 @@ class EngineSettings:
         return override or self.cpu_threads or compute_threads(self.cpus)
 
     @property
-    def spread(self) -> Parallel:
+    def parallelism(self) -> Parallel:
         """Over how many GPUs, or on a CPU processes, it computes: the variant's, else the run's."""
-        return self.engine_variant.spread(self.parallel)
+        return self.engine_variant.parallelism(self.parallel)
 
     @property
     def gpus(self) -> int:
         """GPUs that it computes on."""
-        return self.spread.devices if self.device == "cuda" else 0
+        return self.parallelism.devices if self.device == "cuda" else 0
 
     @property
     def threads_each(self) -> int | None:
         """Of `threads`, those of each process that computes."""
-        return None if self.threads is None else max(1, self.threads // self.spread.devices)
+        return None if self.threads is None else max(1, self.threads // self.parallelism.devices)
 
     @property
     def caches_prefixes(self) -> bool:

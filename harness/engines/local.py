@@ -108,18 +108,18 @@ class LocalEngine(Engine):
         with adapter_call(self.display, "facts"):
             return self.facts(report)
 
-    def cannot_spread(self, spread: Parallel, device: Literal["cuda", "cpu"]) -> str | None:
+    def unsupported_parallelism(self, parallel: Parallel, device: Literal["cuda", "cpu"]) -> str | None:
         """Why its server cannot compute like that; None where it can."""
         tensor, data = self.parallel_options
-        if spread.tensor > 1 and not tensor:
+        if parallel.tensor > 1 and not tensor:
             return f"{self.display} has no tensor parallelism"
-        if spread.data > 1 and not data:
+        if parallel.data > 1 and not data:
             return f"{self.display} has no replicas behind one port"
         return None
 
-    def parallel_arguments(self, spread: Parallel) -> list[str]:
+    def parallel_arguments(self, parallel: Parallel) -> list[str]:
         """Options for several GPUs, or on a CPU processes; none for one."""
-        sizes = zip(self.parallel_options, (spread.tensor, spread.data), strict=True)
+        sizes = zip(self.parallel_options, (parallel.tensor, parallel.data), strict=True)
         return [word for option, size in sizes if size > 1 for word in (option, str(size))]
 
     def capacity(self, settings: EngineSettings) -> dict[str, JsonValue]:
@@ -134,27 +134,27 @@ class LocalEngine(Engine):
             option.lstrip("-").replace("-", "_"): value for option, value in self.capacity(settings).items()
         }
 
-    def check_spread(self, settings: EngineSettings) -> None:
+    def check_parallelism(self, settings: EngineSettings) -> None:
         """Raises EngineError where it cannot compute on as many GPUs, or processes, as it is to."""
-        spread, threads = settings.spread, settings.threads
-        if why := self.cannot_spread(spread, settings.device):
+        parallel, threads = settings.parallelism, settings.threads
+        if why := self.unsupported_parallelism(parallel, settings.device):
             raise EngineError(why, GIVE_ONE)
-        if threads is not None and threads < spread.devices:
+        if threads is not None and threads < parallel.devices:
             raise EngineError(
-                f"{settings.engine_variant.label} computes in {spread.devices} processes, "
+                f"{settings.engine_variant.label} computes in {parallel.devices} processes, "
                 f"and --cpu-threads is {threads}",
-                f"give --cpu-threads {spread.devices} or more",
+                f"give --cpu-threads {parallel.devices} or more",
             )
 
     def check_offline(self, settings: EngineSettings) -> None:
         """Raises EngineError where its in-process API cannot."""
-        self.check_spread(settings)
-        if settings.spread.data > 1 and not self.offline_replicas:
+        self.check_parallelism(settings)
+        if settings.parallelism.data > 1 and not self.offline_replicas:
             raise EngineError(f"{self.display} has no replicas in its in-process API", GIVE_ONE)
 
     def gpus(self, settings: EngineSettings) -> dict[str, str]:
         """Variables that let it see the GPUs that it is to compute on."""
-        return only_gpus(settings.spread, os.environ) if settings.device == "cuda" else {}
+        return only_gpus(settings.parallelism, os.environ) if settings.device == "cuda" else {}
 
     def server(self, installation: Installation, settings: EngineSettings, port: int) -> Launch:
         """The command with the variant's settings, on as many GPUs as they say.
@@ -165,8 +165,8 @@ class LocalEngine(Engine):
         """
         variant = settings.engine_variant.variant
         self.check_options(installation, settings.engine_variant, settings.prefix_cache)
-        self.check_spread(settings)
-        sizes = self.parallel_arguments(settings.spread)
+        self.check_parallelism(settings)
+        sizes = self.parallel_arguments(settings.parallelism)
         sizes += [str(word) for pair in self.capacity(settings).items() for word in pair]
         self._check_flags(installation, settings.engine_variant, sizes)
         with adapter_call(self.display, "command"):

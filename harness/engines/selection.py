@@ -65,7 +65,9 @@ def select_engines(settings: OnlineSettings, alone: bool = False) -> Selection:
     engines = {v.label: get_engine(v.ref.name, address_of(settings, v.server)) for v in engine_variants}
     found, missing = find_engines(engine_variants, engines)
     device = resolve_device(settings.device)
-    missing += _that_cannot_spread(settings, device, engine_variants, engines, {s.label for s in missing})
+    missing += _skipped_for_parallelism(
+        settings, device, engine_variants, engines, {s.label for s in missing}
+    )
     if len(missing) == len(engine_variants):
         raise UsageError(
             "none of the engines can be measured: " + "; ".join(f"{s.label}: {s.reason}" for s in missing),
@@ -78,7 +80,9 @@ def select_engines(settings: OnlineSettings, alone: bool = False) -> Selection:
     for engine_variant in present:
         _check_options(engines[engine_variant.label], engine_variant, settings.prefix_cache)
         if engine_variant.server is None:
-            check_gpus(engine_variant.label, engine_variant.spread(parallel_of(settings)), placement.device)
+            check_gpus(
+                engine_variant.label, engine_variant.parallelism(parallel_of(settings)), placement.device
+            )
     return Selection(present, engines, found, missing, context, placement)
 
 
@@ -133,7 +137,7 @@ def find_engines(
     return list(found.values()), missing
 
 
-def _that_cannot_spread(
+def _skipped_for_parallelism(
     settings: CommonSettings,
     device: Literal["cuda", "cpu"],
     engine_variants: list[EngineVariant],
@@ -145,8 +149,8 @@ def _that_cannot_spread(
     for engine_variant in engine_variants:
         engine = engines[engine_variant.label]
         if isinstance(engine, LocalEngine) and engine_variant.label not in absent:
-            spread = engine_variant.spread(parallel_of(settings))
-            if why := engine.cannot_spread(spread, device):
+            parallel = engine_variant.parallelism(parallel_of(settings))
+            if why := engine.unsupported_parallelism(parallel, device):
                 skipped.append(engine_variant.skipped(why, GIVE_ONE))
     return skipped
 

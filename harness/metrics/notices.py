@@ -18,7 +18,7 @@ from harness.metrics.stability import (
     clocks_differ,
     disturbed,
     drift,
-    fell_behind,
+    growing_queue,
     repeats_disagree,
 )
 from harness.metrics.validity import few_rounds, one_late, too_brief
@@ -61,7 +61,7 @@ def cell_notices(
     if isinstance(group.load, ClosedLoop):
         settled = _after(group.requests["t_sent"].to_numpy(np.float64), group.load.concurrency)
     else:
-        found.append(fell_behind(whole.requests))
+        found.append(growing_queue(whole.requests))
         settled = np.ones(len(group.requests), dtype=bool)
     kept = settled[succeeded(group.requests)]
     sent = compress(kept, group.good["t_sent"].to_numpy(np.float64))
@@ -84,12 +84,12 @@ def machine_notices(group: Group, machines: Machines) -> list[CellNotice]:
     ours = group.engine != RUNNING_SERVER
     return [
         notice
-        for machine in machines_of(group, machines)
+        for machine in machine_loads(group, machines)
         for notice in disturbed(machine, engine_is_ours=ours)
     ]
 
 
-def machines_of(group: Group, machines: Machines) -> list[MachineLoad]:
+def machine_loads(group: Group, machines: Machines) -> list[MachineLoad]:
     """What the machine did in the cells of a group, where it was watched."""
     cells = (group.whole or group).requests["cell"].unique()
     return [machines[int(cell)] for cell in cells if int(cell) in machines]
@@ -119,7 +119,7 @@ def pooled_notices(
             for notice in summary.notices
         ]
         if repeats[0].engine != RUNNING_SERVER:
-            noticed += clocks_differ([load for group in repeats for load in machines_of(group, machines)])
+            noticed += clocks_differ([load for group in repeats for load in machine_loads(group, machines)])
     return [notice for notice in (short, *noticed) if notice is not None]
 
 

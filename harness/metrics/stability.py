@@ -152,7 +152,7 @@ def drift(
     return found
 
 
-def fell_behind(requests: pd.DataFrame) -> CellNotice | None:
+def growing_queue(requests: pd.DataFrame) -> CellNotice | None:
     """Whether an open loop's requests arrived faster than they were answered, so that a queue grew.
 
     Arrivals and ends are counted from when the first answers could be there to the last arrival; where almost

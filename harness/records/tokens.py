@@ -1,8 +1,8 @@
 """When tokens came: how many tokens each chunk carries, and how that is known.
 
 The rules are those of docs/metrics.md, "Which chunk carries a token". A server's counts are believed only
-where they move together with its text; otherwise tokens are dealt to the chunks with text, and the source
-says `inferred`.
+where they move together with its text; otherwise tokens are distributed over the chunks with text, and the
+source says `inferred`.
 """
 
 from __future__ import annotations
@@ -56,11 +56,11 @@ class TokenCount:
 
 
 def count_tokens(stream: Stream, tokens_of: Callable[[str], int] | None = None) -> TokenCount:
-    """Count by token ids, else by usage in every chunk, else by the final usage dealt to chunks with text.
+    """Count by token ids, else by usage in every chunk, else by the final usage, over the chunks with text.
 
     Token ids count where every chunk with text has its own; usage in every chunk where each chunk with text
     raises it. The final usage is exact where it has one token for each chunk with text, and `inferred` where
-    it has to be dealt by the length of the text.
+    it has to be distributed by the length of the text.
 
     Args:
         tokens_of: Tokens of a text by the model's tokenizer; checks every count that has no token ids.
@@ -82,17 +82,17 @@ def count_tokens(stream: Stream, tokens_of: Callable[[str], int] | None = None) 
         if (end := _end_token(stream, total)) is not None:
             lengths[end] = 1
         source = "final_usage" if total == sum(length > 0 for length in lengths) else "inferred"
-        counts = spread(total, lengths)
+        counts = distribute(total, lengths)
     events = [(chunk.t, tokens) for chunk, tokens in zip(chunks, counts, strict=True) if tokens > 0]
     problem = None if source == "token_ids" else _problem(stream, counts, tokens_of)
     return TokenCount(source, _by_stamp(events), sum(counts), problem, hidden)
 
 
-def spread(total: int, text: Sequence[int]) -> list[int]:
-    """Deal `total` tokens over chunks by their text length, so that the sum is `total`.
+def distribute(total: int, text: Sequence[int]) -> list[int]:
+    """Distribute `total` tokens over chunks by their text length, so that the sum is `total`.
 
     Chunks without text get none. With as many tokens as chunks with text, or more, each of these gets one and
-    the rest goes by length; with fewer, they are dealt evenly and the first chunk has one.
+    the rest goes by length; with fewer, they are distributed evenly and the first chunk has one.
     """
     holders = [i for i, length in enumerate(text) if length > 0]
     counts = [0] * len(text)

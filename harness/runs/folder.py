@@ -53,7 +53,7 @@ def make_folder(parent: Path | None, kind: Literal["online", "offline"]) -> Path
 
 
 @contextmanager
-def alone(folder: Path) -> Iterator[None]:
+def lock_run(folder: Path) -> Iterator[None]:
     """No other process works on the run in `folder` inside.
 
     Raises:

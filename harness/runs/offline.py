@@ -17,7 +17,7 @@ from harness.runs.batch.measured import result
 from harness.runs.batch.through_server import through_server
 from harness.runs.batch.through_worker import Batch, through_worker
 from harness.runs.events import BatchDone, BatchStarting, EngineSkipped, Notify, Reporting, Started
-from harness.runs.folder import alone, log_file, make_folder
+from harness.runs.folder import lock_run, log_file, make_folder
 from harness.runs.info import offline_info
 from harness.runs.resolved import engine_settings, resolve_common
 from harness.runs.schedule import turns
@@ -63,7 +63,7 @@ def run_offline(settings: OfflineSettings, command: list[str], notify: Notify) -
     planned = turns(list(resolved.launches), resolved.settings)
     info.order = [(entry.label, repeat) for entry, repeat in planned]
     folder = make_folder(settings.out, "offline")
-    with alone(folder):
+    with lock_run(folder):
         run = BatchRun.create(folder, info, resolved.missing)
         return folder, _go(run, resolved, notify)
 
@@ -78,7 +78,7 @@ def resume_offline(folder: Path, notify: Notify) -> tuple[Path, OfflineResults]:
             model is not as it was when the run began.
         BenchError: Nothing could be measured, or an engine could not be ended.
     """
-    with alone(folder):
+    with lock_run(folder):
         run = BatchRun.open(folder)
         resolved = None
         if not run.is_measured:
@@ -99,7 +99,7 @@ def batches_so_far(folder: Path) -> OfflineResults | None:
     Raises:
         UsageError: The folder holds no run, or another process works on it.
     """
-    with alone(folder):
+    with lock_run(folder):
         run = BatchRun.open(folder)
         return run.write_results() if run.done else None
 
@@ -127,7 +127,7 @@ def _resolve(settings: OfflineSettings) -> _Resolved:
         for entry in entries
     }
     for entry, launch in launches.items():
-        check_gpus(entry.label, launch.spread, launch.device)
+        check_gpus(entry.label, launch.parallelism, launch.device)
         if launch.caches_prefixes and (settings.settle or settings.min_duration):
             raise UsageError(
                 f"{entry.label} would answer the same batch again from its prefix cache",

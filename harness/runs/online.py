@@ -19,10 +19,10 @@ from harness.runs.accuracy import task_scores
 from harness.runs.answers import judge_answers, judged_answers
 from harness.runs.block import ask_what_is_left
 from harness.runs.events import EngineNotAsked, EngineSkipped, Notify, Reporting, Started
-from harness.runs.folder import JOURNAL, ONLINE_RESULTS, alone, make_folder
+from harness.runs.folder import JOURNAL, ONLINE_RESULTS, lock_run, make_folder
 from harness.runs.info import online_info
 from harness.runs.journal import read_journal, watched
-from harness.runs.recompute import counted, recompute
+from harness.runs.recompute import compared_rows, recompute
 from harness.runs.resolved import Resolved, draw_nonce, resolve_online
 from harness.runs.run_state import Run
 from harness.runs.search import search_is_over, search_loads
@@ -82,7 +82,7 @@ def run_online(
         if prices is not None:
             hourly(prices, info.environment, resolved.settings.device)
         folder = make_folder(settings.out, "online")
-        with alone(folder):
+        with lock_run(folder):
             begun.append(run := Run.create(folder, info, resolved.missing))
             return folder, _go(run, resolved, notify)
 
@@ -100,7 +100,7 @@ def resume_online(folder: Path, notify: Notify) -> tuple[Path, OnlineResults]:
             or the model is not as it was when the run began.
         BenchError: No cell could be measured, or an engine could not be ended.
     """
-    with _ended_early() as begun, alone(folder), ExitStack() as stack:
+    with _ended_early() as begun, lock_run(folder), ExitStack() as stack:
         begun.append(run := Run.open(folder))
         measured, resolved = _all_measured(run), None
         if not measured or any(unasked.what for unasked in run.info.unasked):
@@ -126,7 +126,7 @@ def results_so_far(folder: Path) -> OnlineResults | None:
     Raises:
         UsageError: The folder holds no run, or another process works on it.
     """
-    with alone(folder):
+    with lock_run(folder):
         run = Run.open(folder)
         repeats = {cell.repeat for block in run.blocks() for cell in block.cells if cell.index in run.done}
         if not any(map(run.info.counts, repeats)):
@@ -143,7 +143,7 @@ def _ended_early() -> Iterator[list[Run]]:
         yield begun
     except KeyboardInterrupt:
         for run in begun:
-            with suppress(UsageError), alone(run.folder):
+            with suppress(UsageError), lock_run(run.folder):
                 run.end_early()
         raise
 
@@ -208,7 +208,7 @@ def _results(run: Run) -> OnlineResults:
     """Everything in the results comes from the stored tables; engines are in the order of the settings."""
     records = read_records(run.folder, run.done)
     labels = [engine_variant.label for engine_variant in make_engine_variants(run.settings)]
-    requests = counted(run.info, records.requests)
+    requests = compared_rows(run.info, records.requests)
     groups = split(requests, records.chunks, run.settings.cut, labels)
     measured_labels = {group.label for group in groups}
     del records  # the gaps between chunks are what is needed of them

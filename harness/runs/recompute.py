@@ -32,11 +32,11 @@ def regroup(results: OnlineResults, requests: pd.DataFrame, chunks: Chunks) -> l
     """The raw tables as groups, engines in the order of the results, cut as the run's settings say; without
     the repeats of a tuning that chose what it compares."""
     labels = dict.fromkeys(summary.label for summary in results.summaries)
-    requests = counted(results.meta, requests)
+    requests = compared_rows(results.meta, requests)
     return split(requests, chunks, results.meta.settings.cut, labels)
 
 
-def counted(info: OnlineRunInfo, requests: pd.DataFrame) -> pd.DataFrame:
+def compared_rows(info: OnlineRunInfo, requests: pd.DataFrame) -> pd.DataFrame:
     """The rows that summaries and comparisons are of."""
     if info.tune is None:
         return requests

@@ -98,7 +98,7 @@ class EngineSearch:
             self._known.add(Trial(trial.value, trial.met))
 
     @property
-    def counted(self) -> bool:
+    def has_trials(self) -> bool:
         """Whether a cell says anything of the capacity."""
         return bool(self._known.trials)
 
@@ -134,7 +134,7 @@ class EngineSearch:
         Args:
             otherwise: Why no more was measured, where there is more to measure.
         """
-        ends = self._known.capacity() if self.counted else None
+        ends = self._known.capacity() if self.has_trials else None
         return CapacityFound(
             engine=engine,
             variant=variant,
@@ -244,7 +244,7 @@ def search_results(
     otherwise = "it was interrupted" if interrupted else "the time was over"
     ends = dict.fromkeys(refs, otherwise)
     ends |= dict.fromkeys((fault.label for fault in skipped), "its server could not be measured any further")
-    known = [search for search in searches.values() if search.counted and not search.guessed]
+    known = [search for search in searches.values() if search.has_trials and not search.guessed]
     pairs = list(combinations(known, 2))
     return SearchResults(
         plan=plan,

@@ -144,16 +144,16 @@ class Llamacpp(LocalEngine):
                 arguments += ["--cache-ram", "0"]
         return Launch(tuple(arguments), settings.served_name)
 
-    def cannot_spread(self, spread: Parallel, device: Literal["cuda", "cpu"]) -> str | None:
-        if spread.tensor > 1 and device == "cpu":
+    def unsupported_parallelism(self, parallel: Parallel, device: Literal["cuda", "cpu"]) -> str | None:
+        if parallel.tensor > 1 and device == "cpu":
             return "llama.cpp splits a model over GPUs only"
-        return super().cannot_spread(spread, device)
+        return super().unsupported_parallelism(parallel, device)
 
-    def parallel_arguments(self, spread: Parallel) -> list[str]:
+    def parallel_arguments(self, parallel: Parallel) -> list[str]:
         """Every layer over all GPUs, in equal parts; its default gives each GPU some of the layers."""
-        if spread.tensor == 1:
+        if parallel.tensor == 1:
             return []
-        return ["--split-mode", "row", "--tensor-split", ",".join(["1"] * spread.tensor)]
+        return ["--split-mode", "row", "--tensor-split", ",".join(["1"] * parallel.tensor)]
 
     def extra_body(self, request_settings: RequestSettings) -> dict[str, object]:
         """No penalty, whatever the GGUF file says (`general.sampling.penalty_repeat`)."""

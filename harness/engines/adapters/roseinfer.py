@@ -142,6 +142,6 @@ class Roseinfer(LocalEngine):
         }
         if settings.threads is not None:
             arguments["threads"] = settings.threads
-        if settings.spread.tensor > 1:
-            arguments["tensor_parallel_size"] = settings.spread.tensor
+        if settings.parallelism.tensor > 1:
+            arguments["tensor_parallel_size"] = settings.parallelism.tensor
         return OfflineFactory("roseinfer.bench.offline:Offline", arguments)

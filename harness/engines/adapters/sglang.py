@@ -33,9 +33,9 @@ def environment(settings: EngineSettings) -> dict[str, str]:
     if settings.threads is None:
         return QUIET
     threads = {**QUIET, OMP_THREADS: str(settings.threads_each)}
-    if settings.spread.devices == 1:
+    if settings.parallelism.devices == 1:
         return threads
-    bound = shares(engine_cores(settings.cpus)[: settings.threads], settings.spread.devices)
+    bound = shares(engine_cores(settings.cpus)[: settings.threads], settings.parallelism.devices)
     return {**threads, "SGLANG_CPU_OMP_THREADS_BIND": "|".join(",".join(map(str, cpus)) for cpus in bound)}
 
 
@@ -180,6 +180,6 @@ class Sglang(LocalEngine):
             **options(settings),
             **self.capacity_arguments(settings),
         }
-        if settings.spread.devices > 1:
-            arguments |= {"tp_size": settings.spread.tensor, "dp_size": settings.spread.data}
+        if settings.parallelism.devices > 1:
+            arguments |= {"tp_size": settings.parallelism.tensor, "dp_size": settings.parallelism.data}
         return OfflineFactory(f"{folder() / 'sglang_llm.py'}:Sglang", arguments, environment(settings))

@@ -139,6 +139,6 @@ class Trtllm(LocalEngine):
             **options(settings),
             **self.capacity_arguments(settings),
         }
-        if settings.spread.tensor > 1:
-            arguments["tensor_parallel_size"] = settings.spread.tensor
+        if settings.parallelism.tensor > 1:
+            arguments["tensor_parallel_size"] = settings.parallelism.tensor
         return OfflineFactory(f"{folder() / 'trtllm_llm.py'}:Trtllm", arguments, QUIET)

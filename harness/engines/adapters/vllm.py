@@ -66,7 +66,7 @@ def environment(settings: EngineSettings) -> dict[str, str]:
     cores = engine_cores(settings.cpus)
     others = sorted({*(settings.cpus or os.sched_getaffinity(0))} - {*cores})
     bound = sorted([*cores, *others][: settings.threads])
-    each = shares(bound, settings.spread.devices)
+    each = shares(bound, settings.parallelism.devices)
     return {
         **QUIET,
         "VLLM_CPU_KVCACHE_SPACE": str(min(max(gib, 1), 16)),
@@ -172,7 +172,7 @@ class Vllm(LocalEngine):
             "seed": settings.seed,
             **self.capacity_arguments(settings),
         }
-        if settings.spread.tensor > 1:
-            arguments["tensor_parallel_size"] = settings.spread.tensor
+        if settings.parallelism.tensor > 1:
+            arguments["tensor_parallel_size"] = settings.parallelism.tensor
         target = f"{folder() / 'vllm_llm.py'}:Vllm"
         return OfflineFactory(target, arguments, environment(settings))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
-from harness.metrics.notices import machines_of
+from harness.metrics.notices import machine_loads
 from harness.metrics.stability import kept_busy
 from harness.metrics.validity import OPENING
 from harness.report.text.numbers import plural, several
@@ -61,7 +61,7 @@ def _busy(run: OnlineRun, wrong: Sequence[OnlineSummary]) -> str:
         (machine.foreign_cores_mean, kept)
         for group in run.groups
         if (group.label, group.load) in late and group.engine != RUNNING_SERVER
-        for machine in machines_of(group, run.results.machines)
+        for machine in machine_loads(group, run.results.machines)
         if (kept := kept_busy(machine))
     ]
     return f", while other programs {max(found)[1]}" if found else ""

@@ -170,7 +170,7 @@ def test_shares_are_equal_and_apart(items: list[int], parts: int) -> None:
 def test_a_variant_has_sizes_of_its_own() -> None:
     variant = get_engine_variant(EngineRef(name="vllm"))
     own = type(variant)(variant.ref, Variant(tensor_parallel_size=4), "vLLM (four)")
-    assert (variant.spread(ONE), own.spread(Parallel(2, 3))) == (ONE, Parallel(4, 3))
+    assert (variant.parallelism(ONE), own.parallelism(Parallel(2, 3))) == (ONE, Parallel(4, 3))
 
 
 @pytest.mark.integration

@@ -13,8 +13,8 @@ from harness.metrics.stability import (
     clocks_differ,
     disturbed,
     drift,
-    fell_behind,
     find_change,
+    growing_queue,
     repeats_disagree,
 )
 from harness.metrics.window import in_flight
@@ -85,7 +85,7 @@ def timed_out(requests: pd.DataFrame, timeout_s: float) -> pd.DataFrame:
 
 @pytest.mark.parametrize("load", [1.2, 1.5, 4.0, 20.0, 1000.0])
 def test_a_saturated_engine_fell_behind(load: float) -> None:
-    notice = fell_behind(queue(20.0, load / 20, 300))
+    notice = growing_queue(queue(20.0, load / 20, 300))
     assert notice is not None and notice.kind == "behind"
     offered, answered = (
         float(number) for number in re.findall(r"([\d.]+) (?:requests/s|answered)", notice.text)
@@ -96,13 +96,13 @@ def test_a_saturated_engine_fell_behind(load: float) -> None:
 
 @pytest.mark.parametrize("n", [30, 40, 200])
 def test_an_engine_below_its_limit_keeps_up(n: int) -> None:
-    alarms = sum(fell_behind(queue(20.0, 0.7 / 20, n, seed)) is not None for seed in range(200))
+    alarms = sum(growing_queue(queue(20.0, 0.7 / 20, n, seed)) is not None for seed in range(200))
     assert alarms <= 4
 
 
 @pytest.mark.parametrize("n", [30, 40])
 def test_few_requests_show_an_engine_far_beyond_its_limit(n: int) -> None:
-    found = sum(fell_behind(queue(20.0, 2 / 20, n, seed)) is not None for seed in range(50))
+    found = sum(growing_queue(queue(20.0, 2 / 20, n, seed)) is not None for seed in range(50))
     assert found >= 45
 
 
@@ -110,19 +110,19 @@ def test_an_engine_fell_behind_whose_answers_end_together() -> None:
     """Prompts queue, and no answer ends before all of them are computed."""
     requests = queue(20.0, 3 / 20, 40)
     requests["t_first"], requests["t_end"] = requests["t_end"], requests["t_end"].max() + 1.0
-    assert (notice := fell_behind(requests)) is not None and notice.kind == "behind"
+    assert (notice := growing_queue(requests)) is not None and notice.kind == "behind"
     alarms = 0
     for seed in range(200):
         below = queue(20.0, 0.7 / 20, 40, seed)
         below["t_first"], below["t_end"] = below["t_end"], below["t_end"].max() + 1.0
-        alarms += fell_behind(below) is not None
+        alarms += growing_queue(below) is not None
     assert alarms <= 4
 
 
 def test_answers_that_all_take_long_are_no_queue() -> None:
     requests = queue(20.0, 0.01, 60)
     requests["t_end"] = requests["t_sched"] + 60.0
-    assert fell_behind(requests) is None
+    assert growing_queue(requests) is None
 
 
 @pytest.mark.parametrize("spread_s", [0.1, 1.0, 10.0])
@@ -133,7 +133,7 @@ def test_first_tokens_that_all_take_long_are_no_queue(spread_s: float) -> None:
         wait = 60.0 + np.random.default_rng(seed).normal(0, spread_s, 60)
         requests["t_first"] = requests["t_sched"] + wait
         requests["t_end"] = requests["t_first"] + 1.0
-        alarms += fell_behind(requests) is not None
+        alarms += growing_queue(requests) is not None
     assert alarms <= 2
 
 
@@ -142,7 +142,7 @@ def test_first_tokens_that_all_take_long_are_no_queue(spread_s: float) -> None:
 def test_an_engine_that_stalls_until_all_requests_are_there_fell_behind(
     stall_s: float, service_s: float
 ) -> None:
-    notice = fell_behind(queue(20.0, service_s, 100, stall_s=stall_s))
+    notice = growing_queue(queue(20.0, service_s, 100, stall_s=stall_s))
     assert notice is not None and notice.kind == "behind"
     if stall_s == 500.0:
         assert f"no token came in the first {stall_s:.0f} s, until all had arrived" in notice.text
@@ -153,7 +153,7 @@ def test_an_engine_fell_behind_whose_requests_time_out(service_s: float) -> None
     """Of a hundred requests few or none are answered."""
     requests = timed_out(queue(20.0, service_s, 100), 4.0)
     assert requests["error"].isna().sum() < 20
-    notice = fell_behind(requests)
+    notice = growing_queue(requests)
     assert notice is not None and notice.kind == "behind"
     [answered] = re.findall(r"([\d.]+) answered", notice.text)
     assert float(answered) == pytest.approx(1 / service_s, rel=0.3, abs=0.05)
@@ -161,7 +161,7 @@ def test_an_engine_fell_behind_whose_requests_time_out(service_s: float) -> None
 
 def test_requests_that_fail_at_once_are_no_queue() -> None:
     requests = queue(20.0, 0.01, 100).assign(error="http_429")
-    assert fell_behind(requests) is None
+    assert growing_queue(requests) is None
 
 
 def test_single_answers_that_hang_are_no_queue() -> None:
@@ -169,7 +169,7 @@ def test_single_answers_that_hang_are_no_queue() -> None:
     for seed in range(100):
         requests = queue(20.0, 0.01, 100, seed)
         requests.loc[::6, "t_end"] = np.inf
-        alarms += fell_behind(timed_out(requests, 4.0)) is not None
+        alarms += growing_queue(timed_out(requests, 4.0)) is not None
     assert alarms <= 4
 
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.records.tokens import spread
+from harness.records.tokens import distribute
 
 
 @given(total=st.integers(0, 300), text=st.lists(st.integers(0, 40), max_size=60))
 def test_spread_adds_up_and_begins_at_the_first_text(total: int, text: list[int]) -> None:
-    counts = spread(total, text)
+    counts = distribute(total, text)
     holders = [i for i, length in enumerate(text) if length > 0]
     assert len(counts) == len(text)
     assert all(count == 0 for count, length in zip(counts, text, strict=True) if length == 0)
@@ -25,8 +25,8 @@ def test_spread_adds_up_and_begins_at_the_first_text(total: int, text: list[int]
 
 
 def test_longer_text_has_more_tokens() -> None:
-    assert spread(12, [4, 8, 0, 20]) == [3, 3, 0, 6]
+    assert distribute(12, [4, 8, 0, 20]) == [3, 3, 0, 6]
 
 
 def test_fewer_tokens_than_chunks_are_spread_evenly() -> None:
-    assert spread(2, [1, 9, 1, 9]) == [1, 0, 1, 0]
+    assert distribute(2, [1, 9, 1, 9]) == [1, 0, 1, 0]

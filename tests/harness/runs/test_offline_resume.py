@@ -15,7 +15,7 @@ from harness.report.render import write_run_outputs
 from harness.runs.batch.measured import Measured
 from harness.runs.batch.through_worker import Batch
 from harness.runs.events import BatchDone, BatchStarting, Event, Started
-from harness.runs.folder import alone
+from harness.runs.folder import lock_run
 from harness.runs.offline import batches_so_far, resume_offline, run_offline
 from harness.runs.reader import load_run
 from harness.schema.offline_settings import OfflineSettings
@@ -175,7 +175,7 @@ def test_what_has_changed_since_is_refused(
     settings: OfflineSettings, engines: Engines, python_with: Any
 ) -> None:
     folder = ended_early(settings.model_copy(update={"repeats": 1}), engines, 1)
-    with alone(folder), pytest.raises(UsageError, match="is still going on"):
+    with lock_run(folder), pytest.raises(UsageError, match="is still going on"):
         resume_offline(folder, engines)
     kept = (folder / "run.json").read_text()
     edit(folder / "run.json", lambda run: run["versions"].update(source="f" * 16))
