@@ -37,9 +37,9 @@ from harness.cluster.node_facts import Tokenizer
 from harness.cluster.ray_nodes import placed
 from harness.cluster.shared_folder import SharedFolder
 from harness.cluster.testbed import Reading
+from harness.lazy_sequence import make_sequence
 from harness.loadgen.load_plan import LoadPlan, RawResponse, Target, WireRequest
 from harness.loadgen.run_load import Dealing
-from harness.made import made
 from harness.metrics.summary import summarize
 from harness.records.answers import Wanted, parse_part
 from harness.records.cell import CellIdentity, Expected, cell_records
@@ -167,13 +167,15 @@ def measure(count: int, tokens: int, peak: Peak) -> None:
     """Fetch, join, store and summarize."""
     node = Remote(ray.remote(FilledNode).options(num_cpus=0).remote(count, tokens))
     planned = SyntheticContent(PROMPT_TOKENS, tokens, VOCABULARY).take(count, 0, 0)
-    wire = made(count, lambda i: WireRequest(i, None, msgspec.json.encode(planned[i].prompt.tolist())))
+    wire = make_sequence(
+        count, lambda i: WireRequest(i, None, msgspec.json.encode(planned[i].prompt.tolist()))
+    )
     for part in Dealing(LoadPlan(Target("127.0.0.1", 1, "/"), wire), CLIENTS).parts():
         msgspec.msgpack.encode(part)
     peak.say("planned, and distributed to clients")
-    expected = made(count, lambda i: Expected(len(planned[i].prompt), planned[i].output_tokens))
-    wanted = made(count, lambda i: expected[i].wanted(exact_length=True))
-    reading = Reading(wanted, most_tokens=made(count, lambda i: expected[i].output_tokens))
+    expected = make_sequence(count, lambda i: Expected(len(planned[i].prompt), planned[i].output_tokens))
+    wanted = make_sequence(count, lambda i: expected[i].wanted(exact_length=True))
+    reading = Reading(wanted, most_tokens=make_sequence(count, lambda i: expected[i].output_tokens))
     peak.say("before")
     answers = collected(0.0, [Sender(node, [0], count)], reading, "")  # type: ignore[arg-type]
     peak.say(f"{len(answers.chunks):,} rows are here")

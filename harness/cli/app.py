@@ -9,7 +9,7 @@ from difflib import get_close_matches
 from itertools import pairwise
 from typing import Any
 
-from harness.cli.interrupts import hear_interrupts, ignore_interrupts
+from harness.cli.interrupts import handle_interrupts, ignore_interrupts
 from harness.cli.refused import refused
 from harness.errors import BenchError
 from harness.plain_text import hide_values, visible
@@ -25,7 +25,7 @@ _ELSEWHERE = {"--n": "--num-prompts", "--num-prompts": "--n"} | dict.fromkeys(
 def main() -> None:
     """Run a command and exit with its code."""
     message = ""
-    hear_interrupts()
+    handle_interrupts()
     try:
         code = _run()
     except KeyboardInterrupt:

@@ -7,12 +7,12 @@ from types import FrameType
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 _DEFAULT = (signal.default_int_handler, signal.SIG_DFL)
-_heard: list[int] = []
+_received: list[int] = []
 
 
-def hear_interrupts() -> None:
+def handle_interrupts() -> None:
     """Raise KeyboardInterrupt at each of the signals that this process was not started to ignore."""
-    _heard.clear()
+    _received.clear()
     for number in _SIGNALS:
         if signal.getsignal(number) in _DEFAULT:
             signal.signal(number, _interrupt)
@@ -26,9 +26,9 @@ def ignore_interrupts() -> None:
 
 def is_pressed_again() -> bool:
     """Whether the user interrupted more than once, and wants the end at once."""
-    return len(_heard) > 1
+    return len(_received) > 1
 
 
 def _interrupt(number: int, frame: FrameType | None) -> None:
-    _heard.append(number)
+    _received.append(number)
     raise KeyboardInterrupt

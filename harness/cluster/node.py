@@ -1,8 +1,8 @@
 """What happens on a node of a cluster: an engine's server, client processes, and watching both.
 
 One of these lives on each node, in a process of its own. It ends when Ray's process there has ended, or the
-driver was not heard of for too long. When it ends, for whatever reason, its client processes end by their
-standard input, and the engine by its guard.
+driver has sent no heartbeat for too long. When it ends, for whatever reason, its client processes end by
+their standard input, and the engine by its guard.
 """
 
 from __future__ import annotations
@@ -49,8 +49,8 @@ LOG_BYTES = 4 << 20
 LEAST_NOTICE_S = 0.02
 #: From one look at whether Ray's process on this node is still there to the next.
 PARENT_S = 1.0
-#: A node that does not hear the driver for so long ends what runs on it.
-ALONE_S = 90.0
+#: A node without a heartbeat of the driver for so long ends what runs on it.
+SILENT_DRIVER_S = 90.0
 
 T = TypeVar("T")
 
@@ -72,8 +72,8 @@ class Node:
         self._result: LoadResult | None = None
         self._monitor: CellMonitor | None = None
         _without_defaults_of_ray()
-        self._heard = math.inf
-        threading.Thread(target=self._end_alone, name="end with the node", daemon=True).start()
+        self._last_heartbeat = math.inf
+        threading.Thread(target=self._end_without_driver, name="end with the node", daemon=True).start()
 
     def facts(self) -> NodeFacts:
         """What this node is."""
@@ -93,9 +93,9 @@ class Node:
         """Call a function on this node; returns its result."""
         return function(*arguments)
 
-    def hear(self) -> None:
+    def heartbeat(self) -> None:
         """The driver is still there. It says so again and again from the first time on."""
-        self._heard = time.monotonic()
+        self._last_heartbeat = time.monotonic()
 
     def clock(self) -> float:
         """This machine's monotonic clock, in seconds."""
@@ -254,11 +254,11 @@ class Node:
         finally:
             shutil.rmtree(self._folder, ignore_errors=True)
 
-    def _end_alone(self) -> None:
+    def _end_without_driver(self) -> None:
         """End this process when Ray's process on this node, which started it, has ended, or when the driver
         is cut off. Nothing else could end what runs here then."""
         parent = os.getppid()
-        while os.getppid() == parent and time.monotonic() - self._heard < ALONE_S:
+        while os.getppid() == parent and time.monotonic() - self._last_heartbeat < SILENT_DRIVER_S:
             time.sleep(PARENT_S)
         shutil.rmtree(self._folder, ignore_errors=True)
         os._exit(1)

@@ -28,7 +28,7 @@ REVIVE_S, RETRY_S = 90.0, 1.0
 #: Seconds without an answer after which a node that should answer at once counts as lost.
 SILENCE_S = 30.0
 #: From one message to the nodes that the driver is there to the next.
-TELL_S = 10.0
+HEARTBEAT_S = 10.0
 #: Seconds for everything on a node to end.
 CLOSE_S = 60.0
 
@@ -98,11 +98,11 @@ class RayNode:
         except RayError as error:
             raise self._lost(str(error)) from None
 
-    def tell(self) -> None:
+    def send_heartbeat(self) -> None:
         """Say that the driver is still there."""
         if not self._is_lost:
             with suppress(Exception):  # as in `kill`
-                self.begin("hear")
+                self.begin("heartbeat")
 
     def revive(self) -> None:
         """Start its process again where it has ended; on another node where its own is gone, which Ray can
@@ -174,20 +174,20 @@ def heartbeats(nodes: Sequence[RayNode]) -> Iterator[None]:
     """Nodes that know inside the `with` that the driver is there; those of a driver that is gone end."""
     end = threading.Event()
 
-    def tell() -> None:
+    def send() -> None:
         while True:
             for node in nodes:
-                node.tell()
-            if end.wait(TELL_S):
+                node.send_heartbeat()
+            if end.wait(HEARTBEAT_S):
                 return
 
-    telling = threading.Thread(target=tell, name="tell the nodes", daemon=True)
-    telling.start()
+    sending = threading.Thread(target=send, name="send heartbeats", daemon=True)
+    sending.start()
     try:
         yield
     finally:
         end.set()
-        telling.join()
+        sending.join()
 
 
 @contextmanager

@@ -185,7 +185,7 @@ class RayTestbed(Testbed):
         usage: list[ClientUsage] = []
         left = {sender.running: sender for sender in senders}
         asked: dict[Any, tuple[RayNode, Sender | None]] = {}
-        heard = {node.name: time.monotonic() for node in self.nodes}
+        answered = {node.name: time.monotonic() for node in self.nodes}
         while left:
             waiting = {node.name for node, _ in asked.values()}
             asked |= {
@@ -202,11 +202,11 @@ class RayTestbed(Testbed):
             for reference in ray.wait(list(asked), num_returns=len(asked), timeout=0)[0] if asked else []:
                 node, sender = asked.pop(reference)
                 answer = node.result(reference)
-                heard[node.name] = time.monotonic()
+                answered[node.name] = time.monotonic()
                 if sender is not None:
                     sender.progress = answer
             for name in {node.name for node, _ in asked.values()}:
-                if time.monotonic() - heard[name] > SILENCE_S:
+                if time.monotonic() - answered[name] > SILENCE_S:
                     raise LostNodeError(
                         f"node {name} did not answer for {SILENCE_S:g} s in a cell",
                         "see `ray status` and the network to that node; nothing of the cell is counted",

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from harness import made
+from harness import lazy_sequence
 from harness.engines.common_words import COMMON_WORDS
 from harness.engines.text_prompts import text_prompts
 from harness.models.chat_template import ChatTemplate
@@ -122,7 +122,7 @@ class Words:
     def _text(self, request: PlannedRequest) -> str:
         key = request.prompt.tobytes()
         if key not in self._known:
-            if len(self._known) >= made.HELD:  # of a long load each is written again
+            if len(self._known) >= lazy_sequence.HELD:  # of a long load each is written again
                 self._known.clear()
             self._known[key] = self._write(request.prompt.tolist())
         return self._known[key]

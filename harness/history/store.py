@@ -105,7 +105,7 @@ class Store:
             if version > VERSION:
                 raise UsageError(f"{path} is of a newer version of bench", "use that, or another --store")
             if version < VERSION:
-                _bring_up(connection, path)
+                _migrate(connection, path)
             yield cls(connection)
         except sqlite3.Error as error:
             raise UsageError(f"{path} cannot be used: {error}", "name another file with --store") from None
@@ -232,8 +232,8 @@ class Store:
         return {(metric, statistic): _estimate(statistic, *columns) for metric, statistic, *columns in rows}
 
 
-def _bring_up(connection: sqlite3.Connection, path: Path) -> None:
-    """Make the tables, or bring those of an older version up; other processes may want the same.
+def _migrate(connection: sqlite3.Connection, path: Path) -> None:
+    """Make the tables, or migrate those of an older version; other processes may want the same.
 
     Raises UsageError where another program has tables there.
     """

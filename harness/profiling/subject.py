@@ -35,13 +35,13 @@ from harness.workload import PlannedRequest
 SAMPLE_S = 40.0
 #: Bounds of its size, in requests in flight and in requests.
 MIN_TURNS, MAX_REQUESTS = 16, 5000
-#: Requests held in flight where the load of a batch is larger.
+#: Requests kept in flight where the load of a batch is larger.
 MAX_IN_FLIGHT = 256
 
 
 @dataclass(frozen=True)
 class Subject:
-    """A run and what of it is profiled. `load` is the benchmark's; a batch is held in flight."""
+    """A run and what of it is profiled. `load` is the benchmark's; a batch is kept in flight."""
 
     folder: Path
     info: RunInfo
@@ -62,7 +62,7 @@ class Subject:
         return Level(in_flight=in_flight, running=in_flight)
 
     def sample(self, engine_variant: EngineVariant) -> list[PlannedRequest]:
-        """Requests to be held in flight, with the lengths of the run's load and prompts of their own."""
+        """Requests to be kept in flight, with the lengths of the run's load and prompts of their own."""
         level, workload = self.level(engine_variant), self.resolved.workload
         wanted = MIN_TURNS * level.in_flight
         if level.step_ms is not None:
@@ -149,7 +149,7 @@ def open_subject(
 
 
 def _as_online(info: RunInfo) -> OnlineSettings:
-    """Settings of the load; a fixed batch is profiled as so many requests held in flight."""
+    """Settings of the load; a fixed batch is profiled as so many requests kept in flight."""
     if isinstance(info, OnlineRunInfo):
         return info.settings
     batch = info.settings

@@ -13,8 +13,8 @@ from harness.engines.prometheus import PrefixCounters, Samples, read_samples
 from harness.engines.registry import ENGINES
 from harness.engines.server_metrics import Series
 from harness.engines.server_pages import post
+from harness.lazy_sequence import LazySequence, make_sequence
 from harness.loadgen.load_plan import LoadPlan, Progress, WireRequest
-from harness.made import Made, made
 from harness.plain_text import visible
 from harness.records.answers import Answers
 from harness.records.cell import CellIdentity, CellRecords, Expected, cell_records
@@ -82,10 +82,10 @@ class AskedServer:
 
         n, settings = len(requests), self.resolved.settings
         target = endpoint_target(self.server.target, self.asked.endpoint)
-        load = LoadPlan(target, made(n, wire), concurrency, settings.timeout_s, settings.deadline_s)
+        load = LoadPlan(target, make_sequence(n, wire), concurrency, settings.timeout_s, settings.deadline_s)
         exact = self.asked.ignore_eos
-        wanted = made(n, lambda place: self._expected(requests[place]).wanted(exact))
-        most = made(n, lambda place: requests[place].output_tokens)
+        wanted = make_sequence(n, lambda place: self._expected(requests[place]).wanted(exact))
+        most = make_sequence(n, lambda place: requests[place].output_tokens)
         reading = Reading(wanted, self.asked.tokenizer, answered(requests), most)
         return self.testbed.send(load, reading, clients, progress, start_delay_s)
 
@@ -93,7 +93,7 @@ class AskedServer:
         """What came back for each request that was planned."""
         requests = with_answers(planned, answers.texts, self.asked.tokenizer)
         sent, reusable = answers.in_order_sent(), np.full(len(requests), -1, np.int32)
-        if isinstance(requests, Made) and self.resolved.workload.is_distinct(len(requests)):
+        if isinstance(requests, LazySequence) and self.resolved.workload.is_distinct(len(requests)):
             reusable[sent] = 0
         else:
             reusable[sent] = reusable_tokens(requests[index].prompt for index in sent)
@@ -102,7 +102,7 @@ class AskedServer:
             request, before = requests[place], int(reusable[place])
             return self._expected(request, before if before >= 0 and len(request.prompt) else None)
 
-        expected = made(len(requests), asked)
+        expected = make_sequence(len(requests), asked)
         ref, label = cell.engine_variant.ref, cell.engine_variant.label
         identity = CellIdentity(cell.index, ref.name, ref.variant, label, cell.load, cell.repeat)
         records = cell_records(answers, expected, identity)

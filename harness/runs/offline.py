@@ -65,7 +65,7 @@ def run_offline(settings: OfflineSettings, command: list[str], notify: Notify) -
     folder = make_folder(settings.out, "offline")
     with lock_run(folder):
         run = BatchRun.create(folder, info, resolved.missing)
-        return folder, _go(run, resolved, notify)
+        return folder, _complete(run, resolved, notify)
 
 
 def resume_offline(folder: Path, notify: Notify) -> tuple[Path, OfflineResults]:
@@ -90,7 +90,7 @@ def resume_offline(folder: Path, notify: Notify) -> tuple[Path, OfflineResults]:
                     f"{gone} is part of the run, and its variant is not of offline runs any more",
                     "restore the variants of the engines, or start a new run",
                 )
-        return folder, _go(run, resolved, notify)
+        return folder, _complete(run, resolved, notify)
 
 
 def batches_so_far(folder: Path) -> OfflineResults | None:
@@ -138,7 +138,7 @@ def _resolve(settings: OfflineSettings) -> _Resolved:
     return _Resolved(settings, launches, missing, split.client)
 
 
-def _go(run: BatchRun, resolved: _Resolved | None, notify: Notify) -> OfflineResults:
+def _complete(run: BatchRun, resolved: _Resolved | None, notify: Notify) -> OfflineResults:
     """Measure what is left, write the results. `resolved` is None where nothing is left."""
     notify(Started(run.folder, len(run.info.order), len(run.done)))
     for skipped in run.skipped:

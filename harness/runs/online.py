@@ -84,7 +84,7 @@ def run_online(
         folder = make_folder(settings.out, "online")
         with lock_run(folder):
             begun.append(run := Run.create(folder, info, resolved.missing))
-            return folder, _go(run, resolved, notify)
+            return folder, _complete(run, resolved, notify)
 
 
 def resume_online(folder: Path, notify: Notify) -> tuple[Path, OnlineResults]:
@@ -117,7 +117,7 @@ def resume_online(folder: Path, notify: Notify) -> tuple[Path, OnlineResults]:
                     if old.what:
                         asked = run.to_ask(old.label, old.repeat, old.what, error.message, error.hint)
                         notify(EngineNotAsked(asked))
-        return folder, _go(run, resolved, notify)
+        return folder, _complete(run, resolved, notify)
 
 
 def results_so_far(folder: Path) -> OnlineResults | None:
@@ -168,7 +168,7 @@ def _unchanged(run: Run, resolved: Resolved) -> None:
             )
 
 
-def _go(run: Run, resolved: Resolved | None, notify: Notify) -> OnlineResults:
+def _complete(run: Run, resolved: Resolved | None, notify: Notify) -> OnlineResults:
     """Measure and judge what is left, write the results. `resolved` is None where no cell is left."""
     blocks, search, tune = run.blocks(), run.info.search, run.info.tune
     unasked = list(run.info.unasked)

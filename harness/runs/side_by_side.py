@@ -43,17 +43,17 @@ def measure_blocks(
             measure_block(run, resolved, block, notify, following)
         return
     testbeds = resolved.machines.testbeds
-    one_at_a_time = threading.Lock()
+    lock = threading.Lock()
 
-    def tell(event: Event) -> None:
-        with one_at_a_time:
+    def notify_in_turn(event: Event) -> None:
+        with lock:
             notify(event)
 
     def measure(side: int, own: Sequence[Block]) -> None:
         for block in own:
             if run.is_ending:
                 return
-            measure_block(run, resolved, block, tell, following, side)
+            measure_block(run, resolved, block, notify_in_turn, following, side)
 
     with ThreadPoolExecutor(len(divided)) as threads:
         measuring = [threads.submit(measure, side, own) for side, own in enumerate(divided)]

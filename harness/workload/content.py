@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from harness.errors import UsageError
-from harness.made import made
+from harness.lazy_sequence import make_sequence
 from harness.schema.load_settings import Uniform, lengths_text, most
 from harness.traces import sampling
 from harness.workload.planned_requests import UNTIMED, PlannedRequest, distinct_requests
@@ -70,7 +70,7 @@ class SyntheticContent(Content):
 
     def take(self, n: int, seed: int, shape_seed: int, first: int = 0) -> Sequence[PlannedRequest]:
         inputs, outputs = self.lengths(n, shape_seed, first)
-        pairs = made(n, lambda place: (int(inputs[place]), int(outputs[place])))
+        pairs = make_sequence(n, lambda place: (int(inputs[place]), int(outputs[place])))
         return distinct_requests(UNTIMED, pairs, self._vocab_size, seed, first)
 
     def lengths(self, n: int, shape_seed: int, first: int = 0) -> tuple[Ints, Ints]:

@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from harness.made import Made, made
+from harness.lazy_sequence import LazySequence, make_sequence
 from harness.schema.load import ClosedLoop, Ramp, RequestRate
 from harness.schema.online_settings import OnlineSettings
 from harness.schema.run_info import TraceRecord
@@ -35,7 +35,7 @@ class ContentSource(RequestSource[L]):
     def _take(self, n: int, seed: int, shape_seed: int, first: int = 0) -> Sequence[PlannedRequest]:
         """Requests without a time; no turn waits longer than the settings allow."""
         taken, most = self.content.take(n, seed, shape_seed, first), self.settings.max_think_s
-        if most is None or isinstance(taken, Made):
+        if most is None or isinstance(taken, LazySequence):
             return taken
         return [r if r.think_s is None else replace(r, think_s=min(r.think_s, most)) for r in taken]
 
@@ -94,8 +94,8 @@ class RateSource(ContentSource[RequestRate | Ramp], OpenLoopSource[RequestRate |
     ) -> Sequence[PlannedRequest]:
         times = self._arrivals(load, shape_seed)
         taken = self._take(len(times), seed, shape_seed)
-        if isinstance(taken, Made):  # none of them follows another
-            return made(len(taken), lambda i: replace(taken[i], t_sched_s=float(times[i])))
+        if isinstance(taken, LazySequence):  # none of them follows another
+            return make_sequence(len(taken), lambda i: replace(taken[i], t_sched_s=float(times[i])))
         due = iter(times.tolist())
         return [r if r.think_s is not None else replace(r, t_sched_s=next(due)) for r in taken]
 

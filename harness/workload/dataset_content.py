@@ -14,8 +14,8 @@ from tokenizers import Tokenizer
 
 from harness.datasets.dataset import Conversation, Dataset
 from harness.errors import UsageError
+from harness.lazy_sequence import make_sequence
 from harness.loadgen.live_answers import answer_marker
-from harness.made import made
 from harness.traces import sampling
 from harness.traces.fit import room
 from harness.workload.content import Content, Ints, at_quantiles
@@ -61,7 +61,7 @@ class DatasetContent(Content):
         sessions = islice(self._sessions(shape_seed), first, first + n)
         if self.turns is None:
             firsts = [session[0] for session in sessions]  # the dataset's own, each as often as it is asked
-            return made(n, lambda index: replace(firsts[index], index=index))
+            return make_sequence(n, lambda index: replace(firsts[index], index=index))
         requests: list[PlannedRequest] = []
         for number, session in enumerate(sessions):
             begin = len(requests)

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from harness.made import made
+from harness.lazy_sequence import make_sequence
 from harness.workload.planned_requests import PlannedRequest
 
 #: The model itself among its adapters.
@@ -43,4 +43,4 @@ class DrawnFields:
             given = self.response_format if formatted[i] else None
             return replace(requests[i], adapter=adapter, response_format=given)
 
-        return made(len(requests), drawn)
+        return make_sequence(len(requests), drawn)

@@ -9,7 +9,7 @@ from typing import Any, TypedDict
 import numpy as np
 from numpy.typing import NDArray
 
-from harness.made import made
+from harness.lazy_sequence import make_sequence
 from harness.traces.trace import Trace
 from harness.workload.prompts import PromptSource
 
@@ -71,7 +71,7 @@ def open_loop(trace: Trace, scale: float, vocab_size: int, seed: int) -> Sequenc
         output = int(trace.output_tokens[index])
         return PlannedRequest(index, float(times[index]), prompt, output, after, session=session, turn=turn)
 
-    return made(len(trace), request)
+    return make_sequence(len(trace), request)
 
 
 def _places(trace: Trace) -> list[tuple[int | None, int | None, int]]:
@@ -117,4 +117,4 @@ def distinct_requests(
         input_len, output_len = lengths[index]
         return PlannedRequest(index, None, source.distinct(first + index, input_len), output_len)
 
-    return made(len(lengths), request)
+    return make_sequence(len(lengths), request)

@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from harness.made import made
+from harness.lazy_sequence import make_sequence
 from harness.workload.planned_requests import PlannedRequest
 
 
@@ -18,7 +18,7 @@ def end_whole(requests: Sequence[PlannedRequest], ends: NDArray[np.int32]) -> Se
     Args:
         ends: (V,) the token to end with instead of each token; those beyond V stay.
     """
-    return made(len(requests), lambda place: _end_whole(requests[place], ends))
+    return make_sequence(len(requests), lambda place: _end_whole(requests[place], ends))
 
 
 def _end_whole(request: PlannedRequest, ends: NDArray[np.int32]) -> PlannedRequest:

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from harness.lazy_sequence import LazySequence
 from harness.loadgen.live_answers import fill_text
-from harness.made import Made
 from harness.models.text_tokens import load_tokenizer
 from harness.workload.dataset_content import encode
 from harness.workload.planned_requests import Message, PlannedRequest
@@ -15,7 +15,7 @@ from harness.workload.planned_requests import Message, PlannedRequest
 
 def answered(requests: Sequence[PlannedRequest]) -> list[int]:
     """The requests whose answers go into others; a workload that is too long to be held has none."""
-    if isinstance(requests, Made):
+    if isinstance(requests, LazySequence):
         return []
     return sorted({index for request in requests for index in request.answers})
 

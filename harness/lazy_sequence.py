@@ -7,12 +7,12 @@ from typing import TypeVar, overload
 
 T = TypeVar("T")
 
-#: Items up to which all are made at once, and held.
+#: Items up to which a list holds them.
 HELD = 1 << 15
 
 
-class Made(Sequence[T]):
-    """`make` of each number from 0 to `count - 1`, each time the same."""
+class LazySequence(Sequence[T]):
+    """`make(place)` for each place from 0 to `count - 1`, each time the same."""
 
     def __init__(self, count: int, make: Callable[[int], T]) -> None:
         self._count, self._make = count, make
@@ -32,6 +32,6 @@ class Made(Sequence[T]):
         return self._make(places) if isinstance(places, int) else [self._make(each) for each in places]
 
 
-def made(count: int, make: Callable[[int], T]) -> Sequence[T]:
-    """The same, at once where they are few."""
-    return [make(place) for place in range(count)] if count <= HELD else Made(count, make)
+def make_sequence(count: int, make: Callable[[int], T]) -> Sequence[T]:
+    """A list where the items are few, else a LazySequence."""
+    return [make(place) for place in range(count)] if count <= HELD else LazySequence(count, make)

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from harness import made
-from harness.made import Made
+from harness import lazy_sequence
+from harness.lazy_sequence import LazySequence
 from harness.runs.workload import Workload
 from harness.schema.load import ClosedLoop, Load, RequestRate, TraceLoad
 from harness.schema.online_settings import OnlineSettings
@@ -35,9 +35,9 @@ def test_a_workload_that_is_not_held_is_the_same(
     asked = OnlineSettings.model_validate({"engines": ["roseinfer"], "n": 40} | settings)
     workload = Workload.make(asked, 1000, 2048)
     held = workload.requests(load, 1, 2)
-    monkeypatch.setattr(made, "HELD", 10)
+    monkeypatch.setattr(lazy_sequence, "HELD", 10)
     requests = workload.requests(load, 1, 2)
-    assert isinstance(held, list) and isinstance(requests, Made)
+    assert isinstance(held, list) and isinstance(requests, LazySequence)
     assert len(requests) == len(held) > 10
     assert rows(requests) == rows(held) == rows([requests[place] for place in range(len(requests))])
     assert rows(requests[3:7]) == rows(held[3:7])
