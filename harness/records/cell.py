@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -68,17 +68,15 @@ def read_cell(
     identity: CellIdentity,
     *,
     exact_length: bool,
-    tokens_of: Callable[[str], int] | None = None,
 ) -> CellRecords:
     """Parse every response of a load. Times become seconds since `result.t0`.
 
     Args:
-        tokens_of: Tokens of a text by the model's tokenizer, where that is known.
         expected: What each request asks for, by request index.
         exact_length: A request that gives another number of tokens failed; true where EOS is ignored.
     """
     wanted = {raw.index: expected[raw.index].wanted(exact_length) for raw in result.responses}
-    return cell_records(parse(result, wanted, tokens_of), expected, identity)
+    return cell_records(parse(result, wanted), expected, identity)
 
 
 def cell_records(answers: Answers, expected: Sequence[Expected], identity: CellIdentity) -> CellRecords:
@@ -89,7 +87,7 @@ def cell_records(answers: Answers, expected: Sequence[Expected], identity: CellI
     starts = _session_starts(answers, expected)
     tables = (_with_known(part, expected, identity, starts) for part in answers.parts())
     if isinstance(answers.requests, LongTable):
-        requests = requests_frame(tables, len(answers.requests), REQUESTS)
+        requests = requests_frame(tables, len(answers.requests))
     else:
         [table] = tables
         requests = table.to_pandas()

@@ -12,14 +12,15 @@ import pyarrow as pa
 
 from harness.metrics import on_disk
 from harness.metrics.long_frames import slices
+from harness.records.columns import REQUESTS
 
 
-def requests_frame(tables: Iterable[pa.Table], rows: int, schema: pa.Schema) -> pd.DataFrame:
+def requests_frame(tables: Iterable[pa.Table], rows: int) -> pd.DataFrame:
     """The `rows` rows of some tables as one frame; text is in categories. Raises BenchError where the disk
     is full."""
     columns = {
         field.name: _Text(rows) if pa.types.is_string(field.type) else _Numbers(rows, field.type)
-        for field in schema
+        for field in REQUESTS
     }
     for table in tables:
         for name, column in columns.items():
@@ -27,13 +28,13 @@ def requests_frame(tables: Iterable[pa.Table], rows: int, schema: pa.Schema) -> 
     return pd.DataFrame({name: column.all() for name, column in columns.items()}, copy=False)
 
 
-def tables_of(frame: pd.DataFrame, schema: pa.Schema) -> Iterator[pa.Table]:
+def tables_of(frame: pd.DataFrame) -> Iterator[pa.Table]:
     """The rows of a frame, some at a time."""
     for rows in slices(len(frame)):
         part = frame.iloc[rows]
         text = [name for name in part.columns if isinstance(part[name].dtype, pd.CategoricalDtype)]
         part = part.astype(dict.fromkeys(text, object))
-        yield pa.Table.from_pandas(part, schema=schema, preserve_index=False)
+        yield pa.Table.from_pandas(part, schema=REQUESTS, preserve_index=False)
 
 
 class _Column:

@@ -35,7 +35,7 @@ _RAW = "raw"
 
 def write_cell(run: Path, cell: int, records: CellRecords) -> None:
     """Keep the records of one cell; a cell written before is replaced."""
-    _write_parts(_part(run, cell, "requests"), REQUESTS, tables_of(records.requests, REQUESTS))
+    _write_parts(_part(run, cell, "requests"), REQUESTS, tables_of(records.requests))
     parts = parts_of(records.chunks)
     tables = (pa.Table.from_pandas(part, schema=CHUNKS, preserve_index=False) for part in parts)
     _write_parts(_part(run, cell, "chunks"), CHUNKS, tables)
@@ -48,13 +48,13 @@ def write_server(run: Path, cell: int, readings: pd.DataFrame) -> None:
         write_table(_part(run, cell, _SERVER), table)
 
 
-def read_server(run: Path, cells: set[int] | None = None) -> pd.DataFrame:
+def read_server(run: Path) -> pd.DataFrame:
     """What the servers of a run reported, in the order of cells; empty where that was not asked for.
 
     Raises:
         UsageError: A file is damaged.
     """
-    table = _read(run, _SERVER, SERVER, cells)
+    table = _read(run, _SERVER, SERVER, cells=None)
     found: pd.DataFrame = (SERVER.empty_table() if table is None else table).to_pandas()
     return found
 
@@ -126,7 +126,7 @@ def _files(run: Path, name: str) -> tuple[Path | None, dict[int, Path]]:
 def _requests(run: Path, cells: set[int] | None) -> pd.DataFrame:
     if (long := _long(run, "requests", cells)) is not None:
         table, rows = long
-        return requests_frame(table.tables(), rows, REQUESTS)
+        return requests_frame(table.tables(), rows)
     found: pd.DataFrame = _needed(run, "requests", cells).to_pandas()
     return found
 

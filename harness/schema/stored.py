@@ -21,13 +21,13 @@ OTHER_VERSION = (
 )
 
 
-def read_stored(path: Path, kind: type[Model] | TypeAdapter[Model], hint: str = OTHER_VERSION) -> Model:
+def read_stored(path: Path, kind: type[Model] | TypeAdapter[Model]) -> Model:
     """A JSON file as `kind`.
 
     Raises:
         UsageError: It cannot be read, or is not what this version of bench writes.
     """
-    return checked(read_json(path, hint), kind, str(path), hint)
+    return checked(read_json(path), kind, str(path))
 
 
 def read_of_run(

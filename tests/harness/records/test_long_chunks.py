@@ -151,7 +151,7 @@ def test_a_cell_of_requests_that_are_not_held_is_stored_as_others_are(tmp_path: 
     frame = build(rows)[0]
     table = pa.Table.from_pandas(frame, REQUESTS_SCHEMA, preserve_index=False)
     with few_rows():
-        long = requests_frame((table.slice(begin, 11) for begin in range(0, 90, 11)), 90, REQUESTS_SCHEMA)
+        long = requests_frame((table.slice(begin, 11) for begin in range(0, 90, 11)), 90)
         write_cell(tmp_path, 0, CellRecords(long, build([])[1]))
         assert pq.read_table(tmp_path / "raw/cell-00000.requests.parquet").equals(table)
 
