@@ -116,7 +116,7 @@ def search(
     if settings is not None:
         plan = _plan(locals()).model_copy(update={"of": settings.counted})
         settings = _lasting(settings, plan)
-        seconds = settings.measured_s + (settings.settle or 0.0)
+        seconds = settings.cell_s
         check_limits(terms := parse_limits(plan.limits), settings)
         for term in terms:
             share = settings.measured_s / seconds if seconds else 1.0

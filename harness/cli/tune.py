@@ -15,13 +15,12 @@ from harness.errors import UsageError
 from harness.runs.tune.plan import plan_tuning
 from harness.schema.base import first_fault
 from harness.schema.engine_ref import RUNNING_SERVER, EngineRef
-from harness.schema.online_settings import OnlineSettings
+from harness.schema.online_settings import OF_RUNNING_SERVERS, OnlineSettings
 
 #: What a tuning decides itself, or cannot do.
 _DECIDED = (
     *("engines", "repeats", "interleave", "slo", "aa", "preset", "profile", "profile_only"),
-    *("base_url", "server", "served_model", "tokenizer", "header", "api_key_env", "ca_cert", "wait_ready"),
-    "prompt_nonce",
+    *OF_RUNNING_SERVERS,
 )
 
 EXAMPLES = (

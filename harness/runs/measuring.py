@@ -134,7 +134,7 @@ class Measuring:
     def measure(self, cell: Cell) -> OnlineSummary:
         """Send the cell's load and keep what came back. A cell that its server did not outlive is none."""
         settings, workload = self.to.resolved.settings, self.to.resolved.workload
-        wanted_s = (settings.settle or 0.0) + settings.measured_s
+        wanted_s = settings.cell_s
         loop = (cell.engine_variant.label, cell.load)
         may_know = cell.engine_variant.may_know_prompts(settings.prefix_cache)
         first, n, clients = 0, self.run.lasted.get(loop), self._clients

@@ -40,9 +40,10 @@ from harness.schema.window import Window
 Fit = Literal["drop", "clip", "scale"]
 Endpoint = Literal["completions", "chat"]
 
-#: Settings that say nothing where there is none.
+#: Settings of clusters alone.
 _OF_CLUSTERS = ("engine_needs", "load_nodes", "side_by_side", "engines_per_node", "share")
-_OF_RUNNING_SERVERS = (
+#: Settings of running servers alone.
+OF_RUNNING_SERVERS = (
     *("base_url", "server", "served_model", "tokenizer", "header", "api_key_env", "ca_cert", "wait_ready"),
     "prompt_nonce",
 )
@@ -244,7 +245,7 @@ class OnlineSettings(CommonSettings):
         if self.response_format is None:
             idle["response_format_share"] = "needs --response-format"
         if all(engine.name != RUNNING_SERVER for engine in self.engines):
-            idle |= dict.fromkeys(_OF_RUNNING_SERVERS, "needs engine openai")
+            idle |= dict.fromkeys(OF_RUNNING_SERVERS, "needs engine openai")
         elif not any(url.lower().startswith("https://") for url in self.servers.values()):
             idle["ca_cert"] = "needs a server whose address begins with https://: http has no certificates"
         if all(engine.name == RUNNING_SERVER for engine in self.engines):
