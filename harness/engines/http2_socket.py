@@ -6,8 +6,7 @@ import io
 import socket
 from typing import Any
 
-from harness.loadgen.http import Http2Error
-from harness.loadgen.http2 import Http2Bytes
+from harness.loadgen.http2 import Http2Bytes, Http2Error
 
 _READ_BYTES = 1 << 16
 

@@ -44,7 +44,8 @@ CREATE TABLE result (
     PRIMARY KEY (run, label, load, metric, statistic)) WITHOUT ROWID;
 """
 
-#: From version 1. Repeats that lack requests one by one may lack none together; no more is known.
+#: From version 1, which did not keep `withheld`. Of several repeats, `missing` stands for it: what the median
+#: repeat lacks. All of them together may lack less, which cannot be computed any more.
 _FROM_1 = """
 ALTER TABLE result ADD COLUMN withheld INTEGER NOT NULL DEFAULT 0;
 UPDATE result SET withheld = missing WHERE json_array_length(each) > 1;

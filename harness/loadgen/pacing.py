@@ -118,7 +118,9 @@ class ClosedLoop:
 class Batches(ClosedLoop):
     """Sends `concurrency` requests together at t0, and the next ones when all of these have ended."""
 
-    _left = 0
+    def __init__(self, client: Client, requests: Sequence[WireRequest], t0: float, concurrency: int) -> None:
+        super().__init__(client, requests, t0, concurrency)
+        self._left = 0
 
     def ended(self, response: RawResponse) -> None:
         """A response ended: if it was the last of its batch, send the next batch."""

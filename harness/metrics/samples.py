@@ -57,36 +57,15 @@ class Sample:
         weights: npt.NDArray[np.integer] | None,
         request: npt.NDArray[np.integer],
     ) -> None:
-        self._held: Values | None = Values(values, weights, request)
-        self._make: Callable[[], Iterator[Values]] | None = None
-        self._of: Sequence[Sample] = ()
-
-    @classmethod
-    def in_parts(cls, make: Callable[[], Iterator[Values]], of: Sequence[Sample] = ()) -> Sample:
-        """Values that are too many to be held, made again whenever they are needed. Those of all the samples
-        `of`, if any."""
-        sample = cls.__new__(cls)
-        sample._held, sample._make, sample._of = None, make, of
-        return sample
+        self.values, self.weights, self.request = values, weights, request
 
     def parts(self) -> Iterator[Values]:
-        """All values; those that are held are one part."""
-        if self._held is not None:
-            yield self._held
-        elif self._make is not None:
-            yield from self._make()
+        """All values."""
+        yield Values(self.values, self.weights, self.request)
 
-    @property
-    def values(self) -> npt.NDArray[np.float64]:
-        """(S,) of a metric that has one a request."""
-        assert self._held is not None
-        return self._held.values
-
-    @property
-    def request(self) -> npt.NDArray[np.integer]:
-        """(S,) of a metric that has one a request."""
-        assert self._held is not None
-        return self._held.request
+    def ordered(self) -> Ordered:
+        """The values in ascending order. There must be some."""
+        return Ordered.of(self.values, self.weights)
 
     @cached_property
     def _totals(self) -> tuple[int, int, float, float, float]:
@@ -125,21 +104,36 @@ class Sample:
         """The largest value; there must be some."""
         return self._totals[4]
 
-    def ordered(self) -> Ordered:
-        """The values in ascending order, kept only where they are on the disk. There must be some."""
-        return self._stored if self._held is None else Ordered.of(self._held.values, self._held.weights)
-
-    @cached_property
-    def _stored(self) -> Ordered:
-        if self._of and all(sample._held is None for sample in self._of):
-            return Ordered.together([sample._stored for sample in self._of if sample.size])
-        return Ordered.of_parts((part.values, part.weights) for part in self.parts())
-
     @cached_property
     def levels(self) -> dict[str, float]:
         """The percentiles that are reported, by name. There must be values."""
         found = self.ordered().percentiles(PERCENTILES)
         return {f"p{q}": float(level) for q, level in zip(PERCENTILES, found, strict=True)}
+
+
+class LongSample(Sample):
+    """Values that are too many to be held, as those of chunks can be: only `parts` has them, each time anew.
+
+    Args:
+        make: gives the parts.
+        of: the samples whose values these are, if any.
+    """
+
+    def __init__(self, make: Callable[[], Iterator[Values]], of: Sequence[Sample]) -> None:
+        self._make, self._of = make, of
+
+    def parts(self) -> Iterator[Values]:
+        return self._make()
+
+    def ordered(self) -> Ordered:
+        return self._ordered
+
+    @cached_property
+    def _ordered(self) -> Ordered:
+        """On the disk, and so kept."""
+        if self._of and all(isinstance(sample, LongSample) for sample in self._of):
+            return Ordered.together([sample.ordered() for sample in self._of if sample.size])
+        return Ordered.of_parts((part.values, part.weights) for part in self.parts())
 
 
 @dataclass(frozen=True)
@@ -207,7 +201,7 @@ class Group:
 
         if isinstance(self.gaps, Gaps):
             return Sample(*next(parts()))
-        return Sample.in_parts(parts, [group.sample(metric) for group in self.pooled])
+        return LongSample(parts, [group.sample(metric) for group in self.pooled])
 
 
 def split(
@@ -257,7 +251,7 @@ def _group(rows: pd.DataFrame, gaps: TableGaps, named: pd.DataFrame | None = Non
     named = rows if named is None else named
     engine, variant, label, repeat = named.iloc[0][_IDENTITY]
     own_gaps = gaps.of(request_keys(good))
-    group = Group(
+    return Group(
         engine=str(engine),
         variant=None if pd.isna(variant) else str(variant),
         label=str(label),
@@ -267,8 +261,6 @@ def _group(rows: pd.DataFrame, gaps: TableGaps, named: pd.DataFrame | None = Non
         metrics=request_metrics(good, own_gaps),
         gaps=own_gaps,
     )
-    vars(group)["good"] = good  # they are chosen once
-    return group
 
 
 def load_of(rows: pd.DataFrame) -> Load:
