@@ -181,5 +181,9 @@ def _size(raw: dict[str, Any], name: str, default: int | None = None) -> int:
     return value
 
 
-def _ids(given: int | list[int] | None) -> tuple[int, ...]:
-    return () if given is None else tuple(given) if isinstance(given, list) else (given,)
+def _ids(given: Any) -> tuple[int, ...]:
+    """What an `eos_token_id` names; a negative id stands for none. Raises ConfigError for another type."""
+    ids = given if isinstance(given, list) else [] if given is None else [given]
+    if any(type(token) is not int for token in ids):
+        raise ConfigError(f"the config says eos_token_id {given!r}, which is no token id or list of them")
+    return tuple(token for token in ids if token >= 0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -25,6 +26,8 @@ LLAMA = {
         ({}, {}, (50256,)),
         ({}, {"eos_token_id": 7}, (7,)),
         ({"eos_token_id": 9}, {"eos_token_id": [7]}, (7, 9)),
+        ({"eos_token_id": -1}, {}, ()),
+        ({"eos_token_id": [9, -1]}, {"eos_token_id": -1}, (9,)),
     ],
 )
 def test_ends_of_text(
@@ -34,6 +37,15 @@ def test_ends_of_text(
     (tmp_path / "config.json").write_text(json.dumps({"model_type": "gpt2"} | own))
     (tmp_path / "generation_config.json").write_text(json.dumps(generation))
     assert config.read(tmp_path).eos_token_ids == ends
+
+
+@pytest.mark.parametrize("file", ["config.json", "generation_config.json"])
+@pytest.mark.parametrize("given", ["2", [[1]], 2.0, True])
+def test_ends_of_text_that_are_no_ids(tmp_path: Path, file: str, given: object) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(LLAMA))
+    (tmp_path / file).write_text(json.dumps(LLAMA | {"eos_token_id": given}))
+    with pytest.raises(ConfigError, match=f"the config says eos_token_id {re.escape(repr(given))}, which"):
+        config.read(tmp_path)
 
 
 SCALED = {"rope_type": "linear", "factor": "2"}
