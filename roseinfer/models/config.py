@@ -96,7 +96,7 @@ def gpt2(raw: dict[str, Any]) -> ModelConfig:
 def llama(raw: dict[str, Any]) -> LlamaConfig:
     """A config of Llama, Qwen2 or Qwen3, which differ in biases and in norms of queries and keys."""
     family = raw["model_type"]
-    if raw.get("hidden_act", "silu") != "silu":
+    if raw.get("hidden_act", "silu") not in ("silu", "swish"):  # synonyms
         raise ConfigError(f"hidden_act {raw['hidden_act']!r} is not supported; roseinfer has: silu")
     if _slides(raw):
         raise ConfigError("sliding windows are not supported")
@@ -122,7 +122,7 @@ def llama(raw: dict[str, Any]) -> LlamaConfig:
         rope=Rope.parse(raw),
         qkv_bias=bias or family == "qwen2",
         out_bias=bias and family != "qwen2",
-        mlp_bias=bool(raw.get("mlp_bias", False)),
+        mlp_bias=bool(raw.get("mlp_bias", False)) and family == "llama",
         qk_norm=family == "qwen3",
     )
 
@@ -131,8 +131,8 @@ def _slides(raw: dict[str, Any]) -> bool:
     """Whether a layer has a sliding window, as in transformers: the first `max_window_layers` have none."""
     if layer_types := raw.get("layer_types"):
         return "sliding_attention" in layer_types
-    first = raw.get("max_window_layers", 28)
-    return bool(raw.get("use_sliding_window")) and first < _size(raw, "num_hidden_layers")
+    slides = raw.get("use_sliding_window") and raw.get("sliding_window", 4096) is not None
+    return bool(slides) and raw.get("max_window_layers", 28) < _size(raw, "num_hidden_layers")
 
 
 _FAMILIES: dict[str, Callable[[dict[str, Any]], ModelConfig]] = {

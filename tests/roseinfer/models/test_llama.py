@@ -116,7 +116,13 @@ def test_what_is_not_supported_is_said(raw: dict[str, object], says: str) -> Non
         parse(LLAMA | raw)
 
 
-@pytest.mark.parametrize("more", [{"max_window_layers": 2}, {"layer_types": ["full_attention"] * 2}, {}])
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"max_window_layers": 2}, {"layer_types": ["full_attention"] * 2}, {},
+        {"max_window_layers": 0, "sliding_window": None},
+    ],
+)  # fmt: skip
 def test_windows_that_no_layer_has(more: dict[str, object]) -> None:
     """transformers gives all layers full attention, too."""
     raw = LLAMA | {"model_type": "qwen2", "use_sliding_window": True, "sliding_window": 4} | more
@@ -138,4 +144,6 @@ def test_families_differ_in_biases_and_norms() -> None:
     assert not of().qkv_bias and of(attention_bias=True).out_bias
     assert of(model_type="qwen2").qkv_bias and not of(model_type="qwen2").out_bias
     assert of(model_type="qwen3").qk_norm and of(model_type="qwen3").head_dim == 128
+    assert of(mlp_bias=True).mlp_bias and not of(model_type="qwen3", mlp_bias=True).mlp_bias
+    assert of(hidden_act="swish") == of()
     assert of(rope_theta=5e5).rope.theta == of(rope_parameters={"rope_theta": 5e5}).rope.theta == 5e5
