@@ -86,7 +86,7 @@ def gpt2(raw: dict[str, Any]) -> ModelConfig:
         heads=heads,
         kv_heads=heads,
         head_dim=width // heads,
-        ffn_width=raw.get("n_inner") or 4 * width,
+        ffn_width=_optional_size(raw, "n_inner", 4 * width),
         norm_eps=number("layer_norm_epsilon", raw.get("layer_norm_epsilon", 1e-5)),
         eos_token_ids=_ids(raw.get("eos_token_id", 50256)),
         tied_head=bool(raw.get("tie_word_embeddings", True)),
@@ -101,8 +101,8 @@ def llama(raw: dict[str, Any]) -> LlamaConfig:
     if _slides(raw):
         raise ConfigError("sliding windows are not supported")
     width, heads = _size(raw, "hidden_size"), _size(raw, "num_attention_heads")
-    kv_heads = raw.get("num_key_value_heads") or heads
-    head_dim = raw.get("head_dim") or (128 if family == "qwen3" else width // heads)
+    kv_heads = _optional_size(raw, "num_key_value_heads", heads)
+    head_dim = _optional_size(raw, "head_dim", 128 if family == "qwen3" else width // heads)
     if heads % kv_heads or head_dim % 2:
         raise ConfigError(f"{heads} heads, {kv_heads} KV heads and head size {head_dim} do not divide evenly")
     bias = bool(raw.get("attention_bias", False))
@@ -179,6 +179,11 @@ def _size(raw: dict[str, Any], name: str, default: int | None = None) -> int:
     if type(value) is not int or value < 1:
         raise ConfigError(f"the config says {name} {value!r}, which is not a whole number above 0")
     return value
+
+
+def _optional_size(raw: dict[str, Any], name: str, default: int) -> int:
+    """As `_size`, of a value that may be missing or null."""
+    return default if raw.get(name) is None else _size(raw, name)
 
 
 def _ids(given: Any) -> tuple[int, ...]:

@@ -60,10 +60,13 @@ SCALED = {"rope_type": "linear", "factor": "2"}
         (LLAMA | {"vocab_size": 0}, "vocab_size 0"), (LLAMA | {"hidden_size": 32.0}, "hidden_size 32.0"),
         ({"model_type": "gpt2", "n_positions": None}, "n_positions None"),
         ({"model_type": "gpt2", "n_embd": "768"}, "n_embd '768'"),
+        ({"model_type": "gpt2", "n_inner": "x"}, "n_inner 'x'"),
+        (LLAMA | {"num_key_value_heads": 2.0}, "num_key_value_heads 2.0"),
+        (LLAMA | {"head_dim": 8.0}, "head_dim 8.0"), (LLAMA | {"head_dim": -8}, "head_dim -8"),
     ],
 )  # fmt: skip
 def test_values_that_are_no_sizes(given: dict[str, object], name: str) -> None:
-    config.parse(LLAMA)
+    config.parse(LLAMA | {"num_key_value_heads": None, "head_dim": None})
     with pytest.raises(ConfigError, match=f"the config says {name}, which is not a"):
         config.parse(given)
 
