@@ -94,6 +94,7 @@ def load_model(config: EngineConfig, rank: int = 0) -> LoadedModel:
         config.model,
         device,
         dtype,
+        max_model_len=config.max_model_len,
         packed=config.packed_weights,
         cpu_kernels=config.cpu_kernels,
         cpu_linear=config.cpu_linear,

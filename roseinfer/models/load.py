@@ -33,6 +33,7 @@ def load(
     device: torch.device,
     dtype: torch.dtype,
     *,
+    max_model_len: int | None = None,
     packed: bool = True,
     cpu_kernels: bool = True,
     cpu_linear: bool = True,
@@ -44,6 +45,7 @@ def load(
     """The model `model`: a local folder in Hugging Face layout, a name of rosemodels, or a hub id.
 
     Args:
+        max_model_len: The context in tokens, if it is shorter than the model's own.
         shard: This process's shard of it; on a GPU only of a Llama, with `fused`. The ranks communicate
             through the model's `ranks`, to be connected before the model is used.
 
@@ -57,6 +59,8 @@ def load(
         shape = replace(shape, tied_head=False)
         if shard is None or shard.rank == 0:
             log.warning("the config ties the LM head to the embeddings; lm_head.weight differs and is used")
+    if max_model_len is not None and isinstance(shape, LlamaConfig):  # RoPE's frequencies stay the same
+        shape = replace(shape, max_positions=min(max_model_len, shape.max_positions))
     ranks: Ranks = ALONE
     if shard is not None:
         part = shard_config(shape, shard, device)

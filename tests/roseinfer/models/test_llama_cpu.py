@@ -118,3 +118,10 @@ def test_without_the_kernels_nothing_is_prepared(
 ) -> None:
     answers(engine_of(folder, **settings), 4)
     assert not prepared
+
+
+def test_the_table_of_rotations_has_the_rows_of_the_context(folder: Path) -> None:
+    engines: list[Any] = [engine_of(folder, dtype="fp32", max_model_len=length) for length in (300, None)]
+    short, whole = (engine._loop.runner._model._turns for engine in engines)
+    assert len(short) == 300 and len(whole) == 1024
+    assert torch.equal(short, whole[:300])
