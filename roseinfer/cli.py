@@ -6,6 +6,7 @@ import gc
 import logging
 import os
 import sys
+from io import TextIOWrapper
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -162,6 +163,8 @@ def main() -> None:
     """The `roseinfer` command. A setting that cannot work, and a lost process of the engine, end it with exit
     code 2 and one line."""
     logging.basicConfig(level=logging.INFO, format="%(levelname)s: %(message)s")
+    if isinstance(sys.stdout, TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")  # answers may not be in the terminal's encoding
     try:
         app()
     except (ConfigError, RequestError, RankError) as error:

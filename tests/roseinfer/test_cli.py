@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import dataclasses
+import io
 import json
 import re
 import shutil
@@ -216,6 +217,14 @@ def test_generate(text_model: Any) -> None:
     done = run("generate", "--model", str(text_model.folder), *options)
     assert done.returncode == 0, done.stderr
     assert done.stdout == text_model.text(tokens) + "\n"
+
+
+def test_text_that_the_terminal_cannot_show(monkeypatch: pytest.MonkeyPatch) -> None:
+    raw = io.BytesIO()
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(raw, "ascii", write_through=True))
+    monkeypatch.setattr("roseinfer.cli.app", lambda: print("a\u597d"))
+    main()
+    assert raw.getvalue() == b"a\\u597d\n"
 
 
 @pytest.mark.parametrize(
