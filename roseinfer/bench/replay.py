@@ -22,7 +22,7 @@ from roseinfer.scheduler.scheduler import StepResult
 
 Floats = NDArray[np.float64]
 
-#: Prompts are made of token ids below this, which every model has.
+#: Prompts are made of token ids below this, which nearly every model has.
 VOCAB_SIZE = 1000
 
 

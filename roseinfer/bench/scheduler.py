@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import msgspec
@@ -33,8 +33,11 @@ class Outcome:
 
 
 def measure(config: EngineConfig, arrivals: Sequence[Arrival]) -> Outcome:
-    """Replay on a real engine. Raises RequestError when a request does not fit its limits."""
+    """Replay on a real engine, ids of prompts modulo its vocabulary. Raises RequestError when a request does
+    not fit its limits."""
     engine, clock = Engine(config), WallClock()
+    vocab_size = engine.info.limits.vocab_size
+    arrivals = [replace(arrival, prompt=arrival.prompt % vocab_size) for arrival in arrivals]
     timed: list[TimedRunner] = []
 
     def watch(runner: Runner) -> Runner:

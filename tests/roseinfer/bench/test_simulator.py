@@ -15,6 +15,7 @@ from roseinfer.bench.cost import GPT2_ON_H200, StepCost, fit
 from roseinfer.bench.replay import Arrival, from_trace, uniform
 from roseinfer.cli import app
 from roseinfer.config import ConfigError, EngineConfig
+from tests.roseinfer.conftest import make_gpt2
 
 ROUND = StepCost(prompts=1.0, prompt_token=0.01, prompt_pair=0, decode=1.0, decode_row=0, decode_context=0)
 
@@ -165,10 +166,12 @@ def test_a_cost_that_cannot_be_written(tmp_path: Path) -> None:
 
 
 def test_the_command(tmp_path: Path) -> None:
-    """Step times are measured on the tiny model, then used by the simulation."""
+    """Step times are measured on a model with few tokens, then used by the simulation."""
     cost = tmp_path / "cost.json"
     common = ["bench-scheduler", "--num-requests", "6", "--input-len", "20", "--output-len", "4"]
-    engine = ["--device", "cpu", "--no-warmup", "--max-model-len", "64", "--kv-tokens", "512"]
+    model = str(make_gpt2(tmp_path, layers=1, width=32, heads=2, vocab=203))
+    engine = ["--model", model, "--device", "cpu", "--no-warmup", "--max-model-len", "64"]
+    engine += ["--kv-tokens", "512"]
     measured = CliRunner().invoke(app, [*common, *engine, "--fit-cost", str(cost)])
     assert measured.exit_code == 0, measured.output
     assert "Completion tokens (total): 24" in measured.stdout and "TTFT" not in measured.stdout
