@@ -266,3 +266,8 @@ def too_long(most: int) -> BadRequestError:
     """The error for a prompt that does not fit the context of `most` tokens."""
     message = f"This model's maximum context length is {most} tokens. However, the prompt is too long."
     return BadRequestError(message, "prompt", CONTEXT_LENGTH_EXCEEDED)
+
+
+def no_tokenizer() -> BadRequestError:
+    """The error for a text where the model has no tokenizer."""
+    return BadRequestError("the model has no tokenizer; send token ids", "prompt")

@@ -28,7 +28,7 @@ from roseinfer.server.child import Child
 from roseinfer.server.http.errors import BadRequestError, HttpError, InternalError
 from roseinfer.server.http.parser import HttpRequest
 from roseinfer.server.memory import return_freed_blocks
-from roseinfer.server.openai.generation import Generation, from_chat, from_completion, too_long
+from roseinfer.server.openai.generation import Generation, from_chat, from_completion, no_tokenizer, too_long
 from roseinfer.server.openai.requests import ChatRequest, CompletionRequest, GenerationRequest, parse
 from roseinfer.tokenizer.chat import ChatTemplate
 from roseinfer.tokenizer.tokenizer import Tokenizer
@@ -45,7 +45,7 @@ ROOM = 60 << 20
 #: The process's niceness (nice(2)): other work goes first.
 NICE = 10
 #: Header of a body: its length in bytes, whether it is a chat, the context in tokens, and the most characters
-#: of a prompt that fits. Header of an answer: its length in bytes.
+#: of a text that fits, 0 without a tokenizer. Header of an answer: its length in bytes.
 _QUESTION, _ANSWER = struct.Struct("<Q?QQ"), struct.Struct("<Q")
 
 #: The exit code of the process when memory was not enough for a body.
@@ -155,7 +155,7 @@ def _answer(
     try:
         asked, generation = read(body, chat, template, max_model_len)
         if any(isinstance(prompt, str) and len(prompt) > characters for prompt in generation.prompts):
-            raise too_long(max_model_len)
+            raise too_long(max_model_len) if characters else no_tokenizer()
         del body
         return pickle.dumps((asked, generation))
     except BadRequestError as error:

@@ -20,7 +20,7 @@ from roseinfer.server.http.producer import Answer
 from roseinfer.server.metrics.counters import Counters
 from roseinfer.server.openai.backend import Backend
 from roseinfer.server.openai.completion import Completion
-from roseinfer.server.openai.generation import Generation, too_long
+from roseinfer.server.openai.generation import Generation, no_tokenizer, too_long
 from roseinfer.server.openai.large_bodies import LARGE, LargeBodies, read
 from roseinfer.server.openai.requests import GenerationRequest
 from roseinfer.server.openai.responses import ChatFormat, CompletionFormat
@@ -140,7 +140,7 @@ class Submission:
             return prompt
         tokenizer = self._backend.tokenizer
         if tokenizer is None:
-            raise BadRequestError("the model has no tokenizer; send token ids", "prompt")
+            raise no_tokenizer()
         most = self._backend.engine.info.limits.max_model_len
         return await self._tokenized(_encode, tokenizer, most, prompt, special_tokens)
 

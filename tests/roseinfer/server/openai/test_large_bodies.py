@@ -30,6 +30,12 @@ def test_fields_that_change_nothing_do_not_travel(field: str) -> None:
     assert request.stream and generation.prompts == ("a",)
 
 
+@pytest.mark.parametrize(("characters", "says"), [(0, "the model has no tokenizer"), (3, "maximum context")])
+def test_a_text_that_cannot_become_a_prompt(characters: int, says: str) -> None:
+    error = pickle.loads(_answer(b'{"prompt": "long"}', False, None, 64, characters))
+    assert isinstance(error, BadRequestError) and says in str(error)
+
+
 def test_an_unexpected_error_does_not_end_the_process(
     text_model: Any, integration: None, tmp_path: Path
 ) -> None:
