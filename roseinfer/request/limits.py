@@ -5,6 +5,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Collection, Sequence
 from contextlib import suppress
+from numbers import Integral
 
 import msgspec
 import numpy as np
@@ -45,8 +46,10 @@ class Limits(msgspec.Struct, frozen=True):
             "stop_token_ids": params.stop_token_ids,
         }
         for field, tokens in named.items():
-            if any(not 0 <= token < self.vocab_size for token in tokens):
-                raise RequestError(f"{field}: token ids must be from 0 to {self.vocab_size - 1}", field)
+            if any(not isinstance(token, Integral) or not 0 <= token < self.vocab_size for token in tokens):
+                raise RequestError(
+                    f"{field}: token ids must be whole numbers from 0 to {self.vocab_size - 1}", field
+                )
 
     def check(self, prompt: NDArray[np.int32], max_tokens: int) -> None:
         """Raise RequestError unless the engine can serve this prompt `[n]` with an answer of `max_tokens`

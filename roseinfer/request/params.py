@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from enum import StrEnum
 from functools import cached_property
 from numbers import Integral
@@ -110,18 +109,24 @@ class SamplingParams(msgspec.Struct, frozen=True, array_like=True, dict=True):
         _whole("seed", self.seed, 0, 2**64 - 1)
         _whole("logprobs", self.logprobs or 0, 0, MAX_LOGPROBS)
         _whole("prompt_logprobs", self.prompt_logprobs or 0, 0, MAX_LOGPROBS)
-        if not 0 < self.top_p <= 1:
+        _within("top_p", self.top_p, 0, 1)
+        if self.top_p == 0:
             raise RequestError("top_p must be above 0 and at most 1", "top_p")
         _within("min_p", self.min_p, 0, 1)
         _within("presence_penalty", self.presence_penalty, -MAX_PENALTY, MAX_PENALTY)
         _within("frequency_penalty", self.frequency_penalty, -MAX_PENALTY, MAX_PENALTY)
         _within("repetition_penalty", self.repetition_penalty, MIN_REPETITION_PENALTY, MAX_REPETITION_PENALTY)
-        if isinstance(self.logit_bias, Mapping):
+        if not isinstance(self.logit_bias, tuple | list):
             raise RequestError("logit_bias takes pairs: tuple(biases.items())", "logit_bias")
         if len(self.logit_bias) > MAX_BIASED:
             raise RequestError(f"logit_bias has more than {MAX_BIASED} tokens", "logit_bias")
-        for _, bias in self.logit_bias:
-            _within("logit_bias", bias, -MAX_BIAS, MAX_BIAS)
+        try:
+            for _, bias in self.logit_bias:
+                _within("logit_bias", bias, -MAX_BIAS, MAX_BIAS)
+        except (TypeError, ValueError):
+            raise RequestError("logit_bias takes pairs of a token and a number", "logit_bias") from None
+        if not isinstance(self.stop_token_ids, tuple | list):
+            raise RequestError("stop_token_ids must be a tuple or a list", "stop_token_ids")
         if len(self.stop_token_ids) > MAX_STOP_TOKENS:
             raise RequestError(f"more than {MAX_STOP_TOKENS} stop_token_ids", "stop_token_ids")
 
@@ -144,5 +149,9 @@ def _whole(field: str, value: int, low: int, high: int) -> None:
 
 
 def _within(field: str, value: float, low: float, high: float) -> None:
-    if not low <= value <= high:
+    try:
+        fits = low <= value <= high
+    except (TypeError, ValueError):  # it is no number
+        fits = False
+    if not fits:
         raise RequestError(f"{field} must be from {low} to {high}", field)

@@ -137,6 +137,8 @@ def test_ids_as_an_array(llm: LLM) -> None:
         {"max_tokens": 0}, {"min_tokens": 3}, {"temperature": -1}, {"temperature": inf}, {"temperature": nan},
         {"top_p": 0}, {"top_p": nan}, {"top_k": -1}, {"seed": -1}, {"seed": 2**64}, {"logprobs": 21},
         {"max_tokens": 2.5}, {"top_k": 3.5}, {"logit_bias": {7: 1.0}},
+        {"temperature": None}, {"temperature": "1"}, {"top_p": None}, {"stop_token_ids": 5},
+        {"logit_bias": ((1, 2.0, 3),)}, {"logit_bias": (1,)}, {"logit_bias": ((1, "2"),)},
     ],
 )  # fmt: skip
 def test_parameters_out_of_range(params: dict[str, Any]) -> None:
@@ -146,6 +148,15 @@ def test_parameters_out_of_range(params: dict[str, Any]) -> None:
     assert caught.value.field == next(iter(params))
     with pytest.raises(RequestError):
         msgspec.json.decode(b"[2, 0, -1]", type=SamplingParams)
+
+
+@pytest.mark.parametrize(
+    "params",
+    [{"stop_token_ids": (1.5,)}, {"logit_bias": ((1.5, 2.0),)}, {"logit_bias": (("1", 2.0),)}],
+)
+def test_named_tokens_that_are_no_ids(llm: LLM, params: dict[str, Any]) -> None:
+    with pytest.raises(RequestError, match="token ids must be whole numbers from 0 to 5002"):
+        llm.generate([PROMPTS[0]], SamplingParams(2, **params))
 
 
 @pytest.mark.parametrize(
