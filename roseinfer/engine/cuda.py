@@ -27,7 +27,7 @@ from roseinfer.engine.logprobs import DeviceLogprobs, asked_logprobs
 from roseinfer.engine.runner import Pending, Runner
 from roseinfer.engine.sampler import SamplingBatch, adjusted, part, sample, uniform
 from roseinfer.engine.staging import Inbox, Lines, Outbox
-from roseinfer.engine.step_arrays import prompt_arrays, prompt_numbers, put_decode, put_prompts
+from roseinfer.engine.step_arrays import decode_arrays, prompt_arrays, prompt_numbers, put_decode, put_prompts
 from roseinfer.kernels.cuda.draw import draw, takes
 from roseinfer.kvcache.pool import KVPool
 from roseinfer.models.model import Model
@@ -197,15 +197,15 @@ class CudaRunner(Runner):
         numbers = self._prompt[: prompt_numbers(size, room)]
         self._prompt_in.take(numbers)
         self._decode_in.take(self._decode, self._table)
-        tokens, positions, slots = numbers[: 3 * size].view(3, size)
         arrays = prompt_arrays(numbers, size, room)
-        rows, lengths = self._decode[:decodes], self._decode[self._max_batch : self._max_batch + decodes]
+        rows, lengths = decode_arrays(self._decode, decodes, self._max_batch)
         spans = Spans(arrays.queries, arrays.keys, min(size, self._longest), self._longest)
         blocks = Blocks(self._table, arrays.requests) if self._paged else None
-        self._attention.use(prompts or Prompts(slots, spans, blocks), Decodes(self._table, rows, lengths))
+        prompts = prompts or Prompts(arrays.slots, spans, blocks)
+        self._attention.use(prompts, Decodes(self._table, rows, lengths))
         hidden = self._model.forward(
-            torch.cat((tokens, self._last.index_select(0, rows))),
-            torch.cat((positions, (lengths - 1).clamp_(min=0))),
+            torch.cat((arrays.tokens, self._last.index_select(0, rows))),
+            torch.cat((arrays.positions, (lengths - 1).clamp_(min=0))),
             self._attention,
         )
         hidden = torch.cat((hidden.index_select(0, arrays.last), hidden[size:]))
@@ -235,7 +235,7 @@ class CudaRunner(Runner):
         `context`: as in Decodes.
         """
         self._decode_in.take(self._decode, self._table)
-        rows, lengths = self._decode[:size], self._decode[self._max_batch : self._max_batch + size]
+        rows, lengths = decode_arrays(self._decode, size, self._max_batch)
         hidden = self._hidden(rows, lengths, context)
         logits = self._model.choose(hidden, rows, self._last, self._decoded[:size])
         self._decoded_out.give(self._decoded[:size])
@@ -285,12 +285,12 @@ class CudaRunner(Runner):
         """
         numbers = self._prompt[: prompt_numbers(size, room)]
         self._prompt_in.take(numbers)
-        tokens, positions, slots = numbers[: 3 * size].view(3, size)
         arrays = prompt_arrays(numbers, size, room)
         longest = min(size, self._longest)
         spans = Spans(arrays.queries, arrays.queries, longest, longest)
-        self._attention.use(prompts or Prompts(slots, spans, None), None)
-        hidden = self._model.forward(tokens, positions, self._attention).index_select(0, arrays.last)
+        self._attention.use(prompts or Prompts(arrays.slots, spans, None), None)
+        hidden = self._model.forward(arrays.tokens, arrays.positions, self._attention)
+        hidden = hidden.index_select(0, arrays.last)
         first = self._first[:room]
         logits = self._model.choose(hidden, arrays.ended, self._last, first)
         self._first_out.give(first)

@@ -15,23 +15,25 @@ A = TypeVar("A", Tensor, NDArray[np.int32])
 
 
 def put_decode(array: NDArray[np.int32], batch: Batch, size: int, most: int, padding_row: int) -> None:
-    """Write `size` decode rows to `array` `[≥ 2 · most]`: running rows from index 0 on, lengths from index
-    `most` on. Rows beyond the batch's are `padding_row` with length 0."""
+    """Write `size` decode rows to `array` `[≥ 2 · most]`. Rows beyond the batch's are `padding_row` with
+    length 0."""
     count = len(batch.decode_lengths)
-    array[:count] = batch.decode_requests
-    array[count:size] = padding_row
-    array[most : most + count] = batch.decode_lengths
-    array[most + count : most + size] = 0
+    rows, lengths = decode_arrays(array, size, most)
+    rows[:count] = batch.decode_requests
+    rows[count:] = padding_row
+    lengths[:count] = batch.decode_lengths
+    lengths[count:] = 0
+
+
+def decode_arrays(array: A, size: int, most: int) -> tuple[A, A]:
+    """Views of `size` decode rows: running rows from index 0 on, lengths from index `most` on."""
+    return array[:size], array[most : most + size]
 
 
 def put_prompts(array: NDArray[np.int32], batch: Batch, size: int, room: int, padding_row: int) -> None:
-    """Write `size` tokens of `room` prompts to `array` `[≥ prompt_numbers]`: token ids, positions and cache
-    slots, then `prompt_arrays`. Padding tokens have slot -1, padding prompts have row `padding_row`."""
+    """Write `size` tokens of `room` prompts to `array` `[≥ prompt_numbers]`. Padding tokens have slot -1,
+    padding prompts have row `padding_row`."""
     count, prompts, ends = batch.decode_start, len(batch.segments), len(batch.prefill_requests)
-    sources = (batch.tokens, 0), (batch.positions, 0), (batch.cache_slots, -1)
-    for row, (source, padding) in zip(array[: 3 * size].reshape(3, size), sources, strict=True):
-        row[:count] = source[:count]
-        row[count:] = padding
     arrays = prompt_arrays(array, size, room)
     counts, contexts, requests = (
         np.array([(s.count, s.context, s.request) for s in batch.segments], np.int32).reshape(-1, 3).T
@@ -40,19 +42,27 @@ def put_prompts(array: NDArray[np.int32], batch: Batch, size: int, room: int, pa
         spans[0] = 0
         lengths.cumsum(out=spans[1 : prompts + 1])
         spans[prompts + 1 :] = spans[prompts]
-    arrays.requests[:prompts] = requests
-    arrays.requests[prompts:] = padding_row
-    arrays.last[:ends] = batch.last_rows[:ends]
-    arrays.last[ends:] = 0
-    arrays.ended[:ends] = batch.prefill_requests
-    arrays.ended[ends:] = padding_row
+    for padded, values, padding in (
+        (arrays.tokens, batch.tokens[:count], 0),
+        (arrays.positions, batch.positions[:count], 0),
+        (arrays.slots, batch.cache_slots[:count], -1),
+        (arrays.requests, requests, padding_row),
+        (arrays.last, batch.last_rows[:ends], 0),
+        (arrays.ended, batch.prefill_requests, padding_row),
+    ):
+        padded[: len(values)] = values
+        padded[len(values) :] = padding
 
 
 class PromptArrays(NamedTuple, Generic[A]):
-    """The prompts of a step. Cumulative lengths (cu_seqlens) of their rows, `queries` `[room + 1]`, and of
-    their keys, cached ones included, `keys` `[room + 1]`; their running rows `requests` `[room]`. Of the
-    prompts that end in this step: their `last` rows, and their running rows `ended`, both `[room]`."""
+    """The prompts of a step: of each token its id, position and cache slot, `[size]`. Cumulative lengths
+    (cu_seqlens) of their rows, `queries` `[room + 1]`, and of their keys, cached ones included, `keys`
+    `[room + 1]`; their running rows `requests` `[room]`. Of the prompts that end in this step: their `last`
+    rows, and their running rows `ended`, both `[room]`."""
 
+    tokens: A
+    positions: A
+    slots: A
     queries: A
     keys: A
     requests: A
@@ -61,12 +71,16 @@ class PromptArrays(NamedTuple, Generic[A]):
 
 
 def prompt_arrays(array: A, size: int, room: int) -> PromptArrays[A]:
-    """Views of what follows the three arrays of `size` tokens."""
-    lengths = [room + 1, room + 1, room, room, room]
-    ends = [3 * size + end for end in accumulate(lengths)]
+    """Views of `size` tokens of `room` prompts."""
+    lengths = _lengths(size, room)
+    ends = accumulate(lengths)
     return PromptArrays(*(array[end - length : end] for length, end in zip(lengths, ends, strict=True)))
 
 
 def prompt_numbers(size: int, room: int) -> int:
     """Numbers in all arrays together."""
-    return 3 * size + 5 * room + 2
+    return sum(_lengths(size, room))
+
+
+def _lengths(size: int, room: int) -> tuple[int, ...]:
+    return size, size, size, room + 1, room + 1, room, room, room

@@ -28,11 +28,10 @@ BATCH = Batch(
 def test_prompts_and_padding() -> None:
     array = np.full(prompt_numbers(SIZE, ROOM), -7, dtype=np.int32)
     put_prompts(array, BATCH, SIZE, ROOM, PADDING_ROW)
-    tokens, positions, slots = array[: 3 * SIZE].reshape(3, SIZE).tolist()
-    assert tokens == [11, 12, 13, 14, 15, 0, 0, 0]
-    assert positions == [0, 1, 2, 20, 21, 0, 0, 0]
-    assert slots == [64, 65, 66, 100, 101, -1, -1, -1]
     arrays = prompt_arrays(array, SIZE, ROOM)
+    assert arrays.tokens.tolist() == [11, 12, 13, 14, 15, 0, 0, 0]
+    assert arrays.positions.tolist() == [0, 1, 2, 20, 21, 0, 0, 0]
+    assert arrays.slots.tolist() == [64, 65, 66, 100, 101, -1, -1, -1]
     assert arrays.queries.tolist() == [0, 3, 5, 5]
     assert arrays.keys.tolist() == [0, 3, 25, 25]
     assert arrays.requests.tolist() == [7, 8, PADDING_ROW]
