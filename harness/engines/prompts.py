@@ -7,8 +7,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-import numpy as np
-
 from harness import lazy_sequence
 from harness.engines.common_words import COMMON_WORDS
 from harness.engines.text_prompts import text_prompts
@@ -146,11 +144,6 @@ class Words:
 def of_words(count: int, first: int = 0) -> str:
     """`count` common words, from the one at `first` on."""
     return " ".join(COMMON_WORDS[(first + i) % len(COMMON_WORDS)] for i in range(count))
-
-
-def asking(text: str, output_tokens: int) -> PlannedRequest:
-    """A request of that text, whatever its length."""
-    return PlannedRequest(0, None, np.zeros(0, np.int32), output_tokens, text=text)
 
 
 def _user(text: str) -> Message:

@@ -38,11 +38,6 @@ class BlockAllocator:
         """Blocks that `allocate` can hand out: free or evictable."""
         return self._num_free + len(self._evictable)
 
-    @property
-    def num_evictable(self) -> int:
-        """Blocks that are kept without a reference."""
-        return len(self._evictable)
-
     def num_unreferenced(self, blocks: Ints) -> int:
         """How many of `blocks` have no reference."""
         return len(blocks) - int(np.count_nonzero(self._references[blocks]))

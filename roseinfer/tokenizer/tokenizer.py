@@ -105,16 +105,16 @@ class Tokenizer:
         """A detokenizer for a text that follows the text of the tokens `after`: many vocabularies write the
         first word of a text as any other, with a space before it that the text does not have. A character
         that `after` begins is completed, and is in this text."""
-        before = self._last_with_text(after, 4)
+        before = self._last_with_text(after)
         if self.vocabulary is None:
             return WindowDetokenizer(self._tokenizer, self.token_bytes, before)
         return ByteDetokenizer(self.vocabulary, strip=self._strip and not before, before=before)
 
-    def _last_with_text(self, tokens: Sequence[int] | NDArray[np.int32], most: int) -> list[int]:
-        """The last tokens that have a text, in their order, at most `most`: a character has up to 4 bytes."""
+    def _last_with_text(self, tokens: Sequence[int] | NDArray[np.int32]) -> list[int]:
+        """The last tokens that have a text, in their order, at most 4: a character has up to 4 bytes."""
         known = self.token_bytes
         found = (int(token) for token in reversed(tokens) if token < len(known) and known[token])
-        return [*islice(found, most)][::-1]
+        return [*islice(found, 4)][::-1]
 
     @cached_property
     def longest(self) -> int:

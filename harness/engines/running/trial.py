@@ -12,7 +12,7 @@ import numpy as np
 
 from harness.engines.base import NO_PENALTY, Encoder, RequestSettings, endpoint_target
 from harness.engines.common_words import COMMON_WORDS
-from harness.engines.prompts import Lengths, asking, of_words
+from harness.engines.prompts import Lengths, of_words
 from harness.engines.running.faults import no_answer, refusal
 from harness.engines.server_pages import request as ask_page
 from harness.errors import EngineError
@@ -129,7 +129,7 @@ class Trial:
         encoder = self.encoder_of(asked)
         ours, theirs = [], []
         for words in (_SHORT, _LONG):
-            planned = asking(of_words(words, first=words), _OUTPUT_TOKENS)
+            planned = _text_request(of_words(words, first=words))
             status, body = self._ask(asked, planned)
             if status != 200:
                 raise refusal(self.target, f"POST {self._path(asked)}", status, body)
@@ -149,7 +149,7 @@ class Trial:
     def _tokens_of_a_word(self, asked: RequestSettings, offset: int) -> float:
         """In the mean of all common words; 1 where the server does not take a text of all of them."""
         words = len(COMMON_WORDS)
-        status, body = self._ask(asked, asking(of_words(words), _OUTPUT_TOKENS))
+        status, body = self._ask(asked, _text_request(of_words(words)))
         counted = _read(body).prompt_tokens if status == 200 else None
         return 1.0 if counted is None else (counted - offset) / words
 
@@ -175,6 +175,11 @@ class Trial:
                 time.sleep(pause)
             elif status != 500 or more <= 0:
                 return status, content
+
+
+def _text_request(text: str) -> PlannedRequest:
+    """A request of that text, whatever its length."""
+    return PlannedRequest(0, None, np.zeros(0, np.int32), _OUTPUT_TOKENS, text=text)
 
 
 def _read(body: str) -> Stream:

@@ -64,7 +64,7 @@ def test_what_is_evicted_or_flushed_is_not_found() -> None:
     cache.check()
     cache.flush()
     assert [reuse.tokens for reuse in cache.find(keys, 12)] == [0]
-    assert allocator.num_evictable == 0
+    assert len(allocator._evictable) == 0
     allocator.release(second)
     allocator.check()
 
@@ -75,8 +75,8 @@ def test_equal_blocks_of_two_requests_are_kept_once() -> None:
     cache.insert(keys, first)
     cache.insert(keys, second)
     allocator.release(second)
-    assert allocator.num_evictable == 0 and allocator.num_free == 1
+    assert len(allocator._evictable) == 0 and allocator.num_free == 1
     allocator.release(first)
-    assert allocator.num_evictable == 1
+    assert len(allocator._evictable) == 1
     cache.check()
     allocator.check()
