@@ -39,7 +39,7 @@ from harness.report.tables.waterfall import waterfall_table
 from harness.report.text import provenance
 from harness.report.text.badges import Badge, badges
 from harness.report.text.cell_notices import slower_loads
-from harness.report.text.heading import about, facts, machine, model, names, repeat_counts, title
+from harness.report.text.heading import about, facts, machine, model, names, repeat_counts, title, versions
 from harness.report.text.notice import Notice
 from harness.report.text.terms import terms
 from harness.report.text.verdict import shown_load, verdict, why_none_is_best
@@ -78,6 +78,11 @@ class Chapter(ABC):
     @property
     def names(self) -> list[str]:
         return names(self.styles)
+
+    @property
+    def versions(self) -> dict[str, str]:
+        """Of each engine whose version is known, by label."""
+        return versions(self.meta)
 
     @property
     def model(self) -> str:

@@ -14,7 +14,7 @@ from harness.report.text.badges import UNCOMMITTED
 from harness.report.text.batches import BestOfBatch, best_of_batch, ways_asked
 from harness.report.text.claims import also, factor, level_values, too_few
 from harness.report.text.code_notices import is_uncommitted
-from harness.report.text.heading import machine, model
+from harness.report.text.heading import machine, model, versions
 from harness.report.text.load_words import with_rate
 from harness.report.text.numbers import decimals, few, number, plural, several, two_digits
 from harness.report.winners import Winner, lost_elsewhere, winners
@@ -50,7 +50,8 @@ class Finding:
 
     `validity` says which engines are not compared, that answers were not checked, that a GPU lowered its
     clocks and that code was not committed, `repeats` how many every engine has, `seconds` how long the
-    shortest cell was measured; `made` is the day. The engines in `invalid` are not compared.
+    shortest cell was measured; `made` is the day. The engines in `invalid` are not compared. `versions` has
+    label and version of engines, as far as they are known.
     """
 
     model: str
@@ -64,6 +65,7 @@ class Finding:
     seconds: float
     made: str
     invalid: tuple[str, ...] = ()
+    versions: tuple[tuple[str, str], ...] = ()
 
 
 FINDINGS = TypeAdapter(list[Finding])
@@ -99,6 +101,7 @@ def _finding(run: OnlineRun, load: Load) -> Finding:
         _shown_seconds(min(summary.duration_s for summary in run.repeats if summary.load == load)),
         run.meta.created[:10],
         tuple(cell.label for cell in cells if not cell.valid),
+        tuple(versions(run.meta).items()),
     )
 
 
@@ -262,6 +265,7 @@ def _offline(run: OfflineRun) -> list[Finding]:
             min(Counter(result.label for result in results).values()),
             _shown_seconds(min(result.total_s * result.batches for result in results)),
             run.meta.created[:10],
+            versions=tuple(versions(run.meta).items()),
         )
     ]
 

@@ -73,6 +73,16 @@ class Group:
         return list(dict.fromkeys(engine for finding, _ in self.rows for engine in finding.engines))
 
     @property
+    def compared(self) -> list[str]:
+        """The engines with the versions that were measured."""
+        said = []
+        for engine in self.engines:
+            named = (dict(finding.versions).get(engine) for finding, _ in self.rows)
+            known = dict.fromkeys(version for version in named if version)
+            said.append(f"{engine} {' and '.join(known)}".rstrip())
+        return said
+
+    @property
     def is_of_one_engine(self) -> bool:
         """Whether only variants of one engine were compared."""
         return len({name.partition(" (")[0] for name in self.engines}) == 1

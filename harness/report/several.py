@@ -27,7 +27,7 @@ _NAMED = 3
 #: Verdicts on a difference that is shown.
 _REAL = ("better", "worse")
 #: Facts that follow from others.
-_LEFT_OUT = ("Scales", "Sample")
+_LEFT_OUT = ("Scales", "Sample", "Engines")
 
 
 @dataclass(frozen=True)

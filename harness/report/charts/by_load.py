@@ -23,7 +23,7 @@ def by_load(pooled: Sequence[OnlineSummary], metric: str, slo: Slo | None) -> Ch
     """One latency at every load: a band from p50 to p90, p90 as a line, p99 as hollow markers; each
     percentile alone with its 95 % intervals.
     """
-    term, at = METRICS[metric], places(pooled)
+    term, at = METRICS[metric], load_places(pooled)
     labels = list(dict.fromkeys(summary.label for summary in pooled))
     series = [
         found
@@ -35,14 +35,10 @@ def by_load(pooled: Sequence[OnlineSummary], metric: str, slo: Slo | None) -> Ch
     together = [part for part in (_BAND, "p90", "p99") if part in parts]
     whole = View("p50 to p90, p99", together, marks=("p99",), whiskers=False)
     alone = [View(f"p{q}", [f"p{q}"]) for q in reversed(COMPARED_PERCENTILES) if f"p{q}" in parts]
-    values = axis_values(pooled)
     return Chart(
         name=term.short_name,
         title=f"{term.label}, {term.unit}, by {quantity(pooled[0].load)}",
-        x=Axis(
-            axis_label(next(iter(at))),
-            ticks=[(place, axis_number(load, values[load])) for load, place in at.items()],
-        ),
+        x=load_axis(pooled),
         y=Axis(f"{term.label}, {term.unit}", term.unit, log=is_wide(values_of(series, "y"))),
         series=series,
         note=f"{_size(pooled, metric)}{_crosses(pooled)}",
@@ -98,16 +94,31 @@ def tradeoff(pooled: Sequence[OnlineSummary], metric: str, slo: Slo | None) -> C
     )
 
 
-def places(pooled: Sequence[OnlineSummary]) -> dict[Load, float]:
+def load_places(pooled: Sequence[OnlineSummary]) -> dict[Load, float]:
     """Each load's place, heavier to the right: logarithmic, and one step each where two are too close."""
-    ordered, logs = [], []
-    for load, value in axis_values(pooled).items():
-        ordered.append(load)
-        logs.append(math.log2(value))
-    span = logs[-1] - logs[0]
-    if any(b - a < 0.12 * span for a, b in itertools.pairwise(logs)):
-        logs = [float(position) for position in range(len(ordered))]
-    return dict(zip(ordered, logs, strict=True))
+    loads = list(axis_values(pooled))
+    logs = _logs(pooled)
+    at = [float(position) for position in range(len(logs))] if _are_close(logs) else logs
+    return dict(zip(loads, at, strict=True))
+
+
+def load_axis(pooled: Sequence[OnlineSummary]) -> Axis:
+    """The axis of these places; it says where it is not to scale."""
+    at, values = load_places(pooled), axis_values(pooled)
+    steps = ", not to scale" if _are_close(_logs(pooled)) else ""
+    return Axis(
+        axis_label(next(iter(at))) + steps,
+        ticks=[(place, axis_number(load, values[load])) for load, place in at.items()],
+    )
+
+
+def _logs(pooled: Sequence[OnlineSummary]) -> list[float]:
+    return [math.log2(value) for value in axis_values(pooled).values()]
+
+
+def _are_close(logs: Sequence[float]) -> bool:
+    """Whether there are two whose numbers would touch on the axis."""
+    return any(b - a < 0.12 * (logs[-1] - logs[0]) for a, b in itertools.pairwise(logs))
 
 
 def limits(slo: Slo | None, metric: str, axis: str) -> list[Limit]:

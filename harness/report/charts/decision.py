@@ -7,10 +7,10 @@ from collections.abc import Callable, Sequence
 
 from harness.metrics.frontier import Served
 from harness.metrics.known import Known
-from harness.report.charts.by_load import places
+from harness.report.charts.by_load import load_axis, load_places
 from harness.report.charts.chart import Axis, Chart, Limit, Series, is_wide
 from harness.report.decision import Decision, Within
-from harness.report.text.load_words import axis_label, axis_number, axis_values, quantity
+from harness.report.text.load_words import quantity
 from harness.report.text.numbers import decimals, number
 from harness.schema.metric import MS
 from harness.schema.online_summary import OnlineSummary
@@ -87,7 +87,7 @@ def _by_load(
     what: str,
     value: Callable[[Within], Known | None],
 ) -> Chart:
-    at, values = places(pooled), axis_values(pooled)
+    at = load_places(pooled)
     series = []
     for label in dict.fromkeys(point.label for point in decision.within):
         own = sorted(
@@ -110,10 +110,7 @@ def _by_load(
     return Chart(
         name=name,
         title=f"{what}, by {quantity(pooled[0].load)}",
-        x=Axis(
-            axis_label(next(iter(at))),
-            ticks=[(place, axis_number(load, values[load])) for load, place in at.items()],
-        ),
+        x=load_axis(pooled),
         y=Axis(
             what,
             "%" if what.endswith("%") else "requests/s",

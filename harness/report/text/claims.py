@@ -110,40 +110,40 @@ def _no_difference(found: Winner) -> str:
 
 
 def _in_others(engines: Sequence[OnlineSummary], found: Winner, largest: Comparison | None) -> str:
-    """In which other percentiles another engine is better, and by how much: ` But vLLM is better than A in
-    TTFT p90 (76.5 and 96.3 ms, 1.26×) and p50 (45.6 and 96.3 ms, 2.1×; SGLang with 50.2 too).`"""
-    said: dict[tuple[str, str], list[str]] = {}
+    """In which other percentiles other engines are better, and by how much: ` But vLLM is better than A in
+    TTFT p90 (76.5 and 96.3 ms, 1.26×). vLLM and B are better than A in TTFT p50 (45.6, 50.2 and 96.3 ms, up
+    to 2.1×).`"""
+    said: dict[str, list[str]] = {}
     for lost in found.others:
         largest_of_all = f", {LARGEST}" if lost.comparison == largest else ""
-        values = _values(engines, lost, largest_of_all)
-        said.setdefault((lost.better[0], lost.label), []).append(f"{lost.statistic} ({values})")
+        by = f"{lost.statistic} ({_values(engines, lost)}{largest_of_all})"
+        said.setdefault(_are_better(lost), []).append(by)
     term = METRICS[found.metric]
     but = " But" if found.others and found.others[0].label == found.label else ""
-    return but + "".join(
-        f" {first} is better than {label} in {term.label} {several(by)}."
-        for (first, label), by in said.items()
-    )
+    return but + "".join(f" {better} {term.label} {several(by)}." for better, by in said.items())
 
 
 def lost_in_others(engines: Sequence[OnlineSummary], elsewhere: Sequence[Lost]) -> str:
     """By which latencies an engine that is the best in others is not, and how many times as much it has:
-    `vLLM is better than A in ITL p50 (7.76 and 21.0 ms, 2.7×; SGLang with 8.03 too)`."""
+    `vLLM and B are better than A in ITL p50 (7.76, 8.03 and 21.0 ms, up to 2.7×)`."""
     said: dict[str, list[str]] = {}
     for lost in elsewhere:
         name = f"{METRICS[lost.comparison.metric].label} {lost.statistic}"
-        said.setdefault(lost.better[0], []).append(f"{name} ({_values(engines, lost)})")
-    own = elsewhere[0].label
-    return f"{'; '.join(f'{first} is better than {own} in {several(by)}' for first, by in said.items())}."
+        said.setdefault(_are_better(lost), []).append(f"{name} ({_values(engines, lost)})")
+    return f"{'; '.join(f'{better} {several(by)}' for better, by in said.items())}."
 
 
-def _values(engines: Sequence[OnlineSummary], lost: Lost, largest: str = "") -> str:
-    """The best value, the other one, how many times as much that is, and other engines that are better too:
-    `7.76 and 21.0 ms, 2.7×; SGLang with 8.03 too`."""
-    first, *rest = lost.better
-    best, own = (_value(engines, label, lost.comparison) for label in (first, lost.label))
-    said = f"{best} and {own} {METRICS[lost.comparison.metric].unit}, {times(lost.comparison)}{largest}"
-    too = [f"{label} with {_value(engines, label, lost.comparison)}" for label in rest]
-    return f"{said}; {several(too)} too" if too else said
+def _are_better(lost: Lost) -> str:
+    """`vLLM is better than A in`."""
+    return f"{several(lost.better)} {'is' if len(lost.better) == 1 else 'are'} better than {lost.label} in"
+
+
+def _values(engines: Sequence[OnlineSummary], lost: Lost) -> str:
+    """The better values, the other one, and how many times as much that is as the best: `7.76, 8.03 and 21.0
+    ms, up to 2.7×`."""
+    values = [_value(engines, label, lost.comparison) for label in (*lost.better, lost.label)]
+    most = "up to " if len(lost.better) > 1 else ""
+    return f"{several(values)} {METRICS[lost.comparison.metric].unit}, {most}{times(lost.comparison)}"
 
 
 def no_worse(

@@ -37,6 +37,11 @@ def names(labels: Iterable[str]) -> list[str]:
     return [first, f"{len(others)} others"]
 
 
+def versions(run: RunInfo) -> dict[str, str]:
+    """Of each engine whose version is known, by label."""
+    return {launch.label: launch.version for launch in run.launches if launch.version}
+
+
 def facts(run: Run) -> list[tuple[str, str]]:
     """Name and value of each line, those that the run knows."""
     trace = run.meta.trace
@@ -55,6 +60,7 @@ def facts(run: Run) -> list[tuple[str, str]]:
         found.append(("Sample", _sample(run) if run.repeats else ""))
     else:
         found.append(("Batch", batch(run.meta.settings)))
+    found.append(("Engines", ", ".join(" ".join(known) for known in versions(run.meta).items())))
     found.append(("Measured", f"{_when(run.meta.created)}, rosebench {run.meta.versions.rosebench}"))
     return [(name, value) for name, value in found if value]
 

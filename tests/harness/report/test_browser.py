@@ -169,7 +169,7 @@ def test_copying_a_table(page):
     assert lines[0].startswith("**At ") and lines[0].endswith("(scale 0.8)**") and lines[1] == ""
     assert lines[2].startswith("| engine | TTFT, ms p50 | TTFT, ms p90 | TTFT, ms p99 | TPOT, ms p50 |")
     assert lines[3].startswith("| --- | ---: |")
-    assert re.match(r"\| roseinfer \| [\d.,]+ \([\d.,]+–[\d.,]+\)", lines[4])
+    assert re.match(r"\| roseinfer \(0\.1\.0\) \| [\d.,]+ \([\d.,]+–[\d.,]+\)", lines[4])
     assert "In brackets: 95 % intervals within the one repeat; rates have none." in lines
 
     page.execute_script("for (const d of document.querySelectorAll('details')) d.open = true")

@@ -79,7 +79,7 @@ def test_an_open_load_is_as_large_as_its_busiest_moment_at_the_heaviest_scale() 
 
 def test_the_help_says_how_large_a_warm_up_of_a_trace_is_at_most() -> None:
     description = OnlineSettings.model_fields["warmup"].description
-    assert description is not None and f"of a trace those up to {MAX_WARMUP_BATCH};" in description
+    assert description is not None and f"for a trace up to {MAX_WARMUP_BATCH};" in description
 
 
 @given(
