@@ -134,7 +134,7 @@ def test_every_file_of_the_packages_is_installed_and_the_checkout_is_not_used(in
 def test_what_comes_with_it_is_listed(installed: Environment) -> None:
     assert "Splitwise" in installed.run("bench", "traces", "info", "builtin")
     listed = installed.run("bench", "engines", "list")
-    assert "no-mp-async-admit" in listed and harness.__version__ in listed
+    assert "separate-all-reduce" in listed and harness.__version__ in listed
     shown = installed.run("bench", "engines", "show", "vllm", "--device", "cuda", code=3)
     assert "bench engines install vllm" in shown
 
@@ -176,5 +176,5 @@ def test_a_checkout_on_the_path_is_enough(tmp_path: Path) -> None:
     path = str(CHECKOUT)
     assert "azure-2023-conv" in plain.run("python", "-m", "harness.cli.app", "traces", "list", path=path)
     listed = plain.run("python", "-m", "harness.cli.app", "engines", "list", path=path)
-    assert "no-mp-async-admit" in listed and harness.__version__ in listed
+    assert "separate-all-reduce" in listed and harness.__version__ in listed
     plain.run("python", "-c", "import harness", code=1)

@@ -419,7 +419,7 @@ def test_the_json_is_what_its_schema_says(make):
 
 def test_what_is_no_run_is_said(make, tmp_path):
     a = make("a")
-    with pytest.raises(UsageError, match="holds no run"):
+    with pytest.raises(UsageError, match="does not exist"):
         compare_runs(a, tmp_path / "absent")
     (a / "requests.parquet").unlink()
     with pytest.raises(UsageError, match="not finished"):
