@@ -6,7 +6,8 @@ import io
 import socket
 from typing import Any
 
-from harness.loadgen.http2 import Http2Bytes, Http2Error
+from harness.loadgen.http import Http2Error
+from harness.loadgen.http2 import Http2Bytes
 
 _READ_BYTES = 1 << 16
 

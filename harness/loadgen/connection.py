@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import httptools
 
-from harness.loadgen.http import ResponseEnd
+from harness.loadgen.http import Http2Error, ResponseEnd
 from harness.loadgen.load_plan import ErrorKind, RawResponse
 
 if TYPE_CHECKING:
@@ -125,8 +125,6 @@ class Connection(ABC):
 
     def _translated(self, http2: Http2Bytes, data: bytes) -> bytes:
         """The bytes of HTTP/2 frames as HTTP/1.1. Replies that the frames ask for are sent."""
-        from harness.loadgen.http2 import Http2Error
-
         try:
             data, reply = http2.received(data)
         except Http2Error as error:

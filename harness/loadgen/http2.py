@@ -14,16 +14,14 @@ from h2.connection import H2Connection
 from h2.events import DataReceived, Event, ResponseReceived, StreamEnded, StreamReset, WindowUpdated
 from h2.exceptions import ProtocolError
 
+from harness.loadgen.http import Http2Error
+
 #: Bytes that a server may send before they are acknowledged: so many that no answer waits for it.
 WINDOW = (1 << 31) - 1 - 65_535
 #: Of HTTP/1.1 alone (RFC 9113, 8.2.2).
 _NOT_SENT = ("host", "connection", "content-length", "transfer-encoding")
 #: Bytes before the payload of a frame, and the type of that which ends a connection (RFC 9113, 4.1, 6.8).
 _HEAD, _GOAWAY = 9, 7
-
-
-class Http2Error(Exception):
-    """The peer broke HTTP/2, or gave up a request."""
 
 
 class Http2Bytes:

@@ -13,7 +13,7 @@ from harness.report.figures.style import Look, looks
 from harness.report.tables.differences import caveats, difference_tables, statistic_name
 from harness.report.tables.repeats import all_runs_table
 from harness.report.tables.table import Table
-from harness.report.text.heading import facts
+from harness.report.text.heading import facts, versions
 from harness.report.text.load_words import where
 from harness.report.text.numbers import AS_TIMES, change_text, plural, several
 from harness.report.text.terms import assumption
@@ -103,9 +103,8 @@ def _differing(runs: Sequence[Run]) -> list[str]:
     for run in runs:
         revision = (run.meta.versions.git_rev or "").partition("-")
         commit = f"commit {revision[0][:12]}{''.join(revision[1:])}" if revision[0] else ""
-        launches = [launch for launch in run.meta.launches if launch.version]
-        versions = {launch.label: f"{launch.label} {launch.version}" for launch in launches}
-        each.append({**dict(facts(run)), "commit": commit, **versions})
+        named = {label: f"{label} {version}" for label, version in versions(run.meta).items()}
+        each.append({**dict(facts(run)), "commit": commit, **named})
     keys = dict.fromkeys(key for known in each for key in known if key not in _LEFT_OUT)
     unlike = [key for key in keys if len({known.get(key) for known in each}) > 1]
     return [" · ".join(known[key] for key in unlike if known.get(key)) for known in each]

@@ -23,7 +23,7 @@ def by_load(pooled: Sequence[OnlineSummary], metric: str, slo: Slo | None) -> Ch
     """One latency at every load: a band from p50 to p90, p90 as a line, p99 as hollow markers; each
     percentile alone with its 95 % intervals.
     """
-    term, at = METRICS[metric], load_places(pooled)
+    term, (axis, at) = METRICS[metric], load_axis(pooled)
     labels = list(dict.fromkeys(summary.label for summary in pooled))
     series = [
         found
@@ -38,7 +38,7 @@ def by_load(pooled: Sequence[OnlineSummary], metric: str, slo: Slo | None) -> Ch
     return Chart(
         name=term.short_name,
         title=f"{term.label}, {term.unit}, by {quantity(pooled[0].load)}",
-        x=load_axis(pooled),
+        x=axis,
         y=Axis(f"{term.label}, {term.unit}", term.unit, log=is_wide(values_of(series, "y"))),
         series=series,
         note=f"{_size(pooled, metric)}{_crosses(pooled)}",
@@ -94,31 +94,15 @@ def tradeoff(pooled: Sequence[OnlineSummary], metric: str, slo: Slo | None) -> C
     )
 
 
-def load_places(pooled: Sequence[OnlineSummary]) -> dict[Load, float]:
-    """Each load's place, heavier to the right: logarithmic, and one step each where two are too close."""
-    loads = list(axis_values(pooled))
-    logs = _logs(pooled)
-    at = [float(position) for position in range(len(logs))] if _are_close(logs) else logs
-    return dict(zip(loads, at, strict=True))
-
-
-def load_axis(pooled: Sequence[OnlineSummary]) -> Axis:
-    """The axis of these places; it says where it is not to scale."""
-    at, values = load_places(pooled), axis_values(pooled)
-    steps = ", not to scale" if _are_close(_logs(pooled)) else ""
-    return Axis(
-        axis_label(next(iter(at))) + steps,
-        ticks=[(place, axis_number(load, values[load])) for load, place in at.items()],
-    )
-
-
-def _logs(pooled: Sequence[OnlineSummary]) -> list[float]:
-    return [math.log2(value) for value in axis_values(pooled).values()]
-
-
-def _are_close(logs: Sequence[float]) -> bool:
-    """Whether there are two whose numbers would touch on the axis."""
-    return any(b - a < 0.12 * (logs[-1] - logs[0]) for a, b in itertools.pairwise(logs))
+def load_axis(pooled: Sequence[OnlineSummary]) -> tuple[Axis, dict[Load, float]]:
+    """The axis of loads, and each load's place on it, heavier to the right: logarithmic, or one step each
+    where two are too close, which the axis says."""
+    values = axis_values(pooled)
+    places = [math.log2(value) for value in values.values()]
+    scaled = all(b - a >= 0.12 * (places[-1] - places[0]) for a, b in itertools.pairwise(places))
+    at = dict(zip(values, places if scaled else map(float, range(len(places))), strict=True))
+    ticks = [(place, axis_number(load, values[load])) for load, place in at.items()]
+    return Axis(axis_label(next(iter(at))) + ("" if scaled else ", not to scale"), ticks=ticks), at
 
 
 def limits(slo: Slo | None, metric: str, axis: str) -> list[Limit]:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 
 from harness.metrics.frontier import Served
 from harness.metrics.known import Known
-from harness.report.charts.by_load import load_axis, load_places
+from harness.report.charts.by_load import load_axis
 from harness.report.charts.chart import Axis, Chart, Limit, Series, is_wide
 from harness.report.decision import Decision, Within
 from harness.report.text.load_words import quantity
@@ -87,7 +87,7 @@ def _by_load(
     what: str,
     value: Callable[[Within], Known | None],
 ) -> Chart:
-    at = load_places(pooled)
+    axis, at = load_axis(pooled)
     series = []
     for label in dict.fromkeys(point.label for point in decision.within):
         own = sorted(
@@ -110,7 +110,7 @@ def _by_load(
     return Chart(
         name=name,
         title=f"{what}, by {quantity(pooled[0].load)}",
-        x=load_axis(pooled),
+        x=axis,
         y=Axis(
             what,
             "%" if what.endswith("%") else "requests/s",

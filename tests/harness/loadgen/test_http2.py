@@ -21,7 +21,8 @@ from harness.engines.running.faults import Http2OnlyError
 from harness.engines.running.model_list import served_model
 from harness.engines.server_pages import request
 from harness.loadgen.connection import Connection, Owner
-from harness.loadgen.http2 import Http2Bytes, Http2Error
+from harness.loadgen.http import Http2Error
+from harness.loadgen.http2 import Http2Bytes
 from harness.loadgen.load_plan import LoadPlan, RawResponse, Target, WireRequest
 from harness.loadgen.run_load import run_load
 from harness.records.request_record import read_request

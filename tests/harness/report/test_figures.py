@@ -11,7 +11,7 @@ import pytest
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 
 from harness.metrics.samples import split
-from harness.report.charts.by_load import by_load, load_axis, load_places
+from harness.report.charts.by_load import by_load, load_axis
 from harness.report.charts.chart import Axis, Chart, Limit, Series
 from harness.report.charts.overtime import in_flight, load_over_time
 from harness.report.charts.run_charts import charts
@@ -166,15 +166,16 @@ def offering(scale, load=None):
 
 
 def test_scales_that_double_are_evenly_spaced():
-    at = load_places([offering(scale) for scale in (1.6, 0.4, 0.8, 0.4)])
+    _, at = load_axis([offering(scale) for scale in (1.6, 0.4, 0.8, 0.4)])
     assert [str(load) for load in at] == ["scale 1.6", "scale 0.8", "scale 0.4"]  # heavier to the right
     assert np.diff(list(at.values())) == pytest.approx([1, 1])
 
 
 def test_scales_that_are_close_get_a_step_each():
     close = [offering(scale) for scale in (1.0, 1.05, 8.0)]
-    assert list(load_places(close).values()) == [0, 1, 2]
-    assert "not to scale" in load_axis(close).label and "not to scale" not in load_axis(close[1:]).label
+    axis, at = load_axis(close)
+    assert list(at.values()) == [0, 1, 2]
+    assert "not to scale" in axis.label and "not to scale" not in load_axis(close[1:])[0].label
 
 
 def test_every_axis_grows_with_the_load(run):
