@@ -25,38 +25,6 @@ QUICK = [
 ]  # fmt: skip
 
 
-@pytest.mark.usefixtures("few_figures")
-def test_a_whole_run(bench: Any, tmp_path: Path) -> None:
-    done = bench(*QUICK, "--model", "auto", "--engines", "roseinfer,openai", "--out", str(tmp_path))
-    assert done.code == 0, done.err
-    [folder] = tmp_path.iterdir()
-    assert done.out == f"{folder / 'report.html'}\n"
-    assert {path.name for path in folder.iterdir()} == {
-        "run.json", "journal.jsonl", "skipped.json", "offline_results.json", "results.csv", "summary.md",
-        "report.html", "figures", "logs",
-    }  # fmt: skip
-    results = json.loads((folder / "offline_results.json").read_text())
-    OfflineResults.model_validate(results)
-    assert [result["label"] for result in results["results"]] == ["roseinfer", "roseinfer (in-process)"]
-    for row in results["results"]:
-        assert (row["prompt_tokens"], row["completion_tokens"]) == (16, 6)
-        assert row["req_per_s"] == pytest.approx(2 / row["total_s"])
-        assert row["output_tok_per_s"] == pytest.approx(6 / row["total_s"])
-        assert row["total_tok_per_s"] == pytest.approx(22 / row["total_s"])
-        assert row["label"] in (folder / "summary.md").read_text()
-    assert "- Model: gpt2-tiny with random weights, " in (folder / "summary.md").read_text()
-    assert "gpt2-tiny with random weights, " in (folder / "report.html").read_text()
-    assert {path.suffix for path in (folder / "figures").iterdir()} == {".csv", ".png", ".svg"}
-    lines = done.err.splitlines()
-    assert lines[0].startswith(f"run {folder}: ")
-    assert lines[1].startswith("skipped openai: it has no in-process API here")
-    assert lines[3].startswith("[1/2] roseinfer, repeat 1; log: ")
-    heads = ["engine", "req/s", "output tok/s", "total tok/s", "total latency (s)"]
-    assert any(re.split(r"\s{2,}", line.strip()) == heads for line in lines)
-    both = bench("compare", str(folder), str(folder), "--gate", "total_tok_per_s>=1")
-    assert both.code == 0 and "roseinfer (in-process) (B) against roseinfer (A)" in both.out, both.err
-
-
 def gives(*tokens: int, seconds: float = 1.0) -> Callable[..., tuple[Measured, LaunchRecord]]:
     """Measures without an engine."""
     return lambda *_: (Measured(seconds, tokens), LaunchRecord(engine="roseinfer", label="roseinfer"))
@@ -204,13 +172,18 @@ def test_an_engine_that_fails(bench: Any, tmp_path: Path, monkeypatch: pytest.Mo
 def test_killed_and_interrupted_and_resumed_with_a_real_engine(
     start_bench: Callable[..., Any], bench: Any, tmp_path: Path
 ) -> None:
-    """No process is left, nothing is measured twice, and each part is reported."""
-    first = start_bench(*QUICK, "--engines", "roseinfer", "--out", str(tmp_path))
+    """No process is left, nothing is measured twice, and each part is reported, as is the whole."""
+    first = start_bench(*QUICK, "--model", "auto", "--engines", "roseinfer,openai", "--out", str(tmp_path))
     folder = Path(first.until("run ").removeprefix("run ").partition(": ")[0])
     first.until("output tok/s in")
     first.until("[2/2]", send=signal.SIGKILL)
-    assert first.end().code == -signal.SIGKILL
+    killed = first.end()
+    assert killed.code == -signal.SIGKILL
     assert first.left() == []
+    lines = killed.err.splitlines()
+    assert lines[0].startswith(f"run {folder}: ")
+    assert lines[1].startswith("skipped openai: it has no in-process API here")
+    assert re.match(r"\[1/2\] roseinfer( \(in-process\))?, repeat 1; log: ", lines[3])
     kept = (folder / "journal.jsonl").read_bytes()
     assert kept.count(b"\n") == 1
 
@@ -230,11 +203,35 @@ def test_killed_and_interrupted_and_resumed_with_a_real_engine(
     assert "[1/2]" not in done.err and (moved / "journal.jsonl").read_bytes().startswith(kept)
     results = OfflineResults.model_validate_json((moved / "offline_results.json").read_bytes())
     assert [(row.label, row.repeat) for row in results.results] == results.meta.order
-    assert not results.skipped and not results.left
+    assert [skip.label for skip in results.skipped] == ["openai"] and not results.left
     assert len(results.meta.launches) == 2 and "interrupted" not in (moved / "summary.md").read_text()
+    check_files(moved)
+    heads = ["engine", "req/s", "output tok/s", "total tok/s", "total latency (s)"]
+    assert any(re.split(r"\s{2,}", line.strip()) == heads for line in done.err.splitlines())
 
+    both = bench("compare", str(moved), str(moved), "--gate", "total_tok_per_s>=1")
+    assert both.code == 0 and "roseinfer (in-process) (B) against roseinfer (A)" in both.out, both.err
     other = bench("online", "--resume", str(moved))
     assert other.code == 2 and other.err.splitlines() == [
         f"bench: {moved} is an offline run",
         f"  hint: finish it with `bench offline --resume '{moved}'`",
     ]
+
+
+def check_files(folder: Path) -> None:
+    """Every file of a run of two prompts is there, and they agree."""
+    assert {path.name for path in folder.iterdir()} == {
+        "run.json", "journal.jsonl", "skipped.json", "offline_results.json", "results.csv", "summary.md",
+        "report.html", "figures", "logs",
+    }  # fmt: skip
+    results = json.loads((folder / "offline_results.json").read_text())
+    assert [result["label"] for result in results["results"]] == ["roseinfer", "roseinfer (in-process)"]
+    for row in results["results"]:
+        assert (row["prompt_tokens"], row["completion_tokens"]) == (16, 6)
+        assert row["req_per_s"] == pytest.approx(2 / row["total_s"])
+        assert row["output_tok_per_s"] == pytest.approx(6 / row["total_s"])
+        assert row["total_tok_per_s"] == pytest.approx(22 / row["total_s"])
+        assert row["label"] in (folder / "summary.md").read_text()
+    assert "- Model: gpt2-tiny with random weights, " in (folder / "summary.md").read_text()
+    assert "gpt2-tiny with random weights, " in (folder / "report.html").read_text()
+    assert {path.suffix for path in (folder / "figures").iterdir()} == {".csv", ".png", ".svg"}

@@ -6,7 +6,7 @@ import json
 import os
 import re
 import shutil
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -27,7 +27,7 @@ from harness.profiling.explain import OUTSIDE
 from harness.profiling.plan import ProfileOptions, unprofiled
 from harness.profiling.profile_files import read_manifest, read_profiles
 from harness.profiling.stage import _Stage, profile_run
-from harness.profiling.subject import Subject, begin_run, open_subject
+from harness.profiling.subject import begin_run, open_subject
 from harness.report.figures import run_figures
 from harness.report.render import write_report, write_run_outputs
 from harness.runs.events import CaptureDone, CaptureSkipped, CaptureStarting, Event
@@ -193,11 +193,6 @@ def test_slowdowns_are_found_where_they_were_made(profiled: Profiled, folder: Pa
     assert isinstance(diff.exception, UsageError) and "A and B are both roseinfer of" in str(diff.exception)
 
 
-def _only(subject: Subject, labels: set[str]) -> Subject:
-    chosen = [engine_variant for engine_variant in subject.engine_variants if engine_variant.label in labels]
-    return replace(subject, resolved=replace(subject.resolved, engine_variants=chosen))
-
-
 @pytest.mark.usefixtures("few_figures")
 def test_what_cannot_be_read_leaves_the_rest_whole(folder: Path) -> None:
     with pytest.raises(UsageError, match="the run has no 'vllm'") as raised:
@@ -273,6 +268,7 @@ def test_an_engine_is_asked_for_its_profiler_once(tmp_path: Path, monkeypatch: p
 def test_an_interrupted_capture_leaves_the_one_before(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """One that fails takes its place, and is replaced by the next."""
     settings = OnlineSettings.model_validate(
         {"engines": "roseinfer", "model": "random:gpt2-tiny", "device": "cpu", "concurrency": 2, "n": 4,
          "input_len": 16, "output_len": 12, "out": tmp_path}
@@ -280,7 +276,7 @@ def test_an_interrupted_capture_leaves_the_one_before(
     subject = open_subject(begin_run(settings, ["bench"]), None, lambda event: None)
     trace = subject.folder / "profiles/torch/roseinfer/trace.json"
 
-    def captured(text: str, error: type[BaseException] | None = None) -> ProfileManifest:
+    def captured(text: str, error: type[BaseException] | None = None, most: int = 100) -> ProfileManifest:
         def run(stage: _Stage) -> None:
             assert not trace.exists()
             trace.write_text(text)
@@ -288,7 +284,7 @@ def test_an_interrupted_capture_leaves_the_one_before(
                 raise error("in the middle")
 
         monkeypatch.setattr(_Stage, "run", run)
-        return profile_run(subject, ProfileOptions(), lambda event: None)
+        return profile_run(subject, ProfileOptions(max_bytes=most), lambda event: None)
 
     first = captured("the first")
     for error in (KeyboardInterrupt, CleanupError):
@@ -297,6 +293,12 @@ def test_an_interrupted_capture_leaves_the_one_before(
         assert trace.read_text() == "the first" and read_manifest(subject.folder) == first
     captured("the second")
     assert trace.read_text() == "the second" and list(trace.parents[1].iterdir()) == [trace.parent]
+
+    [failed] = captured("the third", most=8).runs
+    assert failed.error is not None and "was removed" in failed.error
+    assert not failed.artifacts and not trace.exists() and len(read_manifest(subject.folder).runs) == 1
+    [whole] = captured("the fourth").runs
+    assert whole.error is None and len(whole.artifacts) == 1 and trace.read_text() == "the fourth"
 
 
 def test_a_run_of_a_gpu_is_profiled_where_there_is_one(
@@ -333,7 +335,6 @@ def test_the_load_that_is_profiled(tmp_path: Path) -> None:
 
 
 def test_both_sides_of_an_aa_run_keep_their_captures(tmp_path: Path) -> None:
-    """One that fails is replaced by the next."""
     settings = OnlineSettings.model_validate(
         {
             "engines": "roseinfer", "model": "random:gpt2-tiny", "device": "cpu", "dtype": "fp32",
@@ -343,10 +344,6 @@ def test_both_sides_of_an_aa_run_keep_their_captures(tmp_path: Path) -> None:
     )  # fmt: skip
     folder = begin_run(settings, ["bench"])
     subject = open_subject(folder, None, lambda event: None)
-    too_few = ProfileOptions(steps=4, max_bytes=100)
-    [failed] = profile_run(_only(subject, {"roseinfer (A)"}), too_few, lambda event: None).runs
-    assert failed.error is not None and "was removed" in failed.error and not failed.artifacts
-
     events: list[Event] = []
     manifest = profile_run(subject, ProfileOptions(steps=4), events.append)
     assert [type(event) for event in events] == [CaptureStarting, CaptureDone] * 2
