@@ -174,7 +174,7 @@ def serve(settings: str) -> None:
     """Real front ends, with `settings` as JSON, around the engine that computes nothing."""
     logging.basicConfig(level=logging.INFO, format="%(levelname)s: %(message)s")
     server = msgspec.json.decode(settings, type=ServerConfig)
-    model = EngineConfig(device="cpu", warmup=False, threads=1)
+    model = EngineConfig(device="cpu", warmup=False, threads=1, kv_tokens=4096)
     sys.exit(launch(model, server, "benchmarks.synthetic_engine"))
 
 

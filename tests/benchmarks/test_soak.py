@@ -8,16 +8,20 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.soak import WAYS_TO_LEAVE
+
 pytestmark = pytest.mark.integration
 
 ROOT = Path(__file__).parents[2]
 
 
 def test_who_leaves_leaves_nothing_and_who_stays_is_answered() -> None:
-    """In two front ends, with too few blocks for all and with shared ones."""
-    small = ["--rounds", "2", "--clients", "20", "--left-tokens", "120",
+    """In two front ends, with too few blocks for all and with shared ones; in each round by every way to
+    leave."""
+    assert len(WAYS_TO_LEAVE) < 10
+    small = ["--rounds", "2", "--clients", "10", "--left-tokens", "120",
              "--bound-mib", "100", "--rest", "0"]  # fmt: skip
-    server = ["--frontend-processes", "2", "--prefix-cache", "--kv-tokens", "2048", "--threads", "1",
+    server = ["--frontend-processes", "2", "--prefix-cache", "--kv-tokens", "1024", "--threads", "1",
               "--no-warmup"]  # fmt: skip
     done = subprocess.run(
         [sys.executable, "-m", "benchmarks.soak", *small, "--", *server],
@@ -28,5 +32,5 @@ def test_who_leaves_leaves_nothing_and_who_stays_is_answered() -> None:
     )
     assert done.returncode == 0, done.stdout + done.stderr
     counted = dict(line.split() for line in done.stdout.splitlines() if len(line.split()) == 2)
-    assert float(counted["requests"]) >= 40 and float(counted["discarded"]) >= 20
+    assert float(counted["requests"]) >= 20 and float(counted["discarded"]) >= 10
     assert "nothing leaked" in done.stdout
