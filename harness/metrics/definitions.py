@@ -6,6 +6,7 @@ The times are those of `harness/records/columns.py`, the formulas those of the r
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
@@ -36,44 +37,44 @@ class RequestTimes:
     gaps: Gaps
     rows: Ints | None = None
 
-    @property
+    @cached_property
     def sched(self) -> Floats:
         return self._floats("t_sched")
 
-    @property
+    @cached_property
     def sent(self) -> Floats:
         return self._floats("t_sent")
 
-    @property
+    @cached_property
     def first(self) -> Floats:
         return self._floats("t_first")
 
-    @property
+    @cached_property
     def answer(self) -> Floats:
         return self._floats("t_answer")
 
-    @property
+    @cached_property
     def last(self) -> Floats:
         return self._floats("t_last")
 
-    @property
+    @cached_property
     def session_start(self) -> Floats:
         return self._floats("session_start")
 
-    @property
+    @cached_property
     def tokens(self) -> Floats:
         return self._floats("completion_tokens")
 
-    @property
+    @cached_property
     def steps(self) -> Floats:
         tokens = self.tokens
         return np.where((tokens >= 2) & (self.last > self.first), tokens - 1, np.nan)
 
-    @property
+    @cached_property
     def queue_wait_ms(self) -> Floats:
         return self._floats("queue_wait_ms")
 
-    @property
+    @cached_property
     def prefill_ms(self) -> Floats:
         return self._floats("prefill_ms")
 

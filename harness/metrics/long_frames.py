@@ -125,11 +125,12 @@ def concatenate(parts: Iterable[npt.NDArray[Any]]) -> npt.NDArray[Any]:
 
 def numbers(column: pd.Series[Any]) -> Floats:
     """(n,) a column as it is, or made to float64; NaN where it is null."""
-    if column.dtype == np.float64:
-        return column.to_numpy()
-    return map_parts(
-        lambda values: pd.Series(values).to_numpy(np.float64, na_value=np.nan), column.to_numpy()
-    )
+    values = column.to_numpy()
+    if values.dtype == np.float64:
+        return values
+    if values.dtype.kind in "biuf":  # none is null
+        return map_parts(lambda part: part, values)
+    return map_parts(lambda part: pd.Series(part).to_numpy(np.float64, na_value=np.nan), values)
 
 
 def arange(begin: int, end: int) -> npt.NDArray[np.int32]:

@@ -49,7 +49,8 @@ def inside(times: pd.Series[float], window: Window) -> pd.Series[bool]:
 
 def scheduled(requests: pd.DataFrame) -> pd.Series[float]:
     """When each request was to be sent, or without a schedule was."""
-    return requests["t_sched"].fillna(requests["t_sent"])
+    due = requests["t_sched"]
+    return due.fillna(requests["t_sent"]) if due.hasnans else due
 
 
 def in_flight(requests: pd.DataFrame, times: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
