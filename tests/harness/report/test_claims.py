@@ -456,7 +456,7 @@ def with_cells(run: OnlineRun, changed: Sequence[OnlineSummary]) -> OnlineRun:
 
 def test_the_heaviest_load_at_which_all_keep_up_is_compared(tmp_path):
     """The latencies of an engine that fell behind grow with the run, and so does the factor."""
-    folder = make_online(tmp_path / "run", engines=ENGINES[:2], repeats=5, faults=False)
+    folder = make_online(tmp_path / "run", engines=ENGINES[:2], repeats=4, faults=False)
     run = load_run(folder, trust=True)
     assert isinstance(run, OnlineRun)
     behind = [CellNotice(kind="behind", text="fell behind: 9 requests/s offered")]
@@ -480,7 +480,7 @@ def test_the_heaviest_load_at_which_all_keep_up_is_compared(tmp_path):
 
 
 def test_the_verdict_says_on_which_engines_the_machine_was_disturbed(tmp_path):
-    folder = make_online(tmp_path / "run", engines=ENGINES[:3], repeats=5, faults=False)
+    folder = make_online(tmp_path / "run", engines=ENGINES[:3], scales=[0.4, 1.6], repeats=4, faults=False)
     run = load_run(folder, trust=True)
     assert isinstance(run, OnlineRun)
     found = [CellNotice(kind="disturbed", text="other processes kept 1 of 2 cores busy")]

@@ -30,7 +30,7 @@ def host(name: str, requests: int) -> HostCell:
 @pytest.fixture
 def run(tmp_path: Path) -> Iterator[Path]:
     """With failures, lengths that differ, two nodes that sent, power, and a setting that differs."""
-    folder = make_online(tmp_path / "run", engines=ENGINES[1:], scales=(0.4, 1.6), n=60, longest=12)
+    folder = make_online(tmp_path / "run", engines=ENGINES[1:3], scales=(0.4, 1.6), n=60, longest=12)
     requests = pd.read_parquet(folder / "requests.parquet")
     requests["host"] = [NODES[request % 3 == 0] for request in requests["request"]]
     requests.loc[requests["request"] % 7 == 0, "finish_reason"] = "stop"
