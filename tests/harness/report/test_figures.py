@@ -110,11 +110,11 @@ def test_the_name_of_a_limit_covers_no_marker(at):
 def test_the_same_run_gives_the_same_bytes_as_files(run, drawn):
     report = write_run_outputs(run.path)
     files = {path.name: path.read_bytes() for path in (report.parent / "figures").iterdir()}
-    names = {f"{plot.name}.{suffix}" for plot in drawn for suffix in ("svg", "png", "csv")}
+    names = {f"{found.name}.{suffix}" for found in drawn for suffix in ("svg", "png", "csv")}
     assert files.keys() == names >= {"overview.svg", "ttft.csv", "itl_p99.png", "ecdf_e2e_scale_0.5.svg"}
-    for plot in drawn:
-        assert files[f"{plot.name}.svg"] == plot.svg.encode()
-        assert files[f"{plot.name}.csv"] == plot.data.encode()
+    for found in drawn:
+        assert files[f"{found.name}.svg"] == found.svg.encode()
+        assert files[f"{found.name}.csv"] == found.data.encode()
     assert not list(run.path.rglob("*.tmp"))
 
 
