@@ -29,7 +29,7 @@ def test_a_whole_run(start_mock: Any, start_bench: Any, quick: list[str]) -> Non
     server = start_mock("--tokens-per-chunk", "3")
     done = start_bench(
         "online", "--base-url", server.url, *quick, "--n", "12", "--scales", "0.02,0.01", "--repeats", "2",
-        "--warmup", "auto", "--slo", "ttft_ms=100000", "--serve", "0", figures="all",
+        "--warmup", "auto", "--slo", "ttft_ms=100000", "--serve", "0",
     ).end()  # fmt: skip
     report = Path(done.out.removesuffix("\n"))
     check_end(done.code, report.parent)
@@ -70,7 +70,7 @@ def test_killed_and_resumed_with_a_real_engine(
     assert done.out == f"{folder / 'report.html'}\n"
     assert "[1/2]" not in done.err and "1 already measured" in done.err
     assert (folder / "journal.jsonl").read_bytes().startswith(kept)
-    results = check_files(folder, logs={"roseinfer.server.log"}, figures=False)
+    results = check_files(folder, logs={"roseinfer.server.log"})
     check_summaries(folder, results)
     assert [summary["num_success"] for summary in results["summaries"]] == [3] * 4
     [launch] = results["meta"]["launches"]
@@ -135,7 +135,7 @@ def test_an_interrupted_run_has_a_report_and_names_how_to_go_on(
     start_mock("--port", str(server.port))
     done = bench("online", "--resume", str(folder))
     check_end(done.code, folder)
-    results = check_files(folder, logs=set(), figures=False)
+    results = check_files(folder, logs=set())
     assert [summary["load"]["scale"] for summary in results["summaries"] if summary["repeat"] is None] == [
         0.02,
         0.1,
@@ -156,7 +156,7 @@ def test_failures_are_counted_by_kind(start_mock: Any, bench: Any, tmp_path: Pat
     assert done.code == 3, done.err
     results = strict(done.out)
     [folder] = (tmp_path / "runs").iterdir()
-    assert results == check_files(folder, logs=set(), figures=False)
+    assert results == check_files(folder, logs=set())
     for summary in results["summaries"]:
         kinds = dict.fromkeys(("http_500", "disconnected", "wrong_length", "token_mismatch"), 4)
         assert (summary["errors"], summary["num_success"], summary["num_error"]) == (kinds, 4, 16)
