@@ -11,6 +11,7 @@ import subprocess
 import sys
 import tomllib
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from importlib.metadata import EntryPoint
 from pathlib import Path
 
@@ -24,6 +25,7 @@ from harness.engines.local import LocalEngine
 from harness.errors import UsageError
 from harness.traces import readers
 from tests.harness.bench_process import bench_command
+from tests.harness.cli.run_checks import check_figures
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow]
 
@@ -76,28 +78,34 @@ def start(installed: Path, tmp_path_factory: pytest.TempPathFactory) -> Bench:
     return run
 
 
+#: A run in the project that the package's metric came after.
+OLDER = ROOT / "reports" / "cpu-smollm2-135m"
+LIST, SHOW, MISSPELT = "engines list", "engines show toy@quick", "online --engines roseinfer,toi"
+SCHEMA, GATE = "schema online-results", "ttst_p50<=100000s"
+
+
+@dataclass
+class Shown:
+    """How commands end with the package, what they print and what they say; a report that one of them made,
+    and one that compared a run's engines."""
+
+    ended: dict[str, tuple[int, str, str]]
+    older: Path
+    report: tuple[int, str, str]
+    gated: tuple[int, str, str]
+
+
 @pytest.fixture(scope="module")
-def bench(start: Bench) -> Bench:
-    """`bench` with the package."""
-
-    def run(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
-        words = [*map(str, arguments)]
-        measures = words[0] == "online"
-        return start(bench_command(*words) if measures else [sys.executable, "-m", "harness.cli.app", *words])
-
-    return run
-
-
-@pytest.fixture(scope="module")
-def shown(start: Bench) -> dict[str, tuple[int, str, str]]:
-    """How short commands end with the package, what they print, and what they say."""
-    commands = [
-        "engines list", "engines show toy@quick", "online --engines roseinfer,toi", "schema online-results",
-    ]  # fmt: skip
-    done = start([sys.executable, "-c", SEVERAL], json.dumps([words.split() for words in commands]))
+def shown(start: Bench, run: Path, tmp_path_factory: pytest.TempPathFactory) -> Shown:
+    page = tmp_path_factory.mktemp("older") / "report.html"
+    compare = ["compare", str(run), str(run), "--engine-a", "toy", "--engine-b", "toy@quick", "--gate", GATE]
+    compare += ["--allow-different", "invalid", "--json"]
+    texts = (LIST, SHOW, MISSPELT, SCHEMA)
+    commands = [*map(str.split, texts), ["report", str(OLDER), "--out", str(page)], compare]
+    done = start([sys.executable, "-c", SEVERAL], json.dumps(commands))
     assert done.returncode == 0, done.stderr
-    ended = [(code, out, err) for code, out, err in json.loads(done.stdout)]
-    return dict(zip(commands, ended, strict=True))
+    *short, report, gated = [(code, out, err) for code, out, err in json.loads(done.stdout)]
+    return Shown(dict(zip(texts, short, strict=True)), page, report, gated)
 
 
 def without(*arguments: str | Path) -> Result:
@@ -106,31 +114,32 @@ def without(*arguments: str | Path) -> Result:
 
 
 @pytest.fixture(scope="module")
-def run(bench: Bench, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def run(start: Bench, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run of both variants of the engine on a trace in the package's format."""
     out = tmp_path_factory.mktemp("runs")
     (out / "mine.csv").write_text("when,prompt,answer\n" + "".join(f"{i / 50},8,6\n" for i in range(12)))
-    done = bench(
+    words = bench_command(
         "online", "--engines", "toy,toy@quick", "--model", "random:gpt2-tiny", "--device", "cpu",
-        "--trace", out / "mine.csv", "--scales", "1", "--repeats", "2", "--max-model-len", "64",
-        "--slo", "ttst_ms=500", "--warmup", "2", "--no-calibrate", "--no-check-answers", "--out", out,
+        "--trace", str(out / "mine.csv"), "--scales", "1", "--repeats", "2", "--max-model-len", "64",
+        "--slo", "ttst_ms=500", "--warmup", "2", "--no-calibrate", "--no-check-answers", "--out", str(out),
     )  # fmt: skip
+    done = start(words)
     assert done.returncode == 0, done.stdout + done.stderr
     (folder,) = out.glob("online_*")
     return folder
 
 
-def test_the_engine_is_listed_with_its_version_and_variants(shown: dict[str, tuple[int, str, str]]) -> None:
-    code, listed, _ = shown["engines list"]
+def test_the_engine_is_listed_with_its_version_and_variants(shown: Shown) -> None:
+    code, listed, _ = shown.ended[LIST]
     assert code == 0
     assert any({"toy", "1.2.3", "quick"} <= {*line.split()} for line in listed.splitlines())
-    assert "rosebench_toy.server" in shown["engines show toy@quick"][1]
+    assert "rosebench_toy.server" in shown.ended[SHOW][1]
     refused = without("engines", "show", "toy").exception
     assert isinstance(refused, UsageError) and "there is no engine 'toy'" in refused.message
 
 
-def test_a_misspelt_engine_is_told_the_nearest(shown: dict[str, tuple[int, str, str]]) -> None:
-    code, _, said = shown["online --engines roseinfer,toi"]
+def test_a_misspelt_engine_is_told_the_nearest(shown: Shown) -> None:
+    code, _, said = shown.ended[MISSPELT]
     assert code == 2 and "did you mean toy?" in said
 
 
@@ -155,6 +164,7 @@ def test_the_report_shows_them(run: Path) -> None:
     assert "## TTST (ms)" in summary
     assert "A token each millisecond." in page and "Toy (quick): A token each millisecond." in summary
     assert (run / "figures" / "ttst.svg").is_file()
+    check_figures(run)
     with (run / "results.csv").open() as file:
         rows = [
             row for row in csv.DictReader(file) if row["metric"] == "ttst_ms" and row["statistic"] == "p50"
@@ -162,20 +172,18 @@ def test_the_report_shows_them(run: Path) -> None:
     assert {row["label"] for row in rows} == {"Toy", "Toy (quick)"}
 
 
-def test_gates_take_the_metric(bench: Bench, run: Path) -> None:
-    engines = ("--engine-a", "toy", "--engine-b", "toy@quick")
-    gate = ("--gate", "ttst_p50<=100000s", "--allow-different", "invalid", "--json")
-    done = bench("compare", run, run, *engines, *gate)
-    found = json.loads(done.stdout)
+def test_gates_take_the_metric(shown: Shown) -> None:
+    code, out, _ = shown.gated
+    found = json.loads(out)
     gated = found["gates"][0]
-    assert gated["gate"] == "ttst_p50<=100000s" and 0 < gated["value"] < 100_000, gated
+    assert gated["gate"] == GATE and 0 < gated["value"] < 100_000, gated
     # On a busy machine the interval of two repeats of 12 requests can be as wide as the limit.
-    assert (found["outcome"], done.returncode) in {("pass", 0), ("inconclusive", 2)}, gated
+    assert (found["outcome"], code) in {("pass", 0), ("inconclusive", 2)}, gated
     assert "ttst_ms" in {difference["metric"] for difference in found["differences"]}
 
 
-def test_the_schema_lists_the_metric(shown: dict[str, tuple[int, str, str]]) -> None:
-    assert '"ttst_ms"' in shown["schema online-results"][1]
+def test_the_schema_lists_the_metric(shown: Shown) -> None:
+    assert '"ttst_ms"' in shown.ended[SCHEMA][1]
     ours = without("schema", "online-results").stdout
     assert '"ttft_ms"' in ours and '"ttst_ms"' not in ours
 
@@ -203,13 +211,11 @@ def test_the_run_is_reported_where_the_package_is_not_installed(run: Path, tmp_p
     assert "time to second token" not in page and "not those of the raw times" not in page
 
 
-def test_a_metric_that_came_after_a_run_does_not_change_its_verdicts(bench: Bench, tmp_path: Path) -> None:
+def test_a_metric_that_came_after_a_run_does_not_change_its_verdicts(shown: Shown, tmp_path: Path) -> None:
     """The metric has a table; the comparisons are those that the run made, corrected for as many."""
-    report = ("report", ROOT / "reports" / "cpu-smollm2-135m", "--out")
-    pages = {plugin: tmp_path / f"{plugin}.html" for plugin in (False, True)}
-    assert without(*report, pages[False]).exit_code == 0
-    done = bench(*report, pages[True])
-    assert done.returncode == 0, done.stderr
+    pages = {False: tmp_path / "without.html", True: shown.older}
+    assert without("report", OLDER, "--out", pages[False]).exit_code == 0
+    assert shown.report[0] == 0, shown.report
     said = []
     for plugin, page in pages.items():
         text = page.read_text()

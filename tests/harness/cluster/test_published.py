@@ -142,7 +142,8 @@ def test_a_signal_ends_what_runs(number: signal.Signals, tmp_path: Path) -> None
     log = tmp_path / "one-gpu-qwen3-8b.log"
     with subprocess.Popen([sys.executable, "-c", SCRIPT, *words], cwd=ROOT, stdout=subprocess.PIPE) as script:
         while not (log.exists() and log.read_text()):
-            assert script.poll() is None
+            with pytest.raises(subprocess.TimeoutExpired):
+                script.wait(0.05)
         script.send_signal(number)
         script.communicate(timeout=30)
     assert script.returncode == 130 and log.read_text() == "runs\nreport\n"
