@@ -213,7 +213,7 @@ def test_connections_are_shared_evenly_until_a_front_end_is_killed(serve: Any) -
                 return found
             time.sleep(0.01)
 
-    clients = [connect(server, index) for index in range(9)]
+    clients = [connect(server, index, tokens=2) for index in range(9)]
     for client in clients:
         first_chunk(client)
     assert open_connections(9) == [3, 3, 3]
@@ -235,7 +235,7 @@ def test_connections_are_shared_evenly_until_a_front_end_is_killed(serve: Any) -
 def test_ctrl_c(serve: Any) -> None:
     """With unfinished answers; the engine, which Ctrl-C does not reach, ends too."""
     server = serve()
-    clients = [connect(server, index, tokens=300) for index in range(4)]
+    clients = [connect(server, index, tokens=150) for index in range(4)]
     first_chunk(clients[0])
     server.process.send_signal(signal.SIGINT)
     assert server.ended()
