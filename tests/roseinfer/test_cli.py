@@ -209,14 +209,18 @@ def test_serve_says_what_the_engine_says(broken: Callable[[str], Path]) -> None:
     one_line(done.stderr, "model.safetensors")
 
 
-def test_generate(text_model: Any) -> None:
+def test_generate(
+    text_model: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     prompt = "The quick brown fox"
     tokens = text_model.greedy([text_model.llm.tokenizer.encode(prompt).tolist()], 6)[0]
     options = ["--dtype", "fp32", "--device", "cpu", "--no-warmup", "--kv-tokens", "1024"]
     options += ["--max-tokens", "6", "--prompt", prompt]
-    done = run("generate", "--model", str(text_model.folder), *options)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout == text_model.text(tokens) + "\n"
+    monkeypatch.setattr(sys, "argv", ["roseinfer", "generate", "--model", str(text_model.folder), *options])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == 0
+    assert capsys.readouterr().out == text_model.text(tokens) + "\n"
 
 
 def test_text_that_the_terminal_cannot_show(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -81,9 +81,9 @@ def test_who_has_left_is_noticed(serving: Any, pipelined: int, reset: bool) -> N
     assert ended() - before < 16, "not even the first request was answered"
 
 
-def test_a_front_end_without_descriptors_says_so(serve: Any) -> None:
+def test_a_front_end_without_descriptors_says_so(keyed: Any) -> None:
     """And takes connections again when it has some."""
-    server = serve("--frontend-processes", "2")
+    server = keyed
     (other,) = server.front_ends
     process = psutil.Process(other.pid)
     soft, hard = process.rlimit(psutil.RLIMIT_NOFILE)

@@ -69,19 +69,23 @@ def test_what_is_counted(serve: Any) -> None:
     assert cached() == 0
 
 
-def test_answers_that_a_stop_string_ends_are_counted(serve: Any, text_model: Any) -> None:
-    server, made = serve(), []
+def test_answers_that_a_stop_string_ends_are_counted(serving: Any, text_model: Any) -> None:
+    assert serving.becomes_idle()
+    before, made = scrape(serving), []
     for place in (0, 8):
         stop = text_model.text(text_model.answer[: place + 1])[-3:]
-        reply = server.complete(text_model.prompt, max_tokens=64, ignore_eos=True, stop=stop)
+        reply = serving.complete(text_model.prompt, max_tokens=64, ignore_eos=True, stop=stop)
         assert reply.json["choices"][0]["finish_reason"] == "stop"
         made.append(reply.json["usage"]["completion_tokens"])
     assert made[0] == 1 < made[1]
-    seen, end = scrape(server), time.monotonic() + 60
-    while seen["roseinfer_requests_total"] < 2 and time.monotonic() < end:
-        time.sleep(0.01)
-        seen = scrape(server)  # an answer is counted after its last token
-    assert seen["roseinfer_discarded_total"] == seen["roseinfer_inflight"] == 0
+    end = time.monotonic() + 60
+    while True:
+        risen = {name: value - before.get(name, 0) for name, value in scrape(serving).items()}
+        if risen["roseinfer_requests_total"] == 2 or time.monotonic() > end:
+            break
+        time.sleep(0.01)  # an answer is counted after its last token
+    assert risen["roseinfer_requests_total"] == 2
+    assert risen["roseinfer_discarded_total"] == risen["roseinfer_inflight"] == 0
     for name, samples in {
         "queue_wait": 2,
         "prefill": 2,
@@ -89,7 +93,7 @@ def test_answers_that_a_stop_string_ends_are_counted(serve: Any, text_model: Any
         "time_per_output_token": 1,
         "inter_token_latency": sum(made) - 2,
     }.items():
-        assert seen[f"roseinfer_{name}_seconds_count"] == samples
+        assert risen[f"roseinfer_{name}_seconds_count"] == samples
 
 
 def check_description(server: Any) -> None:

@@ -28,14 +28,12 @@ def scored(text_model: Any) -> list[tuple[list[int], list[int], torch.Tensor]]:
     return found
 
 
-@pytest.mark.parametrize(
-    "options", [[], ["--prefix-cache", "--chunked-prefill-size", "24", "--prefill-max-tokens", "64"]]
-)
-def test_logprobs_of_prompts(
-    serve: Any, serving: Any, text_model: Any, scored: list[Any], options: list[str]
-) -> None:
+def test_logprobs_of_prompts(serving: Any, text_model: Any, scored: list[Any]) -> None:
+    logprobs_of_prompts(serving, text_model, scored)
+
+
+def logprobs_of_prompts(server: Any, text_model: Any, scored: list[Any]) -> None:
     """With and without an answer, several prompts and answers at once, twice, whole and streamed."""
-    server = serve(*options) if options else serving
     prompts = [prompt for prompt, _, _ in scored]
     likeliest = [expected.topk(K).values for _, _, expected in scored]
     names = text_model.llm.tokenizer.names
@@ -70,13 +68,26 @@ def test_logprobs_of_prompts(
     assert server.becomes_idle()
 
 
-@pytest.mark.parametrize("cached", [False, True])
-def test_a_prompt_that_fills_the_context(serve: Any, serving: Any, cached: bool) -> None:
+def test_a_cache_for_one_request(serve: Any, serving: Any) -> None:
+    server = serve("--max-model-len", "40", "--kv-tokens", "40", "--block-size", "8")
+    a_prompt_that_fills_the_context(server, serving, 40)
+
+
+def test_a_prefix_cache_for_one_request_and_chunks(
+    serve: Any, serving: Any, text_model: Any, scored: list[Any]
+) -> None:
+    server = serve(
+        "--max-model-len", "80", "--kv-tokens", "80", "--block-size", "8", "--prefix-cache",
+        "--chunked-prefill-size", "24", "--prefill-max-tokens", "64",
+    )  # fmt: skip
+    logprobs_of_prompts(server, text_model, scored)
+    a_prompt_that_fills_the_context(server, serving, 80)
+
+
+def a_prompt_that_fills_the_context(server: Any, serving: Any, context: int) -> None:
     """It can be scored and shown where the cache has room for one, twice and again; one token more is too
     long."""
-    options = ["--max-model-len", "40", "--kv-tokens", "40", "--block-size", "8"]
-    server = serve(*options, *["--prefix-cache"] * cached)
-    prompt = np.random.default_rng(3).integers(0, TEXT_VOCAB - 1, 40).tolist()
+    prompt = np.random.default_rng(3).integers(0, TEXT_VOCAB - 1, context).tolist()
     asked = {"max_tokens": 0, "echo": True, "n": 2}
     expected = serving.complete(prompt, logprobs=K, **asked).json["choices"][0]["logprobs"]
     for _ in range(2):
@@ -84,7 +95,7 @@ def test_a_prompt_that_fills_the_context(serve: Any, serving: Any, cached: bool)
             assert choice["finish_reason"] == "length"
             assert choice["logprobs"]["tokens"] == expected["tokens"]
             found, wanted = (x["token_logprobs"][1:] for x in (choice["logprobs"], expected))
-            assert np.allclose(found, wanted, atol=1e-3) and len(found) == 39
+            assert np.allclose(found, wanted, atol=1e-3) and len(found) == context - 1
         texts = {choice["text"] for choice in server.complete(prompt, **asked).json["choices"]}
         assert len(texts) == 1
     assert server.complete([*prompt, 1], **asked).json["error"]["code"] == "context_length_exceeded"

@@ -95,10 +95,16 @@ def test_answers_that_do_not_are_told(serve: Any, signals: int) -> None:
     assert not [line for line in server.log if "Traceback" in line]
 
 
-def test_a_signal_to_every_process(serve: Any) -> None:
+def test_two_front_ends(serve: Any) -> None:
+    """Whose engine stands still for a while, until all get signals."""
+    server = serve("--frontend-processes", "2", "--grace-seconds", "60", "--stall-seconds", "2")
+    an_engine_that_stands_still(server)
+    a_signal_to_every_process(server)
+
+
+def a_signal_to_every_process(server: Any) -> None:
     """As a service manager sends SIGTERM, and some shells SIGINT: the parent leads. One of them reads large
     bodies."""
-    server = serve("--frontend-processes", "2", "--grace-seconds", "60")
     large = b'{"prompt": [1], "max_tokens": 1}'.ljust(LARGE + 1)
     asking = http.client.HTTPConnection("127.0.0.1", server.port, timeout=60)
 
@@ -144,10 +150,9 @@ def test_nobody_is_waited_for_before_the_first_client(launch: Any) -> None:
     assert process.wait(30) == 0
 
 
-def test_an_engine_that_stands_still(serve: Any) -> None:
+def an_engine_that_stands_still(server: Any) -> None:
     """Everything is answered within seconds, from what was known last or with an error; health fails, in all
     front ends, and recovers."""
-    server = serve("--frontend-processes", "2", "--stall-seconds", "2")
     routes = ("/health", "/live", "/livez", "/ready", "/readyz")
     assert all(server.request(path).status == 200 for path in routes)
     assert server.load()["running"] == 0
