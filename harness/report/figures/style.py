@@ -8,8 +8,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import cycle
 
-from matplotlib.colors import to_hex, to_rgb
-
 from harness.engines.registry import ENGINES
 
 #: The colours of paper and ink. The report swaps them for its own in dark mode, so nothing else may use them.
@@ -116,7 +114,13 @@ def _own_look(engine: str) -> tuple[str, str] | None:
 def _mixed(color: str, share: float) -> str:
     """The colour with a share of white (or, negative, of black) in it."""
     target = 1.0 if share > 0 else 0.0
-    return to_hex([part + (target - part) * abs(share) for part in to_rgb(color)])
+    mixed = (part + (target - part) * abs(share) for part in _parts(color))
+    return "#" + "".join(f"{round(255 * part):02x}" for part in mixed)
+
+
+def _parts(color: str) -> list[float]:
+    """Red, green and blue of `#rrggbb`, 0 to 1. matplotlib has this too, and takes a while to import."""
+    return [part / 255 for part in bytes.fromhex(color[1:])]
 
 
 def on_dark(color: str) -> str:
@@ -129,5 +133,5 @@ def on_dark(color: str) -> str:
 
 def _luminance(color: str) -> float:
     """Relative luminance (WCAG 2.2) of `#rrggbb`, 0 to 1."""
-    parts = (part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in to_rgb(color))
+    parts = (part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in _parts(color))
     return sum(weight * part for weight, part in zip((0.2126, 0.7152, 0.0722), parts, strict=True))
