@@ -45,7 +45,7 @@ def cell(number: int) -> CellRecords:
     rows: list[dict[str, Any]] = []
     for request in range(REQUESTS):
         sent = 0.1 * request
-        times = sent + np.cumsum(rng.choice([0.01, 0.01, 0.0173, 0.4], 1 if request == 7 else 40))
+        times = sent + np.cumsum(rng.choice([0.01, 0.01, 0.0173, 0.4], 1 if request == 7 else 36))
         stream = list(zip(times, rng.integers(1, 4, times.size), strict=True))
         rows.append(
             {
