@@ -36,7 +36,7 @@ def serve_command(engine: EngineConfig, server: ServerConfig) -> None:
 
 
 @app.command("generate", cls=PlainCommand)
-@with_settings(EngineConfig)
+@with_settings(EngineConfig, max_active_requests=1, warmup=False)
 def generate_command(
     engine: EngineConfig,
     prompt: Annotated[str, typer.Option(help="the text to continue")],

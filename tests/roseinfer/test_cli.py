@@ -269,6 +269,13 @@ def test_prefixes_are_reused_except_in_benchmarks() -> None:
     assert off == {"serve": False, "generate": False, "bench-scheduler": True, "bench-streaming": True}
 
 
+def test_generate_makes_ready_for_one_prompt() -> None:
+    """A cache for 256 requests, and a warm-up, take longer than its answer."""
+    params = typer.main.get_group(app).commands["generate"].params
+    defaults = {option.name: option.default for option in params}
+    assert defaults["max_active_requests"] == 1 and defaults["warmup"] is False
+
+
 def test_every_command_has_a_short_text() -> None:
     shown = CliRunner().invoke(app, ["-h"], env={"COLUMNS": "80"}).stdout
     assert "..." not in shown.partition("Commands:")[2] and "bench-streaming" in shown
