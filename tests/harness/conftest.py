@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
@@ -21,7 +22,8 @@ from harness.engines.find import Place, probe
 from harness.metrics import validity
 from harness.mock_server.behaviour import ServedRequest
 from harness.runs import base_run, info
-from harness.telemetry.revision import git_revision, source_hash
+from harness.telemetry import machine
+from harness.telemetry.revision import describe, git_revision, source_hash
 from tests.harness.bench_process import first_figure, quicken
 
 Probe = Callable[[Place, Sequence[str]], dict[str, str]]
@@ -69,6 +71,7 @@ def quick_runs() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(roseinfer, "probe", remembering(probe))
         patch.setattr(info, "git_revision", cache(git_revision))
+        patch.setattr(machine, "revision", SimpleNamespace(describe=cache(describe)))
         for module in (info, base_run):
             patch.setattr(module, "source_hash", cache(source_hash))
         yield
