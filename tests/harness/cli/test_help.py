@@ -146,7 +146,7 @@ def test_a_settings_file_to_begin_with(
 
 #: Completes each line of its input in a process of its own, which imports no more than it needs to.
 COMPLETE = """
-import os, sys
+import gc, os, sys
 from harness.cli.app import main
 import harness.cli.commands
 sys.argv = ["bench"]
@@ -157,6 +157,7 @@ for words in sys.stdin.read().splitlines():
     os.waitpid(child, 0)
     print(flush=True)
     harness.cli.commands.load_command("online")
+    gc.freeze()
 """
 
 
