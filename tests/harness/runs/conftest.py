@@ -10,8 +10,10 @@ from typing import Any
 
 import pytest
 
+from harness.report.render import write_without_figures
 from harness.runs.events import CellDone, Event, Started
 from harness.runs.online import run_online
+from harness.runs.reader import load_run
 from harness.schema.online_settings import OnlineSettings
 
 Act = Callable[[], object]
@@ -62,6 +64,11 @@ def interrupted(settings: OnlineSettings, cell: int = 0) -> Path:
     folder: Path = watch.of(Started)[0].folder
     assert not (folder / "online_results.json").exists()
     return folder
+
+
+def report_of(folder: Path) -> str:
+    """Writes what is read of a run but its figures, and returns the report."""
+    return write_without_figures(load_run(folder, trust=True)).read_text()
 
 
 def journal(folder: Path) -> list[dict[str, Any]]:

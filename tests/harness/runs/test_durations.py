@@ -10,7 +10,6 @@ import pandas as pd
 import pytest
 
 from harness.engines.base import EngineVariant
-from harness.report.render import write_run_outputs
 from harness.runs.events import CellProgress
 from harness.runs.online import run_online
 from harness.schema.load_settings import Uniform
@@ -19,9 +18,9 @@ from harness.schema.results import OnlineResults
 from harness.workload.content import SyntheticContent
 from harness.workload.seeds import shape_seeds
 
-from .conftest import Make, Watcher
+from .conftest import Make, Watcher, report_of
 
-pytestmark = [pytest.mark.integration, pytest.mark.usefixtures("few_figures")]
+pytestmark = pytest.mark.integration
 
 LOOP: dict[str, Any] = {"concurrency": [4], "n": 8, "input_len": 16, "output_len": 8}
 
@@ -50,7 +49,7 @@ def test_a_closed_loop_gets_more_requests_with_prompts_of_their_own(
     requests = pd.read_parquet(folder / "requests.parquet")
     assert len(requests) == summary.num_requests
     assert (requests["reusable_tokens"] == 0).all()
-    write_run_outputs(folder)
+    report_of(folder)
     for file in ("summary.md", "report.html"):
         assert "1 of 1 cell is short." in (folder / file).read_text()
     assert "coordinated omission" in (folder / "report.html").read_text()

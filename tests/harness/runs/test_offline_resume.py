@@ -11,7 +11,6 @@ import pytest
 from harness.engines.base import EngineSettings
 from harness.engines.local import LocalEngine
 from harness.errors import EngineError, NothingMeasuredError, UsageError
-from harness.report.render import write_run_outputs
 from harness.runs.batch.measured import Measured
 from harness.runs.batch.through_worker import Batch
 from harness.runs.events import BatchDone, BatchStarting, Event, Started
@@ -22,9 +21,9 @@ from harness.schema.offline_settings import OfflineSettings
 from harness.schema.results import OfflineResults
 from harness.schema.run_info import LaunchRecord
 
-from .conftest import edit, journal
+from .conftest import edit, journal, report_of
 
-pytestmark = [pytest.mark.integration, pytest.mark.usefixtures("few_figures")]
+pytestmark = pytest.mark.integration
 
 REPEATS = 2
 CELLS = 2 * REPEATS
@@ -108,7 +107,7 @@ def test_a_resumed_run_is_that_of_an_uninterrupted_one(
         found = load_run(folder)
         assert found.results == so_far
         title = f"The run was interrupted with {cell} of {CELLS} cells measured."
-        assert title in write_run_outputs(folder).read_text()
+        assert title in report_of(folder)
     else:
         assert so_far is None
         with pytest.raises(UsageError, match="is not finished") as raised:
@@ -120,7 +119,7 @@ def test_a_resumed_run_is_that_of_an_uninterrupted_one(
     here = {"created": whole.meta.created, "environment": whole.meta.environment}
     assert results.model_copy(update={"meta": results.meta.model_copy(update=here)}) == whole
     assert results == OfflineResults.model_validate_json((folder / "offline_results.json").read_bytes())
-    assert "interrupted" not in write_run_outputs(folder).read_text()
+    assert "interrupted" not in report_of(folder)
 
 
 def test_what_failed_is_tried_again_and_stands_in_its_place(

@@ -11,13 +11,12 @@ import pytest
 
 from harness.compare.compare_runs import compare_runs
 from harness.errors import UsageError
-from harness.report.render import write_run_outputs
 from harness.runs.online import resume_online, run_online
 from harness.schema.results import OnlineResults
 
-from .conftest import Make, Watcher, interrupted, journal
+from .conftest import Make, Watcher, interrupted, journal, report_of
 
-pytestmark = [pytest.mark.integration, pytest.mark.usefixtures("any_lag", "few_figures")]
+pytestmark = [pytest.mark.integration, pytest.mark.usefixtures("any_lag")]
 
 LOAD = {"concurrency": [2], "n": 12, "input_len": 64, "output_len": 4}
 Start = Callable[..., str]
@@ -64,7 +63,7 @@ def test_the_same_nonce_is_the_same_prompts_and_is_noticed(caching: Start, setti
     assert kinds(second) == [{"cached"}, {"cached"}]
     [hits] = second.prefixes
     assert hits.possible == 0 and hits.reported == pytest.approx(63 / 64)
-    write_run_outputs(folder)
+    report_of(folder)
     for file in ("summary.md", "report.html"):
         assert "98 % of the prompt tokens came from a cache" in (folder / file).read_text()
 

@@ -12,7 +12,6 @@ import pytest
 from harness.compare.compare_runs import compare_runs
 from harness.datasets.catalog import load_dataset
 from harness.errors import UsageError
-from harness.report.render import write_run_outputs
 from harness.runs.events import CellDone, EngineStarting, Started
 from harness.runs.online import resume_online, run_online
 from harness.runs.run_state import Run
@@ -20,9 +19,9 @@ from harness.schema.load import ClosedLoop
 from harness.schema.results import OnlineResults
 from harness.schema.run_info import Code
 
-from .conftest import Make, Watcher, edit, interrupted, journal
+from .conftest import Make, Watcher, edit, interrupted, journal, report_of
 
-pytestmark = [pytest.mark.integration, pytest.mark.usefixtures("few_figures")]
+pytestmark = pytest.mark.integration
 
 
 def test_a_run_that_was_interrupted_is_finished(start_mock: Any, settings_for: Make) -> None:
@@ -66,7 +65,7 @@ def test_a_sweep_interrupted_in_its_middle_is_finished(start_mock: Any, settings
     found = {json.loads(str(load))["concurrency"]: in_flight(rows) for load, rows in requests.groupby("load")}
     assert found == {1: 1, 2: 2, 4: 4}
     assert [hits.possible for hits in results.prefixes] == [0, 0, 0]
-    page = write_run_outputs(folder).read_text()
+    page = report_of(folder)
     assert all(f"{held} in flight" in page for held in (1, 2, 4)) and "scale 1" not in page
     assert "Load grows to the right." in page and "<summary>4 in flight</summary>" in page
 
@@ -117,7 +116,7 @@ def test_other_loads_continue_with_the_same_requests(
     assert again.meta.trace == results.meta.trace
     same = compare_runs(whole, folder)
     assert [obstacle.reason for obstacle in same.obstacles if obstacle.name != "invalid"] == []
-    assert "requests/s" in write_run_outputs(folder).read_text()
+    assert "requests/s" in report_of(folder)
     if "dataset" in given:
         file.write_text(json.dumps({"prompt": "another"}))
         load_dataset.cache_clear()

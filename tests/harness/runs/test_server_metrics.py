@@ -7,13 +7,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from harness.report.render import write_run_outputs
 from harness.runs.online import run_online
 from harness.runs.reader import OnlineRun, load_run
 
-from .conftest import Make, Watcher
+from .conftest import Make, Watcher, report_of
 
-pytestmark = [pytest.mark.integration, pytest.mark.usefixtures("few_figures")]
+pytestmark = pytest.mark.integration
 
 LOAD = {"concurrency": [6], "n": 24, "input_len": 4, "output_len": 20}
 
@@ -35,7 +34,7 @@ def test_readings_are_on_the_clock_of_the_chunks(start_mock: Any, settings_for: 
             assert reported == ((starts <= at) & (ends > at)).sum()
             compared += 1
     assert compared >= 3 and run.server["running"].max() == 3 and run.server["waiting"].max() == 3
-    text = write_run_outputs(folder).read_text()
+    text = report_of(folder)
     assert "What the servers say of themselves" in text
 
 
@@ -45,4 +44,4 @@ def test_a_server_is_not_asked_where_that_is_off(start_mock: Any, settings_for: 
         settings_for(server.url, server_metrics=False, **LOAD | {"n": 2}), ["bench"], Watcher()
     )
     assert not (folder / "server.parquet").exists()
-    assert "say of themselves" not in write_run_outputs(folder).read_text()
+    assert "say of themselves" not in report_of(folder)
