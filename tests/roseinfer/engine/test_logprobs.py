@@ -109,7 +109,7 @@ def traffic(seed: int) -> list[tuple[list[int], SamplingParams]]:
     for id in range(24):
         own = rng.integers(0, VOCAB - 1, rng.integers(1, 60))
         params = SamplingParams(
-            int(rng.integers(1, 24)),
+            int(rng.integers(1, 14)),
             temperature=float(rng.choice([0.0, 0.9])),
             top_p=float(rng.choice([1.0, 0.7])),
             seed=id,
@@ -167,7 +167,7 @@ def test_logprobs_of_prompts_come_once(gpt2_folder: Path, chunk: int | None, ove
     )  # fmt: skip
     requests = traffic(2)
     for id, (prompt, _) in enumerate(requests):
-        engine.add(id, np.array(prompt, np.int32), SamplingParams(20, ignore_eos=True, prompt_logprobs=1))
+        engine.add(id, np.array(prompt, np.int32), SamplingParams(8, ignore_eos=True, prompt_logprobs=1))
     found: Counter[tuple[int, int]] = Counter()
     while (step := engine.step()) is not None:
         if step.prompt_logprobs is not None:

@@ -28,13 +28,13 @@ def traffic() -> tuple[list[list[int]], list[SamplingParams]]:
     rng, penalties = np.random.default_rng(11), np.random.default_rng(12)
     documents = rng.integers(0, VOCAB - 1, (3, 256))
     prompts, params = [], []
-    for _ in range(28):
+    for _ in range(22):
         shared = documents[rng.integers(3)][: rng.choice([16, 32, 100, 160, 256])]
         own = rng.integers(0, VOCAB - 1, rng.choice([0, 0, 1, 20, 90]))
         prompts.append([*shared.tolist(), *own.tolist()])
         params.append(
             SamplingParams(
-                int(rng.integers(1, 24)),
+                int(rng.integers(1, 14)),
                 temperature=float(rng.choice([0.0, 0.9])),
                 seed=int(rng.integers(99)),
                 repetition_penalty=float(penalties.choice([1.0, 1.3])),
@@ -71,7 +71,7 @@ def plain(gpt2_folder: Path) -> list[list[int]]:
 )  # fmt: skip
 def test_the_same_tokens(gpt2_folder: Path, plain: list[list[int]], settings: dict[str, object]) -> None:
     llm = load(gpt2_folder, **({"prefix_cache": False} | settings))
-    for _ in range(2):  # the second time, whole prompts are in the prefix cache
+    for _ in range(2 if "prefix_cache" in settings else 1):  # the second time, it has whole prompts
         assert llm.generate(*traffic()) == plain
         llm.engine.check_idle()
     engine = llm.engine
