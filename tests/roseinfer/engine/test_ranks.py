@@ -60,9 +60,8 @@ SHAPES: dict[str, PreTrainedConfig] = {
 }  # fmt: skip
 
 
-@contextmanager
-def opened(folder: Path, ranks: int = 2, **settings: Any) -> Iterator[LLM]:
-    """An engine without warm-up; its ranks are gone after it."""
+def config(folder: Path, ranks: int, **settings: Any) -> EngineConfig:
+    """Without warm-up."""
     usual: dict[str, Any] = {
         "device": "cpu",
         "dtype": "fp32",
@@ -70,7 +69,13 @@ def opened(folder: Path, ranks: int = 2, **settings: Any) -> Iterator[LLM]:
         "kv_tokens": 4096,
         "threads": 1,
     }
-    llm = LLM(EngineConfig(str(folder), tensor_parallel_size=ranks, **(usual | settings)))
+    return EngineConfig(str(folder), tensor_parallel_size=ranks, **(usual | settings))
+
+
+@contextmanager
+def opened(folder: Path, ranks: int = 2, **settings: Any) -> Iterator[LLM]:
+    """An engine; its ranks are gone after it."""
+    llm = LLM(config(folder, ranks, **settings))
     before = {process.pid for process in children()}
     yield llm
     llm.engine.close()
@@ -121,14 +126,20 @@ def test_tokens_equal_those_of_one_process(gpt2_folder: Path, tmp_path: Path) ->
 
 
 def test_each_rank_rounds_what_it_caches(gpt2_folder: Path) -> None:
-    """A sum in another order can round a key to its neighbour, so not all answers need be the same."""
+    """A sum in another order can round a key to its neighbour, so not all answers need be the same. An engine
+    that is forgotten leaves no process."""
+    with opened(gpt2_folder, 1) as exact:
+        exact_answers = exact.generate(*traffic())
     found = []
     for ranks in (1, 2):
-        with opened(gpt2_folder, ranks, kv_cache_dtype="fp8", prefix_cache=True) as llm:
-            found.append(llm.generate(*traffic()))
-    with opened(gpt2_folder, 1) as exact:
-        found.append(exact.generate(*traffic()))
-    alone, shared, exact_answers = found
+        llm = LLM(config(gpt2_folder, ranks, kv_cache_dtype="fp8", prefix_cache=True))
+        found.append(llm.generate(*traffic()))
+        others = children()
+        assert len(others) == ranks - 1
+        del llm
+        gc.collect()
+        assert not any(rank.is_running() for rank in others)
+    alone, shared = found
     assert sum(a == b for a, b in zip(alone, shared, strict=True)) >= len(alone) - 2
     assert sum(a == b for a, b in zip(alone, exact_answers, strict=True)) < len(alone) - 2
 
@@ -246,18 +257,6 @@ def logprobs(llm: LLM, prompt: list[int]) -> list[float]:
         for part in (step.prompt_logprobs, step.logprobs):
             values += [] if part is None else part.values.ravel().tolist()
     return values
-
-
-def test_an_engine_that_is_forgotten_leaves_no_process(gpt2_folder: Path) -> None:
-    llm = LLM(
-        EngineConfig(
-            str(gpt2_folder), device="cpu", dtype="fp32", kv_tokens=2048, warmup=False, tensor_parallel_size=2
-        )
-    )
-    (rank,) = children()
-    del llm
-    gc.collect()
-    assert not rank.is_running()
 
 
 @pytest.mark.parametrize(
