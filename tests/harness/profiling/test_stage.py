@@ -334,7 +334,18 @@ def test_the_load_that_is_profiled(tmp_path: Path) -> None:
     assert isinstance(both.exception, UsageError)
 
 
-def test_both_sides_of_an_aa_run_keep_their_captures(tmp_path: Path) -> None:
+def test_both_sides_of_an_aa_run_keep_their_captures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The second is captured from a real engine, and what the first left stays."""
+    capture_engine = _Stage.run
+
+    def run(stage: _Stage) -> None:
+        if stage._engine_variant.label == "roseinfer (B)":
+            return capture_engine(stage)
+        stage._starting()
+        (stage._folder / "trace.json.gz").write_bytes(b"the first")
+        return None
+
+    monkeypatch.setattr(_Stage, "run", run)
     settings = OnlineSettings.model_validate(
         {
             "engines": "roseinfer", "model": "random:gpt2-tiny", "device": "cpu", "dtype": "fp32",
