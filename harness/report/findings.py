@@ -32,7 +32,9 @@ class Answer:
 
     `level` are the engines from which the best one shows no difference; `compared` says whether there were
     two engines with enough requests, `statistic` which percentile is compared, and `elsewhere` in which
-    others another engine is better.
+    others another engine is better. `value` is the best engine's, with its unit, or those of all where no
+    difference is shown, `than` how it compares with the first engine that it differs from; `detail` has both,
+    with the interval.
     """
 
     metric: str
@@ -42,6 +44,8 @@ class Answer:
     compared: bool = True
     statistic: str = ""
     elsewhere: str = ""
+    value: str = ""
+    than: str = ""
 
 
 @dataclass(frozen=True)
@@ -159,14 +163,18 @@ def _answer(
         shown = f" in {statistic}" if statistic else ""
         unproven = _unproven([found.comparison] if excludes_one(found.comparison.ci) else [])
         said = f"no difference shown{shown}{': ' if values else ' '}{alike}"
-        return Answer(label, "", f"{said}{unproven}{_in_higher(found)}{elsewhere}")
+        detail = f"{said}{unproven}{_in_higher(found)}"
+        return Answer(label, "", detail, statistic=statistic, elsewhere=elsewhere, value=alike)
+    than, ends = _than(found)
     return Answer(
         label,
         found.label,
-        f"{shown}, {_against(found)}",
+        f"{shown}, {than} ({ends}){_beside(found)}",
         found.level,
         statistic=statistic,
         elsewhere=elsewhere,
+        value=shown,
+        than=than,
     )
 
 
@@ -181,16 +189,19 @@ def _unproven(comparisons: Sequence[Comparison]) -> str:
     return said
 
 
-def _against(found: Winner) -> str:
-    """How much better than the first engine that it differs from."""
+def _than(found: Winner) -> tuple[str, str]:
+    """How much better than the first engine that it differs from, and the interval."""
     assert found.comparison is not None
     size, ends = factor(found.comparison)
-    said = f"{size} as much as {found.loser} ({ends})"
     if METRICS[found.metric].lower_is_better:
-        said = f"{found.loser} has {size} as much ({ends})"
-    if found.alike:
-        said += f"; no difference shown from {few(found.alike)}"
-    return f"{said}{_unproven(found.unproven)}{_in_higher(found)}"
+        return f"{found.loser} has {size} as much", ends
+    return f"{size} as much as {found.loser}", ends
+
+
+def _beside(found: Winner) -> str:
+    """Engines from which it shows no difference, and what higher percentiles show."""
+    alike = f"; no difference shown from {few(found.alike)}" if found.alike else ""
+    return f"{alike}{_unproven(found.unproven)}{_in_higher(found)}"
 
 
 def _in_higher(found: Winner) -> str:
@@ -276,6 +287,7 @@ def _of_batch(best: BestOfBatch) -> Answer:
         return Answer(label, "", f"{best.label} alone: {best.value} {unit}", compared=False)
     if best.loser is None:
         return Answer(label, "", f"no difference shown: {best.no_difference()}")
-    than = f"{best.times(best.loser)} as much as {best.loser}{best.interval(best.loser)}"
-    said = [f"{best.value} {unit}, {than.replace('95 % interval ', '')}", *best.unproven()]
-    return Answer(label, best.label, "; ".join(said), tuple(best.level))
+    value, than = f"{best.value} {unit}", f"{best.times(best.loser)} as much as {best.loser}"
+    interval = best.interval(best.loser).replace("95 % interval ", "")
+    detail = "; ".join([f"{value}, {than}{interval}", *best.unproven()])
+    return Answer(label, best.label, detail, tuple(best.level), value=value, than=than)

@@ -16,8 +16,8 @@ from pydantic import ValidationError
 from harness.errors import UsageError
 from harness.files import write_whole
 from harness.metrics.primary import LATENCIES, RATE
-from harness.report.findings import FINDINGS, Finding, findings
-from harness.report.page import environment, text_of
+from harness.report.findings import FINDINGS, Answer, Finding, findings
+from harness.report.page import environment, script, text_of
 from harness.report.text.badges import ENOUGH_REPEATS
 from harness.report.text.numbers import few, plural
 from harness.report.text.provenance import assumed
@@ -87,34 +87,32 @@ class Group:
         """Whether only variants of one engine were compared."""
         return len({name.partition(" (")[0] for name in self.engines}) == 1
 
-    def best(self, metric: str) -> dict[str, list[str]]:
-        """The loads at which each engine is the best one, with the percentile, the run where there are
-        several, which may disagree, how much was measured where that is little, the engines that show no
-        difference from it, those that are better in another percentile, and those that are invalid there.
-
-        Loads without a difference are by an empty name; nothing where engines were not compared.
-        """
-        found: dict[str, list[str]] = {}
-        mixed = len({file for _, file in self.rows}) > 1
-        for finding, file in self.rows:
-            run = f", {Path(file).stem}" if mixed else ""
-            for answer in finding.answers:
-                if answer.metric == metric and answer.compared:
-                    alike = f"; no difference shown from {few(answer.level)}" if answer.level else ""
-                    left_out = f"; {few(finding.invalid)} invalid" if finding.invalid else ""
-                    statistic = f", {answer.statistic}" if answer.statistic else ""
-                    said = (
-                        f"{finding.at}{statistic}{run}{_little(finding)}{alike}{answer.elsewhere}{left_out}"
-                    )
-                    found.setdefault(answer.engine, []).append(said)
-        return {name: list(dict.fromkeys(found[name])) for name in sorted(found, key=lambda name: not name)}
+    @property
+    def is_of_several_runs(self) -> bool:
+        """Whether reports of several runs are in it, which may disagree."""
+        return len({file for _, file in self.rows}) > 1
 
 
-def _little(finding: Finding) -> str:
-    """How much was measured, where it is one repeat or a short one."""
-    if finding.repeats > 1 and finding.seconds >= SHORT_CELL_S:
-        return ""
-    return f", {plural(finding.repeats, 'repeat')} of {finding.seconds:.3g} s"
+def answer_of(finding: Finding, metric: str) -> Answer | None:
+    """What a load says of a metric; None where engines are not compared by it."""
+    found = (answer for answer in finding.answers if answer.metric == metric and answer.compared)
+    return next(found, None)
+
+
+def remark(answer: Answer) -> str:
+    """What the best engine is compared with, from which it shows no difference, and where others are
+    better."""
+    alike = f"no difference shown from {few(answer.level)}" if answer.level else ""
+    return "; ".join(part for part in (answer.than, alike, answer.elsewhere.removeprefix("; ")) if part)
+
+
+def caveat(finding: Finding) -> str:
+    """What keeps a load from being believed at sight: engines that are invalid, and how much was measured
+    where it is one repeat or a short one."""
+    said = [f"{few(finding.invalid)} invalid"] if finding.invalid else []
+    if finding.repeats == 1 or finding.seconds < SHORT_CELL_S:
+        said.append(f"{plural(finding.repeats, 'repeat')} of {finding.seconds:.3g} s")
+    return "; ".join(said)
 
 
 def write_index(folder: Path) -> Path:
@@ -123,6 +121,7 @@ def write_index(folder: Path) -> Path:
     entries = sorted(
         (entry for entry in found if entry is not None), key=lambda entry: entry.made, reverse=True
     )
+    code, digest = script("index.js", charts=False)
     page = (
         environment()
         .get_template("index.html.j2")
@@ -130,9 +129,14 @@ def write_index(folder: Path) -> Path:
             entries=entries,
             groups=_groups(entries),
             columns=COLUMNS,
+            answer_of=answer_of,
+            remark=remark,
+            caveat=caveat,
             css=text_of("report.css"),
             assumed=assumed,
             enough=ENOUGH_REPEATS,
+            script=code,
+            script_hash=digest,
         )
     )
     write_whole(folder / INDEX, page.encode())

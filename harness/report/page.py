@@ -66,9 +66,10 @@ def library(name: str) -> Markup:
 
 
 @cache
-def script(*names: str) -> tuple[Markup, str]:
-    """uPlot and the templates of those names as one script, and its SHA-256 in base64."""
-    code = Markup("\n").join([library("uPlot.iife.min.js"), *map(text_of, names)])
+def script(*names: str, charts: bool = True) -> tuple[Markup, str]:
+    """The templates of those names as one script, with uPlot where it draws charts, and its SHA-256 in
+    base64."""
+    code = Markup("\n").join([*([library("uPlot.iife.min.js")] if charts else []), *map(text_of, names)])
     return code, base64.b64encode(hashlib.sha256(code.encode()).digest()).decode()
 
 

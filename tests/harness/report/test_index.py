@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 from dataclasses import replace
 from html import escape, unescape
 from pathlib import Path
@@ -10,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from harness.report.findings import FINDINGS, findings
-from harness.report.index import Group, write_index
+from harness.report.index import _entry, _groups, answer_of, caveat, remark, write_index
 from harness.report.render import write_report
 from harness.report.tables.offline import batch_ratios_table
 from harness.report.text.verdict import verdict
@@ -101,10 +102,8 @@ def test_a_winner_of_a_moment_says_how_little_was_measured(tmp_path):
     run = load_run(write_run(tmp_path / "run", rates))  # 128 tokens
     assert isinstance(run, OfflineRun)
     [finding] = findings(run)
-    [at] = Group("m", "c", [(finding, "a.html")]).best("output tok/s")["roseinfer"]
-    assert at == "a batch, 1 repeat of 0.064 s"
-    long = replace(finding, seconds=30.0, repeats=3)
-    assert Group("m", "c", [(long, "a.html")]).best("output tok/s")["roseinfer"] == ["a batch"]
+    assert caveat(finding) == "1 repeat of 0.064 s"
+    assert caveat(replace(finding, seconds=30.0, repeats=3)) == ""
     table = batch_ratios_table(run.results)
     [row] = table.lines
     assert row[table.headers.index("p")] == "< 0.001"
@@ -163,13 +162,41 @@ def test_what_was_measured_of_a_model_stands_together(compared, report, tmp_path
     assert headings == [shown[0], shown[2], shown[1]]
 
 
-def test_a_load_of_several_runs_is_named_with_its_run(compared):
-    def loads(*files: str) -> list[str]:
-        rows = [(finding, file) for file in files for finding in findings(load_run(compared, trust=True))]
-        return [at for ats in Group("m", "c", rows).best("TTFT").values() for at in ats]
+def test_a_load_of_several_runs_is_named_with_its_run(compared, report, tmp_path):
+    shutil.copy(report, tmp_path / "a.html")
+    assert "<small>a</small>" not in write_index(tmp_path).read_text(encoding="utf-8")
+    [group] = _groups([_entry(tmp_path / "a.html")])
+    assert not group.is_of_several_runs
+    other = replace(group, rows=[*group.rows, (replace(group.rows[0][0], made="2026-01-01"), "b.html")])
+    assert other.is_of_several_runs
 
-    assert loads("a.html") and not any(", a" in at for at in loads("a.html"))
-    assert [", a" in at or ", b" in at for at in loads("a.html", "b.html")] == [True] * 2
+
+def test_a_row_has_the_best_engine_its_value_and_the_next_one(compared, report):
+    light, heavy = findings(load_run(compared, trust=True))
+    answer = answer_of(light, "TTFT")
+    assert answer is not None and answer.engine == "roseinfer"
+    assert re.fullmatch(r"p\d\d [\d.]+ ms", answer.value)
+    assert re.match(r"vLLM has [\d.]+× as much(;|$)", remark(answer))
+    assert answer.detail.startswith(f"{answer.value}, {answer.than} (")
+    assert answer_of(heavy, "TTFT") is None  # of which one engine is valid
+    page = text(write_index(report.parent).read_text(encoding="utf-8"))
+    glance = page.partition("At a glance")[2]
+    assert f"roseinfer {answer.value} {answer.than}" in glance
+    assert "vLLM invalid" in glance and "not compared" in glance
+
+
+def test_values_are_shown_where_no_difference_is(tmp_path):
+    alike = Engine("sglang", "SGLang", FAST.prefill_s, FAST.step_s)
+    folder = make_online(
+        tmp_path / "run", engines=[FAST, alike], scales=[0.4], repeats=3, n=110, faults=False
+    )
+    [finding] = findings(load_run(folder, trust=True))
+    answer = answer_of(finding, "TPOT")
+    assert answer is not None and not answer.engine
+    assert "roseinfer" in answer.value and "SGLang" in answer.value
+    write_report([folder], tmp_path / "report.html")
+    page = text(write_index(tmp_path).read_text(encoding="utf-8"))
+    assert f"no difference shown in {answer.statistic}" in page.partition("At a glance")[2]
 
 
 def test_an_engine_that_is_not_compared_is_named_beside_the_best_one(tmp_path):
@@ -181,5 +208,4 @@ def test_an_engine_that_is_not_compared_is_named_beside_the_best_one(tmp_path):
     changed = replace(run, results=run.results.model_copy(update={"summaries": cells}))
     [finding] = findings(changed)
     assert finding.invalid == ("SGLang",)
-    [[at]] = Group("m", "c", [(finding, "a.html")]).best("TTFT").values()
-    assert at.endswith("; SGLang invalid")
+    assert caveat(finding).startswith("SGLang invalid; 3 repeats of ")
