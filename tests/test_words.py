@@ -44,7 +44,8 @@ SEARCHED = (
 SUFFIXES = (".py", ".md", ".yaml", ".j2", ".js", ".cpp", ".h", ".cu", ".cuh")
 #: A string or a comment of Python, from where it begins to where it ends.
 NO_CODE = re.compile(
-    r"""(?P<quotes>\"{3}|'{3})(?:\\.|[^\\])*?(?P=quotes)|(?P<quote>["'])(?:\\.|[^\\\n])*?(?P=quote)|\#[^\n]*""",
+    r"""(?P<quotes>\"{3}|'{3})(?:\\.|[^\\])*?(?P=quotes)"""
+    r"""|(?P<quote>["'])(?:\\.|[^\\\n])*?(?P=quote)|\#[^\n]*""",
     re.DOTALL,
 )
 
