@@ -232,7 +232,7 @@ def test_where_no_percentile_shows_both_what_another_one_shows_is_said(run):
         " But SGLang is better than roseinfer in TTFT p99 (453 and 195 ms, 2.0×, "
         "the largest difference shown in this run)."
     )
-    assert findings(shown)[-1].answers[0].detail.endswith("; in p99 SGLang is better than roseinfer")
+    assert findings(shown)[-1].answers[0].elsewhere == "; in p99 SGLang is better than roseinfer"
 
 
 def test_the_largest_difference_is_said_with_its_load_wherever_it_is(run):
