@@ -8,11 +8,9 @@ from typing import Annotated, Any
 import typer
 from pydantic import ValidationError
 
-from harness.cli.online import measure
 from harness.cli.options import with_settings
 from harness.cli.outcome import Json, Open, Quiet
 from harness.errors import UsageError
-from harness.runs.search_state import check_limits, enough_requests, parse_limits
 from harness.schema.base import first_fault
 from harness.schema.online_settings import OnlineSettings
 from harness.schema.search import SearchAxis, SearchPlan
@@ -70,6 +68,8 @@ def _plan(own: dict[str, Any]) -> SearchPlan:
     """
     if own["slo"] is None:
         raise UsageError("a search needs limits", "give --slo 'ttft_p99<=200ms,tpot_p99<=30ms'")
+    from harness.runs.search_state import parse_limits
+
     for term in parse_limits(own["slo"]):
         if not term.at_most:
             raise UsageError(
@@ -116,9 +116,22 @@ def search(
     if settings is not None:
         plan = _plan(locals()).model_copy(update={"of": settings.counted})
         settings = _lasting(settings, plan)
-        seconds = settings.cell_s
-        check_limits(terms := parse_limits(plan.limits), settings)
-        for term in terms:
-            share = settings.measured_s / seconds if seconds else 1.0
-            enough_requests(term.text, term.statistic, settings.n, share)
+        _check(settings, plan)
+    from harness.cli.measure_online import measure
+
     measure(settings, resume, plan, open_report=open_report, as_json=as_json, quiet=quiet)
+
+
+def _check(settings: OnlineSettings, plan: SearchPlan) -> None:
+    """Whether the limits can be judged with these settings.
+
+    Raises:
+        UsageError: They cannot.
+    """
+    from harness.runs.search_state import check_limits, enough_requests, parse_limits
+
+    seconds = settings.cell_s
+    check_limits(terms := parse_limits(plan.limits), settings)
+    for term in terms:
+        share = settings.measured_s / seconds if seconds else 1.0
+        enough_requests(term.text, term.statistic, settings.n, share)

@@ -8,11 +8,9 @@ from typing import Annotated, Any
 import typer
 from pydantic import ValidationError
 
-from harness.cli.online import measure
 from harness.cli.options import with_settings
 from harness.cli.outcome import Json, Open, Quiet
 from harness.errors import UsageError
-from harness.runs.tune.plan import plan_tuning
 from harness.schema.base import first_fault
 from harness.schema.engine_ref import RUNNING_SERVER, EngineRef
 from harness.schema.online_settings import OF_RUNNING_SERVERS, OnlineSettings
@@ -87,5 +85,9 @@ def tune(
     """Find settings of an engine that are better than its defaults, with a verdict on each."""
     plan = None
     if settings is not None:
+        from harness.runs.tune.plan import plan_tuning
+
         settings, plan = plan_tuning(settings, space, objective, slo, configurations, reduction, finalists)
+    from harness.cli.measure_online import measure
+
     measure(settings, resume, tune=plan, open_report=open_report, as_json=as_json, quiet=quiet)
