@@ -249,6 +249,8 @@ class Connection(asyncio.BufferedProtocol):
             self._task = asyncio.get_running_loop().create_task(self._finish(request, answer))
         elif answer is not None:
             self.respond(cast(Response, answer))
+        if self._ended and self._request is request:  # closed before this request was begun
+            self._see_whether_it_is_there()
 
     async def _finish(self, request: HttpRequest, answer: Coroutine[Any, Any, Response | None]) -> None:
         try:

@@ -81,6 +81,26 @@ def test_who_has_left_is_noticed(serving: Any, pipelined: int, reset: bool) -> N
     assert ended() - before < 16, "not even the first request was answered"
 
 
+def test_who_has_left_before_the_request_was_parsed_is_noticed(serving: Any) -> None:
+    """Large bodies of others keep the front end busy meanwhile."""
+
+    def generated() -> float:
+        page = serving.request("/metrics").body
+        return float(re.findall(rb"^roseinfer_generation_tokens_total (\S+)", page, re.MULTILINE)[0])
+
+    large = json.dumps({"prompt": [[1, 2]] * 200_000, "max_tokens": 1}).encode()
+    before = generated()
+    with contextlib.ExitStack() as others:
+        for _ in range(4):
+            other = others.enter_context(connect(serving))
+            other.sendall(POST + b"content-length: %d\r\n\r\n" % len(large) + large)
+        for _ in range(20):
+            with connect(serving) as client:
+                client.sendall(ASK_LONG)
+    assert serving.becomes_idle()
+    assert generated() - before < 900, "no request was computed to its end"
+
+
 def test_a_front_end_without_descriptors_says_so(keyed: Any) -> None:
     """And takes connections again when it has some."""
     server = keyed
