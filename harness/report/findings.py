@@ -5,19 +5,20 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from pydantic import TypeAdapter
 
 from harness.metrics.primary import RATE
-from harness.report.best import excludes_one, fell_behind
+from harness.report.best import differs, excludes_one, fell_behind, was_disturbed
 from harness.report.text.badges import UNCOMMITTED
-from harness.report.text.batches import BestOfBatch, best_of_batch, ways_asked
+from harness.report.text.batches import BestOfBatch, best_of_batch, ratio_of, ways_asked
 from harness.report.text.claims import also, factor, level_values, too_few
 from harness.report.text.code_notices import is_uncommitted
 from harness.report.text.heading import machine, model, versions
 from harness.report.text.load_words import with_rate
 from harness.report.text.numbers import decimals, few, number, plural, several, two_digits
-from harness.report.winners import Winner, lost_elsewhere, winners
+from harness.report.winners import PERCENTILES, Winner, lost_elsewhere, pairs_of, ranked, supported, winners
 from harness.runs.reader import OfflineRun, OnlineRun, Run
 from harness.schema.load import ClosedLoop, Load, from_light_to_heavy
 from harness.schema.load_settings import lengths_text
@@ -26,15 +27,34 @@ from harness.schema.online_summary import OnlineSummary
 from harness.schema.results import Comparison
 
 
+class Compared(NamedTuple):
+    """An engine beside the best one: how many times as much it has, and whether they differ by more than
+    chance."""
+
+    engine: str
+    ratio: str
+    differs: bool
+
+
+@dataclass(frozen=True)
+class Standing:
+    """The engine with the best value of a statistic, which is empty for a rate, the value with its unit, and
+    the others, the best first."""
+
+    statistic: str
+    engine: str
+    value: str
+    others: tuple[Compared, ...]
+
+
 @dataclass(frozen=True)
 class Answer:
     """The best engine by one metric; `engine` is empty where no difference is shown, or none is compared.
 
     `level` are the engines from which the best one shows no difference; `compared` says whether there were
     two engines with enough requests, `statistic` which percentile is compared, and `elsewhere` in which
-    others another engine is better. `value` is the best engine's, with its unit, or those of all where no
-    difference is shown, `than` how it compares with the first engine that it differs from; `detail` has both,
-    with the interval.
+    others another engine is better; `latencies` says in which ITL and E2E. `standings` are those of all
+    percentiles that can be compared, whichever `detail` is of.
     """
 
     metric: str
@@ -44,18 +64,18 @@ class Answer:
     compared: bool = True
     statistic: str = ""
     elsewhere: str = ""
-    value: str = ""
-    than: str = ""
+    latencies: str = ""
+    standings: tuple[Standing, ...] = ()
 
 
 @dataclass(frozen=True)
 class Finding:
     """What a run says about one load, which `at` says in short, with all its `engines`.
 
-    `validity` says which engines are not compared, that answers were not checked, that a GPU lowered its
-    clocks and that code was not committed, `repeats` how many every engine has, `seconds` how long the
-    shortest cell was measured; `made` is the day. The engines in `invalid` are not compared. `versions` has
-    label and version of engines, as far as they are known.
+    `validity` says which engines are not compared, that answers were not checked, that the machine was
+    disturbed, that a GPU lowered its clocks and that code was not committed, `repeats` how many every engine
+    has, `seconds` how long the shortest cell was measured; `made` is the day. The engines in `invalid` are
+    not compared. `versions` has label and version of engines, as far as they are known.
     """
 
     model: str
@@ -100,7 +120,7 @@ def _finding(run: OnlineRun, load: Load) -> Finding:
         _at(run, load, cells),
         tuple(cell.label for cell in cells),
         answers,
-        _validity(run, [said, *_unchecked(run), *_slowed_down(cells)]),
+        _validity(run, [said, *_unchecked(run), *_disturbed(cells), *_slowed_down(cells)]),
         min(Counter(cell.label for cell in run.repeats if cell.load == load).values()),
         _shown_seconds(min(summary.duration_s for summary in run.repeats if summary.load == load)),
         run.meta.created[:10],
@@ -123,6 +143,12 @@ def _unchecked(run: OnlineRun) -> list[str]:
     if answers is not None and not unknown:
         return []
     return [f"answers{f' of {few(unknown)}' if unknown else ''} not checked"]
+
+
+def _disturbed(cells: Sequence[OnlineSummary]) -> list[str]:
+    """While which engines the machine was disturbed."""
+    found = [cell.label for cell in cells if was_disturbed(cell)]
+    return [f"machine disturbed for {few(found)}"] if found else []
 
 
 def _slowed_down(cells: Sequence[OnlineSummary]) -> list[str]:
@@ -154,27 +180,26 @@ def _answer(
     shown = f"{statistic} {number(value, decimals([value]))} {METRICS[metric].unit}".lstrip()
     if found.comparison is None:
         return Answer(label, "", f"{found.label} alone: {shown}", compared=False)
-    elsewhere = _elsewhere(found)
-    if metric == "tpot_ms":
-        elsewhere += _in_other_latencies(engines, found, comparisons)
+    elsewhere, standings = _elsewhere(found), _standings(engines, comparisons, metric)
+    latencies = _in_other_latencies(engines, found, comparisons) if metric == "tpot_ms" else ""
     if found.loser is None:
         values = level_values(engines, found)
         alike = several(values) if values else f"between {few([found.label, *found.level])}"
         shown = f" in {statistic}" if statistic else ""
         unproven = _unproven([found.comparison] if excludes_one(found.comparison.ci) else [])
         said = f"no difference shown{shown}{': ' if values else ' '}{alike}"
-        detail = f"{said}{unproven}{_in_higher(found)}"
-        return Answer(label, "", detail, statistic=statistic, elsewhere=elsewhere, value=alike)
-    than, ends = _than(found)
+        engine, detail = "", f"{said}{unproven}{_in_higher(found)}"
+    else:
+        engine, detail = found.label, f"{shown}, {_against(found)}"
     return Answer(
         label,
-        found.label,
-        f"{shown}, {than} ({ends}){_beside(found)}",
-        found.level,
+        engine,
+        detail,
+        found.level if engine else (),
         statistic=statistic,
         elsewhere=elsewhere,
-        value=shown,
-        than=than,
+        latencies=latencies,
+        standings=standings,
     )
 
 
@@ -189,19 +214,52 @@ def _unproven(comparisons: Sequence[Comparison]) -> str:
     return said
 
 
-def _than(found: Winner) -> tuple[str, str]:
-    """How much better than the first engine that it differs from, and the interval."""
+def _standings(
+    engines: Sequence[OnlineSummary], comparisons: Sequence[Comparison], metric: str
+) -> tuple[Standing, ...]:
+    """Of each percentile, or of a rate, that all engines have enough requests for."""
+    statistics = [metric] if metric == RATE else list(reversed(PERCENTILES))
+    return tuple(
+        _standing(engines, comparisons, metric, statistic)
+        for statistic in statistics
+        if supported(engines, comparisons, metric, statistic)
+    )
+
+
+def _standing(
+    engines: Sequence[OnlineSummary], comparisons: Sequence[Comparison], metric: str, statistic: str
+) -> Standing:
+    best, *others = ranked(engines, metric, statistic)
+    value = next(engine for engine in engines if engine.label == best).value(metric, statistic)
+    pairs = pairs_of(engines, comparisons, metric, statistic)
+    found = [(other, pair) for other in others if (pair := pairs.get(frozenset((best, other)))) is not None]
+    return Standing(
+        "" if statistic == metric else statistic,
+        best,
+        f"{number(value, decimals([value]))} {METRICS[metric].unit}",
+        tuple(
+            Compared(other, _times(pair.ratio if pair.a == other else 1 / pair.ratio), differs(pair))
+            for other, pair in found
+        ),
+    )
+
+
+def _times(ratio: float) -> str:
+    """With three decimals near 1, else with three digits or fewer."""
+    places = 3 if abs(ratio - 1) < 0.02 else 2 if ratio < 10 else 1 if ratio < 100 else 0
+    return f"{ratio:,.{places}f}×"
+
+
+def _against(found: Winner) -> str:
+    """How much better than the first engine that it differs from."""
     assert found.comparison is not None
     size, ends = factor(found.comparison)
+    said = f"{size} as much as {found.loser} ({ends})"
     if METRICS[found.metric].lower_is_better:
-        return f"{found.loser} has {size} as much", ends
-    return f"{size} as much as {found.loser}", ends
-
-
-def _beside(found: Winner) -> str:
-    """Engines from which it shows no difference, and what higher percentiles show."""
-    alike = f"; no difference shown from {few(found.alike)}" if found.alike else ""
-    return f"{alike}{_unproven(found.unproven)}{_in_higher(found)}"
+        said = f"{found.loser} has {size} as much ({ends})"
+    if found.alike:
+        said += f"; no difference shown from {few(found.alike)}"
+    return f"{said}{_unproven(found.unproven)}{_in_higher(found)}"
 
 
 def _in_higher(found: Winner) -> str:
@@ -229,9 +287,9 @@ def _in_other_latencies(
     for lost in lost_elsewhere(found.label, engines, comparisons):
         name = f"{METRICS[lost.comparison.metric].label} {lost.statistic}"
         by.setdefault(lost.better, []).append(name)
-    than = "" if found.loser is not None else f" than {found.label}"
     return "".join(
-        f"; in {several(names)} {several(labels)} {'is' if len(labels) == 1 else 'are'} better{than}"
+        f"; in {several(names)} {several(labels)} {'is' if len(labels) == 1 else 'are'} better "
+        f"than {found.label}"
         for labels, names in by.items()
     )
 
@@ -285,9 +343,13 @@ def _of_batch(best: BestOfBatch) -> Answer:
     label, unit = METRICS[RATE].label, METRICS[RATE].unit
     if not best.pairs:
         return Answer(label, "", f"{best.label} alone: {best.value} {unit}", compared=False)
+    others = [
+        Compared(other, _times(ratio_of(pair, other)[0]), other not in best.level)
+        for other, pair in best.pairs.items()
+    ]
+    standing = Standing("", best.label, f"{best.value} {unit}", tuple(others))
     if best.loser is None:
-        return Answer(label, "", f"no difference shown: {best.no_difference()}")
-    value, than = f"{best.value} {unit}", f"{best.times(best.loser)} as much as {best.loser}"
-    interval = best.interval(best.loser).replace("95 % interval ", "")
-    detail = "; ".join([f"{value}, {than}{interval}", *best.unproven()])
-    return Answer(label, best.label, detail, tuple(best.level), value=value, than=than)
+        return Answer(label, "", f"no difference shown: {best.no_difference()}", standings=(standing,))
+    than = f"{best.times(best.loser)} as much as {best.loser}{best.interval(best.loser)}"
+    said = [f"{best.value} {unit}, {than.replace('95 % interval ', '')}", *best.unproven()]
+    return Answer(label, best.label, "; ".join(said), tuple(best.level), standings=(standing,))

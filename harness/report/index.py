@@ -99,17 +99,11 @@ def answer_of(finding: Finding, metric: str) -> Answer | None:
     return next(found, None)
 
 
-def remark(answer: Answer) -> str:
-    """What the best engine is compared with, from which it shows no difference, and where others are
-    better."""
-    alike = f"no difference shown from {few(answer.level)}" if answer.level else ""
-    return "; ".join(part for part in (answer.than, alike, answer.elsewhere.removeprefix("; ")) if part)
-
-
 def caveat(finding: Finding) -> str:
-    """What keeps a load from being believed at sight: engines that are invalid, and how much was measured
-    where it is one repeat or a short one."""
-    said = [f"{few(finding.invalid)} invalid"] if finding.invalid else []
+    """What keeps a load from being believed at sight: engines that are invalid, else what its validity
+    says beside, and how much was measured where it is one repeat or a short one."""
+    beside = finding.validity.partition("; ")[2]
+    said = [f"{few(finding.invalid)} invalid"] if finding.invalid else [beside] if beside else []
     if finding.repeats == 1 or finding.seconds < SHORT_CELL_S:
         said.append(f"{plural(finding.repeats, 'repeat')} of {finding.seconds:.3g} s")
     return "; ".join(said)
@@ -130,7 +124,6 @@ def write_index(folder: Path) -> Path:
             groups=_groups(entries),
             columns=COLUMNS,
             answer_of=answer_of,
-            remark=remark,
             caveat=caveat,
             css=text_of("report.css"),
             assumed=assumed,
@@ -155,7 +148,9 @@ def _groups(entries: list[Entry]) -> list[Group]:
                 key = finding.model, finding.machine
                 groups.setdefault(key, Group(*key, [])).rows.append((finding, entry.file))
     names = list(dict.fromkeys(group.name for group in groups.values()))
-    return sorted(groups.values(), key=lambda group: (group.is_of_one_engine, names.index(group.name)))
+    return sorted(
+        groups.values(), key=lambda group: (group.is_of_one_engine, names.index(group.name), group.machine)
+    )
 
 
 def _entry(path: Path) -> Entry | None:

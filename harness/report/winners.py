@@ -77,7 +77,7 @@ def winners(engines: Sequence[OnlineSummary], comparisons: Sequence[Comparison])
         metric: {
             name: _winner(engines, comparisons, metric, name)
             for name in (PERCENTILES if METRICS[metric].is_latency else (metric,))
-            if _supported(engines, comparisons, metric, name)
+            if supported(engines, comparisons, metric, name)
         }
         for metric in compared_by(engines[0].load)
     }
@@ -154,7 +154,7 @@ def lost_elsewhere(
         for metric in ("itl_ms", "e2e_ms")
         if metric not in decided
         for name in reversed(PERCENTILES)
-        if _supported(engines, comparisons, metric, name)
+        if supported(engines, comparisons, metric, name)
     ]
     return [lost for lost in found if lost is not None]
 
@@ -195,7 +195,7 @@ def pairs_of(
     }
 
 
-def _supported(
+def supported(
     engines: Sequence[OnlineSummary], comparisons: Sequence[Comparison], metric: str, statistic: str
 ) -> bool:
     """Whether a statistic of all engines can be shown, and each pair has an interval for it."""

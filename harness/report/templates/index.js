@@ -4,10 +4,11 @@
   const field = document.getElementById("filter");
   if (!field) return;
   const found = document.querySelector(".filter output");
-  const text = element => element.dataset.filter.toLowerCase();
+  const plain = text => text.toLowerCase().replaceAll("-", ""); // GPT-2 is gpt2
+  const text = element => plain(element.dataset.filter);
 
   function apply() {
-    const words = field.value.toLowerCase().split(/\s+/).filter(Boolean);
+    const words = plain(field.value).split(/\s+/).filter(Boolean);
     const matches = text => words.every(word => text.includes(word));
     let loads = 0;
     for (const part of document.querySelectorAll(":is(tbody, details, li)[data-filter]")) {
@@ -17,7 +18,8 @@
       part.hidden = rows.length ? !shown : !matches(text(part));
       if (part.matches("tbody")) loads += shown;
     }
-    found.textContent = words.length ? `${loads} ${loads === 1 ? "load" : "loads"}` : "";
+    const some = loads ? `${loads} ${loads === 1 ? "load" : "loads"}` : "no load has all these words";
+    found.textContent = words.length ? some : "";
   }
 
   function recall() {

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from harness.report.findings import FINDINGS, findings
-from harness.report.index import _entry, _groups, answer_of, caveat, remark, write_index
+from harness.report.index import _entry, _groups, answer_of, caveat, write_index
 from harness.report.render import write_report
 from harness.report.tables.offline import batch_ratios_table
 from harness.report.text.verdict import verdict
@@ -37,7 +37,7 @@ def compared(tmp_path_factory) -> Path:
 
 
 def text(page: str) -> str:
-    return unescape(re.sub(r"\s+", " ", re.sub(r"<[^>]*>", " ", page)))
+    return re.sub(r"\s+", " ", unescape(re.sub(r"<[^>]*>", " ", page)))
 
 
 @pytest.fixture(scope="module")
@@ -171,21 +171,27 @@ def test_a_load_of_several_runs_is_named_with_its_run(compared, report, tmp_path
     assert other.is_of_several_runs
 
 
-def test_a_row_has_the_best_engine_its_value_and_the_next_one(compared, report):
-    light, heavy = findings(load_run(compared, trust=True))
+def test_a_row_has_the_best_engine_of_each_percentile_and_how_the_others_compare(compared, report):
+    run = load_run(compared, trust=True)
+    assert isinstance(run, OnlineRun)
+    light, heavy = findings(run)
     answer = answer_of(light, "TTFT")
-    assert answer is not None and answer.engine == "roseinfer"
-    assert re.fullmatch(r"p\d\d [\d.]+ ms", answer.value)
-    assert re.match(r"vLLM has [\d.]+× as much(;|$)", remark(answer))
-    assert answer.detail.startswith(f"{answer.value}, {answer.than} (")
+    assert answer is not None
+    assert [standing.statistic for standing in answer.standings] == ["p50", "p90", "p99"]
+    values = {s.label: s.value("ttft_ms", "p90") for s in run.pooled if s.load.value == 0.8}
+    best = answer.standings[1]
+    assert best.engine == "roseinfer" and best.value == f"{values['roseinfer']:.1f} ms"
+    assert [other.engine for other in best.others] == ["vLLM"] and best.others[0].differs
+    times = float(best.others[0].ratio.removesuffix("×"))
+    assert times == pytest.approx(values["vLLM"] / values["roseinfer"], 0.01)
     assert answer_of(heavy, "TTFT") is None  # of which one engine is valid
     page = text(write_index(report.parent).read_text(encoding="utf-8"))
-    glance = page.partition("At a glance")[2]
-    assert f"roseinfer {answer.value} {answer.than}" in glance
-    assert "vLLM invalid" in glance and "not compared" in glance
+    glance = page.partition("At a glance")[2].partition("validity")[0]
+    assert f"p90 roseinfer {best.value} · vLLM {best.others[0].ratio}" in glance
+    assert "vLLM invalid" in glance and "not compared" in glance and "answers not checked" in glance
 
 
-def test_values_are_shown_where_no_difference_is(tmp_path):
+def test_a_difference_that_is_not_significant_says_so(tmp_path):
     alike = Engine("sglang", "SGLang", FAST.prefill_s, FAST.step_s)
     folder = make_online(
         tmp_path / "run", engines=[FAST, alike], scales=[0.4], repeats=3, n=110, faults=False
@@ -193,10 +199,24 @@ def test_values_are_shown_where_no_difference_is(tmp_path):
     [finding] = findings(load_run(folder, trust=True))
     answer = answer_of(finding, "TPOT")
     assert answer is not None and not answer.engine
-    assert "roseinfer" in answer.value and "SGLang" in answer.value
+    [other] = answer.standings[0].others
+    assert not other.differs and other.ratio.startswith("1.")
     write_report([folder], tmp_path / "report.html")
-    page = text(write_index(tmp_path).read_text(encoding="utf-8"))
-    assert f"no difference shown in {answer.statistic}" in page.partition("At a glance")[2]
+    page = write_index(tmp_path).read_text(encoding="utf-8").partition("At a glance")[2]
+    glance = text(page.partition("</table>")[0])
+    assert f"{other.engine} {other.ratio} n.s." in glance
+    assert "<strong>" not in page.partition("</table>")[0]
+
+
+def test_a_rate_has_one_line_and_others_have_less(tmp_path):
+    rates = {"roseinfer": (2000.0, 2010.0, 1990.0), "vLLM": (500.0, 505.0, 495.0)}
+    run = load_run(write_run(tmp_path / "run", rates))
+    [finding] = findings(run)
+    [standing] = finding.answers[0].standings
+    assert (standing.statistic, standing.engine) == ("", "roseinfer")
+    assert [(other.engine, other.ratio, other.differs) for other in standing.others] == [
+        ("vLLM", "0.25×", True)
+    ]
 
 
 def test_an_engine_that_is_not_compared_is_named_beside_the_best_one(tmp_path):
