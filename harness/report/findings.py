@@ -51,18 +51,15 @@ class Standing:
 class Answer:
     """The best engine by one metric; `engine` is empty where no difference is shown, or none is compared.
 
-    `level` are the engines from which the best one shows no difference; `compared` says whether there were
-    two engines with enough requests, `statistic` which percentile is compared, and `elsewhere` in which
-    others another engine is better; `latencies` says in which ITL and E2E. `standings` are those of all
-    percentiles that can be compared, whichever `detail` is of.
+    `compared` says whether there were two engines with enough requests, `elsewhere` in which percentiles
+    other than that of `detail` another engine is better, `latencies` in which ITL and E2E. `standings` are
+    those of all percentiles that can be compared, whichever `detail` is of.
     """
 
     metric: str
     engine: str
     detail: str
-    level: tuple[str, ...] = ()
     compared: bool = True
-    statistic: str = ""
     elsewhere: str = ""
     latencies: str = ""
     standings: tuple[Standing, ...] = ()
@@ -72,10 +69,11 @@ class Answer:
 class Finding:
     """What a run says about one load, which `at` says in short, with all its `engines`.
 
-    `validity` says which engines are not compared, that answers were not checked, that the machine was
-    disturbed, that a GPU lowered its clocks and that code was not committed, `repeats` how many every engine
-    has, `seconds` how long the shortest cell was measured; `made` is the day. The engines in `invalid` are
-    not compared. `versions` has label and version of engines, as far as they are known.
+    `judged` says whether the engines are valid, or why those in `invalid` are not compared; `caveats` that an
+    engine fell behind, that answers were not checked, that the machine was disturbed, that a GPU lowered its
+    clocks, that code was not committed. `repeats` are those that every engine has, `seconds` is how long the
+    shortest cell was measured, `made` the day. `versions` has label and version of engines, as far as they
+    are known.
     """
 
     model: str
@@ -84,12 +82,18 @@ class Finding:
     at: str
     engines: tuple[str, ...]
     answers: tuple[Answer, ...]
-    validity: str
+    judged: str
+    caveats: tuple[str, ...]
     repeats: int
     seconds: float
     made: str
     invalid: tuple[str, ...] = ()
     versions: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def validity(self) -> str:
+        """All that is said of how far the load can be believed."""
+        return "; ".join([self.judged, *self.caveats])
 
 
 FINDINGS = TypeAdapter(list[Finding])
@@ -108,11 +112,8 @@ def _finding(run: OnlineRun, load: Load) -> Finding:
     cells = [summary for summary in run.pooled if summary.load == load]
     valid = [summary for summary in cells if summary.valid]
     found = winners(valid, run.results.comparisons) if valid else {}
-    behind = [cell.label for cell in valid if fell_behind(cell)]
     answers = tuple(_answer(valid, metric, best, run.results.comparisons) for metric, best in found.items())
     invalid = [f"{cell.label}: {'; '.join(cell.invalid_reasons)}" for cell in cells if not cell.valid]
-    said = f"invalid: {'. '.join(invalid)}" if invalid else f"{plural(len(cells), 'engine')}, valid"
-    said += f"; {few(behind)} fell behind: latencies grow with the run" if behind else ""
     return Finding(
         model(run.meta),
         machine(run.meta),
@@ -120,7 +121,14 @@ def _finding(run: OnlineRun, load: Load) -> Finding:
         _at(run, load, cells),
         tuple(cell.label for cell in cells),
         answers,
-        _validity(run, [said, *_unchecked(run), *_disturbed(cells), *_slowed_down(cells)]),
+        f"invalid: {'. '.join(invalid)}" if invalid else f"{plural(len(cells), 'engine')}, valid",
+        (
+            *_fell_behind(valid),
+            *_unchecked(run),
+            *_disturbed(cells),
+            *_slowed_down(cells),
+            *_uncommitted(run),
+        ),
         min(Counter(cell.label for cell in run.repeats if cell.load == load).values()),
         _shown_seconds(min(summary.duration_s for summary in run.repeats if summary.load == load)),
         run.meta.created[:10],
@@ -129,9 +137,15 @@ def _finding(run: OnlineRun, load: Load) -> Finding:
     )
 
 
-def _validity(run: Run, said: Sequence[str]) -> str:
-    """What is said of the cells, and whether the measured code is in a commit."""
-    return "; ".join([*said, *([UNCOMMITTED] if is_uncommitted(run) else [])])
+def _uncommitted(run: Run) -> list[str]:
+    """Whether the measured code is in no commit."""
+    return [UNCOMMITTED] if is_uncommitted(run) else []
+
+
+def _fell_behind(valid: Sequence[OnlineSummary]) -> list[str]:
+    """Which engines did."""
+    found = [cell.label for cell in valid if fell_behind(cell)]
+    return [f"{few(found)} fell behind: latencies grow with the run"] if found else []
 
 
 def _unchecked(run: OnlineRun) -> list[str]:
@@ -175,9 +189,8 @@ def _answer(
     label = METRICS[metric].label
     if found is None:
         return Answer(label, "", "too few requests", compared=False)
-    value = next(engine for engine in engines if engine.label == found.label).value(metric, found.statistic)
     statistic = "" if found.statistic == metric else found.statistic
-    shown = f"{statistic} {number(value, decimals([value]))} {METRICS[metric].unit}".lstrip()
+    shown = f"{statistic} {_value(engines, found.label, metric, found.statistic)}".lstrip()
     if found.comparison is None:
         return Answer(label, "", f"{found.label} alone: {shown}", compared=False)
     elsewhere, standings = _elsewhere(found), _standings(engines, comparisons, metric)
@@ -195,8 +208,6 @@ def _answer(
         label,
         engine,
         detail,
-        found.level if engine else (),
-        statistic=statistic,
         elsewhere=elsewhere,
         latencies=latencies,
         standings=standings,
@@ -230,13 +241,12 @@ def _standing(
     engines: Sequence[OnlineSummary], comparisons: Sequence[Comparison], metric: str, statistic: str
 ) -> Standing:
     best, *others = ranked(engines, metric, statistic)
-    value = next(engine for engine in engines if engine.label == best).value(metric, statistic)
     pairs = pairs_of(engines, comparisons, metric, statistic)
     found = [(other, pair) for other in others if (pair := pairs.get(frozenset((best, other)))) is not None]
     return Standing(
         "" if statistic == metric else statistic,
         best,
-        f"{number(value, decimals([value]))} {METRICS[metric].unit}",
+        _value(engines, best, metric, statistic),
         tuple(
             Compared(other, _times(pair.ratio if pair.a == other else 1 / pair.ratio), differs(pair))
             for other, pair in found
@@ -244,10 +254,15 @@ def _standing(
     )
 
 
+def _value(engines: Sequence[OnlineSummary], label: str, metric: str, statistic: str) -> str:
+    """That of one of the engines, with its unit."""
+    value = next(engine for engine in engines if engine.label == label).value(metric, statistic)
+    return f"{number(value, decimals([value]))} {METRICS[metric].unit}"
+
+
 def _times(ratio: float) -> str:
     """With three decimals near 1, else with three digits or fewer."""
-    places = 3 if abs(ratio - 1) < 0.02 else 2 if ratio < 10 else 1 if ratio < 100 else 0
-    return f"{ratio:,.{places}f}×"
+    return f"{number(ratio, 3 if abs(ratio - 1) < 0.02 else min(2, decimals([ratio])))}×"
 
 
 def _against(found: Winner) -> str:
@@ -330,7 +345,8 @@ def _offline(run: OfflineRun) -> list[Finding]:
             "a batch",
             tuple(best.means),
             (_of_batch(best),),
-            _validity(run, [f"{plural(len(best.means), 'engine')}, validity not judged"]),
+            f"{plural(len(best.means), 'engine')}, validity not judged",
+            tuple(_uncommitted(run)),
             min(Counter(result.label for result in results).values()),
             _shown_seconds(min(result.total_s * result.batches for result in results)),
             run.meta.created[:10],
@@ -352,4 +368,4 @@ def _of_batch(best: BestOfBatch) -> Answer:
         return Answer(label, "", f"no difference shown: {best.no_difference()}", standings=(standing,))
     than = f"{best.times(best.loser)} as much as {best.loser}{best.interval(best.loser)}"
     said = [f"{best.value} {unit}, {than.replace('95 % interval ', '')}", *best.unproven()]
-    return Answer(label, best.label, "; ".join(said), tuple(best.level), standings=(standing,))
+    return Answer(label, best.label, "; ".join(said), standings=(standing,))

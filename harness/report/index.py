@@ -83,6 +83,11 @@ class Group:
         return said
 
     @property
+    def found_by(self) -> str:
+        """What the words of a filter are looked for in, beside each load."""
+        return " ".join([self.model, self.machine, *self.compared])
+
+    @property
     def is_of_one_engine(self) -> bool:
         """Whether only variants of one engine were compared."""
         return len({name.partition(" (")[0] for name in self.engines}) == 1
@@ -102,8 +107,7 @@ def answer_of(finding: Finding, metric: str) -> Answer | None:
 def caveat(finding: Finding) -> str:
     """What keeps a load from being believed at sight: engines that are invalid, else what its validity
     says beside, and how much was measured where it is one repeat or a short one."""
-    beside = finding.validity.partition("; ")[2]
-    said = [f"{few(finding.invalid)} invalid"] if finding.invalid else [beside] if beside else []
+    said = [f"{few(finding.invalid)} invalid"] if finding.invalid else [*finding.caveats]
     if finding.repeats == 1 or finding.seconds < SHORT_CELL_S:
         said.append(f"{plural(finding.repeats, 'repeat')} of {finding.seconds:.3g} s")
     return "; ".join(said)
