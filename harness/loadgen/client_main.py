@@ -17,9 +17,9 @@ import os
 import sys
 import time
 from collections import deque
-from collections.abc import Iterable
 from importlib import import_module
 from pathlib import Path
+from statistics import median
 
 import msgspec
 import uvloop
@@ -110,16 +110,9 @@ class _Run:
             self._tell()
 
     def _tell(self) -> None:
-        ttft_us = round(1e6 * _median(self._ttft)) if self._ttft else 0
+        ttft_us = round(1e6 * median(self._ttft)) if self._ttft else 0
         line = f"{self._client.submitted} {len(self._responses)} {self._failed} {ttft_us}\n"
         os.write(_STDOUT, line.encode())
-
-
-def _median(values: Iterable[float]) -> float:
-    """The module `statistics` takes longer to import than all of ours."""
-    ascending = sorted(values)
-    middle = len(ascending) // 2
-    return (ascending[middle] + ascending[-1 - middle]) / 2
 
 
 def _leave_with_parent() -> None:
