@@ -61,16 +61,18 @@ def test_who_sends_no_more_gets_every_answer(serving: Any, stream: bool) -> None
     assert answers.count(b'"finish_reason":"length"') == 2
 
 
+def counted(server: Any, name: str) -> float:
+    """What a counter of the server says."""
+    page = server.request("/metrics").body.decode()
+    return float(re.findall(rf"^roseinfer_{name}_total (\S+)", page, re.MULTILINE)[0])
+
+
 @pytest.mark.parametrize("reset", [False, True])
 @pytest.mark.parametrize("pipelined", [1, 20, 400])
 def test_who_has_left_is_noticed(serving: Any, pipelined: int, reset: bool) -> None:
     """Behind whole answers, of which there may be more than are read."""
 
-    def ended() -> float:
-        page = serving.request("/metrics").body
-        return float(re.findall(rb"^roseinfer_requests_total (\S+)", page, re.MULTILINE)[0])
-
-    before = ended()
+    before = counted(serving, "requests")
     with connect(serving) as client:
         client.sendall(ASK_LONG * pipelined)
         while not serving.load()["inflight"]:
@@ -78,18 +80,14 @@ def test_who_has_left_is_noticed(serving: Any, pipelined: int, reset: bool) -> N
         if reset:
             client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
     assert serving.becomes_idle()
-    assert ended() - before < 16, "not even the first request was answered"
+    assert counted(serving, "requests") - before < 16, "not even the first request was answered"
 
 
 def test_who_has_left_before_the_request_was_parsed_is_noticed(serving: Any) -> None:
     """Large bodies of others keep the front end busy meanwhile."""
 
-    def generated() -> float:
-        page = serving.request("/metrics").body
-        return float(re.findall(rb"^roseinfer_generation_tokens_total (\S+)", page, re.MULTILINE)[0])
-
     large = json.dumps({"prompt": [[1, 2]] * 200_000, "max_tokens": 1}).encode()
-    before = generated()
+    before = counted(serving, "generation_tokens")
     with contextlib.ExitStack() as others:
         for _ in range(4):
             other = others.enter_context(connect(serving))
@@ -98,7 +96,7 @@ def test_who_has_left_before_the_request_was_parsed_is_noticed(serving: Any) -> 
             with connect(serving) as client:
                 client.sendall(ASK_LONG)
     assert serving.becomes_idle()
-    assert generated() - before < 900, "no request was computed to its end"
+    assert counted(serving, "generation_tokens") - before < 900, "no request was computed to its end"
 
 
 def test_a_front_end_without_descriptors_says_so(keyed: Any) -> None:
