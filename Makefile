@@ -28,7 +28,8 @@ READY := $(VENV)/.ready
 export BENCH_TRACES ?= $(realpath ../shared/traces)
 # Without a GPU the first run is cut to what two engines keep up with on two cores, and short enough for three repeats.
 FIRST = $(and $(filter auto,$(MODEL)),$(filter builtin,$(TRACE)),$(if $(wildcard /dev/nvidiactl),,yes))
-FIT ?= $(if $(FIRST),--fit clip --max-model-len 256 --max-output-len 24 --warmup 16)
+FIT ?= $(if $(FIRST),--fit clip --max-model-len 256 --max-output-len 24)
+WARMUP = $(if $(FIRST),--warmup 16)
 COMMON = --model '$(MODEL)' --engines '$(ENGINES)' $(if $(OUT),--out '$(OUT)') $(ARGS)
 
 .PHONY: setup help bench-online bench-offline bench-profile report test test-cluster test-unit attack coverage lint format dist clean
@@ -48,7 +49,7 @@ help: ## show this list
 	@echo "  variables: SCALES=$(SCALES) CONCURRENCY= MODEL=$(MODEL) ENGINES=$(ENGINES) TRACE=$(TRACE) FIT= N=$(N) REPEATS=$(REPEATS) OUT= RUN= ARGS="
 
 bench-online: $(READY) ## replay TRACE at SCALES, or keep CONCURRENCY=1,8,64 in flight, against ENGINES; writes an HTML report
-	$(BIN)/bench online $(if $(CONCURRENCY),--concurrency '$(CONCURRENCY)' --rounds 10,--scales '$(SCALES)' --trace '$(TRACE)' $(FIT)) --n $(N) --repeats $(REPEATS) $(COMMON)
+	$(BIN)/bench online $(if $(CONCURRENCY),--concurrency '$(CONCURRENCY)' --rounds 10,--scales '$(SCALES)' --trace '$(TRACE)' $(FIT) $(WARMUP)) --n $(N) --repeats $(REPEATS) $(COMMON)
 
 bench-offline: $(READY) ## throughput of a fixed batch of prompts through ENGINES
 	$(BIN)/bench offline --ignore-eos $(COMMON)
