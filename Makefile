@@ -6,7 +6,7 @@ CONCURRENCY ?=
 MODEL ?= auto
 ENGINES ?= auto
 TRACE ?= builtin
-N ?= $(if $(FIRST),50,100)
+N ?= $(if $(FIRST),40,100)
 REPEATS ?= $(if $(FIRST),3,1)
 OUT ?=
 RUN ?=
@@ -28,7 +28,7 @@ READY := $(VENV)/.ready
 export BENCH_TRACES ?= $(realpath ../shared/traces)
 # Without a GPU the first run is cut to what two engines keep up with on two cores, and short enough for three repeats.
 FIRST = $(and $(filter auto,$(MODEL)),$(filter builtin,$(TRACE)),$(if $(wildcard /dev/nvidiactl),,yes))
-FIT ?= $(if $(FIRST),--fit clip --max-model-len 256 --max-output-len 24)
+FIT ?= $(if $(FIRST),--fit clip --max-model-len 256 --max-output-len 20)
 WARMUP = $(if $(FIRST),--warmup 16)
 COMMON = --model '$(MODEL)' --engines '$(ENGINES)' $(if $(OUT),--out '$(OUT)') $(ARGS)
 
