@@ -11,7 +11,7 @@ from harness.engines.cores import CpuSplit, physical_cores, split
 from harness.files import now
 from harness.schema.calibration import Calibration, ClientCeiling, TimingError
 
-FIRST_CHUNKS_PER_S, FIRST_REQUESTS_PER_S = 40_000.0, 1_000.0
+FIRST_CHUNKS_PER_S, FIRST_REQUESTS_PER_S = 40_000.0, 2_000.0
 #: Client processes of the second measurement if the client has no cores of its own.
 SEVERAL = 2
 
@@ -22,7 +22,7 @@ def calibrate(*, quick: bool, report_status: ReportStatus) -> Calibration:
     """Measure the client on this machine and store the result.
 
     Args:
-        quick: One client process and short trials: about 15 s instead of about 50.
+        quick: One client process and short trials: about 20 s instead of about 50.
         report_status: Called with what is being measured.
 
     Raises:

@@ -15,7 +15,7 @@ from harness.schema.calibration import Calibration
 
 def calibrate(
     quick: Annotated[
-        bool, typer.Option("--quick", help="measure one client process only: 15 s instead of 50 s")
+        bool, typer.Option("--quick", help="measure one client process only: 20 s instead of 50 s")
     ] = False,
 ) -> None:
     """Measure the client against a server of known latency.

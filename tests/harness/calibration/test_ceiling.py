@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from harness.calibration import ceiling
 from harness.calibration.ceiling import search
-from harness.calibration.rate_trials import Trial
+from harness.calibration.rate_trials import MOST_LAG_S, Trial, usual_p99
 from harness.engines.cores import physical_cores, split
 from harness.errors import BenchError
 
@@ -79,6 +80,21 @@ def test_a_trial_that_something_came_between_is_repeated() -> None:
         return machine(rate)
 
     assert search(attempt, 4e4, refinements=4)[0].reached > 0.9e5
+
+
+@given(begin=st.integers(0, 900), length=st.integers(1, 100))
+def test_a_pause_of_the_machine_does_not_make_a_client_slow(begin: int, length: int) -> None:
+    """While it lasts, each request is the later the sooner it was due."""
+    lags = np.zeros(1000)
+    lags[begin : begin + length] = 1e-3 * np.arange(length, 0, -1)
+    assert usual_p99(lags) <= MOST_LAG_S
+
+
+@given(rate=st.floats(1.02, 10))
+def test_a_client_that_falls_behind_is_slow(rate: float) -> None:
+    """It is to send `rate` times as many requests as it can, 1,000 a second."""
+    sent, due = np.arange(1000) / 1000, np.arange(1000) / (1000 * rate)
+    assert usual_p99(sent - due) > MOST_LAG_S
 
 
 def test_a_client_that_keeps_up_with_nothing_is_an_error() -> None:
