@@ -20,7 +20,7 @@ WORKERS = -n $(shell echo $$(( $$(nproc) + 1 ))) --maxprocesses 8
 
 # Without an NVIDIA GPU, PyTorch without CUDA: 0.2 GB instead of 3. Where its index is out of reach, PyPI's.
 TORCH_INDEX ?= $(if $(wildcard /dev/nvidiactl),,https://download.pytorch.org/whl/cpu)
-INSTALL = python -m pip install --quiet --disable-pip-version-check -c constraints.txt
+INSTALL = python -m pip install --quiet --no-compile --disable-pip-version-check -c constraints.txt
 
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
@@ -29,7 +29,7 @@ export BENCH_TRACES ?= $(realpath ../shared/traces)
 # Without a GPU the first run is cut to what two engines keep up with on two cores, and short enough for three repeats.
 FIRST = $(and $(filter auto,$(MODEL)),$(filter builtin,$(TRACE)),$(if $(wildcard /dev/nvidiactl),,yes))
 FIT ?= $(if $(FIRST),--fit clip --max-model-len 256 --max-output-len 20)
-WARMUP = $(if $(FIRST),--warmup 16)
+WARMUP = $(if $(FIRST),--warmup 8)
 COMMON = --model '$(MODEL)' --engines '$(ENGINES)' $(if $(OUT),--out '$(OUT)') $(ARGS)
 
 .PHONY: setup help bench-online bench-offline bench-profile report test test-cluster test-unit attack coverage lint format dist clean
