@@ -29,10 +29,15 @@ signal.signal(signal.SIGQUIT, signal.SIG_DFL)
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 #: A loaded machine is no fault of the code. Under CI the same examples are tried each time, elsewhere new
-#: ones.
-settings.register_profile(
-    "patient", deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize="CI" in os.environ
-)
+#: ones: 50 of a property, 1,000 with `--hypothesis-profile thorough`.
+for profile, examples in {"patient": 50, "thorough": 1000}.items():
+    settings.register_profile(
+        profile,
+        max_examples=examples,
+        deadline=None,
+        suppress_health_check=[HealthCheck.too_slow],
+        derandomize="CI" in os.environ,
+    )
 settings.load_profile("patient")
 
 # Without a GPU, kernels are tested in Triton's interpreter, which has to be on when Triton is imported; the

@@ -31,7 +31,7 @@ from harness.schema.load import Load, TraceLoad, parse_load
 from harness.schema.metrics import METRICS, PERCENTILES
 from harness.schema.window import Window
 
-_IDENTITY = ["engine", "variant", "label", "repeat"]
+_IDENTITY = ("engine", "variant", "label", "repeat")
 
 
 class Values(NamedTuple):
@@ -249,7 +249,7 @@ def _group(rows: pd.DataFrame, gaps: TableGaps, named: pd.DataFrame | None = Non
     """One repeat's requests; `named` are rows that say whose, where `rows` may be none."""
     good = select_rows(rows, succeeded(rows))
     named = rows if named is None else named
-    engine, variant, label, repeat = named.iloc[0][_IDENTITY]
+    engine, variant, label, repeat = (named[column].iloc[0] for column in _IDENTITY)
     own_gaps = gaps.of(request_keys(good))
     return Group(
         engine=str(engine),
