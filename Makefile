@@ -28,7 +28,7 @@ READY := $(VENV)/.ready
 export BENCH_TRACES ?= $(realpath ../shared/traces)
 # Without a GPU the first run is cut to what two engines keep up with on two cores, and short enough for three repeats.
 FIRST = $(and $(filter auto,$(MODEL)),$(filter builtin,$(TRACE)),$(if $(wildcard /dev/nvidiactl),,yes))
-FIT ?= $(if $(FIRST),--fit clip --max-model-len 256 --max-output-len 20)
+FIT ?= $(if $(FIRST),--fit clip --max-model-len 256 --max-output-len 16)
 WARMUP = $(if $(FIRST),--warmup 8)
 COMMON = --model '$(MODEL)' --engines '$(ENGINES)' $(if $(OUT),--out '$(OUT)') $(ARGS)
 

@@ -47,7 +47,8 @@ def search(
 ) -> tuple[Trial, Limit]:
     """The best trial that the client kept up with, and what limits higher rates.
 
-    A failed rate is tried once more: other work on the machine may have disturbed it.
+    A rate with which the client did not keep up is tried once more: other work on the machine may have
+    disturbed it.
 
     Raises:
         BenchError: It kept up with none of the rates.
@@ -78,9 +79,9 @@ def search(
 
 
 def _try_rate(attempt: Callable[[float], Trial], rate: float) -> Trial:
-    """One trial, or the better of two if the first fails."""
+    """One trial, or the better of two if the client did not keep up in the first."""
     first = attempt(rate)
-    if first.limited_by is None:
+    if first.limited_by != "client":
         return first
     second = attempt(rate)
     return max(first, second, key=lambda trial: (_RANK[trial.limited_by], trial.reached))
