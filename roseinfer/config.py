@@ -151,7 +151,11 @@ class EngineConfig:
         "CPU threads, of all of the engine's processes together; if not given one for each physical core, in "
         "a server one fewer",
     )
-    packed_weights: bool = setting(True, "store weights in the packed layout of the CPU's GEMM kernels")
+    packed_weights: bool = setting(
+        True,
+        "store weights in the packed layout of the CPU's GEMM kernels; where it has none for bf16, multiply "
+        "in float32",
+    )
     cpu_kernels: bool = setting(True, "use the C++ kernels on a CPU")
     cpu_linear: bool = setting(True, "of them, the GEMMs: bf16 with packed weights on a CPU with AVX-512")
     prepared_decode: bool = setting(

@@ -16,7 +16,7 @@ from roseinfer.models.config import LlamaConfig, ModelConfig
 from roseinfer.models.cpu import CpuLinear, CpuOps
 from roseinfer.models.fp8 import Fp8Linear
 from roseinfer.models.gpt2 import GPT2
-from roseinfer.models.linear import Linear, OneDnnLinear
+from roseinfer.models.linear import Linear, OneDnnLinear, WidenedLinear
 from roseinfer.models.llama import Llama
 from roseinfer.models.llama_cpu import CpuLlama
 from roseinfer.models.model import Model
@@ -131,7 +131,8 @@ def _linear(
             return CpuLinear
     except BuildError as error:
         log.warning("CPU kernels are off, linear layers fall back to oneDNN: %s", error)
-    return OneDnnLinear if OneDnnLinear.supports(device, dtype) else Linear
+    kinds: tuple[type[OneDnnLinear | WidenedLinear], ...] = (OneDnnLinear, WidenedLinear)
+    return next((kind for kind in kinds if kind.supports(device, dtype)), Linear)
 
 
 def _ops(shape: ModelConfig, device: torch.device, dtype: torch.dtype, *, cpu_kernels: bool) -> Ops:

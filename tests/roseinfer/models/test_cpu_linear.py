@@ -10,9 +10,10 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from torch.nn import functional as F
 
+from roseinfer.models import load
 from roseinfer.models.config import parse
 from roseinfer.models.cpu import CpuLinear
-from roseinfer.models.linear import Linear, OneDnnLinear
+from roseinfer.models.linear import Linear, OneDnnLinear, WidenedLinear
 
 CPU = torch.device("cpu")
 SHAPE = parse({"model_type": "gpt2"})
@@ -111,6 +112,36 @@ def test_onednn(dtype: torch.dtype) -> None:
         (packed.add(x, residual), plain.add(x, residual)),
     ):
         torch.testing.assert_close(found, expected, rtol=0.02, atol=0.05 if dtype == torch.bfloat16 else 1e-4)
+
+
+@given(CASES)
+def test_a_product_in_float32(case: Case) -> None:
+    x, _, weight, bias = tensors(case)
+    linear = WidenedLinear(weight, bias if case.bias else None)
+    summed = F.linear(x.double(), weight.double(), bias.double() if case.bias else None)
+    found = linear(x)
+    assert found.dtype == torch.bfloat16
+    assert close(found, summed, summed.abs() + 0.02 * case.inputs**0.5)
+
+
+@pytest.mark.parametrize(
+    "has_bf16, dtype, packed, expected",
+    [
+        (True, torch.bfloat16, True, OneDnnLinear),
+        (False, torch.bfloat16, True, WidenedLinear),
+        (False, torch.bfloat16, False, Linear),
+        (False, torch.float16, True, Linear),
+    ],
+)
+def test_which_layer_a_cpu_has(
+    monkeypatch: pytest.MonkeyPatch,
+    has_bf16: bool,
+    dtype: torch.dtype,
+    packed: bool,
+    expected: type[Linear],
+) -> None:
+    monkeypatch.setattr(OneDnnLinear, "supports", staticmethod(lambda *_: has_bf16))
+    assert load._linear(SHAPE, CPU, dtype, packed=packed, kernel=False) is expected
 
 
 def test_what_the_kernel_does_not_do() -> None:
