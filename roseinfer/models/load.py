@@ -131,8 +131,9 @@ def _linear(
             return CpuLinear
     except BuildError as error:
         log.warning("CPU kernels are off, linear layers fall back to oneDNN: %s", error)
-    kinds: tuple[type[OneDnnLinear | WidenedLinear], ...] = (OneDnnLinear, WidenedLinear)
-    return next((kind for kind in kinds if kind.supports(device, dtype)), Linear)
+    if OneDnnLinear.supports(device, dtype):
+        return OneDnnLinear
+    return WidenedLinear if WidenedLinear.supports(device, dtype) else Linear
 
 
 def _ops(shape: ModelConfig, device: torch.device, dtype: torch.dtype, *, cpu_kernels: bool) -> Ops:
