@@ -233,7 +233,7 @@ class Node:
         """Watch this machine. Processes below those PIDs are ours too."""
         self.watched()
         gpus = self._server.record.gpus if self._server is not None else None
-        self._monitor = CellMonitor(engine=self.pids, gpus=gpus or None, ours=ours)
+        self._monitor = CellMonitor(engine=self.pids, gpus=gpus, ours=ours)
         self._monitor.__enter__()
 
     def watched(self, begin: float = -inf, end: float = inf) -> MachineLoad | None:

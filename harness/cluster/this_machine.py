@@ -68,7 +68,7 @@ class ThisTestbed(Testbed):
 
 class _Watch(Watch):
     def __init__(self, server: Server) -> None:
-        self._monitor = CellMonitor(engine=lambda: server.pids, gpus=server.record.gpus or None)
+        self._monitor = CellMonitor(engine=lambda: server.pids, gpus=server.record.gpus)
 
     def __enter__(self) -> Self:
         self._monitor.__enter__()

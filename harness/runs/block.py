@@ -79,7 +79,7 @@ def _use_server(
     settings = resolved.engine_settings(engine_variant)
     testbed = resolved.machines.testbeds[side]
     try:
-        idle = testbed.idle(None if engine_variant.server else settings.gpus or None)
+        idle = testbed.idle(None if engine_variant.server else settings.gpus)
         with testbed.serve(engine, settings, log) as server:
             wanted = resolved.request_settings(engine_variant, server.served_name)
             asked = engine.adapted(server, wanted)

@@ -169,7 +169,7 @@ def _measure(
     notify(BatchStarting(entry.label, repeat, cell, len(run.info.order), log))
     try:
         batch = _batch(settings, repeat)
-        with CellMonitor(gpus=launch.gpus or None) as monitor:
+        with CellMonitor(gpus=launch.gpus) as monitor:
             if entry.served:
                 measured, record = through_server(entry.engine, launch, batch, log, resolved.client)
             else:

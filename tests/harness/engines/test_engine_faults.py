@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,8 @@ from harness.runs.online import run_online
 from harness.schema.engine_ref import EngineName
 from harness.schema.online_settings import OnlineSettings
 from harness.schema.results import OnlineResults
+from harness.telemetry import gpu_reader
+from harness.telemetry.gpu_reader import GpuReading
 
 
 def below() -> set[psutil.Process]:
@@ -95,8 +98,13 @@ def test_engines_that_do_not_serve(
         monkeypatch.setattr(
             type(LOCAL[name]), "command", lambda self, found, settings, port, launch=launch: launch(port)
         )
+    monkeypatch.setattr(gpu_reader, "visible_devices", lambda: nullcontext(["a GPU"]))
+    monkeypatch.setattr(gpu_reader, "_read", lambda handle: GpuReading(None, None, None, None))
+    monkeypatch.setattr(gpu_reader, "_busy", lambda handle: 0.9)
     results = _run(tmp_path, "vllm,sglang,openai", start_mock().url, Killer())
     assert _succeeded(results) == {"SGLang": 0, "openai": 4}
+    seen = [(load.gpus_busy_before, len(load.gpus)) for load in results.machines.values()]
+    assert sorted(seen) == [([], 0), ([0.9], 1)], "those of a server that ran already; none on a CPU"
     [fault] = results.skipped
     assert (fault.label, fault.reason) == ("vLLM", "vLLM was not ready after 1 s: loading, for ever")
     assert len(fakes["sglang"].pids) == 3

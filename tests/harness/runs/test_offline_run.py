@@ -6,7 +6,7 @@ import csv
 import json
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +37,7 @@ from harness.schema.load_settings import Uniform
 from harness.schema.machine_load import MachineLoad
 from harness.schema.offline_settings import OfflineSettings
 from harness.schema.results import OfflineResults
-from harness.telemetry import gpu
+from harness.telemetry import gpu, gpu_reader
 from harness.telemetry.cell_monitor import CellMonitor
 from harness.workload import closed_loop
 from harness.workload.content import SyntheticContent
@@ -68,11 +68,13 @@ def test_both_ways_are_measured_and_saved(
 
     def busy(monitor: CellMonitor, begin: float, end: float) -> MachineLoad:
         assert monitor.readings[0].t <= begin < end <= monitor.readings[-1].t
+        assert monitor.readings[0].gpus == (), "of this machine's GPUs, none: the engine is on its CPU"
         windows.append(end - begin)
         others = {"foreign_cores_mean": 0.9, "foreign_cores_max": 1, "steal_share": 0}
         return MachineLoad(seconds=end - begin, samples=2, cpus=2, own_cpu_s=1, **others)
 
     monkeypatch.setattr(CellMonitor, "summary", busy)
+    monkeypatch.setattr(gpu_reader, "visible_devices", lambda: nullcontext(["a GPU"]))
     events: list[object] = []
     settings = small(tmp_path, "roseinfer,openai").model_copy(update={"settle": 0.1, "min_duration": 0.3})
     folder, results = run_offline(settings, ["bench", "offline"], events.append)
