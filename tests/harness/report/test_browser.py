@@ -46,8 +46,8 @@ CURRENT = sorted(REPORTS / f"{raw.parent.name}.html" for raw in REPORTS.glob("*/
 #: A published page with each kind of section: a trace with invalid cells, closed loops, prefix hits, search,
 #: batch, index.
 OF_EACH_KIND = (
-    *("h100-gpt2", "h100-qwen3-8b", "cpu-smollm2-conversations", "h200-qwen3-8b-search"),
-    *("h100-qwen3-0.6b-offline", "index"),
+    *("h100-gpt2", "h100-qwen3-8b", "h200-qwen3-8b-shared-prefixes", "cpu-amx-smollm2-135m-search"),
+    *("h200-qwen3-0.6b-offline", "index"),
 )
 #: Rules of axe that look at colours.
 OF_COLOURS = ["color-contrast", "link-in-text-block"]

@@ -76,7 +76,7 @@ def test_figures_are_well_formed_and_hold_no_date(drawn):
 
 
 def test_no_text_lies_over_another_or_beyond_the_figure(drawn):
-    search = load_run(REPORTS / "h200-qwen3-8b-search", trust=True)
+    search = load_run(REPORTS / "cpu-amx-smollm2-135m-search", trust=True)
     found = {plot.name: plot.figure for plot in itertools.chain(drawn, figures(search, charts(search)))}
     assert found["frontier"].axes[0].texts[0].get_text().startswith("upper right is better")
     for name, figure in found.items():
