@@ -13,9 +13,11 @@ from harness.metrics.primary import RATE
 from harness.report.best import differs, excludes_one, fell_behind, was_disturbed
 from harness.report.text.badges import UNCOMMITTED
 from harness.report.text.batches import BestOfBatch, best_of_batch, ratio_of, ways_asked
+from harness.report.text.capacity import capacity_verdict
 from harness.report.text.claims import also, factor, level_values, too_few
 from harness.report.text.code_notices import is_uncommitted
 from harness.report.text.heading import machine, model, versions
+from harness.report.text.limits import limit_words
 from harness.report.text.load_words import with_rate
 from harness.report.text.numbers import decimals, few, number, plural, several, two_digits
 from harness.report.winners import PERCENTILES, Winner, lost_elsewhere, pairs_of, ranked, supported, winners
@@ -25,6 +27,10 @@ from harness.schema.load_settings import lengths_text
 from harness.schema.metrics import METRICS
 from harness.schema.online_summary import OnlineSummary
 from harness.schema.results import Comparison
+from harness.schema.search import SearchResults
+
+#: The metric of a search's answer, which `detail` says in sentences.
+CAPACITY = "capacity"
 
 
 class Compared(NamedTuple):
@@ -67,13 +73,14 @@ class Answer:
 
 @dataclass(frozen=True)
 class Finding:
-    """What a run says about one load, which `at` says in short, with all its `engines`.
+    """What a run says about one load, which `at` says in short, with all its `engines`; a search about all
+    loads within its limits.
 
     `judged` says whether the engines are valid, or why those in `invalid` are not compared; `caveats` that an
     engine fell behind, that answers were not checked, that the machine was disturbed, that a GPU lowered its
-    clocks, that code was not committed. `repeats` are those that every engine has, `seconds` is how long the
-    shortest cell was measured, `made` the day. `versions` has label and version of engines, as far as they
-    are known.
+    clocks, that code was not committed. `repeats` are those that every engine has, of a search its starts;
+    `seconds` is how long the shortest cell was measured, `made` the day. `versions` has label and version of
+    engines, as far as they are known.
     """
 
     model: str
@@ -95,14 +102,30 @@ class Finding:
         """All that is said of how far the load can be believed."""
         return "; ".join([self.judged, *self.caveats])
 
+    @property
+    def carried(self) -> str:
+        """What a search found; empty of another run."""
+        return next((answer.detail for answer in self.answers if answer.metric == CAPACITY), "")
+
+    @property
+    def measured(self) -> str:
+        """How often and for how long."""
+        seconds = f"{self.seconds:.3g} s"
+        if self.carried:
+            return f"{plural(self.repeats, 'start')}, cells of {seconds}"
+        return f"{plural(self.repeats, 'repeat')} of {seconds}"
+
 
 FINDINGS = TypeAdapter(list[Finding])
 
 
 def findings(run: Run) -> list[Finding]:
-    """One for each load of a run, from light to heavy; none of a search or tuning, which ask other things."""
+    """One for each load of a run, from light to heavy; one of a search; none of a tuning, which compares
+    settings."""
     if isinstance(run, OfflineRun):
         return _offline(run)
+    if (search := run.results.search) is not None:
+        return [_searched(run, search)] if run.repeats else []
     if run.meta.is_adaptive:
         return []
     return [_finding(run, load) for load in from_light_to_heavy(summary.load for summary in run.pooled)]
@@ -137,6 +160,34 @@ def _finding(run: OnlineRun, load: Load) -> Finding:
     )
 
 
+def _searched(run: OnlineRun, search: SearchResults) -> Finding:
+    engines = tuple(found.label for found in search.engines)
+    trials = [trial for found in search.engines for trial in found.trials]
+    invalid = sum(trial.met is None for trial in trials)
+    limits, trace = limit_words(search.plan.limits), run.meta.trace
+    arrivals = None if search.plan.by == "concurrency" else trace
+    long, short = (
+        arrivals.name if arrivals else _sent(run, lengths)
+        for lengths in ("{} tokens in, {} out", "{}/{} tokens")
+    )
+    said = " ".join(capacity_verdict(search)).removeprefix(f"Within {limits}, ")
+    valid = f"{invalid} of {len(trials)} cells invalid" if invalid else "valid"
+    return Finding(
+        model(run.meta),
+        machine(run.meta),
+        f"most {search.plan.unit} within {limits}, {long}",
+        f"within {limits}, {short}",
+        engines,
+        (Answer(CAPACITY, "", said, compared=len(engines) > 1),),
+        f"{plural(len(engines), 'engine')}, {valid}",
+        (*_unchecked(run), *_disturbed(run.pooled), *_slowed_down(run.pooled), *_uncommitted(run)),
+        min(len({trial.start for trial in found.trials}) for found in search.engines),
+        _shown_seconds(min(summary.duration_s for summary in run.repeats)),
+        run.meta.created[:10],
+        versions=tuple(versions(run.meta).items()),
+    )
+
+
 def _uncommitted(run: Run) -> list[str]:
     """Whether the measured code is in no commit."""
     return [UNCOMMITTED] if is_uncommitted(run) else []
@@ -161,7 +212,7 @@ def _unchecked(run: OnlineRun) -> list[str]:
 
 def _disturbed(cells: Sequence[OnlineSummary]) -> list[str]:
     """While which engines the machine was disturbed."""
-    found = [cell.label for cell in cells if was_disturbed(cell)]
+    found = list(dict.fromkeys(cell.label for cell in cells if was_disturbed(cell)))
     return [f"machine disturbed for {few(found)}"] if found else []
 
 
@@ -174,7 +225,7 @@ def _slowed_down(cells: Sequence[OnlineSummary]) -> list[str]:
     }
     if not found:
         return []
-    whose = "" if len(found) == len(cells) else f" for {few(list(found))}"
+    whose = "" if found.keys() == {cell.label for cell in cells} else f" for {few(list(found))}"
     return [f"GPU {'power-capped' if all(found.values()) else 'slowed down'}{whose}"]
 
 

@@ -19,7 +19,7 @@ from harness.metrics.primary import LATENCIES, RATE
 from harness.report.findings import FINDINGS, Answer, Finding, findings
 from harness.report.page import environment, script, text_of
 from harness.report.text.badges import ENOUGH_REPEATS
-from harness.report.text.numbers import few, plural
+from harness.report.text.numbers import few
 from harness.report.text.provenance import assumed
 from harness.runs.reader import load_run
 from harness.schema.common_settings import SHORT_CELL_S
@@ -109,7 +109,7 @@ def caveat(finding: Finding) -> str:
     says beside, and how much was measured where it is one repeat or a short one."""
     said = [f"{few(finding.invalid)} invalid"] if finding.invalid else [*finding.caveats]
     if finding.repeats == 1 or finding.seconds < SHORT_CELL_S:
-        said.append(f"{plural(finding.repeats, 'repeat')} of {finding.seconds:.3g} s")
+        said.append(finding.measured)
     return "; ".join(said)
 
 

@@ -208,6 +208,35 @@ def test_a_difference_that_is_not_significant_says_so(tmp_path):
     assert "<strong>" not in page.partition("</table>")[0]
 
 
+def test_a_search_says_what_each_engine_carries(tmp_path):
+    name = "cpu-amx-smollm2-135m-search"
+    run = load_run(PUBLISHED / name, trust=True)
+    assert isinstance(run, OnlineRun) and run.results.search is not None
+    [finding] = findings(run)
+    limits = "TTFT p90 ≤ 1.5 s and TPOT p90 ≤ 100 ms"
+    assert finding.load == f"most requests in flight within {limits}, 128 tokens in, 64 out"
+    assert f"Within {limits}, {finding.carried}" == " ".join(verdict(run))
+    assert finding.validity == "4 engines, valid; machine disturbed for vLLM and transformers"
+    assert finding.measured == "3 starts, cells of 30.2 s" and caveat(finding) == finding.caveats[0]
+
+    shutil.copy(PUBLISHED / f"{name}.html", tmp_path)
+    page = text(write_index(tmp_path).read_text(encoding="utf-8")).replace(chr(160), " ")
+    glance, _, below = page.partition("A difference counts")
+    assert finding.carried in glance and "not compared" not in glance
+    assert finding.carried in below and "load within the limits validity measured" in below
+
+    found, *others = run.results.search.engines
+    first = found.trials[0].model_copy(update={"met": None})
+    once = found.model_copy(update={"trials": [first, *(t for t in found.trials[1:] if not t.start)]})
+    search = run.results.search.model_copy(update={"engines": [once, *others]})
+    results = run.results.model_copy(update={"search": search})
+    [less] = findings(replace(run, results=results))
+    assert less.judged == f"4 engines, 1 of {sum(len(e.trials) for e in search.engines)} cells invalid"
+    assert caveat(less).endswith("; 1 start, cells of 30.2 s")
+    unmeasured = results.model_copy(update={"summaries": []})
+    assert findings(replace(run, results=unmeasured)) == []
+
+
 def test_a_rate_has_one_line_and_others_have_less(tmp_path):
     rates = {"roseinfer": (2000.0, 2010.0, 1990.0), "vLLM": (500.0, 505.0, 495.0)}
     run = load_run(write_run(tmp_path / "run", rates))
