@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from harness.schema.load import ClosedLoop, Load
 from harness.schema.metrics import METRICS
@@ -76,6 +76,11 @@ def fell_behind(summary: OnlineSummary) -> bool:
 def was_disturbed(measured: OnlineSummary | OfflineResult) -> bool:
     """Whether something else used the machine meanwhile, or slowed it down."""
     return any(notice.kind == "disturbed" for notice in measured.notices)
+
+
+def disturbed_labels(measured: Iterable[OnlineSummary | OfflineResult]) -> list[str]:
+    """Of what was measured while the machine was disturbed, each once."""
+    return list(dict.fromkeys(each.label for each in measured if was_disturbed(each)))
 
 
 def largest_difference(

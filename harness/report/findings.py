@@ -10,12 +10,11 @@ from typing import NamedTuple
 from pydantic import TypeAdapter
 
 from harness.metrics.primary import RATE
-from harness.report.best import differs, excludes_one, fell_behind, was_disturbed
-from harness.report.text.badges import UNCOMMITTED
+from harness.report.best import differs, excludes_one
 from harness.report.text.batches import BestOfBatch, best_of_batch, ratio_of, ways_asked
 from harness.report.text.capacity import capacity_verdict
+from harness.report.text.caveats import caveats, uncommitted
 from harness.report.text.claims import also, factor, level_values, too_few
-from harness.report.text.code_notices import is_uncommitted
 from harness.report.text.heading import machine, model, versions
 from harness.report.text.limits import limit_words
 from harness.report.text.load_words import with_rate
@@ -31,6 +30,8 @@ from harness.schema.search import SearchResults
 
 #: The metric of a search's answer, which `detail` says in sentences.
 CAPACITY = "capacity"
+#: Of prompts and answers.
+LONG, SHORT = "{} tokens in, {} out", "{}/{} tokens"
 
 
 class Compared(NamedTuple):
@@ -145,13 +146,7 @@ def _finding(run: OnlineRun, load: Load) -> Finding:
         tuple(cell.label for cell in cells),
         answers,
         f"invalid: {'. '.join(invalid)}" if invalid else f"{plural(len(cells), 'engine')}, valid",
-        (
-            *_fell_behind(valid),
-            *_unchecked(run),
-            *_disturbed(cells),
-            *_slowed_down(cells),
-            *_uncommitted(run),
-        ),
+        tuple(caveats(run, cells, valid)),
         min(Counter(cell.label for cell in run.repeats if cell.load == load).values()),
         _shown_seconds(min(summary.duration_s for summary in run.repeats if summary.load == load)),
         run.meta.created[:10],
@@ -161,72 +156,28 @@ def _finding(run: OnlineRun, load: Load) -> Finding:
 
 
 def _searched(run: OnlineRun, search: SearchResults) -> Finding:
-    engines = tuple(found.label for found in search.engines)
-    trials = [trial for found in search.engines for trial in found.trials]
-    invalid = sum(trial.met is None for trial in trials)
-    limits, trace = limit_words(search.plan.limits), run.meta.trace
-    arrivals = None if search.plan.by == "concurrency" else trace
-    long, short = (
-        arrivals.name if arrivals else _sent(run, lengths)
-        for lengths in ("{} tokens in, {} out", "{}/{} tokens")
-    )
+    """Of the engines that have cells. That one falls behind in a cell misses the limits, and is no caveat."""
+    engines = [found for found in search.engines if found.trials]
+    cells, invalid = sum(len(found.trials) for found in engines), sum(found.invalid for found in engines)
+    valid = f"{invalid} of {cells} cells invalid" if invalid else "valid"
+    limits = limit_words(search.plan.limits)
+    trace = None if search.plan.by == "concurrency" else run.meta.trace
+    long, short = (trace.name if trace else _sent(run, lengths) for lengths in (LONG, SHORT))
     said = " ".join(capacity_verdict(search)).removeprefix(f"Within {limits}, ")
-    valid = f"{invalid} of {len(trials)} cells invalid" if invalid else "valid"
     return Finding(
         model(run.meta),
         machine(run.meta),
         f"most {search.plan.unit} within {limits}, {long}",
         f"within {limits}, {short}",
-        engines,
+        tuple(found.label for found in engines),
         (Answer(CAPACITY, "", said, compared=len(engines) > 1),),
         f"{plural(len(engines), 'engine')}, {valid}",
-        (*_unchecked(run), *_disturbed(run.pooled), *_slowed_down(run.pooled), *_uncommitted(run)),
-        min(len({trial.start for trial in found.trials}) for found in search.engines),
+        tuple(caveats(run, run.pooled)),
+        min(found.starts for found in engines),
         _shown_seconds(min(summary.duration_s for summary in run.repeats)),
         run.meta.created[:10],
         versions=tuple(versions(run.meta).items()),
     )
-
-
-def _uncommitted(run: Run) -> list[str]:
-    """Whether the measured code is in no commit."""
-    return [UNCOMMITTED] if is_uncommitted(run) else []
-
-
-def _fell_behind(valid: Sequence[OnlineSummary]) -> list[str]:
-    """Which engines did."""
-    found = [cell.label for cell in valid if fell_behind(cell)]
-    return [f"{few(found)} fell behind: latencies grow with the run"] if found else []
-
-
-def _unchecked(run: OnlineRun) -> list[str]:
-    """Whether the engines are known to compute the same."""
-    answers = run.results.answers
-    unknown = (
-        [] if answers is None else [check.label for check in answers.checks if check.verdict == "unknown"]
-    )
-    if answers is not None and not unknown:
-        return []
-    return [f"answers{f' of {few(unknown)}' if unknown else ''} not checked"]
-
-
-def _disturbed(cells: Sequence[OnlineSummary]) -> list[str]:
-    """While which engines the machine was disturbed."""
-    found = list(dict.fromkeys(cell.label for cell in cells if was_disturbed(cell)))
-    return [f"machine disturbed for {few(found)}"] if found else []
-
-
-def _slowed_down(cells: Sequence[OnlineSummary]) -> list[str]:
-    """Whether a GPU lowered its clocks, and while which engines were measured, if not all."""
-    found = {
-        cell.label: any("power cap" in text for text in texts)
-        for cell in cells
-        if (texts := [notice.text for notice in cell.notices if notice.kind == "throttled"])
-    }
-    if not found:
-        return []
-    whose = "" if found.keys() == {cell.label for cell in cells} else f" for {few(list(found))}"
-    return [f"GPU {'power-capped' if all(found.values()) else 'slowed down'}{whose}"]
 
 
 def _shown_seconds(seconds: float) -> float:
@@ -364,14 +315,14 @@ def _load(run: OnlineRun, load: Load, cells: Sequence[OnlineSummary]) -> str:
     """The load, what was sent, and how many requests a second were offered."""
     trace = run.meta.trace
     if isinstance(load, ClosedLoop):
-        return f"{load}, {_sent(run, '{} tokens in, {} out')}"
+        return f"{load}, {_sent(run, LONG)}"
     said = with_rate(load, (cell.offered_req_per_s for cell in cells))
     return f"{trace.name if trace else 'requests'} {said}"
 
 
 def _at(run: OnlineRun, load: Load, cells: Sequence[OnlineSummary]) -> str:
     if isinstance(load, ClosedLoop):
-        return f"{load}, {_sent(run, '{}/{} tokens')}"
+        return f"{load}, {_sent(run, SHORT)}"
     return with_rate(load, (cell.offered_req_per_s for cell in cells)).removeprefix("at ")
 
 
@@ -397,7 +348,7 @@ def _offline(run: OfflineRun) -> list[Finding]:
             tuple(best.means),
             (_of_batch(best),),
             f"{plural(len(best.means), 'engine')}, validity not judged",
-            tuple(_uncommitted(run)),
+            tuple(uncommitted(run)),
             min(Counter(result.label for result in results).values()),
             _shown_seconds(min(result.total_s * result.batches for result in results)),
             run.meta.created[:10],

@@ -179,6 +179,16 @@ class CapacityFound(Strict):
     ended: str = Field(description="why no more was measured")
 
     @property
+    def starts(self) -> int:
+        """How often the engine was started."""
+        return len({trial.start for trial in self.trials})
+
+    @property
+    def invalid(self) -> int:
+        """Cells that are not counted."""
+        return sum(trial.met is None for trial in self.trials)
+
+    @property
     def guessed(self) -> bool:
         """Whether any value would be a guess: it is within the loads, and all cells said the same."""
         return self.bound is None and len({trial.met for trial in self.trials} - {None}) == 1

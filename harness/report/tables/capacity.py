@@ -31,8 +31,8 @@ def _found(search: SearchResults) -> Table:
             Cell(DASH if found.guessed else capacity_value(found), None if found.guessed else found.value),
             Cell(interval(found), found.low),
             Cell(str(len(found.trials)), len(found.trials)),
-            Cell(str(invalid := sum(trial.met is None for trial in found.trials)), invalid),
-            Cell(str(starts := len({trial.start for trial in found.trials})), starts),
+            Cell(str(found.invalid), found.invalid),
+            Cell(str(found.starts), found.starts),
             Cell(found.ended),
         ]
         for found in search.engines

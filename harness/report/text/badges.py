@@ -146,7 +146,7 @@ def _answers(run: OnlineRun, about: Sequence[Notice]) -> Badge:
 
 def _starts(search: SearchResults) -> Badge:
     """Of a search, which has cells at loads of its own in place of repeats."""
-    counts = [len({trial.start for trial in found.trials}) for found in search.engines if found.trials]
+    counts = [found.starts for found in search.engines if found.trials]
     least, most = min(counts, default=0), max(counts, default=0)
     said = plural(most, "start") if least == most else f"{least} to {plural(most, 'start')}"
     if least >= ENOUGH_STARTS:

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Sequence
 from math import inf
 
-from harness.report.best import better, differs, excludes_one, says_nothing, was_disturbed
+from harness.report.best import better, differs, disturbed_labels, excludes_one, says_nothing
 from harness.report.text.numbers import MANY, decimals, few, number, plural, several, with_ends
 from harness.report.winners import PERCENTILES, Lost, Winner, pairs_of, ranked
 from harness.schema.metric import Metric
@@ -82,7 +82,7 @@ def without_any(engines: Iterable[OnlineSummary], term: Metric) -> str:
 
 def on_disturbed(measured: Iterable[OnlineSummary | OfflineResult]) -> str:
     """Whether compared engines were measured on a disturbed machine; which one, where it is one."""
-    labels = list(dict.fromkeys(each.label for each in measured if was_disturbed(each)))
+    labels = disturbed_labels(measured)
     if len(labels) > 1:
         return ", on a disturbed machine"
     return f", on a machine that was disturbed while {labels[0]} was measured" if labels else ""

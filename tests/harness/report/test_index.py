@@ -233,6 +233,11 @@ def test_a_search_says_what_each_engine_carries(tmp_path):
     [less] = findings(replace(run, results=results))
     assert less.judged == f"4 engines, 1 of {sum(len(e.trials) for e in search.engines)} cells invalid"
     assert caveat(less).endswith("; 1 start, cells of 30.2 s")
+    lost = found.model_copy(update={"trials": [], "value": None, "low": None, "high": None})
+    search = search.model_copy(update={"engines": [lost, *others]})
+    [fewer] = findings(replace(run, results=results.model_copy(update={"search": search})))
+    assert fewer.validity.startswith("3 engines, valid") and "roseinfer" not in fewer.engines
+    assert fewer.measured == finding.measured
     unmeasured = results.model_copy(update={"summaries": []})
     assert findings(replace(run, results=unmeasured)) == []
 
