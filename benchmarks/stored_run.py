@@ -11,8 +11,7 @@ import pyarrow.parquet as pq
 
 from harness.records.columns import CHUNKS, REQUESTS
 from harness.schema.fairness import Fact, Ledger, LedgerRow
-from harness.schema.hosts import HostCell, HostClock
-from harness.schema.machine_load import MachineLoad, Power
+from harness.schema.machines import HostCell, HostClock, MachineLoad, Power
 from harness.schema.results import OnlineResults
 from tests.harness.report.conftest import ENGINES, make_online
 

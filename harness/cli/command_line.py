@@ -7,7 +7,7 @@ import sys
 from itertools import pairwise
 from pathlib import Path
 
-from harness.schema.running_servers import FROM_ENV, HIDDEN
+from harness.schema.setting_types import FROM_ENV, HIDDEN
 
 _OPTION = "--header"
 #: Fields of /proc/PID/stat, counted from 1 (proc(5)).

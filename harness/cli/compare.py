@@ -12,9 +12,9 @@ from harness.cli.terminal_table import TerminalTable
 from harness.compare.comparable import NAMES
 from harness.compare.compare_runs import compare_runs
 from harness.report.tables.differences import caveats, difference_tables, disturbances, gates_table
-from harness.schema.comma_lists import split_option
+from harness.schema.base import split_option
 from harness.schema.compare_results import CompareResults
-from harness.schema.gate_terms import parse_gate
+from harness.schema.limits import parse_gate
 
 #: Exit code by outcome. Code 2 is also that of a wrong command line, which says so on stderr.
 CODES = {"pass": 0, "no gate": 0, "regression": 1, "inconclusive": 2, "not comparable": 3}

@@ -16,9 +16,8 @@ from harness.cli.options import default_text, metavar
 from harness.cli.terminal import echo
 from harness.errors import UsageError
 from harness.files import write_whole
-from harness.schema.common_settings import CommonSettings
-from harness.schema.offline_settings import OfflineSettings
 from harness.schema.online_settings import OnlineSettings
+from harness.schema.settings import CommonSettings, OfflineSettings
 
 KINDS: dict[str, type[CommonSettings]] = {"online": OnlineSettings, "offline": OfflineSettings}
 WIDTH = 100

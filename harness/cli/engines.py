@@ -35,8 +35,8 @@ from harness.environments.unpack import UnpackError
 from harness.environments.unpack import unpack as unpack_bundle
 from harness.errors import BenchError, UsageError
 from harness.models.model_folder import ModelFolder, resolve
-from harness.schema.common_settings import Device, Dtype
 from harness.schema.engine_ref import EngineRef
+from harness.schema.settings import Device, Dtype
 from harness.telemetry import gpu
 
 #: Shown where no model is given, and the context of a model that is not here.

@@ -20,7 +20,7 @@ from harness.history.to_wandb import to_wandb
 from harness.history.tracked import tracked
 from harness.report.tables.history import history_data, history_table
 from harness.report.text.numbers import few, plural, several
-from harness.schema.gate_terms import ERROR_RATE, names_of, parse_gate
+from harness.schema.limits import ERROR_RATE, names_of, parse_gate
 
 _EXPORTS = {"mlflow": to_mlflow, "wandb": to_wandb}
 

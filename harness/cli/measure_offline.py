@@ -10,7 +10,7 @@ from harness.cli.profile import profile_only
 from harness.cli.progress import make_display
 from harness.runs.events import Notify
 from harness.runs.offline import batches_so_far, resume_offline, run_offline
-from harness.schema.offline_settings import OfflineSettings
+from harness.schema.settings import OfflineSettings
 
 
 def measure(

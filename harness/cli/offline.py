@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from harness.cli.options import Resume, with_settings
 from harness.cli.outcome import Json, Open, Quiet
-from harness.schema.offline_settings import OfflineSettings
+from harness.schema.settings import OfflineSettings
 
 EXAMPLES = ("bench offline --engines roseinfer,vllm --num-prompts 128 --repeats 5",)
 

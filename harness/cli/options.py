@@ -15,8 +15,8 @@ from pydantic_core import PydanticUndefined
 from harness.engines.engine_names import check_name, engine_points
 from harness.engines.registry import installed_engines
 from harness.errors import UsageError
-from harness.schema.common_settings import CommonSettings
 from harness.schema.loader import build
+from harness.schema.settings import CommonSettings
 
 Settings = TypeVar("Settings", bound=CommonSettings)
 

@@ -26,13 +26,12 @@ from harness.report.tables.gaps import gap_table
 from harness.report.tables.table import Table
 from harness.runs.events import CaptureDone, CaptureSkipped, CaptureStarting, Event
 from harness.runs.folder import MANIFEST, OFFLINE_RESULTS, ONLINE_RESULTS, lock_run
-from harness.schema.base import first_fault
-from harness.schema.comma_lists import split_option
+from harness.schema.base import first_fault, split_option
 from harness.schema.engine_ref import EngineRef
 from harness.schema.load import ClosedLoop, Load, RequestRate, TraceLoad
-from harness.schema.offline_settings import OfflineSettings
 from harness.schema.online_settings import OnlineSettings
 from harness.schema.profile import ProfileFigures, ProfileRun, Profiles, Tools
+from harness.schema.settings import OfflineSettings
 
 Scale = Annotated[float | None, typer.Option(help="scale of the run; default: the heaviest", metavar="S")]
 Concurrency = Annotated[

@@ -15,12 +15,12 @@ from harness.records.columns import CHUNKS, REQUESTS, SERVER
 from harness.runs.journal import BatchEntry, JournalEntry
 from harness.schema.calibration import Calibration
 from harness.schema.compare_results import CompareResults
-from harness.schema.offline_settings import OfflineSettings
 from harness.schema.online_settings import OnlineSettings
 from harness.schema.prices import Prices
 from harness.schema.profile import ProfileManifest, Profiles
 from harness.schema.results import OfflineResults, OnlineResults
 from harness.schema.run_info import RunInfo
+from harness.schema.settings import OfflineSettings
 from harness.schema.space import Space
 
 SCHEMAS: dict[str, Any] = {

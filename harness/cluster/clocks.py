@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from harness.schema.hosts import HostClock
+from harness.schema.machines import HostClock
 
 #: Questions of a reading: enough that some pass without waiting, few enough that no clock drifts meanwhile.
 ROUNDS = 20

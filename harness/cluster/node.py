@@ -39,7 +39,7 @@ from harness.loadgen.live_answers import answer_text
 from harness.loadgen.load_plan import ClientUsage, LoadPlan, LoadResult, Progress, WireRequest
 from harness.models.model_folder import resolve
 from harness.records.answers import Wanted, parse_part
-from harness.schema.machine_load import MachineLoad
+from harness.schema.machines import MachineLoad
 from harness.telemetry.cell_monitor import CellMonitor, CpuTime, processes_of
 from harness.telemetry.revision import source_hash
 

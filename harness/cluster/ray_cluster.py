@@ -21,7 +21,7 @@ from harness.engines.selection import Selection, select_engines
 from harness.errors import UsageError
 from harness.schema.calibration import Calibration
 from harness.schema.engine_ref import RUNNING_SERVER
-from harness.schema.hosts import Host
+from harness.schema.machines import Host
 from harness.schema.online_settings import OnlineSettings
 from harness.telemetry.machine import environment
 from harness.telemetry.revision import source_hash

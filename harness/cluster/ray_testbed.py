@@ -24,8 +24,7 @@ from harness.errors import EngineError, LostNodeError
 from harness.loadgen.host_load import ProgressCallback, total
 from harness.loadgen.load_plan import ClientUsage, LoadPlan
 from harness.loadgen.run_load import Dealing
-from harness.schema.hosts import HostCell
-from harness.schema.machine_load import MachineLoad
+from harness.schema.machines import HostCell, MachineLoad
 from harness.telemetry.idle import Idle, idle
 
 #: From one look at the progress of a load to the next.

@@ -9,9 +9,9 @@ from harness.compare.stored_run import StoredOffline, StoredOnline, StoredRun
 from harness.schema.compare_results import Obstacle
 from harness.schema.engine_ref import RUNNING_SERVER
 from harness.schema.load import AnyLoad
-from harness.schema.offline_settings import OfflineSettings
 from harness.schema.online_settings import OnlineSettings
 from harness.schema.run_info import OnlineRunInfo
+from harness.schema.settings import OfflineSettings
 from harness.telemetry.machine import hardware
 
 #: What must be alike, by the name that --allow-different takes. Cells and engines are checked apart.

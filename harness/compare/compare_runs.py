@@ -16,7 +16,7 @@ from harness.metrics.contrast import contrast as compare
 from harness.metrics.estimates import Estimates
 from harness.metrics.intervals import LEVEL
 from harness.schema.compare_results import CompareResults, Difference, Disturbance, Gated
-from harness.schema.gate_terms import ERROR_RATE, GateTerm
+from harness.schema.limits import ERROR_RATE, GateTerm
 from harness.schema.load import AnyLoad
 
 Pair = tuple[str, str]

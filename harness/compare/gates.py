@@ -9,7 +9,7 @@ from harness.metrics.error_rate import error_rate_ends
 from harness.metrics.intervals import Ends, Estimate, level
 from harness.metrics.power import repeats_to_find
 from harness.schema.compare_results import Gated, Outcome
-from harness.schema.gate_terms import GateTerm
+from harness.schema.limits import GateTerm
 from harness.schema.load import AnyLoad
 from harness.schema.metrics import METRICS
 

@@ -18,14 +18,14 @@ from harness.runs.base_run import read_skipped
 from harness.runs.folder import JOURNAL, read_info, resume_command
 from harness.runs.journal import read_journal, watched
 from harness.runs.reader import read_offline, read_raw
-from harness.schema.client_calibration import client_calibration
-from harness.schema.gate_terms import GateTerm
+from harness.schema.limits import GateTerm
 from harness.schema.load import AnyLoad, Batch
-from harness.schema.offline_settings import OfflineSettings
 from harness.schema.online_settings import OnlineSettings
 from harness.schema.repeat_number import repeat_text
 from harness.schema.results import OfflineResult, Skipped
 from harness.schema.run_info import OfflineRunInfo, OnlineRunInfo
+from harness.schema.settings import OfflineSettings
+from harness.schema.stored import client_calibration
 
 
 @dataclass(frozen=True)

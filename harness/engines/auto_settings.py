@@ -11,7 +11,7 @@ from typing import Literal
 from harness.engines.cores import CpuSplit, compute_threads, physical_cores, split
 from harness.engines.parallel import Parallel
 from harness.errors import UsageError
-from harness.schema.common_settings import CommonSettings, Device, Dtype
+from harness.schema.settings import CommonSettings, Device, Dtype
 from harness.telemetry import gpu, machine
 
 #: What every engine on a GPU gets where nothing else is asked for.

@@ -14,10 +14,10 @@ from harness.engines.parallel import check_gpus
 from harness.engines.registry import get_engine, get_engine_variant
 from harness.engines.running.servers import address_of, reported_context
 from harness.errors import EngineError, UsageError
-from harness.schema.common_settings import CommonSettings
 from harness.schema.engine_ref import RUNNING_SERVER
 from harness.schema.online_settings import OnlineSettings
 from harness.schema.results import Skipped
+from harness.schema.settings import CommonSettings
 
 
 @dataclass(frozen=True)

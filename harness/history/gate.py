@@ -12,7 +12,7 @@ from harness.history.store import Past, Store, alike_hash
 from harness.metrics.contrast import contrast
 from harness.metrics.intervals import LEVEL
 from harness.schema.compare_results import CompareResults, Gated
-from harness.schema.gate_terms import ERROR_RATE, GateTerm
+from harness.schema.limits import ERROR_RATE, GateTerm
 from harness.schema.load import AnyLoad
 from harness.schema.metrics import METRICS
 

@@ -17,10 +17,9 @@ from harness.metrics.long_frames import arange, concatenate
 from harness.metrics.rates import NO_TIME_S, flow, requests_within, total
 from harness.metrics.samples import Group, Sample, pool
 from harness.metrics.wilson import wilson
-from harness.schema.gate_terms import ERROR_RATE, GateTerm
+from harness.schema.limits import ERROR_RATE, GateTerm, Slo
 from harness.schema.metric import Counts
 from harness.schema.metrics import METRICS, latencies
-from harness.schema.slo import Slo
 
 
 def each_request(terms: Sequence[GateTerm]) -> Slo | None:

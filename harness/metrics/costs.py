@@ -10,7 +10,7 @@ import numpy as np
 from harness.metrics.intervals import Estimate, level
 from harness.metrics.notices import Machines
 from harness.metrics.samples import Group
-from harness.schema.machine_load import MachineLoad
+from harness.schema.machines import MachineLoad
 from harness.schema.metric import MS
 
 Cost = float | tuple[float, float] | None

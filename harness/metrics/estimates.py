@@ -23,9 +23,9 @@ from harness.metrics.intervals import (
 from harness.metrics.percentiles import Ordered, missing, needed
 from harness.metrics.rates import NO_TIME_S, flow
 from harness.metrics.samples import Group, Sample, pool
+from harness.schema.limits import Slo
 from harness.schema.metrics import COMPARED_PERCENTILES, LATENCIES, METRICS, PERCENTILES, latencies, rates
 from harness.schema.online_summary import Distribution
-from harness.schema.slo import Slo
 
 #: Metric and statistic, as in the results; a rate is its own statistic.
 Key = tuple[str, str]

@@ -26,7 +26,7 @@ from harness.metrics.window import in_flight, waiting
 from harness.schema.cell_notice import CellNotice
 from harness.schema.engine_ref import RUNNING_SERVER
 from harness.schema.load import ClosedLoop, Load, Ramp, RequestRate, from_light_to_heavy
-from harness.schema.machine_load import MachineLoad
+from harness.schema.machines import MachineLoad
 from harness.schema.metrics import METRICS, latencies
 from harness.schema.online_summary import OnlineSummary
 from harness.schema.repeat_number import repeat_text

@@ -16,9 +16,9 @@ from harness.metrics.gaps import run_starts
 from harness.metrics.long_frames import compress, known
 from harness.metrics.samples import Group
 from harness.metrics.window import in_flight, inside, scheduled
+from harness.schema.limits import Slo
 from harness.schema.metric import MS
-from harness.schema.slo import Slo
-from harness.schema.window import Window
+from harness.schema.setting_types import Window
 
 #: Shorter than any clock can measure.
 NO_TIME_S = 1e-9

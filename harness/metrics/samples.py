@@ -29,7 +29,7 @@ from harness.metrics.percentiles import Ordered
 from harness.metrics.window import Cut, find_window, inside, scheduled
 from harness.schema.load import Load, TraceLoad, parse_load
 from harness.schema.metrics import METRICS, PERCENTILES
-from harness.schema.window import Window
+from harness.schema.setting_types import Window
 
 _IDENTITY = ("engine", "variant", "label", "repeat")
 

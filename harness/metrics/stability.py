@@ -19,7 +19,7 @@ from harness.metrics.long_frames import arange, argsort, compress, map_parts, me
 from harness.metrics.ranks import ranks
 from harness.metrics.window import scheduled
 from harness.schema.cell_notice import CellNotice, NoticeKind
-from harness.schema.machine_load import MachineLoad
+from harness.schema.machines import MachineLoad
 
 Floats = npt.NDArray[np.float64]
 

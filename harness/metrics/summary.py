@@ -29,12 +29,12 @@ from harness.metrics.waterfall import Reported, reported_mean, waterfall
 from harness.metrics.window import Cut, scheduled
 from harness.schema.calibration import Calibration
 from harness.schema.fairness import TaskScores
+from harness.schema.limits import Slo
 from harness.schema.load import Load
 from harness.schema.metrics import LATENCIES, METRICS
 from harness.schema.online_summary import Distribution, OnlineSummary
 from harness.schema.repeat_number import repeat_text
 from harness.schema.results import PrefixHits
-from harness.schema.slo import Slo
 from harness.schema.speculation import Speculation
 
 Seen = TypeVar("Seen", PrefixHits, Speculation)

@@ -16,12 +16,12 @@ from harness.metrics.rates import duration_s
 from harness.metrics.samples import Group
 from harness.schema.calibration import Calibration
 from harness.schema.cell_notice import CellNotice
-from harness.schema.common_settings import SHORT_CELL_S
 from harness.schema.fairness import TaskScores
 from harness.schema.invalid_reason import InvalidReason
 from harness.schema.load import ClosedLoop, Load
 from harness.schema.online_summary import OnlineSummary
 from harness.schema.results import OfflineResult
+from harness.schema.settings import SHORT_CELL_S
 
 #: A cell is invalid when the submit lag's p99 is above this, and above this share of the median TTFT. A
 #: sample too small for a p99 is judged by its second highest lag: as with 100 requests, one may be late.

@@ -9,7 +9,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from harness.metrics.long_frames import compress, map_parts, sort
-from harness.schema.window import Window
+from harness.schema.setting_types import Window
 
 #: A given window, or that of the steady state, found in each cell by itself.
 Cut = Window | Literal["steady"]

@@ -16,9 +16,9 @@ from harness.errors import BenchError
 from harness.profiling.profile_files import read_manifest
 from harness.profiling.subject import Subject
 from harness.runs.events import CaptureSkipped, Notify
-from harness.schema.common_settings import CommonSettings
 from harness.schema.profile import Tool, Tools
 from harness.schema.results import OfflineResults, OnlineResults
+from harness.schema.settings import CommonSettings
 
 
 @dataclass(frozen=True)

@@ -22,12 +22,11 @@ from harness.runs.info import offline_info, online_info
 from harness.runs.reader import read_raw
 from harness.runs.resolved import Resolved, resolve_online
 from harness.runs.workload import Workload
-from harness.schema.common_settings import CommonSettings
 from harness.schema.load import ClosedLoop, Load, heaviest
-from harness.schema.offline_settings import OfflineSettings
 from harness.schema.online_settings import OnlineSettings
 from harness.schema.profile import Level
 from harness.schema.run_info import OnlineRunInfo, RunInfo
+from harness.schema.settings import CommonSettings, OfflineSettings
 from harness.telemetry import gpu
 from harness.workload import PlannedRequest
 

@@ -14,12 +14,11 @@ from harness.metrics.known import Known
 from harness.metrics.samples import Group, by_load
 from harness.runs.reader import OnlineRun
 from harness.runs.search_state import parse_limits
-from harness.schema.gate_terms import GateTerm
+from harness.schema.limits import GateTerm, Slo
 from harness.schema.load import Load
 from harness.schema.metrics import METRICS, latencies
 from harness.schema.prices import Hourly, Prices, hourly
 from harness.schema.run_info import gpus_used
-from harness.schema.slo import Slo
 
 Box = Literal["pass", "fail", "undecided", "unknown"]
 _TOKENS, _HOUR_S = 1e6, 3600.0

@@ -22,11 +22,11 @@ from harness.report.text.numbers import decimals, few, number, plural, several, 
 from harness.report.winners import PERCENTILES, Winner, lost_elsewhere, pairs_of, ranked, supported, winners
 from harness.runs.reader import OfflineRun, OnlineRun, Run
 from harness.schema.load import ClosedLoop, Load, from_light_to_heavy
-from harness.schema.load_settings import lengths_text
 from harness.schema.metrics import METRICS
 from harness.schema.online_summary import OnlineSummary
 from harness.schema.results import Comparison
 from harness.schema.search import SearchResults
+from harness.schema.setting_types import lengths_text
 
 #: The metric of a search's answer, which `detail` says in sentences.
 CAPACITY = "capacity"

@@ -22,8 +22,8 @@ from harness.report.text.badges import ENOUGH_REPEATS
 from harness.report.text.numbers import few
 from harness.report.text.provenance import assumed
 from harness.runs.reader import load_run
-from harness.schema.common_settings import SHORT_CELL_S
 from harness.schema.metrics import METRICS
+from harness.schema.settings import SHORT_CELL_S
 
 INDEX = "index.html"
 #: The answers of a group: each metric, and what the best engine has of it.

@@ -23,8 +23,8 @@ from harness.report.text.numbers import plural
 from harness.runs.folder import JOURNAL
 from harness.runs.journal import JournalEntry, read_journal
 from harness.runs.reader import RawRun, read_raw
-from harness.schema.client_calibration import client_calibration
 from harness.schema.metrics import latencies
+from harness.schema.stored import client_calibration
 
 
 @dataclass(frozen=True)

@@ -12,9 +12,9 @@ from harness.cluster.testbed import Machines
 from harness.engines.base import Installation
 from harness.files import now
 from harness.schema.calibration import Calibration
-from harness.schema.offline_settings import OfflineSettings
 from harness.schema.online_settings import OnlineSettings
 from harness.schema.run_info import OfflineRunInfo, OnlineRunInfo, TraceRecord, Versions
+from harness.schema.settings import OfflineSettings
 from harness.telemetry.machine import environment
 from harness.telemetry.revision import git_revision, source_hash
 

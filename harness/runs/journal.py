@@ -15,9 +15,8 @@ from harness.files import naming, sync_folder
 from harness.plain_text import visible, visible_content
 from harness.schema.base import Strict, first_fault
 from harness.schema.fairness import ReportedMean
-from harness.schema.hosts import HostCell
 from harness.schema.load import Load
-from harness.schema.machine_load import MachineLoad
+from harness.schema.machines import HostCell, MachineLoad
 from harness.schema.results import OfflineResult, PrefixCount
 from harness.schema.speculation import Speculation, SpeculationCount
 

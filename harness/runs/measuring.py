@@ -36,7 +36,7 @@ from harness.runs.schedule import Cell
 from harness.runs.warmup_hints import warmup_hint
 from harness.schema.fairness import Fact
 from harness.schema.load import ClosedLoop
-from harness.schema.machine_load import MachineLoad
+from harness.schema.machines import MachineLoad
 from harness.schema.online_summary import OnlineSummary
 from harness.telemetry.idle import Idle
 from harness.workload import PlannedRequest

@@ -21,8 +21,8 @@ from harness.runs.folder import lock_run, log_file, make_folder
 from harness.runs.info import offline_info
 from harness.runs.resolved import engine_settings, resolve_common
 from harness.runs.schedule import turns
-from harness.schema.offline_settings import OfflineSettings
 from harness.schema.results import OfflineResults, Skipped
+from harness.schema.settings import OfflineSettings
 from harness.telemetry.cell_monitor import CellMonitor
 from harness.telemetry.machine import environment
 from harness.workload import warmup

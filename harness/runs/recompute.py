@@ -15,12 +15,12 @@ from harness.metrics.estimates import measure
 from harness.metrics.long_frames import select_rows
 from harness.metrics.samples import Group, by_load, split
 from harness.metrics.summary import summarize_points
-from harness.schema.client_calibration import client_calibration
 from harness.schema.metrics import LATENCIES
 from harness.schema.online_summary import OnlineSummary
 from harness.schema.repeat_number import repeat_text
 from harness.schema.results import Comparison, OnlineResults
 from harness.schema.run_info import OnlineRunInfo, gpus_used
+from harness.schema.stored import client_calibration
 
 #: Floating-point sums may differ this much between machines.
 _CLOSE = 1e-9

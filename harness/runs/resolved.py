@@ -23,10 +23,10 @@ from harness.runs.drawn_fields import drawn_fields
 from harness.runs.events import Calibrating, Notify
 from harness.runs.workload import Workload
 from harness.schema.calibration import Calibration
-from harness.schema.common_settings import CommonSettings
 from harness.schema.engine_ref import RUNNING_SERVER
 from harness.schema.online_settings import OnlineSettings
 from harness.schema.results import Skipped
+from harness.schema.settings import CommonSettings
 from harness.workload.drawn_fields import DrawnFields
 from harness.workload.request_source import RequestSource
 

@@ -18,12 +18,12 @@ from harness.runs.folder import JOURNAL, REQUESTS_TABLE, RUN
 from harness.runs.journal import JournalEntry, append_journal, read_journal
 from harness.runs.schedule import Block, measured_blocks, plan
 from harness.schema.calibration import Calibration
-from harness.schema.client_calibration import client_calibration
 from harness.schema.fairness import Fact
 from harness.schema.load import Load
 from harness.schema.online_settings import OnlineSettings
 from harness.schema.results import Skipped
 from harness.schema.run_info import Check, OnlineRunInfo, Unasked
+from harness.schema.stored import client_calibration
 
 #: How long before the end of a run a node may be lost as it ends, too.
 SAME_MOMENT_S = 5.0

@@ -10,11 +10,11 @@ from typing import TypeVar
 from harness.engines.base import EngineVariant
 from harness.runs.balanced_orders import balanced_orders
 from harness.runs.journal import JournalEntry
-from harness.schema.common_settings import CommonSettings
 from harness.schema.engine_ref import RUNNING_SERVER
 from harness.schema.load import Load
 from harness.schema.online_settings import OnlineSettings
 from harness.schema.repeat_number import repeat_text
+from harness.schema.settings import CommonSettings
 from harness.workload.seeds import prompt_seed, shape_seeds
 
 T = TypeVar("T")

@@ -12,8 +12,8 @@ from harness.metrics.digits import per_cent
 from harness.metrics.percentiles import needed
 from harness.runs.journal import JournalEntry
 from harness.schema.cell_notice import NoticeKind
-from harness.schema.gate_terms import ERROR_RATE, LIMIT_HINT, GateTerm, parse_gate
 from harness.schema.invalid_reason import InvalidKind
+from harness.schema.limits import ERROR_RATE, LIMIT_HINT, GateTerm, parse_gate
 from harness.schema.metrics import METRICS
 from harness.schema.online_settings import OnlineSettings
 from harness.schema.online_summary import OnlineSummary

@@ -7,8 +7,7 @@ from typing import Annotated, Self
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from harness.schema.base import Strict
-from harness.schema.comma_lists import listed
+from harness.schema.base import Strict, listed
 
 #: Which names there are is for the registry to say: installed packages add engines.
 EngineName = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_-]*$")]

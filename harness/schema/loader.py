@@ -13,9 +13,9 @@ from pydantic_core import ErrorDetails
 
 from harness.errors import UsageError
 from harness.schema.base import MUST, fault, value_text
-from harness.schema.common_settings import CommonSettings
 from harness.schema.engine_ref import asks_auto
 from harness.schema.presets import preset_values
+from harness.schema.settings import CommonSettings
 from harness.schema.yaml_file import read_yaml
 
 Settings = TypeVar("Settings", bound=CommonSettings)

@@ -9,10 +9,9 @@ from typing import Annotated, Literal, Self
 
 from pydantic import AfterValidator, Field, model_validator
 
-from harness.schema.cluster_settings import Resources
-from harness.schema.comma_lists import listed
-from harness.schema.common_settings import CommonSettings
+from harness.schema.base import listed
 from harness.schema.engine_ref import RUNNING_SERVER
+from harness.schema.limits import Slo
 from harness.schema.load import (
     Arrivals,
     ClosedLoop,
@@ -23,19 +22,23 @@ from harness.schema.load import (
     TraceLoad,
     from_light_to_heavy,
 )
-from harness.schema.load_settings import (
+from harness.schema.setting_types import (
     MAX_REQUESTS,
+    Adapters,
     ArrivalProcess,
     Concurrency,
+    Headers,
     Lengths,
     RampSetting,
     Rates,
+    Resources,
     Scales,
+    Servers,
+    Window,
+    check_for_servers,
+    for_server,
 )
-from harness.schema.mix_settings import Adapters
-from harness.schema.running_servers import Headers, Servers, check_for_servers, for_server
-from harness.schema.slo import Slo
-from harness.schema.window import Window
+from harness.schema.settings import CommonSettings
 
 Fit = Literal["drop", "clip", "scale"]
 Endpoint = Literal["completions", "chat"]

@@ -10,9 +10,8 @@ from harness.plain_text import one_line
 from harness.schema.base import Strict
 from harness.schema.cell_notice import CellNotice
 from harness.schema.fairness import AnswerChecks, Ledger, ReportedMean, TaskScores
-from harness.schema.hosts import HostCell
 from harness.schema.load import Load
-from harness.schema.machine_load import MachineLoad
+from harness.schema.machines import HostCell, MachineLoad
 from harness.schema.online_summary import OnlineSummary
 from harness.schema.run_info import SCHEMA_VERSION, OfflineRunInfo, OnlineRunInfo
 from harness.schema.search import SearchResults

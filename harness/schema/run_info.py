@@ -8,11 +8,11 @@ from pydantic import Field, JsonValue, TypeAdapter
 
 from harness.schema.base import Strict
 from harness.schema.fairness import Fact
-from harness.schema.hosts import Host
-from harness.schema.offline_settings import OfflineSettings
+from harness.schema.machines import Host
 from harness.schema.online_settings import OnlineSettings
 from harness.schema.prices import Prices
 from harness.schema.search import SearchPlan
+from harness.schema.settings import OfflineSettings
 from harness.schema.tune import TunePlan
 
 SCHEMA_VERSION: Literal[2] = 2

@@ -7,7 +7,7 @@ from typing import Literal, Self
 from pydantic import Field, model_validator
 
 from harness.schema.base import Strict
-from harness.schema.gate_terms import is_latency, parse_gate
+from harness.schema.limits import is_latency, parse_gate
 from harness.schema.load import Counted, Load, TraceLoad
 from harness.schema.metric import MS
 

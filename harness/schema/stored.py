@@ -12,7 +12,8 @@ from pydantic_core import from_json
 from harness.errors import UsageError
 from harness.plain_text import visible_content
 from harness.schema.base import first_fault
-from harness.schema.run_info import SCHEMA_VERSION
+from harness.schema.calibration import Calibration
+from harness.schema.run_info import SCHEMA_VERSION, OnlineRunInfo
 
 Model = TypeVar("Model")
 
@@ -79,3 +80,11 @@ def checked(
     except ValidationError as error:
         fault = first_fault(error)
         raise UsageError(f"{name} is not as this version of bench writes it: {fault}", hint) from None
+
+
+def client_calibration(info: OnlineRunInfo) -> Calibration | None:
+    """Return the calibration of the run's load client; None if it was not measured."""
+    content = info.environment.get("calibration")
+    if not isinstance(content, dict):
+        return None
+    return checked(content, Calibration, "the client's calibration in the run")

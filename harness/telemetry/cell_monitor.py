@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, Self
 
 import psutil
 
-from harness.schema.machine_load import GpuLoad, MachineLoad, Power
+from harness.schema.machines import GpuLoad, MachineLoad, Power
 from harness.telemetry.gpu_reader import GpuReader, GpuReading, joules
 from harness.telemetry.rapl import RaplReader
 

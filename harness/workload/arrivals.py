@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from harness.errors import UsageError
 from harness.schema.load import Arrivals, Ramp, RequestRate
-from harness.schema.load_settings import MAX_REQUESTS
+from harness.schema.setting_types import MAX_REQUESTS
 from harness.traces import sampling
 
 #: The stream of the seed; others draw lengths and the order of prompts.

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from harness.errors import UsageError
 from harness.lazy_sequence import make_sequence
-from harness.schema.load_settings import Uniform, lengths_text, most
+from harness.schema.setting_types import Uniform, lengths_text, most
 from harness.traces import sampling
 from harness.workload.planned_requests import UNTIMED, PlannedRequest, distinct_requests
 

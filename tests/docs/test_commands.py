@@ -11,9 +11,9 @@ import typer
 from harness.cli.commands import COMMANDS, load_command
 from harness.cli.option_groups import GROUPS
 from harness.schema.loader import build
-from harness.schema.offline_settings import OfflineSettings
 from harness.schema.online_settings import OnlineSettings
 from harness.schema.search import SearchPlan
+from harness.schema.settings import OfflineSettings
 from roseinfer.cli import app as roseinfer_app
 
 from .commands import ROOT, Shown, shown

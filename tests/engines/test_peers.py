@@ -23,7 +23,7 @@ from harness.records.cell import CellIdentity, Expected, read_cell
 from harness.runs.offline import run_offline
 from harness.schema.engine_ref import EngineName, EngineRef
 from harness.schema.load import ClosedLoop
-from harness.schema.offline_settings import OfflineSettings
+from harness.schema.settings import OfflineSettings
 from harness.workload import closed_loop
 
 #: By engine, how its tokens are counted.

@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from harness.schema.offline_settings import OfflineSettings
 from harness.schema.results import OfflineResult, OfflineResults, Skipped
 from harness.schema.run_info import OfflineRunInfo, Versions
+from harness.schema.settings import OfflineSettings
 
 PROMPTS, INPUT, OUTPUT = 8, 32, 16
 SERVED, IN_PROCESS = "roseinfer", "roseinfer (in-process)"

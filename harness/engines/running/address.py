@@ -15,7 +15,7 @@ from harness.errors import UsageError
 from harness.loadgen.load_plan import Target
 from harness.loadgen.tls import trusting
 from harness.plain_text import hide
-from harness.schema.running_servers import FROM_ENV, HIDDEN
+from harness.schema.setting_types import FROM_ENV, HIDDEN
 
 #: What is no secret.
 _QUERY = re.compile(r"api-version=[A-Za-z0-9.-]+")

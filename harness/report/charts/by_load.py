@@ -11,10 +11,10 @@ from harness.metrics.percentiles import missing, supported
 from harness.report.charts.chart import Axis, Chart, Limit, Series, View, is_wide
 from harness.report.charts.scale import values_of
 from harness.report.text.load_words import axis_label, axis_number, axis_values, quantity
+from harness.schema.limits import Slo
 from harness.schema.load import Load
 from harness.schema.metrics import COMPARED_PERCENTILES, METRICS
 from harness.schema.online_summary import OnlineSummary
-from harness.schema.slo import Slo
 
 _BAND = "p50 to p90"
 

@@ -12,8 +12,8 @@ from harness.report.charts.by_load import limits
 from harness.report.charts.chart import Axis, Chart, Series, is_wide
 from harness.report.charts.scale import values_of
 from harness.report.text.load_words import load_file_name
+from harness.schema.limits import Slo
 from harness.schema.metrics import METRICS
-from harness.schema.slo import Slo
 
 #: Per cent at which a distribution function is drawn: even, and finer at the tail. It begins at p1: the least
 #: of many values may be so small that a logarithmic axis would be mostly empty.

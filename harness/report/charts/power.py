@@ -11,7 +11,7 @@ from harness.metrics.samples import Group
 from harness.report.charts.chart import Axis, Chart, Series
 from harness.report.charts.overtime import SECONDS
 from harness.report.text.load_words import load_file_name, where
-from harness.schema.machine_load import MachineLoad, Power
+from harness.schema.machines import MachineLoad, Power
 
 
 def power_charts(groups: Sequence[Group], machines: Mapping[int, MachineLoad], chunks: Chunks) -> list[Chart]:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from harness.report.tables.table import Cell, Column, Table, interval_text, metric_decimals
 from harness.report.tables.throughput import identity_cells, identity_columns
 from harness.report.text.numbers import number
-from harness.schema.machine_load import MachineLoad
+from harness.schema.machines import MachineLoad
 from harness.schema.metrics import METRICS
 from harness.schema.online_summary import OnlineSummary
 

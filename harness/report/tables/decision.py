@@ -10,9 +10,8 @@ from harness.report.tables.table import Cell, Column, Table, interval_text
 from harness.report.text.limits import term_words
 from harness.report.text.load_words import head_of, load_number
 from harness.report.text.numbers import DASH, decimals, number
-from harness.schema.gate_terms import ERROR_RATE, GateTerm
+from harness.schema.limits import ERROR_RATE, GateTerm, Slo
 from harness.schema.metrics import METRICS
-from harness.schema.slo import Slo
 
 _SIGNS: dict[Box, str] = {"pass": "✓", "fail": "✗", "undecided": "?", "unknown": ""}
 _KEY = (

@@ -13,7 +13,7 @@ from harness.metrics.samples import Group
 from harness.report.tables.table import Cell, Column, Table, repeat_cell
 from harness.report.text.load_words import head_of, load_number
 from harness.report.text.numbers import DASH, number, signed
-from harness.schema.hosts import Host, HostCell
+from harness.schema.machines import Host, HostCell
 from harness.schema.metrics import METRICS
 
 _NOTE = (

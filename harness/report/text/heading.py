@@ -13,9 +13,9 @@ from harness.report.text.numbers import percent, plural, several
 from harness.report.text.provenance import said_origin
 from harness.runs.reader import OnlineRun, Run
 from harness.schema.load import ClosedLoop, TraceLoad
-from harness.schema.load_settings import lengths_text
-from harness.schema.offline_settings import OfflineSettings
 from harness.schema.run_info import RunInfo, TraceRecord
+from harness.schema.setting_types import lengths_text
+from harness.schema.settings import OfflineSettings
 from rosemodels.store import RANDOM
 
 #: Engines that a title names one by one.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from harness.report.text.numbers import several
-from harness.schema.gate_terms import ERROR_RATE, GateTerm, is_latency, parse_gate
+from harness.schema.limits import ERROR_RATE, GateTerm, is_latency, parse_gate
 from harness.schema.metric import MS
 from harness.schema.metrics import METRICS
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from harness.report.text.limits import limit_words
 from harness.report.text.numbers import DASH, decimals, number
-from harness.schema.gate_terms import names_of
+from harness.schema.limits import names_of
 from harness.schema.metrics import METRICS
 from harness.schema.space import Settings
 from harness.schema.tune import FinalistFound, TunePlan, TuneResults

@@ -13,9 +13,9 @@ from harness.metrics.batches import compare_batches
 from harness.runs.base_run import BaseRun, begun_before
 from harness.runs.folder import JOURNAL, OFFLINE_RESULTS, RUN
 from harness.runs.journal import BatchEntry, append_journal, read_entries
-from harness.schema.offline_settings import OfflineSettings
 from harness.schema.results import OfflineResult, OfflineResults, Skipped
 from harness.schema.run_info import OfflineRunInfo
+from harness.schema.settings import OfflineSettings
 from harness.schema.stored import read_of_run
 
 

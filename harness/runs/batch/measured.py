@@ -10,9 +10,9 @@ from harness.engines.base import EngineVariant
 from harness.errors import EngineError
 from harness.metrics.stability import disturbed
 from harness.metrics.validity import with_too_brief
-from harness.schema.machine_load import MachineLoad
-from harness.schema.offline_settings import OfflineSettings
+from harness.schema.machines import MachineLoad
 from harness.schema.results import OfflineResult
+from harness.schema.settings import OfflineSettings
 from harness.workload import PlannedRequest
 
 

@@ -9,9 +9,9 @@ from harness.metrics.estimates import Point, measure
 from harness.metrics.samples import Group, by_load
 from harness.runs.search_state import holds, value_of
 from harness.runs.tune.tuning import Tuning
+from harness.schema.limits import Slo
 from harness.schema.metrics import METRICS
 from harness.schema.online_summary import OnlineSummary
-from harness.schema.slo import Slo
 from harness.schema.tune import FinalistFound, TuneResults
 
 

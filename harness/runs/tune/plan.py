@@ -11,7 +11,7 @@ from harness.runs.search_state import check_limits, enough_requests, parse_limit
 from harness.runs.tune.halving import optuna
 from harness.runs.tune.space_file import read_space
 from harness.schema.engine_ref import EngineRef
-from harness.schema.gate_terms import ERROR_RATE, names_of
+from harness.schema.limits import ERROR_RATE, names_of
 from harness.schema.load import ClosedLoop
 from harness.schema.online_settings import OnlineSettings
 from harness.schema.tune import Configuration, TunePlan

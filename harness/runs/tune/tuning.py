@@ -9,7 +9,7 @@ from statistics import fmean
 
 from harness.runs.search_state import MAX_FAILED, failed_share, holds, parse_limits, value_of
 from harness.runs.tune.halving import Halving
-from harness.schema.gate_terms import GateTerm, names_of
+from harness.schema.limits import GateTerm, names_of
 from harness.schema.metrics import METRICS
 from harness.schema.online_summary import OnlineSummary
 from harness.schema.results import Skipped

@@ -17,10 +17,9 @@ from harness.cli import offline, online
 from harness.cli.commands import load_command
 from harness.cli.option_groups import GROUPS, OTHERS
 from harness.errors import UsageError
-from harness.schema.common_settings import CommonSettings
 from harness.schema.loader import build
-from harness.schema.offline_settings import OfflineSettings
 from harness.schema.online_settings import OnlineSettings
+from harness.schema.settings import CommonSettings, OfflineSettings
 
 pytestmark = pytest.mark.integration
 

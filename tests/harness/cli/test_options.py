@@ -15,13 +15,11 @@ from harness.cli.options import with_settings
 from harness.engines.base import Installation, Missing
 from harness.engines.registry import LOCAL
 from harness.errors import UsageError
-from harness.schema.common_settings import CommonSettings
 from harness.schema.engine_ref import EngineRef
-from harness.schema.load_settings import ArrivalProcess, RampSetting, Uniform
-from harness.schema.offline_settings import OfflineSettings
+from harness.schema.limits import Slo
 from harness.schema.online_settings import OnlineSettings
-from harness.schema.slo import Slo
-from harness.schema.window import Window
+from harness.schema.setting_types import ArrivalProcess, RampSetting, Uniform, Window
+from harness.schema.settings import CommonSettings, OfflineSettings
 
 #: For each setting: the text of its option, what it means, and the other settings that it needs.
 COMMON: dict[str, tuple[str, Any]] = {

@@ -12,7 +12,7 @@ import pytest
 
 from harness.cluster.clocks import Offset, host_clock
 from harness.runs.online import run_online
-from harness.schema.hosts import HostClock
+from harness.schema.machines import HostClock
 from harness.schema.online_settings import OnlineSettings
 from tests.harness.cluster.network import Network, Skew, ray_network
 

@@ -17,9 +17,9 @@ from harness.runs.folder import ANSWERS, JOURNAL, RUN, SKIPPED
 from harness.runs.journal import JournalEntry, append_journal
 from harness.schema.compare_results import CompareResults
 from harness.schema.fairness import AnswerCheck, AnswerChecks
-from harness.schema.gate_terms import parse_gate
+from harness.schema.limits import parse_gate
 from harness.schema.load import ClosedLoop, TraceLoad
-from harness.schema.machine_load import MachineLoad
+from harness.schema.machines import MachineLoad
 from harness.schema.results import Skipped
 from harness.schema.search import SearchPlan
 

@@ -11,7 +11,7 @@ from harness.compare.gates import judge_errors, judge_ratio, outcome
 from harness.errors import UsageError
 from harness.metrics.contrast import contrast
 from harness.metrics.intervals import Estimate
-from harness.schema.gate_terms import parse_gate
+from harness.schema.limits import parse_gate
 from harness.schema.load import TraceLoad
 
 

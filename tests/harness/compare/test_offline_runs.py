@@ -15,7 +15,7 @@ from harness.compare.compare_runs import compare_runs
 from harness.errors import UsageError
 from harness.runs.reader import read_offline
 from harness.schema.compare_results import CompareResults
-from harness.schema.gate_terms import parse_gate
+from harness.schema.limits import parse_gate
 from harness.schema.load import Batch
 from tests.harness.offline_runs import IN_PROCESS, SERVED, write_run
 

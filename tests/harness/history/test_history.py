@@ -27,7 +27,7 @@ from harness.history.store import Store
 from harness.report.tables.history import history_table
 from harness.report.text.numbers import DASH
 from harness.schema.fairness import Fact
-from harness.schema.gate_terms import parse_gate
+from harness.schema.limits import parse_gate
 from harness.schema.run_info import LaunchRecord
 from tests.harness.report.conftest import ENGINES, make_online
 

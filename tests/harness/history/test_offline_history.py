@@ -16,7 +16,7 @@ from harness.errors import UsageError
 from harness.history.gate import gate
 from harness.history.store import Store
 from harness.history.tracked import tracked
-from harness.schema.gate_terms import parse_gate
+from harness.schema.limits import parse_gate
 from harness.schema.load import Batch
 from tests.harness.offline_runs import IN_PROCESS, SERVED, write_run
 from tests.harness.report.conftest import ENGINES, make_online

@@ -10,8 +10,8 @@ import pytest
 
 from harness.metrics.summary import summarize
 from harness.report.tables.costs import costs_table
-from harness.schema.machine_load import GpuLoad, MachineLoad
-from harness.schema.window import Window
+from harness.schema.machines import GpuLoad, MachineLoad
+from harness.schema.setting_types import Window
 
 Tables = Callable[[Sequence[dict[str, Any]]], tuple[pd.DataFrame, pd.DataFrame]]
 

@@ -16,9 +16,8 @@ from harness.metrics.error_rate import error_rate_ends
 from harness.metrics.frontier import Served, served, with_dominated
 from harness.metrics.known import Known
 from harness.metrics.samples import Group, by_load, split
-from harness.schema.gate_terms import parse_gate
+from harness.schema.limits import Slo, parse_gate
 from harness.schema.load import ClosedLoop, load_text
-from harness.schema.slo import Slo
 
 from .conftest import build
 

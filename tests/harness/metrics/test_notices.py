@@ -17,10 +17,10 @@ from harness.report.tables.prefix_hits import prefix_table
 from harness.report.text.numbers import DASH
 from harness.schema.cell_notice import NoticeKind
 from harness.schema.load import ClosedLoop, Ramp, RequestRate, TraceLoad, load_text
-from harness.schema.machine_load import MachineLoad
+from harness.schema.machines import MachineLoad
 from harness.schema.online_summary import OnlineSummary
 from harness.schema.results import PrefixHits
-from harness.schema.window import Window
+from harness.schema.setting_types import Window
 
 Tables = Callable[[Sequence[dict[str, Any]]], tuple[pd.DataFrame, pd.DataFrame]]
 

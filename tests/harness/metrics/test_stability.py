@@ -19,7 +19,7 @@ from harness.metrics.stability import (
 )
 from harness.metrics.window import in_flight
 from harness.schema.cell_notice import CellNotice
-from harness.schema.machine_load import GpuLoad, MachineLoad
+from harness.schema.machines import GpuLoad, MachineLoad
 
 Floats = npt.NDArray[np.float64]
 

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from harness.metrics.summary import summarize
 from harness.report.tables.throughput import throughput_table
 from harness.schema.fairness import TaskScore, TaskScores
+from harness.schema.limits import Slo
 from harness.schema.load import TraceLoad, load_text
-from harness.schema.slo import Slo
 
 from .conftest import build
 

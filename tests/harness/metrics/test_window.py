@@ -11,8 +11,8 @@ from harness.metrics.rates import flow
 from harness.metrics.samples import split
 from harness.metrics.summary import summarize
 from harness.metrics.window import find_window
-from harness.schema.slo import Slo
-from harness.schema.window import Window
+from harness.schema.limits import Slo
+from harness.schema.setting_types import Window
 
 from .conftest import build, compare
 

@@ -9,8 +9,8 @@ import pytest
 
 from harness.errors import UsageError
 from harness.models.choice import choose_model
-from harness.schema.offline_settings import OfflineSettings
 from harness.schema.online_settings import OnlineSettings
+from harness.schema.settings import OfflineSettings
 
 RUNNING = {"base_url": "http://127.0.0.1:1"}
 

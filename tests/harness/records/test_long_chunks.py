@@ -30,10 +30,10 @@ from harness.records.long_chunks import LongTable, Received, RunChunks
 from harness.records.long_requests import requests_frame
 from harness.records.parquet import assemble, read_records, write_cell
 from harness.report.charts.power import _rates
+from harness.schema.limits import Slo
 from harness.schema.load import ClosedLoop, load_text
-from harness.schema.machine_load import Power
-from harness.schema.slo import Slo
-from harness.schema.window import Window
+from harness.schema.machines import Power
+from harness.schema.setting_types import Window
 from tests.harness.metrics.conftest import build
 
 CELLS, REQUESTS = 4, 30

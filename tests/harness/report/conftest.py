@@ -19,12 +19,12 @@ from harness.metrics.samples import by_load, split
 from harness.metrics.summary import summarize
 from harness.records.columns import CHUNKS, REQUESTS
 from harness.runs.reader import Run, load_run
+from harness.schema.limits import Slo
 from harness.schema.load import ClosedLoop, Load, RequestRate, TraceLoad, load_text
-from harness.schema.offline_settings import OfflineSettings
 from harness.schema.online_settings import OnlineSettings
 from harness.schema.results import Comparison, OfflineResults, OnlineResults, Skipped
 from harness.schema.run_info import LaunchRecord, OfflineRunInfo, OnlineRunInfo, TraceRecord, Versions
-from harness.schema.slo import Slo
+from harness.schema.settings import OfflineSettings
 from harness.schema.verdict import Verdict
 from tests.harness.offline_runs import batch_result
 

@@ -27,8 +27,8 @@ from harness.report.charts.scale import fitted
 from harness.report.charts.static import svg
 from harness.report.figures.style import looks
 from harness.runs.reader import load_run
+from harness.schema.limits import Slo
 from harness.schema.load import TraceLoad
-from harness.schema.slo import Slo
 
 from .conftest import ENGINES, make_online
 

@@ -34,7 +34,7 @@ from harness.report.winners import Lost
 from harness.runs.reader import OfflineRun, OnlineRun, load_run
 from harness.schema.cell_notice import CellNotice
 from harness.schema.load import ClosedLoop, Load, RequestRate, TraceLoad
-from harness.schema.machine_load import MachineLoad
+from harness.schema.machines import MachineLoad
 from harness.schema.online_summary import OnlineSummary
 from harness.schema.results import Skipped
 from tests.harness.offline_runs import write_run

@@ -21,10 +21,9 @@ from harness.report.decision import Asked, Decision, decide
 from harness.report.tables.decision import decision_tables
 from harness.report.text.numbers import DASH
 from harness.runs.reader import OnlineRun, load_run
-from harness.schema.gate_terms import parse_gate
-from harness.schema.machine_load import MachineLoad, Power
+from harness.schema.limits import Slo, parse_gate
+from harness.schema.machines import MachineLoad, Power
 from harness.schema.prices import Prices
-from harness.schema.slo import Slo
 
 from .conftest import ENGINES, make_online
 

@@ -12,8 +12,7 @@ from harness.metrics import on_disk
 from harness.report.render import write_report
 from harness.runs.reader import load_run
 from harness.schema.fairness import Fact, Ledger, LedgerRow
-from harness.schema.hosts import HostCell, HostClock
-from harness.schema.machine_load import MachineLoad, Power
+from harness.schema.machines import HostCell, HostClock, MachineLoad, Power
 from harness.schema.results import OnlineResults
 from tests.harness.report.conftest import ENGINES, make_online
 

@@ -14,7 +14,7 @@ from harness.records.parquet import read_records
 from harness.runs.folder import RUN
 from harness.runs.online import run_online
 from harness.schema.online_settings import OnlineSettings
-from harness.schema.running_servers import HIDDEN
+from harness.schema.setting_types import HIDDEN
 
 pytestmark = pytest.mark.integration
 

@@ -12,9 +12,9 @@ import pytest
 from harness.engines.base import EngineVariant
 from harness.runs.events import CellProgress
 from harness.runs.online import run_online
-from harness.schema.load_settings import Uniform
 from harness.schema.online_settings import OnlineSettings
 from harness.schema.results import OnlineResults
+from harness.schema.setting_types import Uniform
 from harness.workload.content import SyntheticContent
 from harness.workload.seeds import shape_seeds
 

@@ -17,9 +17,9 @@ from harness.runs.events import BatchDone, BatchStarting, Event, Started
 from harness.runs.folder import lock_run
 from harness.runs.offline import batches_so_far, resume_offline, run_offline
 from harness.runs.reader import load_run
-from harness.schema.offline_settings import OfflineSettings
 from harness.schema.results import OfflineResults
 from harness.schema.run_info import LaunchRecord
+from harness.schema.settings import OfflineSettings
 
 from .conftest import edit, journal, report_of
 

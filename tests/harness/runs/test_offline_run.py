@@ -33,10 +33,10 @@ from harness.runs.events import BatchStarting
 from harness.runs.offline import run_offline
 from harness.runs.reader import load_run
 from harness.schema.engine_ref import EngineRef
-from harness.schema.load_settings import Uniform
-from harness.schema.machine_load import MachineLoad
-from harness.schema.offline_settings import OfflineSettings
+from harness.schema.machines import MachineLoad
 from harness.schema.results import OfflineResults
+from harness.schema.setting_types import Uniform
+from harness.schema.settings import OfflineSettings
 from harness.telemetry import gpu, gpu_reader
 from harness.telemetry.cell_monitor import CellMonitor
 from harness.workload import closed_loop

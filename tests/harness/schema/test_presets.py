@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
+from harness.schema.limits import Slo
 from harness.schema.load import ClosedLoop, Ramp, RequestRate, TraceLoad
-from harness.schema.load_settings import Uniform
 from harness.schema.loader import build
-from harness.schema.offline_settings import OfflineSettings
 from harness.schema.online_settings import OnlineSettings
 from harness.schema.presets import PRESETS
-from harness.schema.slo import Slo
+from harness.schema.setting_types import Uniform
+from harness.schema.settings import OfflineSettings
 
 
 @pytest.mark.parametrize("name", PRESETS)

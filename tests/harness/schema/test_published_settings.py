@@ -8,8 +8,8 @@ import pytest
 
 from harness.engines.selection import make_engine_variants
 from harness.schema.loader import build
-from harness.schema.offline_settings import OfflineSettings
 from harness.schema.online_settings import OnlineSettings
+from harness.schema.settings import OfflineSettings
 
 FILES = sorted(Path(__file__).parents[3].glob("configs/published/*.yaml"))
 

@@ -6,8 +6,8 @@ import pytest
 from pydantic import ValidationError
 
 from harness.errors import UsageError
+from harness.schema.limits import Slo
 from harness.schema.online_settings import OnlineSettings
-from harness.schema.slo import Slo
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from harness.errors import UsageError
-from harness.schema.slo import Slo
+from harness.schema.limits import Slo
 from harness.schema.stored import OTHER_VERSION, checked, read_stored
 
 OTHER = "is not as this version of bench writes it"

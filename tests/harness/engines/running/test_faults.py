@@ -22,7 +22,7 @@ from harness.engines.running.model_list import ServedModel, check_answers, model
 from harness.engines.running.servers import address_of
 from harness.errors import BenchError, EngineError, UsageError
 from harness.schema.online_settings import OnlineSettings
-from harness.schema.running_servers import HIDDEN
+from harness.schema.setting_types import HIDDEN
 
 pytestmark = pytest.mark.integration
 

@@ -13,7 +13,7 @@ from harness.engines.variants import Variant
 from harness.runs.batch.entries import Entry, make_entries
 from harness.runs.schedule import turns
 from harness.schema.engine_ref import EngineRef
-from harness.schema.offline_settings import OfflineSettings
+from harness.schema.settings import OfflineSettings
 
 pytestmark = pytest.mark.integration
 

@@ -8,8 +8,8 @@ from harness.engines.registry import get_engine_variant
 from harness.errors import EngineError
 from harness.runs.batch.measured import Measured, result
 from harness.schema.engine_ref import EngineRef
-from harness.schema.load_settings import Uniform
-from harness.schema.offline_settings import OfflineSettings
+from harness.schema.setting_types import Uniform
+from harness.schema.settings import OfflineSettings
 from harness.workload import closed_loop
 from harness.workload.content import SyntheticContent
 

@@ -1,4 +1,4 @@
-"""Settings that online and offline benchmarks share."""
+"""Settings that every benchmark shares, and those of `bench offline`."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from pydantic import Field, ValidationInfo, field_validator
 from harness.schema.base import Strict
 from harness.schema.engine_ref import DEFAULT_ENGINES, EngineRef, Engines
 from harness.schema.presets import PRESETS
+from harness.schema.setting_types import Lengths
 
 Device = Literal["auto", "cuda", "cpu"]
 Dtype = Literal["auto", "fp16", "bf16", "fp32"]
@@ -151,3 +152,13 @@ class CommonSettings(Strict):
         if twice := sorted({name for name in seen if seen.count(name) > 1}):
             raise ValueError(f"named twice: {', '.join(twice)}")
         return engines
+
+
+class OfflineSettings(CommonSettings):
+    """`bench offline`: a fixed batch of token-id prompts through each engine's own API."""
+
+    command = "offline"
+
+    num_prompts: int = Field(128, ge=1, description="prompts in the batch")
+    input_len: Lengths = Field(256, description="tokens of each prompt: a number, or uniform:A:B")
+    output_len: Lengths = Field(64, description="tokens generated for each prompt: a number, or uniform:A:B")

@@ -1,0 +1,278 @@
+"""Types of single settings, as the command line and YAML write them: `gamma:2`, `1:8:60`, `NAME=VALUE`."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from typing import Annotated, ClassVar, Literal, Self
+
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    Discriminator,
+    Field,
+    PlainSerializer,
+    Tag,
+    model_validator,
+)
+
+from harness.schema.base import Strict, by_name, listed
+
+
+class _Written(Strict):
+    """A model that is also written as `PART:PART`; FORM says how, for errors."""
+
+    FORM: ClassVar[str]
+
+    @model_validator(mode="before")
+    @classmethod
+    def _parse(cls, value: object) -> object:
+        if isinstance(value, dict | cls):
+            return value
+        if not isinstance(value, str):
+            raise ValueError(f"must be {cls.FORM}")
+        parts = [part.strip() for part in value.split(":")]
+        if (fields := cls.fields_of(parts)) is None:
+            raise ValueError(f"{value!r} is not {cls.FORM}")
+        return fields
+
+    @classmethod
+    def fields_of(cls, parts: list[str]) -> dict[str, str] | None:
+        """The fields that the parts give; None where they have another form."""
+        names = list(cls.model_fields)
+        return dict(zip(names, parts, strict=True)) if len(parts) == len(names) else None
+
+
+class ArrivalProcess(_Written):
+    """How the times between arrivals are distributed: `poisson`, `constant`, or `gamma:CV`."""
+
+    FORM = "poisson, constant or gamma:CV"
+
+    kind: Literal["poisson", "gamma", "constant"]
+    cv: float | None = Field(None, gt=0, le=100, description="coefficient of variation, with gamma")
+
+    @classmethod
+    def fields_of(cls, parts: list[str]) -> dict[str, str] | None:
+        return dict(zip(cls.model_fields, parts, strict=False)) if len(parts) <= 2 else None
+
+    @model_validator(mode="after")
+    def _complete(self) -> Self:
+        if (self.kind == "gamma") != (self.cv is not None):
+            raise ValueError(f"{self} is not {self.FORM}")
+        return self
+
+    def __str__(self) -> str:
+        return self.kind if self.cv is None else f"{self.kind}:{self.cv:g}"
+
+
+class RampSetting(_Written):
+    """A request rate that moves evenly: `FROM:TO:SECONDS`."""
+
+    FORM = "FROM:TO:SECONDS, two rates in requests/s and a time"
+
+    from_req_per_s: float = Field(gt=0, allow_inf_nan=False)
+    to_req_per_s: float = Field(gt=0, allow_inf_nan=False)
+    seconds: float = Field(gt=0, allow_inf_nan=False)
+
+    def __str__(self) -> str:
+        return f"{self.from_req_per_s:g}:{self.to_req_per_s:g}:{self.seconds:g}"
+
+
+class Uniform(_Written):
+    """Whole numbers of tokens, each as likely as any other: `uniform:LEAST:MOST`."""
+
+    FORM = "a number of tokens, or uniform:LEAST:MOST"
+
+    kind: Literal["uniform"] = "uniform"
+    least: int = Field(ge=1)
+    most: int = Field(ge=1)
+
+    @model_validator(mode="after")
+    def _ascending(self) -> Self:
+        if self.most < self.least:
+            raise ValueError(f"{self.most} tokens are fewer than {self.least}")
+        return self
+
+    def __str__(self) -> str:
+        return f"uniform:{self.least}:{self.most}"
+
+
+def _lengths_kind(value: object) -> str | None:
+    """The tag of `Lengths` that a value has; None: it is neither."""
+    if isinstance(value, Uniform | dict) or (isinstance(value, str) and value.startswith("uniform:")):
+        return "uniform"
+    is_number = isinstance(value, int) or (isinstance(value, str) and value.strip().isdecimal())
+    return "number" if is_number else None
+
+
+#: Of a cell; their times alone take 0.8 GB.
+MAX_REQUESTS = 10**8
+
+Scales = Annotated[list[Annotated[float, Field(gt=0)]], BeforeValidator(listed), Field(min_length=1)]
+Concurrency = Annotated[list[Annotated[int, Field(ge=1)]], BeforeValidator(listed), Field(min_length=1)]
+Rates = Annotated[
+    list[Annotated[float, Field(gt=0, allow_inf_nan=False)]], BeforeValidator(listed), Field(min_length=1)
+]
+#: Tokens of a prompt or an answer: the same for all, or drawn for each.
+Lengths = Annotated[
+    Annotated[int, Field(ge=1), Tag("number")] | Annotated[Uniform, Tag("uniform")],
+    Discriminator(_lengths_kind, custom_error_type="lengths", custom_error_message=f"must be {Uniform.FORM}"),
+]
+
+
+def lengths_text(lengths: int | Uniform) -> str:
+    """`64`, or `100 to 1,024`."""
+    return f"{lengths:,}" if isinstance(lengths, int) else f"{lengths.least:,} to {lengths.most:,}"
+
+
+def most(lengths: int | Uniform) -> int:
+    """The most tokens that are drawn."""
+    return lengths if isinstance(lengths, int) else lengths.most
+
+
+class Window(Strict):
+    """A part of a cell, in seconds since its first scheduled arrival: `START,END`."""
+
+    start_s: float = Field(ge=0)
+    end_s: float = Field(ge=0)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _parse(cls, value: object) -> object:
+        if isinstance(value, dict | Window):
+            return value
+        if not isinstance(value, str):
+            raise ValueError("must be START,END in seconds")
+        start, comma, end = value.partition(",")
+        if not comma:
+            raise ValueError(f"{value!r} is not START,END in seconds")
+        return {"start_s": start.strip(), "end_s": end.strip()}
+
+    @model_validator(mode="after")
+    def _forward(self) -> Self:
+        if self.end_s < self.start_s:
+            raise ValueError(f"{self.end_s:g} s is before {self.start_s:g} s")
+        return self
+
+
+def _amounts(value: object) -> object:
+    """Accept `NAME:AMOUNT,…` where a mapping is meant; a name alone is 1."""
+    return by_name(value, "NAME:AMOUNT,…", _amount)
+
+
+def _amount(part: str) -> tuple[str, str]:
+    name, _, amount = part.partition(":")
+    return name, amount or "1"
+
+
+#: How much of each of Ray's resources: `NAME:AMOUNT,…`.
+Resources = Annotated[dict[str, Annotated[float, Field(gt=0)]], BeforeValidator(_amounts)]
+
+
+def _weights(value: object) -> object:
+    """Accept `NAME:WEIGHT,…` where a mapping is meant; a name alone weighs 1."""
+    return by_name(value, "NAME:WEIGHT,…", _weight)
+
+
+def _weight(part: str) -> tuple[str, str]:
+    name, colon, weight = part.rpartition(":")  # a name may have colons
+    return (name, weight) if colon else (part, "1")
+
+
+def _some(weights: dict[str, float]) -> dict[str, float]:
+    if any(weight < 0 for weight in weights.values()) or (weights and not sum(weights.values())):
+        raise ValueError("weights are at least 0, and one of them is above 0")
+    return weights
+
+
+#: Weight of each adapter by its name in requests: `NAME:WEIGHT,…`.
+Adapters = Annotated[dict[str, float], BeforeValidator(_weights), AfterValidator(_some)]
+
+
+#: Shown and stored in place of a header's value that was given as it is.
+HIDDEN = "(hidden)"
+#: Begins a header's value that is the name of an environment variable.
+FROM_ENV = "env:"
+
+_LABEL = re.compile(r"^[^\s=,][^=,]{0,59}$")
+_HEADER = re.compile(r"^[A-Za-z0-9!#$%&'*+.^_`|~-]+$")
+
+
+def _pairs(value: object) -> object:
+    """Accept `NAME=VALUE`, or a list of them, where a mapping is meant."""
+    if isinstance(value, str):
+        value = [value]
+    if isinstance(value, dict):
+        for name, content in value.items():
+            if not isinstance(content, str):
+                raise ValueError(f"the value of {name} must be text")
+        return value
+    if not isinstance(value, list):
+        raise ValueError("must be NAME=VALUE, or a list of them")
+    found: dict[str, str] = {}
+    for text in value:
+        name, equals, content = str(text).partition("=")
+        name = name.strip()
+        if not equals or not name or not content.strip():
+            raise ValueError(f"{text!r} is not like NAME=VALUE")
+        if name in found:
+            raise ValueError(f"{name} is given twice")
+        found[name] = content.strip()
+    return found
+
+
+def _labels(servers: dict[str, str]) -> dict[str, str]:
+    for label in servers:
+        if not _LABEL.match(label) or not label.isprintable():
+            raise ValueError(f"{label!r} is no label: at most 60 characters, without `=` and `,`")
+    return servers
+
+
+def _headers(headers: dict[str, str]) -> dict[str, str]:
+    """Raises ValueError, which never repeats a value: it may be a secret."""
+    for name, value in headers.items():
+        if not _HEADER.match(name):
+            raise ValueError(f"{name!r} is not the name of a header")
+        if name.lower() in ("content-length", "transfer-encoding"):
+            raise ValueError(f"{name} is part of each request already")
+        if not (value.isascii() and value.isprintable()):
+            raise ValueError(f"the value of {name} has a character that HTTP does not allow")
+    return headers
+
+
+def _hide(headers: dict[str, str]) -> dict[str, str]:
+    """What is stored: the name of an environment variable, never a value."""
+    return {name: value if value.startswith(FROM_ENV) else HIDDEN for name, value in headers.items()}
+
+
+#: Addresses by label: `LABEL=URL`, as often as there are servers.
+Servers = Annotated[dict[str, str], BeforeValidator(_pairs), AfterValidator(_labels)]
+#: Values by the header's name. A value that is no `env:VARIABLE` is not stored.
+Headers = Annotated[dict[str, str], BeforeValidator(_pairs), AfterValidator(_headers), PlainSerializer(_hide)]
+
+
+def for_server(text: str | None, label: str, labels: Iterable[str]) -> str | None:
+    """What `VALUE`, for every server, or `LABEL=VALUE,…` says for the server of that label."""
+    if text is None:
+        return None
+    named = _named(text)
+    return named.get(label) if named.keys() & set(labels) else text
+
+
+def check_for_servers(option: str, text: str | None, labels: Iterable[str]) -> None:
+    """Raises ValueError: a part of `LABEL=VALUE,…` has another form, or a label that no server has."""
+    known = set(labels)
+    if text is None or not _named(text).keys() & known:
+        return
+    for part in text.split(","):
+        label, equals, value = part.partition("=")
+        if not equals or not value.strip() or label.strip() not in known:
+            raise ValueError(
+                f"{option}: {part.strip()!r} in {text!r} must be LABEL=VALUE with a label of --server"
+            )
+
+
+def _named(text: str) -> dict[str, str]:
+    """The values of `LABEL=VALUE,…` by label."""
+    named = dict(part.split("=", 1) for part in text.split(",") if "=" in part)
+    return {name.strip(): value.strip() for name, value in named.items()}
