@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import http.client
+import io
 import json
 import socket
-import threading
-from contextlib import suppress
+from functools import partial
 from http import HTTPStatus
+from time import monotonic
+from typing import Any
 
-from harness.engines.http2_socket import Http2Socket
 from harness.engines.profiler import Route
 from harness.errors import EngineError
 from harness.loadgen.load_plan import Target
@@ -23,13 +24,13 @@ MAX_BYTES = 16 << 20
 
 
 def get(target: Target, path: str, timeout_s: float = TIMEOUT_S) -> str | None:
-    """The body of `GET path`; None unless it answers 200 in time."""
+    """Return the body of `GET path`; None unless the server answers 200 in time."""
     status, body = ask(target, path, timeout_s)
     return body if status == 200 else None
 
 
 def ask(target: Target, path: str, timeout_s: float = TIMEOUT_S) -> tuple[int | None, str]:
-    """Status and body of `GET path`; the status is None if there is no answer in time."""
+    """Return status and body of `GET path`; the status is None if there is no answer in time."""
     try:
         return request(target, "GET", path, timeout_s)
     except (OSError, http.client.HTTPException):
@@ -50,51 +51,40 @@ def post(target: Target, route: Route) -> None:
 def request(
     target: Target, method: str, path: str, timeout_s: float = TIMEOUT_S, body: str | None = None
 ) -> tuple[int, str]:
-    """Status and body of the answer, which has `timeout_s` after the connection is there, and MAX_BYTES.
+    """Return status and body of the answer, which may have `timeout_s` once connected, and MAX_BYTES.
 
-    Raises OSError and HTTPException where there is none.
+    Raises OSError and HTTPException if there is none.
     """
-    connection = http.client.HTTPConnection(target.host, target.port, timeout=timeout_s)
     if target.tls:
-        connection = http.client.HTTPSConnection(
-            target.host,
-            target.port,
-            timeout=timeout_s,
-            context=trusting(target.ca_cert, http2=target.http2),
+        connection: http.client.HTTPConnection = http.client.HTTPSConnection(
+            target.host, target.port, timeout=timeout_s, context=trusting(target.ca_cert)
         )
-    connection.response_class = _LastResponse
+    else:
+        connection = http.client.HTTPConnection(target.host, target.port, timeout=timeout_s)
     connection.connect()
-    expired = threading.Event()
-    timer = threading.Timer(timeout_s, _cut, (connection.sock, expired))
-    timer.daemon = True
-    try:
-        timer.start()
-    except RuntimeError as error:  # the machine has no more threads
-        connection.close()
-        raise OSError(str(error)) from None
-    if target.http2:
-        connection.sock = Http2Socket(connection.sock, tls=target.tls)
+    connection.response_class = partial(_Response, until=monotonic() + timeout_s)  # type: ignore[assignment]
     headers = {**target.headers, **({} if method == "GET" else {"content-type": "application/json"})}
     try:
         connection.request(method, path, None if body is None else body.encode(), headers)
         response = connection.getresponse()
         content = response.read(MAX_BYTES + 1)
-    except (OSError, http.client.HTTPException):
-        if expired.is_set():
-            raise TimeoutError(f"the answer to {method} {path} was not whole after {timeout_s:g} s") from None
-        raise
+    except TimeoutError:
+        raise TimeoutError(f"the answer to {method} {path} was not whole after {timeout_s:g} s") from None
     finally:
-        timer.cancel()
         connection.close()
-    if expired.is_set():
-        raise TimeoutError(f"the answer to {method} {path} was not whole after {timeout_s:g} s")
     if len(content) > MAX_BYTES:
         raise http.client.HTTPException(f"the answer to {method} {path} is over {MAX_BYTES >> 20} MiB")
     return response.status, content.decode(errors="replace")
 
 
-class _LastResponse(http.client.HTTPResponse):
-    """The response itself: http.client skips none of those before it but status 100."""
+class _Response(http.client.HTTPResponse):
+    """The final response, read until a moment: http.client bounds each read alone, and of the interim
+    responses it skips only status 100."""
+
+    def __init__(self, sock: socket.socket, *args: Any, until: float, **options: Any) -> None:
+        super().__init__(sock, *args, **options)
+        self.fp.close()
+        self.fp = io.BufferedReader(_TimedReader(sock, until))
 
     def begin(self) -> None:
         super().begin()
@@ -103,8 +93,23 @@ class _LastResponse(http.client.HTTPResponse):
             super().begin()
 
 
-def _cut(connection: socket.socket, expired: threading.Event) -> None:
-    """End a connection that another thread reads from: its own timeout bounds each read alone."""
-    expired.set()
-    with suppress(OSError):
-        connection.shutdown(socket.SHUT_RDWR)
+class _TimedReader(io.RawIOBase):
+    """Reads a socket; raises TimeoutError at `until`, however much is sent."""
+
+    def __init__(self, sock: socket.socket, until: float) -> None:
+        self._sock, self._until = sock, until
+        self._file = sock.makefile("rb", buffering=0)  # keeps the socket open until it is closed too
+
+    def close(self) -> None:
+        self._file.close()
+        super().close()
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int | None:
+        remaining_s = self._until - monotonic()
+        if remaining_s <= 0:
+            raise TimeoutError
+        self._sock.settimeout(remaining_s)
+        return self._file.readinto(buffer)

@@ -42,7 +42,6 @@ SETTINGS = (
     Setting("sampler", "sampler", comparable=False),
     Setting("overlap", "scheduling overlaps computing", comparable=False),
     Setting("endpoint", "endpoint"),
-    Setting("protocol", "protocol, where it is not HTTP/1.1", comparable=False),
     Setting("prompts", "prompts are sent as", comparable=False),
     Setting("answers", "answers end"),
     Setting("refused", "fields of a request that it refuses", comparable=False),

@@ -6,7 +6,6 @@ import asyncio
 from collections import deque
 from collections.abc import Callable, Sequence
 from time import monotonic
-from typing import TYPE_CHECKING
 
 from harness.loadgen.arrival import ArrivalClock
 from harness.loadgen.connection import Connection
@@ -14,9 +13,6 @@ from harness.loadgen.load_plan import ErrorKind, RawResponse, Target
 from harness.loadgen.readiness import ReadySet
 from harness.loadgen.tcp import TcpConnection
 from harness.loadgen.tls import TlsConnection, trusting
-
-if TYPE_CHECKING:
-    from harness.loadgen.http2 import Http2Bytes
 
 
 class Client:
@@ -45,7 +41,7 @@ class Client:
         self._loop = asyncio.get_running_loop()
         self._target = target
         self._addresses = list(addresses)
-        self._tls = trusting(target.ca_cert, http2=target.http2) if target.tls else None
+        self._tls = trusting(target.ca_cert) if target.tls else None
         self._requests = requests
         self._timeout_s = timeout_s
         self._deadline_s = deadline_s
@@ -145,17 +141,9 @@ class Client:
 
     async def _connect_to(self, address: str) -> Connection:
         host, port = self._target.host, self._target.port
-        http2 = self._http2()
         if self._tls is None:
-            return await TcpConnection.open(self, self._ready, self._clock, address, port, http2)
-        return await TlsConnection.open(self, address, port, self._tls, host, http2)
-
-    def _http2(self) -> Http2Bytes | None:
-        if not self._target.http2:
-            return None
-        from harness.loadgen.http2 import Http2Bytes
-
-        return Http2Bytes(tls=self._tls is not None)
+            return await TcpConnection.open(self, self._ready, self._clock, address, port)
+        return await TlsConnection.open(self, address, port, self._tls, host)
 
     def _sweep(self) -> None:
         """End the responses that take too long; correct for a clock that was set."""

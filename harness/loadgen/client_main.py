@@ -17,7 +17,6 @@ import os
 import sys
 import time
 from collections import deque
-from importlib import import_module
 from pathlib import Path
 from statistics import median
 
@@ -135,8 +134,6 @@ def main(plan_file: str, out_file: str) -> int:
         os.sched_setaffinity(0, {work.cpu})
     ask_for_short_slices()
     raise_open_files()
-    if work.plan.target.http2:  # not when the load has begun
-        import_module("harness.loadgen.http2")
     head = request_head(work.plan.target)
     requests = {request.index: request_bytes(head, request.body) for request in work.plan.requests}
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:

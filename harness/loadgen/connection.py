@@ -4,15 +4,12 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from time import monotonic
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 import httptools
 
-from harness.loadgen.http import Http2Error, ResponseEnd
+from harness.loadgen.http import ResponseEnd
 from harness.loadgen.load_plan import ErrorKind, RawResponse
-
-if TYPE_CHECKING:
-    from harness.loadgen.http2 import Http2Bytes
 
 #: Bytes of one answer, which are kept until the load has ended: a token takes a few hundred.
 MAX_BYTES = 64 << 20
@@ -43,9 +40,8 @@ class Connection(ABC):
     is decoded.
     """
 
-    def __init__(self, owner: Owner, http2: Http2Bytes | None = None) -> None:
+    def __init__(self, owner: Owner) -> None:
         self._owner = owner
-        self._http2 = http2
         self._end = ResponseEnd()
         self._served = 0
         self._fresh = True
@@ -80,27 +76,16 @@ class Connection(ABC):
         self._served += 1
         # Stamped before, not after: the write wakes the server, which may take this very core at once.
         self._since = monotonic()
-        if self._http2 is not None:
-            request = self._http2.request(request)
         if self.write(request):
-            self._taken(self._since)
+            response.t_sent = self._since
 
     def written(self) -> None:
         """The kernel has taken all that was written, after some of it had to wait."""
-        self._taken(monotonic())
-
-    def _taken(self, at: float) -> None:
-        """All that was written is on its way, which may be all of the request."""
-        response, whole = self.response, self._http2 is None or not self._http2.holds_back
-        if whole and response is not None and response.t_sent is None:
-            response.t_sent = at
+        if self.response is not None and self.response.t_sent is None:
+            self.response.t_sent = monotonic()
 
     def received(self, at: float, data: bytes) -> None:
         """`data` arrived `at` (CLOCK_MONOTONIC seconds)."""
-        if self._http2 is not None:
-            data = self._translated(self._http2, data)
-            if not data:
-                return
         response = self.response
         if response is None:  # no request is open: the next response must not begin with these bytes
             self.close()
@@ -119,27 +104,9 @@ class Connection(ABC):
         if self._end.complete:
             self.response = None
             response.t_end = at
-            if not self._end.keep_alive or (self._http2 is not None and self._http2.ended):
+            if not self._end.keep_alive:
                 self.close()
             self._owner.ended(self, response)
-
-    def _translated(self, http2: Http2Bytes, data: bytes) -> bytes:
-        """The bytes of HTTP/2 frames as HTTP/1.1. Replies that the frames ask for are sent."""
-        try:
-            data, reply = http2.received(data)
-        except Http2Error as error:
-            self.fail("protocol", str(error))
-            return b""
-        if reply:
-            now = monotonic()
-            if self.write(reply):
-                self._taken(now)
-        if http2.refused:
-            self.lost(None)
-        elif http2.ended and self.response is None:
-            self.close()
-            self._owner.dropped(self)
-        return data
 
     def lost(self, error: Exception | None) -> None:
         """The peer closed the connection, properly where `error` is None."""

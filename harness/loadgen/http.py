@@ -8,11 +8,6 @@ from harness.errors import UsageError
 from harness.loadgen.load_plan import Target
 
 
-class Http2Error(Exception):
-    """The peer broke HTTP/2, or gave up a request. Here, as connections catch it, and few need
-    `harness.loadgen.http2`."""
-
-
 def request_head(target: Target) -> bytes:
     """Request line and headers, all but Content-Length and the empty line.
 

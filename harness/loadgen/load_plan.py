@@ -28,8 +28,7 @@ class WireRequest(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Target(msgspec.Struct, frozen=True):
-    """Where requests go. `ca_cert` is a PEM file of certificates to trust beside the system's.
-    With `http2` the server speaks nothing else."""
+    """Where requests go. `ca_cert` is a PEM file of certificates to trust beside the system's."""
 
     host: str
     port: int
@@ -37,7 +36,6 @@ class Target(msgspec.Struct, frozen=True):
     headers: dict[str, str] = {}
     tls: bool = False
     ca_cert: str | None = None
-    http2: bool = False
 
     @property
     def place(self) -> str:

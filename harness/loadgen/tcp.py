@@ -5,14 +5,10 @@ from __future__ import annotations
 import asyncio
 import socket
 from time import monotonic
-from typing import TYPE_CHECKING
 
 from harness.loadgen.arrival import NOTE_BYTES, ArrivalClock, ask_for_stamps
 from harness.loadgen.connection import Connection, Owner
 from harness.loadgen.readiness import ReadySet
-
-if TYPE_CHECKING:
-    from harness.loadgen.http2 import Http2Bytes
 
 #: A chunk fits; a larger buffer would cost each read the time to free most of it.
 _READ_BYTES = 1 << 12
@@ -32,9 +28,8 @@ class TcpConnection(Connection):
         ready: ReadySet,
         clock: ArrivalClock,
         sock: socket.socket,
-        http2: Http2Bytes | None = None,
     ) -> None:
-        super().__init__(owner, http2)
+        super().__init__(owner)
         self._ready = ready
         self._clock = clock
         self._loop = asyncio.get_running_loop()
@@ -51,7 +46,6 @@ class TcpConnection(Connection):
         clock: ArrivalClock,
         address: str,
         port: int,
-        http2: Http2Bytes | None = None,
     ) -> TcpConnection:
         """Connect to a numeric address. Raises OSError."""
         sock = socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET)
@@ -63,7 +57,7 @@ class TcpConnection(Connection):
         except BaseException:
             sock.close()
             raise
-        connection = cls(owner, ready, clock, sock, http2)
+        connection = cls(owner, ready, clock, sock)
         ready.add(connection._fd, connection._readable)
         return connection
 

@@ -6,36 +6,27 @@ import asyncio
 import socket
 import ssl
 from time import monotonic
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
 from harness.loadgen.connection import Connection, Owner
 
-if TYPE_CHECKING:
-    from harness.loadgen.http2 import Http2Bytes
 
-#: How TLS names HTTP/2.
-ALPN = "h2"
-
-
-def trusting(ca_cert: str | None, *, http2: bool = False) -> ssl.SSLContext:
-    """Checks certificates and names by the system's authorities and those in the PEM file `ca_cert`; with
-    `http2`, that protocol alone is offered.
+def trusting(ca_cert: str | None) -> ssl.SSLContext:
+    """Check certificates and names by the system's authorities and those in the PEM file `ca_cert`.
 
     Raises OSError where that cannot be read, ssl.SSLError where it holds no certificate.
     """
     context = ssl.create_default_context()
     if ca_cert is not None:
         context.load_verify_locations(ca_cert)
-    if http2:
-        context.set_alpn_protocols([ALPN])
     return context
 
 
 class TlsConnection(Connection, asyncio.Protocol):
     """The loop's own transport reads, writes and encrypts."""
 
-    def __init__(self, owner: Owner, http2: Http2Bytes | None = None) -> None:
-        super().__init__(owner, http2)
+    def __init__(self, owner: Owner) -> None:
+        super().__init__(owner)
         self._transport: asyncio.Transport
 
     @classmethod
@@ -46,12 +37,11 @@ class TlsConnection(Connection, asyncio.Protocol):
         port: int,
         tls: ssl.SSLContext,
         host: str,
-        http2: Http2Bytes | None = None,
     ) -> TlsConnection:
         """Connect to a numeric address and check that its certificate is for `host`. Raises OSError."""
         loop = asyncio.get_running_loop()
         _, connection = await loop.create_connection(
-            lambda: cls(owner, http2), address, port, ssl=tls, server_hostname=host
+            lambda: cls(owner), address, port, ssl=tls, server_hostname=host
         )
         return connection
 

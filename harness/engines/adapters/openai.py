@@ -8,8 +8,6 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-import msgspec
-
 from harness.engines.base import (
     NO_PENALTY,
     Engine,
@@ -20,7 +18,6 @@ from harness.engines.base import (
     Server,
 )
 from harness.engines.running.address import Address
-from harness.engines.running.faults import Http2OnlyError
 from harness.engines.running.model_list import ANSWER_S, ServedModel, check_answers, served_model
 from harness.engines.running.trial import CONTINUOUS, Trial
 from harness.errors import UsageError
@@ -85,12 +82,7 @@ class OpenAI(Engine):
         """
         if self._target is None or self._address is None:
             raise UsageError("engine openai needs the address of a running server", "add --base-url URL")
-        wanted, wait_s = self._address.model, self._address.wait_s
-        try:
-            return served_model(self._target, wanted, wait_s)
-        except Http2OnlyError:
-            self._target = msgspec.structs.replace(self._target, http2=True)
-            return served_model(self._target, wanted, wait_s)
+        return served_model(self._target, self._address.model, self._address.wait_s)
 
     @contextmanager
     def open(self, settings: EngineSettings, log: Path) -> Iterator[Server]:
@@ -108,8 +100,6 @@ class OpenAI(Engine):
         )
         if model.instead:
             record.settings["lists_instead"] = list(model.instead)
-        if self._target.http2:
-            record.facts["protocol"] = Fact(value="HTTP/2", source=_MODELS)
         yield RunningServer(self._target, model.name, record)
 
     def adapted(self, server: Server, request_settings: RequestSettings) -> RequestSettings:

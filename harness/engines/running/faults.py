@@ -12,15 +12,8 @@ from harness.records.stream import read_error
 
 #: What OpenSSL says of certificates (X509_V_ERR_*): out of date, and made for another name or address.
 _EXPIRED, _OTHER_NAME = (9, 10), (62, 64)
-#: What an answer of a server that only speaks HTTP/2 begins with: the frame SETTINGS.
+#: Type of the frame (SETTINGS) with which a server that speaks only HTTP/2 answers, as `repr` writes it.
 _HTTP2 = "\\x04"
-
-
-_PROXY = "put a proxy before it that speaks HTTP/1.1, like nginx"
-
-
-class Http2OnlyError(EngineError):
-    """A server that answers HTTP/1.1 with frames of HTTP/2."""
 
 
 def no_answer(target: Target, error: Exception) -> EngineError:
@@ -33,7 +26,7 @@ def no_answer(target: Target, error: Exception) -> EngineError:
     if isinstance(error, ssl.SSLCertVerificationError):
         return _certificate(target, error)
     if isinstance(error, ssl.SSLError) and error.reason == "TLSV1_ALERT_NO_APPLICATION_PROTOCOL":
-        return Http2OnlyError(f"{place} refuses HTTP/1.1", _PROXY)
+        return _speaks_only_http2(place)
     if isinstance(error, ssl.SSLError):
         reason = error.reason or str(error)
         return EngineError(
@@ -43,13 +36,20 @@ def no_answer(target: Target, error: Exception) -> EngineError:
         return EngineError(f"{place} does not answer in time", "check the address, or a firewall on the way")
     if isinstance(error, http.client.BadStatusLine):
         if _HTTP2 in repr(str(error)):
-            return Http2OnlyError(f"{place} speaks HTTP/2 alone", _PROXY)
+            return _speaks_only_http2(place)
         return EngineError(
             f"{place} does not answer in HTTP: {error}", "try https:// in the address", new_run=True
         )
     return EngineError(
         f"no server answers at {place}: {error}",
         "start it, check the address, or wait for it with --wait-ready 60",
+    )
+
+
+def _speaks_only_http2(place: str) -> EngineError:
+    return EngineError(
+        f"{place} speaks only HTTP/2, and bench speaks HTTP/1.1",
+        "put a proxy before it that speaks HTTP/1.1, like nginx",
     )
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from harness.engines.base import beside
-from harness.engines.running.faults import Http2OnlyError, no_answer, refusal
+from harness.engines.running.faults import no_answer, refusal
 from harness.engines.server_pages import request
 from harness.errors import EngineError, UsageError
 from harness.loadgen.load_plan import Target
@@ -46,7 +46,6 @@ def served_model(target: Target, wanted: str | None, wait_s: float = 0.0) -> Ser
         wait_s: How long the server may take until it answers.
 
     Raises:
-        Http2OnlyError: it speaks HTTP/2, and is asked in HTTP/1.1.
         EngineError: it does not answer, refuses the key, or lists no model.
         UsageError: it lists several and none is wanted, or does not have the one that is.
     """
@@ -117,8 +116,6 @@ def _ask(target: Target, wait_s: float) -> tuple[int, str]:
             status, content = request(target, "GET", models_path(target))
         except (OSError, http.client.HTTPException) as error:
             fault = no_answer(target, error)
-            if isinstance(fault, Http2OnlyError) and not target.http2:
-                raise fault from None
         else:
             if status not in _NOT_YET:
                 break

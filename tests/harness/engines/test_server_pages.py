@@ -98,13 +98,3 @@ def test_a_page_without_an_end_is_given_up(path: str) -> None:
         assert ask(target, path, 0.5)[0] is None
         server.shutdown()
         thread.join()
-
-
-def test_a_machine_without_more_threads(target: Target, monkeypatch: pytest.MonkeyPatch) -> None:
-    def start(timer: threading.Timer) -> None:
-        raise RuntimeError("can't start new thread")
-
-    monkeypatch.setattr(threading.Timer, "start", start)
-    with pytest.raises(OSError, match="can't start new thread"):
-        request(target, "GET", "/known")
-    assert ask(target, "/known", 1.0)[0] is None

@@ -173,19 +173,26 @@ def test_a_server_is_waited_for() -> None:
     servers[0].server_close()
 
 
-def test_http_2_alone_is_named() -> None:
-    """Its first bytes are a frame of settings."""
+@pytest.mark.parametrize("tls", [False, True])
+def test_a_server_that_speaks_only_http_2_needs_a_proxy(
+    tls: bool, make_certificate: Callable[[str], Path]
+) -> None:
+    """The first bytes of its answer are a frame of settings."""
+    certificate = make_certificate("localhost")
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.load_cert_chain(certificate)
 
     def answer() -> None:
         connection, _ = listener.accept()
-        connection.recv(1 << 16)
-        connection.sendall(bytes([0, 0, 0, 4, 0, 0, 0, 0, 0]))
-        connection.close()
+        with context.wrap_socket(connection, server_side=True) if tls else connection as stream:
+            stream.recv(1 << 16)
+            stream.sendall(bytes([0, 0, 0, 4, 0, 0, 0, 0, 0]))
 
     with socket.create_server(("127.0.0.1", 0)) as listener:
         threading.Thread(target=answer, daemon=True).start()
-        found = fault(f"http://127.0.0.1:{listener.getsockname()[1]}")
-    assert "HTTP/2" in found.message
+        address = f"{'https' if tls else 'http'}://localhost:{listener.getsockname()[1]}"
+        error = fault(address, ca_cert=certificate)
+    assert "HTTP/2" in error.message and "proxy" in error.hint
 
 
 def test_what_was_hidden_is_asked_for_again() -> None:
