@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.llama_steps import settings_of, take_options
+from benchmarks.llama.steps import settings_of
 from benchmarks.models import model_name
 from roseinfer.config import EngineConfig
 from roseinfer.llm import LLM
@@ -30,15 +30,15 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("model", type=model_name, nargs="?", default="random:gpt2")
     parser.add_argument("--ranks", type=int, default=1)
-    take_options(parser)
-    given = parser.parse_args()
+    parser.add_argument("--option", action="append", default=[], metavar="NAME=VALUE")
+    arguments = parser.parse_args()
     rng = np.random.default_rng(0)
     settings: dict[str, Any] = {
-        "device": "cuda", "dtype": "fp16" if given.model == "random:gpt2" else "bf16",
+        "device": "cuda", "dtype": "fp16" if arguments.model == "random:gpt2" else "bf16",
         "max_model_len": CONTEXT, "prefill_max_tokens": CONTEXT, "max_active_requests": 64,
-        "kv_tokens": 16384, "tensor_parallel_size": given.ranks,
+        "kv_tokens": 16384, "tensor_parallel_size": arguments.ranks,
     }  # fmt: skip
-    llm = LLM(EngineConfig(given.model, **(settings | settings_of(given.option))))
+    llm = LLM(EngineConfig(arguments.model, **(settings | settings_of(arguments.option))))
     print("captured", flush=True)
     prompts = [rng.integers(0, 50000, n).tolist() for n in rng.integers(1, CONTEXT - NEW, REQUESTS)]
     how = [

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Tests and benchmarks on a machine with an NVIDIA GPU and PyTorch.
-# Usage: [PHASES="tests sanitize kernels steps ranks soak online clients cluster loads search offline profile published"] \
+# Usage: [PHASES="tests sanitize kernels steps online clients cluster loads search offline profile published"] \
 #            scripts/gpu.sh OUT [WHEELS [BUNDLES]]
 # WHEELS is a folder of wheels to install from, for a machine without a network; BUNDLES holds what `bench engines
 # bundle` made, a folder an engine. SCALES, ENGINES and N as in the Makefile, MODEL and DTYPE (random:gpt2, fp16)
@@ -9,9 +9,8 @@
 # is measured. OPTIONS are more options of `bench online`, `search` and `offline` ("--max-model-len 4096").
 # Phases: `cluster` measures ENGINES once on the first GPU and once on all GPUs side by side, each a node of a Ray
 # cluster (needs ray[client] and Python's jsonschema), `loads` the first engine on one node, with the load of all others;
-# `steps` says which kernels the steps of a Llama take (MODEL, random:qwen3-0.6b) and how each does by itself,
-# `ranks` how the model does on all GPUs of the machine; `soak` serves for SOAK (60) seconds; `search` finds the most
-# requests in flight (1,024 tokens in, 128 out) within SLO, in SEARCH_S (600) seconds at most; `published`, only where it
+# `steps` says which kernels the steps of a Llama take (MODEL, random:qwen3-0.6b) and how each does by itself;
+# `search` finds the most requests in flight (1,024 tokens in, 128 out) within SLO, in SEARCH_S (600) seconds at most; `published`, only where it
 # is named, measures PUBLISHED (one-gpu-qwen3-8b) with OPTIONS, as scripts/published.py says: as many at a time as there
 # are GPUs for, and SIDES (1) repeats of an online run at a time. `profile` profiles the
 # run that `online` left in OUT, at its first scale and without variants of engines; `sanitize` serves GPT-2 and that Llama,
@@ -20,7 +19,7 @@
 set -uo pipefail
 cd "$(dirname "$0")/.."
 out=$1 wheels=${2:-} bundles=${3:-}
-all="tests sanitize kernels steps ranks soak online clients cluster loads search offline profile published"
+all="tests sanitize kernels steps online clients cluster loads search offline profile published"
 phases=${PHASES:-${all% published}}
 gpus=$(nvidia-smi -L 2>/dev/null | wc -l)
 scales=${SCALES:-0.4,0.8,1.6} engines=${ENGINES:-roseinfer,vllm,sglang}
@@ -77,19 +76,11 @@ for phase in $phases; do
         ;;
     kernels) logged kernels 50 python3 -m benchmarks.gpu_kernels ;;
     steps)
-        logged parts 60 python3 -m benchmarks.llama_parts "$llama"
-        logged steps 70 python3 -m benchmarks.llama_kernels "$llama" --prompts "1x${INPUT_LEN:-256}" "8x${INPUT_LEN:-256}" \
+        logged parts 60 python3 -m benchmarks.llama parts "$llama"
+        logged steps 70 python3 -m benchmarks.llama kernels "$llama" --prompts "1x${INPUT_LEN:-256}" "8x${INPUT_LEN:-256}" \
             --decode "1x${INPUT_LEN:-256}" "64x${INPUT_LEN:-256}" --loop 64 --input-len "${INPUT_LEN:-256}" \
             --output-len "${OUTPUT_LEN:-64}"
         ;;
-    ranks)
-        logged collectives 10 python3 -m benchmarks.collectives --ranks "$gpus"
-        for ranks in 1 "$gpus"; do
-            logged "closed_loop_$ranks" 6 python3 -m benchmarks.llama_closed_loop "$llama" ${clients//,/ } \
-                --input-len "${INPUT_LEN:-256}" --output-len "${OUTPUT_LEN:-64}" --ranks "$ranks"
-        done
-        ;;
-    soak) logged soak 20 python3 -m benchmarks.llama_soak "$llama" --seconds "${SOAK:-60}" ;;
     online)
         logged online 70 $bench online --engines "$engines" "${common[@]}" --trace "$trace" --fit clip \
             --max-output-len 128 --n "${N:-200}" --scales "$scales"

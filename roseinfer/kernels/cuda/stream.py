@@ -70,7 +70,7 @@ class Plan:
 #: Tilings that are faster than those of the rule in `plan`, measured within whole layers: by inputs, outputs,
 #: `gated`, `size`, and one row, up to 8 ("more") or 16. On an H200, 2026-11-22 and 2026-11-24; with 16 rows
 #: those in registers and those of two ranks on an H200, 2026-11-27, others on an H100, 2026-11-26
-#: (benchmarks.stream_plans).
+#: (benchmarks.llama plans).
 _MEASURED = {
     (2048, 1024, False, 2, "one"): Plan(1, 8, 512, 4, held=True),
     # Qwen3-0.6B

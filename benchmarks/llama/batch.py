@@ -1,12 +1,12 @@
-"""Where the time of an offline batch goes, on an engine in this process; Markdown.
+"""Time of an offline batch by kind of step, on an engine in this process.
 
-    python -m benchmarks.llama_batch random:qwen3-0.6b --requests 256 --tokens 100 1024
+    python -m benchmarks.llama batch random:qwen3-0.6b --requests 256 --tokens 100 1024
 
 All requests are there from the start; their prompts and their answers have lengths drawn evenly from
 `--tokens`. Each of `--repeats` batches has lengths of its own, the same in every run. The first table has
 each batch's speed, the second what kinds of steps the last one took: a step's time lasts from the end of the
 one before until its tokens are there. `--kernels` serves one more batch under torch.profiler. Weights and
-`--option` as in `llama_steps`.
+`--option` as in `steps`.
 """
 
 from __future__ import annotations
@@ -17,9 +17,8 @@ from collections import defaultdict
 
 import numpy as np
 
-from benchmarks.llama_kernels import table
-from benchmarks.llama_steps import engine_of, run, take_options
-from benchmarks.models import llama_name
+from benchmarks.llama.kernels import table
+from benchmarks.llama.steps import engine_of, run
 from roseinfer.bench.replay import WallClock
 from roseinfer.bench.steps import StepTimes, TimedRunner
 from roseinfer.engine.core import Engine
@@ -33,9 +32,9 @@ def submit(engine: Engine, requests: int, between: tuple[int, int], seed: int) -
     """Queue a batch. Returns its output tokens."""
     rng = np.random.default_rng(seed)
     inputs, outputs = rng.integers(between[0], between[1] + 1, (2, requests))
-    for index, (given, wanted) in enumerate(zip(inputs.tolist(), outputs.tolist(), strict=True)):
-        prompt = rng.integers(0, 50_000, given, dtype=np.int32)
-        engine.add(index, prompt, SamplingParams(wanted, ignore_eos=True))
+    for index, (input_len, output_len) in enumerate(zip(inputs.tolist(), outputs.tolist(), strict=True)):
+        prompt = rng.integers(0, 50_000, input_len, dtype=np.int32)
+        engine.add(index, prompt, SamplingParams(output_len, ignore_eos=True))
     return int(outputs.sum())
 
 
@@ -58,40 +57,37 @@ def kinds(times: StepTimes) -> list[str]:
     return lines
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser()
-    parser.add_argument("model", type=llama_name)
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the options of this measurement."""
     parser.add_argument("--requests", type=int, default=256)
     parser.add_argument("--tokens", type=int, nargs=2, default=(100, 1024))
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--kernels", action="store_true")
-    take_options(parser)
-    given = parser.parse_args()
-    between = given.tokens[0], given.tokens[1]
+
+
+def main(arguments: argparse.Namespace) -> None:
+    """Print the speed of each batch, then the kinds of steps of the last one."""
+    between = arguments.tokens[0], arguments.tokens[1]
     engine = engine_of(
-        given.model,
+        arguments.model,
         plain=False,
-        max_model_len=2 * given.tokens[1],
-        max_active_requests=given.requests,
-        options=given.option,
+        max_model_len=2 * arguments.tokens[1],
+        max_active_requests=arguments.requests,
+        options=arguments.option,
     )
-    submit(engine, given.requests, (16, 32), 0)
+    submit(engine, arguments.requests, (16, 32), 0)
     run(engine)
     timed = TimedRunner(engine._loop.runner, WallClock())
     engine.watch(lambda _: timed)
     print("| batch | output tokens | s | tok/s |\n|---:|---:|---:|---:|")
-    for seed in range(given.repeats):
+    for seed in range(arguments.repeats):
         timed.times = StepTimes()
         begin = time.perf_counter()
-        tokens = submit(engine, given.requests, between, seed)
+        tokens = submit(engine, arguments.requests, between, seed)
         run(engine)
         taken = time.perf_counter() - begin
         print(f"| {seed + 1} | {tokens:,} | {taken:.3f} | {tokens / taken:,.0f} |", flush=True)
     print("", *kinds(timed.times), sep="\n", flush=True)
-    if given.kernels:
-        submit(engine, given.requests, between, 0)
+    if arguments.kernels:
+        submit(engine, arguments.requests, between, 0)
         print(table("the first batch again", 1, lambda: run(engine)))
-
-
-if __name__ == "__main__":
-    main()

@@ -1,11 +1,11 @@
-"""Which kernels the steps of a Llama run on this GPU, without a server or weights on disk; Markdown.
+"""Kernels that the steps of a Llama run on this GPU, without a server or weights on disk.
 
-    python -m benchmarks.llama_kernels random:qwen3-8b --prompts 8x1024 --decode 64x1088 --loop 64
+    python -m benchmarks.llama kernels random:qwen3-8b --prompts 8x1024 --decode 64x1088 --loop 64
 
 `--prompts 8x1024`: a prefill step of 8 prompts of 1,024 tokens. `--decode 64x1088`: decode steps of 64
 requests with 1,088 tokens each. `--loop 64`: steps of a closed loop with 64 requests in flight, of
 `--input-len` and `--output-len`, once the first have ended. torch.profiler records `--steps` steps of each.
-`idle`: time in which no kernel ran. Weights and `--option` as in `llama_steps`.
+`idle`: time in which no kernel ran. Weights and `--option` as in `steps`.
 """
 
 from __future__ import annotations
@@ -22,8 +22,7 @@ import torch
 from torch.autograd import DeviceType  # type: ignore[attr-defined]
 from torch.profiler import ProfilerActivity, profile
 
-from benchmarks.llama_steps import add, engine_of, run, take_options
-from benchmarks.models import llama_name
+from benchmarks.llama.steps import add, engine_of, run
 from roseinfer.engine.core import Engine
 from roseinfer.request.params import SamplingParams
 
@@ -87,29 +86,30 @@ def loop(engine: Engine, in_flight: int, input_len: int, output_len: int) -> Ite
         yield submitted
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser()
-    parser.add_argument("model", type=llama_name)
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the options of this measurement."""
     parser.add_argument("--prompts", nargs="*", default=[])
     parser.add_argument("--decode", nargs="*", default=[])
     parser.add_argument("--loop", type=int, nargs="*", default=[])
     parser.add_argument("--input-len", type=int, default=1024)
     parser.add_argument("--output-len", type=int, default=128)
     parser.add_argument("--steps", type=int, default=20)
-    take_options(parser)
-    given = parser.parse_args()
+
+
+def main(arguments: argparse.Namespace) -> None:
+    """Print a table of kernels for each kind of step."""
     prompts, decode = (
-        [tuple(map(int, text.split("x"))) for text in each] for each in (given.prompts, given.decode)
+        [tuple(map(int, text.split("x"))) for text in each] for each in (arguments.prompts, arguments.decode)
     )
-    lengths = given.input_len, given.output_len
+    lengths = arguments.input_len, arguments.output_len
     longest = max([sum(lengths), *(length + 16 for _, length in prompts), *(n + 256 for _, n in decode)])
-    most = max([1, *given.loop, *(count for count, _ in [*prompts, *decode])])
+    most = max([1, *arguments.loop, *(count for count, _ in [*prompts, *decode])])
     engine = engine_of(
-        given.model,
+        arguments.model,
         plain=False,
         max_model_len=longest,
         max_active_requests=most,
-        options=given.option,
+        options=arguments.option,
     )
     for count, length in prompts:
         for _ in range(2):
@@ -118,22 +118,18 @@ def main() -> None:
         add(engine, count, length, 1)
         print(table(f"{count} prompts of {length}", 1, lambda: run(engine)), flush=True)
     for count, context in decode:
-        work = decoding(engine, count, context, given.steps)
-        print(table(f"{count} requests of {context}", given.steps, work), flush=True)
+        work = decoding(engine, count, context, arguments.steps)
+        print(table(f"{count} requests of {context}", arguments.steps, work), flush=True)
         for index in range(count):
             engine.discard(index)
         run(engine)
-    for count in given.loop:
+    for count in arguments.loop:
         turns = loop(engine, count, *lengths)
         for _ in range(lengths[1] + 40):
             next(turns)
         what = f"{count} in flight, {lengths[0]} in, {lengths[1]} out"
-        some = itertools.islice(turns, given.steps)
-        print(table(what, given.steps, partial(list, some)), flush=True)
+        some = itertools.islice(turns, arguments.steps)
+        print(table(what, arguments.steps, partial(list, some)), flush=True)
         for index in range(next(turns)):
             engine.discard(index)
         run(engine)
-
-
-if __name__ == "__main__":
-    main()

@@ -1,6 +1,6 @@
-"""Steps of a Llama on this GPU and their lower bound, without a server or weights on disk; Markdown.
+"""Steps of a Llama on this GPU and their lower bound, without a server or weights on disk.
 
-    python -m benchmarks.llama_steps random:qwen3-0.6b 1 8 64 --context 288 --prompts 256,1024
+    python -m benchmarks.llama steps random:qwen3-0.6b 1 8 64 --context 288 --prompts 256,1024
 
 Decode steps of the given numbers of requests, each with `--context` tokens, and prefill steps of one prompt
 of each of `--prompts` tokens, as the engine launches them. `floor` (roofline): the time to read the bytes of
@@ -25,7 +25,7 @@ import numpy as np
 import torch
 import yaml
 
-from benchmarks.models import llama_name, llama_shape
+from benchmarks.models import llama_shape
 from roseinfer.config import EngineConfig
 from roseinfer.engine.core import Engine
 from roseinfer.models import config as configs
@@ -76,10 +76,6 @@ def product_rate() -> float:
     """FLOP/s of a large GEMM in bfloat16."""
     a, b = torch.randn(2, 8192, 8192, device="cuda", dtype=torch.bfloat16)
     return 2 * 8192**3 / median(lambda: a @ b)
-
-
-def take_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--option", action="append", default=[], metavar="NAME=VALUE")
 
 
 def settings_of(options: Sequence[str]) -> dict[str, Any]:
@@ -141,30 +137,31 @@ def decode_step(
     return taken
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser()
-    parser.add_argument("model", type=llama_name)
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the options of this measurement."""
     parser.add_argument("requests", type=int, nargs="*")
     parser.add_argument("--context", type=int, default=288)
     parser.add_argument("--prompts", default="")
     parser.add_argument("--plain", action="store_true")
     parser.add_argument("--ranks", type=int, default=1)
-    take_options(parser)
-    given = parser.parse_args()
+
+
+def main(arguments: argparse.Namespace) -> None:
+    """Print a row for each number of requests and each length of a prompt."""
     copies, products = copy_rate(), product_rate()
     print(f"copy {copies / 1e12:.2f} TB/s, GEMM {products / 1e12:.0f} TFLOP/s")
-    most = max(given.requests, default=1)
-    lengths = [int(length) for length in given.prompts.split(",") if length]
-    longest = max([given.context + 256, *(length + 16 for length in lengths)])
+    most = max(arguments.requests, default=1)
+    lengths = [int(length) for length in arguments.prompts.split(",") if length]
+    longest = max([arguments.context + 256, *(length + 16 for length in lengths)])
     engine = engine_of(
-        given.model,
-        plain=given.plain,
+        arguments.model,
+        plain=arguments.plain,
         max_model_len=longest,
         max_active_requests=most,
-        ranks=given.ranks,
-        options=given.option,
+        ranks=arguments.ranks,
+        options=arguments.option,
     )
-    shape = llama_shape(given.model)
+    shape = llama_shape(arguments.model)
     layers = sum(t.size for t in llama.tensors(shape) if t.std is not None and ".layers." in t.name)
     head = shape.vocab_size * shape.width
     token = 4 * shape.layers * shape.kv_heads * shape.head_dim  # bytes of its keys and values
@@ -174,10 +171,10 @@ def main() -> None:
         floor = max(read / copies, flops / products)
         print(f"| {what} | {taken * 1e3:.3f} | {floor * 1e3:.3f} | {floor / taken:.2f} |", flush=True)
 
-    for count in given.requests:
-        taken = decode_step(engine, count, given.context)
-        read = 2 * (layers + head) + count * given.context * token
-        row(f"{count} x {given.context}", taken, read, 2 * count * (layers + head))
+    for count in arguments.requests:
+        taken = decode_step(engine, count, arguments.context)
+        read = 2 * (layers + head) + count * arguments.context * token
+        row(f"{count} x {arguments.context}", taken, read, 2 * count * (layers + head))
     for length in lengths:
         add(engine, 1, length, 1)
         run(engine)
@@ -188,7 +185,3 @@ def main() -> None:
             times.append(seconds(partial(run, engine)))
         attended = 2 * length * length * shape.heads * shape.head_dim * shape.layers
         row(f"prompt of {length}", statistics.median(times), 2 * layers, 2 * length * layers + attended)
-
-
-if __name__ == "__main__":
-    main()

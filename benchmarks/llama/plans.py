@@ -1,6 +1,6 @@
-"""Skinny GEMMs of a Llama's layer with every tiling (`stream.Plan`), in bfloat16 on this GPU; Markdown.
+"""Skinny GEMMs of a Llama's layer with every tiling (`stream.Plan`), in bfloat16 on this GPU.
 
-    python -m benchmarks.stream_plans random:qwen3-32b --ranks 2 --rows 1 8 16 --size 2
+    python -m benchmarks.llama plans random:qwen3-32b --ranks 2 --rows 1 8 16 --size 2
 
 The GEMMs are those of one of `--ranks` tensor-parallel GPUs. First each is measured alone: µs a call in a
 captured graph of many calls, with the weights of several layers, so that none stays in the L2 cache; TB/s of
@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import argparse
 import itertools
+import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -24,8 +25,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from benchmarks.llama_parts import DEVICE, LAYERS, captured, drawn
-from benchmarks.models import llama_name, llama_shape
+from benchmarks.llama.parts import DEVICE, LAYERS, captured, drawn
+from benchmarks.models import llama_shape
 from roseinfer.e4m3 import to_e4m3
 from roseinfer.kernels.cuda import stream
 from roseinfer.kernels.cuda.stream import Plan
@@ -170,29 +171,27 @@ def in_layers(products: list[Product], tried: list[list[Plan | None]]) -> None:
         )
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser()
-    parser.add_argument("model", type=llama_name)
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the options of this measurement."""
     parser.add_argument("--ranks", type=int, default=1)
     parser.add_argument("--rows", type=int, nargs="+", default=[1, 8, 16])
     parser.add_argument("--size", type=int, choices=[1, 2], default=2)
-    given = parser.parse_args()
-    shape = llama_shape(given.model)
-    ranks = given.ranks
+
+
+def main(arguments: argparse.Namespace) -> None:
+    """Print each GEMM's tilings alone, then the best ones in whole layers."""
+    shape = llama_shape(arguments.model)
+    ranks = arguments.ranks
     heads, kv, ffn = shape.heads // ranks, max(1, shape.kv_heads // ranks), shape.ffn_width // ranks
-    for rows in given.rows:
+    for rows in arguments.rows:
         products = [
-            Product("qkv", (heads + 2 * kv) * shape.head_dim, shape.width, False, True, rows, given.size),
-            Product("out", shape.width, heads * shape.head_dim, False, False, rows, given.size),
-            Product("gate and up", ffn, shape.width, True, True, rows, given.size),
-            Product("down", shape.width, ffn, False, False, rows, given.size),
+            Product("qkv", (heads + 2 * kv) * shape.head_dim, shape.width, False, True, rows, arguments.size),
+            Product("out", shape.width, heads * shape.head_dim, False, False, rows, arguments.size),
+            Product("gate and up", ffn, shape.width, True, True, rows, arguments.size),
+            Product("down", shape.width, ffn, False, False, rows, arguments.size),
         ]
-        if given.size == 1 and any(product.chosen is None for product in products):
-            parser.error(f"not all GEMMs of {rows} rows have a tiling for E4M3")
+        if arguments.size == 1 and any(product.chosen is None for product in products):
+            sys.exit(f"not all GEMMs of {rows} rows have a tiling for E4M3")
         print("\n| rows | GEMM | µs | TB/s | tiles, warps, chunk, depth | fastest, µs | cuBLAS, µs |")
         print("|---:|---|---:|---:|---|---|---:|")
         in_layers(products, [alone(product) for product in products])
-
-
-if __name__ == "__main__":
-    main()

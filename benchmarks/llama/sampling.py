@@ -1,9 +1,9 @@
-"""What sampling costs: decode steps of a Llama on this GPU with each kind of sampling; Markdown.
+"""Decode steps of a Llama on this GPU with each kind of sampling.
 
-    python -m benchmarks.llama_sampling random:qwen3-8b --requests 64 --context 1088
+    python -m benchmarks.llama sampling random:qwen3-8b --requests 64 --context 1088
 
 The median of `--repeats` measurements of 30 steps each; the kinds take turns, so that the GPU's clock is the
-same for all. `more` compares with greedy decoding. Weights and `--option` as in `llama_steps`.
+same for all. `more` compares with greedy decoding. Weights and `--option` as in `steps`.
 """
 
 from __future__ import annotations
@@ -13,8 +13,7 @@ import statistics
 
 import msgspec
 
-from benchmarks.llama_steps import GREEDY, decode_step, engine_of, take_options
-from benchmarks.models import llama_name
+from benchmarks.llama.steps import GREEDY, decode_step, engine_of
 
 KINDS: dict[str, dict[str, float]] = {
     "greedy": {},
@@ -32,26 +31,27 @@ KINDS: dict[str, dict[str, float]] = {
 }  # fmt: skip
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser()
-    parser.add_argument("model", type=llama_name)
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the options of this measurement."""
     parser.add_argument("--requests", type=int, default=64)
     parser.add_argument("--context", type=int, default=1088)
     parser.add_argument("--repeats", type=int, default=5)
-    take_options(parser)
-    given = parser.parse_args()
+
+
+def main(arguments: argparse.Namespace) -> None:
+    """Print the median step of each kind, and how much longer than a greedy one it takes."""
     engine = engine_of(
-        given.model,
+        arguments.model,
         plain=False,
-        max_model_len=given.context + 256,
-        max_active_requests=given.requests,
-        options=given.option,
+        max_model_len=arguments.context + 256,
+        max_active_requests=arguments.requests,
+        options=arguments.option,
     )
     times: dict[str, list[float]] = {kind: [] for kind in KINDS}
-    for _ in range(given.repeats + 1):
+    for _ in range(arguments.repeats + 1):
         for kind, settings in KINDS.items():
             how = msgspec.structs.replace(GREEDY, **settings)
-            times[kind].append(decode_step(engine, given.requests, given.context, how=how) * 1e3)
+            times[kind].append(decode_step(engine, arguments.requests, arguments.context, how=how) * 1e3)
     medians = {kind: statistics.median(taken[1:]) for kind, taken in times.items()}
     print("| sampling | ms per step | lowest to highest | more |\n|---|---:|---|---:|")
     for kind, taken in times.items():
@@ -59,7 +59,3 @@ def main() -> None:
         print(
             f"| {kind} | {medians[kind]:.3f} | {min(taken[1:]):.3f} to {max(taken[1:]):.3f} | {more:+.1%} |"
         )
-
-
-if __name__ == "__main__":
-    main()

@@ -1,6 +1,6 @@
-"""The kernels of a Llama's layer one by one, in bfloat16 on this GPU; Markdown.
+"""Kernels of a Llama's layer one by one, in bfloat16 on this GPU.
 
-    python -m benchmarks.llama_parts random:qwen3-8b --only products,tiles,prompts,decode,between
+    python -m benchmarks.llama parts random:qwen3-8b --only products,tiles,prompts,decode,between
 
 `products`: GEMMs by cuBLAS, for each of `--rows`, with the weights of several layers, so that none stays in
 the L2 cache. `tiles`: what follows attention in a layer (out and norm, gate and up with SwiGLU, down and
@@ -23,8 +23,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from benchmarks.llama_steps import median
-from benchmarks.models import llama_name, llama_shape
+from benchmarks.llama.steps import median
+from benchmarks.models import llama_shape
 from roseinfer.attention.flash3 import FlashAttention3, loads
 from roseinfer.attention.prefill import Spans
 from roseinfer.kernels.cuda.gqa_decode import Heads, How, Rotation, gqa_decode, how_for
@@ -198,8 +198,8 @@ def prompts(shape: llama.Shape) -> Iterator[str]:
             found.append(fa3(q, k, v, spans))
             times[2] = captured(partial(fa3, q, k, v, spans))
         if not any(contexts):  # cuDNN's mask begins at the first key
-            given = q, k, v, None, query, key, max(counts), max(lengths), False, 0.0, True
-            cudnn = partial(torch.ops.aten._cudnn_attention_forward, *given)
+            tensors = q, k, v, None, query, key, max(counts), max(lengths), False, 0.0, True
+            cudnn = partial(torch.ops.aten._cudnn_attention_forward, *tensors)
             found.append(cudnn()[0].view_as(paged))
             times[3] = spent(partial(repeated, cudnn, 20), 20)
         seen = sum(n * c + n * n / 2 for n, c in zip(counts, contexts, strict=True))
@@ -288,19 +288,17 @@ BY_ROWS = {"products": products, "tiles": tiles}
 PARTS = {"prompts": prompts, "decode": decode, "between": between}
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser()
-    parser.add_argument("model", type=llama_name)
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the options of this measurement."""
     parser.add_argument("--only", default=",".join((*BY_ROWS, *PARTS)))
     parser.add_argument("--rows", type=int, nargs="+", default=ROWS)
-    given = parser.parse_args()
-    shape = llama_shape(given.model)
-    for part in given.only.split(","):
-        print(f"\n{part} of {given.model}\n")
-        lines = BY_ROWS[part](shape, given.rows) if part in BY_ROWS else PARTS[part](shape)
+
+
+def main(arguments: argparse.Namespace) -> None:
+    """Print the table of each part."""
+    shape = llama_shape(arguments.model)
+    for part in arguments.only.split(","):
+        print(f"\n{part} of {arguments.model}\n")
+        lines = BY_ROWS[part](shape, arguments.rows) if part in BY_ROWS else PARTS[part](shape)
         for line in lines:
             print(line, flush=True)
-
-
-if __name__ == "__main__":
-    main()
