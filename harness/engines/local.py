@@ -25,7 +25,7 @@ from harness.engines.selfreport import SelfReport
 from harness.errors import EngineError, UsageError, failure_text
 from harness.modules import ELSEWHERE
 from harness.plugins import adapter_call
-from harness.schema.fairness import Fact
+from harness.schema.fairness import EngineFact
 from harness.schema.run_info import Code, LaunchRecord
 from harness.telemetry.gpu import memory_restored
 
@@ -95,7 +95,7 @@ class LocalEngine(Engine):
     def prepare(self, settings: EngineSettings) -> None:
         """Create missing files that `command` names, other than the model's folder. Raises EngineError."""
 
-    def facts(self, report: SelfReport) -> dict[str, Fact]:
+    def facts(self, report: SelfReport) -> dict[str, EngineFact]:
         """The resolved settings that the server reports, by the keys of
         `harness.fairness.ledger.SETTINGS`."""
         return {}
@@ -104,7 +104,7 @@ class LocalEngine(Engine):
         """How its own profiler captures that; None if it has none. nsys needs no support by the engine."""
         return EngineProfiler() if capture.tool == "nsys" else None
 
-    def _checked_facts(self, report: SelfReport) -> dict[str, Fact]:
+    def _checked_facts(self, report: SelfReport) -> dict[str, EngineFact]:
         with adapter_call(self.display, "facts"):
             return self.facts(report)
 

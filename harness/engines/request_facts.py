@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from harness.engines.base import RequestSettings
-from harness.schema.fairness import Fact
+from harness.schema.fairness import EngineFact
 
 _SENT, _FOUND = "requests", "found by asking"
 
 
-def request_facts(wanted: RequestSettings, asked: RequestSettings) -> dict[str, Fact]:
+def request_facts(wanted: RequestSettings, asked: RequestSettings) -> dict[str, EngineFact]:
     """How requests are written, by the keys of `harness.fairness.ledger.SETTINGS`.
 
     Args:
@@ -16,9 +16,9 @@ def request_facts(wanted: RequestSettings, asked: RequestSettings) -> dict[str, 
         asked: As the server takes them.
     """
     facts = {
-        "endpoint": Fact(value=asked.endpoint, source=_SENT),
-        "prompts": Fact(value=_prompts(asked), source=_SENT if asked == wanted else _FOUND),
-        "answers": Fact(
+        "endpoint": EngineFact(value=asked.endpoint, source=_SENT),
+        "prompts": EngineFact(value=_prompts(asked), source=_SENT if asked == wanted else _FOUND),
+        "answers": EngineFact(
             value=end_of_answers(asked.ignore_eos),
             source=_SENT if asked.ignore_eos == wanted.ignore_eos else _FOUND,
         ),
@@ -27,7 +27,7 @@ def request_facts(wanted: RequestSettings, asked: RequestSettings) -> dict[str, 
     if asked.limit_field != wanted.limit_field:
         refused.append(wanted.limit_field)
     if refused:
-        facts["refused"] = Fact(value=", ".join(refused), source=_FOUND)
+        facts["refused"] = EngineFact(value=", ".join(refused), source=_FOUND)
     return facts
 
 

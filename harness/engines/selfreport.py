@@ -11,7 +11,7 @@ from itertools import pairwise
 from pydantic import JsonValue
 
 from harness.plain_text import one_line
-from harness.schema.fairness import Fact
+from harness.schema.fairness import EngineFact
 
 LOG = "start-up log"
 ARGV = "command line"
@@ -42,12 +42,12 @@ class SelfReport:
     argv: Sequence[str] = ()
     env: Mapping[str, str] = field(default_factory=dict)
 
-    def from_log(self, key: str, pattern: str) -> dict[str, Fact]:
+    def from_log(self, key: str, pattern: str) -> dict[str, EngineFact]:
         """`key` with the first group of the pattern's last match in the log; empty without a match."""
         matches = re.findall(pattern, self.log)
-        return {key: Fact(value=normalised(matches[-1]), source=LOG)} if matches else {}
+        return {key: EngineFact(value=normalised(matches[-1]), source=LOG)} if matches else {}
 
-    def all_from_log(self, lines: Mapping[str, str]) -> dict[str, Fact]:
+    def all_from_log(self, lines: Mapping[str, str]) -> dict[str, EngineFact]:
         """`from_log` for each key and pattern."""
         return {name: fact for key, line in lines.items() for name, fact in self.from_log(key, line).items()}
 
@@ -59,30 +59,30 @@ class SelfReport:
             return None
         return content
 
-    def from_page(self, path: str, places: Mapping[str, str]) -> dict[str, Fact]:
+    def from_page(self, path: str, places: Mapping[str, str]) -> dict[str, EngineFact]:
         """Settings by their places in the page's JSON, such as `settings.kv_tokens`."""
         found = {key: value_at(self.page(path), place) for key, place in places.items()}
         source = f"GET {path.partition('?')[0]}"
         return {
-            key: Fact(value=normalised(value), source=source)
+            key: EngineFact(value=normalised(value), source=source)
             for key, value in found.items()
             if value is not None
         }
 
-    def from_env(self, variables: Mapping[str, str]) -> dict[str, Fact]:
+    def from_env(self, variables: Mapping[str, str]) -> dict[str, EngineFact]:
         """Settings by the variables that they are set with."""
         return {
-            key: Fact(value=normalised(self.env[name]), source=ENV)
+            key: EngineFact(value=normalised(self.env[name]), source=ENV)
             for key, name in variables.items()
             if name in self.env
         }
 
-    def from_argv(self, options: Mapping[str, str]) -> dict[str, Fact]:
+    def from_argv(self, options: Mapping[str, str]) -> dict[str, EngineFact]:
         """Settings by the options on the command line, for an engine that does not report them."""
         words = [(word.partition("="), after) for word, after in pairwise([*self.argv, ""])]
         values = {name: value if equals else after for (name, equals, value), after in words}
         return {
-            key: Fact(value=normalised(values[option]), source=ARGV)
+            key: EngineFact(value=normalised(values[option]), source=ARGV)
             for key, option in options.items()
             if option in values
         }

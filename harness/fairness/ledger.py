@@ -6,7 +6,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from harness.schema.fairness import Agreement, Fact, Ledger, LedgerRow
+from harness.schema.fairness import Agreement, EngineFact, Ledger, LedgerRow
 from harness.schema.run_info import LaunchRecord
 
 
@@ -60,7 +60,7 @@ def ledger(launches: Sequence[LaunchRecord]) -> Ledger:
     return Ledger(labels=[launch.label for launch in launches], rows=rows)
 
 
-def _agree(setting: Setting, facts: dict[str, Fact | None]) -> Agreement:
+def _agree(setting: Setting, facts: dict[str, EngineFact | None]) -> Agreement:
     if not setting.comparable:
         return "own"
     values = [json.dumps(fact.value, sort_keys=True) for fact in facts.values() if fact is not None]

@@ -34,7 +34,7 @@ from harness.runs.journal import ClientSpent, JournalEntry
 from harness.runs.run_state import Run
 from harness.runs.schedule import Cell
 from harness.runs.warmup_hints import warmup_hint
-from harness.schema.fairness import Fact
+from harness.schema.fairness import EngineFact
 from harness.schema.load import ClosedLoop
 from harness.schema.machines import MachineLoad
 from harness.schema.online_summary import OnlineSummary
@@ -129,7 +129,7 @@ class Measuring:
         sleep(WAITING_S)
         cores = max(0.0, testbed.engine_cpu_s(server) - before) / (monotonic() - begin)
         source = f"CPU time of its processes in the {WAITING_S:g} s after the warm-up"
-        self.run.keep_idle_cores(label, Fact(value=round(cores, 2), source=source))
+        self.run.keep_idle_cores(label, EngineFact(value=round(cores, 2), source=source))
 
     def measure(self, cell: Cell) -> OnlineSummary:
         """Send the cell's load and keep what came back. A cell that its server did not outlive is none."""

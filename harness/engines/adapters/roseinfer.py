@@ -19,7 +19,7 @@ from harness.engines.process.engine_server import Launch
 from harness.engines.profiler import CaptureRequest, EngineProfiler, Route
 from harness.engines.selfreport import SelfReport, shortened, value_at
 from harness.modules import module_command
-from harness.schema.fairness import Fact
+from harness.schema.fairness import EngineFact
 
 _INFO = "/server_info"
 _KEYS = "ROSEINFER_API_KEY"
@@ -102,7 +102,7 @@ class Roseinfer(LocalEngine):
     def extra_body(self, request_settings: RequestSettings) -> dict[str, object]:
         return {"return_token_ids": True, "return_metrics": True}
 
-    def facts(self, report: SelfReport) -> dict[str, Fact]:
+    def facts(self, report: SelfReport) -> dict[str, EngineFact]:
         facts = report.from_page(_INFO, _PLACES)
         settings = value_at(report.page(_INFO), "settings")
         if isinstance(settings, dict) and facts:
@@ -110,13 +110,13 @@ class Roseinfer(LocalEngine):
             chunk, graphs = settings.get("chunked_prefill_size"), settings.get("cuda_graph")
             replicas, threads = facts.get("data_parallel"), settings.get("threads")
             if replicas and isinstance(replicas.value, int) and isinstance(threads, int):
-                facts["threads"] = Fact(value=threads * replicas.value, source=source)
-            facts["chunked_prefill"] = Fact(value=chunk is not None, source=source)
+                facts["threads"] = EngineFact(value=threads * replicas.value, source=source)
+            facts["chunked_prefill"] = EngineFact(value=chunk is not None, source=source)
             attention, prompts = settings.get("attention"), settings.get("prefill_backend")
             if prompts and prompts != attention:
-                facts["attention"] = Fact(value=f"{attention}, of prompts {prompts}", source=source)
+                facts["attention"] = EngineFact(value=f"{attention}, of prompts {prompts}", source=source)
             if isinstance(graphs, list):
-                facts["graphs"] = Fact(value=shortened(graphs), source=source)
+                facts["graphs"] = EngineFact(value=shortened(graphs), source=source)
         return facts
 
     def profiler(self, installation: Installation, capture: CaptureRequest) -> EngineProfiler:

@@ -20,7 +20,7 @@ from harness.engines.process.engine_server import Launch
 from harness.engines.profiler import CaptureRequest, EngineProfiler, Route
 from harness.engines.selfreport import LOG, OMP_THREADS, SelfReport
 from harness.engines.workers import folder
-from harness.schema.fairness import Fact
+from harness.schema.fairness import EngineFact
 
 #: Offline, and /health answers at once instead of generating a token each time, which takes a second.
 QUIET = {"HF_HUB_OFFLINE": "1", "SGLANG_ENABLE_HEALTH_ENDPOINT_GENERATION": "false"}
@@ -143,10 +143,10 @@ class Sglang(LocalEngine):
         """Counts or ids of tokens in every chunk, and no penalty."""
         return request_settings.token_fields
 
-    def facts(self, report: SelfReport) -> dict[str, Fact]:
+    def facts(self, report: SelfReport) -> dict[str, EngineFact]:
         facts = report.all_from_log(_LINES)
         if facts:
-            facts["chunked_prefill"] = Fact(value="max_batched_tokens" in facts, source=LOG)
+            facts["chunked_prefill"] = EngineFact(value="max_batched_tokens" in facts, source=LOG)
             facts = report.from_log("max_batched_tokens", _NO_CHUNKS) | facts
         facts |= report.from_env({"threads": OMP_THREADS})
         facts |= report.from_page(_INFO, _PLACES)

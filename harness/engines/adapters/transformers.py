@@ -15,7 +15,7 @@ from harness.engines.recipe import SHIMS
 from harness.engines.selfreport import ARGV, OMP_THREADS, SelfReport
 from harness.engines.workers import folder
 from harness.modules import module_command
-from harness.schema.fairness import Fact
+from harness.schema.fairness import EngineFact
 
 CB_BLOCK = 32
 SHIM = SHIMS / "transformers_cli.py"
@@ -98,14 +98,14 @@ class Transformers(LocalEngine):
         }
         return {"max_tokens": output_tokens, "generation_config": msgspec.json.encode(generation).decode()}
 
-    def facts(self, report: SelfReport) -> dict[str, Fact]:
+    def facts(self, report: SelfReport) -> dict[str, EngineFact]:
         """It reports no settings: those of its command line and environment."""
         facts = report.from_argv(_OPTIONS) | report.from_env({"threads": OMP_THREADS})
         blocks, size = facts.pop("blocks", None), facts.get("block_size")
         if blocks and size and isinstance(blocks.value, int) and isinstance(size.value, int):
-            facts["kv_tokens"] = Fact(value=blocks.value * size.value, source=ARGV)
+            facts["kv_tokens"] = EngineFact(value=blocks.value * size.value, source=ARGV)
         if "--continuous-batching" in report.argv:
-            facts["prefix_cache"] = Fact(value=str(SHIM) not in report.argv, source=ARGV)
+            facts["prefix_cache"] = EngineFact(value=str(SHIM) not in report.argv, source=ARGV)
         return facts
 
     def offline(self, installation: Installation, settings: EngineSettings) -> OfflineFactory:

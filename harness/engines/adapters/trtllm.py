@@ -26,7 +26,7 @@ from harness.engines.selfreport import LOG, SelfReport, shortened
 from harness.engines.workers import folder
 from harness.errors import EngineError
 from harness.files import write_whole
-from harness.schema.fairness import Fact
+from harness.schema.fairness import EngineFact
 
 QUIET = {"HF_HUB_OFFLINE": "1", "TLLM_LOG_LEVEL": "INFO"}
 #: Step after which a profile begins: graphs and autotuning are done by then.
@@ -114,12 +114,12 @@ class Trtllm(LocalEngine):
     def extra_body(self, request_settings: RequestSettings) -> dict[str, object]:
         return COUNT_TOKENS
 
-    def facts(self, report: SelfReport) -> dict[str, Fact]:
+    def facts(self, report: SelfReport) -> dict[str, EngineFact]:
         facts = report.all_from_log(_LINES) | report.from_argv({"tensor_parallel": "--tp_size"})
         for fact in report.from_log("overlap", _NO_OVERLAP).values():
             facts["overlap"] = fact.model_copy(update={"value": not fact.value})
         if sizes := sorted({int(size) for size in _GRAPH.findall(report.log)}):
-            facts["graphs"] = Fact(value=shortened([*sizes]), source=LOG)
+            facts["graphs"] = EngineFact(value=shortened([*sizes]), source=LOG)
         return facts
 
     def profiler(self, installation: Installation, capture: CaptureRequest) -> EngineProfiler:

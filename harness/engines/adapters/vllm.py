@@ -22,7 +22,7 @@ from harness.engines.recipe import SHIMS
 from harness.engines.selfreport import LOG, SelfReport
 from harness.engines.workers import folder
 from harness.errors import EngineError
-from harness.schema.fairness import Fact
+from harness.schema.fairness import EngineFact
 
 SHIM = SHIMS / "vllm_cli.py"
 QUIET = {"HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1"}
@@ -140,13 +140,13 @@ class Vllm(LocalEngine):
         """Counts or ids of tokens in every chunk, and no penalty."""
         return request_settings.token_fields
 
-    def facts(self, report: SelfReport) -> dict[str, Fact]:
+    def facts(self, report: SelfReport) -> dict[str, EngineFact]:
         facts = report.from_page(_INFO, _PLACES) | report.all_from_log(_LINES)
         kv_dtype = facts.get("kv_dtype")
         if kv_dtype is not None and kv_dtype.value == "auto":
             facts["kv_dtype"] = kv_dtype.model_copy(update={"value": facts["dtype"].value})
         if cores := {*_CORES.findall(report.log)}:
-            facts["threads"] = Fact(value=sum(len(cpus.split(",")) for cpus in cores), source=LOG)
+            facts["threads"] = EngineFact(value=sum(len(cpus.split(",")) for cpus in cores), source=LOG)
         return facts
 
     def profiler(self, installation: Installation, capture: CaptureRequest) -> EngineProfiler:

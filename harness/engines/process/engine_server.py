@@ -24,7 +24,7 @@ from harness.engines.server_pages import ask, get
 from harness.errors import EngineError
 from harness.loadgen.load_plan import Target
 from harness.plain_text import hide_values
-from harness.schema.fairness import Fact
+from harness.schema.fairness import EngineFact
 from harness.schema.run_info import LaunchRecord
 
 POLL_S = 0.1
@@ -100,7 +100,7 @@ class EngineServer:
         host: str = "127.0.0.1",
         cpus: tuple[int, ...] | None = None,
         pages: Sequence[str] = (),
-        facts: Callable[[SelfReport], dict[str, Fact]] = lambda report: {},
+        facts: Callable[[SelfReport], dict[str, EngineFact]] = lambda report: {},
     ) -> None:
         self._launch = launch
         self._label = record.label
@@ -190,21 +190,22 @@ class EngineServer:
         )
         return True
 
-    def _seen(self, process: Guarded, listening: int | None) -> dict[str, Fact]:
+    def _seen(self, process: Guarded, listening: int | None) -> dict[str, EngineFact]:
         """How many processes it has. Those that listen count as HTTP processes, unless the engine reports
         their number."""
-        seen = {"processes": Fact(value=len(process.pids()), source="counted by bench")}
+        seen = {"processes": EngineFact(value=len(process.pids()), source="counted by bench")}
         if listening is not None:
-            seen["http_processes"] = Fact(value=listening, source="counted by bench: listening on its port")
+            source = "counted by bench: listening on its port"
+            seen["http_processes"] = EngineFact(value=listening, source=source)
         return seen
 
-    def _reported_settings(self, process: Guarded, launch: Launch) -> dict[str, Fact]:
+    def _reported_settings(self, process: Guarded, launch: Launch) -> dict[str, EngineFact]:
         """The settings that the engine reports, and its CPUs."""
         log = self._log.read_bytes()[process.log_start :].decode(errors="replace")
         bodies = {path: body for path in self._pages if (body := get(self.target, path)) is not None}
         facts = self._facts(SelfReport(log, bodies, launch.argv, launch.env))
         if self._cpus is not None:
-            facts["cpus"] = Fact(value=list(self._cpus), source="set by bench")
+            facts["cpus"] = EngineFact(value=list(self._cpus), source="set by bench")
         return facts
 
     def _late(self, process: Guarded, launch: Launch, status: int | None) -> EngineError:

@@ -7,17 +7,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from harness.fairness.ledger import SETTINGS, ledger
-from harness.schema.fairness import Fact
+from harness.schema.fairness import EngineFact
 from harness.schema.run_info import LaunchRecord
 
 keys = st.sampled_from([setting.key for setting in SETTINGS])
 facts = st.dictionaries(
-    keys, st.builds(Fact, value=st.sampled_from([None, 1, 2, "a", [1]]), source=st.just("log"))
+    keys, st.builds(EngineFact, value=st.sampled_from([None, 1, 2, "a", [1]]), source=st.just("log"))
 )
 
 
 def launched(**values: object) -> LaunchRecord:
-    facts = {key: Fact(value=value, source="log") for key, value in values.items()}
+    facts = {key: EngineFact(value=value, source="log") for key, value in values.items()}
     return LaunchRecord(engine="e", label=repr(values), facts=facts)
 
 
@@ -37,7 +37,7 @@ def test_what_an_engine_uses_beside_its_threads_has_a_row(key: str) -> None:
 
 @given(st.lists(facts, max_size=4))
 def test_every_setting_that_is_reported_has_a_row_and_unequal_ones_are_flagged(
-    reported: list[dict[str, Fact]],
+    reported: list[dict[str, EngineFact]],
 ) -> None:
     launches = [LaunchRecord(engine="e", label=str(i), facts=facts) for i, facts in enumerate(reported)]
     found = ledger(launches)

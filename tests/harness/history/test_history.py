@@ -26,7 +26,7 @@ from harness.history.gate import gate
 from harness.history.store import Store
 from harness.report.tables.history import history_table
 from harness.report.text.numbers import DASH
-from harness.schema.fairness import Fact
+from harness.schema.fairness import EngineFact
 from harness.schema.limits import parse_gate
 from harness.schema.run_info import LaunchRecord
 from tests.harness.report.conftest import ENGINES, make_online
@@ -166,7 +166,7 @@ def test_answers_that_end_on_their_own_are_no_baseline_of_those_that_do_not(
     again: Made, tmp_path: Path
 ) -> None:
     now = StoredRun.read(again(2))
-    ends = Fact(value="on their own", source="found by asking")
+    ends = EngineFact(value="on their own", source="found by asking")
     now.info.launches.insert(0, LaunchRecord(engine="vllm", label="vLLM", facts={"answers": ends}))
     with Store.open(tmp_path / "h.sqlite", create=True) as store:
         store.add(StoredRun.read(again(1)))

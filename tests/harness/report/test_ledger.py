@@ -8,7 +8,7 @@ from harness.fairness.ledger import ledger
 from harness.report.markdown import table
 from harness.report.tables.ledger import ledger_table, side_by_side, sources
 from harness.report.text.provenance import ready
-from harness.schema.fairness import Fact
+from harness.schema.fairness import EngineFact
 from harness.schema.run_info import LaunchRecord
 
 LOG, PAGE = "start-up log", "GET /server_info"
@@ -16,12 +16,15 @@ LAUNCHES = [
     LaunchRecord(
         engine="roseinfer",
         label="roseinfer",
-        facts={"kv_tokens": Fact(value=4096, source=PAGE), "graphs": Fact(value=[], source=PAGE)},
+        facts={"kv_tokens": EngineFact(value=4096, source=PAGE), "graphs": EngineFact(value=[], source=PAGE)},
     ),
     LaunchRecord(
         engine="vllm",
         label="vLLM",
-        facts={"kv_tokens": Fact(value=262144, source=LOG), "attention": Fact(value="<FLASH>", source=LOG)},
+        facts={
+            "kv_tokens": EngineFact(value=262144, source=LOG),
+            "attention": EngineFact(value="<FLASH>", source=LOG),
+        },
     ),
     LaunchRecord(engine="transformers", label="transformers"),
 ]

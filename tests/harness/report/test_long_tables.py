@@ -11,7 +11,7 @@ import pytest
 from harness.metrics import on_disk
 from harness.report.render import write_report
 from harness.runs.reader import load_run
-from harness.schema.fairness import Fact, Ledger, LedgerRow
+from harness.schema.fairness import EngineFact, Ledger, LedgerRow
 from harness.schema.machines import HostCell, HostClock, MachineLoad, Power
 from harness.schema.results import OnlineResults
 from tests.harness.report.conftest import ENGINES, make_online
@@ -38,7 +38,7 @@ def run(tmp_path: Path) -> Iterator[Path]:
     results = OnlineResults.model_validate_json(path.read_text())
     cells = [int(cell) for cell in requests["cell"].unique()]
     facts = {
-        label: Fact(value=limit, source="log")
+        label: EngineFact(value=limit, source="log")
         for label, limit in zip(requests["label"].unique(), (64, 256, 8), strict=False)
     }
     row = LedgerRow(key="kv_tokens", name="KV cache (tokens)", facts={**facts}, agreement="differs")

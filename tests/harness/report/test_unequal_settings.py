@@ -11,7 +11,7 @@ from harness.report.text.badges import badges
 from harness.report.text.settings import _ends, unequal_settings
 from harness.report.text.terms import terms
 from harness.runs.reader import OnlineRun
-from harness.schema.fairness import Fact, Ledger, LedgerRow
+from harness.schema.fairness import EngineFact, Ledger, LedgerRow
 
 _NAMES = {"kv_tokens": "KV cache (tokens)", "graphs": "CUDA graphs (batch sizes)"}
 
@@ -24,7 +24,8 @@ def with_settings(run: OnlineRun, **rows: tuple[JsonValue, JsonValue]) -> Online
             key=key,
             name=_NAMES.get(key, key.replace("_", " ")),
             facts={
-                label: Fact(value=value, source="log") for label, value in zip(labels, values, strict=True)
+                label: EngineFact(value=value, source="log")
+                for label, value in zip(labels, values, strict=True)
             },
             agreement="differs" if values[0] != values[1] else "equal",
         )

@@ -19,7 +19,7 @@ from harness.engines.process.engine_server import EngineServer, Launch, listener
 from harness.engines.selfreport import SelfReport
 from harness.engines.server_pages import get
 from harness.errors import EngineError
-from harness.schema.fairness import Fact
+from harness.schema.fairness import EngineFact
 from harness.schema.run_info import LaunchRecord
 
 RECORD = LaunchRecord(engine="vllm", label="vLLM", version="1")
@@ -28,7 +28,7 @@ RECORD = LaunchRecord(engine="vllm", label="vLLM", version="1")
 def test_is_ready_inside_and_gone_after(fake, monkeypatch):
     monkeypatch.setenv("VLLM_USE_FLASHINFER_SAMPLER", "0")
 
-    def facts(report: SelfReport) -> dict[str, Fact]:
+    def facts(report: SelfReport) -> dict[str, EngineFact]:
         return report.from_log("max_batch", r"batch: (\d+)") | report.from_page(
             "/info", {"threads": "threads"}
         )
@@ -39,10 +39,10 @@ def test_is_ready_inside_and_gone_after(fake, monkeypatch):
         assert len(fake.pids) == 3
         assert server.record.argv[2] == str(server.target.port)
         assert server.record.facts == {
-            "max_batch": Fact(value=7, source="start-up log"),
-            "threads": Fact(value=3, source="GET /info"),
-            "processes": Fact(value=3, source="counted by bench"),
-            "http_processes": Fact(value=1, source="counted by bench: listening on its port"),
+            "max_batch": EngineFact(value=7, source="start-up log"),
+            "threads": EngineFact(value=3, source="GET /info"),
+            "processes": EngineFact(value=3, source="counted by bench"),
+            "http_processes": EngineFact(value=1, source="counted by bench: listening on its port"),
         }
         assert server.record.ready_s > 0
         assert server.record.inherited["VLLM_USE_FLASHINFER_SAMPLER"] == "0"

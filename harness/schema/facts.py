@@ -1,0 +1,223 @@
+"""Facts: what metrics and runs state about a run, as a kind, a scope and named values.
+
+A fact has no sentence. `harness/report/wording.py` has the words, a row for each kind.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Literal, NamedTuple, Self
+
+from pydantic import ConfigDict, Field, model_validator
+
+from harness.schema.base import Strict
+from harness.schema.load import AnyLoad
+
+Value = float | int | str | bool
+
+FactKind = Literal[
+    "unmeasured",
+    "no_success",
+    "failures",
+    "late",
+    "busy",
+    "failed_answers",
+    "wrong_answers",
+    "inaccurate",
+    "behind",
+    "stalled",
+    "growing",
+    "drift",
+    "foreign_load",
+    "stolen_time",
+    "gpu_in_use",
+    "slower_clock",
+    "power_capped",
+    "throttled",
+    "repeats_differ",
+    "inferred",
+    "hidden",
+    "large_chunks",
+    "few_rounds",
+    "brief",
+    "cached",
+    "unreported",
+    "slower_when_lighter",
+    "less_accurate",
+    "one_late",
+    "unchecked_answers",
+]
+
+
+class Kind(NamedTuple):
+    """The meaning of a kind of fact, and the names of the values that it can have."""
+
+    states: str
+    values: tuple[str, ...] = ()
+
+
+#: Every kind. A value that is text or a truth value names what the fact is of, and a number measures it.
+KINDS: dict[FactKind, Kind] = {
+    # of a cell that is invalid
+    "unmeasured": Kind("No request was sent in the part of the cell that is measured."),
+    "no_success": Kind("No request succeeded."),
+    "failures": Kind("Some requests failed.", ("failed", "requests")),
+    "late": Kind(
+        "The client, or the node `node`, sent requests late; `opening`: all of these on new connections.",
+        ("node", "statistic", "late", "requests", "lag_ms", "limit_ms", "opening"),
+    ),
+    "busy": Kind(
+        "A client process took more `unit` a second than half of what it can; `clients` would do.",
+        ("unit", "per_s", "ceiling_per_s", "clients"),
+    ),
+    "failed_answers": Kind(
+        "Requests of the answer check failed; `detail` is the first error.", ("failed", "answers", "detail")
+    ),
+    "wrong_answers": Kind(
+        "Answers differ from the reference; the first by token `position` after `prompt_tokens`, or `ended` "
+        "there.",
+        ("wrong", "answers", "prompt_tokens", "position", "ended"),
+    ),
+    "inaccurate": Kind(
+        "The engine scores so far below `other` in the accuracy task that it is invalid.",
+        ("right", "items", "failed", "other", "other_right", "other_failed", "p"),
+    ),
+    # of a cell that is valid, or of its repeats together
+    "behind": Kind("The engine answered fewer requests/s than were offered.", ("offered", "answered")),
+    "stalled": Kind(
+        "The engine fell behind, and no token came until all requests had arrived.",
+        ("offered", "answered", "stalled_s"),
+    ),
+    "growing": Kind("Requests in flight grew within the cell.", ("before", "after", "moment_s")),
+    "drift": Kind(
+        "`metric`, or requests in flight without one, changed within the cell.",
+        ("metric", "before", "after", "moment_s"),
+    ),
+    "foreign_load": Kind("Other processes kept cores busy.", ("cores", "most", "of")),
+    "stolen_time": Kind("The hypervisor took a share of the CPUs' time.", ("share",)),
+    "gpu_in_use": Kind("A GPU was busy before the engine was started.", ("gpu", "share")),
+    "slower_clock": Kind("The CPUs ran slower in one repeat than in another.", ("low_mhz", "high_mhz")),
+    "power_capped": Kind("A GPU lowered its clocks to keep to its power limit.", ("gpu", "share")),
+    "throttled": Kind("A GPU lowered its clocks for another `reason`.", ("gpu", "reason", "share")),
+    "repeats_differ": Kind("Repeats' medians of `metric` are far apart.", ("metric", "low", "high")),
+    "inferred": Kind("Tokens of a share of the answers were not counted one by one.", ("share",)),
+    "hidden": Kind("Reasoning was counted and not sent.", ("hidden", "tokens")),
+    "large_chunks": Kind(
+        "Half of the tokens came in chunks of `usual` or more, or half of the answers began with `first`.",
+        ("usual", "first", "tokens_per_step", "icl_ms"),
+    ),
+    "few_rounds": Kind("A closed loop has few requests for each in flight.", ("requests",)),
+    "brief": Kind("A cell was measured for few seconds, or fewer than asked for.", ("seconds", "wanted_s")),
+    "cached": Kind(
+        "More prompt tokens came from a cache than were sent before; without `possible`, that is unknown.",
+        ("share", "possible"),
+    ),
+    "unreported": Kind("The server does not report prompt tokens from a cache."),
+    "slower_when_lighter": Kind(
+        "TTFT p50 is above that at the heavier load `heavier`; `waiting`: prompts that waited meanwhile.",
+        ("heavier", "ttft_ms", "heavier_ttft_ms", "waiting", "heavier_waiting"),
+    ),
+    "less_accurate": Kind(
+        "The engine scores below `other` in the accuracy task, by little.",
+        ("right", "items", "failed", "other", "other_right", "other_failed", "p"),
+    ),
+    "one_late": Kind(
+        "The client, or the node `node`, sent one of few requests late.", ("node", "lag_ms", "limit_ms")
+    ),
+    "unchecked_answers": Kind(
+        "Nothing is known of `unknown` of `answers` answers; `detail` is the first reason.",
+        ("unknown", "answers", "detail"),
+    ),
+}
+
+
+class Scope(Strict):
+    """The part of a run that a fact is about. None means all of them; `engine` is a label."""
+
+    model_config = ConfigDict(frozen=True)
+
+    engine: str | None = None
+    load: AnyLoad | None = None
+    repeat: int | None = None
+
+
+class Fact(Strict):
+    """One statement about a run. The names of its values are those of its kind in `KINDS`."""
+
+    model_config = ConfigDict(frozen=True)
+
+    kind: FactKind
+    scope: Scope = Scope()
+    values: dict[str, Value] = Field(default_factory=dict)
+
+    @model_validator(mode="after")
+    def _has_its_names(self) -> Self:
+        if unknown := self.values.keys() - set(KINDS[self.kind].values):
+            raise ValueError(f"a fact {self.kind!r} has no value {min(unknown)!r}")
+        return self
+
+    def within(
+        self, engine: str | None = None, load: AnyLoad | None = None, repeat: int | None = None
+    ) -> Fact:
+        """Copy the fact into a narrower scope; what it says of its own scope stays."""
+        scope = Scope(
+            engine=self.scope.engine or engine,
+            load=self.scope.load or load,
+            repeat=repeat if self.scope.repeat is None else self.scope.repeat,
+        )
+        return self.model_copy(update={"scope": scope})
+
+
+class Range(NamedTuple):
+    """The least and the most of a number over merged facts."""
+
+    low: float
+    high: float
+
+
+@dataclass(frozen=True)
+class Merged:
+    """Facts of one kind and load whose text and truth values are alike.
+
+    Attributes:
+        facts: those that were merged, in their order.
+        values: text and truth values as they are, numbers as ranges.
+    """
+
+    kind: FactKind
+    load: AnyLoad | None
+    facts: tuple[Fact, ...]
+    values: dict[str, Range | str | bool]
+
+    @property
+    def engines(self) -> list[str]:
+        """Labels of the engines, each once."""
+        return list(dict.fromkeys(fact.scope.engine for fact in self.facts if fact.scope.engine is not None))
+
+
+def merge(facts: Iterable[Fact]) -> list[Merged]:
+    """Merge facts of one kind and load over engines and repeats by their values.
+
+    Facts with other names, or with other text or truth values, stay apart. The order is that in which each
+    first appears.
+    """
+    alike: dict[tuple[object, ...], list[Fact]] = {}
+    for fact in facts:
+        names = tuple(
+            (name, value if isinstance(value, str | bool) else None)
+            for name, value in sorted(fact.values.items())
+        )
+        alike.setdefault((fact.kind, fact.scope.load, names), []).append(fact)
+    return [_merged(group) for group in alike.values()]
+
+
+def _merged(facts: list[Fact]) -> Merged:
+    values: dict[str, Range | str | bool] = {}
+    for name, value in facts[0].values.items():
+        if isinstance(value, str | bool):
+            values[name] = value
+        else:
+            numbers = [float(fact.values[name]) for fact in facts]
+            values[name] = Range(min(numbers), max(numbers))
+    return Merged(facts[0].kind, facts[0].scope.load, tuple(facts), values)
