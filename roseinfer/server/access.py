@@ -1,4 +1,4 @@
-"""Access control: API keys, and the host names under which a server answers."""
+"""Access control: API keys, host names of the server, and how much of one client may wait."""
 
 from __future__ import annotations
 
@@ -12,8 +12,9 @@ from functools import lru_cache
 from pathlib import Path
 
 from roseinfer.config import ConfigError
-from roseinfer.server.http.errors import HttpError
+from roseinfer.server.http.errors import RETRY_AFTER, HttpError
 from roseinfer.server.http.parser import HttpRequest
+from roseinfer.server.metrics.counters import Counters
 
 #: The environment variable with the API keys, one a line, for the server and for its front ends.
 KEYS = "ROSEINFER_API_KEY"
@@ -37,22 +38,22 @@ class Access:
         self._number_at = lru_cache(1024)(lambda peer: _number(_network(peer), salt))
 
     def check_key(self, request: HttpRequest) -> HttpError | None:
-        """The error for a request without a valid key, else None. Takes the same time for every wrong key."""
-        if not self._digests:
-            return None
-        given = _digest(_key(request))
-        if sum(hmac.compare_digest(given, digest) for digest in self._digests):  # all, also after a match
+        """Return the error for a request without a valid key, else None. Takes the same time for every wrong
+        key."""
+        digest = _digest(_key(request))
+        matches = [hmac.compare_digest(digest, valid) for valid in self._digests]  # all, also after a match
+        if not matches or any(matches):
             return None
         return HttpError(401, "the API key is missing or wrong", headers={"www-authenticate": "Bearer"})
 
     def client(self, request: HttpRequest, peer: str) -> int:
-        """A number for the client, from 0 to 2**63 - 1: by its key where there are several keys, else by its
-        address `peer`; of an IPv6 address the /64 network, all of which one client may have."""
+        """Return a number of the client, from 0 to 2**63 - 1: by its key if there are several keys, else by
+        its address `peer`; of an IPv6 address the /64 network, all of which one client may have."""
         return _number(_key(request), self._salt) if len(self._digests) > 1 else self._number_at(peer)
 
     def check_host(self, request: HttpRequest) -> HttpError | None:
-        """The error for a Host header that is not a name of this server, else None: otherwise pages of other
-        sites could read answers by DNS rebinding."""
+        """Return the error for a Host header that is not a name of this server, else None: otherwise pages of
+        other sites could read answers by DNS rebinding."""
         host = request.headers.get(b"host")
         if host is None:  # in HTTP/1.0
             return None
@@ -62,8 +63,39 @@ class Access:
         return HttpError(403, f"{name[:100]!r} is not a name of this server; --allowed-host adds one")
 
 
+class QueueLimits:
+    """At most `answers` answers, with prompts of `tokens` tokens together, wait for their first token. One
+    client may have as much as is still free, so that there is always room for others (dynamic thresholds,
+    Choudhury and Hahne, 1998): a single client gets half of the limit, two get a third each.
+    """
+
+    def __init__(self, counters: Counters, answers: int, tokens: int) -> None:
+        self._counters, self._limits = counters, (answers, tokens)
+
+    @property
+    def full(self) -> bool:
+        """Whether no client can have anything more wait."""
+        _, total = self._counters.waiting(0)
+        return any(waiting >= limit for waiting, limit in zip(total, self._limits, strict=True))
+
+    def check(self, client: int, answers: int, tokens: int = 0) -> None:
+        """Raise HttpError, 503 or 429, if `client` cannot have `answers` more wait, with prompts of `tokens`
+        together. While half is free a client's first request is taken, whatever its size."""
+        of_client, total = self._counters.waiting(client)
+        for limit, waiting, all_waiting, more in zip(
+            self._limits, of_client, total, (answers, tokens), strict=True
+        ):
+            if (not waiting and 2 * all_waiting <= limit) or waiting + more <= limit - all_waiting:
+                continue
+            if waiting:
+                message = "too many of your requests wait; ask again when some have been answered"
+                raise HttpError(429, message, headers=RETRY_AFTER)
+            raise HttpError(503, "too many requests wait; ask again later", headers=RETRY_AFTER)
+
+
 def api_keys(file: str | None, environment: Mapping[str, str] = os.environ) -> tuple[str, ...]:
-    """The keys in `file` and in the environment, one a line. Raises ConfigError for a file without any."""
+    """Return the keys in `file` and in the environment, one a line. Raises ConfigError for a file without
+    any."""
     keys = _lines(environment.get(KEYS, ""))
     if file is not None:
         try:
@@ -77,7 +109,7 @@ def api_keys(file: str | None, environment: Mapping[str, str] = os.environ) -> t
 
 
 def check_exposure(sock: socket.socket, keys: Sequence[str], insecure: bool) -> None:
-    """Raise ConfigError where strangers could use a server on this address without a key."""
+    """Raise ConfigError if strangers could use a server on this address without a key."""
     host = sock.getsockname()[0]
     if not keys and not insecure and not ipaddress.ip_address(host.partition("%")[0]).is_loopback:
         raise ConfigError(
@@ -94,7 +126,7 @@ def _digest(key: bytes) -> bytes:
 
 
 def _key(request: HttpRequest) -> bytes:
-    """The bearer token; empty without one."""
+    """Return the bearer token; empty without one."""
     scheme, _, key = request.headers.get(b"authorization", b"").partition(b" ")
     return key.strip() if scheme.lower() == b"bearer" else b""
 

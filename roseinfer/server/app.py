@@ -11,19 +11,17 @@ import msgspec
 
 from roseinfer import __version__
 from roseinfer.ipc.messages import CheckBlocks, StartProfile, StopProfile
-from roseinfer.server.access import Access
+from roseinfer.server.access import Access, QueueLimits
 from roseinfer.server.http.connection import Connection
 from roseinfer.server.http.errors import BadRequestError, HttpError
 from roseinfer.server.http.parser import HttpRequest
-from roseinfer.server.http.producer import Answer
-from roseinfer.server.http.response import Response
+from roseinfer.server.http.response import Answer, Response
 from roseinfer.server.metrics.counters import Counters
 from roseinfer.server.metrics.exposition import CONTENT_TYPE, exposition
-from roseinfer.server.openai.backend import Backend
+from roseinfer.server.openai.completion import Backend
 from roseinfer.server.openai.openapi import openapi
 from roseinfer.server.openai.requests import ProfileRequest, parse
 from roseinfer.server.openai.submission import Submission
-from roseinfer.server.queue_limits import QueueLimits
 from roseinfer.server.replicas import together
 
 #: Routes that need no key: liveness probes, then readiness probes.
@@ -71,8 +69,8 @@ class App:
         return openapi(self._routes)
 
     def admit(self, request: HttpRequest) -> HttpError | None:
-        """The error for a request that is refused by its head alone, else None. The key is checked first, so
-        clients without one learn nothing else."""
+        """Return the error for a request that is refused by its head alone, else None. The key is checked
+        first, so clients without one learn nothing else."""
         if request.path not in OPEN and (
             error := self._access.check_key(request) or self._access.check_host(request)
         ):
@@ -82,8 +80,8 @@ class App:
         if not method and path.startswith("/v1/models/"):
             return self._backend.other_model(path.removeprefix("/v1/models/"))
         if not method:
-            meant = f"; it is /v1{path}" if f"/v1{path}" in self._routes else ""
-            return HttpError(404, f"there is no {request.path[:100]}{meant}")
+            hint = f"; it is /v1{path}" if f"/v1{path}" in self._routes else ""
+            return HttpError(404, f"there is no {request.path[:100]}{hint}")
         allowed = ("GET", "HEAD") if method == "GET" else (method,)
         if request.method not in allowed:
             return HttpError(405, f"{request.path} takes {method}", headers={"allow": ", ".join(allowed)})
@@ -94,7 +92,7 @@ class App:
         return None
 
     def handle(self, request: HttpRequest, connection: Connection) -> Answer:
-        """The response to an admitted request; None where a producer makes it. Raises HttpError."""
+        """Answer an admitted request; None if a producer makes the response. Raises HttpError."""
         return self._routes[unquote(request.path)][1](request, connection)
 
     def _live(self, request: HttpRequest, connection: Connection) -> Response:
@@ -165,16 +163,16 @@ class App:
         root = self._profile_dir
         if root is None:
             raise HttpError(403, "profiles are off; --profile-dir turns them on")
-        asked = parse(request.take_body() or b"{}", ProfileRequest)
-        if not asked.output_dir.isprintable():
+        profile = parse(request.take_body() or b"{}", ProfileRequest)
+        if not profile.output_dir.isprintable():
             raise BadRequestError("output_dir has characters that cannot be printed", "output_dir")
         try:
-            folder = (root / asked.output_dir).resolve()
+            folder = (root / profile.output_dir).resolve()
         except (OSError, ValueError) as error:  # ValueError: a NUL
-            raise BadRequestError(f"output_dir {asked.output_dir!r}: {error}", "output_dir") from None
+            raise BadRequestError(f"output_dir {profile.output_dir!r}: {error}", "output_dir") from None
         if not folder.is_relative_to(root):
             raise BadRequestError(f"output_dir must be within {root}", "output_dir")
-        return await self._profile(StartProfile(str(folder), asked.num_steps, asked.with_stack))
+        return await self._profile(StartProfile(str(folder), profile.num_steps, profile.with_stack))
 
     async def _stop_profile(self, request: HttpRequest, connection: Connection) -> Response:
         """End the profile; the trace is written when this answers."""

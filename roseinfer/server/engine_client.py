@@ -7,9 +7,11 @@ import logging
 import os
 import socket
 import time
+from collections import deque
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from typing import Protocol
+from dataclasses import dataclass
+from typing import Generic, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -40,45 +42,63 @@ from roseinfer.request.params import Finished, SamplingParams
 from roseinfer.server.http.errors import EngineDeadError, HttpError, InternalError, SilentEngineError
 from roseinfer.server.metrics.counters import Counters
 from roseinfer.server.metrics.observer import Observer
-from roseinfer.server.questions import Questions
-from roseinfer.server.spinner import Spinner
 from roseinfer.tracing.spans import span
 
 log = logging.getLogger(__name__)
 
-#: Seconds for the engine to answer an order or a flush, which it does between steps; to write a profile; and
-#: to report its load, after which the last known load is used.
-ANSWER_TIMEOUT, WRITE_TIMEOUT, LOAD_TIMEOUT = 30.0, 600.0, 2.0
-#: Seconds without a message after which an engine that has work is queried (a heartbeat).
-ASK_AFTER = 1.0
+Question = TypeVar("Question")
+Answer = TypeVar("Answer")
+
+#: Questions of one kind that may wait for an answer.
+MAX_QUESTIONS = 1000
+
+
+@dataclass
+class Timeouts:
+    """Seconds that the engine has for each kind of answer.
+
+    Attributes:
+        answer: For an order or a flush, which it carries out between steps.
+        write: To write a profile.
+        load: To report its load, after which the last known load is used.
+        silence: Without a message, after which an engine that has work is queried (a heartbeat).
+        stall: Without a message although it has work, after which answers end with an error.
+    """
+
+    answer: float = 30.0
+    write: float = 600.0
+    load: float = 2.0
+    silence: float = 1.0
+    stall: float = 120.0
 
 
 class TokenReceiver(Protocol):
     """Receives the tokens of one answer, in order."""
 
     def begin(self, begun: Finished) -> None:
-        """The request's times so far, before the push of its first token."""
+        """Take the request's times so far, before the push of its first token."""
 
     def add_logprobs(self, logprobs: TokenLogprobs) -> None:
-        """The next token's logprobs, where the request asked for them."""
+        """Take the next token's logprobs, if the request asked for them."""
 
     def add_prompt_logprobs(self, position: int, logprobs: TokenLogprobs) -> None:
-        """Logprobs of the prompt token at `position`, if the request asked for them; before all tokens."""
+        """Take the logprobs of the prompt token at `position`, if the request asked for them; before all
+        tokens."""
 
     def push(self, token: int, end: Finished | None) -> None:
-        """The next token; `end` comes with the last."""
+        """Take the next token; `end` comes with the last."""
 
     def fail(self, error: HttpError) -> None:
-        """There is no next token: end the answer with `error`."""
+        """End the answer with `error`: there is no next token."""
 
 
 class EngineClient:
     """The client of one engine, which is one replica, over one channel. Call `await start()` first.
-    `counters` are those of the replica.
 
-    `on_death` is called when a started engine ends without having been asked to. Answers end with an error
-    when it has not responded for `patience` seconds. Messages that arrive together are handled within
-    `joined`.
+    Args:
+        counters: The counters of the replica.
+        on_death: Called when a started engine ends without having been asked to.
+        joined: Returns a context in which messages that arrive together are handled.
     """
 
     info: EngineInfo
@@ -89,12 +109,13 @@ class EngineClient:
         front_end: int,
         counters: Counters,
         on_death: Callable[[], None],
-        patience: float = 120.0,
-        joined: AbstractContextManager[None] | None = None,
+        timeouts: Timeouts | None = None,
+        joined: Callable[[], AbstractContextManager[None]] = nullcontext,
         replica: int = 0,
     ) -> None:
-        self._joined, self._replica = joined or nullcontext(), replica
-        self._socket, self._patience, self._heard = sock, patience, time.monotonic()
+        self._joined, self._replica = joined, replica
+        self._socket, self._timeouts = sock, timeouts or Timeouts()
+        self._heard = time.monotonic()  # when the last message came
         self._load = Load(0, 0, 0.0, 0, 0, 0)  # the last that is known
         self._counters, self._observer, self._on_death = counters, Observer(counters), on_death
         self._receivers: dict[int, TokenReceiver] = {}
@@ -132,34 +153,34 @@ class EngineClient:
     def watch(self) -> None:
         """Check that the engine responds, which it does between steps. Call this about every second."""
         silence = time.monotonic() - self._heard
-        if not self.alive or not self._receivers or silence < ASK_AFTER:
+        if not self.alive or not self._receivers or silence < self._timeouts.silence:
             return
         if not self._queries.open:
             self._queries.put(Query())
-        if silence > self._patience:
+        if silence > self._timeouts.stall:
             self._counters.set_silent(True)
             for receiver in list(self._receivers.values()):
                 receiver.fail(SilentEngineError())
 
     async def load(self) -> Load:
-        """The engine's current load, or the last known one where it does not answer in time. Raises
+        """Return the engine's current load, or the last known one if it does not answer in time. Raises
         EngineDeadError."""
         if self.silent:
             return self._load
         try:
-            return await self._queries.ask(Query(), LOAD_TIMEOUT)
+            return await self._queries.ask(Query(), self._timeouts.load)
         except SilentEngineError:
             return self._load
 
     async def flush(self) -> None:
         """Empty the engine's prefix cache. Raises as `order`."""
-        await self._queries.ask(Query(flush=True), ANSWER_TIMEOUT)
+        await self._queries.ask(Query(flush=True), self._timeouts.answer)
 
     async def order(self, order: Order) -> Done:
-        """Send an order and wait until it is carried out. Raises EngineDeadError, and HttpError where the
+        """Send an order and wait until it is carried out. Raises EngineDeadError, and HttpError if the
         engine does not answer in time."""
-        limit = WRITE_TIMEOUT if isinstance(order, StopProfile) else ANSWER_TIMEOUT
-        return await self._orders.ask(order, limit)
+        writes = isinstance(order, StopProfile)
+        return await self._orders.ask(order, self._timeouts.write if writes else self._timeouts.answer)
 
     def _send(self, message: Query | Order) -> None:
         if not self.alive:
@@ -211,7 +232,7 @@ class EngineClient:
         if len(messages) == 1:
             self._on_message(messages[0])
             return
-        with self._joined:
+        with self._joined():
             for message in messages:
                 self._on_message(message)
 
@@ -224,9 +245,9 @@ class EngineClient:
                         self._receivers[times.id].begin(times)
                 self._spinner.touch()
                 receivers = np.frombuffer(ids, np.int64)
-                made: list[int] = np.frombuffer(tokens, np.int64).tolist()
                 with span("roseinfer.detokenize"):
-                    self._push(receivers.tolist(), made, {end.id: end for end in finished})
+                    ends = {end.id: end for end in finished}
+                    self._push(receivers.tolist(), np.frombuffer(tokens, np.int64).tolist(), ends)
                 self._observer.step(receivers, finished)
             case PackedLogprobs(positions=None):
                 self._add_logprobs(message.logprobs)
@@ -288,3 +309,82 @@ def _broken(receiver: TokenReceiver) -> None:
     """End the one answer whose receiver has raised."""
     log.exception("an answer failed")
     receiver.fail(InternalError())
+
+
+class Questions(Generic[Question, Answer]):
+    """Questions of one kind, which are answered in order. A question that is given up keeps its place until
+    its answer comes."""
+
+    def __init__(self, send: Callable[[Question], None]) -> None:
+        self._send = send
+        self._waiting: deque[asyncio.Future[Answer]] = deque()
+
+    @property
+    def open(self) -> bool:
+        """Whether an answer has yet to come."""
+        return bool(self._waiting)
+
+    def put(self, question: Question) -> asyncio.Future[Answer]:
+        """Send a question and return its answer's future. Raises SilentEngineError if too many wait."""
+        if len(self._waiting) >= MAX_QUESTIONS:
+            raise SilentEngineError
+        self._send(question)
+        answer: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+        answer.add_done_callback(_retrieve_error)
+        self._waiting.append(answer)
+        return answer
+
+    async def ask(self, question: Question, limit: float) -> Answer:
+        """Return the answer. Raises SilentEngineError if it does not come within `limit` seconds."""
+        try:
+            return await asyncio.wait_for(self.put(question), limit)
+        except TimeoutError:
+            raise SilentEngineError from None
+
+    def answer(self, answer: Answer) -> None:
+        """Answer the first question that waits."""
+        first = self._waiting.popleft()
+        if not first.done():
+            first.set_result(answer)
+
+    def fail(self) -> None:
+        """Fail all questions: the engine has ended."""
+        for answer in self._waiting:
+            if not answer.done():
+                answer.set_exception(EngineDeadError())
+
+
+def _retrieve_error(answer: asyncio.Future[Answer]) -> None:
+    """Mark an error as retrieved, so that asyncio does not log it if nothing awaits the answer."""
+    if not answer.cancelled():
+        answer.exception()
+
+
+class Spinner:
+    """Keeps an event loop polling instead of sleeping for `seconds` after every `touch`.
+
+    A core that sleeps takes 0.1 ms and more to wake up, several times on a request's way. 0 seconds: never.
+    `clock`: monotonic time (s).
+    """
+
+    def __init__(self, seconds: float, clock: Callable[[], float] = time.monotonic) -> None:
+        self._seconds, self._clock = seconds, clock
+        self._loop = asyncio.get_running_loop()
+        self._touched = False
+        self.awake = False
+        self._end = 0.0
+
+    def touch(self) -> None:
+        """Busy-wait from now on: there is work, and more is likely to follow."""
+        self._touched = self._seconds > 0
+        if self._touched and not self.awake:
+            self.awake = True
+            self._spin()
+
+    def _spin(self) -> None:
+        now = self._clock()
+        if self._touched:
+            self._touched, self._end = False, now + self._seconds
+        self.awake = now < self._end
+        if self.awake:
+            self._loop.call_soon(self._spin)

@@ -17,12 +17,11 @@ from roseinfer.request.params import Finished, SamplingParams
 from roseinfer.server.engine_client import EngineClient, TokenReceiver
 from roseinfer.server.http.errors import EngineDeadError, SilentEngineError
 from roseinfer.server.metrics.counters import Counters
-from roseinfer.server.prefix_owners import PrefixOwners
-from roseinfer.server.routing import Router
+from roseinfer.server.routing import PrefixOwners, Router
 
 
 class Replicas:
-    """`engines`: the clients, in the order of the replicas. Call `await start()` first."""
+    """The clients `engines` of all replicas, in their order. Call `await start()` first."""
 
     def __init__(self, engines: Sequence[EngineClient], counters: Counters, owners: PrefixOwners) -> None:
         self._engines, self._counters, self._owners = engines, counters, owners
@@ -35,11 +34,11 @@ class Replicas:
         EngineDeadError where one ended."""
         starts = [asyncio.ensure_future(engine.start()) for engine in self._engines]
         await asyncio.wait(starts, return_when=asyncio.FIRST_EXCEPTION)
-        errors = {index: start.exception() for index, start in enumerate(starts) if start.done()}
+        results = [(index, start.exception()) for index, start in enumerate(starts) if start.done()]
         for start in starts:
             start.cancel()
-        known = [(index, error) for index, error in errors.items() if error is not None]
-        for self.failed, error in sorted(known, key=lambda entry: not isinstance(entry[1], ConfigError)):
+        errors = [(index, error) for index, error in results if error is not None]
+        for self.failed, error in sorted(errors, key=lambda entry: not isinstance(entry[1], ConfigError)):
             raise error
         config = self.info.config
         owners = self._owners if config.prefix_cache else None
@@ -75,18 +74,18 @@ class Replicas:
             engine.watch()
 
     async def loads(self) -> list[Load]:
-        """As EngineClient.load, of each."""
+        """Return the load of each; see EngineClient.load."""
         return list(await asyncio.gather(*(engine.load() for engine in self._engines)))
 
     async def flush(self) -> None:
-        """As EngineClient.flush, of all."""
+        """Empty all prefix caches; see EngineClient.flush."""
         self._owners.clear()
         await asyncio.gather(*(engine.flush() for engine in self._engines))
 
     async def order(self, order: Order) -> Done:
-        """As EngineClient.order, of all; the first error that one answers with."""
-        found = await asyncio.gather(*(engine.order(order) for engine in self._engines))
-        return next((done for done in found if done.error is not None), Done())
+        """Send an order to all, and return the first answer that has an error; see EngineClient.order."""
+        answers = await asyncio.gather(*(engine.order(order) for engine in self._engines))
+        return next((answer for answer in answers if answer.error is not None), Done())
 
     def submit(
         self,
@@ -96,7 +95,8 @@ class Replicas:
         received: float,
         client: int = 0,
     ) -> int:
-        """As EngineClient.submit, to a replica that the router chooses among those that respond."""
+        """Queue a prompt `[n]` at a replica that the router chooses among those that respond; see
+        EngineClient.submit."""
         if len(self._engines) == 1:
             return self._engines[0].submit(prompt, params, receiver, received, client)
         if not self.alive:
@@ -108,7 +108,7 @@ class Replicas:
         return engine.submit(prompt, params, receiver, received, client)
 
     def discard(self, id: int, end: Finished | None = None) -> None:
-        """As EngineClient.discard."""
+        """Drop a request; see EngineClient.discard."""
         self._engines[(id >> REPLICA_SHIFT) % MAX_REPLICAS].discard(id, end)
 
     @contextmanager
@@ -127,10 +127,7 @@ class Replicas:
 
 
 def together(loads: Sequence[Load]) -> Load:
-    """The load of several replicas as one: sums, and the mean share of their caches."""
-    running, waiting, preemptions, prompt_tokens, cached_tokens = (
-        sum(getattr(load, name) for load in loads)
-        for name in ("running", "waiting", "preemptions", "prompt_tokens", "cached_tokens")
-    )
-    kv_usage = fmean(load.kv_usage for load in loads)
-    return Load(running, waiting, kv_usage, preemptions, prompt_tokens, cached_tokens)
+    """Combine the loads of several replicas: sums, and the mean share of their caches."""
+    names = ("running", "waiting", "preemptions", "prompt_tokens", "cached_tokens")
+    sums = {name: sum(getattr(load, name) for load in loads) for name in names}
+    return Load(kv_usage=fmean(load.kv_usage for load in loads), **sums)

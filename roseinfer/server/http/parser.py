@@ -5,22 +5,26 @@ from __future__ import annotations
 import random
 import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 import httptools
 
-from roseinfer.server.http import head
-from roseinfer.server.http.budget import Account
+from roseinfer.server.http.buffers import Account
 from roseinfer.server.http.errors import HttpError
-from roseinfer.server.http.head import MAX_HEAD_BYTES
 
+MAX_HEAD_BYTES = 64 << 10
 MAX_BODY_BYTES = 32 << 20
 MAX_HEADERS = 128
 #: Bytes of trailers, which are not used, and of one chunk's size line.
 MAX_TRAILER_BYTES = 8 << 10
 #: Valid values of x-request-id.
 _REQUEST_ID = re.compile(rb"[\w.:/+=@-]{1,128}", re.ASCII)
+#: Headers that may appear once only. They say where a request ends, or its host: two of them are ambiguous
+#: (request smuggling).
+_ONCE = frozenset({b"host", b"content-length", b"transfer-encoding"})
+_HOST = re.compile(rb"(?:[\w.~!$&'()*+,;=%-]*|\[[0-9A-Fa-f:.]+\])(?::\d*)?")
+_ABSOLUTE = re.compile(rb"https?://([^/?]*)([^?]*)", re.IGNORECASE)
 
 
 @dataclass(slots=True)
@@ -44,7 +48,7 @@ class HttpRequest:
     id: str = ""
 
     def take_body(self) -> bytearray:
-        """The body, which this object then no longer refers to."""
+        """Remove the body and return it."""
         body, self.body = self.body, bytearray()
         return body
 
@@ -115,8 +119,8 @@ class RequestParser:
             raise HttpError(431, f"trailers are larger than {MAX_TRAILER_BYTES} bytes, or chunks too small")
 
     def _parse(self, data: bytes) -> bytes:
-        """Returns what is still to be parsed: httptools ends a request with an `upgrade` header at its head,
-        so the head is parsed again without this header."""
+        """Return the rest that is still to be parsed: httptools ends a request with an `upgrade` header at
+        its head, so the head is parsed again without this header."""
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserUpgrade as upgrade:
@@ -147,7 +151,7 @@ class RequestParser:
                 raise HttpError(431, f"trailers are larger than {MAX_TRAILER_BYTES} bytes")
             return
         name = name.lower()
-        if name in head.ONCE and name in self._headers:
+        if name in _ONCE and name in self._headers:
             raise HttpError(400, f"two {name.decode()} headers")
         self._headers[name] = value
         if len(self._headers) > MAX_HEADERS:
@@ -157,9 +161,9 @@ class RequestParser:
         method, version, headers = self._parser.get_method(), self._parser.get_http_version(), self._headers
         self._account.hold(-self._held)
         self._held = 0
-        path = head.path_of(self._url, headers)
+        path = _path_of(self._url, headers)
         size = len(self._url) + sum(map(len, headers)) + sum(map(len, headers.values()))
-        head.check(method, version, size, headers)
+        _check_head(method, version, size, headers)
         self._upgrading = self._parser.should_upgrade()
         if self._upgrading:
             return
@@ -180,8 +184,7 @@ class RequestParser:
             self._account.check(length)
         if request.chunked and headers.get(b"expect", b"").lower() == b"100-continue":
             if request.refusal is not None:
-                refusal = request.refusal
-                raise HttpError(refusal.status, str(refusal), refusal.param, refusal.code, refusal.headers)
+                raise request.refusal
             self._on_expect()
 
     def on_body(self, body: bytes) -> None:
@@ -214,7 +217,39 @@ class RequestParser:
             raise HttpError(413, f"the body is larger than {MAX_BODY_BYTES} bytes")
 
 
-def _request_id(given: bytes) -> str:
-    if given and _REQUEST_ID.fullmatch(given):
-        return given.decode()
-    return f"{random.getrandbits(128):032x}"
+def _request_id(header: bytes) -> str:
+    return header.decode() if _REQUEST_ID.fullmatch(header) else f"{random.getrandbits(128):032x}"
+
+
+def _path_of(url: bytes, headers: dict[bytes, bytes]) -> str:
+    """Return the path of a request's target. A target in absolute form also names the host, which replaces
+    the one in `headers`. Raises HttpError (400)."""
+    if absolute := _ABSOLUTE.match(url):
+        host, path = absolute.groups()
+        if not host:
+            raise HttpError(400, "the request names no host")
+        headers[b"host"] = host
+        return path.decode("latin-1") or "/"
+    return url.partition(b"?")[0].decode("latin-1")
+
+
+def _check_head(method: bytes, version: str, size: int, headers: Mapping[bytes, bytes]) -> None:
+    """Raise HttpError for a head of `size` bytes that is too large, or that other parsers might read
+    differently."""
+    if version not in ("1.0", "1.1"):
+        raise HttpError(505, f"HTTP/{version:.5} is not spoken here; use HTTP/1.1")
+    if method == b"CONNECT":
+        raise HttpError(400, "this server is no proxy")
+    if size > MAX_HEAD_BYTES:
+        raise HttpError(431, f"the head is larger than {MAX_HEAD_BYTES} bytes")
+    host = headers.get(b"host")
+    if host is None and version != "1.0":
+        raise HttpError(400, "the Host header is missing")
+    if host is not None and not _HOST.fullmatch(host):
+        raise HttpError(400, "the Host header is no name of a host")
+    coding = headers.get(b"transfer-encoding")
+    if coding is not None:
+        if version == "1.0":
+            raise HttpError(400, "HTTP/1.0 has no transfer-encoding")
+        if coding.strip().lower() != b"chunked":
+            raise HttpError(501, "the one transfer-encoding that is understood is chunked")

@@ -15,8 +15,7 @@ LEAST = 0.00002
 
 
 class Turn:
-    """The turn of one connection. `take` is called when its turn has come, with the time at which it should
-    end (monotonic, s)."""
+    """The turn of one connection. `take` is called with the time at which it should end (monotonic, s)."""
 
     __slots__ = ("due", "take", "waiting")
 
@@ -25,7 +24,7 @@ class Turn:
 
     def cancel(self) -> None:
         """Call nothing any more: the connection has closed."""
-        self.take = _nothing
+        self.take = lambda end: None
 
 
 class Turns:
@@ -33,20 +32,24 @@ class Turns:
 
     Start-time fair queueing (Goyal, Vin and Cheng, 1996): the connection that was served least, in seconds,
     is next, so a new connection comes before all that have had a turn.
+
+    Args:
+        clock: Monotonic time (s).
     """
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
         self._waiting: list[tuple[float, float, int, Turn]] = []
         self._now = self._latest = 0.0  # virtual time: when the last turn was due; the last end of one
         self._count = 0
-        self._taken: Turn | None = None  # now
-        self._again = self._in_rounds = False  # the turn that is taken waits for another; a round will come
+        self._current: Turn | None = None
+        self._again = self._in_rounds = False  # the current turn waits for another; a round will come
         self._free_at = 0.0  # when the event loop has had as much time for all else as for turns
 
     def ask(self, turn: Turn) -> None:
         """Take the turn now if no other waits and turns have not taken too much time, else when it comes."""
-        now = time.monotonic()
-        if self._waiting or self._taken is not None or self._free_at - now > ROUND:
+        now = self._clock()
+        if self._waiting or self._current is not None or self._free_at - now > ROUND:
             self.wait(turn)
         else:
             spent = self._take(turn, max(self._now, turn.due), now)
@@ -54,7 +57,7 @@ class Turns:
 
     def wait(self, turn: Turn) -> None:
         """Take the turn when it comes."""
-        if turn is self._taken:
+        if turn is self._current:
             self._again = True
         elif not turn.waiting:
             turn.waiting = True
@@ -65,13 +68,13 @@ class Turns:
                 asyncio.get_running_loop().call_soon(self._round)
 
     def _take(self, turn: Turn, due: float, now: float) -> float:
-        """Returns the seconds that it took."""
-        self._taken, self._now = turn, due
+        """Take a turn and return its duration (s)."""
+        self._current, self._now = turn, due
         try:
             turn.take(now + TURN)
         finally:
-            self._taken = None
-            spent = max(time.monotonic() - now, LEAST)
+            self._current = None
+            spent = max(self._clock() - now, LEAST)
             turn.due = due + spent
             self._latest = max(self._latest, turn.due)
             if self._again:
@@ -82,21 +85,17 @@ class Turns:
         return spent
 
     def _round(self) -> None:
-        now = time.monotonic()
+        now = self._clock()
         end = now + ROUND
         try:
             for _ in range(min(TURNS, len(self._waiting))):
                 due, _, _, turn = heappop(self._waiting)
                 turn.waiting = False
                 self._take(turn, due, now)
-                now = time.monotonic()
+                now = self._clock()
                 if now >= end:
                     break
         finally:
             self._in_rounds = bool(self._waiting)
             if self._in_rounds:
                 asyncio.get_running_loop().call_soon(self._round)
-
-
-def _nothing(end: float) -> None:
-    """The turn of a connection that has closed."""

@@ -1,4 +1,4 @@
-"""Validates a request's body, and turns it into sampling parameters and prompts."""
+"""Validation of a request's body, which becomes sampling parameters and prompts."""
 
 from __future__ import annotations
 
@@ -13,15 +13,20 @@ from numpy.typing import NDArray
 from roseinfer.request.limits import Limits
 from roseinfer.request.params import CONTEXT_LENGTH_EXCEEDED, MAX_TOKENS, RequestError, SamplingParams
 from roseinfer.server.http.errors import BadRequestError
-from roseinfer.server.openai.messages import turn
-from roseinfer.server.openai.other_fields import refuse_unsupported
 from roseinfer.server.openai.requests import (
     MAX_CHOICES,
     MAX_STOP_CHARACTERS,
     MAX_STOPS,
+    ROLES,
     ChatRequest,
     CompletionRequest,
     GenerationRequest,
+    Message,
+    StreamOptions,
+    TextPart,
+    ToolCall,
+    parse,
+    refuse_unsupported,
 )
 from roseinfer.tokenizer.chat import ChatError, ChatTemplate
 
@@ -36,10 +41,18 @@ DEFAULT_MAX_TOKENS = 16
 class Generation(msgspec.Struct, frozen=True):
     """A valid request, with `n` choices for each prompt.
 
-    `with_ids`: token ids are returned. `special_tokens`: the tokenizer adds its special tokens to texts.
-    `pieces`: of each prompt that is a text, with `echo`, the texts of its tokens; None of token ids.
-    `fills_context`: only the context limits the answer, and `params.max_tokens` is not final. `echo`: answers
-    begin with their prompts; `only_echo`: and have nothing else. `seeded`: the request has a seed.
+    Attributes:
+        prompts: Texts, or token ids `[n]`.
+        with_ids: Token ids are returned.
+        special_tokens: The tokenizer adds its special tokens to texts.
+        fills_context: Only the context limits the answer, and `params.max_tokens` is not final.
+        echo: Answers begin with their prompts.
+        only_echo: They have nothing else.
+        seeded: The request has a seed.
+        pieces: With `echo`, the texts of the tokens of each prompt that is a text; None for token ids.
+        model: The model that the request names.
+        stream: Options of a stream; None: the response is one body.
+        with_metrics: The parts of the answer's time are returned.
     """
 
     prompts: tuple[str | NDArray[np.int32], ...]
@@ -53,89 +66,103 @@ class Generation(msgspec.Struct, frozen=True):
     only_echo: bool = False
     seeded: bool = False
     pieces: tuple[list[str] | None, ...] = ()
+    model: str | None = None
+    stream: StreamOptions | None = None
+    with_metrics: bool = False
 
     @property
     def num_choices(self) -> int:
+        """Choices of all prompts."""
         return len(self.prompts) * self.n
 
     def params_of(self, index: int) -> SamplingParams:
-        """The parameters of choice `index`. Choice i of a prompt gets the request's seed plus i, as in vLLM,
-        so that a prompt among others is answered as it would be alone."""
+        """Return the parameters of choice `index`. Choice i of a prompt gets the request's seed plus i, as in
+        vLLM, so that a prompt among others is answered as it would be alone."""
         offset = index % self.n if self.seeded else index
         if offset == 0:
             return self.params
         return msgspec.structs.replace(self.params, seed=(self.params.seed + offset) % 2**64)
 
     def with_echo(self, *, only: bool) -> Generation:
-        """The same with prompts in its answers, and their logprobs if logprobs are asked for. `only`: answers
-        have nothing else."""
-        asked = self.params.logprobs
-        logprobs = None if only else asked
-        params = msgspec.structs.replace(self.params, prompt_logprobs=asked, logprobs=logprobs)
+        """Return the same with prompts in its answers, and their logprobs if logprobs are asked for. `only`:
+        answers have nothing else."""
+        count = self.params.logprobs
+        params = msgspec.structs.replace(self.params, prompt_logprobs=count, logprobs=None if only else count)
         return msgspec.structs.replace(self, params=params, echo=True, only_echo=only)
 
-    def fit(self, limits: Limits, prompts: list[NDArray[np.int32]], *, streamed: bool) -> Generation:
-        """With a final `max_tokens`. Raises BadRequestError where one of `prompts` does not fit, or there
-        would be too many logprobs."""
+    def fit(self, limits: Limits, prompts: list[NDArray[np.int32]]) -> Generation:
+        """Return the same with a final `max_tokens`. Raises BadRequestError if one of `prompts` (token ids
+        `[n]`) does not fit, or there would be too many logprobs."""
         generation = self
         try:
             if self.fills_context:
-                left = max(limits.left(len(prompts[0])), 1)
-                if not streamed and (each := self._logprobs_of_a_token):
-                    left = min(left, max(MAX_LOGPROBS // each, self.params.min_tokens))
-                params = msgspec.structs.replace(self.params, max_tokens=left)
+                max_tokens = max(limits.left(len(prompts[0])), 1)
+                if each := self._held_logprobs_of_a_token:
+                    max_tokens = min(max_tokens, max(MAX_LOGPROBS // each, self.params.min_tokens))
+                params = msgspec.structs.replace(self.params, max_tokens=max_tokens)
                 generation = msgspec.structs.replace(self, params=params, fills_context=False)
             limits.check_ids(generation.params)
             for prompt in prompts:
                 limits.check(prompt, 0 if self.only_echo else generation.params.max_tokens)
         except RequestError as error:
             raise BadRequestError(str(error), error.field, error.code) from None
-        generation._check_logprobs(sum(map(len, prompts)), streamed=streamed)
+        generation._check_logprobs(sum(map(len, prompts)))
         return generation
 
     @property
-    def _logprobs_of_a_token(self) -> int:
-        """How many logprobs come with one token of every answer."""
-        return 0 if self.params.logprobs is None else self.num_choices * (1 + self.params.logprobs)
+    def _held_logprobs_of_a_token(self) -> int:
+        """Number of logprobs that are held for one token of every answer; 0 in streams, which send them."""
+        if self.params.logprobs is None or self.stream is not None:
+            return 0
+        return self.num_choices * (1 + self.params.logprobs)
 
-    def _check_logprobs(self, prompt_tokens: int, *, streamed: bool) -> None:
+    def _check_logprobs(self, prompt_tokens: int) -> None:
         each = self.params.prompt_logprobs
         held = 0 if each is None else prompt_tokens * self.n * (1 + each)
         if held > MAX_LOGPROBS:
             message = f"more than {MAX_LOGPROBS} logprobs of prompts; send fewer prompts in a request"
             raise BadRequestError(message, "logprobs")
-        if not streamed and held + self._logprobs_of_a_token * self.params.max_tokens > MAX_LOGPROBS:
+        if held + self._held_logprobs_of_a_token * self.params.max_tokens > MAX_LOGPROBS:
             message = f"more than {MAX_LOGPROBS} logprobs; stream the answers, or ask for fewer"
             raise BadRequestError(message, "logprobs")
 
 
+def read_body(
+    body: bytes | bytearray, chat: bool, template: ChatTemplate | None, max_model_len: int
+) -> Generation:
+    """Parse and validate the body of a completion or chat. Raises BadRequestError."""
+    if chat:
+        return from_chat(parse(body, ChatRequest), template)
+    return from_completion(parse(body, CompletionRequest), max_model_len)
+
+
 def from_completion(request: CompletionRequest, max_model_len: int) -> Generation:
-    """What `request` asks for. Raises BadRequestError for what is wrong or not supported."""
+    """Validate a completion. Raises BadRequestError for a field that is wrong or not supported."""
     limit = _limit(request)
     max_tokens = DEFAULT_MAX_TOKENS if limit is None else limit
-    prompts = _prompts(request.prompt, max_model_len)
-    special_tokens = request.add_special_tokens is not False
     generation = _generation(
-        request, max_tokens or int(bool(request.echo)), prompts,
-        special_tokens=special_tokens, logprobs=request.logprobs,
+        request, max_tokens or int(bool(request.echo)), _prompts(request.prompt, max_model_len),
+        special_tokens=request.add_special_tokens is not False, logprobs=request.logprobs,
     )  # fmt: skip
     return generation.with_echo(only=not max_tokens) if request.echo else generation
 
 
 def from_chat(request: ChatRequest, template: ChatTemplate | None) -> Generation:
-    """The same for a chat: its messages become the prompt through the model's template."""
-    _refuse(
-        echo=request.echo,
-        tools=request.tools and request.tool_choice != "none",
-        response_format=(request.response_format or {}).get("type", "text") != "text",
-    )
+    """Validate a chat: its messages become the prompt through the model's template."""
+    for name, unsupported in (
+        ("echo", request.echo),
+        ("tools", request.tools and request.tool_choice != "none"),
+        ("response_format", (request.response_format or {}).get("type", "text") != "text"),
+    ):
+        if unsupported:
+            raise BadRequestError(f"{name} is not supported", name, "unsupported_parameter")
     if template is None:
         raise BadRequestError("the model has no chat template; use /v1/completions", "messages")
     if not request.messages:
         raise BadRequestError("messages is empty", "messages")
     try:
         prompt = template.render(
-            [turn(message, template) for message in request.messages], request.chat_template_kwargs or {}
+            [_turn(message, template) for message in request.messages], request.chat_template_kwargs or {}
         )
     except ChatError as error:
         raise BadRequestError(str(error), error.field) from None
@@ -147,14 +174,14 @@ def from_chat(request: ChatRequest, template: ChatTemplate | None) -> Generation
 
 
 def _chat_logprobs(request: ChatRequest) -> int | None:
-    """How many top tokens are asked for; None: no logprobs."""
+    """Return the number of top tokens; None: no logprobs."""
     if not request.logprobs and request.top_logprobs:
         raise BadRequestError("top_logprobs needs logprobs to be true", "top_logprobs")
     return (request.top_logprobs or 0) if request.logprobs else None
 
 
 def _limit(request: GenerationRequest) -> int | None:
-    """How many tokens an answer may have; OpenAI has two names for it."""
+    """Return the most tokens that an answer may have; OpenAI has two names for it."""
     return request.max_tokens if request.max_completion_tokens is None else request.max_completion_tokens
 
 
@@ -163,16 +190,16 @@ def _generation(
     max_tokens: int | None,
     prompts: tuple[str | NDArray[np.int32], ...],
     *,
-    special_tokens: bool = True,
+    special_tokens: bool,
     logprobs: int | None,
     logprobs_field: str = "logprobs",
 ) -> Generation:
     refuse_unsupported(request)
     if request.stream_options is not None and not request.stream:
         raise BadRequestError("stream_options needs stream to be true", "stream_options")
-    written = {"logprobs": logprobs_field}
+    names = {"logprobs": logprobs_field}  # of fields with another name in the request
     if request.max_completion_tokens is not None:
-        written["max_tokens"] = "max_completion_tokens"
+        names["max_tokens"] = "max_completion_tokens"
     n = 1 if request.n is None else request.n
     if not 1 <= n <= MAX_CHOICES:
         raise BadRequestError(f"n must be from 1 to {MAX_CHOICES}", "n")
@@ -207,12 +234,13 @@ def _generation(
         )
     except RequestError as error:
         message, field = str(error), error.field
-        if field is not None and (named := written.get(field)):
-            message, field = message.replace(field, named, 1), named
+        if field is not None and (name := names.get(field)):
+            message, field = message.replace(field, name, 1), name
         raise BadRequestError(message, field) from None
     return Generation(
         prompts, params, n, stops, bool(request.return_token_ids), special_tokens, max_tokens is None,
-        seeded=request.seed is not None,
+        seeded=request.seed is not None, model=request.model, with_metrics=bool(request.return_metrics),
+        stream=(request.stream_options or StreamOptions()) if request.stream else None,
     )  # fmt: skip
 
 
@@ -220,22 +248,15 @@ def _or(value: float | None, default: float) -> float:
     return default if value is None else value
 
 
-def _biases(given: dict[str, float]) -> tuple[tuple[int, float], ...]:
+def _biases(biases: dict[str, float]) -> tuple[tuple[int, float], ...]:
     try:
-        return tuple((int(token), bias) for token, bias in given.items())
+        return tuple((int(token), bias) for token, bias in biases.items())
     except ValueError:
         raise BadRequestError("logit_bias must have token ids as its keys", "logit_bias") from None
 
 
-def _refuse(**asked: object) -> None:
-    """Raise BadRequestError for the first field with a true value."""
-    for name, value in asked.items():
-        if value:
-            raise BadRequestError(f"{name} is not supported", name, "unsupported_parameter")
-
-
 def _prompts(prompt: str | list[Any], most: int) -> tuple[str | NDArray[np.int32], ...]:
-    """A text, texts, token ids, or lists of token ids; these are `most` at most."""
+    """Return the prompts in a text, texts, token ids, or lists of token ids; each has `most` ids at most."""
     if isinstance(prompt, str):
         return (prompt,)
     if not prompt:
@@ -263,11 +284,57 @@ def _token_ids(ids: list[Any], most: int) -> NDArray[np.int32]:
 
 
 def too_long(most: int) -> BadRequestError:
-    """The error for a prompt that does not fit the context of `most` tokens."""
+    """Return the error for a prompt that does not fit the context of `most` tokens."""
     message = f"This model's maximum context length is {most} tokens. However, the prompt is too long."
     return BadRequestError(message, "prompt", CONTEXT_LENGTH_EXCEEDED)
 
 
 def no_tokenizer() -> BadRequestError:
-    """The error for a text where the model has no tokenizer."""
+    """Return the error for a text if the model has no tokenizer."""
     return BadRequestError("the model has no tokenizer; send token ids", "prompt")
+
+
+def _turn(message: Message, template: ChatTemplate) -> dict[str, Any]:
+    """Convert a message to the form that chat templates expect. A `template` may leave out messages of roles
+    that it does not name: then `developer` is `system`, and `function` is refused."""
+    role = message.role
+    if role not in ROLES:
+        raise BadRequestError(f"the role {role!r:.100} is none of {', '.join(ROLES)}", "messages")
+    if role == "function" and not template.names(role):
+        raise BadRequestError("the model's chat template has no role 'function'; use 'tool'", "messages")
+    if role == "developer" and not template.names(role):
+        role = "system"
+    if message.function_call is not None:
+        raise BadRequestError("function_call is not supported in messages; use tool_calls", "messages")
+    content = message.content or ""
+    if not isinstance(content, str):
+        content = "\n".join(_text(part, role) for part in content)
+    turn: dict[str, Any] = {"role": role, "content": content}
+    for field in ("name", "tool_call_id", "reasoning_content"):
+        if (value := getattr(message, field)) is not None:
+            turn[field] = value
+    if message.tool_calls:
+        turn["tool_calls"] = [_call(call) for call in message.tool_calls]
+    return turn
+
+
+def _text(part: TextPart, role: str) -> str:
+    text = part.text if part.type == "text" else None
+    if part.type == "refusal" and role == "assistant":
+        text = part.refusal
+    if text is None:
+        raise BadRequestError("only text is supported in messages", "messages")
+    return text
+
+
+def _call(call: ToolCall) -> dict[str, Any]:
+    """Convert a tool call to the form that chat templates expect: with its arguments as an object."""
+    arguments = call.function.arguments
+    if isinstance(arguments, str):
+        try:
+            arguments = msgspec.json.decode(arguments or "{}", type=dict[str, Any])
+        except (msgspec.DecodeError, RecursionError) as error:
+            reason = f"the arguments of the tool call {call.function.name!r:.100} are no JSON object: {error}"
+            raise BadRequestError(reason, "messages") from None
+    identity = {} if call.id is None else {"id": call.id}
+    return {**identity, "type": call.type, "function": {"name": call.function.name, "arguments": arguments}}

@@ -1,4 +1,4 @@
-"""Parses large bodies in a separate process, because decoding JSON holds the GIL.
+"""Reading of large bodies in a separate process, because decoding JSON holds the GIL.
 
 The process is started with the first of them as `python -m roseinfer.server.openai.large_bodies FD MODEL`. It
 parses one body after the other, in bounded memory. It ends with its front end, and with a body that takes
@@ -24,12 +24,10 @@ import psutil
 
 from roseinfer.model_folder import model_folder
 from roseinfer.modules import leave_signals_to_parent
-from roseinfer.server.child import Child
+from roseinfer.server.child import Child, return_freed_blocks
 from roseinfer.server.http.errors import BadRequestError, HttpError, InternalError
 from roseinfer.server.http.parser import HttpRequest
-from roseinfer.server.memory import return_freed_blocks
-from roseinfer.server.openai.generation import Generation, from_chat, from_completion, no_tokenizer, too_long
-from roseinfer.server.openai.requests import ChatRequest, CompletionRequest, GenerationRequest, parse
+from roseinfer.server.openai.generation import Generation, no_tokenizer, read_body, too_long
 from roseinfer.tokenizer.chat import ChatTemplate
 from roseinfer.tokenizer.tokenizer import Tokenizer
 
@@ -52,52 +50,32 @@ _QUESTION, _ANSWER = struct.Struct("<Q?QQ"), struct.Struct("<Q")
 NO_MEMORY = 3
 _TOO_MUCH = "the body takes more memory than one request may; send fewer or shorter values"
 
-Read = tuple[GenerationRequest, Generation]
-
-
-def read(body: bytes | bytearray, chat: bool, template: ChatTemplate | None, max_model_len: int) -> Read:
-    """Of the request in `body` what its Generation, which is the second, does not have. Raises
-    BadRequestError."""
-    if chat:
-        conversation = parse(body, ChatRequest)
-        return _rest(conversation), from_chat(conversation, template)
-    completion = parse(body, CompletionRequest)
-    return _rest(completion), from_completion(completion, max_model_len)
-
-
-def _rest(request: GenerationRequest) -> GenerationRequest:
-    return GenerationRequest(
-        model=request.model, stream=request.stream, stream_options=request.stream_options,
-        return_metrics=request.return_metrics,
-    )  # fmt: skip
-
 
 class LargeBodies:
-    """A front end's client of the process. `tokenizer` tells which texts are surely too long."""
+    """A front end's client of the process. `tokenizer` bounds the length of texts, if there is one."""
 
     def __init__(self, model: str, tokenizer: Tokenizer | None) -> None:
         self._model = model
         self._longest = tokenizer.longest if tokenizer else 0
         self._lock = asyncio.Lock()
         self._child: Child | None = None
-        self._asking: set[asyncio.Task[Read]] = set()
+        self._reading: asyncio.Task[Generation] | None = None
 
-    async def read(self, request: HttpRequest, chat: bool, max_model_len: int) -> Read:
-        """As the function `read`, of the request's body, which is taken. Also raises HttpError: 503 when it
-        takes too long, 500 for an unexpected error."""
+    async def read(self, request: HttpRequest, chat: bool, max_model_len: int) -> Generation:
+        """Take and read the request's body; see `read_body`. Also raises HttpError: 503 if it takes too long,
+        500 for an unexpected error."""
         await self._lock.acquire()  # a client that goes meanwhile frees its body
-        task = asyncio.get_running_loop().create_task(self._ask(request, chat, max_model_len))
-        self._asking.add(task)
-        task.add_done_callback(self._asked)
-        return await asyncio.shield(task)  # a cancelled request must not leave half an answer in the stream
+        self._reading = asyncio.get_running_loop().create_task(self._read(request, chat, max_model_len))
+        self._reading.add_done_callback(self._end_reading)
+        return await asyncio.shield(self._reading)  # cancelling must not leave half an answer in the stream
 
-    def _asked(self, task: asyncio.Task[Read]) -> None:
+    def _end_reading(self, task: asyncio.Task[Generation]) -> None:
+        self._reading = None
         self._lock.release()
-        self._asking.discard(task)
         if not task.cancelled():
             task.exception()  # marked as retrieved, even if the client has gone
 
-    async def _ask(self, request: HttpRequest, chat: bool, max_model_len: int) -> Read:
+    async def _read(self, request: HttpRequest, chat: bool, max_model_len: int) -> Generation:
         try:
             async with asyncio.timeout(TIMEOUT):
                 if self._child is None:
@@ -106,7 +84,7 @@ class LargeBodies:
                 self._writer.write(_QUESTION.pack(*numbers))
                 self._writer.write(request.take_body())
                 (size,) = _ANSWER.unpack(await self._reader.readexactly(_ANSWER.size))
-                answer: Read | BadRequestError | None = pickle.loads(await self._reader.readexactly(size))
+                answer = pickle.loads(await self._reader.readexactly(size))
         except TimeoutError:
             self.stop()
             raise HttpError(503, f"the body was not read within {TIMEOUT:.0f} s") from None
@@ -120,6 +98,7 @@ class LargeBodies:
             raise answer
         if answer is None:
             raise InternalError
+        assert isinstance(answer, Generation)
         return answer
 
     async def _start(self) -> None:
@@ -141,30 +120,32 @@ def serve(questions: BinaryIO, answers: BinaryIO, template: ChatTemplate | None)
     """Answer until the other side closes. Raises MemoryError, with a body read in part or not at all."""
     while numbers := questions.read(_QUESTION.size):
         size, chat, max_model_len, characters = _QUESTION.unpack(numbers)
-        answer = _answer(questions.read(size), chat, template, max_model_len, characters)
-        answers.write(_ANSWER.pack(len(answer)))
-        answers.write(answer)
-        answers.flush()
+        answer = answer_to(questions.read(size), chat, template, max_model_len, characters)
+        data = pickle.dumps(answer)
         del answer
+        answers.write(_ANSWER.pack(len(data)))
+        answers.write(data)
+        answers.flush()
+        del data
 
 
-def _answer(
+def answer_to(
     body: bytes, chat: bool, template: ChatTemplate | None, max_model_len: int, characters: int
-) -> bytes:
-    """What is read, or its error; None for an unexpected error, which is in the log."""
+) -> Generation | BadRequestError | None:
+    """Read a body, and return its error if it has one; None for an unexpected error, which is in the log.
+    `characters`: the most characters of a text that fits, 0 without a tokenizer."""
     try:
-        asked, generation = read(body, chat, template, max_model_len)
+        generation = read_body(body, chat, template, max_model_len)
         if any(isinstance(prompt, str) and len(prompt) > characters for prompt in generation.prompts):
-            raise too_long(max_model_len) if characters else no_tokenizer()
-        del body
-        return pickle.dumps((asked, generation))
+            return too_long(max_model_len) if characters else no_tokenizer()
+        return generation
     except BadRequestError as error:
-        return pickle.dumps(error)
+        return error
     except MemoryError:
         raise
     except Exception:
         log.exception("a large body")
-        return pickle.dumps(None)
+        return None
 
 
 def _bound_memory() -> None:

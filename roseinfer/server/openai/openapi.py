@@ -8,8 +8,8 @@ from typing import Any
 import msgspec
 
 from roseinfer import __version__
-from roseinfer.server.openai.errors import ErrorBody
 from roseinfer.server.openai.requests import ChatRequest, CompletionRequest, ProfileRequest
+from roseinfer.server.openai.responses import ErrorBody
 
 #: The body of each route that takes one.
 BODIES: dict[str, type[msgspec.Struct]] = {
@@ -27,7 +27,8 @@ class ErrorAnswer(msgspec.Struct, frozen=True):
 
 
 def openapi(routes: Mapping[str, tuple[str, Callable[..., Any]]]) -> bytes:
-    """OpenAPI 3.1 of `routes`: path to method and handler, whose docstring's first line is the summary."""
+    """Generate OpenAPI 3.1 for `routes`: path to method and handler, whose docstring's first line is the
+    summary."""
     kinds = [*BODIES.values(), ErrorAnswer]
     references, models = msgspec.json.schema_components(kinds, ref_template="#/components/schemas/{name}")
     schemas = dict(zip(kinds, references, strict=True))

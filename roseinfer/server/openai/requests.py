@@ -1,9 +1,10 @@
-"""The bodies of requests, as OpenAI defines them and vLLM extends them."""
+"""Bodies of requests, as OpenAI defines them and vLLM extends them, with all fields that are understood."""
 
 from __future__ import annotations
 
 import re
-from typing import Annotated, Any, TypeVar
+from operator import attrgetter
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import msgspec
 
@@ -19,7 +20,6 @@ from roseinfer.request.params import (
     MIN_REPETITION_PENALTY,
 )
 from roseinfer.server.http.errors import BadRequestError
-from roseinfer.server.openai.other_fields import OtherFields
 
 T = TypeVar("T")
 
@@ -29,9 +29,81 @@ MAX_STOPS = 64
 MAX_STOP_CHARACTERS = 256
 ROLES = ("system", "developer", "user", "assistant", "tool", "function")
 
+#: Fields on which an answer's tokens do not depend.
+ACCEPTED = (
+    "metadata", "parallel_tool_calls", "prompt_cache_key", "prompt_cache_retention", "request_id",
+    "safety_identifier", "service_tier", "store", "user",
+)  # fmt: skip
+#: Fields on which they would depend, with the values, besides null, that ask for what is done anyway.
+NEUTRAL: dict[str, tuple[object, ...]] = {
+    "add_generation_prompt": (True,),
+    "allowed_token_ids": (),
+    "audio": (),
+    "bad_words": ([],),
+    "cache_salt": (),
+    "chat_template": (),
+    "chat_template_kwargs": ({},),
+    "continue_final_message": (False,),
+    "documents": ([],),
+    "early_stopping": (False,),
+    "function_call": ("none", "auto"),
+    "functions": ([],),
+    "grammar": (),
+    "guided_choice": (),
+    "guided_grammar": (),
+    "guided_json": (),
+    "guided_regex": (),
+    "include_stop_str_in_output": (False,),
+    "length_penalty": (1,),
+    "logits_processors": ([],),
+    "modalities": (["text"],),
+    "prediction": (),
+    "priority": (0,),
+    "prompt_logprobs": (),
+    "reasoning_effort": (),
+    "skip_special_tokens": (True,),
+    "spaces_between_special_tokens": (True,),
+    "structured_outputs": (),
+    "suffix": ("",),
+    "tool_choice": ("none", "auto"),
+    "truncate_prompt_tokens": (),
+    "use_beam_search": (False,),
+    "verbosity": (),
+    "vllm_xargs": ({},),
+    "web_search_options": (),
+}
+
+if TYPE_CHECKING:
+
+    class OtherFields(msgspec.Struct, frozen=True, kw_only=True):
+        """Fields of ACCEPTED and NEUTRAL; any other is refused."""
+
+        tool_choice: Any = None
+
+else:
+    OtherFields = msgspec.defstruct(
+        "OtherFields",
+        [(name, Any, None) for name in (*ACCEPTED, *NEUTRAL)],
+        frozen=True,
+        kw_only=True,
+        forbid_unknown_fields=True,
+    )
+
+_neutral = attrgetter(*NEUTRAL)
+
+
+def refuse_unsupported(request: msgspec.Struct) -> None:
+    """Raise BadRequestError where one of these fields would change the answer to `request`."""
+    values = _neutral(request)
+    if values.count(None) == len(values):
+        return
+    for (name, neutral), value in zip(NEUTRAL.items(), values, strict=True):
+        if value is not None and value not in neutral:
+            raise BadRequestError(f"{name} is not supported", name, "unsupported_parameter")
+
 
 def _stated(**schema: object) -> msgspec.Meta:
-    """Bounds for the OpenAPI document only; `generation` enforces them, with better messages."""
+    """State bounds for the OpenAPI document only; `generation` enforces them, with better messages."""
     return msgspec.Meta(extra_json_schema=schema)
 
 
@@ -153,15 +225,15 @@ _PLACE = re.compile(r" - at `\$\.(\w+)|missing required field `(\w+)`$")
 
 
 def parse(body: bytes | bytearray, kind: type[T]) -> T:
-    """The request in `body`. Raises BadRequestError."""
+    """Decode the request in `body`. Raises BadRequestError."""
     try:
         return msgspec.json.decode(body, type=kind)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        said = str(error)
-        if unknown := _UNKNOWN.search(said):
+        reason = str(error)
+        if unknown := _UNKNOWN.search(reason):
             name = unknown[1]
             message = f"unrecognized request argument: {name}"
             raise BadRequestError(message, name, "unknown_parameter") from None
-        place = _PLACE.search(said)
-        message = f"the body is not a valid request: {said}"
+        place = _PLACE.search(reason)
+        message = f"the body is not a valid request: {reason}"
         raise BadRequestError(message, place and (place[1] or place[2])) from None

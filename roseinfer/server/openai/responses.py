@@ -1,18 +1,43 @@
-"""The bodies of responses, as OpenAI defines them and vLLM extends them."""
+"""Bodies of responses and errors, as OpenAI defines them and vLLM extends them."""
 
 from __future__ import annotations
 
 import random
 import time
 from collections.abc import Sequence
-from typing import Protocol
 
 import msgspec
 
 from roseinfer.request.params import Finished
+from roseinfer.server.http.errors import HttpError
+from roseinfer.server.http.response import Response
 from roseinfer.server.openai.logprobs import ChatLogprobs, CompletionLogprobs, Logprobs
 
 _encode = msgspec.json.Encoder().encode
+#: The `code` of an error by its status, where there is no other.
+_CODES = {401: "invalid_api_key", 429: "rate_limit_exceeded"}
+_KINDS = {401: "authentication_error", 404: "not_found_error", 429: "rate_limit_error"}
+
+
+class ErrorBody(msgspec.Struct, frozen=True):
+    """OpenAI's error object."""
+
+    message: str
+    type: str
+    param: str | None = None
+    code: str | None = None
+
+
+def error_body(error: HttpError) -> bytes:
+    """Encode an error, for a response or an event of a stream."""
+    kind = _KINDS.get(error.status, "server_error" if error.status >= 500 else "invalid_request_error")
+    code = error.code or _CODES.get(error.status)
+    return _encode({"error": ErrorBody(str(error), kind, error.param, code)})
+
+
+def error_response(error: HttpError) -> Response:
+    """Return the whole response with an error."""
+    return Response(error.status, error_body(error), headers=error.headers)
 
 
 class PromptDetails(msgspec.Struct, frozen=True):
@@ -31,7 +56,7 @@ class Usage(msgspec.Struct, frozen=True):
 
 
 class Metrics(msgspec.Struct, frozen=True):
-    """Where an answer's time went, in ms: `tokenize_ms` in the front end, before submission to the engine;
+    """Parts of an answer's time, in ms: `tokenize_ms` in the front end, before submission to the engine;
     the others in the engine."""
 
     tokenize_ms: float
@@ -42,7 +67,7 @@ class Metrics(msgspec.Struct, frozen=True):
 
     @classmethod
     def of(cls, tokenize: float, end: Finished) -> Metrics:
-        """The metrics of a request that ended; `tokenize` in s."""
+        """Convert the metrics of a request that ended; `tokenize` in s."""
         return cls(
             tokenize_ms=tokenize * 1e3,
             queue_wait_ms=end.queue_wait * 1e3,
@@ -53,7 +78,7 @@ class Metrics(msgspec.Struct, frozen=True):
 
 
 class ChoiceBody(msgspec.Struct, omit_defaults=True):
-    """A choice of a completion, or what a chunk adds to it."""
+    """A choice of a completion, or the part of it in a chunk."""
 
     index: int
     text: str
@@ -64,32 +89,25 @@ class ChoiceBody(msgspec.Struct, omit_defaults=True):
 
 
 class ChatText(msgspec.Struct, omit_defaults=True):
-    """A message, or what a chunk adds to it; the first chunk has its role."""
+    """A message, or the part of it in a chunk; the first chunk has its role."""
 
     content: str
     role: str | msgspec.UnsetType = msgspec.UNSET
 
 
-class MessageBody(msgspec.Struct, omit_defaults=True):
-    """A choice of a chat completion."""
+class ChatChoiceBody(msgspec.Struct, omit_defaults=True, kw_only=True):
+    """A choice of a chat completion: a message, or the part of it in a chunk."""
 
     index: int
-    message: ChatText
+    message: ChatText | msgspec.UnsetType = msgspec.UNSET
+    delta: ChatText | msgspec.UnsetType = msgspec.UNSET
     logprobs: Logprobs | None
     finish_reason: str | None
     token_ids: list[int] | msgspec.UnsetType = msgspec.UNSET
     metrics: Metrics | msgspec.UnsetType = msgspec.UNSET
 
 
-class DeltaBody(msgspec.Struct, omit_defaults=True):
-    """What a chunk adds to a choice of a chat completion."""
-
-    index: int
-    delta: ChatText
-    logprobs: Logprobs | None
-    finish_reason: str | None
-    token_ids: list[int] | msgspec.UnsetType = msgspec.UNSET
-    metrics: Metrics | msgspec.UnsetType = msgspec.UNSET
+UsageField = Usage | msgspec.UnsetType | None
 
 
 class ResponseBody(msgspec.Struct):
@@ -98,68 +116,51 @@ class ResponseBody(msgspec.Struct):
     id: str
     created: int
     model: str
-    choices: Sequence[ChoiceBody | MessageBody | DeltaBody]
-    usage: Usage | msgspec.UnsetType | None
+    choices: Sequence[ChoiceBody | ChatChoiceBody]
+    usage: UsageField
     object: str
 
 
-UsageField = Usage | msgspec.UnsetType | None
-
-
-class Format(Protocol):
-    """How the bodies of one request's responses are written. They share an id."""
-
-    logprobs: type[Logprobs]
-
-    def whole(self, choices: list[ChoiceBody], usage: UsageField) -> bytes:
-        """A whole response."""
-
-    def chunk(self, choices: list[ChoiceBody], usage: UsageField, *, first: bool = False) -> bytes:
-        """A chunk of a stream; `first`: of its choice."""
-
-
 class CompletionFormat:
-    """For /v1/completions."""
+    """The bodies of one request's responses, which share an id, for /v1/completions."""
 
     logprobs: type[Logprobs] = CompletionLogprobs
+    prefix = "cmpl"
 
     def __init__(self, model: str) -> None:
-        self._id, self._created, self._model = f"cmpl-{random.getrandbits(128):032x}", int(time.time()), model
+        self._id, self._created = f"{self.prefix}-{random.getrandbits(128):032x}", int(time.time())
+        self._model = model
 
     def whole(self, choices: list[ChoiceBody], usage: UsageField) -> bytes:
-        return _encode(ResponseBody(self._id, self._created, self._model, choices, usage, "text_completion"))
+        """Encode a whole response."""
+        return self._body(choices, usage, "text_completion")
 
     def chunk(self, choices: list[ChoiceBody], usage: UsageField, *, first: bool = False) -> bytes:
-        return self.whole(choices, usage)
+        """Encode a chunk of a stream; `first`: the first of its choice."""
+        return self._body(choices, usage, "text_completion")
+
+    def _body(self, choices: Sequence[ChoiceBody | ChatChoiceBody], usage: UsageField, kind: str) -> bytes:
+        return _encode(ResponseBody(self._id, self._created, self._model, choices, usage, kind))
 
 
-class ChatFormat:
-    """For /v1/chat/completions."""
+class ChatFormat(CompletionFormat):
+    """The same for /v1/chat/completions."""
 
     logprobs: type[Logprobs] = ChatLogprobs
-
-    def __init__(self, model: str) -> None:
-        self._id, self._created, self._model = (
-            f"chatcmpl-{random.getrandbits(128):032x}",
-            int(time.time()),
-            model,
-        )
+    prefix = "chatcmpl"
 
     def whole(self, choices: list[ChoiceBody], usage: UsageField) -> bytes:
-        messages = [
-            MessageBody(
-                c.index, ChatText(c.text, "assistant"), c.logprobs, c.finish_reason, c.token_ids, c.metrics
-            )
-            for c in choices
-        ]
-        return _encode(ResponseBody(self._id, self._created, self._model, messages, usage, "chat.completion"))
+        messages = [_chat_choice(choice, message=ChatText(choice.text, "assistant")) for choice in choices]
+        return self._body(messages, usage, "chat.completion")
 
     def chunk(self, choices: list[ChoiceBody], usage: UsageField, *, first: bool = False) -> bytes:
         role = "assistant" if first else msgspec.UNSET
-        deltas = [
-            DeltaBody(c.index, ChatText(c.text, role), c.logprobs, c.finish_reason, c.token_ids, c.metrics)
-            for c in choices
-        ]
-        return _encode(
-            ResponseBody(self._id, self._created, self._model, deltas, usage, "chat.completion.chunk")
-        )
+        deltas = [_chat_choice(choice, delta=ChatText(choice.text, role)) for choice in choices]
+        return self._body(deltas, usage, "chat.completion.chunk")
+
+
+def _chat_choice(choice: ChoiceBody, **text: ChatText) -> ChatChoiceBody:
+    return ChatChoiceBody(
+        index=choice.index, logprobs=choice.logprobs, finish_reason=choice.finish_reason,
+        token_ids=choice.token_ids, metrics=choice.metrics, **text,
+    )  # fmt: skip

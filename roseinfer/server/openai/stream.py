@@ -1,4 +1,4 @@
-"""The answer to one HTTP request, as a stream of server-sent events."""
+"""The answer to one HTTP request as a stream of server-sent events."""
 
 from __future__ import annotations
 
@@ -11,14 +11,16 @@ from numpy.typing import NDArray
 from roseinfer.request.params import Finished
 from roseinfer.server.http.connection import Connection
 from roseinfer.server.http.errors import HttpError
-from roseinfer.server.openai.backend import Backend
-from roseinfer.server.openai.choice import Choice
-from roseinfer.server.openai.completion import Completion
-from roseinfer.server.openai.errors import error_body, error_response
+from roseinfer.server.openai.completion import Backend, Choice, Completion
 from roseinfer.server.openai.generation import Generation
-from roseinfer.server.openai.logprobs import Logprobs
-from roseinfer.server.openai.requests import GenerationRequest, StreamOptions
-from roseinfer.server.openai.responses import ChoiceBody, Format, UsageField
+from roseinfer.server.openai.requests import StreamOptions
+from roseinfer.server.openai.responses import (
+    ChoiceBody,
+    CompletionFormat,
+    UsageField,
+    error_body,
+    error_response,
+)
 
 _encode = msgspec.json.encode
 #: Placeholders from which a chunk's changing parts are cut out.
@@ -36,21 +38,18 @@ class StreamedCompletion(Completion):
         self,
         backend: Backend,
         connection: Connection,
-        request: GenerationRequest,
-        format: Format,
+        generation: Generation,
+        format: CompletionFormat,
         tokenize: float,
     ) -> None:
-        super().__init__(backend, connection, request, format, tokenize)
+        super().__init__(backend, connection, generation, format, tokenize)
         self.paused = False
-        self._options = self._request.stream_options or StreamOptions()
+        self._options = generation.stream or StreamOptions()
         self._streamed: list[StreamedChoice] = []
         self._write: Callable[[bytes], None] | None = None
 
-    def _choice(self, index: int, generation: Generation, prompt: NDArray[np.int32]) -> StreamedChoice:
-        form = self._format.logprobs
-        choice = StreamedChoice(
-            index, generation, prompt, self._backend, form, self._end_choice, self.fail, self
-        )
+    def _make_choice(self, index: int, prompt: NDArray[np.int32]) -> StreamedChoice:
+        choice = StreamedChoice(index, prompt, self)
         self._streamed.append(choice)
         return choice
 
@@ -63,11 +62,11 @@ class StreamedCompletion(Completion):
         return self._write
 
     def event(self, body: ChoiceBody, *, first: bool) -> bytes:
-        """The event that adds `body` to its choice."""
+        """Return the event that adds `body` to its choice."""
         usage: UsageField = None if self._options.include_usage else msgspec.UNSET
         if self._options.continuous_usage_stats:
             usage = self.usage()
-        return _event(self._format.chunk([body], usage, first=first))
+        return _event(self.format.chunk([body], usage, first=first))
 
     @property
     def same_chunks(self) -> bool:
@@ -75,11 +74,13 @@ class StreamedCompletion(Completion):
         return not self._options.continuous_usage_stats
 
     def pause(self) -> None:
+        """Buffer tokens from now on."""
         self.paused = True
         for choice in self._streamed:
             choice.direct = False
 
     def resume(self) -> None:
+        """Send the buffered tokens."""
         self.paused = False
         for choice in self._streamed:
             if self.paused:  # again, by what was sent
@@ -91,7 +92,7 @@ class StreamedCompletion(Completion):
         if not last:
             self.send(event)
         elif self._options.include_usage:
-            self._end(event, _event(self._format.chunk([], self.usage())))
+            self._end(event, _event(self.format.chunk([], self.usage())))
         else:
             self._end(event)
 
@@ -108,37 +109,26 @@ class StreamedCompletion(Completion):
     def _end(self, *events: bytes) -> None:
         self._forget()
         if self._write is None:
-            first, *rest = events
+            first, *events = events  # type: ignore[assignment]
             self.send(first)
-            events = tuple(rest)
         self._connection.end_stream(*events, _DONE)
 
 
 class StreamedChoice(Choice):
-    """Sends what its tokens add, every `stream_interval` tokens.
+    """Sends the text of its tokens, every `stream_interval` tokens.
 
     `begun`: its first chunk is sent. `direct`: nothing is buffered, and a token that is whole characters is
     put into a template of a chunk.
     """
 
-    __slots__ = ("_completion", "_escaped", "_interval", "_template", "_uniform", "_write", "begun", "direct")
+    __slots__ = ("_escaped", "_interval", "_stream", "_template", "_uniform", "_write", "begun", "direct")
 
-    def __init__(
-        self,
-        index: int,
-        generation: Generation,
-        prompt: NDArray[np.int32],
-        backend: Backend,
-        form: type[Logprobs],
-        on_end: Callable[[Choice, str, Finished | None], None],
-        on_error: Callable[[HttpError], None],
-        completion: StreamedCompletion,
-    ) -> None:
-        super().__init__(index, generation, prompt, backend, form, on_end, on_error)
-        self._completion, self._interval = completion, backend.stream_interval
+    def __init__(self, index: int, prompt: NDArray[np.int32], stream: StreamedCompletion) -> None:
+        super().__init__(index, prompt, stream)
+        self._stream, self._interval = stream, stream.backend.stream_interval
         self._escaped = self._text.escaped
         plain = not self._stops.stops and self._logprobs is None
-        self._uniform = self._interval == 1 and plain and completion.same_chunks
+        self._uniform = self._interval == 1 and plain and stream.same_chunks
         self._template = b""
         self.begun = self.direct = False
 
@@ -152,27 +142,27 @@ class StreamedChoice(Choice):
         reason = self._add(token, end)
         if reason is not None:
             self.direct = False
-            self._on_end(self, reason, end)
-        elif not self._completion.paused and (self.tokens == 1 or len(self._texts) >= self._interval):
+            self._stream.end_choice(self, reason, end)
+        elif not self._stream.paused and (self.tokens == 1 or len(self._texts) >= self._interval):
             self.flush()
 
     def flush(self) -> None:
-        """Send what is buffered, and check whether tokens can be sent directly from now on."""
+        """Send the buffered tokens, and check whether later ones can be sent directly."""
         if not self._texts:
             return
-        self._write = self._completion.send(self._completion.event(self.take(None), first=not self.begun))
+        self._write = self._stream.send(self._stream.event(self.take(None), first=not self.begun))
         self.begun = True
         # Sending may have paused it.
-        self.direct = self._uniform and self._text.clean and not self._completion.paused
+        self.direct = self._uniform and self._text.clean and not self._stream.paused
         if self.direct and not self._template:
             self._template = self._make_template()
 
     def _make_template(self) -> bytes:
-        """A chunk with `%b` for its text, and `%d` for its token id where ids are asked for."""
+        """Return a chunk with `%b` for its text, and `%d` for its token id if ids are asked for."""
         body = ChoiceBody(self.index, _TEXT, None, None)
         if self._with_ids:
             body.token_ids = [_ID]
-        chunk = self._completion.event(body, first=False).replace(b"%", b"%%")
+        chunk = self._stream.event(body, first=False).replace(b"%", b"%%")
         head, tail = chunk.rsplit(_encode(_TEXT)[1:-1], 1)
         return head + b"%b" + tail.replace(b"%d" % _ID, b"%d")
 

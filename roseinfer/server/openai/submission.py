@@ -1,4 +1,4 @@
-"""Parses admitted requests, checks limits, tokenizes prompts, and submits them to the engine."""
+"""Submission of admitted requests: parsing, limits, tokenizing, and the engine."""
 
 from __future__ import annotations
 
@@ -12,20 +12,17 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from roseinfer.server.access import Access
+from roseinfer.server.access import Access, QueueLimits
 from roseinfer.server.http.connection import Connection
 from roseinfer.server.http.errors import RETRY_AFTER, BadRequestError, HttpError
 from roseinfer.server.http.parser import HttpRequest
-from roseinfer.server.http.producer import Answer
+from roseinfer.server.http.response import Answer
 from roseinfer.server.metrics.counters import Counters
-from roseinfer.server.openai.backend import Backend
-from roseinfer.server.openai.completion import Completion
-from roseinfer.server.openai.generation import Generation, no_tokenizer, too_long
-from roseinfer.server.openai.large_bodies import LARGE, LargeBodies, read
-from roseinfer.server.openai.requests import GenerationRequest
+from roseinfer.server.openai.completion import Backend, Completion
+from roseinfer.server.openai.generation import Generation, no_tokenizer, read_body, too_long
+from roseinfer.server.openai.large_bodies import LARGE, LargeBodies
 from roseinfer.server.openai.responses import ChatFormat, CompletionFormat
 from roseinfer.server.openai.stream import StreamedCompletion
-from roseinfer.server.queue_limits import QueueLimits
 from roseinfer.tokenizer.tokenizer import Tokenizer
 from roseinfer.tracing.spans import span
 
@@ -57,42 +54,32 @@ class Submission:
         if len(request.body) > LARGE:
             return self._answer_large(request, connection, chat)
         most = self._backend.engine.info.limits.max_model_len
-        asked = read(request.take_body(), chat, self._backend.chat_template, most)
-        return self._generate(*asked, request, connection, chat)
+        generation = read_body(request.take_body(), chat, self._backend.chat_template, most)
+        return self._generate(generation, request, connection, chat)
 
     async def _answer_large(self, request: HttpRequest, connection: Connection, chat: bool) -> None:
         most = self._backend.engine.info.limits.max_model_len
-        asked = await self._large_bodies.read(request, chat, most)
-        tokenizing = self._generate(*asked, request, connection, chat)
+        generation = await self._large_bodies.read(request, chat, most)
+        tokenizing = self._generate(generation, request, connection, chat)
         if tokenizing is not None:
             await tokenizing
 
     def _generate(
-        self,
-        body: GenerationRequest,
-        generation: Generation,
-        request: HttpRequest,
-        connection: Connection,
-        chat: bool,
+        self, generation: Generation, request: HttpRequest, connection: Connection, chat: bool
     ) -> Coroutine[Any, Any, None] | None:
         """Submit the request; if prompts must be tokenized, in the coroutine that is returned."""
-        if body.model is not None and body.model != self._backend.model:
-            raise self._backend.other_model(body.model)
+        if generation.model is not None and generation.model != self._backend.model:
+            raise self._backend.other_model(generation.model)
         client = self._access.client(request, connection.peer)
         ids = [prompt for prompt in generation.prompts if not isinstance(prompt, str)]
         if len(ids) < len(generation.prompts):
-            return self._tokenize(body, generation, connection, client, chat)
+            return self._tokenize(generation, connection, client, chat)
         self._check_inflight(generation.num_choices)
-        self._submit(body, generation, ids, 0.0, connection, client, chat)
+        self._submit(generation, ids, 0.0, connection, client, chat)
         return None
 
     async def _tokenize(
-        self,
-        body: GenerationRequest,
-        generation: Generation,
-        connection: Connection,
-        client: int,
-        chat: bool,
+        self, generation: Generation, connection: Connection, client: int, chat: bool
     ) -> None:
         """Tokenize the prompts, whose choices count as in flight meanwhile, and submit them."""
         choices, start = generation.num_choices, time.monotonic()
@@ -104,12 +91,11 @@ class Submission:
                 pieces = [await self._pieces(p, generation.special_tokens) for p in generation.prompts]
                 generation = msgspec.structs.replace(generation, pieces=tuple(pieces))
         tokenize = time.monotonic() - start
-        self._submit(body, generation, prompts, tokenize, connection, client, chat)
+        self._submit(generation, prompts, tokenize, connection, client, chat)
         self._counters.observe("tokenize", np.array([tokenize]))
 
     def _submit(
         self,
-        body: GenerationRequest,
         generation: Generation,
         prompts: list[NDArray[np.int32]],
         tokenize: float,
@@ -117,16 +103,17 @@ class Submission:
         client: int,
         chat: bool,
     ) -> None:
-        """Submit every choice to the engine. `tokenize`: seconds that tokenizing took."""
+        """Submit every choice of `prompts` (token ids `[n]`) to the engine. `tokenize`: seconds that
+        tokenizing took."""
         engine = self._backend.engine
         if generation.params.prompt_logprobs is not None and not engine.info.runner.prompt_logprobs:
             raise BadRequestError("logprobs of prompts need a server with --no-cuda-graph", "echo")
-        generation = generation.fit(engine.info.limits, prompts, streamed=bool(body.stream))
+        generation = generation.fit(engine.info.limits, prompts)
         self._queue.check(client, generation.num_choices, generation.n * sum(map(len, prompts)))
-        kind = StreamedCompletion if body.stream else Completion
+        kind = Completion if generation.stream is None else StreamedCompletion
         form = ChatFormat if chat else CompletionFormat
-        completion = kind(self._backend, connection, body, form(self._backend.model), tokenize)
-        completion.start(generation, prompts, client)
+        completion = kind(self._backend, connection, generation, form(self._backend.model), tokenize)
+        completion.start(prompts, client)
 
     def _check_inflight(self, choices: int) -> None:
         limit = self._max_inflight
@@ -151,7 +138,7 @@ class Submission:
         return await self._tokenized(tokenizer.pieces, prompt, special_tokens)
 
     async def _tokenized(self, function: Callable[..., T], *arguments: Any) -> T:
-        """The function's result, from a thread that tokenizes where there are some."""
+        """Return the function's result, from a thread that tokenizes if there are some."""
         if self._tokenizing is None:
             return function(*arguments)
         return await asyncio.get_running_loop().run_in_executor(self._tokenizing, function, *arguments)

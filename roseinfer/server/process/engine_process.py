@@ -6,7 +6,6 @@ import contextlib
 import os
 import socket
 from collections.abc import Mapping
-from types import TracebackType
 
 import msgspec
 
@@ -32,16 +31,15 @@ KERNELS_KEPT = {"ONEDNN_PRIMITIVE_CACHE_CAPACITY": "32", "LRU_CACHE_CAPACITY": "
 
 
 def environment(inherited: Mapping[str, str], replicas: int = 1, replica: int = 0) -> dict[str, str]:
-    """The environment of engine process `replica` of `replicas`, without the API keys."""
+    """Return the environment of engine process `replica` of `replicas`, without the API keys."""
     spin = {} if "OMP_WAIT_POLICY" in inherited else SPIN
-    needed = {name: value for name, value in inherited.items() if name not in (KEYS, REPLICAS, REPLICA)}
-    several = {REPLICAS: str(replicas), REPLICA: str(replica)} if replicas > 1 else {}
-    return {**HUGE_PAGES, **KERNELS_KEPT, **spin, **needed, **several}
+    passed_on = {name: value for name, value in inherited.items() if name not in (KEYS, REPLICAS, REPLICA)}
+    identity = {REPLICAS: str(replicas), REPLICA: str(replica)} if replicas > 1 else {}
+    return {**HUGE_PAGES, **KERNELS_KEPT, **spin, **passed_on, **identity}
 
 
 class EngineProcess:
-    """Engine process `replica` of `replicas` on this machine. It starts loading on construction; leaving the
-    context ends it.
+    """Engine process `replica` of `replicas` on this machine, which starts loading on construction.
 
     `sockets` are the parent's ends of its channels, one for each front end. It ends when the first of them
     closes, and so never outlives the parent.
@@ -60,14 +58,6 @@ class EngineProcess:
         theirs = [end for _, end in pairs]
         arguments = [msgspec.json.encode(config).decode(), *(str(end.fileno()) for end in theirs)]
         self.child = Child(module, arguments, theirs, environment=environment(os.environ, replicas, replica))
-
-    def __enter__(self) -> EngineProcess:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.stop()
 
     def stop(self) -> None:
         """Close the channels, wait until the process has ended, and kill it if it does not."""

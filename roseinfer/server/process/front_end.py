@@ -24,24 +24,23 @@ import uvloop
 from roseinfer.config import ConfigError
 from roseinfer.model_folder import model_folder
 from roseinfer.modules import keep_what_is_made, leave_signals_to_parent
-from roseinfer.server.access import Access, api_keys
+from roseinfer.server.access import Access, QueueLimits, api_keys
 from roseinfer.server.app import App
+from roseinfer.server.child import return_freed_blocks
 from roseinfer.server.config import ServerConfig
-from roseinfer.server.engine_client import EngineClient
-from roseinfer.server.http.budget import Budget
+from roseinfer.server.engine_client import EngineClient, Timeouts
+from roseinfer.server.http.buffers import Budget
 from roseinfer.server.http.connection import Connection
 from roseinfer.server.http.connections import Connections
 from roseinfer.server.http.errors import EngineDeadError, HttpError
-from roseinfer.server.http.joined_writes import JoinedWrites
-from roseinfer.server.memory import return_freed_blocks
+from roseinfer.server.http.response import JoinedWrites
 from roseinfer.server.metrics.counters import Counters
-from roseinfer.server.openai.backend import Backend
-from roseinfer.server.openai.errors import error_response
+from roseinfer.server.openai.completion import Backend
 from roseinfer.server.openai.large_bodies import LargeBodies
+from roseinfer.server.openai.responses import error_response
 from roseinfer.server.openai.submission import Submission
-from roseinfer.server.prefix_owners import PrefixOwners
-from roseinfer.server.queue_limits import QueueLimits
 from roseinfer.server.replicas import Replicas
+from roseinfer.server.routing import PrefixOwners
 from roseinfer.tokenizer.chat import ChatTemplate
 from roseinfer.tokenizer.tokenizer import load_tokenizer
 from roseinfer.tracing.spans import span
@@ -52,9 +51,6 @@ log = logging.getLogger(__name__)
 FLUSH = 1.0
 #: Seconds between checks for connections that take too long.
 SWEEP = 1.0
-#: Above this many connections, new ones get small socket buffers (bytes), for receiving and for sending.
-MANY = 256
-SMALL_BUFFERS = {socket.SO_RCVBUF: 16 << 10, socket.SO_SNDBUF: 32 << 10}
 
 
 class Settings(msgspec.Struct, frozen=True):
@@ -73,8 +69,8 @@ class Shared(NamedTuple):
 
 
 class FrontEnd:
-    """Call `await start()` first. `on_death` is called with the index of an engine replica that ends by
-    itself after that."""
+    """Front end `index`. Call `await start()` first. `on_death` is called with the index of an engine replica
+    that ends by itself after that."""
 
     def __init__(
         self,
@@ -86,10 +82,9 @@ class FrontEnd:
         on_death: Callable[[int], None],
     ) -> None:
         server, counters = settings.server, shared.counters
-        joined = JoinedWrites()
-        patience = server.stall_seconds
+        writes, timeouts = JoinedWrites(), Timeouts(stall=server.stall_seconds)
         engines = [
-            EngineClient(sock, index, counters.of(n), partial(on_death, n), patience, joined, replica=n)
+            EngineClient(sock, index, counters.of(n), partial(on_death, n), timeouts, writes.joined, n)
             for n, sock in enumerate(channels)
         ]
         self.engine = Replicas(engines, counters, shared.owners)
@@ -127,7 +122,7 @@ class FrontEnd:
             counters.count_closed,
             app.admit,
             Budget(server.max_buffered_mib << 20),
-            joined=joined,
+            writes=writes,
         )
         self._adopting: set[asyncio.Task[None]] = set()
 
@@ -142,9 +137,6 @@ class FrontEnd:
 
     def adopt(self, sock: socket.socket) -> None:
         """Serve a client's connection."""
-        if len(self._connections.all) >= MANY:
-            for buffer, size in SMALL_BUFFERS.items():
-                sock.setsockopt(socket.SOL_SOCKET, buffer, size)
         task = asyncio.get_running_loop().create_task(self._connect(sock))
         self._adopting.add(task)
         task.add_done_callback(self._adopting.discard)
@@ -171,13 +163,13 @@ class FrontEnd:
         """Give answers time to complete, then end them with an error, and close every connection."""
         self._app.stopping = True
         self._connections.stop()
-        none_left = asyncio.ensure_future(self._connections.none_left.wait())
+        no_connection = asyncio.ensure_future(self._connections.none_left.wait())
         hurry = asyncio.ensure_future(self.hurry.wait())
-        await asyncio.wait((none_left, hurry), timeout=self._grace, return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait((no_connection, hurry), timeout=self._grace, return_when=asyncio.FIRST_COMPLETED)
         hurry.cancel()
         self._connections.end_answers(HttpError(503, "the server is stopping"))
-        await asyncio.wait((none_left,), timeout=FLUSH)
-        none_left.cancel()
+        await asyncio.wait((no_connection,), timeout=FLUSH)
+        no_connection.cancel()
         for connection in list(self._connections.all):
             connection.abort()
         self._large_bodies.stop()

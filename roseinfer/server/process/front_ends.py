@@ -8,7 +8,6 @@ import logging
 import os
 import socket
 from collections.abc import Callable, Sequence
-from types import TracebackType
 
 from roseinfer.server.access import KEYS
 from roseinfer.server.child import Child
@@ -17,15 +16,12 @@ from roseinfer.server.process.front_end import Shared
 
 log = logging.getLogger(__name__)
 
-#: Seconds until accepting is retried when this process has no file descriptor left.
-RETRY = 0.5
 #: Connections that are accepted before others are served.
 MAX_ACCEPTED = 8
 
 
 class FrontEnds:
-    """Front ends 1, 2, … as processes, each with its channels to the engines. Leaving the context ends
-    them."""
+    """Front ends 1, 2, … as processes, each with its channels to the engines."""
 
     def __init__(
         self, settings: bytes, keys: Sequence[str], channels: Sequence[list[socket.socket]], shared: Shared
@@ -43,14 +39,6 @@ class FrontEnds:
                 Child(module, arguments, [theirs, *engines], shared=fds, environment=environment)
             )
             self.handovers.append(ours)
-
-    def __enter__(self) -> FrontEnds:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.stop()
 
     def stop(self) -> None:
         """Ask all to end, wait until they have, and kill those that do not."""
@@ -99,7 +87,9 @@ class FrontEnds:
 
 class Dispatcher:
     """Accepts connections and gives each to the front end that has the fewest open ones, of those that take
-    it: this process always does."""
+    it: this process always does. `retry`: seconds until accepting is retried when this process has no file
+    descriptor left.
+    """
 
     def __init__(
         self,
@@ -107,10 +97,12 @@ class Dispatcher:
         others: list[socket.socket],
         counters: Counters,
         adopt: Callable[[socket.socket], None],
+        retry: float = 0.5,
     ) -> None:
         self._listener, self._others, self._counters, self._adopt = listener, others, counters, adopt
-        self._given = [0] * (1 + len(others))
-        self._retry: asyncio.TimerHandle | None = None
+        self._retry = retry
+        self._timer: asyncio.TimerHandle | None = None
+        self._dispatched = [0] * (1 + len(others))  # connections to each front end
         listener.setblocking(False)
 
     def start(self) -> None:
@@ -119,8 +111,8 @@ class Dispatcher:
 
     def stop(self) -> None:
         """Take no more."""
-        if self._retry is not None:
-            self._retry.cancel()
+        if self._timer is not None:
+            self._timer.cancel()
         asyncio.get_running_loop().remove_reader(self._listener)
 
     def _accept(self) -> None:
@@ -134,12 +126,13 @@ class Dispatcher:
             except OSError as error:
                 log.error("cannot accept connections: %s", error.strerror)
                 self.stop()
-                self._retry = asyncio.get_running_loop().call_later(RETRY, self.start)
+                self._timer = asyncio.get_running_loop().call_later(self._retry, self.start)
                 return
             self._dispatch(sock)
 
     def _dispatch(self, sock: socket.socket) -> None:
-        open_ones = [given - gone for given, gone in zip(self._given, self._counters.closed(), strict=True)]
+        closed = self._counters.closed()
+        open_ones = [count - gone for count, gone in zip(self._dispatched, closed, strict=True)]
         for index in sorted(range(len(open_ones)), key=open_ones.__getitem__):
             if index == 0:
                 self._adopt(sock)
@@ -149,5 +142,5 @@ class Dispatcher:
                 except OSError:  # it is stuck or gone; its parent notices the latter
                     continue
                 sock.close()
-            self._given[index] += 1
+            self._dispatched[index] += 1
             return

@@ -9,25 +9,25 @@ import socket
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import uvloop
-
 from roseinfer.config import ConfigError
 from roseinfer.server.child import Child
 from roseinfer.server.http.errors import EngineDeadError
 from roseinfer.server.process.engine_process import EngineProcess
 from roseinfer.server.process.front_end import FrontEnd, Settings, Shared
 from roseinfer.server.process.front_ends import Dispatcher, FrontEnds
-from roseinfer.server.process.listen import listen
+from roseinfer.server.process.launch import address_error
 
 #: Seconds for front ends to end, in addition to the time that answers have.
 SLACK = 3.0
 #: Seconds between checks for the process that ended first.
 POLL = 0.01
+#: Connections that may wait to be accepted.
+BACKLOG = 4096
 
 log = logging.getLogger(__name__)
 
 
-def serve(
+async def serve(
     engines: Sequence[EngineProcess],
     others: FrontEnds,
     listener: socket.socket,
@@ -40,18 +40,6 @@ def serve(
     Returns the process's exit code: 0 after a signal to stop, 1 when an engine or a front end has died.
     Raises ConfigError before serving.
     """
-    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        return runner.run(_serve(engines, others, listener, shared, settings, keys))
-
-
-async def _serve(
-    engines: Sequence[EngineProcess],
-    others: FrontEnds,
-    listener: socket.socket,
-    shared: Shared,
-    settings: Settings,
-    keys: Sequence[str],
-) -> int:
     loop = asyncio.get_running_loop()
     died: asyncio.Future[tuple[str, Child] | None] = loop.create_future()
     front_end: FrontEnd | None = None
@@ -79,7 +67,7 @@ async def _serve(
         await starting  # raises what went wrong
         log.info("engine: %s", front_end.engine.info.describe())
         log.info("front end: %s", settings.server.describe())
-        log.info("listening on %s", listen(listener))
+        log.info("listening on %s", _listen(listener))
         dispatcher.start()
     dead = await died
     starting.cancel()
@@ -96,8 +84,8 @@ async def _serve(
 
 
 async def _first(dead: tuple[str, Child], engines: Sequence[EngineProcess]) -> tuple[str, Child]:
-    """The process that ended first: a front end exits with 0 when an engine has ended, and may be noticed
-    before that engine."""
+    """Return the process that ended first: a front end exits with 0 when an engine has ended, and may be
+    noticed before that engine."""
     end = asyncio.get_running_loop().time() + SLACK
     while dead[1].code in (None, 0) and asyncio.get_running_loop().time() < end:
         for replica, engine in enumerate(engines):
@@ -105,6 +93,16 @@ async def _first(dead: tuple[str, Child], engines: Sequence[EngineProcess]) -> t
                 return _name(replica, len(engines)), engine.child
         await asyncio.sleep(POLL)
     return dead
+
+
+def _listen(sock: socket.socket) -> str:
+    """Let clients connect. Returns the URL. Raises ConfigError if another process was first."""
+    host, port = sock.getsockname()[:2]
+    try:
+        sock.listen(BACKLOG)
+    except OSError as error:
+        raise address_error(host, port, error) from None
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
 def _name(replica: int, replicas: int) -> str:
@@ -122,6 +120,6 @@ async def _start(
         await front_end.start()
     except EngineDeadError:
         replica = front_end.engine.failed
-        name, how = _name(replica, len(engines)), engines[replica].child.how_it_ended()
-        raise ConfigError(f"{name} ended while it was starting ({how})") from None
+        name, end = _name(replica, len(engines)), engines[replica].child.how_it_ended()
+        raise ConfigError(f"{name} ended while it was starting ({end})") from None
     await others.ready(lambda index: stop(f"front end {index + 1}", others.children[index]))

@@ -25,8 +25,7 @@ from roseinfer.ipc.messages import (
 )
 from roseinfer.request.logprobs import StepLogprobs, TokenLogprobs
 from roseinfer.request.params import Finished, FinishReason, SamplingParams
-from roseinfer.server import engine_client
-from roseinfer.server.engine_client import EngineClient
+from roseinfer.server.engine_client import EngineClient, Timeouts
 from roseinfer.server.http.errors import HttpError
 from roseinfer.server.metrics.counters import Counters
 
@@ -89,16 +88,15 @@ def test_an_error_in_one_answer_ends_that_answer_alone(text_model: Any) -> None:
     asyncio.run(asyncio.wait_for(test(), 60))
 
 
-def test_questions_end_whatever_the_engine_does(text_model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_questions_end_whatever_the_engine_does(text_model: Any) -> None:
     """A message that cannot be sent or is not answered ends its call, and later ones work."""
-    monkeypatch.setattr(engine_client, "ANSWER_TIMEOUT", 0.2)
-    monkeypatch.setattr(engine_client, "LOAD_TIMEOUT", 0.2)
+    timeouts = Timeouts(answer=0.05, load=0.05)
 
     async def test() -> None:
         ours, theirs = socket.socketpair()
         engine: EngineChannels[ToEngine] = EngineChannels([theirs], ToEngine)  # type: ignore[arg-type]
         engine.send(0, Ready(text_model.llm.engine.info))
-        client = EngineClient(ours, 0, Counters.create(1).of(0), lambda: None)
+        client = EngineClient(ours, 0, Counters.create(1).of(0), lambda: None, timeouts)
         await client.start()
         with pytest.raises(OverflowError):
             await client.order(StartProfile("folder", 2**64, False))
@@ -107,8 +105,7 @@ def test_questions_end_whatever_the_engine_does(text_model: Any, monkeypatch: py
             with pytest.raises(HttpError) as silent:
                 await question()
             assert silent.value.status == 503
-        for limit in ("ANSWER_TIMEOUT", "LOAD_TIMEOUT"):  # what comes now is in time however long it takes
-            monkeypatch.setattr(engine_client, limit, 60.0)
+        timeouts.answer = timeouts.load = 60.0  # answers come in time now, however long they take
         for _ in range(2):
             engine.send(0, Load(1, 0, 0.0, 0, 0, 0))
         engine.send(0, Done("late"))
@@ -123,9 +120,8 @@ def test_questions_end_whatever_the_engine_does(text_model: Any, monkeypatch: py
     asyncio.run(asyncio.wait_for(test(), 60))
 
 
-def test_a_sign_of_life_that_does_not_come(text_model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_sign_of_life_that_does_not_come(text_model: Any) -> None:
     """Nobody waits for it: when the engine ends, the log has no error of it."""
-    monkeypatch.setattr(engine_client, "ASK_AFTER", -1.0)
     logged: list[dict[str, Any]] = []
 
     async def test() -> None:
@@ -134,7 +130,7 @@ def test_a_sign_of_life_that_does_not_come(text_model: Any, monkeypatch: pytest.
         engine: EngineChannels[ToEngine] = EngineChannels([theirs], ToEngine)  # type: ignore[arg-type]
         engine.send(0, Ready(text_model.llm.engine.info))
         died, ended = asyncio.Event(), asyncio.Event()
-        client = EngineClient(ours, 0, Counters.create(1), died.set)
+        client = EngineClient(ours, 0, Counters.create(1), died.set, Timeouts(silence=-1.0))
         await client.start()
         client.submit(np.array([1], dtype=np.int32), SamplingParams(2), Kept(ended), 0.0)
         client.watch()

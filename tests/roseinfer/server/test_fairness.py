@@ -11,11 +11,10 @@ from typing import Any
 
 import pytest
 
-from roseinfer.server.access import Access
+from roseinfer.server.access import Access, QueueLimits
 from roseinfer.server.http.errors import HttpError
 from roseinfer.server.http.parser import HttpRequest
 from roseinfer.server.metrics.counters import Counters
-from roseinfer.server.queue_limits import QueueLimits
 
 LONG = {"prompt": [1, 2, 3], "max_tokens": 200, "ignore_eos": True, "temperature": 0}
 

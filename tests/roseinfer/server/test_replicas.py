@@ -29,8 +29,8 @@ from roseinfer.request.params import SamplingParams
 from roseinfer.server.engine_client import EngineClient
 from roseinfer.server.http.errors import EngineDeadError, SilentEngineError
 from roseinfer.server.metrics.counters import Counters
-from roseinfer.server.prefix_owners import PrefixOwners
 from roseinfer.server.replicas import Replicas, together
+from roseinfer.server.routing import PrefixOwners
 from roseinfer.tracing.spans import span
 
 from .test_engine_client import Kept

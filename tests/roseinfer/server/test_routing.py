@@ -9,8 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from roseinfer.server.metrics.counters import Counters
-from roseinfer.server.prefix_owners import PrefixOwners
-from roseinfer.server.routing import IN_FLIGHT_TOKENS, Router
+from roseinfer.server.routing import IN_FLIGHT_TOKENS, PrefixOwners, Router
 
 BLOCK = 4
 ALL = range(3)

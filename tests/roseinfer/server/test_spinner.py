@@ -4,24 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from itertools import count
-from types import SimpleNamespace
 
-import pytest
-
-from roseinfer.server import spinner
-from roseinfer.server.spinner import Spinner
-
-
-@pytest.fixture(autouse=True)
-def clock(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A second passes between two looks at it."""
-    seconds = count(100)
-    monkeypatch.setattr(spinner, "time", SimpleNamespace(monotonic=lambda: float(next(seconds))))
+from roseinfer.server.engine_client import Spinner
 
 
 async def turns_until_it_sleeps(seconds: float) -> int:
     """How often the loop turned before it had nothing left to do, after a touch."""
-    spinner = Spinner(seconds)
+    spinner = Spinner(seconds, count(100.0).__next__)  # a second passes between two looks at the clock
     spinner.touch()
     turns = 0
     while spinner.awake:

@@ -15,14 +15,13 @@ import uvloop
 from hypothesis import given
 from hypothesis import strategies as st
 
-from roseinfer.server.http.budget import Account, Budget
+from roseinfer.server.http.buffers import READ, Account, Budget, InputBuffer
 from roseinfer.server.http.connection import Connection
 from roseinfer.server.http.connections import Connections
 from roseinfer.server.http.errors import HttpError
 from roseinfer.server.http.parser import HttpRequest
 from roseinfer.server.http.response import Response
-from roseinfer.server.http.unparsed import MAX_UNPARSED_BYTES, READ, Unparsed
-from roseinfer.server.openai.errors import error_response
+from roseinfer.server.openai.responses import error_response
 
 MIB = 1 << 20
 
@@ -128,7 +127,7 @@ def test_pipelined_bytes_are_not_read_without_end() -> None:
                 async with asyncio.timeout(0.2):
                     await asyncio.get_running_loop().sock_sendall(client, b" " * 65536)
                 sent += 65536
-        assert sent < 4 * MIB and len(connection._unparsed) < MAX_UNPARSED_BYTES + READ
+        assert sent < 4 * MIB and len(connection._input) < 2 * READ
         client.close()
         connection.check(time.monotonic())
         await until(lambda: not handler.connections.all)
@@ -166,7 +165,7 @@ def test_who_leaves_most_unread_is_ended_when_there_is_no_room() -> None:
     async def test(handler: Handler) -> None:
         client, _ = await handler.connect()
         client.send(b"GET /%d HTTP/1.1\r\nhost: a\r\n\r\n" % (80 * MIB))
-        await until(lambda: handler.budget.exceeded)
+        await until(lambda: handler.budget.held > handler.budget.limit)
         handler.connections.sweep()
         await until(lambda: not handler.connections.all)
         assert handler.budget.held == 0
@@ -228,7 +227,7 @@ def test_who_sends_no_more_is_read_to_the_end() -> None:
         large, small = (b"GET /%d HTTP/1.1\r\nhost: a\r\n\r\n" % size for size in (8 * MIB, 1))
         client.send(large + small * 2000)
         client.shutdown(socket.SHUT_WR)
-        await until(lambda: connection._paused and connection._unparsed.enough)
+        await until(lambda: connection._paused and connection._input.full)
         connection.check(time.monotonic())
         answers = 0
         while more := await asyncio.get_running_loop().sock_recv(client, MIB):
@@ -243,7 +242,7 @@ def test_who_sends_no_more_is_read_to_the_end() -> None:
 @given(pieces=st.lists(st.binary(max_size=40) | st.sampled_from([b"\r\n\r\n", b"a" * READ]), max_size=8))
 def test_pieces_have_one_empty_line_or_end_with_one(pieces: list[bytes]) -> None:
     budget = Budget(MIB)
-    unparsed = Unparsed(Account(budget))
+    unparsed = InputBuffer(Account(budget))
     for piece in pieces:
         unparsed.add(piece)
     taken = []

@@ -9,7 +9,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from roseinfer.server.http.budget import Account, Budget
+from roseinfer.server.http.buffers import Account, Budget
 from roseinfer.server.http.parser import HttpRequest, RequestParser
 
 BODY = {"prompt": [1, 2, 3], "max_tokens": 4, "ignore_eos": True, "temperature": 0}

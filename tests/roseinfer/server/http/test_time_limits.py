@@ -11,20 +11,19 @@ from contextlib import suppress
 
 import pytest
 
-from roseinfer.server.http.connection import Connection
-from roseinfer.server.http.connections import Connections
-from roseinfer.server.http.errors import HttpError
-from roseinfer.server.http.parser import MAX_BODY_BYTES, HttpRequest
-from roseinfer.server.http.producer import Producer
-from roseinfer.server.http.response import Response
-from roseinfer.server.http.time_limits import (
+from roseinfer.server.http.connection import (
     DRAIN_TIMEOUT,
     IDLE_TIMEOUT,
     LINGER_TIMEOUT,
     RECEIVE_TIMEOUT,
     STALL_TIMEOUT,
+    Connection,
 )
-from roseinfer.server.openai.errors import error_response
+from roseinfer.server.http.connections import Connections
+from roseinfer.server.http.errors import HttpError
+from roseinfer.server.http.parser import MAX_BODY_BYTES, HttpRequest
+from roseinfer.server.http.response import Producer, Response
+from roseinfer.server.openai.responses import error_response
 
 #: What may pass between two lines of a test, s.
 SOON = 20.0

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import time
 from collections.abc import Awaitable, Callable
 
 import pytest
@@ -31,10 +30,10 @@ class Work:
 
 
 class Scene:
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.now, self.turns = [100.0], Turns()
+    def __init__(self) -> None:
+        self.now = [100.0]
+        self.turns = Turns(lambda: self.now[0])
         self.order: list[Work] = []
-        monkeypatch.setattr(time, "monotonic", lambda: self.now[0])
 
     def work(self, seconds: float, turns: int) -> Work:
         work = Work(self.turns, self.now, seconds, self.order)
@@ -49,8 +48,8 @@ class Scene:
 
 
 @pytest.fixture
-def scene(monkeypatch: pytest.MonkeyPatch) -> Scene:
-    return Scene(monkeypatch)
+def scene() -> Scene:
+    return Scene()
 
 
 async def until(condition: Callable[[], object]) -> None:

@@ -13,7 +13,6 @@ from roseinfer.request.params import SamplingParams
 from roseinfer.server.http.errors import SilentEngineError
 from roseinfer.server.openai.completion import Completion
 from roseinfer.server.openai.generation import Generation
-from roseinfer.server.openai.requests import CompletionRequest
 from roseinfer.server.openai.responses import CompletionFormat
 from roseinfer.server.openai.stream import StreamedCompletion
 from roseinfer.tokenizer.detokenizer import NoText
@@ -42,7 +41,8 @@ def test_an_engine_that_takes_some_of_the_choices(kind: type[Completion]) -> Non
     engine, prompt = Engine(), np.array([1], np.int32)
     backend: Any = SimpleNamespace(engine=engine, detokenizer=lambda after: NoText(), stream_interval=1)
     connection: Any = SimpleNamespace(received=0.0)
-    completion = kind(backend, connection, CompletionRequest(prompt=[1]), CompletionFormat("m"), 0.0)
+    generation = Generation((prompt,), SamplingParams(2), 5, (), False)
+    completion = kind(backend, connection, generation, CompletionFormat("m"), 0.0)
     with pytest.raises(SilentEngineError):
-        completion.start(Generation((prompt,), SamplingParams(2), 5, (), False), [prompt])
+        completion.start([prompt])
     assert next(engine.ids) == 4 and not engine.in_flight

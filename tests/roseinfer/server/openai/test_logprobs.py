@@ -18,6 +18,7 @@ from roseinfer.request.params import SamplingParams
 from roseinfer.server.http.errors import BadRequestError
 from roseinfer.server.openai.generation import MAX_LOGPROBS, Generation
 from roseinfer.server.openai.logprobs import ChatLogprobs, ChoiceLogprobs, CompletionLogprobs, Logprobs
+from roseinfer.server.openai.requests import StreamOptions
 from roseinfer.tokenizer.token_names import TokenNames
 from roseinfer.tokenizer.tokenizer import load_tokenizer
 
@@ -174,12 +175,13 @@ def test_logprobs_that_a_request_gets(max_tokens: int, logprobs: int | None, ech
     if echo:
         asked = asked.with_echo(only=False)
     limits, prompts = Limits(100, 10_000, 10_000), [np.ones(5, np.int32)]
-    assert asked.fit(limits, prompts, streamed=True) == asked
+    streamed = msgspec.structs.replace(asked, stream=StreamOptions())
+    assert streamed.fit(limits, prompts) == streamed
     if fits:
-        assert asked.fit(limits, prompts, streamed=False) == asked
+        assert asked.fit(limits, prompts) == asked
     else:
         with pytest.raises(BadRequestError, match="stream the answers") as refused:
-            asked.fit(limits, prompts, streamed=False)
+            asked.fit(limits, prompts)
         assert refused.value.param == "logprobs"
 
 
@@ -187,8 +189,9 @@ def test_a_chat_without_max_tokens_ends_at_the_last_logprob_that_it_may_have() -
     params = SamplingParams(2**31 - 1, logprobs=20)
     asked = Generation(("",), params, 1, (), False, fills_context=True)
     limits, prompts = Limits(100, 100_000, 100_000), [np.ones(5, np.int32)]
-    assert asked.fit(limits, prompts, streamed=True).params.max_tokens == 99_995
-    assert asked.fit(limits, prompts, streamed=False).params.max_tokens == MAX_LOGPROBS // 21 == 49_932
+    streamed = msgspec.structs.replace(asked, stream=StreamOptions())
+    assert streamed.fit(limits, prompts).params.max_tokens == 99_995
+    assert asked.fit(limits, prompts).params.max_tokens == MAX_LOGPROBS // 21 == 49_932
     longer = msgspec.structs.replace(asked, params=msgspec.structs.replace(params, min_tokens=60_000))
     with pytest.raises(BadRequestError, match="stream the answers"):
-        longer.fit(limits, prompts, streamed=False)
+        longer.fit(limits, prompts)

@@ -15,9 +15,9 @@ from roseinfer.config import EngineConfig
 from roseinfer.request.logprobs import TokenLogprobs
 from roseinfer.request.params import Finished, FinishReason, SamplingParams
 from roseinfer.server.http.errors import InternalError
-from roseinfer.server.openai.backend import Backend
+from roseinfer.server.openai.completion import Backend
 from roseinfer.server.openai.generation import Generation
-from roseinfer.server.openai.requests import CompletionRequest
+from roseinfer.server.openai.requests import StreamOptions
 from roseinfer.server.openai.responses import ChatFormat, CompletionFormat
 from roseinfer.server.openai.stream import StreamedChoice, StreamedCompletion
 from roseinfer.tokenizer.tokenizer import load_tokenizer
@@ -65,11 +65,11 @@ def stream(
     """A completion of one choice, whose tokens are pushed by hand."""
     connection = Recorder()
     backend = Backend(NoEngine(), TOKENIZER, model, interval, None)  # type: ignore[arg-type]
-    request = CompletionRequest(prompt="", return_token_ids=with_ids, n=1)
-    format = (ChatFormat if chat else CompletionFormat)(model)
-    completion = StreamedCompletion(backend, connection, request, format, 0.0)  # type: ignore[arg-type]
     params = SamplingParams(100, logprobs=0 if logprobs else None)
-    completion.start(Generation(("",), params, 1, (), with_ids), [np.array([1], dtype=np.int32)])
+    generation = Generation(("",), params, 1, (), with_ids, stream=StreamOptions())
+    format = (ChatFormat if chat else CompletionFormat)(model)
+    completion = StreamedCompletion(backend, connection, generation, format, 0.0)  # type: ignore[arg-type]
+    completion.start([np.array([1], dtype=np.int32)])
     return completion, connection
 
 

@@ -12,7 +12,6 @@ from itertools import chain
 import pytest
 
 from roseinfer.server.metrics.counters import Counters
-from roseinfer.server.process import front_ends
 from roseinfer.server.process.front_ends import Dispatcher
 
 pytestmark = pytest.mark.integration
@@ -34,14 +33,12 @@ class Full(socket.socket):
         raise OSError(errno.EMFILE, "too many open files")
 
 
-def test_it_tries_again_until_it_is_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(front_ends, "RETRY", 0.05)
-
+def test_it_tries_again_until_it_is_stopped() -> None:
     async def test() -> None:
         with Full() as listener:
             listener.bind(("127.0.0.1", 0))
             listener.listen()
-            dispatcher = Dispatcher(listener, [], Counters.create(1), lambda sock: None)
+            dispatcher = Dispatcher(listener, [], Counters.create(1), lambda sock: None, retry=0.05)
             with socket.create_connection(listener.getsockname()):
                 dispatcher.start()
                 await listener.asked_again.wait()
