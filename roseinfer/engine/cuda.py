@@ -25,7 +25,7 @@ from roseinfer.engine.graphs import (
 )
 from roseinfer.engine.logprobs import DeviceLogprobs, asked_logprobs
 from roseinfer.engine.runner import Pending, Runner
-from roseinfer.engine.sampler import SamplingBatch, adjusted, part, sample, uniform
+from roseinfer.engine.sampler import SamplingBatch, is_greedy, sample, uniform
 from roseinfer.engine.staging import Inbox, Lines, Outbox
 from roseinfer.engine.step_arrays import decode_arrays, prompt_arrays, prompt_numbers, put_decode, put_prompts
 from roseinfer.kernels.cuda.draw import draw, takes
@@ -308,19 +308,19 @@ class CudaRunner(Runner):
         """Host memory that will hold the tokens. Greedy ones are on their way; others are sampled here."""
         logits, tokens, given, start = outcome.logits, outcome.tokens, outcome.given, outcome.start
         count = len(tokens)
-        how = part(sampling, start, count)
-        if how.likeliest:
+        part = slice(start, start + count)
+        params, position, rows = sampling.params[part], sampling.position[part], batch.requests[part]
+        adjustments = None if sampling.adjustments is None else sampling.adjustments.part(start, count)
+        if adjustments is None and is_greedy(params):
             return given[:count]
-        rows, logits = batch.requests[start : start + count], logits[:count]
+        logits = logits[:count]
         with named_range("roseinfer.sampler"):
-            before = None if newest is None else newest[start:]
-            logits, how = adjusted(logits, how, before, fused=self._model.fused)
+            if adjustments is not None:
+                assert newest is not None
+                logits = adjustments.apply(logits, newest[start:], fused=self._model.fused)
             if takes(logits):
-                draw(
-                    logits, how.temperature, how.top_k, how.top_p, how.min_p, uniform(how.seed, how.position),
-                    rows, self._last, tokens,
-                )  # fmt: skip
+                draw(logits, params, uniform(params["seed"], position), rows, self._last, tokens)
             else:
-                tokens.copy_(sample(logits, how))
+                tokens.copy_(sample(logits, params, position))
                 self._last[to_device(rows, tokens.device)] = tokens
         return fetch(tokens)

@@ -31,7 +31,10 @@ class EagerRunner(Runner):
         prompts, decoded = batch.tokens[: batch.decode_start], newest[len(batch.prefill_requests) :]
         hidden, logits = self._forward(batch, torch.cat((self._tensor(prompts), decoded)))
         with named_range("roseinfer.sampler"):
-            sampled = sample(logits, sampling, newest)
+            adjusted = logits
+            if sampling.adjustments is not None:
+                adjusted = sampling.adjustments.apply(logits, newest)
+            sampled = sample(adjusted, sampling.params, sampling.position)
         self._last[requests] = sampled
         logprobs = asked_logprobs(logits, sampled, sampling.asked)
         event = torch.cuda.Event() if sampled.is_cuda else None  # type: ignore[no-untyped-call]

@@ -93,12 +93,8 @@ class Loop:
         running, rows = self._running, batch.requests
         if rows is not self._rows:  # the scheduler makes a new array with every change
             self._rows = rows
-            self._settings = (
-                running.temperature[rows], running.top_k[rows], running.top_p[rows], running.seed[rows]
-            )  # fmt: skip
+            self._params = running.sampling[rows]
             self._asked = who_asks(running.logprobs[rows], running.ids[rows])
-            min_p = running.min_p[rows]
-            self._min_p = min_p if min_p.any() else None
             self._adjusts, least = running.adjusts[rows], running.least[rows]
             self._adjusting, self._least = np.flatnonzero(self._adjusts), least if least.any() else None
         length, adjusting = running.length[rows], self._adjusting
@@ -108,4 +104,4 @@ class Loop:
         if len(adjusting):
             adjustments = Adjustments.of(running, rows, adjusting, self._scheduler.eos)
         prompts = prompts_asked(batch, running) if batch.segments else None
-        return SamplingBatch(*self._settings, length, self._asked, self._min_p, adjustments, prompts)
+        return SamplingBatch(self._params, length, self._asked, adjustments, prompts)

@@ -20,7 +20,17 @@ MAX_BIAS, MAX_PENALTY = 100, 2
 MAX_BIASED, MAX_STOP_TOKENS = 1024, 64
 #: `max_tokens` of a request without a limit.
 MAX_TOKENS = 2**31 - 1
-
+_SAMPLING_TYPES = {
+    "seed": np.uint64,
+    "top_k": np.int64,
+    "temperature": np.float32,
+    "top_p": np.float32,
+    "min_p": np.float32,
+}
+#: The fields of SamplingParams that choose a token, given its logits: one row a request.
+SAMPLING = np.dtype(list(_SAMPLING_TYPES.items()), align=True)
+#: An array `[R]` of dtype SAMPLING.
+SamplingRows = NDArray[np.void]
 
 #: OpenAI's code for it; clients shorten the prompt then.
 CONTEXT_LENGTH_EXCEEDED = "context_length_exceeded"
@@ -85,6 +95,11 @@ class SamplingParams(msgspec.Struct, frozen=True, array_like=True, dict=True):
     def penalizes(self) -> bool:
         """Whether tokens that the request has already have other logits than the model's."""
         return (self.repetition_penalty, self.presence_penalty, self.frequency_penalty) != (1, 0, 0)
+
+    @property
+    def sampling_row(self) -> tuple[float, ...]:
+        """The values of a row of SAMPLING."""
+        return tuple(getattr(self, name) for name in _SAMPLING_TYPES)
 
     @cached_property
     def biases(self) -> tuple[NDArray[np.int64], NDArray[np.float32]]:

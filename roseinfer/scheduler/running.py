@@ -6,6 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from roseinfer.batch import UNKNOWN, Ints
+from roseinfer.request.params import SAMPLING, SamplingRows
 from roseinfer.scheduler.request import Request
 
 
@@ -36,12 +37,8 @@ class Running:
         self.last_stop = np.zeros(capacity, dtype=np.int64)  # length at which the answer ends
         self.block_table = np.zeros((capacity, -(-max_model_len // block_size)), dtype=np.int64)
         self.blocks = np.zeros(capacity, dtype=np.int64)
-        self.temperature = np.zeros(capacity, dtype=np.float32)
-        self.top_k = np.zeros(capacity, dtype=np.int64)
-        self.top_p = np.zeros(capacity, dtype=np.float32)
-        self.seed = np.zeros(capacity, dtype=np.uint64)
+        self.sampling: SamplingRows = np.zeros(capacity, dtype=SAMPLING)
         self.logprobs = np.zeros(capacity, dtype=np.int64)  # -1 where none are asked for
-        self.min_p = np.zeros(capacity, dtype=np.float32)
         self.adjusts = np.zeros(capacity, dtype=np.bool_)  # see SamplingParams
         self.least = np.zeros(capacity, dtype=np.int64)  # below this length no token may end the answer
         self.stop_tokens: dict[int, frozenset[int]] = {}  # of the rows that have any
@@ -86,12 +83,8 @@ class Running:
         self.last_stop[row] = len(request.prompt) + params.max_tokens
         self.blocks[row] = len(blocks)
         self.block_table[row, : len(blocks)] = blocks
-        self.temperature[row] = params.temperature
-        self.top_k[row] = params.top_k
-        self.top_p[row] = params.top_p
-        self.seed[row] = params.seed
+        self.sampling[row] = params.sampling_row
         self.logprobs[row] = -1 if params.logprobs is None else params.logprobs
-        self.min_p[row] = params.min_p
         self.adjusts[row] = params.adjusts
         self.least[row] = len(request.prompt) + params.min_tokens if params.masks_ends else 0
         if params.stop_token_ids:

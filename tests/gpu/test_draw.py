@@ -9,24 +9,21 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from roseinfer.batch import UNKNOWN
+from roseinfer.batch import UNKNOWN, Ints
 from roseinfer.engine.adjustments import Adjustments
-from roseinfer.engine.sampler import SamplingBatch, sample, uniform
+from roseinfer.engine.sampler import sample, uniform
 from roseinfer.kernels.cuda import draw as kernel
-from roseinfer.request.params import SamplingParams
+from roseinfer.request.params import SAMPLING, SamplingParams, SamplingRows
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no NVIDIA GPU")]
 
 
-def drawn(logits: Tensor, how: SamplingBatch) -> list[int]:
+def drawn(logits: Tensor, params: SamplingRows, position: Ints) -> list[int]:
     count = len(logits)
     rows = np.random.default_rng(0).permutation(count + 3)[:count]
     last = torch.full((count + 3,), -1, device="cuda")
     out = torch.full((count,), -1, device="cuda")
-    kernel.draw(
-        logits, how.temperature, how.top_k, how.top_p, how.min_p, uniform(how.seed, how.position), rows, last,
-        out,
-    )  # fmt: skip
+    kernel.draw(logits, params, uniform(params["seed"], position), rows, last, out)
     assert last[torch.from_numpy(rows).cuda()].tolist() == out.tolist()
     assert (last == -1).sum() == 3
     tokens: list[int] = out.tolist()
@@ -40,13 +37,13 @@ ROW = st.tuples(
 )  # fmt: skip
 
 
-def batch_of(rows: list[tuple[float, int, float, float, int]]) -> SamplingBatch:
-    temperature, top_k, top_p, min_p, seed = zip(*rows, strict=True)
-    return SamplingBatch(
-        np.array(temperature, np.float32), np.array(top_k, np.int64), np.array(top_p, np.float32),
-        np.array(seed, np.uint64), np.arange(len(rows)),
-        min_p=np.array(min_p, np.float32) if any(min_p) else None,
-    )  # fmt: skip
+def params_of(rows: list[tuple[float, int, float, float, int]]) -> SamplingRows:
+    """Rows of temperature, top_k, top_p, min_p and seed."""
+    params = np.zeros(len(rows), SAMPLING)
+    names = ("temperature", "top_k", "top_p", "min_p", "seed")
+    for name, values in zip(names, zip(*rows, strict=True), strict=True):
+        params[name] = values
+    return params
 
 
 @settings(max_examples=40)
@@ -60,9 +57,9 @@ def test_tokens_are_those_of_the_sort(
     """But where a sum's rounding decides: the neighbour that is as good is at most that far away in mass."""
     torch.manual_seed(seed)
     logits = (torch.randn(len(rows), vocab, device="cuda") * spread).to(dtype)
-    how = batch_of(rows)
-    got, wanted = drawn(logits, how), sample(logits, how).tolist()
-    for index, (a, b) in enumerate(zip(got, wanted, strict=True)):
+    params, position = params_of(rows), np.arange(len(rows))
+    actual, expected = drawn(logits, params, position), sample(logits, params, position).tolist()
+    for index, (a, b) in enumerate(zip(actual, expected, strict=True)):
         if a == b:
             continue
         temperature, top_k, top_p, min_p, _ = rows[index]
@@ -79,17 +76,10 @@ def test_tokens_are_those_of_the_sort(
         assert (p * ahead).sum() <= top_p * kept.sum() + 1e-4
         between = p[min(a, b) : max(a, b) + 1].sum() - torch.maximum(p[a], p[b])
         assert min(float(between), 1.0) < 5e-3 or top_p < 1 or top_k > 0
-    assert sum(a != b for a, b in zip(got, wanted, strict=True)) <= 2 + len(rows) // 8
-    alone = len(rows) // 2
-    assert drawn(logits[alone : alone + 1], batch_one(how, alone)) == [got[alone]]
-
-
-def batch_one(how: SamplingBatch, index: int) -> SamplingBatch:
-    at = [index]
-    min_p = None if how.min_p is None else how.min_p[at]
-    return SamplingBatch(
-        how.temperature[at], how.top_k[at], how.top_p[at], how.seed[at], how.position[at], min_p=min_p
-    )
+    assert sum(a != b for a, b in zip(actual, expected, strict=True)) <= 2 + len(rows) // 8
+    middle = len(rows) // 2
+    alone = slice(middle, middle + 1)
+    assert drawn(logits[alone], params[alone], position[alone]) == [actual[middle]]
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.float32])
@@ -109,11 +99,10 @@ def test_frequencies_are_the_distribution(
     order = order[: np.searchsorted(mass, top_p) + 1]
     expected = np.zeros(vocab)
     expected[order] = p[order] / p[order].sum() * draws
-    how = SamplingBatch(
-        np.full(draws, temperature, np.float32), np.full(draws, top_k), np.full(draws, top_p, np.float32),
-        np.arange(draws).astype(np.uint64), np.full(draws, 5),
-    )  # fmt: skip
-    counts = np.bincount(drawn(logits.to(dtype).cuda().expand(draws, -1), how), minlength=vocab)
+    params = params_of([(temperature, top_k, top_p, 0.0, 0)] * draws)
+    params["seed"] = np.arange(draws)
+    tokens = drawn(logits.to(dtype).cuda().expand(draws, -1), params, np.full(draws, 5))
+    counts = np.bincount(tokens, minlength=vocab)
     assert counts[expected == 0].sum() == 0
     possible = expected > 0
     chi_squared = ((counts - expected)[possible] ** 2 / expected[possible]).sum()

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from roseinfer.kernels.capability import is_hopper
 from roseinfer.kernels.cuda.build import available, kernel
+from roseinfer.request.params import SamplingRows
 from roseinfer.tensors import to_device
 
 _WARPS, _CLUSTER = 16, 8
@@ -42,10 +43,7 @@ def takes(logits: Tensor) -> bool:
 
 def draw(
     logits: Tensor,
-    temperature: NDArray[np.float32],
-    top_k: NDArray[np.int64],
-    top_p: NDArray[np.float32],
-    min_p: NDArray[np.float32] | None,
+    params: SamplingRows,
     uniform: NDArray[np.float64],
     rows: NDArray[np.int64],
     last: Tensor,
@@ -54,16 +52,17 @@ def draw(
     """Sample a token from every row of `logits` `[R, vocab]` to `out` `[R]` int64 and to `last[rows]`.
 
     temperature 0 takes the argmax (the first of equals); top_k 0, top_p 1 and min_p 0 are no limit;
-    `uniform`: the random numbers, in [0, 1). All arrays `[R]`.
+    `uniform`: the random numbers, in [0, 1). `params` and all other arrays: `[R]`.
     """
     count, vocab = logits.shape
     settings: NDArray[Any] = np.empty(count, _HOW)
-    greedy = temperature <= 0
+    greedy = params["temperature"] <= 0
     settings["uniform"], settings["row"] = uniform, rows
-    settings["scale"] = np.log2(np.e) / np.maximum(temperature, _COLDEST)
-    settings["top_p"] = np.where(greedy, 1, top_p)
-    settings["min_p"] = 0 if min_p is None else min_p
-    settings["top_k"] = np.where(greedy, 1, np.where(top_k > 0, np.minimum(top_k, vocab), vocab))
+    settings["scale"] = np.log2(np.e) / np.maximum(params["temperature"], _COLDEST)
+    settings["top_p"] = np.where(greedy, 1, params["top_p"])
+    settings["min_p"] = params["min_p"]
+    top_k = np.where(params["top_k"] > 0, np.minimum(params["top_k"], vocab), vocab)
+    settings["top_k"] = np.where(greedy, 1, top_k)
     run = kernel(
         "draw", "draw", ("BF16", int(logits.dtype == torch.bfloat16)),
         ("FLOATS", int(logits.dtype == torch.float32)), ("WARPS", _WARPS), ("CLUSTER", _CLUSTER),

@@ -36,6 +36,11 @@ PROMPT_KINDS = "prompt must be text, token ids, or lists of either"
 MAX_LOGPROBS = 1 << 20
 #: OpenAI's default for completions.
 DEFAULT_MAX_TOKENS = 16
+_CONVERTED = {
+    "max_tokens", "temperature", "top_k", "seed", "logit_bias", "stop_token_ids", "prompt_logprobs"
+}  # fmt: skip
+#: Fields that SamplingParams takes from a request as they are; null means its default.
+_UNCHANGED = {*GenerationRequest.__struct_fields__} & {*SamplingParams.__struct_fields__} - _CONVERTED
 
 
 class Generation(msgspec.Struct, frozen=True):
@@ -217,20 +222,14 @@ def _generation(
     try:
         params = SamplingParams(
             max_tokens=MAX_TOKENS if max_tokens is None else max_tokens,
-            min_tokens=request.min_tokens or 0,
-            temperature=_or(request.temperature, 1.0),
+            temperature=1.0 if request.temperature is None else request.temperature,
             top_k=0 if request.top_k in (None, -1) else request.top_k,
-            top_p=_or(request.top_p, 1.0),
             seed=random.getrandbits(64) if request.seed is None else request.seed % 2**64,
-            ignore_eos=bool(request.ignore_eos),
             logprobs=logprobs,
             stops=bool(stops),
-            min_p=_or(request.min_p, 0.0),
-            repetition_penalty=_or(request.repetition_penalty, 1.0),
-            presence_penalty=_or(request.presence_penalty, 0.0),
-            frequency_penalty=_or(request.frequency_penalty, 0.0),
             logit_bias=_biases(request.logit_bias or {}),
             stop_token_ids=tuple(request.stop_token_ids or ()),
+            **{name: value for name in _UNCHANGED if (value := getattr(request, name)) is not None},
         )
     except RequestError as error:
         message, field = str(error), error.field
@@ -242,10 +241,6 @@ def _generation(
         seeded=request.seed is not None, model=request.model, with_metrics=bool(request.return_metrics),
         stream=(request.stream_options or StreamOptions()) if request.stream else None,
     )  # fmt: skip
-
-
-def _or(value: float | None, default: float) -> float:
-    return default if value is None else value
 
 
 def _biases(biases: dict[str, float]) -> tuple[tuple[int, float], ...]:

@@ -25,11 +25,10 @@ from transformers.generation import (
 
 from roseinfer.batch import UNKNOWN
 from roseinfer.config import EngineConfig
-from roseinfer.engine import sampler
 from roseinfer.engine.adjustments import Adjustments
-from roseinfer.engine.sampler import SamplingBatch, part, sample
+from roseinfer.engine.sampler import sample
 from roseinfer.llm import LLM
-from roseinfer.request.params import SamplingParams
+from roseinfer.request.params import SAMPLING, SamplingParams
 
 from ..conftest import KV_TOKENS
 
@@ -124,7 +123,7 @@ def test_logits_of_a_step(
     ("min_p", "top_k", "top_p"),
     [(0.05, 0, 1.0), (0.3, 0, 1.0), (1.0, 0, 1.0), (0.05, 5, 1.0), (0.02, 0, 0.8)],
 )
-def test_min_p(min_p: float, top_k: int, top_p: float, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_min_p(min_p: float, top_k: int, top_p: float) -> None:
     """20,000 draws: chi-squared below its 1 - 1e-6 quantile, and nothing that is left out."""
     draws, temperature = 20_000, 1.3
     logits = torch.randn(VOCAB, generator=torch.Generator().manual_seed(3)) * 1.5
@@ -132,13 +131,11 @@ def test_min_p(min_p: float, top_k: int, top_p: float, monkeypatch: pytest.Monke
     if top_k:
         warped = TopKLogitsWarper(top_k)(None, warped)
     wanted = torch.softmax(TopPLogitsWarper(top_p)(None, warped), -1)[0].double().numpy() * draws
-    batch = SamplingBatch(
-        np.full(draws, temperature, np.float32), np.full(draws, top_k), np.full(draws, top_p, np.float32),
-        np.arange(draws).astype(np.uint64), np.full(draws, 5), min_p=np.full(draws, min_p, np.float32),
-    )  # fmt: skip
-    few = sample(logits.expand(9, -1), part(batch, 50, 9))
-    monkeypatch.setattr(sampler, "CPU_ROWS", draws)  # all at once
-    drawn = sample(logits.expand(draws, -1), batch)
+    request = SamplingParams(1, temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p)
+    params, position = np.full(draws, np.array(request.sampling_row, SAMPLING)), np.full(draws, 5)
+    params["seed"] = np.arange(draws)
+    few = sample(logits.expand(9, -1), params[50:59], position[50:59])
+    drawn = sample(logits.expand(draws, -1), params, position, cpu_rows=draws)
     assert torch.equal(few, drawn[50:59])
     counts = np.bincount(drawn.numpy(), minlength=VOCAB)
     assert counts[wanted == 0].sum() == 0

@@ -8,19 +8,18 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from roseinfer.engine import sampler
-from roseinfer.engine.sampler import SamplingBatch, _top_k_top_p, sample
+from roseinfer.engine.sampler import sample, top_k_top_p
+from roseinfer.request.params import SAMPLING, SamplingRows
 
 VOCAB = 23
 
 
-def how(rows: list[tuple[float, int, float, int]]) -> SamplingBatch:
-    """Rows of temperature, top_k, top_p and seed; the position counts up."""
-    temperature, top_k, top_p, seed = zip(*rows, strict=True)
-    return SamplingBatch(
-        np.array(temperature, np.float32), np.array(top_k, np.int64), np.array(top_p, np.float32),
-        np.array(seed, np.uint64), np.arange(len(rows)),
-    )  # fmt: skip
+def params_of(rows: list[tuple[float, int, float, int]]) -> SamplingRows:
+    """Rows of temperature, top_k, top_p and seed."""
+    params = np.zeros(len(rows), SAMPLING)
+    for name, values in zip(("temperature", "top_k", "top_p", "seed"), zip(*rows, strict=True), strict=True):
+        params[name] = values
+    return params
 
 
 def distribution(logits: np.ndarray, temperature: float, top_k: int, top_p: float) -> np.ndarray:
@@ -50,8 +49,8 @@ def test_only_allowed_tokens_and_each_row_alone(
     """A row's token is one its own settings allow, and the same whatever else is in the batch."""
     logits = torch.randn(len(rows), VOCAB, generator=torch.Generator().manual_seed(seed)) * 4
     logits = logits.to(torch.bfloat16 if dtype else torch.float32)
-    batch = how(rows)
-    tokens = sample(logits, batch).tolist()
+    params, position = params_of(rows), np.arange(len(rows))
+    tokens = sample(logits, params, position).tolist()
     for i, (temperature, top_k, top_p, _) in enumerate(rows):
         row = logits[i].float().numpy()
         if temperature < 1e-30:
@@ -60,10 +59,7 @@ def test_only_allowed_tokens_and_each_row_alone(
         else:
             # A hair more, for sums that rounding puts on the other side of top_p.
             assert distribution(row, temperature, top_k, min(top_p + 1e-5, 1))[tokens[i]] > 0
-        alone = SamplingBatch(
-            batch.temperature[[i]], batch.top_k[[i]], batch.top_p[[i]], batch.seed[[i]], batch.position[[i]]
-        )
-        assert sample(logits[[i]], alone).tolist() == [tokens[i]]
+        assert sample(logits[[i]], params[[i]], position[[i]]).tolist() == [tokens[i]]
 
 
 @pytest.mark.parametrize(
@@ -71,20 +67,16 @@ def test_only_allowed_tokens_and_each_row_alone(
     [(1.0, 0, 1.0), (0.5, 0, 1.0), (2.0, 5, 1.0), (1.0, 0, 0.7), (1.5, 9, 0.8)],
 )
 @pytest.mark.parametrize("over", ["seeds", "positions"])
-def test_frequencies_are_the_distribution(
-    temperature: float, top_k: int, top_p: float, over: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_frequencies_are_the_distribution(temperature: float, top_k: int, top_p: float, over: str) -> None:
     """10,000 draws over seeds, or over the positions of one seed: chi-squared below its 1 - 1e-6 quantile."""
     draws = 10_000
-    monkeypatch.setattr(sampler, "CPU_ROWS", draws)  # all at once
     logits = torch.randn(VOCAB, generator=torch.Generator().manual_seed(3)) * 1.5
-    counted = np.arange(draws)
-    batch = SamplingBatch(
-        np.full(draws, temperature, np.float32), np.full(draws, top_k), np.full(draws, top_p, np.float32),
-        (counted if over == "seeds" else np.full(draws, 7)).astype(np.uint64),
-        np.full(draws, 5) if over == "seeds" else counted,
-    )  # fmt: skip
-    counts = np.bincount(sample(logits.expand(draws, -1), batch).numpy(), minlength=VOCAB)
+    params = params_of([(temperature, top_k, top_p, 7)] * draws)
+    position = np.arange(draws)
+    if over == "seeds":
+        params["seed"], position = position, np.full(draws, 5)
+    tokens = sample(logits.expand(draws, -1), params, position, cpu_rows=draws)
+    counts = np.bincount(tokens.numpy(), minlength=VOCAB)
     expected = distribution(logits.numpy(), temperature, top_k, top_p) * draws
     assert counts[expected == 0].sum() == 0
     possible = expected > 0
@@ -95,7 +87,7 @@ def test_frequencies_are_the_distribution(
 
 def test_first_of_equal_logits() -> None:
     logits = torch.zeros(3, VOCAB)
-    assert sample(logits, how([(0, 0, 1, 1)] * 3)).tolist() == [0, 0, 0]
+    assert sample(logits, params_of([(0, 0, 1, 1)] * 3), np.arange(3)).tolist() == [0, 0, 0]
 
 
 def test_top_p_of_a_row_does_not_depend_on_others() -> None:
@@ -110,7 +102,9 @@ def test_top_p_of_a_row_does_not_depend_on_others() -> None:
             sums = rows[0].double().cumsum(0)
             for cut in (sums[3000:45000:2000] / sums[-1]).tolist():
                 for top_p in (cut, float(np.nextafter(np.float32(cut), np.float32(1)))):
-                    alone, among = (_top_k_top_p(rows[:n], how([(1.0, 0, top_p, 0)] * n)) for n in (1, 4))
+                    alone, among = (
+                        top_k_top_p(rows[:n], params_of([(1.0, 0, top_p, 0)] * n)) for n in (1, 4)
+                    )
                     assert torch.equal(alone[0], among[0])
     finally:
         torch.set_num_threads(before)
