@@ -2,38 +2,42 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import tomllib
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from importlib.metadata import EntryPoint, entry_points
+from importlib.metadata import EntryPoint, PackageNotFoundError, distribution, entry_points
+from pathlib import Path
 from traceback import extract_tb
 
 from harness.errors import BenchError, EngineError, UsageError
 
-#: This project's distribution.
-OURS = "rosebench"
 
-
-def find_plugins(group: str, own: Mapping[str, str]) -> dict[str, EntryPoint]:
-    """Everything of a group by name: this project's in its order, then other packages' by name.
-
-    Args:
-        group: such as `rosebench.engines`.
-        own: this project's, as `module:object`. They are found also where it runs without being installed.
+def find_plugins(group: str) -> dict[str, EntryPoint]:
+    """Return the entry points of a group, such as `rosebench.engines`, by name in alphabetical order.
 
     Raises:
-        UsageError: a name is taken.
+        UsageError: two packages use one name.
     """
-    found = {name: EntryPoint(name, value, group) for name, value in own.items()}
-    for point in sorted(entry_points(group=group)):
-        if point.dist is not None and point.dist.name == OURS:
-            continue
-        if point.name in found and found[point.name].value != point.value:
+    plugins: dict[str, EntryPoint] = {}
+    for point in sorted([*_of_checkout(group), *entry_points(group=group)]):
+        other = plugins.setdefault(point.name, point)
+        if other.value != point.value:
             raise UsageError(
-                f"{describe(point)} has the name of {describe(found[point.name])}",
+                f"{describe(point)} has the name of {describe(other)}",
                 "uninstall its package, or give it another name",
             )
-        found[point.name] = point
-    return found
+    return plugins
+
+
+def _of_checkout(group: str) -> Iterable[EntryPoint]:
+    """Read this project's entry points from pyproject.toml where it runs without being installed."""
+    try:
+        distribution("rosebench")
+    except PackageNotFoundError:
+        content = (Path(__file__).parents[1] / "pyproject.toml").read_text()
+        points = tomllib.loads(content)["project"]["entry-points"].get(group, {})
+        return [EntryPoint(name, value, group) for name, value in points.items()]
+    return ()
 
 
 def load_plugin(point: EntryPoint) -> object:

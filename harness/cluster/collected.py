@@ -48,8 +48,10 @@ def collected(
         texts |= sender.node.call("texts", reading.texts_of)
     for part in _parts(sum(sender.requests for sender in senders), reading.most_tokens):
         wanted = ray.put({index: reading.wanted[index] for index in part})
-        asked = [(s.node, s.node.begin("part", part, wanted, tokenizer, s.node.name, share)) for s in senders]
-        found = [node.result(reference) for node, reference in asked]
+        times = reading.response_times
+        nodes = [sender.node for sender in senders]
+        calls = [node.begin("part", part, wanted, tokenizer, times, node.name, share) for node in nodes]
+        found = [node.result(call) for node, call in zip(nodes, calls, strict=True)]
         if share is not None:
             found = [msgspec.msgpack.decode(share.take(each), type=tuple[bytes, bytes]) for each in found]
         sent, came = (

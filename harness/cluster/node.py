@@ -39,6 +39,7 @@ from harness.loadgen.live_answers import answer_text
 from harness.loadgen.load_plan import ClientUsage, LoadPlan, LoadResult, Progress, WireRequest
 from harness.models.model_folder import resolve
 from harness.records.answers import Wanted, parse_part
+from harness.records.stream import TimeNames
 from harness.schema.machines import MachineLoad
 from harness.telemetry.cell_monitor import CellMonitor, CpuTime, processes_of
 from harness.telemetry.revision import source_hash
@@ -197,6 +198,7 @@ class Node:
         requests: range,
         wanted: Mapping[int, Wanted],
         tokenizer: Tokenizer | None,
+        times: TimeNames,
         host: str,
         share: SharedFolder | None = None,
     ) -> tuple[bytes, bytes] | str:
@@ -209,7 +211,7 @@ class Node:
         responses, number = self._result.responses, attrgetter("index")
         first, last = (bisect_left(responses, end, key=number) for end in (requests.start, requests.stop))
         tokens_of = counter_of(tokenizer.folder) if tokenizer else None
-        tables = parse_part(responses[first:last], self._result.t0, wanted, tokens_of, host)
+        tables = parse_part(responses[first:last], self._result.t0, wanted, tokens_of, host, times)
         for response in responses[first:last]:
             response.segments = []
         sent, chunks = (packed(table) for table in tables)

@@ -17,6 +17,7 @@ from harness.engines.selection import Selection
 from harness.loadgen.host_load import ProgressCallback
 from harness.loadgen.load_plan import ClientUsage, LoadPlan
 from harness.records.answers import Answers, Wanted
+from harness.records.stream import TimeNames
 from harness.schema.calibration import Calibration
 from harness.schema.machines import Host, HostCell, MachineLoad
 from harness.schema.online_settings import OnlineSettings
@@ -31,13 +32,14 @@ class Reading:
 
     `wanted` is by request; `tokenizer` the model's folder on this machine, to count tokens of text, None
     where it is unknown; `texts_of` the requests whose answers' texts are kept; `most_tokens` how long each
-    answer can be, by request.
+    answer can be, by request; `response_times` the fields of a stream that may have each time.
     """
 
     wanted: Mapping[int, Wanted] | Sequence[Wanted]
     tokenizer: Path | None = None
     texts_of: Sequence[int] = ()
     most_tokens: Mapping[int, int] | Sequence[int] = ()
+    response_times: TimeNames = field(default_factory=dict)
 
 
 @dataclass

@@ -54,7 +54,10 @@ class ThisTestbed(Testbed):
             plan, clients=clients, cpus=self._cpus.client, progress=progress, start_delay_s=start_delay_s
         )
         tokens_of = counter_of(reading.tokenizer) if reading.tokenizer else None
-        return Sent(parse(result, reading.wanted, tokens_of, reading.texts_of), result.usage)
+        return Sent(
+            parse(result, reading.wanted, tokens_of, reading.texts_of, times=reading.response_times),
+            result.usage,
+        )
 
     def watch(self, server: Server) -> Watch:
         return _Watch(server)

@@ -19,7 +19,7 @@ from pydantic import JsonValue
 from harness.engines.cores import compute_threads, engine_cores
 from harness.engines.parallel import ONE, Parallel
 from harness.engines.profiler import Route
-from harness.engines.prometheus import PrefixCounters
+from harness.engines.prometheus import PrefixCounters, Samples
 from harness.engines.prompts import AS_COUNTED, Lengths, Prompts, Texts, TokenIds, Words
 from harness.engines.variants import CONFIGS, Variant
 from harness.loadgen.load_plan import Target
@@ -27,8 +27,10 @@ from harness.plugins import adapter_call
 from harness.schema.engine_ref import EngineName, EngineRef
 from harness.schema.load import Load
 from harness.schema.online_settings import Endpoint
+from harness.schema.profile import Category, Component
 from harness.schema.results import Skipped
 from harness.schema.run_info import LaunchRecord
+from harness.schema.speculation import SpeculationCount
 from harness.workload import PlannedRequest
 
 #: Bounds of the number of full contexts in the KV cache of an engine whose cache size is set by us.
@@ -291,14 +293,21 @@ class Engine(ABC):
     #: Its Prometheus histograms of seconds for metrics that are not in its streams (`queue_wait_ms`,
     #: `prefill_ms`): a name, with labels where they choose a series, such as `sglang:queue_time_seconds`.
     histograms: ClassVar[Mapping[str, str]] = {}
-
+    #: Fields of `metrics` or `timings` in its streams that have times of a request in ms, by metric.
+    response_times: ClassVar[Mapping[str, str]] = {}
     #: Its Prometheus series for what is drawn over time, by the names of `records.columns.SERVER`.
     server_series: ClassVar[Mapping[str, str]] = {}
-
     #: The route that empties its prefix cache; None if there is none.
     flush: ClassVar[Route | None] = None
     #: Its counters of prompt tokens found in the prefix cache.
     prefix_counters: ClassVar[PrefixCounters | None] = None
+    #: The range around the model's forward in its profiles, as a regular expression: a step with a group
+    #: `prefill` has prompts, and its requests are the sum of the groups `prompts`, `decodes` and `requests`.
+    step_pattern: ClassVar[str] = ""
+    #: The range around a whole step in its profiles, where that may hold several forwards.
+    whole_step: ClassVar[str] = ""
+    #: Names of ranges and kernels in its profiles, as regular expressions, by what they are.
+    trace_names: ClassVar[Mapping[Category | Component, str]] = {}
 
     @property
     def config_file(self) -> Path:
@@ -316,6 +325,10 @@ class Engine(ABC):
         Raises:
             EngineError: not installed, died, not ready in time, or not ended completely.
         """
+
+    def speculation(self, before: Samples, after: Samples) -> SpeculationCount | None:
+        """Count drafted tokens between two readings of its metrics; None if there are none."""
+        return None
 
     def label(self, variant: Variant) -> str:
         """The name in tables and figures: `vLLM`, or `vLLM (no async scheduling)`."""

@@ -15,22 +15,11 @@ from harness.plugins import find_plugins
 
 GROUP = "rosebench.engines"
 
-#: This project's, in the order in which they are listed; pyproject.toml has the same.
-OWN = {
-    "roseinfer": "harness.engines.adapters.roseinfer:Roseinfer",
-    "vllm": "harness.engines.adapters.vllm:Vllm",
-    "sglang": "harness.engines.adapters.sglang:Sglang",
-    "trtllm": "harness.engines.adapters.trtllm:Trtllm",
-    "transformers": "harness.engines.adapters.transformers:Transformers",
-    "llamacpp": "harness.engines.adapters.llamacpp:Llamacpp",
-    "openai": "harness.engines.adapters.openai:OpenAI",
-}
-
 
 @cache
 def engine_points() -> dict[str, EntryPoint]:
     """Where each engine's class is. Raises UsageError when two packages use one name."""
-    return find_plugins(GROUP, OWN)
+    return find_plugins(GROUP)
 
 
 def check_name(name: str) -> None:

@@ -35,7 +35,7 @@ GIVE_ONE = "leave this engine out, or give it sizes of 1"
 @dataclass(frozen=True)
 class OfflineFactory:
     """Makes the engine's in-process API: `target` is `module:callable` or `file.py:callable`, called with
-    `arguments` by the engine's own interpreter (protocol: harness/engines/workers/run_worker.py)."""
+    `arguments` by the engine's own interpreter (protocol: harness/engines/run_worker.py)."""
 
     target: str
     arguments: dict[str, JsonValue]
@@ -47,6 +47,10 @@ class LocalEngine(Engine):
 
     #: Names of the package with the engine; the first that is installed is used.
     distributions: ClassVar[tuple[str, ...]]
+    #: Its name in the versions of result files; empty: `name`.
+    version_name: ClassVar[str] = ""
+    #: Beginnings of the names of environment variables that it reads.
+    env_prefixes: ClassVar[tuple[str, ...]] = ()
     #: Distributions that its server needs too.
     needs: ClassVar[tuple[str, ...]] = ()
     #: How to install it; shown as a hint.
@@ -55,7 +59,9 @@ class LocalEngine(Engine):
     module: ClassVar[str] = ""
     #: Whether it has an API that takes a batch of prompts without a server.
     in_process: ClassVar[bool] = True
-    #: Whether that takes prompts and answers of different lengths in one batch.
+    #: Whether a batch is measured through its server too.
+    batches_by_server: ClassVar[bool] = False
+    #: Whether its in-process API takes prompts and answers of different lengths in one batch.
     mixes_lengths: ClassVar[bool] = True
     #: A warning to users, if there is one.
     caveat: ClassVar[str] = ""
@@ -236,6 +242,7 @@ class LocalEngine(Engine):
                 settings.cpus,
                 self.pages,
                 self._checked_facts,
+                self.env_prefixes,
             ) as server,
         ):
             yield server

@@ -41,6 +41,19 @@ def parse_samples(page: str) -> Samples:
         return []
 
 
+def rise(name: str, before: Samples, after: Samples, **labels: str) -> float:
+    """Difference of a counter between two readings, over all its finite series with these labels."""
+    start, end = (
+        math.fsum(
+            s.value
+            for s in samples
+            if s.name == name and labels.items() <= s.labels.items() and math.isfinite(s.value)
+        )
+        for samples in (before, after)
+    )
+    return end - start
+
+
 @dataclass(frozen=True)
 class PrefixCounters:
     """Names of two counters: prompt tokens taken from the prefix cache, and prompt tokens looked up in it."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Literal
 
 from pydantic import Field
@@ -10,9 +9,6 @@ from pydantic import Field
 from harness.schema.base import Strict
 
 Build = Literal["cpu", "cuda"]
-
-#: Files for an engine's own interpreter: copied into its environment, or run there instead of its program.
-SHIMS = Path(__file__).parent / "shims"
 
 
 class Recipe(Strict):
@@ -27,7 +23,7 @@ class Recipe(Strict):
     env: dict[str, str] = Field(default_factory=dict, description="set while packages are installed")
     remove: list[str] = Field(default_factory=list, description="distributions removed afterwards")
     shims: list[str] = Field(
-        default_factory=list, description="files of harness/engines/shims copied into site-packages"
+        default_factory=list, description="files of harness/engines/adapters/shims copied into site-packages"
     )
 
 

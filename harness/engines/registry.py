@@ -39,7 +39,7 @@ def _load_all() -> tuple[dict[EngineName, Engine], dict[EngineName, UsageError]]
     return engines, broken
 
 
-#: Every engine, in the order in which they are listed, and why others cannot be used.
+#: Every engine by name, and why others cannot be used.
 ENGINES, BROKEN = _load_all()
 
 #: Those that this harness starts.
@@ -63,10 +63,9 @@ def get_engine(name: EngineName, address: Address | None = None) -> Engine:
 
 
 def installed_engines() -> list[EngineRef]:
-    """roseinfer and every other engine that is installed; DEFAULT_ENGINES where no other is."""
-    there = [name for name, engine in LOCAL.items() if not isinstance(engine.find(), Missing)]
-    others = [name for name in there if name != "roseinfer"]
-    return [EngineRef(name=name) for name in (("roseinfer", *others) if others else DEFAULT_ENGINES)]
+    """Return every engine that is installed; DEFAULT_ENGINES where there is nothing to compare."""
+    names = [name for name, engine in LOCAL.items() if not isinstance(engine.find(), Missing)]
+    return [EngineRef(name=name) for name in (names if len(names) > 1 else DEFAULT_ENGINES)]
 
 
 def get_engine_variant(ref: EngineRef) -> EngineVariant:

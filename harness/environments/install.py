@@ -16,10 +16,11 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
+from harness.engines.adapters import SHIMS
 from harness.engines.base import Installation
 from harness.engines.find import CACHE, Place, inspect
 from harness.engines.local import LocalEngine
-from harness.engines.recipe import SHIMS, Build, Recipe
+from harness.engines.recipe import Build, Recipe
 from harness.engines.variants import load_file
 from harness.environments.pip import pip, run
 from harness.environments.unpack import UnpackError, point

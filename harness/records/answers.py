@@ -17,6 +17,7 @@ from harness.loadgen.load_plan import LoadResult, RawResponse
 from harness.records.columns import CHUNKS, REQUESTS
 from harness.records.long_chunks import LongTable
 from harness.records.request_record import read_request
+from harness.records.stream import NO_TIMES, TimeNames
 
 #: What only the stream of a request says; the rest is known before.
 MEASURED = pa.schema(
@@ -94,6 +95,7 @@ def parse(
     tokens_of: Callable[[str], int] | None = None,
     texts_of: Collection[int] = (),
     host: str | None = None,
+    times: TimeNames = NO_TIMES,
 ) -> Answers:
     """Parse every response of a load.
 
@@ -102,8 +104,9 @@ def parse(
         tokens_of: Tokens of a text by the model's tokenizer, where that is known.
         texts_of: Requests whose answers' texts are kept.
         host: Which node of a cluster this is.
+        times: Fields of a stream that may have each time that an engine measures.
     """
-    requests, chunks = parse_part(result.responses, result.t0, wanted, tokens_of, host)
+    requests, chunks = parse_part(result.responses, result.t0, wanted, tokens_of, host, times)
     needed = {*texts_of}
     texts = {raw.index: answer_text(raw) for raw in result.responses if raw.index in needed}
     return Answers(result.t0, requests, chunks, texts)
@@ -115,6 +118,7 @@ def parse_part(
     wanted: Mapping[int, Wanted] | Sequence[Wanted],
     tokens_of: Callable[[str], int] | None = None,
     host: str | None = None,
+    times: TimeNames = NO_TIMES,
 ) -> tuple[pa.Table, pa.Table]:
     """The two tables of some responses. Times become seconds since `t0`."""
     rows: dict[str, list[Any]] = {name: [] for name in MEASURED.names}
@@ -126,7 +130,7 @@ def parse_part(
         return None if t is None else t - t0
 
     for raw in responses:
-        record = read_request(raw, *wanted[raw.index], tokens_of)
+        record = read_request(raw, *wanted[raw.index], tokens_of, times)
         row = {
             "request": raw.index,
             "t_sched": raw.t_sched - t0,

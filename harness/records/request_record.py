@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from harness.loadgen.load_plan import RawResponse
 from harness.plain_text import one_line
-from harness.records.stream import Stream, read_error, read_stream
+from harness.records.stream import NO_TIMES, Stream, TimeNames, read_error, read_stream
 from harness.records.tokens import TokenCount, TokenSource, answer_began, count_tokens
 from harness.records.wire import WireResponse, read_wire
 
@@ -62,6 +62,7 @@ def read_request(
     exact_tokens: int | None,
     prompt_tokens: int | None = None,
     tokens_of: Callable[[str], int] | None = None,
+    times: TimeNames = NO_TIMES,
 ) -> RequestRecord:
     """Read one response.
 
@@ -69,11 +70,12 @@ def read_request(
         exact_tokens: The output tokens that it must have; None: any number.
         prompt_tokens: The tokens of the prompt that the server must have counted; None: not known.
         tokens_of: Tokens of a text by the model's tokenizer, to check counts that have no token ids.
+        times: Fields of a stream that may have each time that an engine measures.
     """
     wire = read_wire(raw)
     stream, count = Stream(), TokenCount(None, [], 0)
     if wire.status == 200 and _is_stream(wire):
-        stream = read_stream(wire.body, complete=wire.complete)
+        stream = read_stream(wire.body, complete=wire.complete, times=times)
         count = count_tokens(stream, tokens_of)
     error, detail = _judge(raw, wire, stream, count, exact_tokens, prompt_tokens) or (None, None)
     return RequestRecord(
@@ -88,8 +90,8 @@ def read_request(
         error=error,
         detail=None if detail is None else one_line(detail, MAX_DETAIL),
         finish_reason=None if (end := stream.finish_reason) is None else one_line(end, MAX_DETAIL),
-        queue_wait_ms=stream.queue_wait_ms,
-        prefill_ms=stream.prefill_ms,
+        queue_wait_ms=stream.times.get("queue_wait_ms"),
+        prefill_ms=stream.times.get("prefill_ms"),
         cached_tokens=_cached(stream),
     )
 

@@ -9,7 +9,8 @@ in every chunk (with `stream_options.continuous_usage_stats`), and `metrics`, in
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Annotated
 
@@ -54,12 +55,14 @@ class Stream:
     done: bool = False
     calls_tools: bool = False
     error: str | None = None
-    queue_wait_ms: float | None = None
-    prefill_ms: float | None = None
+    times: dict[str, float] = field(default_factory=dict)
 
 
 #: What a server counts and times, within what the raw tables hold; anything else is an error in its stream.
 _Count = Annotated[int, msgspec.Meta(ge=0, le=2**31 - 1)]
+#: Fields of a stream that may have a time, by the time's name, such as `queue_wait_ms`.
+TimeNames = Mapping[str, Sequence[str]]
+NO_TIMES: TimeNames = {}
 _Milliseconds = Annotated[float, msgspec.Meta(ge=0, le=1e9)]
 
 
@@ -148,17 +151,6 @@ class _Error(msgspec.Struct):
     message: str | None = None
 
 
-class _Metrics(msgspec.Struct):
-    """roseinfer says `queue_wait_ms` and `prefill_ms`, vLLM `queue_time_ms` and `time_to_first_token_ms`; the
-    latter runs from scheduling to the first token, which is prefill, as is llama.cpp's `prompt_ms`."""
-
-    queue_wait_ms: _Milliseconds | None = None
-    queue_time_ms: _Milliseconds | None = None
-    prefill_ms: _Milliseconds | None = None
-    time_to_first_token_ms: _Milliseconds | None = None
-    prompt_ms: _Milliseconds | None = None
-
-
 class _Event(msgspec.Struct):
     choices: list[_Choice] | None = None
     usage: _Usage | None = None
@@ -171,11 +163,18 @@ class _Event(msgspec.Struct):
 
 
 _events = msgspec.json.Decoder(_Event)
-_metrics = msgspec.json.Decoder(_Metrics)
+_fields = msgspec.json.Decoder(dict[str, msgspec.Raw])
+_milliseconds = msgspec.json.Decoder(_Milliseconds)
 
 
-def read_stream(pieces: Sequence[tuple[float, bytes]], *, complete: bool) -> Stream:
-    """Read a body's events up to `[DONE]`, its end, or the first error."""
+def read_stream(
+    pieces: Sequence[tuple[float, bytes]], *, complete: bool, times: TimeNames = NO_TIMES
+) -> Stream:
+    """Read a body's events up to `[DONE]`, its end, or the first error.
+
+    Args:
+        times: Fields of `metrics` or `timings` that may have each time, by its name.
+    """
     stream = Stream()
     for t, data in read_events(pieces, complete=complete):
         if data == b"[DONE]":
@@ -191,7 +190,7 @@ def read_stream(pieces: Sequence[tuple[float, bytes]], *, complete: bool) -> Str
         if event.error is not None or event.object == "error" or bare:
             stream.error = _error_message(event) or _clip(data)
             break
-        _take(stream, t, event)
+        _take(stream, t, event, times)
     return stream
 
 
@@ -203,7 +202,7 @@ def read_error(body: bytes) -> str:
         return _clip(body)
 
 
-def _take(stream: Stream, t: float, event: _Event) -> None:
+def _take(stream: Stream, t: float, event: _Event, times: TimeNames) -> None:
     usage, reported = event.usage, None
     if usage is not None:
         reported = usage.all_completion_tokens
@@ -236,22 +235,23 @@ def _take(stream: Stream, t: float, event: _Event) -> None:
         if end:
             stream.finish_reason = end
         if choice.metrics is not UNSET:
-            _take_metrics(stream, choice.metrics)
+            _take_times(stream, choice.metrics, times)
     if event.metrics is not UNSET:
-        _take_metrics(stream, event.metrics)
+        _take_times(stream, event.metrics, times)
     if event.timings is not UNSET:
-        _take_metrics(stream, event.timings)
+        _take_times(stream, event.timings, times)
 
 
-def _take_metrics(stream: Stream, raw: msgspec.Raw) -> None:
+def _take_times(stream: Stream, raw: msgspec.Raw, times: TimeNames) -> None:
     try:
-        metrics = _metrics.decode(raw)
+        fields = _fields.decode(raw)
     except msgspec.MsgspecError:  # another server's idea of metrics
         return
-    waits = (metrics.queue_wait_ms, metrics.queue_time_ms)
-    prefills = (metrics.prefill_ms, metrics.time_to_first_token_ms, metrics.prompt_ms)
-    stream.queue_wait_ms = next((ms for ms in waits if ms is not None), None)
-    stream.prefill_ms = next((ms for ms in prefills if ms is not None), None)
+    for time, names in times.items():
+        present = next((fields[name] for name in names if name in fields), None)
+        if present is not None:
+            with suppress(msgspec.MsgspecError):
+                stream.times[time] = _milliseconds.decode(present)
 
 
 def _error_message(event: _Event) -> str | None:

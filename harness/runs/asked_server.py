@@ -18,9 +18,11 @@ from harness.loadgen.load_plan import LoadPlan, Progress, WireRequest
 from harness.plain_text import visible
 from harness.records.answers import Answers
 from harness.records.cell import CellIdentity, CellRecords, Expected, cell_records
+from harness.records.stream import TimeNames
 from harness.runs.resolved import Resolved
 from harness.runs.schedule import Cell
 from harness.schema.engine_ref import RUNNING_SERVER
+from harness.schema.speculation import SpeculationCount
 from harness.workload import PlannedRequest
 from harness.workload.prefix_reuse import reusable_tokens
 from harness.workload.sessions import answered, with_answers
@@ -47,6 +49,20 @@ class AskedServer:
         """Of the metrics that are read over time; none where these are not wanted."""
         wanted = self.resolved.settings.server_metrics
         return [engine.server_series for engine in self._engines if engine.server_series and wanted]
+
+    @property
+    def response_times(self) -> TimeNames:
+        """Fields of a stream that may have each of the times that an engine measures."""
+        names: dict[str, list[str]] = {}
+        for engine in self._engines:
+            for metric, name in engine.response_times.items():
+                names.setdefault(metric, []).append(name)
+        return names
+
+    def speculation(self, before: Samples, after: Samples) -> SpeculationCount | None:
+        """Count drafted tokens between two readings of the server's metrics."""
+        counts = (engine.speculation(before, after) for engine in self._engines)
+        return next(filter(None, counts), None)
 
     def samples(self) -> Samples:
         """What the server counts, where its engine's metrics are wanted."""
@@ -86,7 +102,7 @@ class AskedServer:
         exact = self.asked.ignore_eos
         wanted = make_sequence(n, lambda place: self._expected(requests[place]).wanted(exact))
         most = make_sequence(n, lambda place: requests[place].output_tokens)
-        reading = Reading(wanted, self.asked.tokenizer, answered(requests), most)
+        reading = Reading(wanted, self.asked.tokenizer, answered(requests), most, self.response_times)
         return self.testbed.send(load, reading, clients, progress, start_delay_s)
 
     def records(self, answers: Answers, planned: Sequence[PlannedRequest], cell: Cell) -> CellRecords:

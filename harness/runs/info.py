@@ -10,6 +10,7 @@ from pydantic import JsonValue
 import harness
 from harness.cluster.testbed import Machines
 from harness.engines.base import Installation
+from harness.engines.registry import LOCAL
 from harness.files import now
 from harness.schema.calibration import Calibration
 from harness.schema.online_settings import OnlineSettings
@@ -59,22 +60,17 @@ def offline_info(
 
 
 def versions(installations: Iterable[Installation]) -> Versions:
-    """The versions of the engines of a run; torch's is that of the first engine that has it."""
+    """Versions of the engines of a run; torch's is that of the first engine that has it."""
     engines = list(installations)
-    found = {engine.engine: engine.version for engine in engines}
     shared = {
         name: next((e.versions[name] for e in engines if name in e.versions), None)
         for name in ("torch", "transformers")
     }
+    names = {name: engine.version_name or name for name, engine in LOCAL.items()}
     return Versions(
         git_rev=git_revision(),
         source=source_hash(),
         rosebench=harness.__version__,
-        roseinfer=found.get("roseinfer"),
-        vllm=found.get("vllm"),
-        sglang=found.get("sglang"),
-        tensorrt_llm=found.get("trtllm"),
-        torch=shared["torch"],
-        transformers=found.get("transformers") or shared["transformers"],
         python=platform.python_version(),
+        **dict.fromkeys(names.values()) | shared | {names[e.engine]: e.version for e in engines},
     )

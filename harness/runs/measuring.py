@@ -12,7 +12,6 @@ import msgspec
 from harness.cluster.testbed import Sent
 from harness.engines.prometheus import Samples, histograms, mean_between
 from harness.engines.server_metrics import ServerMonitor, known_series
-from harness.engines.speculation import speculation
 from harness.errors import EngineError, LostNodeError
 from harness.files import now
 from harness.loadgen.load_plan import Progress
@@ -171,7 +170,7 @@ class Measuring:
             finished=now(), requests=len(requests), failed=int(records.requests["error"].notna().sum()),
             clients=[ClientSpent(**msgspec.structs.asdict(usage)) for usage in result.usage],
             prefix_cache=prefix_cache,
-            speculation=speculation(before, after),
+            speculation=self.to.speculation(before, after),
             reported=mean_between(histograms(before, wanted), histograms(after, wanted)),
             machine=machine,
             node=self.to.testbed.node,

@@ -39,7 +39,7 @@ def add(known: dict[str, Metric], metric: object, origin: str) -> None:
 
 def _metrics() -> dict[str, Metric]:
     known = {metric.name: metric for metric in BUILT_IN}
-    for point in find_plugins(GROUP, {}).values():
+    for point in find_plugins(GROUP).values():
         add(known, load_plugin(point), describe(point))
     return known
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import Field, JsonValue, TypeAdapter
+from pydantic import ConfigDict, Field, JsonValue, TypeAdapter
 
 from harness.schema.base import Strict
 from harness.schema.fairness import EngineFact
@@ -23,15 +23,14 @@ Check = Literal["answers", "accuracy"]
 
 
 class Versions(Strict):
-    """What was measured with what. None where it is not part of the run."""
+    """Versions of this project and, as further fields, of each engine; None where it is not in the run."""
+
+    model_config = ConfigDict(extra="allow")
+    __pydantic_extra__: dict[str, str | None]
 
     git_rev: str | None = None
     source: str | None = Field(None, description="SHA-256 of this project's files as they ran, 16 digits")
     rosebench: str
-    roseinfer: str | None = None
-    vllm: str | None = None
-    sglang: str | None = None
-    tensorrt_llm: str | None = None
     torch: str | None = None
     transformers: str | None = None
     python: str

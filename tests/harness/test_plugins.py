@@ -9,10 +9,9 @@ import re
 import shutil
 import subprocess
 import sys
-import tomllib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from importlib.metadata import EntryPoint
+from importlib.metadata import EntryPoint, PackageNotFoundError
 from pathlib import Path
 
 import pytest
@@ -225,19 +224,28 @@ def test_a_metric_that_came_after_a_run_does_not_change_its_verdicts(shown: Show
     assert said[0] and said[0] == said[1]
 
 
-@pytest.mark.parametrize(
-    ("group", "own"), [(engine_names.GROUP, engine_names.OWN), (readers.GROUP, readers.OWN)]
-)
-def test_ours_are_registered_as_others_are(group: str, own: dict[str, str]) -> None:
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    assert project["entry-points"][group] == own
+@pytest.mark.parametrize(("group", "name"), [(engine_names.GROUP, "vllm"), (readers.GROUP, "azure")])
+def test_a_checkout_that_is_not_installed_has_its_own_plugins(
+    group: str, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    installed = plugins.find_plugins(group)
+
+    def is_not_installed(name: str) -> None:
+        raise PackageNotFoundError(name)
+
+    monkeypatch.setattr(plugins, "distribution", is_not_installed)
+    monkeypatch.setattr(plugins, "entry_points", lambda group: [])
+    checkout = plugins.find_plugins(group)
+    assert name in checkout
+    assert {n: installed[n].value for n in checkout} == {n: point.value for n, point in checkout.items()}
 
 
 def test_a_name_that_is_taken_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     other = EntryPoint("vllm", "somebody.engine:Vllm", engine_names.GROUP)
-    monkeypatch.setattr(plugins, "entry_points", lambda group: [other])
+    ours = plugins.find_plugins(engine_names.GROUP)["vllm"]
+    monkeypatch.setattr(plugins, "entry_points", lambda group: [ours, other])
     with pytest.raises(UsageError, match="has the name of vllm"):
-        plugins.find_plugins(engine_names.GROUP, engine_names.OWN)
+        plugins.find_plugins(engine_names.GROUP)
 
 
 def test_what_cannot_be_imported_is_told() -> None:

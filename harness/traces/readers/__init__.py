@@ -16,23 +16,12 @@ from harness.traces.trace import Trace
 
 GROUP = "rosebench.traces"
 
-#: This project's; pyproject.toml has the same.
-OWN = {
-    "azure": "harness.traces.readers.azure:FORMAT",
-    "burstgpt": "harness.traces.readers.burstgpt:FORMAT",
-    "lengths": "harness.traces.readers.lengths:FORMAT",
-    "mooncake": "harness.traces.readers.mooncake:FORMAT",
-    "qwen": "harness.traces.readers.qwen:FORMAT",
-    "ragpulse": "harness.traces.readers.ragpulse:FORMAT",
-    "rosebench": "harness.traces.readers.project:FORMAT",
-}
-
 
 @cache
 def formats() -> tuple[Format, ...]:
-    """Every format, this project's first. Raises UsageError when a package adds something that is no
+    """Every format by name. Raises UsageError when a package adds something that is no
     format."""
-    return tuple(_load(point) for point in find_plugins(GROUP, OWN).values())
+    return tuple(_load(point) for point in find_plugins(GROUP).values())
 
 
 def _load(point: EntryPoint) -> Format:

@@ -126,7 +126,7 @@ def test_sglang_in_its_own_words(tmp_path: Path):
     assert not {"--disable-radix-cache", "--max-total-tokens", "--attention-backend"} & {*argv}
     factory = LOCAL["sglang"].offline(there, _settings(plain))
     assert factory.arguments["disable_radix_cache"] is True
-    assert factory.target.endswith("sglang_llm.py:Sglang")
+    assert factory.target.endswith("apis.py:Sglang")
 
 
 @pytest.mark.integration

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from harness.engines.prometheus import parse_samples
-from harness.engines.speculation import speculation
+from harness.engines.prometheus import Samples, parse_samples
+from harness.engines.registry import ENGINES
 from harness.report.tables.speculation import speculation_table
 from harness.schema.load import ClosedLoop
-from harness.schema.speculation import Speculation
+from harness.schema.speculation import Speculation, SpeculationCount
 
 # vLLM 0.32.0, shortened: two engines of one server.
 VLLM = """\
@@ -35,6 +35,11 @@ sglang:generation_tokens_total{{is_streaming="True",model_name="m"}} {tokens}
 # TYPE sglang:spec_accept_rate gauge
 sglang:spec_accept_rate{{model_name="m"}} 0.4
 """
+
+
+def speculation(before: Samples, after: Samples) -> SpeculationCount | None:
+    counts = (engine.speculation(before, after) for engine in ENGINES.values())
+    return next(filter(None, counts), None)
 
 
 def vllm(**counted: float) -> Any:

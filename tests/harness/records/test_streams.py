@@ -12,6 +12,11 @@ from harness.loadgen.load_plan import ErrorKind, RawResponse
 from harness.records.request_record import RequestRecord, read_request
 
 JSON = "application/json"
+#: As of a running server, whose engine is unknown.
+TIMES = {
+    "queue_wait_ms": ["queue_wait_ms", "queue_time_ms"],
+    "prefill_ms": ["prompt_ms", "prefill_ms", "time_to_first_token_ms"],
+}
 
 
 def event(body: Any, newline: str = "\n") -> bytes:
@@ -67,7 +72,7 @@ def read(
     head = f"HTTP/1.1 {status} X\r\n{kind}{coded}\r\n".encode()
     segments = [(float(t), data) for t, data in enumerate([head, *reads])]
     raw = RawResponse(0, 0.0, 0.0, 9.0, segments, error, error or "")
-    return read_request(raw, exact, tokens_of=tokens_of)
+    return read_request(raw, exact, tokens_of=tokens_of, times=TIMES)
 
 
 def test_vllm_with_token_ids_and_metrics() -> None:

@@ -124,8 +124,9 @@ def test_its_stream_tells_lengths_reuse_and_prefill():
     }  # fmt: skip
     events = [*({"choices": [text]} for text in texts), end]
     body = [b"data: " + json.dumps(event).encode() + b"\n\n" for event in events] + [b"data: [DONE]\n\n"]
-    stream = read_stream([(float(i), data) for i, data in enumerate(body)], complete=True)
+    pieces = [(float(i), data) for i, data in enumerate(body)]
+    stream = read_stream(pieces, complete=True, times={"prefill_ms": ["prompt_ms"]})
     assert (stream.prompt_tokens, stream.cached_tokens, stream.completion_tokens) == (4, 3, 2)
-    assert (stream.prefill_ms, stream.queue_wait_ms) == (13.827, None)
+    assert stream.times == {"prefill_ms": 13.827}
     assert (stream.finish_reason, stream.done) == ("length", True)
     assert count_tokens(stream).chunks == [(0.0, 1), (1.0, 1)]

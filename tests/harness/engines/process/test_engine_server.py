@@ -26,7 +26,7 @@ RECORD = LaunchRecord(engine="vllm", label="vLLM", version="1")
 
 
 def test_is_ready_inside_and_gone_after(fake, monkeypatch):
-    monkeypatch.setenv("VLLM_USE_FLASHINFER_SAMPLER", "0")
+    monkeypatch.setenv("NCCL_DEBUG", "0")
 
     def facts(report: SelfReport) -> dict[str, EngineFact]:
         return report.from_log("max_batch", r"batch: (\d+)") | report.from_page(
@@ -45,7 +45,7 @@ def test_is_ready_inside_and_gone_after(fake, monkeypatch):
             "http_processes": EngineFact(value=1, source="counted by bench: listening on its port"),
         }
         assert server.record.ready_s > 0
-        assert server.record.inherited["VLLM_USE_FLASHINFER_SAMPLER"] == "0"
+        assert server.record.inherited["NCCL_DEBUG"] == "0"
         server.check()
     assert fake.left() == []
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from harness.engines.workers import run_worker
+from harness.engines import run_worker
 
 
 class Engine:

@@ -8,7 +8,7 @@ import pytest
 import torch
 from transformers import GPT2Config, GPT2LMHeadModel
 
-from harness.engines.workers.transformers_llm import Transformers
+from harness.engines.adapters.apis import Transformers
 
 PROMPTS = [[1, 2, 3], [7, 8, 9]]
 

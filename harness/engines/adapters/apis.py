@@ -1,0 +1,99 @@
+"""In-process APIs of engines, each with the interface that `run_worker.py` calls.
+
+An engine's own interpreter runs this file, so each class imports its engine itself. `arguments` are those of
+the engine's own class.
+"""
+
+from typing import Any
+
+
+class Sglang:
+    """`sglang.Engine`. Token ids go in and come out: no tokenizer is loaded."""
+
+    def __init__(self, **arguments: Any) -> None:
+        import sglang
+
+        self._engine = sglang.Engine(skip_tokenizer_init=True, **arguments)
+
+    def generate(self, prompts: list[list[int]], max_tokens: list[int], ignore_eos: bool) -> list[list[int]]:
+        sampling = [{"temperature": 0, "max_new_tokens": n, "ignore_eos": ignore_eos} for n in max_tokens]
+        outputs = self._engine.generate(input_ids=prompts, sampling_params=sampling)
+        return [list(output["output_ids"]) for output in outputs]
+
+
+class Transformers:
+    """`generate` of transformers for a whole batch of prompts of one length: nothing is padded."""
+
+    def __init__(self, model: str, device: str, dtype: str) -> None:
+        import torch
+        from transformers import AutoModelForCausalLM
+
+        loaded = AutoModelForCausalLM.from_pretrained(model, dtype=getattr(torch, dtype))
+        self._model = loaded.to(device).eval()
+        ends = self._model.generation_config.eos_token_id
+        self._ends = {*ends} if isinstance(ends, list) else {ends}
+
+    def generate(self, prompts: list[list[int]], max_tokens: list[int], ignore_eos: bool) -> list[list[int]]:
+        import torch
+
+        if len({len(prompt) for prompt in prompts}) > 1 or len(set(max_tokens)) > 1:
+            raise ValueError("transformers' generate takes prompts and answers of one length alone")
+        most = max_tokens[0]
+        ids = torch.tensor(prompts, device=self._model.device)
+        with torch.inference_mode():
+            output = self._model.generate(
+                ids,
+                attention_mask=torch.ones_like(ids),
+                do_sample=False,
+                max_new_tokens=most,
+                min_new_tokens=most if ignore_eos else 0,
+                repetition_penalty=1.0,
+                pad_token_id=0,
+            )
+        return [self._until_end(answer) for answer in output[:, ids.shape[1] :].tolist()]
+
+    def _until_end(self, answer: list[int]) -> list[int]:
+        """Cut an answer after its end token, behind which the batch is filled up."""
+        end = next((place for place, token in enumerate(answer) if token in self._ends), len(answer))
+        return answer[: end + 1]
+
+
+class Trtllm:
+    """`LLM` of TensorRT-LLM; `backend` chooses which."""
+
+    def __init__(self, backend: str, **arguments: Any) -> None:
+        if backend == "tensorrt":
+            from tensorrt_llm._tensorrt_engine import LLM
+        else:
+            from tensorrt_llm import LLM
+        self._llm = LLM(**arguments)
+
+    def generate(self, prompts: list[list[int]], max_tokens: list[int], ignore_eos: bool) -> list[list[int]]:
+        from tensorrt_llm import SamplingParams
+
+        sampling = [
+            SamplingParams(temperature=0, max_tokens=most, ignore_eos=ignore_eos, detokenize=False)
+            for most in max_tokens
+        ]
+        outputs = self._llm.generate(prompts, sampling, use_tqdm=False)
+        return [list(output.outputs[0].token_ids) for output in outputs]
+
+
+class Vllm:
+    """`vllm.LLM`."""
+
+    def __init__(self, **arguments: Any) -> None:
+        from vllm import LLM
+
+        self._llm = LLM(**arguments)
+
+    def generate(self, prompts: list[list[int]], max_tokens: list[int], ignore_eos: bool) -> list[list[int]]:
+        from vllm import SamplingParams
+
+        sampling = [
+            SamplingParams(temperature=0, max_tokens=most, ignore_eos=ignore_eos, detokenize=False)
+            for most in max_tokens
+        ]
+        inputs = [{"prompt_token_ids": prompt} for prompt in prompts]
+        outputs = self._llm.generate(inputs, sampling, use_tqdm=False)
+        return [list(output.outputs[0].token_ids) for output in outputs]
