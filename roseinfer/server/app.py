@@ -1,10 +1,11 @@
-"""The routes of the HTTP server."""
+"""The routes of the HTTP server, and the OpenAPI document that is generated from them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 from urllib.parse import unquote
 
 import msgspec
@@ -19,35 +20,43 @@ from roseinfer.server.http.response import Answer, Response
 from roseinfer.server.metrics.counters import Counters
 from roseinfer.server.metrics.exposition import CONTENT_TYPE, exposition
 from roseinfer.server.openai.completion import Backend
-from roseinfer.server.openai.openapi import openapi
-from roseinfer.server.openai.requests import ProfileRequest, parse
+from roseinfer.server.openai.requests import ChatRequest, CompletionRequest, ProfileRequest, parse
+from roseinfer.server.openai.responses import ErrorBody
 from roseinfer.server.openai.submission import Submission
 from roseinfer.server.replicas import together
 
 #: Routes that need no key: liveness probes, then readiness probes.
 OPEN = ("/health", "/live", "/livez", "/ready", "/readyz")
 
+#: The body of each route that takes one.
+_BODIES: dict[str, type[msgspec.Struct]] = {
+    "/v1/completions": CompletionRequest,
+    "/v1/chat/completions": ChatRequest,
+    "/start_profile": ProfileRequest,
+}
+_STREAMING = (CompletionRequest, ChatRequest)
+
 Route = Callable[[HttpRequest, Connection], Answer]
 
 
 class App:
-    """Routes requests; `submission` answers completions and chats."""
+    """Routes requests; `submission` answers completions and chats. `created`: when the server was started
+    (s since the epoch)."""
 
     def __init__(
         self,
         backend: Backend,
         counters: Counters,
-        submission: Submission,
-        *,
         access: Access,
         queue: QueueLimits,
+        submission: Submission,
+        profile_dir: str | None,
         created: int,
-        profile_dir: Path | None = None,
     ) -> None:
         self._backend, self._counters, self._submission = backend, counters, submission
-        self._access, self._queue, self._profile_dir = access, queue, profile_dir
+        self._access, self._queue, self._created = access, queue, created
+        self._profile_dir = None if profile_dir is None else Path(profile_dir).resolve()
         self.stopping = False
-        self._created = created
         self._routes: dict[str, tuple[str, Route]] = {
             **dict.fromkeys(OPEN[:3], ("GET", self._live)),
             **dict.fromkeys(OPEN[3:], ("GET", self._ready)),
@@ -66,7 +75,7 @@ class App:
 
     @cached_property
     def _document(self) -> bytes:
-        return openapi(self._routes)
+        return _openapi(self._routes)
 
     def admit(self, request: HttpRequest) -> HttpError | None:
         """Return the error for a request that is refused by its head alone, else None. The key is checked
@@ -198,3 +207,41 @@ def _is_bare(request: HttpRequest) -> bool:
     headers = request.headers
     no_body = headers.get(b"content-length", b"0") == b"0" and b"transfer-encoding" not in headers
     return no_body and not headers.keys() & {b"content-type", b"origin", b"sec-fetch-site"}
+
+
+class ErrorAnswer(msgspec.Struct, frozen=True):
+    """The body of every error."""
+
+    error: ErrorBody
+
+
+def _openapi(routes: Mapping[str, tuple[str, Callable[..., Any]]]) -> bytes:
+    """Generate OpenAPI 3.1 for `routes`: path to method and handler, whose docstring's first line is the
+    summary."""
+    kinds = [*_BODIES.values(), ErrorAnswer]
+    references, models = msgspec.json.schema_components(kinds, ref_template="#/components/schemas/{name}")
+    schemas = dict(zip(kinds, references, strict=True))
+    paths = {
+        path: {method.lower(): _operation(handler, _BODIES.get(path), schemas)}
+        for path, (method, handler) in routes.items()
+    }
+    info = {"title": "roseinfer", "version": __version__}
+    document = {"openapi": "3.1.0", "info": info, "paths": paths, "components": {"schemas": models}}
+    return msgspec.json.encode(document)
+
+
+def _operation(
+    handler: Callable[..., Any], body: type[msgspec.Struct] | None, schemas: Mapping[Any, dict[str, Any]]
+) -> dict[str, Any]:
+    summary, _, _ = (handler.__doc__ or "").partition("\n")
+    kinds = ["application/json", *(["text/event-stream"] if body in _STREAMING else [])]
+    success: dict[str, Any] = {"description": "Done."}
+    if body is not None and body in _STREAMING:
+        success["content"] = {kind: {} for kind in kinds}
+    error = {"description": "Refused.", "content": {"application/json": {"schema": schemas[ErrorAnswer]}}}
+    operation: dict[str, Any] = {"summary": summary, "responses": {"200": success, "default": error}}
+    if body is not None:
+        content = {"application/json": {"schema": schemas[body]}}
+        required = any(field.required for field in msgspec.structs.fields(body))
+        operation["requestBody"] = {"required": required, "content": content}
+    return operation

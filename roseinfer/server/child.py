@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import signal
 import socket
 import subprocess
 from collections.abc import Mapping, Sequence
@@ -25,14 +24,15 @@ def return_freed_blocks() -> None:
 
 
 class Child:
-    """A module run as a process, which inherits `sockets`, closed here afterwards, and the file descriptors
-    `shared`, which stay open.
+    """A module run as a process with a `name` for the log, which inherits `sockets`, closed here afterwards,
+    and the file descriptors `shared`, which stay open.
 
     It has a process group of its own, so that Ctrl-C in a terminal reaches only its parent.
     """
 
     def __init__(
         self,
+        name: str,
         module: str,
         arguments: Sequence[str],
         sockets: Sequence[socket.socket],
@@ -40,6 +40,7 @@ class Child:
         shared: Sequence[int] = (),
         environment: Mapping[str, str] | None = None,
     ) -> None:
+        self.name = name
         self._process = subprocess.Popen(
             [*module_command(module), *arguments],
             pass_fds=[*shared, *(sock.fileno() for sock in sockets)],
@@ -52,11 +53,8 @@ class Child:
 
     def wait_or_kill(self) -> None:
         """Wait STOP_TIMEOUT seconds for it to end by itself, then kill it."""
-        try:
-            self._process.wait(STOP_TIMEOUT)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
+        if self.exit_code() is None:
+            self.kill()
 
     @property
     def code(self) -> int | None:
@@ -68,19 +66,14 @@ class Child:
         self._process.kill()
         self._process.wait()
 
-    def ended_by_memory(self, code: int) -> bool:
-        """Whether it ended with exit code `code`, or by a fault as after a failed allocation; it must be
-        ending."""
-        ends = (code, -signal.SIGSEGV, -signal.SIGBUS, -signal.SIGABRT)
+    def exit_code(self) -> int | None:
+        """Return the `code` of a process that is ending; None if it does not end in time."""
         try:
-            return self._process.wait(STOP_TIMEOUT) in ends
+            return self._process.wait(STOP_TIMEOUT)
         except subprocess.TimeoutExpired:
-            return False
+            return None
 
     def how_it_ended(self) -> str:
-        """Describe its end, for the log. It must be ending."""
-        try:
-            code = self._process.wait(STOP_TIMEOUT)
-        except subprocess.TimeoutExpired:
-            return "its channel closed"
-        return how_it_ended(code)
+        """Describe the end of a process that is ending, for the log."""
+        code = self.exit_code()
+        return "its channel closed" if code is None else how_it_ended(code)

@@ -40,8 +40,7 @@ from roseinfer.ipc.messages import (
 from roseinfer.request.logprobs import StepLogprobs, TokenLogprobs
 from roseinfer.request.params import Finished, SamplingParams
 from roseinfer.server.http.errors import EngineDeadError, HttpError, InternalError, SilentEngineError
-from roseinfer.server.metrics.counters import Counters
-from roseinfer.server.metrics.observer import Observer
+from roseinfer.server.metrics.counters import Counters, Observer
 from roseinfer.tracing.spans import span
 
 log = logging.getLogger(__name__)

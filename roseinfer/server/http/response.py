@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from email.utils import formatdate
 from functools import lru_cache
-from typing import Any, Protocol
+from typing import Any
 
 from roseinfer.server.http.errors import HttpError
 
@@ -53,8 +53,8 @@ class Response:
         return b"".join((status, _date(int(time.time())), lines.encode("latin-1"), b"\r\n", body))
 
 
-class Producer(Protocol):
-    """Makes a connection's response piece by piece."""
+class Producer:
+    """Makes a connection's response. One that sends it piece by piece overrides `pause` and `resume`."""
 
     def pause(self) -> None:
         """Buffer new data: the client does not read fast enough."""
@@ -64,9 +64,11 @@ class Producer(Protocol):
 
     def close(self) -> None:
         """Stop: the client has gone."""
+        raise NotImplementedError
 
     def fail(self, error: HttpError) -> None:
         """End the response with `error`."""
+        raise NotImplementedError
 
 
 #: The response; None if a Producer makes it; or a coroutine that returns either, run in a task.

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from functools import partial
+from collections.abc import Iterator, Sequence
 from itertools import accumulate
+from operator import attrgetter
+from typing import NamedTuple
 
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import (
@@ -20,48 +21,30 @@ from roseinfer.info import EngineInfo
 from roseinfer.ipc.messages import Load
 from roseinfer.server.metrics.counters import BOUNDS, COUNTS, HISTOGRAMS, OF_FRONT_ENDS, Counters
 
-#: Name, help text, and the function that gives the value.
-_Value = tuple[str, str, Callable[[Counters, Load], float]]
-_GAUGES: tuple[_Value, ...] = (
-    ("running", "Requests that run.", lambda counters, load: load.running),
-    ("waiting", "Requests that wait to be admitted.", lambda counters, load: load.waiting),
-    ("kv_usage", "Share of the KV cache's blocks that are in use.", lambda counters, load: load.kv_usage),
-    (
-        "prefix_hit_rate",
-        "Share of prompt tokens that were in the prefix cache.",
-        lambda counters, load: load.hit_rate,
-    ),
-    (
-        "engine_silent",
-        "1 while the engine has work and gives no sign of life.",
-        lambda counters, load: counters.silent,
-    ),
-    ("inflight", "Answers in flight in the front ends.", lambda counters, load: counters.inflight),
-)
-
-
-def _count(name: str, counters: Counters, load: Load) -> float:
-    return counters.count(name)
-
-
-_COUNTERS: tuple[_Value, ...] = (
-    (
-        "preemptions",
-        "Requests that lost their blocks and were computed again.",
-        lambda counters, load: load.preemptions,
-    ),
-    *((name, about, partial(_count, name)) for name, about in COUNTS.items()),
-)
-
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+#: Each gauge: the attribute of a replica that has its value, and its help text.
+_GAUGES = {
+    "running": ("load.running", "Requests that run."),
+    "waiting": ("load.waiting", "Requests that wait to be admitted."),
+    "kv_usage": ("load.kv_usage", "Share of the KV cache's blocks that are in use."),
+    "prefix_hit_rate": ("load.hit_rate", "Share of prompt tokens that were in the prefix cache."),
+    "engine_silent": ("counters.silent", "1 while the engine has work and gives no sign of life."),
+    "inflight": ("counters.inflight", "Answers in flight in the front ends."),
+}
+_PREEMPTIONS = "Requests that lost their blocks and were computed again."
+_CACHE = "The KV cache, of each replica: its dtype, its blocks, and tokens in a block."
 
 
-#: The values of the label `replica`, if there are several, and what they label.
-_Replica = tuple[list[str], Counters, Load]
+class _Replica(NamedTuple):
+    """A replica, or all together; `labels`: the values of the label `replica`, if there are several."""
+
+    labels: list[str]
+    counters: Counters
+    load: Load
 
 
 def exposition(counters: Counters, loads: Sequence[Load], info: EngineInfo) -> bytes:
-    """All metrics, over all front ends, as text. Those of several replicas have a label each."""
+    """Write all metrics, over all front ends, as text. Those of several replicas have a label each."""
     registry = CollectorRegistry()
     registry.register(_Metrics(counters, loads, info))
     return generate_latest(registry)
@@ -69,43 +52,35 @@ def exposition(counters: Counters, loads: Sequence[Load], info: EngineInfo) -> b
 
 class _Metrics(Collector):
     def __init__(self, counters: Counters, loads: Sequence[Load], info: EngineInfo) -> None:
-        self._info = info
-        alone = len(loads) == 1
-        self._all, self._label = counters, [] if alone else ["replica"]
-        self._replicas: list[_Replica] = (
-            [([], counters, loads[0])]
-            if alone
-            else [([str(index)], counters.of(index), load) for index, load in enumerate(loads)]
-        )
+        self._info, self._all = info, _Replica([], counters, loads[0])
+        self._label, self._replicas = list[str](), [self._all]
+        if len(loads) > 1:
+            self._label = ["replica"]
+            self._replicas = [_Replica([str(n)], counters.of(n), load) for n, load in enumerate(loads)]
 
     def collect(self) -> Iterator[Metric]:
-        cache, size = self._info.limits.kv_tokens, self._info.config.block_size
-        yield InfoMetricFamily(
-            "roseinfer_kv_cache",
-            "The KV cache, of each replica: its dtype, its blocks, and tokens in a block.",
-            {
-                "dtype": self._info.model.kv_cache_dtype,
-                "blocks": str(cache // size),
-                "block_size": str(size),
-            },
-        )
-        for name, about, value in _GAUGES:
+        tokens, size = self._info.limits.kv_tokens, self._info.config.block_size
+        cache = {"dtype": self._info.model.kv_cache_dtype, "blocks": tokens // size, "block_size": size}
+        yield InfoMetricFamily("roseinfer_kv_cache", _CACHE, {key: str(cache[key]) for key in cache})
+        for name, (attribute, about) in _GAUGES.items():
             gauge = GaugeMetricFamily(f"roseinfer_{name}", about, labels=self._label)
-            for label, counters, load in self._replicas:
-                gauge.add_metric(label, value(counters, load))
+            for replica in self._replicas:
+                gauge.add_metric(replica.labels, attrgetter(attribute)(replica))
             yield gauge
-        for name, about, count in _COUNTERS:
+        for name, about in {"preemptions": _PREEMPTIONS, **COUNTS}.items():
             counter = CounterMetricFamily(f"roseinfer_{name}", about, labels=self._label)
-            for label, counters, load in self._replicas:
-                counter.add_metric(label, count(counters, load))
+            for replica in self._replicas:
+                in_engine = name == "preemptions"
+                value = replica.load.preemptions if in_engine else replica.counters.count(name)
+                counter.add_metric(replica.labels, value)
             yield counter
         for name, about in HISTOGRAMS.items():
-            of_front_ends = name in OF_FRONT_ENDS
-            labels = [] if of_front_ends else self._label
+            replicas = [self._all] if name in OF_FRONT_ENDS else self._replicas
+            labels = [] if name in OF_FRONT_ENDS else self._label
             histogram = HistogramMetricFamily(f"roseinfer_{name}_seconds", about, labels=labels)
-            whole: list[_Replica] = [([], self._all, self._replicas[0][2])]
-            for label, counters, _ in whole if of_front_ends else self._replicas:
-                samples, total = counters.histogram(name)
+            for replica in replicas:
+                samples, total = replica.counters.histogram(name)
                 bounds = [*map(str, BOUNDS.tolist()), "+Inf"]
-                histogram.add_metric(label, list(zip(bounds, accumulate(samples), strict=True)), total)
+                buckets = list(zip(bounds, accumulate(samples), strict=True))
+                histogram.add_metric(replica.labels, buckets, total)
             yield histogram

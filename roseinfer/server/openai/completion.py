@@ -14,11 +14,11 @@ from roseinfer.request.logprobs import TokenLogprobs
 from roseinfer.request.params import Finished, FinishReason
 from roseinfer.server.http.connection import Connection
 from roseinfer.server.http.errors import HttpError
-from roseinfer.server.http.response import Response
+from roseinfer.server.http.response import Producer, Response
 from roseinfer.server.openai.generation import Generation
-from roseinfer.server.openai.logprobs import ChoiceLogprobs
 from roseinfer.server.openai.responses import (
     ChoiceBody,
+    ChoiceLogprobs,
     CompletionFormat,
     Metrics,
     PromptDetails,
@@ -57,110 +57,6 @@ class Backend:
     def names(self) -> TokenNames:
         """Return the names of single tokens."""
         return _NO_NAMES if self.tokenizer is None else self.tokenizer.names
-
-
-class Completion:
-    """A choice for each prompt and each of `n`; the response is sent when the last has ended.
-
-    Args:
-        format: Writes the bodies.
-        tokenize: Seconds that tokenizing the prompts took.
-    """
-
-    def __init__(
-        self,
-        backend: Backend,
-        connection: Connection,
-        generation: Generation,
-        format: CompletionFormat,
-        tokenize: float,
-    ) -> None:
-        self.backend, self.generation, self.format = backend, generation, format
-        self._connection, self._tokenize = connection, tokenize
-        self._choices: list[Choice] = []
-        self._ids: list[int] = []  # the engine's, of each choice
-        self._open = 0  # choices that have not ended
-        self._prompt_tokens = self._cached_tokens = 0
-        self._ended_tokens = 0  # of the choices that are forgotten
-        self._bodies: list[ChoiceBody] = []
-
-    def start(self, prompts: list[NDArray[np.int32]], client: int = 0) -> None:
-        """Submit every choice of `prompts` (token ids `[n]`) to the engine for `client`, and answer the
-        connection's current request. Raises HttpError if the engine takes no more; then none is submitted."""
-        generation, received = self.generation, self._connection.received
-        self._prompt_tokens = sum(map(len, prompts))
-        self._open = len(prompts) * generation.n
-        try:
-            for index in range(self._open):
-                prompt = prompts[index // generation.n]
-                choice = self._make_choice(index, prompt)
-                self._choices.append(choice)
-                params = generation.params_of(index)
-                self._ids.append(self.backend.engine.submit(prompt, params, choice, received, client))
-        except HttpError:
-            self.close()
-            raise
-        self._connection.answer_with(self)
-
-    def _make_choice(self, index: int, prompt: NDArray[np.int32]) -> Choice:
-        return Choice(index, prompt, self)
-
-    def pause(self) -> None:
-        """Do nothing: the response is sent at once."""
-
-    def resume(self) -> None:
-        """Do nothing: the response is sent at once."""
-
-    def close(self) -> None:
-        """Discard the engine's requests, and the choices."""
-        for id in self._ids:
-            self.backend.engine.discard(id)
-        self._forget()
-
-    def _forget(self) -> None:
-        """Drop the choices, which refer to this object, so that no reference cycle is left to collect."""
-        self._ended_tokens += sum(choice.tokens for choice in self._choices)
-        self._choices.clear()
-
-    def fail(self, error: HttpError) -> None:
-        """End all choices with `error`."""
-        if self._open:
-            self._open = 0
-            self.close()
-            self._send_error(error)
-
-    def usage(self) -> Usage:
-        """Count the tokens so far."""
-        completion_tokens = self._ended_tokens + sum(choice.tokens for choice in self._choices)
-        total = self._prompt_tokens + completion_tokens
-        return Usage(self._prompt_tokens, completion_tokens, total, PromptDetails(self._cached_tokens))
-
-    def end_choice(self, choice: Choice, reason: str, end: Finished | None) -> None:
-        """End `choice` with its finish reason. `end`: the engine's report; None if a stop string came
-        before the engine's end."""
-        if end is None:
-            end = choice.stopped()
-            self.backend.engine.discard(self._ids[choice.index], end)
-        body = choice.take(reason)
-        if end is not None:
-            if choice.index % self.generation.n == 0:  # a prompt counts once
-                self._cached_tokens += end.cached_tokens
-            if self.generation.with_metrics:
-                body.metrics = Metrics.of(self._tokenize, end)
-        self._send_choice(choice, body, last=self._open == 1)
-        self._open -= 1
-
-    def _send_choice(self, choice: Choice, body: ChoiceBody, *, last: bool) -> None:
-        """Send or keep the `body` with which `choice` has ended."""
-        self._bodies.append(body)
-        if last:
-            bodies = sorted(self._bodies, key=lambda body: body.index)
-            response = Response(200, self.format.whole(bodies, self.usage()))
-            self._forget()
-            self._connection.respond(response)
-
-    def _send_error(self, error: HttpError) -> None:
-        self._connection.respond(error_response(error))
 
 
 class Choice:
@@ -269,3 +165,100 @@ class Choice:
         if self._stops.found:
             return "stop"
         return end.reason.value if end is not None else None
+
+
+class Completion(Producer):
+    """A choice for each prompt and each of `n`; the response is sent when the last has ended.
+
+    Args:
+        format: Writes the bodies.
+        tokenize: Seconds that tokenizing the prompts took.
+    """
+
+    choice_kind: type[Choice] = Choice
+
+    def __init__(
+        self,
+        backend: Backend,
+        connection: Connection,
+        generation: Generation,
+        format: CompletionFormat,
+        tokenize: float,
+    ) -> None:
+        self.backend, self.generation, self.format = backend, generation, format
+        self._connection, self._tokenize = connection, tokenize
+        self._choices: list[Choice] = []
+        self._ids: list[int] = []  # the engine's, of each choice
+        self._open = 0  # choices that have not ended
+        self._prompt_tokens = self._cached_tokens = 0
+        self._ended_tokens = 0  # of the choices that are forgotten
+        self._bodies: list[ChoiceBody] = []
+
+    def start(self, prompts: list[NDArray[np.int32]], client: int = 0) -> None:
+        """Submit every choice of `prompts` (token ids `[n]`) to the engine for `client`, and answer the
+        connection's current request. Raises HttpError if the engine takes no more; then none is submitted."""
+        generation, received = self.generation, self._connection.received
+        self._prompt_tokens = sum(map(len, prompts))
+        self._open = len(prompts) * generation.n
+        try:
+            for index in range(self._open):
+                prompt = prompts[index // generation.n]
+                choice = self.choice_kind(index, prompt, self)
+                self._choices.append(choice)
+                params = generation.params_of(index)
+                self._ids.append(self.backend.engine.submit(prompt, params, choice, received, client))
+        except HttpError:
+            self.close()
+            raise
+        self._connection.answer_with(self)
+
+    def close(self) -> None:
+        """Discard the engine's requests, and the choices."""
+        for id in self._ids:
+            self.backend.engine.discard(id)
+        self._forget()
+
+    def _forget(self) -> None:
+        """Drop the choices, which refer to this object, so that no reference cycle is left to collect."""
+        self._ended_tokens += sum(choice.tokens for choice in self._choices)
+        self._choices.clear()
+
+    def fail(self, error: HttpError) -> None:
+        """End all choices with `error`."""
+        if self._open:
+            self._open = 0
+            self.close()
+            self._send_error(error)
+
+    def usage(self) -> Usage:
+        """Count the tokens so far."""
+        completion_tokens = self._ended_tokens + sum(choice.tokens for choice in self._choices)
+        total = self._prompt_tokens + completion_tokens
+        return Usage(self._prompt_tokens, completion_tokens, total, PromptDetails(self._cached_tokens))
+
+    def end_choice(self, choice: Choice, reason: str, end: Finished | None) -> None:
+        """End `choice` with its finish reason. `end`: the engine's report; None if a stop string came
+        before the engine's end."""
+        if end is None:
+            end = choice.stopped()
+            self.backend.engine.discard(self._ids[choice.index], end)
+        body = choice.take(reason)
+        if end is not None:
+            if choice.index % self.generation.n == 0:  # a prompt counts once
+                self._cached_tokens += end.cached_tokens
+            if self.generation.with_metrics:
+                body.metrics = Metrics.of(self._tokenize, end)
+        self._send_choice(choice, body, last=self._open == 1)
+        self._open -= 1
+
+    def _send_choice(self, choice: Choice, body: ChoiceBody, *, last: bool) -> None:
+        """Send or keep the `body` with which `choice` has ended."""
+        self._bodies.append(body)
+        if last:
+            bodies = sorted(self._bodies, key=lambda body: body.index)
+            response = Response(200, self.format.whole(bodies, self.usage()))
+            self._forget()
+            self._connection.respond(response)
+
+    def _send_error(self, error: HttpError) -> None:
+        self._connection.respond(error_response(error))

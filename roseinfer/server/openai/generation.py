@@ -58,6 +58,7 @@ class Generation(msgspec.Struct, frozen=True):
         model: The model that the request names.
         stream: Options of a stream; None: the response is one body.
         with_metrics: The parts of the answer's time are returned.
+        chat: The answer is a message of a chat.
     """
 
     prompts: tuple[str | NDArray[np.int32], ...]
@@ -74,6 +75,7 @@ class Generation(msgspec.Struct, frozen=True):
     model: str | None = None
     stream: StreamOptions | None = None
     with_metrics: bool = False
+    chat: bool = False
 
     @property
     def num_choices(self) -> int:
@@ -172,10 +174,11 @@ def from_chat(request: ChatRequest, template: ChatTemplate | None) -> Generation
     except ChatError as error:
         raise BadRequestError(str(error), error.field) from None
     request = msgspec.structs.replace(request, chat_template_kwargs=None)  # the prompt has what they say
-    return _generation(
+    generation = _generation(
         request, _limit(request), (prompt,), special_tokens=bool(request.add_special_tokens),
         logprobs=_chat_logprobs(request), logprobs_field="top_logprobs",
     )  # fmt: skip
+    return msgspec.structs.replace(generation, chat=True)
 
 
 def _chat_logprobs(request: ChatRequest) -> int | None:

@@ -14,6 +14,7 @@ import os
 import pickle
 import resource
 import select
+import signal
 import socket
 import struct
 import sys
@@ -46,8 +47,10 @@ NICE = 10
 #: of a text that fits, 0 without a tokenizer. Header of an answer: its length in bytes.
 _QUESTION, _ANSWER = struct.Struct("<Q?QQ"), struct.Struct("<Q")
 
-#: The exit code of the process when memory was not enough for a body.
-NO_MEMORY = 3
+#: Exit codes of the process when memory was not enough for a body: its own, and those of the faults that a
+#: failed allocation causes.
+NO_MEMORY = (3, -signal.SIGSEGV, -signal.SIGBUS, -signal.SIGABRT)
+_NAME = "the process that reads large bodies"
 _TOO_MUCH = "the body takes more memory than one request may; send fewer or shorter values"
 
 
@@ -89,11 +92,11 @@ class LargeBodies:
             self.stop()
             raise HttpError(503, f"the body was not read within {TIMEOUT:.0f} s") from None
         except (OSError, asyncio.IncompleteReadError):
-            too_much = self._child is not None and self._child.ended_by_memory(NO_MEMORY)
+            too_much = self._child is not None and self._child.exit_code() in NO_MEMORY
             self.stop()
             if too_much:
                 raise BadRequestError(_TOO_MUCH) from None
-            raise HttpError(503, "the process that reads large bodies has ended") from None
+            raise HttpError(503, f"{_NAME} has ended") from None
         if isinstance(answer, BadRequestError):
             raise answer
         if answer is None:
@@ -103,9 +106,8 @@ class LargeBodies:
 
     async def _start(self) -> None:
         ours, theirs = socket.socketpair()
-        self._child = Child(
-            "roseinfer.server.openai.large_bodies", [str(theirs.fileno()), self._model], [theirs]
-        )
+        arguments = [str(theirs.fileno()), self._model]
+        self._child = Child(_NAME, "roseinfer.server.openai.large_bodies", arguments, [theirs])
         self._reader, self._writer = await asyncio.open_connection(sock=ours)
 
     def stop(self) -> None:
@@ -177,4 +179,4 @@ if __name__ == "__main__":
     except OSError:
         pass
     except MemoryError:
-        os._exit(NO_MEMORY)
+        os._exit(NO_MEMORY[0])

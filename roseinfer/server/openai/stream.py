@@ -9,14 +9,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from roseinfer.request.params import Finished
-from roseinfer.server.http.connection import Connection
 from roseinfer.server.http.errors import HttpError
-from roseinfer.server.openai.completion import Backend, Choice, Completion
-from roseinfer.server.openai.generation import Generation
+from roseinfer.server.openai.completion import Choice, Completion
 from roseinfer.server.openai.requests import StreamOptions
 from roseinfer.server.openai.responses import (
     ChoiceBody,
-    CompletionFormat,
     UsageField,
     error_body,
     error_response,
@@ -25,93 +22,6 @@ from roseinfer.server.openai.responses import (
 _encode = msgspec.json.encode
 #: Placeholders from which a chunk's changing parts are cut out.
 _TEXT, _ID = "\x00text\x00", 2**63 - 25
-
-
-class StreamedCompletion(Completion):
-    """A chunk for every choice and `stream_interval` tokens.
-
-    While the client does not read, tokens are buffered, and sent in one chunk when it reads again: a slow
-    client costs no more than the memory of its tokens.
-    """
-
-    def __init__(
-        self,
-        backend: Backend,
-        connection: Connection,
-        generation: Generation,
-        format: CompletionFormat,
-        tokenize: float,
-    ) -> None:
-        super().__init__(backend, connection, generation, format, tokenize)
-        self.paused = False
-        self._options = generation.stream or StreamOptions()
-        self._streamed: list[StreamedChoice] = []
-        self._write: Callable[[bytes], None] | None = None
-
-    def _make_choice(self, index: int, prompt: NDArray[np.int32]) -> StreamedChoice:
-        choice = StreamedChoice(index, prompt, self)
-        self._streamed.append(choice)
-        return choice
-
-    def send(self, event: bytes) -> Callable[[bytes], None]:
-        """Write `event`, the first with the response's head. Returns the function that writes the next."""
-        if self._write is None:
-            self._write = self._connection.begin_stream(event)
-        else:
-            self._write(event)
-        return self._write
-
-    def event(self, body: ChoiceBody, *, first: bool) -> bytes:
-        """Return the event that adds `body` to its choice."""
-        usage: UsageField = None if self._options.include_usage else msgspec.UNSET
-        if self._options.continuous_usage_stats:
-            usage = self.usage()
-        return _event(self.format.chunk([body], usage, first=first))
-
-    @property
-    def same_chunks(self) -> bool:
-        """Whether chunks differ in nothing but text and token ids."""
-        return not self._options.continuous_usage_stats
-
-    def pause(self) -> None:
-        """Buffer tokens from now on."""
-        self.paused = True
-        for choice in self._streamed:
-            choice.direct = False
-
-    def resume(self) -> None:
-        """Send the buffered tokens."""
-        self.paused = False
-        for choice in self._streamed:
-            if self.paused:  # again, by what was sent
-                break
-            choice.flush()
-
-    def _send_choice(self, choice: Choice, body: ChoiceBody, *, last: bool) -> None:
-        event = self.event(body, first=not self._streamed[choice.index].begun)
-        if not last:
-            self.send(event)
-        elif self._options.include_usage:
-            self._end(event, _event(self.format.chunk([], self.usage())))
-        else:
-            self._end(event)
-
-    def _send_error(self, error: HttpError) -> None:
-        if self._write is None:
-            self._connection.respond(error_response(error))
-        else:
-            self._end(_event(error_body(error)))
-
-    def _forget(self) -> None:
-        super()._forget()
-        self._streamed.clear()
-
-    def _end(self, *events: bytes) -> None:
-        self._forget()
-        if self._write is None:
-            first, *events = events  # type: ignore[assignment]
-            self.send(first)
-        self._connection.end_stream(*events, _DONE)
 
 
 class StreamedChoice(Choice):
@@ -128,7 +38,7 @@ class StreamedChoice(Choice):
         self._stream, self._interval = stream, stream.backend.stream_interval
         self._escaped = self._text.escaped
         plain = not self._stops.stops and self._logprobs is None
-        self._uniform = self._interval == 1 and plain and stream.same_chunks
+        self._uniform = self._interval == 1 and plain and not stream.options.continuous_usage_stats
         self._template = b""
         self.begun = self.direct = False
 
@@ -165,6 +75,75 @@ class StreamedChoice(Choice):
         chunk = self._stream.event(body, first=False).replace(b"%", b"%%")
         head, tail = chunk.rsplit(_encode(_TEXT)[1:-1], 1)
         return head + b"%b" + tail.replace(b"%d" % _ID, b"%d")
+
+
+class StreamedCompletion(Completion):
+    """A chunk for every choice and `stream_interval` tokens.
+
+    While the client does not read, tokens are buffered, and sent in one chunk when it reads again: a slow
+    client costs no more than the memory of its tokens.
+    """
+
+    choice_kind = StreamedChoice
+    paused = False
+    _choices: list[StreamedChoice]  # type: ignore[assignment]
+    _write: Callable[[bytes], None] | None = None
+
+    def send(self, event: bytes) -> Callable[[bytes], None]:
+        """Write `event`, the first with the response's head. Returns the function that writes the next."""
+        if self._write is None:
+            self._write = self._connection.begin_stream(event)
+        else:
+            self._write(event)
+        return self._write
+
+    def event(self, body: ChoiceBody, *, first: bool) -> bytes:
+        """Return the event that adds `body` to its choice."""
+        usage: UsageField = None if self.options.include_usage else msgspec.UNSET
+        if self.options.continuous_usage_stats:
+            usage = self.usage()
+        return _event(self.format.chunk([body], usage, first=first))
+
+    @property
+    def options(self) -> StreamOptions:
+        """Options of the stream."""
+        return self.generation.stream or StreamOptions()
+
+    def pause(self) -> None:
+        """Buffer tokens from now on."""
+        self.paused = True
+        for choice in self._choices:
+            choice.direct = False
+
+    def resume(self) -> None:
+        """Send the buffered tokens."""
+        self.paused = False
+        for choice in self._choices:
+            if self.paused:  # again, by what was sent
+                break
+            choice.flush()
+
+    def _send_choice(self, choice: Choice, body: ChoiceBody, *, last: bool) -> None:
+        event = self.event(body, first=not self._choices[choice.index].begun)
+        if not last:
+            self.send(event)
+        elif self.options.include_usage:
+            self._end(event, _event(self.format.chunk([], self.usage())))
+        else:
+            self._end(event)
+
+    def _send_error(self, error: HttpError) -> None:
+        if self._write is None:
+            self._connection.respond(error_response(error))
+        else:
+            self._end(_event(error_body(error)))
+
+    def _end(self, *events: bytes) -> None:
+        self._forget()
+        if self._write is None:
+            first, *events = events  # type: ignore[assignment]
+            self.send(first)
+        self._connection.end_stream(*events, _DONE)
 
 
 def _event(data: bytes) -> bytes:

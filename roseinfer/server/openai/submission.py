@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from roseinfer.server.access import Access, QueueLimits
+from roseinfer.server.config import ServerConfig
 from roseinfer.server.http.connection import Connection
 from roseinfer.server.http.errors import RETRY_AFTER, BadRequestError, HttpError
 from roseinfer.server.http.parser import HttpRequest
@@ -30,23 +31,21 @@ T = TypeVar("T")
 
 
 class Submission:
-    """Submits completions and chats to the engine. `tokenize_threads` 0: tokenize within the handler."""
+    """Submits completions and chats to the engine."""
 
     def __init__(
         self,
         backend: Backend,
         counters: Counters,
-        *,
         access: Access,
         queue: QueueLimits,
-        max_inflight: int | None,
-        tokenize_threads: int,
         large_bodies: LargeBodies,
+        server: ServerConfig,
     ) -> None:
-        self._backend, self._counters = backend, counters
-        self._access, self._queue, self._max_inflight = access, queue, max_inflight
-        self._tokenizing = ThreadPoolExecutor(tokenize_threads, "tokenize") if tokenize_threads else None
-        self._large_bodies = large_bodies
+        self._backend, self._counters, self._large_bodies = backend, counters, large_bodies
+        self._access, self._queue, self._max_inflight = access, queue, server.max_inflight_requests
+        threads = server.tokenize_threads if server.mp_async_admit else 0
+        self._tokenizing = ThreadPoolExecutor(threads, "tokenize") if threads else None
 
     def answer(self, request: HttpRequest, connection: Connection, *, chat: bool) -> Answer:
         """Answer `request`. Prompts of token ids in a body that is not large are submitted at once. Raises
@@ -55,17 +54,17 @@ class Submission:
             return self._answer_large(request, connection, chat)
         most = self._backend.engine.info.limits.max_model_len
         generation = read_body(request.take_body(), chat, self._backend.chat_template, most)
-        return self._generate(generation, request, connection, chat)
+        return self._generate(generation, request, connection)
 
     async def _answer_large(self, request: HttpRequest, connection: Connection, chat: bool) -> None:
         most = self._backend.engine.info.limits.max_model_len
         generation = await self._large_bodies.read(request, chat, most)
-        tokenizing = self._generate(generation, request, connection, chat)
+        tokenizing = self._generate(generation, request, connection)
         if tokenizing is not None:
             await tokenizing
 
     def _generate(
-        self, generation: Generation, request: HttpRequest, connection: Connection, chat: bool
+        self, generation: Generation, request: HttpRequest, connection: Connection
     ) -> Coroutine[Any, Any, None] | None:
         """Submit the request; if prompts must be tokenized, in the coroutine that is returned."""
         if generation.model is not None and generation.model != self._backend.model:
@@ -73,14 +72,12 @@ class Submission:
         client = self._access.client(request, connection.peer)
         ids = [prompt for prompt in generation.prompts if not isinstance(prompt, str)]
         if len(ids) < len(generation.prompts):
-            return self._tokenize(generation, connection, client, chat)
+            return self._tokenize(generation, connection, client)
         self._check_inflight(generation.num_choices)
-        self._submit(generation, ids, 0.0, connection, client, chat)
+        self._submit(generation, ids, 0.0, connection, client)
         return None
 
-    async def _tokenize(
-        self, generation: Generation, connection: Connection, client: int, chat: bool
-    ) -> None:
+    async def _tokenize(self, generation: Generation, connection: Connection, client: int) -> None:
         """Tokenize the prompts, whose choices count as in flight meanwhile, and submit them."""
         choices, start = generation.num_choices, time.monotonic()
         self._check_inflight(choices)
@@ -91,7 +88,7 @@ class Submission:
                 pieces = [await self._pieces(p, generation.special_tokens) for p in generation.prompts]
                 generation = msgspec.structs.replace(generation, pieces=tuple(pieces))
         tokenize = time.monotonic() - start
-        self._submit(generation, prompts, tokenize, connection, client, chat)
+        self._submit(generation, prompts, tokenize, connection, client)
         self._counters.observe("tokenize", np.array([tokenize]))
 
     def _submit(
@@ -101,7 +98,6 @@ class Submission:
         tokenize: float,
         connection: Connection,
         client: int,
-        chat: bool,
     ) -> None:
         """Submit every choice of `prompts` (token ids `[n]`) to the engine. `tokenize`: seconds that
         tokenizing took."""
@@ -111,7 +107,7 @@ class Submission:
         generation = generation.fit(engine.info.limits, prompts)
         self._queue.check(client, generation.num_choices, generation.n * sum(map(len, prompts)))
         kind = Completion if generation.stream is None else StreamedCompletion
-        form = ChatFormat if chat else CompletionFormat
+        form = ChatFormat if generation.chat else CompletionFormat
         completion = kind(self._backend, connection, generation, form(self._backend.model), tokenize)
         completion.start(prompts, client)
 

@@ -1,9 +1,8 @@
 """One front end: HTTP on one side, a channel to each replica of the engine on the other.
 
 The first front end is the server's parent process. The others are started as
-`python -m roseinfer.server.process.front_end` with INDEX HANDOVER_FD COUNTERS_FD PREFIXES_FD SETTINGS and the
-ENGINE_FD of each replica, get their connections over the handover socket, API keys in the environment, and
-end when that socket closes.
+`python -m roseinfer.server.process.front_end` with Arguments in JSON, get their connections over the handover
+socket, API keys in the environment, and end when that socket closes.
 """
 
 from __future__ import annotations
@@ -15,7 +14,6 @@ import socket
 import sys
 from collections.abc import Callable, Sequence
 from functools import partial
-from pathlib import Path
 from typing import NamedTuple
 
 import msgspec
@@ -54,11 +52,11 @@ SWEEP = 1.0
 
 
 class Settings(msgspec.Struct, frozen=True):
-    """The settings of a front end."""
+    """The settings of a front end. `created`: when the server was started, seconds since the epoch."""
 
     server: ServerConfig
     model: str
-    created: int  # when the server was started, seconds since the epoch
+    created: int
 
 
 class Shared(NamedTuple):
@@ -97,23 +95,9 @@ class FrontEnd:
         self._large_bodies = LargeBodies(settings.model, tokenizer)
         access = Access(keys, server.allowed_host or (), counters.salt)
         queue = QueueLimits(counters, server.max_waiting_requests, server.max_waiting_tokens)
-        submission = Submission(
-            backend,
-            counters,
-            access=access,
-            queue=queue,
-            max_inflight=server.max_inflight_requests,
-            tokenize_threads=server.tokenize_threads if server.mp_async_admit else 0,
-            large_bodies=self._large_bodies,
-        )
+        submission = Submission(backend, counters, access, queue, self._large_bodies, server)
         self._app = app = App(
-            backend,
-            counters,
-            submission,
-            access=access,
-            queue=queue,
-            created=settings.created,
-            profile_dir=None if server.profile_dir is None else Path(server.profile_dir).resolve(),
+            backend, counters, access, queue, submission, server.profile_dir, settings.created
         )
         self._detokenizer = backend.detokenizer
         self._connections = Connections(
@@ -176,7 +160,27 @@ class FrontEnd:
         self.engine.stop()
 
 
-async def _serve(front_end: FrontEnd, handover: socket.socket, ended: asyncio.Event) -> None:
+class Arguments(msgspec.Struct, frozen=True):
+    """The command line of a front end's process: its index, the descriptors that it inherits, and
+    settings."""
+
+    index: int
+    handover: int
+    counters: int
+    prefixes: int
+    engines: list[int]
+    settings: Settings
+
+
+async def _serve(arguments: Arguments) -> None:
+    settings, server, ended = arguments.settings, arguments.settings.server, asyncio.Event()
+    counters = Counters(arguments.counters, server.num_front_ends, arguments.index, server.data_parallel_size)
+    shared = Shared(counters, PrefixOwners(arguments.prefixes, counters.salt))
+    channels = [socket.socket(fileno=engine) for engine in arguments.engines]
+    handover = socket.socket(fileno=arguments.handover)
+    keys = api_keys(None)
+    front_end = FrontEnd(arguments.index, settings, keys, channels, shared, lambda replica: ended.set())
+
     def receive() -> None:
         with contextlib.suppress(BlockingIOError):
             while True:
@@ -201,22 +205,8 @@ async def _serve(front_end: FrontEnd, handover: socket.socket, ended: asyncio.Ev
     await front_end.stop()
 
 
-async def _main(
-    index: int, handover: int, shared: Shared, settings: Settings, engines: Sequence[int]
-) -> None:
-    ended = asyncio.Event()
-    channels = [socket.socket(fileno=engine) for engine in engines]
-    front_end = FrontEnd(index, settings, api_keys(None), channels, shared, lambda replica: ended.set())
-    await _serve(front_end, socket.socket(fileno=handover), ended)
-
-
 if __name__ == "__main__":
     logging.basicConfig(level=logging.INFO, format="%(levelname)s: %(message)s")
     leave_signals_to_parent()
-    index, handover, counters_fd, prefixes, *engines = map(int, (*sys.argv[1:5], *sys.argv[6:]))
-    settings = msgspec.json.decode(sys.argv[5], type=Settings)
-    server = settings.server
-    counters = Counters(counters_fd, server.num_front_ends, index, server.data_parallel_size)
-    shared = Shared(counters, PrefixOwners(prefixes, counters.salt))
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        runner.run(_main(index, handover, shared, settings, engines))
+        runner.run(_serve(msgspec.json.decode(sys.argv[1], type=Arguments)))

@@ -9,10 +9,13 @@ import os
 import socket
 from collections.abc import Callable, Sequence
 
+import msgspec
+
 from roseinfer.server.access import KEYS
 from roseinfer.server.child import Child
 from roseinfer.server.metrics.counters import Counters
-from roseinfer.server.process.front_end import Shared
+from roseinfer.server.process import front_end
+from roseinfer.server.process.front_end import Arguments, Settings, Shared
 
 log = logging.getLogger(__name__)
 
@@ -24,20 +27,22 @@ class FrontEnds:
     """Front ends 1, 2, … as processes, each with its channels to the engines."""
 
     def __init__(
-        self, settings: bytes, keys: Sequence[str], channels: Sequence[list[socket.socket]], shared: Shared
+        self, settings: Settings, keys: Sequence[str], channels: Sequence[list[socket.socket]], shared: Shared
     ) -> None:
         environment = {**os.environ, KEYS: "\n".join(keys)} if keys else None
         self.children: list[Child] = []
         self.handovers: list[socket.socket] = []
-        fds = [shared.counters.fd, shared.owners.fd]
+        counters, owners = shared.counters.fd, shared.owners.fd
         for index, engines in enumerate(channels, 1):
             ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-            numbers, ends = (index, theirs.fileno(), *fds), [engine.fileno() for engine in engines]
-            arguments = [*map(str, numbers), settings.decode(), *map(str, ends)]
-            module = "roseinfer.server.process.front_end"
-            self.children.append(
-                Child(module, arguments, [theirs, *engines], shared=fds, environment=environment)
-            )
+            engine_fds = [engine.fileno() for engine in engines]
+            arguments = Arguments(index, theirs.fileno(), counters, owners, engine_fds, settings)
+            command = [msgspec.json.encode(arguments).decode()]
+            child = Child(
+                f"front end {index + 1}", front_end.__name__, command, [theirs, *engines],
+                shared=[counters, owners], environment=environment,
+            )  # fmt: skip
+            self.children.append(child)
             self.handovers.append(ours)
 
     def stop(self) -> None:

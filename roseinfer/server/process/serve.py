@@ -6,16 +6,15 @@ import asyncio
 import logging
 import signal
 import socket
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from roseinfer.config import ConfigError
 from roseinfer.server.child import Child
 from roseinfer.server.http.errors import EngineDeadError
-from roseinfer.server.process.engine_process import EngineProcess
 from roseinfer.server.process.front_end import FrontEnd, Settings, Shared
 from roseinfer.server.process.front_ends import Dispatcher, FrontEnds
-from roseinfer.server.process.launch import address_error
+from roseinfer.server.process.launch import EngineProcess, address_error
 
 #: Seconds for front ends to end, in addition to the time that answers have.
 SLACK = 3.0
@@ -41,24 +40,30 @@ async def serve(
     Raises ConfigError before serving.
     """
     loop = asyncio.get_running_loop()
-    died: asyncio.Future[tuple[str, Child] | None] = loop.create_future()
+    died: asyncio.Future[Child | None] = loop.create_future()
     front_end: FrontEnd | None = None
 
-    def stop(name: str = "", child: Child | None = None) -> None:
+    def stop(child: Child | None = None) -> None:
         if not died.done():
-            died.set_result(None if child is None else (name, child))
+            died.set_result(child)
         elif child is None and front_end is not None:  # a second signal
             front_end.hurry.set()
             others.kill()
 
+    async def start(front_end: FrontEnd) -> None:
+        """Wait until all engines and front ends are ready. Raises ConfigError."""
+        try:
+            await front_end.start()
+        except EngineDeadError:
+            child = engines[front_end.engine.failed].child
+            raise ConfigError(f"{child.name} ended while it was starting ({child.how_it_ended()})") from None
+        await others.ready(lambda index: stop(others.children[index]))
+
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, stop)
     channels = [engine.sockets[0] for engine in engines]
-    front_end = FrontEnd(
-        0, settings, keys, channels, shared,
-        lambda replica: stop(_name(replica, len(engines)), engines[replica].child),
-    )  # fmt: skip
-    starting = asyncio.ensure_future(_start(front_end, engines, others, stop))
+    front_end = FrontEnd(0, settings, keys, channels, shared, lambda replica: stop(engines[replica].child))
+    starting = asyncio.ensure_future(start(front_end))
     either: list[asyncio.Future[Any]] = [starting, died]
     await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
     dispatcher = Dispatcher(listener, others.handovers, shared.counters, front_end.adopt)
@@ -72,8 +77,8 @@ async def serve(
     dead = await died
     starting.cancel()
     if dead is not None:
-        name, child = await _first(dead, engines)
-        log.error("%s has ended (%s); stopping the server", name, child.how_it_ended())
+        first = await _first(dead, engines)
+        log.error("%s has ended (%s); stopping the server", first.name, first.how_it_ended())
     dispatcher.stop()
     listener.close()  # who connects now is refused at once
     if not started:  # they have no clients, and take no notice of being asked while they wait for the engine
@@ -83,14 +88,14 @@ async def serve(
     return 0 if dead is None else 1
 
 
-async def _first(dead: tuple[str, Child], engines: Sequence[EngineProcess]) -> tuple[str, Child]:
+async def _first(dead: Child, engines: Sequence[EngineProcess]) -> Child:
     """Return the process that ended first: a front end exits with 0 when an engine has ended, and may be
     noticed before that engine."""
     end = asyncio.get_running_loop().time() + SLACK
-    while dead[1].code in (None, 0) and asyncio.get_running_loop().time() < end:
-        for replica, engine in enumerate(engines):
+    while dead.code in (None, 0) and asyncio.get_running_loop().time() < end:
+        for engine in engines:
             if engine.child.code is not None:
-                return _name(replica, len(engines)), engine.child
+                return engine.child
         await asyncio.sleep(POLL)
     return dead
 
@@ -103,23 +108,3 @@ def _listen(sock: socket.socket) -> str:
     except OSError as error:
         raise address_error(host, port, error) from None
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
-
-
-def _name(replica: int, replicas: int) -> str:
-    return "the engine process" if replicas == 1 else f"replica {replica} of the engine"
-
-
-async def _start(
-    front_end: FrontEnd,
-    engines: Sequence[EngineProcess],
-    others: FrontEnds,
-    stop: Callable[[str, Child], None],
-) -> None:
-    """Wait until all engines and front ends are ready. Raises ConfigError."""
-    try:
-        await front_end.start()
-    except EngineDeadError:
-        replica = front_end.engine.failed
-        name, end = _name(replica, len(engines)), engines[replica].child.how_it_ended()
-        raise ConfigError(f"{name} ended while it was starting ({end})") from None
-    await others.ready(lambda index: stop(f"front end {index + 1}", others.children[index]))

@@ -7,8 +7,7 @@ import time
 import numpy as np
 
 from roseinfer.request.params import Finished, FinishReason
-from roseinfer.server.metrics.counters import Counters
-from roseinfer.server.metrics.observer import Observer
+from roseinfer.server.metrics.counters import Counters, Observer
 
 
 def end(id: int) -> Finished:

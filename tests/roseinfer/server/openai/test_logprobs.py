@@ -17,8 +17,8 @@ from roseinfer.request.logprobs import TokenLogprobs
 from roseinfer.request.params import SamplingParams
 from roseinfer.server.http.errors import BadRequestError
 from roseinfer.server.openai.generation import MAX_LOGPROBS, Generation
-from roseinfer.server.openai.logprobs import ChatLogprobs, ChoiceLogprobs, CompletionLogprobs, Logprobs
 from roseinfer.server.openai.requests import StreamOptions
+from roseinfer.server.openai.responses import ChatLogprobs, ChoiceLogprobs, CompletionLogprobs, Logprobs
 from roseinfer.tokenizer.token_names import TokenNames
 from roseinfer.tokenizer.tokenizer import load_tokenizer
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from roseinfer.server.process.engine_process import HUGE_PAGES, KERNELS_KEPT, SPIN, environment
+from roseinfer.server.process.launch import HUGE_PAGES, KERNELS_KEPT, SPIN, environment
 
 
 def test_huge_pages_and_bounded_spinning_unless_the_user_says_otherwise():
