@@ -11,7 +11,7 @@ from harness.cli.terminal import Terminal, echo
 from harness.cli.terminal_table import TerminalTable
 from harness.compare.comparable import NAMES
 from harness.compare.compare_runs import compare_runs
-from harness.report.tables.differences import caveats, difference_tables, disturbances, gates_table
+from harness.report.tables.comparisons import caveats, difference_tables, disturbances, gates_table
 from harness.schema.base import split_option
 from harness.schema.compare_results import CompareResults
 from harness.schema.limits import parse_gate

@@ -11,9 +11,9 @@ from harness.errors import BenchError
 from harness.report.best import best_labels
 from harness.report.render import write_without_figures
 from harness.report.tables.capacity import capacity_tables
-from harness.report.tables.noise import noise_tables
+from harness.report.tables.comparisons import noise_tables
+from harness.report.tables.latency import overview_table
 from harness.report.tables.offline import offline_table
-from harness.report.tables.overview import overview_table
 from harness.report.tables.tuning import tuning_tables
 from harness.report.text.numbers import plural
 from harness.report.text.run_notices import notices

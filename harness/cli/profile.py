@@ -22,7 +22,7 @@ from harness.profiling.stage import profile_run
 from harness.profiling.subject import begin_run, open_subject
 from harness.report.render import write_run_outputs
 from harness.report.tables import profiles as profile_tables
-from harness.report.tables.gaps import gap_table
+from harness.report.tables.profiles import gap_table
 from harness.report.tables.table import Table
 from harness.runs.events import CaptureDone, CaptureSkipped, CaptureStarting, Event
 from harness.runs.folder import MANIFEST, OFFLINE_RESULTS, ONLINE_RESULTS, lock_run

@@ -16,26 +16,24 @@ from harness.report.charts.power import power_is_known
 from harness.report.charts.run_charts import Charts
 from harness.report.figures.style import Look, looks
 from harness.report.profile_section import ProfileSection, profile_section
-from harness.report.tables.accuracy import accuracy_table
-from harness.report.tables.answers import answers_table
 from harness.report.tables.capacity import capacity_tables
-from harness.report.tables.costs import costs_table
+from harness.report.tables.cells import (
+    lengths_table,
+    node_effect_table,
+    nodes_table,
+    prefix_table,
+    server_table,
+    speculation_table,
+    waterfall_table,
+)
+from harness.report.tables.comparisons import noise_tables, planning_tables, ratios
 from harness.report.tables.decision import decision_tables
+from harness.report.tables.fairness import SideBySide, accuracy_table, answers_table, side_by_side, sources
 from harness.report.tables.latency import first_table, headline_table, latency_table, shown_latencies
-from harness.report.tables.ledger import SideBySide, side_by_side, sources
-from harness.report.tables.lengths import lengths_table
-from harness.report.tables.nodes import node_effect_table, nodes_table
-from harness.report.tables.noise import noise_tables, planning_tables
 from harness.report.tables.offline import batch_ratios_table, offline_repeats_table, offline_table
-from harness.report.tables.prefix_hits import prefix_table
-from harness.report.tables.ratios import ratios
-from harness.report.tables.repeats import repeats_table
-from harness.report.tables.server import server_table
-from harness.report.tables.speculation import speculation_table
+from harness.report.tables.rates import costs_table, rates_of, repeats_table, throughput_table
 from harness.report.tables.table import Table
-from harness.report.tables.throughput import rates_of, throughput_table
 from harness.report.tables.tuning import tuning_tables
-from harness.report.tables.waterfall import waterfall_table
 from harness.report.text import provenance
 from harness.report.text.badges import Badge, badges
 from harness.report.text.cell_notices import slower_loads

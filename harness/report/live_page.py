@@ -16,7 +16,7 @@ from harness.report.charts.overtime import latency_over_time, load_over_time
 from harness.report.charts.static import drawing
 from harness.report.figures.style import Look, looks, on_dark
 from harness.report.page import environment, library, script, text_of
-from harness.report.tables.repeats import repeats_table
+from harness.report.tables.rates import repeats_table
 from harness.report.text.heading import machine, model
 from harness.report.text.load_words import where
 from harness.report.text.numbers import plural

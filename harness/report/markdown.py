@@ -5,24 +5,24 @@ from __future__ import annotations
 from harness.plain_text import one_line
 from harness.report.best import best_labels
 from harness.report.decision import decide
-from harness.report.tables.accuracy import accuracy_table
-from harness.report.tables.answers import answers_table
 from harness.report.tables.capacity import capacity_tables
-from harness.report.tables.costs import costs_table
+from harness.report.tables.cells import (
+    lengths_table,
+    node_effect_table,
+    nodes_table,
+    prefix_table,
+    server_table,
+    speculation_table,
+    waterfall_table,
+)
+from harness.report.tables.comparisons import noise_tables, planning_tables
 from harness.report.tables.decision import decision_tables
+from harness.report.tables.fairness import accuracy_table, answers_table, ledger_table
 from harness.report.tables.latency import headline_table, latency_table, shown_latencies
-from harness.report.tables.ledger import ledger_table
-from harness.report.tables.lengths import lengths_table
-from harness.report.tables.nodes import node_effect_table, nodes_table
-from harness.report.tables.noise import noise_tables, planning_tables
 from harness.report.tables.offline import batch_ratios_table, offline_table
-from harness.report.tables.prefix_hits import prefix_table
-from harness.report.tables.server import server_table
-from harness.report.tables.speculation import speculation_table
+from harness.report.tables.rates import costs_table, throughput_table
 from harness.report.tables.table import Table
-from harness.report.tables.throughput import throughput_table
 from harness.report.tables.tuning import tuning_tables
-from harness.report.tables.waterfall import waterfall_table
 from harness.report.text.heading import facts, title
 from harness.report.text.run_notices import notices
 from harness.report.text.terms import terms

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from statistics import fmean
 
 from harness.report.charts.chart import Axis, Chart, Series, is_wide
-from harness.report.tables.waterfall import with_waterfall
+from harness.report.tables.cells import with_waterfall
 from harness.report.text.load_words import load_file_name
 from harness.report.text.numbers import plural
 from harness.schema.fairness import PARTS

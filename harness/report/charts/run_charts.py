@@ -17,8 +17,8 @@ from harness.report.charts.power import power_charts
 from harness.report.charts.rows import bars, capacity, waterfall
 from harness.report.charts.server import server_charts
 from harness.report.decision import NOTHING, Asked, Decision, decide
+from harness.report.tables.cells import with_waterfall
 from harness.report.tables.latency import shown_latencies
-from harness.report.tables.waterfall import with_waterfall
 from harness.report.text.verdict import shown_load, shown_percentile
 from harness.runs.reader import OnlineRun, Run
 from harness.schema.load import Load, from_light_to_heavy, heaviest

@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 
 from harness.metrics.summary import summarize
-from harness.report.tables.costs import costs_table
+from harness.report.tables.rates import costs_table
 from harness.schema.machines import GpuLoad, MachineLoad
 from harness.schema.setting_types import Window
 

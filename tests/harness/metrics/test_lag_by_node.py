@@ -6,7 +6,7 @@ import pytest
 
 from harness.metrics.samples import split
 from harness.metrics.validity import invalid_reasons, one_late
-from harness.report.tables.nodes import nodes_table
+from harness.report.tables.cells import nodes_table
 from harness.schema.machines import Host, HostCell, HostClock
 from tests.harness.metrics.conftest import build
 

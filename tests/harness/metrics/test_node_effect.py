@@ -7,7 +7,7 @@ import pytest
 
 from harness.metrics.node_effect import NodeEffect, node_effects
 from harness.metrics.samples import split
-from harness.report.tables.nodes import node_effect_table
+from harness.report.tables.cells import node_effect_table
 from tests.harness.metrics.conftest import build
 
 ENGINES, REPEATS = {"a": 0.01, "b": 0.05}, 8

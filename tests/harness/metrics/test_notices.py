@@ -13,7 +13,7 @@ import pytest
 from harness.metrics.prefixes import prefix_hits
 from harness.metrics.summary import summarize
 from harness.metrics.validity import BRIEF, too_brief
-from harness.report.tables.prefix_hits import prefix_table
+from harness.report.tables.cells import prefix_table
 from harness.report.text.numbers import DASH
 from harness.schema.cell_notice import NoticeKind
 from harness.schema.load import ClosedLoop, Ramp, RequestRate, TraceLoad, load_text

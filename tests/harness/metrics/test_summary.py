@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from harness.metrics.summary import summarize
-from harness.report.tables.throughput import throughput_table
+from harness.report.tables.rates import throughput_table
 from harness.schema.fairness import TaskScore, TaskScores
 from harness.schema.limits import Slo
 from harness.schema.load import TraceLoad, load_text

@@ -7,8 +7,16 @@ from typing import Any
 import pytest
 
 from harness.profiling.explain import OUTSIDE, explain
-from harness.report.tables.gaps import conclusion, gap_table, gaps_table, unexplained
-from harness.report.tables.profiles import categories, difference, profiled, steps
+from harness.report.tables.profiles import (
+    categories,
+    conclusion,
+    difference,
+    gap_table,
+    gaps_table,
+    profiled,
+    steps,
+    unexplained,
+)
 from harness.schema.fairness import Waterfall, WaterfallPart
 from harness.schema.load import ClosedLoop, Load, TraceLoad
 from harness.schema.metrics import LATENCIES

@@ -11,6 +11,7 @@ from harness.report.best import best_labels
 from harness.report.findings import findings
 from harness.report.markdown import summary
 from harness.report.page import environment
+from harness.report.tables.comparisons import ratios
 from harness.report.tables.latency import (
     SHOWN,
     first_table,
@@ -18,7 +19,6 @@ from harness.report.tables.latency import (
     latency_table,
 )
 from harness.report.tables.offline import batch_ratios_table, offline_table
-from harness.report.tables.ratios import ratios
 from harness.report.text.badges import badges
 from harness.report.text.claims import factor, lost_in_others, no_worse, times
 from harness.report.text.load_words import with_rate

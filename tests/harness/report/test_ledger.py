@@ -6,7 +6,7 @@ import pytest
 
 from harness.fairness.ledger import ledger
 from harness.report.markdown import table
-from harness.report.tables.ledger import ledger_table, side_by_side, sources
+from harness.report.tables.fairness import ledger_table, side_by_side, sources
 from harness.report.text.provenance import ready
 from harness.schema.fairness import EngineFact
 from harness.schema.run_info import LaunchRecord

@@ -16,8 +16,8 @@ from harness.report.tables.latency import (
     headline_table,
     latency_table,
 )
+from harness.report.tables.rates import throughput_table
 from harness.report.tables.table import MARKS, Cell, Column, Table
-from harness.report.tables.throughput import throughput_table
 from harness.report.text.terms import terms
 from harness.report.text.verdict import shown_load, verdict
 from harness.runs.reader import OnlineRun, load_run

@@ -17,7 +17,7 @@ from prometheus_client.samples import Sample
 from harness.engines.adapters.openai import OpenAI
 from harness.engines.prometheus import PrefixCounters, read_samples
 from harness.loadgen.load_plan import Target
-from harness.report.tables.prefix_hits import prefix_table
+from harness.report.tables.cells import prefix_table
 from harness.runs import asked_server
 from harness.runs.online import run_online
 from harness.schema.online_settings import OnlineSettings

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from harness.report.tables.differences import caveats, difference_tables
+from harness.report.tables.comparisons import caveats, difference_tables
 from harness.report.tables.table import TOO_WIDE, Cell, Table, interval_text
 from harness.report.text.numbers import change_text
 from harness.schema.compare_results import CompareResults, Difference

@@ -6,7 +6,7 @@ import pandas as pd
 
 from harness.metrics.samples import split
 from harness.records.columns import CHUNKS, REQUESTS
-from harness.report.tables.lengths import lengths_table
+from harness.report.tables.cells import lengths_table
 from harness.schema.load import ClosedLoop, load_text
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from harness.report.tables.noise import noise_tables, planning_tables
+from harness.report.tables.comparisons import noise_tables, planning_tables
 from harness.schema.load import TraceLoad
 from harness.schema.results import Comparison
 

@@ -1,0 +1,351 @@
+"""Engines or runs compared: ratios to a baseline, two runs side by side and their gates, the noise of an A/A
+run, and how many repeats a difference needs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from harness.metrics.digits import per_cent
+from harness.metrics.estimates import Key
+from harness.metrics.intervals import LEVEL, Ends
+from harness.metrics.power import MAX_REPEATS, POWER
+from harness.metrics.primary import RATE, SHARE
+from harness.report.best import better, differs, excludes_one, says_nothing, valid_labels
+from harness.report.tables.latency import SHOWN
+from harness.report.tables.table import (
+    TOO_WIDE,
+    Cell,
+    Column,
+    Field,
+    Table,
+    build,
+    field,
+    number_cell,
+    text,
+)
+from harness.report.text.cell_notices import of_repeats
+from harness.report.text.claims import not_significant
+from harness.report.text.load_words import head_of, load_number, where
+from harness.report.text.numbers import DASH, change_text, decimals, number, plural, with_ends
+from harness.report.text.provenance import assumed, assumed_of_rates
+from harness.schema.compare_results import EFFECTS, CompareResults, Difference, Gated
+from harness.schema.load import Batch, Load
+from harness.schema.metrics import METRICS, latencies, rates
+from harness.schema.online_summary import OnlineSummary
+from harness.schema.results import Comparison
+
+#: The meaning of the mark in a table of ratios.
+BETTER = "Better than the baseline by more than chance, at 5 % for all comparisons of the run together."
+#: More missing requests than this are not counted: requests of one repeat resemble each other, and more of
+#: them hardly help. So many repeats do.
+MOST_MISSING, ENOUGH = 1000, 5
+#: The statistics of a run's plan for more repeats.
+PLANNED: tuple[Key, ...] = (
+    *((metric, statistic) for metric in latencies("headline") for statistic in ("p50", "p99")),
+    *((rate, rate) for rate in rates("headline")),
+)
+_EFFECTS = " / ".join(EFFECTS)
+_NO_DIFFERENCE = "no difference shown"
+
+
+# --- Ratios to a baseline -------------------------------------------------------------------------------
+
+
+def ratios(
+    comparisons: Sequence[Comparison],
+    metric: str,
+    baseline: str,
+    labels: Sequence[str],
+    pooled: Sequence[OnlineSummary],
+) -> Table:
+    """`engine / baseline` for each load and percentile; marked where the engine is really better.
+
+    An invalid cell is not compared.
+    """
+    valid = valid_labels(pooled)
+    compared = {
+        (comparison.load, comparison.statistic, pair): comparison
+        for comparison in comparisons
+        if comparison.metric == metric and {comparison.a, comparison.b} <= valid[comparison.load]
+        for pair in ((comparison.a, comparison.b), (comparison.b, comparison.a))
+        if pair[1] == baseline
+    }
+    keys = [(load, f"p{q}") for load in sorted({summary.load for summary in pooled}) for q in SHOWN]
+    title = f"{METRICS[metric].label}, ratio to {baseline}"
+    columns = [Column(statistic, str(load), measure=title) for load, statistic in keys]
+    rows = [
+        [Cell(label), *(_ratio_cell(compared.get((*key, (label, baseline))), label) for key in keys)]
+        for label in labels
+        if label != baseline
+    ]
+    return Table(f"{metric}-ratios", title, [Column("engine", numeric=False), *columns], rows, best=BETTER)
+
+
+def _ratio_cell(comparison: Comparison | None, label: str) -> Cell:
+    if comparison is None:
+        return Cell(DASH, remark="not compared: not measured, or invalid")
+    if comparison.ci is None:
+        return Cell(DASH, remark="withheld: the samples are too small")
+    ratio, (low, high) = comparison.ratio, comparison.ci
+    if comparison.b == label:
+        ratio, low, high = 1 / ratio, 1 / high, 1 / low
+    size, *ends = with_ends(ratio, (low, high))
+    real = differs(comparison)
+    chance = not_significant(comparison) if excludes_one(comparison.ci) else _NO_DIFFERENCE
+    return Cell(
+        f"{size if ratio < 10 else f'{ratio:.1f}'}×",
+        ratio,
+        TOO_WIDE if says_nothing(comparison.ci) else "–".join(ends),
+        "a real difference" if real else chance,
+        best=real and better(comparison) == label,
+        ends=(low, high),
+    )
+
+
+# --- Two runs -------------------------------------------------------------------------------------------
+
+
+def difference_tables(results: CompareResults) -> list[Table]:
+    """One table an engine and load: every statistic of A and B, the change, and what is known of it. Batches
+    have few statistics: one table for each, with every engine."""
+    tables: dict[tuple[str, str], list[tuple[str, Difference]]] = {}
+    for difference in results.differences:
+        a, b, load = difference.engine_a, difference.engine_b, difference.load
+        engines = a if a == b else f"{b} (B) against {a} (A)"
+        if isinstance(load, Batch):
+            key = (f"{METRICS[difference.metric].label}, {load}", "engine")
+            tables.setdefault(key, []).append((engines, difference))
+        else:
+            key = (f"{engines}, {load}; latencies in ms", "statistic")
+            tables.setdefault(key, []).append((_short_name(difference), difference))
+    plans = _spread_is_known(results)
+    return [_difference_table(*key, rows, plans=plans) for key, rows in tables.items()]
+
+
+def _difference_table(title: str, head: str, rows: Sequence[tuple[str, Difference]], *, plans: bool) -> Table:
+    """A table of differences.
+
+    Args:
+        head: Of the column with the names in `rows`.
+        plans: The spread of some repeats is known, and so the number that finds a difference.
+    """
+    fields: list[Field[tuple[str, Difference]]] = [
+        text(head, lambda row: row[0]),
+        field("A", lambda row: number_cell(row[1].value_a, _places(row[1]))),
+        field("B", lambda row: number_cell(row[1].value_b, _places(row[1]))),
+        field("change", lambda row: Cell(change_text(row[1].ratio), row[1].ratio)),
+        text("95 % interval", lambda row: _ends(row[1].ratio, row[1].ratio_ci)),
+        text("verdict on B", lambda row: _verdict_on(row[1])),
+    ]
+    if plans:
+        fields.append(
+            field(f"repeats to find {_EFFECTS}", lambda row: Cell(" / ".join(repeats_to_find(row[1]))))
+        )
+    return build("difference", title, fields, rows)
+
+
+def _places(compared: Comparison | Difference) -> int:
+    """Decimals of both values."""
+    return decimals([compared.value_a, compared.value_b])
+
+
+def _verdict_on(difference: Difference) -> str:
+    verdict: str = difference.verdict
+    if verdict == "no difference":
+        excludes = excludes_one(difference.ratio_ci)
+        verdict = "not significant after correction" if excludes else _NO_DIFFERENCE
+    if difference.missing_samples > MOST_MISSING:
+        return f"{verdict} in one repeat: use --repeats {ENOUGH}"
+    if difference.missing_samples:
+        return f"needs {plural(difference.missing_samples, f'more {METRICS[difference.metric].sample}')}"
+    return verdict
+
+
+def _spread_is_known(results: CompareResults) -> bool:
+    """Repeats of some statistic show how much they differ."""
+    return any(difference.spread is not None for difference in results.differences)
+
+
+def gates_table(results: CompareResults) -> Table:
+    """One row a gate, engine and load."""
+    fields: list[Field[Gated]] = [
+        text("gate", lambda gated: gated.gate),
+        text("engine", _engines),
+        field(head_of(gated.load for gated in results.gates), lambda gated: Cell(load_number(gated.load))),
+        field("found", lambda gated: Cell(_gated_values(gated)[0])),
+        text("95 % interval", lambda gated: _gated_values(gated)[1]),
+        text("outcome", lambda gated: gated.outcome),
+        text("why", lambda gated: gated.reason),
+    ]
+    return build("gates", "Gates", fields, results.gates)
+
+
+def _engines(gated: Gated) -> str:
+    same = gated.engine_a == gated.engine_b
+    return gated.engine_b if same else f"{gated.engine_b} against {gated.engine_a}"
+
+
+def _gated_values(gated: Gated) -> tuple[str, str]:
+    """The value that was held to the limit, and its interval."""
+    if gated.value is None:
+        return DASH, DASH
+    if gated.relative:
+        return change_text(gated.value), _ends(gated.value, gated.ci)
+    places = 4 if "error" in gated.gate else decimals([gated.value])
+    ends = DASH if gated.ci is None else " to ".join(number(end, places) for end in gated.ci)
+    return number(gated.value, places), ends
+
+
+def disturbances(results: CompareResults) -> list[str]:
+    """A sentence for each engine and load that was measured on a disturbed machine."""
+    one_run = results.a == results.b
+    return [
+        f"The machine was disturbed while {cell.label}{'' if one_run else f' of {cell.run}'} was measured "
+        f"{where(cell.load)}: {'; '.join(of_repeats(cell.texts))}."
+        for cell in results.disturbed
+    ]
+
+
+def caveats(results: CompareResults) -> list[str]:
+    """Sentences on how to read the tables."""
+    pairs = len({(difference.engine_a, difference.engine_b) for difference in results.differences}) or 1
+    batches = [difference for difference in results.differences if isinstance(difference.load, Batch)]
+    together = (
+        f"{plural(results.comparisons, 'comparison')}. The verdicts on "
+        f"{'each engine' if pairs > 1 else 'the engine'} hold together: a chance of {per_cent(LEVEL)} at "
+        "most that any of them finds a difference that is none (Holm)."
+    )
+    if not batches:
+        together += (
+            f" TTFT and TPOT p50, with requests in flight also the output rate, share {per_cent(SHARE)} of "
+            f"it. Each interval holds alone: where nothing differs, it excludes 0 with a chance of "
+            f"{per_cent(LEVEL)}."
+        )
+    elif any(difference.metric != RATE for difference in batches):
+        together += f" The output rate has {per_cent(SHARE)} of it."
+    sentences = [together]
+    if batches:
+        sentences.append(_pairing(batches, one_run=results.a == results.b))
+    if _spread_is_known(results):
+        sentences.append(
+            f"Repeats to find a difference: of each run, for a verdict with {per_cent(POWER)} chance."
+        )
+    if any(min(difference.repeats_a, difference.repeats_b) == 1 for difference in results.differences):
+        spread = assumed_of_rates if batches else assumed
+        sentences.append(f"One repeat does not show how repeats differ: a spread of {spread} is assumed.")
+    return sentences
+
+
+def _pairing(batches: Sequence[Difference], *, one_run: bool) -> str:
+    """How repeats of batches are compared, and what that rests on."""
+    if not all(difference.paired for difference in batches):
+        return "The repeats of A and B have other prompts, which is part of how repeats differ."
+    paired = "Each repeat has the same prompts in A and B, so they are compared repeat by repeat."
+    if one_run:
+        return paired
+    return f"{paired} Whatever else differs between the runs, such as other programs, is in the change."
+
+
+# --- Noise, and repeats that find a difference ----------------------------------------------------------
+
+
+def noise_tables(comparisons: Sequence[Comparison]) -> list[Table]:
+    """The noise floor of an A/A run: one table an engine, a row a load and statistic."""
+    plans = any(comparison.spread is not None for comparison in comparisons)
+    repeats: list[Field[Comparison]] = [
+        field(f"repeats to find {effect}", lambda found, i=i: Cell(repeats_to_find(found)[i]))
+        for i, effect in enumerate(EFFECTS)
+    ]
+    fields: list[Field[Comparison]] = [
+        field(head_of(found.load for found in comparisons), lambda found: Cell(load_number(found.load))),
+        text("statistic", lambda found: statistic_name(found.metric, found.statistic)),
+        field("A", lambda found: number_cell(found.value_a, _places(found))),
+        field("B", lambda found: number_cell(found.value_b, _places(found))),
+        field("noise", _noise_cell),
+        text("A against B", lambda found: found.verdict),
+        *(repeats if plans else []),
+    ]
+    by_engine: dict[str, list[Comparison]] = {}
+    for comparison in comparisons:
+        if comparison.a.endswith(" (A)") and comparison.b == f"{comparison.a.removesuffix(' (A)')} (B)":
+            by_engine.setdefault(comparison.a.removesuffix(" (A)"), []).append(comparison)
+    return [
+        build("noise", f"{engine} against itself: {_verdict_on_noise(rows)}", fields, rows)
+        for engine, rows in by_engine.items()
+    ]
+
+
+def _verdict_on_noise(comparisons: Sequence[Comparison]) -> str:
+    """The verdict of one A/A run."""
+    wrong = sum(comparison.verdict in ("better", "worse") for comparison in comparisons)
+    decided = sum(comparison.verdict != "not enough data" for comparison in comparisons)
+    differences = f"a difference in {wrong}" if wrong else "no difference"
+    return f"{differences} of {plural(decided, 'comparison')}, at {per_cent(LEVEL)} for all together"
+
+
+def _noise_cell(comparison: Comparison) -> Cell:
+    """Half the width of the interval of the ratio."""
+    if comparison.ci is None:
+        return Cell(DASH)
+    half = (comparison.ci[1] / comparison.ci[0]) ** 0.5 - 1
+    return Cell(f"±{per_cent(half, 1)}", half)
+
+
+def planning_tables(comparisons: Sequence[Comparison]) -> list[Table]:
+    """How many repeats a difference between two engines of a run needs; nothing where none has several."""
+    by_pair: dict[tuple[str, str, Load], dict[Key, Comparison]] = {}
+    for comparison in comparisons:
+        if comparison.spread is not None:
+            pair = comparison.a, comparison.b, comparison.load
+            by_pair.setdefault(pair, {})[comparison.metric, comparison.statistic] = comparison
+    if not by_pair:
+        return []
+
+    def repeats(row: dict[Key, Comparison], key: Key) -> Cell:
+        return Cell(" / ".join(repeats_to_find(row[key])) if key in row else DASH)
+
+    planned = [key for key in PLANNED if any(key in row for row in by_pair.values())]
+    columns = [
+        Column("engines", numeric=False),
+        Column(head_of(load for *_, load in by_pair), numeric=False),
+        *(Column(METRICS[metric].label + _suffix(metric, statistic)) for metric, statistic in planned),
+    ]
+    rows = [
+        [Cell(f"{a} and {b}"), Cell(load_number(load)), *(repeats(row, key) for key in planned)]
+        for (a, b, load), row in by_pair.items()
+    ]
+    title = f"Repeats of each engine that find a difference of {_EFFECTS}"
+    note = f"With a chance of {per_cent(POWER)}, for all comparisons of the run together."
+    return [Table("planning", title, columns, rows, [note])]
+
+
+def repeats_to_find(comparison: Comparison | Difference) -> list[str]:
+    """How many repeats each of `EFFECTS` needs; a dash where one repeat shows no spread."""
+    if comparison.spread is None:
+        return [DASH for _ in comparison.repeats_to_find]
+    return [
+        f"over {MAX_REPEATS:,}" if repeats is None else str(repeats)
+        for repeats in comparison.repeats_to_find.values()
+    ]
+
+
+def statistic_name(metric: str, statistic: str) -> str:
+    """`TTFT p99, ms`; of a rate `output tok/s`."""
+    term = METRICS[metric]
+    return term.label if statistic == metric else f"{term.label} {statistic}, {term.unit}"
+
+
+def _short_name(difference: Difference) -> str:
+    """`TTFT p99`; of a rate `output tok/s`."""
+    return METRICS[difference.metric].label + _suffix(difference.metric, difference.statistic)
+
+
+def _suffix(metric: str, statistic: str) -> str:
+    return "" if statistic == metric else f" {statistic}"
+
+
+def _ends(ratio: float, ci: Ends | None) -> str:
+    """The interval of a ratio, in its unit; one that excludes nothing is too wide."""
+    if ci is None:
+        return DASH
+    return TOO_WIDE if says_nothing(ci) else " to ".join(change_text(end, of=ratio) for end in ci)
