@@ -93,18 +93,19 @@ def lengths_table(groups: Sequence[Group]) -> Table | None:
     ends = {float(end) for row in rows if row.answers.size for end in (row.answers.min(), row.answers.max())}
     if len(ends) < 2:
         return None
-    prompts: list[Field[_Lengths]] = [
-        field(f"prompt p{q}", lambda row, q=q: _percentile_cell(row.prompts, q)) for q in _LENGTH_PERCENTILES
-    ]
-    answers: list[Field[_Lengths]] = [
-        field(f"answer p{q}", lambda row, q=q: _percentile_cell(row.answers, q)) for q in _LENGTH_PERCENTILES
-    ]
+
+    def prompt(q: int) -> Field[_Lengths]:
+        return field(f"prompt p{q}", lambda row: _percentile_cell(row.prompts, q))
+
+    def answer(q: int) -> Field[_Lengths]:
+        return field(f"answer p{q}", lambda row: _percentile_cell(row.answers, q))
+
     fields: list[Field[_Lengths]] = [
         engine(),
         load(rows),
-        *prompts,
+        *map(prompt, _LENGTH_PERCENTILES),
         number("answer mean", lambda row: float(np.mean(row.answers)) if row.answers.size else None, 1),
-        *answers,
+        *map(answer, _LENGTH_PERCENTILES),
         share("ended by itself", lambda row: row.ended_by_itself, 0),
     ]
     return build("lengths", "Lengths", fields, rows, [_LENGTHS])
@@ -281,13 +282,13 @@ def node_effect_table(groups: Sequence[Group], nodes: Mapping[int, str]) -> Tabl
     effects = node_effects(groups, nodes)
     if not effects:
         return None
-    ratios: list[Field[NodeEffect]] = [
-        field(name, lambda effect, name=name: Cell(f"{effect.ratios[name]:.3f}×", effect.ratios[name]))
-        for name in effects[0].ratios
-    ]
+
+    def ratio(node: str) -> Field[NodeEffect]:
+        return field(node, lambda effect: Cell(f"{effect.ratios[node]:.3f}×", effect.ratios[node]))
+
     fields: list[Field[NodeEffect]] = [
         text("metric", lambda effect: METRICS[effect.metric].label),
-        *ratios,
+        *map(ratio, effects[0].ratios),
         field(
             "p of no difference",
             lambda effect: Cell(DASH if effect.p is None else f"{effect.p:.2g}", effect.p),
@@ -354,13 +355,14 @@ def waterfall_table(pooled: Sequence[OnlineSummary]) -> Table | None:
     rows = [summary for summary, _ in with_waterfall(pooled)]
     if not rows:
         return None
-    parts: list[Field[OnlineSummary]] = [
-        field(name, lambda summary, name=name: _part_cell(summary, name)) for name in PARTS
-    ]
+
+    def part(name: str) -> Field[OnlineSummary]:
+        return field(name, lambda summary: _part_cell(summary, name))
+
     fields: list[Field[OnlineSummary]] = [
         engine(),
         load(rows),
-        *parts,
+        *map(part, PARTS),
         field("sum", lambda summary: _part_cell(summary, "")),
     ]
     notes = [f"{part}: {meaning}." for part, meaning in PARTS.items()]

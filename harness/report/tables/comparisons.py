@@ -139,7 +139,9 @@ def _difference_table(title: str, head: str, rows: Sequence[tuple[str, Differenc
     ]
     if plans:
         fields.append(
-            field(f"repeats to find {_EFFECTS}", lambda row: Cell(" / ".join(repeats_to_find(row[1]))))
+            field(
+                f"repeats to find {_EFFECTS}", lambda row: Cell(" / ".join(repeats_to_find(row[1]).values()))
+            )
         )
     return build("difference", title, fields, rows)
 
@@ -252,10 +254,10 @@ def _pairing(batches: Sequence[Difference], *, one_run: bool) -> str:
 def noise_tables(comparisons: Sequence[Comparison]) -> list[Table]:
     """The noise floor of an A/A run: one table an engine, a row a load and statistic."""
     plans = any(comparison.spread is not None for comparison in comparisons)
-    repeats: list[Field[Comparison]] = [
-        field(f"repeats to find {effect}", lambda found, i=i: Cell(repeats_to_find(found)[i]))
-        for i, effect in enumerate(EFFECTS)
-    ]
+
+    def repeats(effect: str) -> Field[Comparison]:
+        return field(f"repeats to find {effect}", lambda found: Cell(repeats_to_find(found)[effect]))
+
     fields: list[Field[Comparison]] = [
         field(head_of(found.load for found in comparisons), lambda found: Cell(load_number(found.load))),
         text("statistic", lambda found: statistic_name(found.metric, found.statistic)),
@@ -263,7 +265,7 @@ def noise_tables(comparisons: Sequence[Comparison]) -> list[Table]:
         field("B", lambda found: number_cell(found.value_b, _places(found))),
         field("noise", _noise_cell),
         text("A against B", lambda found: found.verdict),
-        *(repeats if plans else []),
+        *(map(repeats, EFFECTS) if plans else []),
     ]
     by_engine: dict[str, list[Comparison]] = {}
     for comparison in comparisons:
@@ -302,7 +304,7 @@ def planning_tables(comparisons: Sequence[Comparison]) -> list[Table]:
         return []
 
     def repeats(row: dict[Key, Comparison], key: Key) -> Cell:
-        return Cell(" / ".join(repeats_to_find(row[key])) if key in row else DASH)
+        return Cell(" / ".join(repeats_to_find(row[key]).values()) if key in row else DASH)
 
     planned = [key for key in PLANNED if any(key in row for row in by_pair.values())]
     columns = [
@@ -319,14 +321,18 @@ def planning_tables(comparisons: Sequence[Comparison]) -> list[Table]:
     return [Table("planning", title, columns, rows, [note])]
 
 
-def repeats_to_find(comparison: Comparison | Difference) -> list[str]:
-    """How many repeats each of `EFFECTS` needs; a dash where one repeat shows no spread."""
+def repeats_to_find(comparison: Comparison | Difference) -> dict[str, str]:
+    """How many repeats find each of `EFFECTS`; a dash where one repeat shows no spread."""
     if comparison.spread is None:
-        return [DASH for _ in comparison.repeats_to_find]
-    return [
-        f"over {MAX_REPEATS:,}" if repeats is None else str(repeats)
-        for repeats in comparison.repeats_to_find.values()
-    ]
+        return dict.fromkeys(EFFECTS, DASH)
+    return {
+        effect: f"over {MAX_REPEATS:,}" if repeats is None else str(repeats)
+        for effect, repeats in comparison.repeats_to_find.items()
+    }
+
+
+def _repeats_cell(comparison: Comparison | Difference) -> Cell:
+    return Cell(" / ".join(repeats_to_find(comparison).values()))
 
 
 def statistic_name(metric: str, statistic: str) -> str:

@@ -28,12 +28,12 @@ def ledger_table(ledger: Ledger) -> Table:
         fact = row.facts.get(label)
         return Cell(fact_text(fact.value), remark=fact.source) if fact else Cell("unknown")
 
-    engines: list[Field[LedgerRow]] = [
-        field(label, lambda row, label=label: cell(row, label), numeric=False) for label in ledger.labels
-    ]
+    def engine(label: str) -> Field[LedgerRow]:
+        return field(label, lambda row: cell(row, label), numeric=False)
+
     fields: list[Field[LedgerRow]] = [
         text("setting", lambda row: row.name),
-        *engines,
+        *map(engine, ledger.labels),
         text("", lambda row: _AGREEMENTS[row.agreement]),
     ]
     return build("ledger", "Settings side by side", fields, ledger.rows, sources(ledger))
@@ -86,16 +86,13 @@ def _started(launch: LaunchRecord, key: str) -> str:
 def answers_table(checks: AnswerChecks) -> Table:
     """The answers of each engine to the same prompts, counted by how they compare with the reference."""
 
-    def counted(check: AnswerCheck, outcome: str) -> int:
-        return sum(answer.outcome == outcome for answer in check.answers)
+    def outcome_count(outcome: str) -> Field[AnswerCheck]:
+        return count(outcome, lambda check: sum(answer.outcome == outcome for answer in check.answers))
 
-    outcomes: list[Field[AnswerCheck]] = [
-        count(outcome, lambda check, outcome=outcome: counted(check, outcome)) for outcome in _OUTCOMES
-    ]
     fields: list[Field[AnswerCheck]] = [
         text("engine", lambda check: check.label),
         field("verdict", lambda check: Cell(check.verdict, invalid=check.verdict == "wrong"), numeric=False),
-        *outcomes,
+        *map(outcome_count, _OUTCOMES),
         text("why", lambda check: check.reason or DASH),
     ]
     notes = [checks.rule, f"Reference: {checks.reference or 'none'}."]
@@ -104,15 +101,15 @@ def answers_table(checks: AnswerChecks) -> Table:
 
 def accuracy_table(scores: TaskScores) -> Table:
     """Right answers of each engine with the interval of their share, right items of each kind, perplexity."""
-    families: list[Field[TaskScore]] = [
-        count(family, lambda score, family=family: score.by_family[family])
-        for family in scores.scores[0].by_family
-    ]
+
+    def of_family(family: str) -> Field[TaskScore]:
+        return count(family, lambda score: score.by_family[family])
+
     fields: list[Field[TaskScore]] = [
         text("engine", lambda score: score.label),
         field("right", _right_cell),
         field("95 % interval", _interval_cell),
-        *families,
+        *map(of_family, scores.scores[0].by_family),
         number("perplexity", lambda score: score.perplexity, 2),
         count("failed", lambda score: score.failed),
         text("", _standing),

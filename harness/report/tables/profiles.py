@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import NamedTuple
 
 from harness.profiling.reading.figures import CATEGORIES
@@ -29,6 +30,7 @@ from harness.schema.load import ClosedLoop
 from harness.schema.metrics import METRICS
 from harness.schema.profile import (
     Agreement,
+    Category,
     Gap,
     GapPart,
     KernelFigures,
@@ -90,10 +92,13 @@ _WHICH: list[Field[_Step]] = [
 def _times(times: dict[str, Callable[[_Step], float]]) -> list[Field[_Step]]:
     """Columns of times in ms, by their heads; those of a step have the same decimals."""
 
-    def cell(step: _Step, head: str) -> Cell:
-        return number_cell(times[head](step), decimals([time(step) for time in times.values()]))
+    def column(head: str) -> Field[_Step]:
+        time = times[head]
+        return field(
+            head, lambda step: number_cell(time(step), decimals([of(step) for of in times.values()]))
+        )
 
-    return [field(head, lambda step, head=head: cell(step, head)) for head in times]
+    return list(map(column, times))
 
 
 def steps(figures: Sequence[ProfileFigures]) -> Table:
@@ -129,13 +134,16 @@ def categories(figures: Sequence[ProfileFigures]) -> Table:
         "together": lambda step: step.figures.period_ms,
         "idle": lambda step: step.figures.idle_ms,
     }
-    for category in CATEGORIES:
-        times[category] = lambda step, category=category: step.figures.categories_ms[category]
+    times |= {category: partial(_category_ms, category=category) for category in CATEGORIES}
     notes = ["Together: a whole step, idle time and all categories.", _FUSED]
     if any(profile.device == "cuda" for profile in figures):
         notes.append("Where kernels overlap, the one that began first has the time.")
     title = "Where the time of a step goes, ms"
     return build("profile-categories", title, [*_WHICH, *_times(times)], _steps(figures), notes)
+
+
+def _category_ms(step: _Step, category: Category) -> float:
+    return step.figures.categories_ms[category]
 
 
 class _Rank(NamedTuple):
@@ -225,7 +233,7 @@ def _kernel_cell(kernel: KernelFigures) -> Cell:
 def rules() -> Table:
     """Every rule by which names are read."""
     columns = [Column(head, numeric=False) for head in ("what", "name contains")]
-    pairs = [*CATEGORY_RULES, ("other", "anything else")]
+    pairs: list[tuple[str, str]] = [*CATEGORY_RULES, ("other", "anything else")]
     pairs += [(f"part of the server: {name}", pattern) for name, pattern in COMPONENTS]
     pairs += [(f"step of {name}", pattern) for name, pattern in STEP_RANGES.items()]
     rows = [list(map(Cell, pair)) for pair in pairs]

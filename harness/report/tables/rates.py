@@ -164,16 +164,14 @@ def _measured(summaries: Sequence[OnlineSummary]) -> list[Field[OnlineSummary]]:
     """Validity, latencies and rates. Validity stands first: the last columns of a wide table are out of
     sight."""
     places = {name: latency_decimals(summaries, name) for name in _LATENCIES}
-    latency_fields: list[Field[OnlineSummary]] = [
-        field(
-            f"{METRICS[name].label} {METRICS[name].unit}",
-            lambda summary, name=name: percentiles_cell(summary, name, places[name]),
-        )
-        for name in _LATENCIES
-    ]
+
+    def latency(name: str) -> Field[OnlineSummary]:
+        head = f"{METRICS[name].label} {METRICS[name].unit}"
+        return field(head, lambda summary: percentiles_cell(summary, name, places[name]))
+
     return [
         field("valid", _valid_cell, numeric=False),
-        *latency_fields,
+        *map(latency, _LATENCIES),
         *(_rate(summaries, name) for name in _RATES),
     ]
 
