@@ -1,25 +1,30 @@
-"""What installed packages add: engines, trace formats and metrics, found through their entry points."""
+"""Engines, trace formats and metrics of installed packages, found through their entry points."""
 
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from importlib.metadata import EntryPoint, PackageNotFoundError, distribution, entry_points
+from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from traceback import extract_tb
 
 from harness.errors import BenchError, EngineError, UsageError
+
+OURS = "rosebench"
 
 
 def find_plugins(group: str) -> dict[str, EntryPoint]:
     """Return the entry points of a group, such as `rosebench.engines`, by name in alphabetical order.
 
     Raises:
-        UsageError: two packages use one name.
+        UsageError: Two packages use one name.
     """
+    points = list(entry_points(group=group))
+    if (checkout := _of_checkout(group)) is not None:
+        points = [*checkout, *(point for point in points if point.dist is None or point.dist.name != OURS)]
     plugins: dict[str, EntryPoint] = {}
-    for point in sorted([*_of_checkout(group), *entry_points(group=group)]):
+    for point in sorted(points, key=lambda point: (point.name, point.value)):
         other = plugins.setdefault(point.name, point)
         if other.value != point.value:
             raise UsageError(
@@ -29,38 +34,39 @@ def find_plugins(group: str) -> dict[str, EntryPoint]:
     return plugins
 
 
-def _of_checkout(group: str) -> Iterable[EntryPoint]:
-    """Read this project's entry points from pyproject.toml where it runs without being installed."""
-    try:
-        distribution("rosebench")
-    except PackageNotFoundError:
-        content = (Path(__file__).parents[1] / "pyproject.toml").read_text()
-        points = tomllib.loads(content)["project"]["entry-points"].get(group, {})
-        return [EntryPoint(name, value, group) for name, value in points.items()]
-    return ()
+def _of_checkout(group: str) -> list[EntryPoint] | None:
+    """Read this project's entry points from the pyproject.toml of a checkout; None in an installed package.
+
+    A checkout may have other modules than the version whose metadata is installed.
+    """
+    file = Path(__file__).parents[1] / "pyproject.toml"
+    project = tomllib.loads(file.read_text()).get("project", {}) if file.is_file() else {}
+    if project.get("name") != OURS:
+        return None
+    return [EntryPoint(name, value, group) for name, value in project["entry-points"].get(group, {}).items()]
 
 
 def load_plugin(point: EntryPoint) -> object:
-    """What an entry point names.
+    """Return the object that an entry point names.
 
     Raises:
-        UsageError: it cannot be imported.
+        UsageError: It cannot be imported.
     """
     try:
-        found: object = point.load()
+        plugin: object = point.load()
     except Exception as error:  # whatever somebody else's module raises
         raise UsageError(
             f"{describe(point)} cannot be loaded: {error}", "correct or uninstall its package"
         ) from error
-    return found
+    return plugin
 
 
 @contextmanager
 def adapter_call(engine: str, method: str) -> Iterator[None]:
-    """Around a call of an engine's adapter, which may be somebody else's.
+    """Guard a call of an engine's adapter, which may be somebody else's.
 
     Raises:
-        EngineError: it raises anything but a BenchError. The message names its line.
+        EngineError: It raises anything but a BenchError. The message names its line.
     """
     try:
         yield
@@ -77,6 +83,6 @@ def adapter_call(engine: str, method: str) -> Iterator[None]:
 
 
 def describe(point: EntryPoint) -> str:
-    """`toy (toy_engine:Toy of toy-engine)`, for messages."""
+    """Return `toy (toy_engine:Toy of toy-engine)`, for messages."""
     origin = f" of {point.dist.name}" if point.dist is not None else ""
     return f"{point.name} ({point.value}{origin})"

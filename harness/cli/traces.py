@@ -15,10 +15,8 @@ from harness.cli.terminal import Terminal
 from harness.cli.terminal_table import listing
 from harness.errors import UsageError
 from harness.metrics.digits import per_cent
-from harness.traces import builtin, catalog, fetch, statistics
-from harness.traces.readers import project
-from harness.traces.statistics import Lengths, Statistics
-from harness.traces.trace import Trace
+from harness.traces import builtin, catalog, project_csv
+from harness.traces.trace import Lengths, Statistics, Trace, describe
 
 app = typer.Typer(no_args_is_help=True, help="List, describe, download and convert traces.")
 console = Terminal()
@@ -52,7 +50,7 @@ def list_(json: AsJson = False) -> None:
 def info(trace: NameOrPath = builtin.NAME, json: AsJson = False) -> None:
     """Describe a trace: arrivals, lengths, shared prefixes, source and licence."""
     loaded = catalog.load(trace)
-    found = statistics.describe(loaded)
+    found = describe(loaded)
     if json:
         about = {
             key: getattr(loaded, key) for key in ("name", "origin", "licence", "citation", "sha256", "note")
@@ -70,7 +68,7 @@ def fetch_(names: Annotated[list[str], typer.Argument(help="names from `bench tr
     """Download public traces from their official sources into the cache."""
     for name in names:
         with ExitStack() as stack:
-            path = fetch.fetch(name, progress=_on(stack, name))
+            path = catalog.fetch(name, progress=_on(stack, name))
         console.print(f"{name}: {path}", soft_wrap=True)
 
 
@@ -85,7 +83,7 @@ def convert(
         raise UsageError(f"{out} is the trace itself", "write to another file")
     loaded = catalog.load(trace, None if n is None else lambda head: len(head) >= n)
     kept = loaded if n is None else loaded.head(n)
-    project.write(kept, out)
+    project_csv.write(kept, out)
     console.print(f"{out}: {len(kept):,} requests of {loaded.name}", soft_wrap=True)
 
 
@@ -127,7 +125,7 @@ def _lengths(lengths: Lengths) -> str:
     return f"p50 {lengths.p50:,.0f}, p90 {lengths.p90:,.0f}, p99 {lengths.p99:,.0f}, max {lengths.max:,}"
 
 
-def _on(stack: ExitStack, name: str) -> fetch.Progress:
+def _on(stack: ExitStack, name: str) -> catalog.Progress:
     """Shows a bar from the first bytes on: a trace that is here has none, and neither has a wrong name."""
     bar = _download_bar()
 

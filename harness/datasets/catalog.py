@@ -10,8 +10,7 @@ from functools import cache
 from pathlib import Path
 
 from harness import paths
-from harness.datasets.dataset import Conversation, Dataset
-from harness.datasets.readers import read_jsonl, read_sharegpt
+from harness.datasets.dataset import Conversation, Dataset, read_jsonl, read_sharegpt
 from harness.errors import UsageError
 
 #: Bytes of a file: conversations take about four times as much memory.
@@ -58,7 +57,7 @@ NAMED = {
 
 @cache
 def load_dataset(text: str) -> Dataset:
-    """A dataset by its name, or as `sharegpt:FILE` or `jsonl:FILE`.
+    """Return a dataset by its name, or as `sharegpt:FILE` or `jsonl:FILE`.
 
     Raises:
         UsageError: There is none, it cannot be read, or it is not the published file.
@@ -70,8 +69,8 @@ def load_dataset(text: str) -> Dataset:
         if not colon and Path(text).expanduser().is_file():
             kind = "jsonl" if text.endswith(".jsonl") else "sharegpt"
             raise UsageError(f"{text!r} is a file, not the name of a dataset", f"write {kind}:{text}")
-        known = ", ".join([*NAMED, *(f"{kind}:FILE" for kind in READERS), "weka:PLACE", "tracelab:PLACE"])
-        raise UsageError(f"there is no dataset {text!r}", f"give one of {known}")
+        names = ", ".join([*NAMED, *(f"{kind}:FILE" for kind in READERS), "weka:PLACE", "tracelab:PLACE"])
+        raise UsageError(f"there is no dataset {text!r}", f"give one of {names}")
     path = Path(file).expanduser()
     raw = _read(path)
     conversations, skipped = READERS[kind](path, raw)

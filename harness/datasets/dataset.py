@@ -1,8 +1,36 @@
-"""What people asked, and what was answered."""
+"""Prompts and conversations, read from ShareGPT's JSON or from JSON lines.
+
+An entry is `{"prompt", "completion"?}`, `{"messages": [{"role", "content", "think_s"?}]}` as OpenAI's API has
+it, its content a text or a list of parts, or `{"conversations": [{"from", "value"}]}` as ShareGPT has it.
+Other keys are ignored, but for `tools`, which are refused, as they would have to be sent. An entry with none
+of these is an error, and so is a message of another role, as a tool's. One with anything but text, such as an
+image, is left out, and so is a conversation of ShareGPT's with an unknown speaker.
+"""
 
 from __future__ import annotations
 
+from codecs import BOM_UTF8
+from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import msgspec
+
+from harness.errors import UsageError
+
+_HINT = "give JSON lines of prompt, messages or conversations, or ShareGPT's JSON (docs/workloads.md)"
+_SPEAKERS = {
+    "system": "system",
+    "developer": "system",
+    "user": "user",
+    "human": "user",
+    "assistant": "assistant",
+    "gpt": "assistant",
+    "chatgpt": "assistant",
+    "bing": "assistant",
+    "bard": "assistant",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,3 +63,132 @@ class Dataset:
     citation: str | None = None
     note: str | None = None
     skipped: int = 0
+
+
+class _Part(msgspec.Struct):
+    type: str
+    text: str = ""
+
+
+class _Message(msgspec.Struct):
+    content: str | list[_Part] | None = None
+    role: str = ""
+    speaker: str = msgspec.field(name="from", default="")
+    value: str | None = None
+    think_s: Annotated[float, msgspec.Meta(ge=0)] = 0.0
+
+    @property
+    def speaks(self) -> str | None:
+        """The speaker's role; None if it is unknown."""
+        return _SPEAKERS.get((self.role or self.speaker).lower())
+
+    @property
+    def text(self) -> str | None:
+        """The message's text; None if it has anything else."""
+        if isinstance(self.content, list):
+            texts = [part.text for part in self.content if part.type == "text"]
+            return "\n".join(texts) if len(texts) == len(self.content) else None
+        return self.content or self.value or ""
+
+
+class _Entry(msgspec.Struct):
+    prompt: str | None = None
+    completion: str | None = None
+    messages: list[_Message] | None = None
+    conversations: list[_Message] | None = None
+    tools: Any = None
+
+    def check(self, place: str) -> None:
+        """Raise UsageError, with the place of the line, for an entry that cannot be sent as it is meant."""
+        if self.prompt is None and self.messages is None and self.conversations is None:
+            raise UsageError(f"{place} has no prompt, messages or conversations", _HINT)
+        if isinstance(self.tools, list) and self.tools:
+            raise UsageError(
+                f"{place}: tools are not supported: a model would be asked without them",
+                "remove `tools` from the line to ask without them, or leave the line out",
+            )
+        has_question = False
+        for number, message in enumerate(self.messages or (), start=1):
+            has_question |= message.speaks == "user"
+            if message.speaks == "system" and has_question and (message.text or "").strip():
+                raise UsageError(
+                    f"{place}: message {number} is the system's, after a question, and would not be sent",
+                    "move it before the first question, or leave the line out",
+                )
+            if message.speaks is None:
+                role = message.role or message.speaker
+                raise UsageError(
+                    f"{place}: message {number} is of {role!r}, and would not be sent",
+                    f"the roles that are known: {', '.join(_SPEAKERS)}; or leave the line out",
+                )
+            if message.role.lower() == "user" and message.content is None and message.value is None:
+                raise UsageError(
+                    f"{place}: message {number} is the user's and has no content",
+                    'give it a text, as {"role": "user", "content": "…"}, or leave the message out',
+                )
+
+
+def read_sharegpt(path: Path, raw: bytes) -> tuple[list[Conversation], int]:
+    """Return the conversations of a JSON list, and the number of entries without one. Raises UsageError."""
+    try:
+        entries = msgspec.json.decode(raw.removeprefix(BOM_UTF8), type=list[_Entry])
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise UsageError(f"{path} is not ShareGPT's JSON: {error}", _HINT) from None
+    return _conversations(path, entries)
+
+
+def read_jsonl(path: Path, raw: bytes) -> tuple[list[Conversation], int]:
+    """Return the conversations of JSON lines, and the number of lines without one.
+
+    Raises:
+        UsageError: A line is malformed.
+    """
+    decoder = msgspec.json.Decoder(_Entry)
+    entries = []
+    for number, line in enumerate(raw.removeprefix(BOM_UTF8).splitlines(), start=1):
+        if not line.strip():
+            continue
+        try:
+            entry = decoder.decode(line)
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            raise UsageError(f"{path}, line {number}: {error}", _HINT) from None
+        entry.check(f"{path}, line {number}")
+        entries.append(entry)
+    return _conversations(path, entries)
+
+
+def _conversations(path: Path, entries: Sequence[_Entry]) -> tuple[list[Conversation], int]:
+    conversations = [it for entry in entries if (it := _conversation(entry)) is not None]
+    if not conversations:
+        raise UsageError(f"{path} has no prompt and no conversation", _HINT)
+    return conversations, len(entries) - len(conversations)
+
+
+def _conversation(entry: _Entry) -> Conversation | None:
+    """Join questions with the answers after them.
+
+    An answer before the first question is left out, and so is a conversation that cannot be sent whole.
+    Messages of one speaker in a row are one.
+    """
+    if entry.prompt:
+        return Conversation((Turn(entry.prompt, entry.completion or None),))
+    system, turns = None, list[Turn]()
+    for message in entry.messages or entry.conversations or ():
+        speaker, text = message.speaks, message.text
+        if speaker is None or text is None:
+            return None
+        if not text.strip():
+            continue
+        if speaker == "system":
+            if turns:
+                return None
+            system = text if system is None else f"{system}\n\n{text}"
+        elif speaker == "user":
+            if turns and turns[-1].answer is None:
+                turns[-1] = Turn(f"{turns[-1].question}\n\n{text}", None, turns[-1].think_s)
+            else:
+                turns.append(Turn(text, None, message.think_s))
+        elif turns:
+            question, before, think_s = turns[-1].question, turns[-1].answer, turns[-1].think_s
+            turns[-1] = Turn(question, text if before is None else f"{before}\n\n{text}", think_s)
+    return Conversation(tuple(turns), system) if turns else None

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from harness import lazy_sequence
 from harness.engines.common_words import COMMON_WORDS
 from harness.engines.text_prompts import text_prompts
 from harness.models.chat_template import ChatTemplate
@@ -16,6 +15,8 @@ from harness.workload import Message, PlannedRequest
 
 #: How often the number of words is corrected by what it made of the length.
 _CORRECTIONS = 4
+#: Texts that are held, so that a request's body and its length are written once.
+HELD_TEXTS = 1 << 15
 
 
 @dataclass(frozen=True)
@@ -120,7 +121,7 @@ class Words:
     def _text(self, request: PlannedRequest) -> str:
         key = request.prompt.tobytes()
         if key not in self._known:
-            if len(self._known) >= lazy_sequence.HELD:  # of a long load each is written again
+            if len(self._known) >= HELD_TEXTS:
                 self._known.clear()
             self._known[key] = self._write(request.prompt.tolist())
         return self._known[key]

@@ -21,7 +21,6 @@ from harness.runs.folder import RUN, make_folder, read_info
 from harness.runs.info import offline_info, online_info
 from harness.runs.reader import read_raw
 from harness.runs.resolved import Resolved, resolve_online
-from harness.runs.workload import Workload
 from harness.schema.load import ClosedLoop, Load, heaviest
 from harness.schema.online_settings import OnlineSettings
 from harness.schema.profile import Level
@@ -29,6 +28,7 @@ from harness.schema.run_info import OnlineRunInfo, RunInfo
 from harness.schema.settings import CommonSettings, OfflineSettings
 from harness.telemetry import gpu
 from harness.workload import PlannedRequest
+from harness.workload.workload import Workload
 
 #: The sample lasts about this long at the benchmark's rate; it ends as soon as the capture has.
 SAMPLE_S = 40.0

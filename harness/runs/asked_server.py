@@ -13,7 +13,6 @@ from harness.engines.prometheus import PrefixCounters, Samples, read_samples
 from harness.engines.registry import ENGINES
 from harness.engines.server_metrics import Series
 from harness.engines.server_pages import post
-from harness.lazy_sequence import LazySequence, make_sequence
 from harness.loadgen.load_plan import LoadPlan, Progress, WireRequest
 from harness.plain_text import visible
 from harness.records.answers import Answers
@@ -24,8 +23,8 @@ from harness.runs.schedule import Cell
 from harness.schema.engine_ref import RUNNING_SERVER
 from harness.schema.speculation import SpeculationCount
 from harness.workload import PlannedRequest
-from harness.workload.prefix_reuse import reusable_tokens
-from harness.workload.sessions import answered, with_answers
+from harness.workload.dataset_content import answered, with_answers
+from harness.workload.prompts import reusable_tokens
 
 
 @dataclass(frozen=True)
@@ -91,17 +90,15 @@ class AskedServer:
             start_delay_s: From "every client is ready" to the first request.
         """
 
-        def wire(place: int) -> WireRequest:
-            asked = requests[place]
-            body = self.encode(asked)
-            return WireRequest(asked.index, asked.t_sched_s, body, asked.after, asked.think_s, asked.answers)
-
-        n, settings = len(requests), self.resolved.settings
+        settings = self.resolved.settings
+        wire = [
+            WireRequest(r.index, r.t_sched_s, self.encode(r), r.after, r.think_s, r.answers) for r in requests
+        ]
         target = endpoint_target(self.server.target, self.asked.endpoint)
-        load = LoadPlan(target, make_sequence(n, wire), concurrency, settings.timeout_s, settings.deadline_s)
+        load = LoadPlan(target, wire, concurrency, settings.timeout_s, settings.deadline_s)
         exact = self.asked.ignore_eos
-        wanted = make_sequence(n, lambda place: self._expected(requests[place]).wanted(exact))
-        most = make_sequence(n, lambda place: requests[place].output_tokens)
+        wanted = [self._expected(request).wanted(exact) for request in requests]
+        most = [request.output_tokens for request in requests]
         reading = Reading(wanted, self.asked.tokenizer, answered(requests), most, self.response_times)
         return self.testbed.send(load, reading, clients, progress, start_delay_s)
 
@@ -109,16 +106,15 @@ class AskedServer:
         """What came back for each request that was planned."""
         requests = with_answers(planned, answers.texts, self.asked.tokenizer)
         sent, reusable = answers.in_order_sent(), np.full(len(requests), -1, np.int32)
-        if isinstance(requests, LazySequence) and self.resolved.workload.is_distinct(len(requests)):
+        if self.resolved.workload.is_distinct(len(requests)):
             reusable[sent] = 0
         else:
             reusable[sent] = reusable_tokens(requests[index].prompt for index in sent)
 
-        def asked(place: int) -> Expected:
-            request, before = requests[place], int(reusable[place])
-            return self._expected(request, before if before >= 0 and len(request.prompt) else None)
-
-        expected = make_sequence(len(requests), asked)
+        expected = [
+            self._expected(request, before if before >= 0 and len(request.prompt) else None)
+            for request, before in zip(requests, reusable.tolist(), strict=True)
+        ]
         ref, label = cell.engine_variant.ref, cell.engine_variant.label
         identity = CellIdentity(cell.index, ref.name, ref.variant, label, cell.load, cell.repeat)
         records = cell_records(answers, expected, identity)

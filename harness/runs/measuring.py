@@ -238,4 +238,4 @@ class Measuring:
 
     def _with_drawn_fields(self, requests: Sequence[PlannedRequest], cell: Cell) -> Sequence[PlannedRequest]:
         drawn = self.to.resolved.drawn_fields
-        return requests if drawn is None else drawn.of(requests, cell.shape_seed)
+        return requests if drawn is None else drawn.draw(requests, cell.shape_seed)

@@ -19,16 +19,15 @@ from harness.engines.base import Engine, EngineSettings, EngineVariant, Installa
 from harness.engines.cores import CpuSplit
 from harness.models.choice import NO_TOKENIZER, ModelChoice, choose_model
 from harness.models.model_folder import ModelFolder
-from harness.runs.drawn_fields import drawn_fields
 from harness.runs.events import Calibrating, Notify
-from harness.runs.workload import Workload
 from harness.schema.calibration import Calibration
 from harness.schema.engine_ref import RUNNING_SERVER
 from harness.schema.online_settings import OnlineSettings
 from harness.schema.results import Skipped
 from harness.schema.settings import CommonSettings
 from harness.workload.drawn_fields import DrawnFields
-from harness.workload.request_source import RequestSource
+from harness.workload.sources import RequestSource
+from harness.workload.workload import Workload
 
 Settings = TypeVar("Settings", bound=CommonSettings)
 Number = TypeVar("Number", int, float)
@@ -107,7 +106,7 @@ def resolve_online(
         settings = settings.model_copy(update={"prompt_nonce": draw_nonce()})
     machines.use_model(settings.model, settings.tokenizer or settings.model)
     workload = Workload.make(settings, model.vocab_size, model.max_model_len, model.text_tokenizer())
-    fields = drawn_fields(settings)
+    fields = DrawnFields.make(settings.lora, settings.response_format, settings.response_format_share)
     calibration = machines.calibration(settings, lambda what: notify(Calibrating(what)))
     limits = machines.clients(selection)
     clients = _clients(settings, workload.source, limits, calibration)

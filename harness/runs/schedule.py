@@ -15,7 +15,7 @@ from harness.schema.load import Load
 from harness.schema.online_settings import OnlineSettings
 from harness.schema.repeat_number import repeat_text
 from harness.schema.settings import CommonSettings
-from harness.workload.seeds import prompt_seed, shape_seeds
+from harness.traces.sampling import prompt_seed, shape_seeds
 
 T = TypeVar("T")
 
@@ -70,7 +70,7 @@ def plan(settings: OnlineSettings, engine_variants: list[EngineVariant]) -> list
                     shape_seed,
                 )
                 for position, (load, shape_seed) in enumerate(
-                    zip(settings.loads, shape_seeds(settings, repeat), strict=True)
+                    zip(settings.loads, shape_seeds(settings.seed, repeat, len(settings.loads)), strict=True)
                 )
             ),
         )

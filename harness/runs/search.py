@@ -23,7 +23,7 @@ from harness.runs.run_state import Run
 from harness.runs.schedule import Block, Cell, engine_seed
 from harness.runs.search_state import EngineSearch, searches_of
 from harness.schema.online_summary import OnlineSummary
-from harness.workload.seeds import prompt_seed
+from harness.traces.sampling import prompt_seed
 
 #: Sets the seeds of a search apart from those of other runs.
 _SEARCH = 2

@@ -187,6 +187,11 @@ def from_light_to_heavy(loads: Iterable[Load]) -> list[Load]:
     return sorted(set(loads), key=lambda load: load.weight)
 
 
+def requests_at(load: Load, n: int, rounds: int | None) -> int:
+    """Return how many requests are sent at a load: `n`, and in a closed loop `rounds` for each in flight."""
+    return n if not isinstance(load, ClosedLoop) else max(n, (rounds or 0) * load.concurrency)
+
+
 def heaviest(loads: Iterable[Load]) -> Load:
     """The smallest scale, the most requests in flight, the highest rate."""
     return from_light_to_heavy(loads)[-1]

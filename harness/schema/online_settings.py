@@ -21,6 +21,7 @@ from harness.schema.load import (
     RequestRate,
     TraceLoad,
     from_light_to_heavy,
+    requests_at,
 )
 from harness.schema.setting_types import (
     MAX_REQUESTS,
@@ -366,10 +367,8 @@ class OnlineSettings(CommonSettings):
         return {"--concurrency": self.concurrency, "--request-rate": self.request_rate, "--ramp": self.ramp}
 
     def requests(self, load: Load) -> int:
-        """How many are sent at a load; of a trace at most, where it has fewer."""
-        if not isinstance(load, ClosedLoop):
-            return self.n
-        return max(self.n, (self.rounds or 0) * load.concurrency)
+        """Return how many requests are sent at a load; of a trace at most."""
+        return requests_at(load, self.n, self.rounds)
 
     @property
     def cut(self) -> Window | Literal["steady"] | None:

@@ -1,1 +1,1 @@
-"""Traces of requests: readers, the catalog, the built-in one, and fitting to a context."""
+"""Traces of requests: formats, the catalog, the built-in trace, and fitting to a context."""

@@ -14,8 +14,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from harness.traces import sampling
-from harness.traces.readers import project
+from harness.traces import project_csv, sampling
 from harness.traces.trace import Trace
 
 NAME = "builtin"
@@ -40,7 +39,7 @@ OUTPUT_QUANTILES = {0: 12, 0.01: 18, 0.1: 45, 0.25: 65, 0.5: 90, 0.75: 123, 0.9:
 
 
 def builtin() -> Trace:
-    """The built-in trace; arrivals are whole microseconds. The digest is of its CSV."""
+    """Return the built-in trace; arrivals are whole microseconds. The digest is of its CSV."""
     gaps = sampling.gamma_gaps(REQUESTS, RATE, GAP_CV, SEED, stream=0)
     trace = Trace.build(
         NAME,
@@ -54,4 +53,4 @@ def builtin() -> Trace:
         note="generated, not recorded: rate, gap variation and length quantiles of the 1,000 busiest requests"
         f" ({RATE:.1f}/s), drawn independently with seed {SEED}",
     )
-    return replace(trace, sha256=hashlib.sha256(project.dump(trace)).hexdigest())
+    return replace(trace, sha256=hashlib.sha256(project_csv.dump(trace)).hexdigest())

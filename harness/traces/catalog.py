@@ -1,9 +1,13 @@
-"""The public traces by name: `traces/catalog.yaml`, and where their files are searched."""
+"""The public traces by name: `traces/catalog.yaml`, where their files are searched, and fetching them."""
 
 from __future__ import annotations
 
 import hashlib
+import http.client
 import os
+import tempfile
+import urllib.error
+import urllib.request
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import cache
@@ -15,9 +19,10 @@ from pydantic import Field, TypeAdapter, model_validator
 
 from harness import paths
 from harness.did_you_mean import did_you_mean
-from harness.errors import UsageError
+from harness.errors import BenchError, UsageError
 from harness.schema.base import Strict
-from harness.traces import builtin, readers
+from harness.traces import builtin
+from harness.traces.format import read_trace
 from harness.traces.source import Source
 from harness.traces.trace import Trace
 
@@ -29,9 +34,13 @@ FIRST_ROWS = 10_000
 #: Files of up to so many bytes are read whole: one may be out of order anywhere.
 WHOLE_BYTES = 16 << 20
 
+Progress = Callable[[int, int | None], None]
+_CHUNK = 1 << 20
+_TIMEOUT_S = 30
+
 
 class Place(Strict):
-    """Where a file is published: a GitHub repository at a commit or branch, or an asset of a release."""
+    """Place of a published file: a GitHub repository at a commit or branch, or an asset of a release."""
 
     repository: str
     path: str
@@ -84,13 +93,13 @@ class Entry(Strict):
 
 @cache
 def entries() -> dict[str, Entry]:
-    """Every public trace of the catalog by its name."""
-    listed = TypeAdapter(list[Entry]).validate_python(yaml.safe_load(CATALOG.read_text()))
-    return {entry.name: entry for entry in listed}
+    """Return every public trace of the catalog by its name."""
+    public = TypeAdapter(list[Entry]).validate_python(yaml.safe_load(CATALOG.read_text()))
+    return {entry.name: entry for entry in public}
 
 
-def entry(name: str) -> Entry:
-    """A public trace. Raises UsageError, with the closest names, for one that is not in the catalog."""
+def find_entry(name: str) -> Entry:
+    """Return a public trace. Raises UsageError, with the closest names, if the catalog has none."""
     if name in entries():
         return entries()[name]
     meant = did_you_mean(name, [builtin.NAME, *entries()], most=3)
@@ -98,13 +107,14 @@ def entry(name: str) -> Entry:
 
 
 def load(name: str | Path, enough: Callable[[Trace], bool] | None = None) -> Trace:
-    """The trace of that name, or in that file.
+    """Return the trace of that name, or in that file.
 
     Args:
-        enough: Whether a trace of the file's first requests will do; no more are read then, as long as these
-            are in order of arrival. None: all are read.
+        enough: Tells whether a trace of the file's first requests will do; no more are read then, as long as
+            these are in order of arrival. None: all are read.
 
-    Raises UsageError if there is none, if the file is malformed, or if it is not the published one.
+    Raises:
+        UsageError: There is none, the file is malformed, or it is not the published one.
     """
     if name == builtin.NAME:
         return builtin.builtin()
@@ -120,14 +130,14 @@ def _read(path: Path, enough: Callable[[Trace], bool] | None) -> Trace:
     rows = FIRST_ROWS if enough is not None and long else None
     while True:
         source = Source.open(path, rows)
-        trace = readers.read(source)
+        trace = read_trace(source)
         if source.whole or rows is None or (enough is not None and trace.in_order and enough(trace)):
             return trace
         rows = rows * 8 if trace.in_order else None
 
 
 def file_of(name: str | Path) -> Path:
-    """The path of the public trace of that name, or the file itself.
+    """Return the path of the public trace of that name, or the file itself.
 
     Raises UsageError if there is none, or if it is not the published one.
     """
@@ -135,13 +145,12 @@ def file_of(name: str | Path) -> Path:
         return find(entries()[str(name)])
     path = Path(name).expanduser()
     if not path.exists():
-        entry(str(name))
+        find_entry(str(name))
     return path
 
 
 def find(entry: Entry) -> Path:
-    """The local copy of a public trace: in a folder of `BENCH_TRACES` or in the cache, there or one folder
-    deeper.
+    """Return the local copy of a public trace: in a folder of `BENCH_TRACES` or in the cache, or one deeper.
 
     Raises UsageError if there is none, or if its digest is not the published one.
     """
@@ -165,12 +174,12 @@ def find(entry: Entry) -> Path:
 
 
 def is_here(entry: Entry) -> bool:
-    """Whether a file of that name exists; `find` checks its content."""
+    """Return whether a file of that name exists; `find` checks its content."""
     return next(_copies(entry.file), None) is not None
 
 
 def digest(path: Path) -> str:
-    """The sha256 of a file, in hexadecimal."""
+    """Return the sha256 of a file, in hexadecimal."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
@@ -192,3 +201,70 @@ def _attribute(trace: Trace, entry: Entry) -> Trace:
         citation=entry.citation,
         note="; ".join(note for note in (entry.note, trace.note) if note) or None,
     )
+
+
+def fetch(name: str, folder: Path | None = None, progress: Progress | None = None) -> Path:
+    """Download the file of a public trace into `folder` (default: the cache) and return its path.
+
+    The file is written atomically. A correct copy is not downloaded again. `progress` is called with the
+    bytes so far and the size, None if unknown. Raises UsageError for an unknown name, BenchError without a
+    network or if the download is not the published file."""
+    if name == builtin.NAME:
+        raise UsageError("the built-in trace needs no download", "use it with `--trace builtin`")
+    entry = find_entry(name)
+    folder = folder or CACHE
+    target = folder / entry.file
+    if target.is_file() and entry.sha256 in (None, digest(target)):
+        return target
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UsageError(f"cannot create {folder}: {error.strerror}", "check its permissions") from None
+    with tempfile.TemporaryDirectory(dir=folder, prefix=".fetch-") as scratch:
+        partial = Path(scratch) / entry.file
+        if entry.excerpt is None:
+            _download(entry, partial, progress)
+        else:
+            _cut(fetch(entry.excerpt.trace, folder, progress), partial, entry.excerpt.rows)
+        actual = digest(partial)
+        if entry.sha256 not in (None, actual):
+            raise BenchError(
+                f"the download of {name} has sha256 {actual}, expected {entry.sha256}",
+                f"download it again; if the error stays, {entry.place.url} has changed",
+            )
+        partial.replace(target)
+    return target
+
+
+def _download(entry: Entry, partial: Path, progress: Progress | None) -> None:
+    url = entry.place.url
+    try:
+        with urllib.request.urlopen(url, timeout=_TIMEOUT_S) as response, partial.open("wb") as file:
+            length = response.headers.get("Content-Length")
+            received = 0
+            while chunk := response.read(_CHUNK):
+                file.write(chunk)
+                received += len(chunk)
+                if progress is not None:
+                    progress(received, int(length) if length else entry.bytes)
+            if length and received != int(length):
+                raise http.client.IncompleteRead(b"", int(length) - received)
+            file.flush()
+            os.fsync(file.fileno())
+    except (OSError, http.client.HTTPException) as error:
+        reason = error.reason if type(error) is urllib.error.URLError else error
+        raise BenchError(
+            f"could not fetch {entry.name} from {url}: {reason}",
+            f"check the network, or put {entry.file} into a folder named in BENCH_TRACES",
+        ) from None
+
+
+def _cut(whole: Path, partial: Path, rows: tuple[int, int]) -> None:
+    """Copy the header of a CSV and its rows from the first to the last of `rows`, byte for byte."""
+    with whole.open("rb") as source, partial.open("wb") as file:
+        file.write(source.readline())
+        for row, line in enumerate(source):
+            if rows[0] <= row <= rows[1]:
+                file.write(line)
+        file.flush()
+        os.fsync(file.fileno())

@@ -21,7 +21,7 @@ SCALED_SHARE = 0.99
 
 
 def room(max_model_len: int) -> int:
-    """The most tokens of a request, input and output together. Raises UsageError below two."""
+    """Return the most tokens of a request, input and output together. Raises UsageError below two."""
     if max_model_len - RESERVED_TOKENS < 2:
         raise UsageError(
             f"a context of {max_model_len} tokens is too short for a request",
@@ -52,7 +52,7 @@ class Fitted:
         return int(self.altered.sum())
 
     def head(self, n: int) -> Self:
-        """The first `n` requests; considered are the rows of the original up to the last of them."""
+        """Return the first `n` requests; considered are the rows of the original up to the last of them."""
         if n >= len(self.rows):
             return self
         return replace(
@@ -64,7 +64,7 @@ class Fitted:
         )
 
     def record(self) -> TraceRecord:
-        """The trace as the result files record it."""
+        """Return the trace as the result files record it."""
         trace = self.trace
         return TraceRecord(
             name=trace.name,
@@ -142,7 +142,7 @@ def _scale(trace: Trace, limit: int) -> Trace:
 def _resize(
     trace: Trace, input: NDArray[np.int64], output: NDArray[np.int64], block_size: int | None
 ) -> Trace:
-    """The same requests with new lengths; blocks are cut to the input."""
+    """Return the requests with new lengths, (n,) tokens each; blocks are cut to the input."""
     blocks = trace.blocks
     if blocks is not None and block_size is not None:
         needed = (-(-input // block_size)).tolist()

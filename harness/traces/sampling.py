@@ -1,20 +1,39 @@
-"""Seeded draws by inversion of a counter-based generator: the same on every machine and numpy release."""
+"""Seeds of cells, and draws by inversion of a counter-based generator: the same on every machine."""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy import special
 
+#: Sets the seeds of shapes apart from those of prompts.
+_SHAPES = 1
+
+
+def prompt_seed(parts: Sequence[int]) -> int:
+    """Return the seed of the token ids of a load's prompts: 64 bits, so that no two loads draw the same."""
+    return _seed(np.random.SeedSequence(parts))
+
+
+def shape_seeds(seed: int, repeat: int, loads: int) -> list[int]:
+    """Return the seed of the times, lengths and order of each load of a repeat: the same for every engine."""
+    return [_seed(np.random.SeedSequence([seed, repeat, i], spawn_key=(_SHAPES,))) for i in range(loads)]
+
+
+def _seed(sequence: np.random.SeedSequence) -> int:
+    return int(sequence.generate_state(1, np.uint64)[0])
+
 
 def uniforms(n: int, seed: int, stream: int) -> NDArray[np.float64]:
-    """`n` numbers in (0, 1), a multiple of 2^-53 plus 2^-54. Streams of one seed are independent."""
+    """Draw (n,) numbers in (0, 1), a multiple of 2^-53 plus 2^-54. Streams of one seed are independent."""
     raw = np.random.Philox(key=np.array([seed, stream], dtype=np.uint64)).random_raw(n)
     return ((raw >> np.uint64(11)).astype(np.float64) + 0.5) * 2.0**-53
 
 
 def gamma_gaps(n: int, rate: float, cv: float, seed: int, stream: int = 0) -> NDArray[np.float64]:
-    """`n` gaps in seconds between arrivals at `rate` a second; `cv` is standard deviation over mean.
+    """Draw (n,) gaps in seconds between arrivals at `rate` a second; `cv` is standard deviation over mean.
 
     Gamma distributed with shape 1 / cv²; a cv of 1 is a Poisson process.
     """
@@ -24,7 +43,7 @@ def gamma_gaps(n: int, rate: float, cv: float, seed: int, stream: int = 0) -> ND
 
 
 def lengths(n: int, quantiles: dict[float, int], seed: int, stream: int) -> NDArray[np.int64]:
-    """`n` lengths in tokens from a quantile function: the logarithm is linear between the given points.
+    """Draw (n,) lengths in tokens from a quantile function: the logarithm is linear between the given points.
 
     `quantiles` maps 0 to the least length, 1 to the greatest, and probabilities between them to lengths.
     """

@@ -56,19 +56,22 @@ class Shares:
         return float(self.tokens @ self.probability)
 
     def up_to(self, most: NDArray[np.int64]) -> NDArray[np.float64]:
-        """How likely a length of at most so many tokens is."""
+        """Return the probability of a length of at most so many tokens; the shape of `most`."""
         steps = np.concatenate([[0.0], np.cumsum(self.probability)])
         share: NDArray[np.float64] = steps[np.searchsorted(self.tokens, most, side="right")]
         return share
 
     def at(self, uniforms: NDArray[np.float64], most: NDArray[np.int64] | None = None) -> NDArray[np.int64]:
-        """The lengths at these values of their distribution function; with `most`, of the lengths up to it,
-        of which there must be some."""
+        """Return the lengths at these values of their distribution function; the shape of `uniforms`.
+
+        Args:
+            most: The longest length that may be drawn for each value, of which there must be some.
+        """
         steps = np.cumsum(self.probability)
         last = len(steps) - 1 if most is None else np.searchsorted(self.tokens, most, side="right") - 1
         place = np.minimum(np.searchsorted(steps, uniforms * steps[last]), last)
-        found: NDArray[np.int64] = self.tokens[place]
-        return found
+        lengths: NDArray[np.int64] = self.tokens[place]
+        return lengths
 
 
 @dataclass(frozen=True)
@@ -87,18 +90,18 @@ class TrafficClient:
     def lengths(
         self, of_inputs: NDArray[np.float64], of_outputs: NDArray[np.float64]
     ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Input and output tokens of requests, at these values of the distribution functions."""
+        """Return input and output tokens of requests, (n,) each, at these values of the distributions."""
         if self.most_tokens is None:
             return self.input_tokens.at(of_inputs), self.output_tokens.at(of_outputs)
         inputs = self._inputs_within(self.most_tokens).at(of_inputs)
         return inputs, self.output_tokens.at(of_outputs, self.most_tokens - inputs)
 
     def within(self, most_tokens: int) -> float:
-        """The share of its requests that have at most so many tokens."""
+        """Return the share of its requests that have at most so many tokens."""
         return math.fsum(self._inputs_within(most_tokens).probability)
 
     def _inputs_within(self, most_tokens: int) -> Shares:
-        """Its inputs, each as likely as it is together with an output that fits."""
+        """Return the inputs, each as likely as it is together with an output that fits."""
         outputs = self.output_tokens.up_to(most_tokens - self.input_tokens.tokens)
         return Shares(self.input_tokens.tokens, self.input_tokens.probability * outputs)
 
@@ -113,27 +116,28 @@ class Mixture:
     folder: str
     start_s: float
     clients: tuple[TrafficClient, ...]
-    known: int
+    clients_in_folder: int
     sha256: str
     dropped_each: float = 0.0
     unfit: int = 0
 
     @property
     def req_per_s(self) -> float:
-        """Of all clients together."""
+        """Requests a second of all clients together."""
         return math.fsum(client.req_per_s for client in self.clients)
 
     @property
     def origin(self) -> str:
         unfit = f"; {self.unfit} left out, as no request of theirs fits the context" if self.unfit else ""
         return (
-            f"{len(self.clients)} of {self.known} clients in {self.folder}, as they were from "
+            f"{len(self.clients)} of {self.clients_in_folder} clients in {self.folder}, as they were from "
             f"{self.start_s:g} s on ({self.req_per_s:.3g} requests/s){unfit}"
         )
 
     def within(self, most_tokens: int) -> Mixture:
-        """The same without requests of more tokens, input and output together: each client sends as many, of
-        the lengths that fit. One of which none fits is left out.
+        """Return the mixture without requests of more tokens, input and output together.
+
+        Each client sends as many, of the lengths that fit. One of which none fits is left out.
 
         Raises:
             UsageError: No request of any client fits.
@@ -146,20 +150,20 @@ class Mixture:
                 "use --fit clip or --fit scale, or a model with a longer context",
             )
         clients = tuple(client for client, _ in fitting)
-        found = replace(self, clients=clients, unfit=len(shares) - len(fitting))
+        mixture = replace(self, clients=clients, unfit=len(shares) - len(fitting))
         drawn = math.fsum(client.req_per_s / share for client, share in fitting)
-        return replace(found, dropped_each=drawn / found.req_per_s - 1)
+        return replace(mixture, dropped_each=drawn / mixture.req_per_s - 1)
 
 
 def read_mixture(text: str) -> Mixture:
-    """The mixture in a folder, at its busiest window or, as `FOLDER@SECONDS`, the one that holds that time.
+    """Read the mixture in a folder: its busiest window or, as `FOLDER@SECONDS`, the one with that time.
 
     Raises:
         UsageError: There are no such files, one is malformed, or no client was active.
     """
     name, at, moment = text.rpartition("@")
     folder = Path(name if at and _is_number(moment) else text).expanduser()
-    wanted = float(moment) if at and _is_number(moment) else None
+    second = float(moment) if at and _is_number(moment) else None
     files = sorted(folder.glob(f"*{TRACE}"))
     if not files:
         raise UsageError(f"{folder} has no clients of a mixture", _HINT)
@@ -169,7 +173,7 @@ def read_mixture(text: str) -> Mixture:
         client = file.name.removesuffix(TRACE)
         windows[client] = _windows(file, digest)
         lengths[client] = _lengths(file.with_name(client + DATASET), digest)
-    start = _busiest(windows) if wanted is None else _holding(windows, wanted, folder)
+    start = _busiest(windows) if second is None else _holding(windows, second, folder)
     clients = []
     for client, rows in windows.items():
         row = next((row for row in rows if row.start_s == start), None)
@@ -220,15 +224,15 @@ def _lengths(file: Path, digest: hashlib._Hash) -> dict[float, tuple[Shares, Sha
     try:
         texts = msgspec.json.decode(_bytes(file, digest), type=dict[str, _Texts])
         return {
-            float(start): (_shares(found.input_tokens), _shares(found.output_tokens))
-            for start, found in texts.items()
+            float(start): (_shares(window.input_tokens), _shares(window.output_tokens))
+            for start, window in texts.items()
         }
     except (msgspec.DecodeError, ValueError, SyntaxError, TypeError, AttributeError) as error:
         raise UsageError(f"{file}: {error}", _HINT) from None
 
 
 def _shares(text: str) -> Shares:
-    """Of `{63: 0.18, 64: 0.51}`; empty for `{}`."""
+    """Read `{63: 0.18, 64: 0.51}`; empty for `{}`."""
     items = sorted((int(tokens), float(share)) for tokens, share in ast.literal_eval(text).items())
     tokens = np.array([max(1, tokens) for tokens, _ in items], dtype=np.int64)
     probability = np.array([share for _, share in items], dtype=np.float64)

@@ -1,16 +1,22 @@
-"""A trace file: its bytes, its digest, and its kind by its first line."""
+"""Trace files: text of any size, gzip packed or not, with its digest and its kind by the first line."""
 
 from __future__ import annotations
 
+import gzip
+import hashlib
+import io
+import stat
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import IO, Any, Literal
 
 import msgspec
 
 from harness.errors import UsageError
 from harness.plain_text import one_line
-from harness.traces.text_file import HashedFile, read_lines, translated
 
 _BOM = b"\xef\xbb\xbf"
 _SNIFF = 65_536
@@ -45,7 +51,8 @@ class Source:
         Args:
             rows: Keep no more of the requests than these, from the file's head. None: all.
 
-        Raises UsageError if it cannot be read, is empty, is too large, or is not UTF-8 text.
+        Raises:
+            UsageError: It cannot be read, is empty, is too large, or is not UTF-8 text.
         """
         hashed = HashedFile(path)
         with hashed, translated(path):
@@ -59,8 +66,8 @@ class Source:
                 line = text.readline(MAX_LINE)
                 number += 1
             kind: Literal["csv", "jsonl"] = "jsonl" if line.startswith(b"{") else "csv"
-            wanted = None if rows is None else rows - (kind == "jsonl")
-            rest, whole = read_lines(path, text, wanted)
+            more = None if rows is None else rows - (kind == "jsonl")
+            rest, whole = read_lines(path, text, more)
             body = (line + rest).rstrip()
             hashed.drain()
         if not body:
@@ -71,7 +78,7 @@ class Source:
         return cls(path, hashed.digest, kind, fields, comments, body, number, whole)
 
     def error(self, line: int, what: str) -> UsageError:
-        """An error about one line of this file, numbered from 1."""
+        """Return an error about one line of this file, numbered from 1."""
         return UsageError(f"{self.path}, line {line}: {what}", "correct the line, or remove it")
 
 
@@ -90,4 +97,96 @@ def _fields(path: Path, line: int, head: str, kind: Literal["csv", "jsonl"]) -> 
     except msgspec.DecodeError as error:
         raise UsageError(
             f"{path}, line {line}: not a JSON object: {error}", "write one request on each line, as JSON"
+        ) from None
+
+
+_GZIP = b"\x1f\x8b"
+_CHUNK = 1 << 20
+#: Bytes of requests, unpacked: 100 million rows of the largest public trace.
+MAX_BYTES = 4 << 30
+
+
+class HashedFile(io.RawIOBase):
+    """A file that is read once, from its beginning, and hashed meanwhile: no device, but maybe a pipe."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__()
+        with translated(path):
+            mode = path.stat().st_mode
+            if not (stat.S_ISREG(mode) or stat.S_ISFIFO(mode) or stat.S_ISDIR(mode)):
+                raise UsageError(f"{path} is not a file", "give a file, or a pipe")
+            self._file = path.open("rb", buffering=0)
+        self._hash = hashlib.sha256()
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        """Read into `buffer`; return the number of bytes."""
+        count = self._file.readinto(buffer) or 0
+        self._hash.update(memoryview(buffer)[:count])
+        return count
+
+    def text(self) -> IO[bytes]:
+        """Return the file's text, unpacked if it is packed with gzip."""
+        packed = io.BufferedReader(self, _CHUNK)
+        return gzip.open(packed) if packed.peek(2)[:2] == _GZIP else packed  # type: ignore[return-value]
+
+    def drain(self) -> None:
+        """Read the rest of the file, for the digest."""
+        buffer = bytearray(_CHUNK)
+        while self.readinto(buffer):
+            pass
+
+    @property
+    def digest(self) -> str:
+        """The sha256 of what was read, in hexadecimal."""
+        return self._hash.hexdigest()
+
+    def close(self) -> None:
+        self._file.close()
+        super().close()
+
+
+def read_lines(path: Path, text: IO[bytes], count: int | None) -> tuple[bytes, bool]:
+    """Return the next `count` lines, None: all; and whether nothing but blanks comes after them."""
+    chunks: list[bytes] = []
+    size = lines = 0
+    while chunk := text.read(_CHUNK):
+        size += len(chunk)
+        if size > MAX_BYTES:
+            raise UsageError(
+                f"{path} holds over {MAX_BYTES >> 30} GiB of text", "give the part of it to be sent"
+            )
+        if count is None:
+            chunks.append(chunk)
+            continue
+        if lines + chunk.count(b"\n") < count:
+            lines += chunk.count(b"\n")
+            chunks.append(chunk)
+            continue
+        end = -1
+        while lines < count:
+            end = chunk.index(b"\n", end + 1)
+            lines += 1
+        chunks.append(chunk[: end + 1])
+        after = chunk[end + 1 :].strip() or text.read(_CHUNK).strip()
+        return b"".join(chunks), not after
+    return b"".join(chunks), True
+
+
+@contextmanager
+def translated(path: Path) -> Iterator[None]:
+    """Raise errors of reading as a UsageError."""
+    try:
+        yield
+    except IsADirectoryError:
+        raise UsageError(f"{path} is a folder", "give the trace file in it") from None
+    except (gzip.BadGzipFile, EOFError, zlib.error) as error:
+        raise UsageError(
+            f"{path} is not a complete gzip file: {error}", "download or pack it again"
+        ) from None
+    except OSError as error:
+        raise UsageError(
+            f"{path} cannot be read: {error.strerror}", "check the path and its permissions"
         ) from None

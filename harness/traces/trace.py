@@ -1,4 +1,4 @@
-"""A request trace: when requests arrived, how long they were, and what prefixes they shared."""
+"""A request trace: when requests arrived, how long they were, and what prefixes they shared; statistics."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class Trace:
         blocks: Blocks | None = None,
         **fields: Any,
     ) -> Self:
-        """A trace from columns in any order and on any clock: sorted stably, with the first arrival at 0."""
+        """Build a trace from columns in any order and on any clock: sorted stably, the first arrival at 0."""
         arrival = np.asarray(arrival_s, dtype=np.float64)
         order = np.argsort(arrival, kind="stable")
         return cls(
@@ -72,17 +72,17 @@ class Trace:
         return len(self.arrival_s)
 
     def input_quantiles(self, size: int) -> list[int]:
-        """`size` numbers of input tokens, at evenly spaced quantiles."""
+        """Return `size` numbers of input tokens, at evenly spaced quantiles."""
         quantiles = (np.arange(size) + 0.5) / size
         lengths: list[int] = np.quantile(self.input_tokens, quantiles, method="nearest").tolist()
         return lengths
 
     def head(self, n: int) -> Self:
-        """The first `n` requests, or all where there are fewer."""
+        """Return the first `n` requests, or all if there are fewer."""
         return self if n >= len(self) else self.take(np.arange(n))
 
     def take(self, rows: NDArray[np.int64]) -> Self:
-        """The requests at these ascending positions; the first one arrives at 0."""
+        """Return the requests at these ascending positions, (n,); the first one arrives at 0."""
         arrival = self.arrival_s[rows]
         return replace(
             self,
@@ -92,3 +92,67 @@ class Trace:
             session=None if self.session is None else self.session[rows],
             blocks=None if self.blocks is None else tuple(self.blocks[i] for i in rows),
         )
+
+
+@dataclass(frozen=True)
+class Lengths:
+    """Percentiles in tokens, by linear interpolation."""
+
+    p50: float
+    p90: float
+    p99: float
+    max: int
+
+
+@dataclass(frozen=True)
+class Statistics:
+    """Times in seconds. `gap_cv` is the standard deviation of the times between arrivals over their mean.
+
+    `rate` is the number of gaps over the span. `reuse` is the share of blocks that an earlier request had at
+    the same place after the same prefix: the hit rate of an unbounded prefix cache. These three are None if
+    they are not defined."""
+
+    requests: int
+    span_s: float
+    rate: float | None
+    gap_cv: float | None
+    input: Lengths
+    output: Lengths
+    sessions: int | None
+    blocks: int | None
+    reuse: float | None
+
+
+def describe(trace: Trace) -> Statistics:
+    """Return the statistics of a trace with at least one request."""
+    span = float(trace.arrival_s[-1])
+    gaps = np.diff(trace.arrival_s)
+    blocks = None if trace.blocks is None else sum(map(len, trace.blocks))
+    return Statistics(
+        requests=len(trace),
+        span_s=span,
+        rate=len(gaps) / span if span else None,
+        gap_cv=float(gaps.std() / gaps.mean()) if span else None,
+        input=_lengths(trace.input_tokens),
+        output=_lengths(trace.output_tokens),
+        sessions=None if trace.session is None else len({*trace.session.tolist()} - {""}),
+        blocks=blocks,
+        reuse=_reused(trace) / blocks if blocks else None,
+    )
+
+
+def _lengths(tokens: NDArray[np.int64]) -> Lengths:
+    p50, p90, p99 = np.percentile(tokens, (50, 90, 99)).tolist()
+    return Lengths(p50, p90, p99, int(tokens.max()))
+
+
+def _reused(trace: Trace) -> int:
+    """Count the blocks whose whole prefix occurred before: a parent's number and its own hash."""
+    nodes: dict[tuple[int, int], int] = {}
+    reused = 0
+    for request in trace.blocks or ():
+        parent = -1
+        for block in request:
+            reused += (parent, block) in nodes
+            parent = nodes.setdefault((parent, block), len(nodes))
+    return reused

@@ -1,4 +1,4 @@
-"""When the requests of a rate or a ramp arrive: a renewal process, drawn from a seed of its own.
+"""Arrival times of a rate or a ramp: a renewal process, drawn from a seed of its own.
 
 Gaps of mean 1 are drawn and their sums are taken as expected arrivals: request i is due when the integral of
 the rate has reached the sum of the first i gaps. With a constant rate that is a renewal process of that rate;
@@ -25,12 +25,12 @@ STREAM = 0
 def arrival_times(
     load: RequestRate | Ramp, seed: int, n: int = 1, seconds: float = 0.0
 ) -> NDArray[np.float64]:
-    """Ascending times in seconds, the first at 0; the same for the same load and seed.
+    """Draw ascending times in seconds, (k,), the first at 0; the same for the same load and seed.
 
-    Of a rate, `n` or as many as last `seconds`, whichever is more. Of a ramp, those in its own time.
+    A rate has `n`, or as many as last `seconds`, whichever is more. A ramp has those in its own time.
 
     Raises:
-        UsageError: They are more than MAX_REQUESTS.
+        UsageError: There are more than MAX_REQUESTS.
     """
     if isinstance(load, RequestRate):
         expected = seconds * load.req_per_s
@@ -58,7 +58,7 @@ def _check_count(count: float, what: str) -> None:
 
 
 def _sums(arrivals: Arrivals, cv: float | None, seed: int, n: int, until: float) -> NDArray[np.float64]:
-    """0 and the sums of the first gaps of mean 1: `n` gaps, and as many more as it takes to pass `until`."""
+    """Return 0 and the sums of the first gaps of mean 1: `n` gaps, and as many more as pass `until`."""
     spread = {"poisson": 1.0, "constant": 0.0}.get(arrivals, cv or 0.0)
     count = max(1, n)
     while True:

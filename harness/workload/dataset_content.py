@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import islice
+from pathlib import Path
 from typing import Literal
 
 import numpy as np
@@ -14,8 +15,8 @@ from tokenizers import Tokenizer
 
 from harness.datasets.dataset import Conversation, Dataset
 from harness.errors import UsageError
-from harness.lazy_sequence import make_sequence
-from harness.loadgen.live_answers import answer_marker
+from harness.loadgen.live_answers import answer_marker, fill_text
+from harness.models.text_tokens import load_tokenizer
 from harness.traces import sampling
 from harness.traces.fit import room
 from harness.workload.content import Content, Ints, at_quantiles
@@ -23,11 +24,11 @@ from harness.workload.planned_requests import Message, PlannedRequest
 
 #: The stream of the seed that draws the order; lower ones are for times and lengths.
 ORDER = 3
-#: Most tokens of an answer, unless it is said, and of all answers that nobody recorded.
+#: Most tokens of an answer by default, and tokens of answers that were not recorded.
 MAX_OUTPUT = 256
 #: Conversations that the lengths of prompts are taken from.
 SAMPLE = 256
-#: Characters of a token, where no tokenizer is known: at least so many in English text.
+#: Characters of a token where the tokenizer is unknown: at least so many in English text.
 CHARACTERS = 3
 
 Turns = Literal["live", "recorded"]
@@ -43,9 +44,9 @@ class DatasetContent(Content):
     outgrows the context is cut before the turn that does; one whose first turn does is left out.
 
     Attributes:
-        tokenizer: the model's; None where it is not known: prompts are then text alone.
-        context: tokens of a prompt and its answer together.
-        exact: each answer is as long as the recorded one; otherwise it ends by itself or at `max_output`.
+        tokenizer: The model's; None if it is unknown: prompts are then text alone.
+        context: Tokens of a prompt and its answer together.
+        exact: Each answer is as long as the recorded one; otherwise it ends by itself or at `max_output`.
     """
 
     dataset: Dataset
@@ -54,22 +55,21 @@ class DatasetContent(Content):
     exact: bool
     max_output: int
     turns: Turns | None = None
-    _known: dict[int, list[PlannedRequest]] = field(default_factory=dict, repr=False, compare=False)
+    _planned: dict[int, list[PlannedRequest]] = field(default_factory=dict, repr=False, compare=False)
 
-    def take(self, n: int, seed: int, shape_seed: int, first: int = 0) -> Sequence[PlannedRequest]:
-        """Requests of `n` conversations; the prompts are the dataset's, whatever the `seed`."""
+    def take(self, n: int, seed: int, shape_seed: int, first: int = 0) -> list[PlannedRequest]:
+        """Plan requests of `n` conversations; the prompts are the dataset's, whatever the `seed`."""
         sessions = islice(self._sessions(shape_seed), first, first + n)
         if self.turns is None:
-            firsts = [session[0] for session in sessions]  # the dataset's own, each as often as it is asked
-            return make_sequence(n, lambda index: replace(firsts[index], index=index))
+            return [replace(session[0], index=index) for index, session in enumerate(sessions)]
         requests: list[PlannedRequest] = []
         for number, session in enumerate(sessions):
             begin = len(requests)
-            for turn, asked in enumerate(session):
+            for turn, planned in enumerate(session):
                 index = begin + turn
                 requests.append(
                     replace(
-                        asked,
+                        planned,
                         index=index,
                         after=index - 1 if turn else None,
                         session=number,
@@ -81,17 +81,18 @@ class DatasetContent(Content):
         return requests
 
     def lengths(self, n: int, shape_seed: int, first: int = 0) -> tuple[Ints, Ints]:
-        taken = self.take(n, 0, shape_seed, first)
-        inputs = np.array([len(request.prompt) for request in taken], dtype=np.int64)
-        return inputs, np.array([request.output_tokens for request in taken], dtype=np.int64)
+        requests = self.take(n, 0, shape_seed, first)
+        inputs = np.array([len(request.prompt) for request in requests], dtype=np.int64)
+        return inputs, np.array([request.output_tokens for request in requests], dtype=np.int64)
 
     def input_lengths(self, size: int) -> list[int]:
-        return at_quantiles([len(found[0].prompt) or 1 for found in islice(self._sessions(0), SAMPLE)], size)
+        sample = islice(self._sessions(0), SAMPLE)
+        return at_quantiles([len(session[0].prompt) or 1 for session in sample], size)
 
     @property
     def dropped(self) -> int:
-        """Conversations that were reached and do not fit the context."""
-        return sum(not session for session in self._known.values())
+        """Number of conversations that were reached and do not fit the context."""
+        return sum(not session for session in self._planned.values())
 
     @property
     def prompts(self) -> int:
@@ -99,14 +100,15 @@ class DatasetContent(Content):
 
     @property
     def about(self) -> dict[str, str | None]:
-        found = self.dataset
-        left_out = f"{found.skipped:,} entries without a question of text left out" if found.skipped else None
-        note = "; ".join(filter(None, (found.note, left_out))) or None
-        fields = {key: getattr(found, key) for key in ("name", "licence", "citation", "sha256")}
-        return fields | {"note": note}
+        dataset = self.dataset
+        notes = [dataset.note] if dataset.note else []
+        if dataset.skipped:
+            notes.append(f"{dataset.skipped:,} entries without a question of text left out")
+        fields = {key: getattr(dataset, key) for key in ("name", "licence", "citation", "sha256")}
+        return fields | {"note": "; ".join(notes) or None}
 
     @property
-    def what(self) -> str:
+    def text(self) -> str:
         sent = "the first prompt of each conversation"
         if self.turns is not None:
             answers = "the engine's own" if self.turns == "live" else "the recorded"
@@ -116,56 +118,56 @@ class DatasetContent(Content):
 
     @cached_property
     def _conversations(self) -> tuple[Conversation, ...]:
-        """Those that are asked, whether or not they fit."""
+        """Conversations that may be sent, whether or not they fit."""
         every = self.dataset.conversations
         if self.turns is None:
             return every
-        return tuple(found for found in every if len(found.turns) > 1) or every
+        return tuple(it for it in every if len(it.turns) > 1) or every
 
     def _sessions(self, shape_seed: int) -> Iterator[list[PlannedRequest]]:
-        """The conversations that fit, in an order of the seed, again and again."""
+        """Yield the conversations that fit, in an order of the seed, again and again."""
         conversations = self._conversations
         order = np.argsort(sampling.uniforms(len(conversations), shape_seed, ORDER), kind="stable").tolist()
-        known = self._known
+        planned = self._planned
         while True:
             for place in order:
-                if place not in known:
-                    known[place] = self._session(conversations[place])
-                if known[place]:
-                    yield known[place]
-            if not any(known.values()):
+                if place not in planned:
+                    planned[place] = self._session(conversations[place])
+                if planned[place]:
+                    yield planned[place]
+            if not any(planned.values()):
                 raise UsageError(
                     f"no prompt of {self.dataset.name} fits a context of {self.context} tokens",
                     "lower --max-output-len, or use a model with a longer context",
                 )
 
     def _session(self, conversation: Conversation) -> list[PlannedRequest]:
-        """Its requests, without places in a load; none where the first does not fit."""
+        """Plan a conversation's requests, without places in a load; none if the first does not fit."""
         messages: list[Message] = []
         if conversation.system is not None:
             messages.append({"role": "system", "content": conversation.system})
-        found: list[PlannedRequest] = []
+        requests: list[PlannedRequest] = []
         answered = 0
         for turn in conversation.turns if self.turns else conversation.turns[:1]:
             messages.append({"role": "user", "content": turn.question})
             text = as_text(messages)
-            prompt = self._ids(text)
+            prompt = encode(self.tokenizer, text)
             output = self._output(turn.answer)
             used = len(prompt) or len(text) // CHARACTERS
             if self.turns == "live":
                 used += answered
             if used + output > room(self.context):
                 break
-            think_s = turn.think_s if found else None
-            found.append(
+            think_s = turn.think_s if requests else None
+            requests.append(
                 PlannedRequest(0, None, prompt, output, text=text, messages=tuple(messages), think_s=think_s)
             )
             answered += output
-            given = "" if self.turns == "live" else turn.answer or ""  # the engine's own is in `answered`
-            messages.append({"role": "assistant", "content": given})
+            answer = "" if self.turns == "live" else turn.answer or ""  # the engine's own is in `answered`
+            messages.append({"role": "assistant", "content": answer})
             if self.turns == "recorded" and turn.answer is None:
                 break
-        return found
+        return requests
 
     def _output(self, answer: str | None) -> int:
         if not self.exact or answer is None:
@@ -176,18 +178,14 @@ class DatasetContent(Content):
             tokens = len(self.tokenizer.encode(answer, add_special_tokens=False).ids)
         return max(1, min(tokens, self.max_output))
 
-    def _ids(self, text: str) -> NDArray[np.int32]:
-        """Token ids of a text as a server makes them; none where the tokenizer is not known."""
-        return encode(self.tokenizer, text)
-
 
 def encode(tokenizer: Tokenizer | None, text: str) -> NDArray[np.int32]:
-    """(T,) token ids of a text, with those that begin a sequence; (0,) without a tokenizer."""
+    """Return the token ids of a text as a server makes them: (T,), or (0,) without a tokenizer."""
     return np.array([] if tokenizer is None else tokenizer.encode(text).ids, dtype=np.int32)
 
 
 def as_text(messages: Sequence[Message]) -> str:
-    """A conversation as one text that ends where the answer begins; a single question as it is."""
+    """Join a conversation to one text that ends where the answer begins; a single question stays as it is."""
     if len(messages) == 1:
         return messages[0]["content"]
     parts = [f"{message['role'].capitalize()}: {message['content']}" for message in messages]
@@ -195,7 +193,7 @@ def as_text(messages: Sequence[Message]) -> str:
 
 
 def _live(request: PlannedRequest, begin: int) -> PlannedRequest:
-    """With a marker for each answer before its question, and without token ids: they are not known yet."""
+    """Put a marker for each answer before its question, and leave out token ids, which are unknown yet."""
     if request.turn == 0 or request.messages is None:
         return request
     before = range(begin, begin + request.turn)
@@ -211,3 +209,33 @@ def _live(request: PlannedRequest, begin: int) -> PlannedRequest:
         messages=messages,
         answers=tuple(before),
     )
+
+
+def answered(requests: Sequence[PlannedRequest]) -> list[int]:
+    """Return the requests whose answers go into others."""
+    return sorted({index for request in requests for index in request.answers})
+
+
+def with_answers(
+    requests: Sequence[PlannedRequest], answers: Mapping[int, str], tokenizer: Path | None
+) -> Sequence[PlannedRequest]:
+    """Return the requests as they were sent, with the answers that came in the place of markers.
+
+    Args:
+        answers: Text of each answer by its request.
+        tokenizer: Folder of the tokenizer that makes the token ids; None if it is unknown.
+    """
+    if not answered(requests):
+        return requests
+    encoding = None if tokenizer is None else load_tokenizer(tokenizer)
+
+    def filled(request: PlannedRequest) -> PlannedRequest:
+        if not request.answers or request.text is None or request.messages is None:
+            return request
+        text = fill_text(request.text, answers)
+        messages = tuple(
+            Message(role=m["role"], content=fill_text(m["content"], answers)) for m in request.messages
+        )
+        return replace(request, prompt=encode(encoding, text), text=text, messages=messages)
+
+    return [filled(request) for request in requests]

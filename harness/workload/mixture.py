@@ -1,4 +1,4 @@
-"""The requests of a mixture of clients: each client's own renewal process and lengths, added up."""
+"""Requests of a mixture of clients at a rate: each client's own renewal process and lengths, added up."""
 
 from __future__ import annotations
 
@@ -8,9 +8,15 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import special
 
+from harness.schema.load import RequestRate
+from harness.schema.online_settings import Fit
+from harness.schema.run_info import TraceRecord
 from harness.traces import sampling
-from harness.traces.servegen import Mixture, TrafficClient
+from harness.traces.fit import Fitted, fit, room
+from harness.traces.servegen import CITATION, Mixture, TrafficClient, read_mixture
 from harness.traces.trace import Trace
+from harness.workload.planned_requests import PlannedRequest, open_loop
+from harness.workload.sources import Loads, OpenLoopSource
 
 #: Streams of the seed that clients draw from; the lower ones are for what is not of a client.
 FIRST_STREAM, STREAMS = 16, 3
@@ -19,29 +25,29 @@ BEFORE = 20
 
 
 def mixture_requests(mixture: Mixture, req_per_s: float, seed: int, n: int, seconds: float) -> Trace:
-    """`n` requests, or as many as arrive in `seconds`, at `req_per_s` in all; each client keeps its share."""
+    """Draw `n` requests, or as many as arrive in `seconds`, at `req_per_s`; each client keeps its share."""
     span = max(seconds, n / req_per_s)
     while True:
         parts = [
-            _requests(client, client.req_per_s / mixture.req_per_s * req_per_s, span, seed, position)
+            _client_requests(client, client.req_per_s / mixture.req_per_s * req_per_s, span, seed, position)
             for position, client in enumerate(mixture.clients)
         ]
         columns = [np.concatenate(column) for column in zip(*parts, strict=True)]
         order = np.argsort(columns[0], kind="stable")
         arrival, inputs, outputs = (column[order] for column in columns)
         if len(arrival) >= n and (not seconds or arrival[-1] - arrival[0] >= seconds):
-            wanted = max(n, int(np.searchsorted(arrival - arrival[0], seconds, side="right")))
+            count = max(n, int(np.searchsorted(arrival - arrival[0], seconds, side="right")))
             return Trace.build(
-                "mixture of clients", arrival[:wanted], inputs[:wanted], outputs[:wanted],
+                "mixture of clients", arrival[:count], inputs[:count], outputs[:count],
                 origin=mixture.origin, sha256=mixture.sha256,
             )  # fmt: skip
         span *= 1.5
 
 
-def _requests(
+def _client_requests(
     client: TrafficClient, req_per_s: float, span: float, seed: int, position: int
 ) -> tuple[NDArray[np.float64], NDArray[np.int64], NDArray[np.int64]]:
-    """Times of one client from 0 to `span`, and the lengths of its requests."""
+    """Draw the times of one client from 0 to `span`, and the lengths of its requests; (k,) each."""
     stream = FIRST_STREAM + STREAMS * position
     before = BEFORE / req_per_s
     count = ceil((before + span) * req_per_s)
@@ -50,16 +56,76 @@ def _requests(
         if times[-1] > span:
             break
         count *= 2
-    kept = (times >= 0) & (times <= span)
+    within = (times >= 0) & (times <= span)
     inputs, outputs = client.lengths(*(sampling.uniforms(count, seed, stream + i) for i in (1, 2)))
-    return times[kept], inputs[kept], outputs[kept]
+    return times[within], inputs[within], outputs[within]
 
 
 def _gaps(client: TrafficClient, uniforms: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Gaps of mean 1 with the client's distribution."""
+    """Return gaps of mean 1 with the client's distribution; the shape of `uniforms`."""
     shape = client.shape
     if client.pattern == "Gamma":
         gaps: NDArray[np.float64] = special.gammaincinv(shape, uniforms) / shape
         return gaps
     weibull: NDArray[np.float64] = (-np.log1p(-uniforms)) ** (1 / shape) / special.gamma(1 + 1 / shape)
     return weibull
+
+
+class MixtureSource(OpenLoopSource[RequestRate]):
+    """Requests of the clients that a folder describes.
+
+    Raises:
+        UsageError: The folder is missing or unreadable, or nothing fits the context.
+    """
+
+    def __init__(
+        self,
+        loads: Loads[RequestRate],
+        folder: str,
+        rule: Fit,
+        context: int,
+        vocab_size: int,
+        max_output: int | None = None,
+    ) -> None:
+        super().__init__(loads)
+        self._rule, self._context, self._max_output = rule, context, max_output
+        self._vocab_size = vocab_size
+        self._mixture = read_mixture(folder)
+        if rule == "drop":
+            self._mixture = self._mixture.within(room(context))
+        fitted = [self._draw(load, seed) for load, seed in loads.first_repeat]
+        self._heaviest = fitted[-1].trace
+        self.record = self._sum([it.record() for it in fitted])
+
+    def requests(
+        self, load: RequestRate, seed: int, shape_seed: int, first: int = 0, n: int | None = None
+    ) -> list[PlannedRequest]:
+        return open_loop(self._draw(load, shape_seed).trace, 1.0, self._vocab_size, seed)
+
+    def input_lengths(self, size: int) -> list[int]:
+        return self._heaviest.input_quantiles(size)
+
+    def times(self) -> NDArray[np.float64]:
+        return self._heaviest.arrival_s
+
+    def _draw(self, load: RequestRate, shape_seed: int) -> Fitted:
+        """Draw the requests at a rate, and more for the few that --fit scale drops."""
+        excess = 1.0
+        n, seconds = self.loads.requests(load), self.loads.seconds
+        while True:
+            rate, count = load.req_per_s * excess, ceil(n * excess)
+            trace = mixture_requests(self._mixture, rate, shape_seed, count, seconds)
+            fitted = fit(trace, self._rule, self._context, self._max_output)
+            fitting = len(fitted.trace)
+            if fitting == len(trace) or (excess > 1 and fitting >= n):
+                in_time = int(np.searchsorted(fitted.trace.arrival_s, seconds, side="right"))
+                return fitted.head(max(n, in_time))
+            excess = max(excess + (1 / n if fitting < n else 0), len(trace) / fitting)
+
+    def _sum(self, parts: list[TraceRecord]) -> TraceRecord:
+        """Return the record of all loads together."""
+        names = ("requests", "dropped", "changed", "input_tokens", "output_tokens")
+        sums = {name: sum(getattr(part, name) for part in parts) for name in names}
+        sums["dropped"] += round(sums["requests"] * self._mixture.dropped_each)
+        note = "drawn from published statistics of clients, not recorded"
+        return parts[0].model_copy(update=sums | {"citation": CITATION, "note": note})

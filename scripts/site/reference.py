@@ -64,7 +64,7 @@ A package of yours adds an engine, a metric or a trace format through an entry p
 
 ## Trace formats: `rosebench.traces`
 
-::: harness.traces.format
+::: harness.traces.format.Format
 
 ::: harness.traces.trace.Trace
 """

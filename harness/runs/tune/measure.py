@@ -18,7 +18,7 @@ from harness.runs.schedule import Block, Cell
 from harness.runs.side_by_side import measure_blocks
 from harness.runs.tune.tuning import Tuning, tuning_of
 from harness.schema.online_summary import OnlineSummary
-from harness.workload.seeds import prompt_seed
+from harness.traces.sampling import prompt_seed
 
 #: Sets the seeds of a tuning apart from those of other runs.
 _TUNING = 3

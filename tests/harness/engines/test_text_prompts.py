@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import Tokenizer
 
-from harness import lazy_sequence
+from harness.engines import prompts as prompts_module
 from harness.engines.common_words import COMMON_WORDS
 from harness.engines.prompts import AS_COUNTED, Words
 from harness.engines.text_prompts import TextPrompts, text_prompts
@@ -62,7 +62,7 @@ def test_texts_of_many_prompts_are_not_held(monkeypatch: pytest.MonkeyPatch) -> 
     requests = [PlannedRequest(index, None, prompt, 8) for index, prompt in enumerate(prompts)]
     held = Words("chat", None, AS_COUNTED)
     expected = [held.fields(request) for request in requests]
-    monkeypatch.setattr(lazy_sequence, "HELD", 10)
+    monkeypatch.setattr(prompts_module, "HELD_TEXTS", 10)
     words = Words("chat", None, AS_COUNTED)
     assert [words.fields(request) for request in requests * 2] == expected * 2
     assert len(words._known) <= 10 < len(held._known)

@@ -15,8 +15,8 @@ from harness.runs.online import run_online
 from harness.schema.online_settings import OnlineSettings
 from harness.schema.results import OnlineResults
 from harness.schema.setting_types import Uniform
+from harness.traces.sampling import shape_seeds
 from harness.workload.content import SyntheticContent
-from harness.workload.seeds import shape_seeds
 
 from .conftest import Make, Watcher, report_of
 
@@ -88,7 +88,7 @@ def test_the_same_prompts_are_sent_again_where_no_cache_can_know_them(
     requests = pd.read_parquet(folder / "requests.parquet").sort_values("request")
     content = SyntheticContent(Uniform(least=2, most=60), 8, 100)
     before = sum(tries) if may_know else 0
-    inputs, _ = content.lengths(measured, shape_seeds(settings, 0)[0], before)
+    inputs, _ = content.lengths(measured, shape_seeds(settings.seed, 0, 1)[0], before)
     assert tries and requests["input_tokens"].tolist() == inputs.tolist()
 
 

@@ -16,7 +16,8 @@ from pathlib import Path
 import pytest
 
 from harness.errors import BenchError, UsageError
-from harness.traces import catalog, fetch, readers
+from harness.traces import catalog
+from harness.traces.format import formats
 from harness.traces.source import Source
 from harness.traces.trace import Trace
 
@@ -60,10 +61,10 @@ def put(path: Path, content: bytes = CONTENT) -> Path:
 
 def test_the_real_catalog_is_sound() -> None:
     real = catalog.entries()
-    formats = {it.name for it in readers.formats()}
+    names = {it.name for it in formats()}
     assert len({it.file for it in real.values()}) == len(real)
     for it in real.values():
-        assert it.format in formats and it.licence and it.citation
+        assert it.format in names and it.licence and it.citation
         assert it.file == (it.place.path.rpartition("/")[2] if it.excerpt is None else it.file)
         assert re.fullmatch(r"https://github\.com/[\w.-]+/[\w.-]+/(raw|releases/download)/\S+", it.place.url)
         assert it.excerpt is None or it.excerpt.trace in real
@@ -143,25 +144,25 @@ def github(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 def test_fetched_once_and_loaded(listed: dict[str, catalog.Entry], github: Path) -> None:
     put(github / "whole.csv")
     seen: list[tuple[int, int | None]] = []
-    path = fetch.fetch("whole", progress=lambda done, total: seen.append((done, total)))
+    path = catalog.fetch("whole", progress=lambda done, total: seen.append((done, total)))
     assert path == catalog.CACHE / "whole.csv" and path.read_bytes() == CONTENT
     assert seen == [(len(CONTENT), len(CONTENT))]
     (github / "whole.csv").unlink()
-    assert fetch.fetch("whole") == path
+    assert catalog.fetch("whole") == path
     assert len(catalog.load("whole")) == 8
     assert list(path.parent.iterdir()) == [path]
 
 
 def test_an_excerpt_is_cut_out_of_the_whole(listed: dict[str, catalog.Entry], github: Path) -> None:
     put(github / "whole.csv")
-    assert fetch.fetch("part").read_bytes() == PART
+    assert catalog.fetch("part").read_bytes() == PART
     assert catalog.load("part").origin.endswith("rows 2 to 4")
 
 
 def test_another_file_than_the_published_is_not_kept(listed: dict[str, catalog.Entry], github: Path) -> None:
     put(github / "whole.csv", PART)
     with pytest.raises(BenchError) as caught:
-        fetch.fetch("whole")
+        catalog.fetch("whole")
     assert hashlib.sha256(PART).hexdigest() in caught.value.message
     assert list(catalog.CACHE.iterdir()) == []
 
@@ -170,35 +171,35 @@ def test_a_missing_file_and_no_network(
     listed: dict[str, catalog.Entry], github: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with pytest.raises(BenchError, match="404"):
-        fetch.fetch("whole")
+        catalog.fetch("whole")
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))
         monkeypatch.setattr(catalog, "GITHUB", f"http://127.0.0.1:{unused.getsockname()[1]}")
         with pytest.raises(BenchError, match="refused") as caught:
-            fetch.fetch("whole")
+            catalog.fetch("whole")
     assert "BENCH_TRACES" in caught.value.hint
     assert list(catalog.CACHE.iterdir()) == []
 
 
 def test_builtin_and_unknown_are_not_fetched(listed: dict[str, catalog.Entry]) -> None:
     with pytest.raises(UsageError, match="needs no download"):
-        fetch.fetch("builtin")
+        catalog.fetch("builtin")
     with pytest.raises(UsageError, match="no trace"):
-        fetch.fetch("nothing")
+        catalog.fetch("nothing")
 
 
 @pytest.mark.parametrize("name", ["azure-2023-conv-busy", "azure-2023-code-busy"])
 def test_the_published_excerpts_are_what_cutting_gives(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    excerpt = catalog.entry(name).excerpt
+    excerpt = catalog.find_entry(name).excerpt
     assert excerpt is not None
     try:
-        whole = catalog.find(catalog.entry(excerpt.trace))
+        whole = catalog.find(catalog.find_entry(excerpt.trace))
     except UsageError as error:
         pytest.skip(error.message)
     put(tmp_path / whole.name, whole.read_bytes())
-    assert catalog.digest(fetch.fetch(name, tmp_path)) == catalog.entry(name).sha256
+    assert catalog.digest(catalog.fetch(name, tmp_path)) == catalog.find_entry(name).sha256
 
 
 ROWS = "".join(f"{i},{i % 50 + 1},5\n" for i in range(40))

@@ -7,11 +7,11 @@ import pytest
 
 from harness.errors import UsageError
 from harness.schema.online_settings import Fit
-from harness.traces import catalog, readers
+from harness.traces import catalog
 from harness.traces.fit import fit
+from harness.traces.format import detect
 from harness.traces.source import Source
-from harness.traces.statistics import describe
-from harness.traces.trace import Trace
+from harness.traces.trace import Trace, describe
 
 
 def public(name: str) -> Trace:
@@ -57,7 +57,7 @@ def test_statistics(name: str) -> None:
 def test_the_catalog_names_the_format_that_is_detected(name: str) -> None:
     public(name)
     entry = catalog.entry(name)
-    assert readers.detect(Source.open(catalog.find(entry))).name == entry.format
+    assert detect(Source.open(catalog.find(entry))).name == entry.format
 
 
 @pytest.mark.parametrize(("name", "reuse"), [("mooncake-conversation", 0.366), ("mooncake-synthetic", 0.640)])

@@ -10,8 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from harness.datasets.agent_formats import read_agent_jobs
-from harness.datasets.agent_jobs import AgentJobs
+from harness.datasets.agents import AgentJobs, read_agent_jobs
 from harness.errors import UsageError
 from harness.workload.agent_content import AgentContent
 

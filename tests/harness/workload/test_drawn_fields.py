@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from harness.engines.adapters.openai import OpenAI
 from harness.engines.base import RequestSettings
 from harness.errors import UsageError
-from harness.runs.drawn_fields import drawn_fields
 from harness.schema.online_settings import OnlineSettings
 from harness.workload import closed_loop
 from harness.workload.drawn_fields import BASE, DrawnFields
@@ -23,9 +22,9 @@ SCHEMA = {"type": "object", "properties": {"name": {"type": "string"}}}
 
 def test_adapters_come_by_their_weights_and_by_the_seed_alone() -> None:
     fields = DrawnFields({"a": 3, BASE: 1, "never": 0})
-    drawn = [request.adapter for request in fields.of(REQUESTS, 7)]
-    assert drawn == [request.adapter for request in fields.of(REQUESTS, 7)]
-    assert drawn != [request.adapter for request in fields.of(REQUESTS, 8)]
+    drawn = [request.adapter for request in fields.draw(REQUESTS, 7)]
+    assert drawn == [request.adapter for request in fields.draw(REQUESTS, 7)]
+    assert drawn != [request.adapter for request in fields.draw(REQUESTS, 8)]
     assert set(drawn) == {"a", None}
     assert 250 < drawn.count("a") < 350
 
@@ -33,14 +32,14 @@ def test_adapters_come_by_their_weights_and_by_the_seed_alone() -> None:
 @given(share=st.floats(0, 1), seed=st.integers(0, 2**63))
 def test_a_larger_share_has_the_format_wherever_a_smaller_one_has_it(share: float, seed: int) -> None:
     few, more = (
-        [request.response_format for request in DrawnFields({}, SCHEMA, part).of(REQUESTS, seed)]
+        [request.response_format for request in DrawnFields({}, SCHEMA, part).draw(REQUESTS, seed)]
         for part in (share / 2, share)
     )
     assert all(b is not None for a, b in zip(few, more, strict=True) if a is not None)
 
 
 def test_they_stand_in_the_body() -> None:
-    [request] = DrawnFields({"a": 1}, {"type": "json_object"}).of(REQUESTS[:1], 1)
+    [request] = DrawnFields({"a": 1}, {"type": "json_object"}).draw(REQUESTS[:1], 1)
     body = json.loads(OpenAI().encoder(RequestSettings(None, "m"))(request))
     assert (body["model"], body["response_format"]) == ("a", {"type": "json_object"})
 
@@ -48,13 +47,13 @@ def test_they_stand_in_the_body() -> None:
 def test_a_schema_becomes_a_format(tmp_path: Path) -> None:
     path = tmp_path / "schema.json"
     path.write_text(json.dumps(SCHEMA))
-    fields = drawn_fields(OnlineSettings(response_format=path, ignore_eos=False))
+    fields = DrawnFields.make({}, path, 1.0)
     assert fields is not None and fields.response_format is not None
     assert fields.response_format["json_schema"]["schema"] == SCHEMA
     path.write_text('{"type": "json_object"}')
-    again = drawn_fields(OnlineSettings(response_format=path, ignore_eos=False))
+    again = DrawnFields.make({}, path, 1.0)
     assert again is not None and again.response_format == {"type": "json_object"}
-    assert drawn_fields(OnlineSettings()) is None
+    assert DrawnFields.make({}, None, 1.0) is None
 
 
 @pytest.mark.parametrize("content", ["[1]", "{", None])
@@ -63,7 +62,7 @@ def test_a_file_that_is_no_format(tmp_path: Path, content: str | None) -> None:
     if content is not None:
         path.write_text(content)
     with pytest.raises(UsageError, match="--response-format"):
-        drawn_fields(OnlineSettings(response_format=path, ignore_eos=False))
+        DrawnFields.make({}, path, 1.0)
 
 
 @pytest.mark.parametrize("weights", ["a:1,a:2", "a:-1", "a:0", "a:x"])

@@ -33,7 +33,7 @@ def write(folder: Path) -> Path:
 
 def test_a_folder_is_read_at_its_busiest_window(tmp_path: Path) -> None:
     mixture = read_mixture(str(write(tmp_path)))
-    assert (mixture.start_s, mixture.known, mixture.req_per_s) == (600, 2, 4)
+    assert (mixture.start_s, mixture.clients_in_folder, mixture.req_per_s) == (600, 2, 4)
     a, b = mixture.clients
     assert (a.pattern, a.shape, b.pattern, b.shape) == ("Gamma", 4, "Weibull", 0.5)
     assert a.input_tokens.tokens.tolist() == [100, 200] and a.input_tokens.mean == 175

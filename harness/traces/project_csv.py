@@ -12,7 +12,7 @@ import io
 from pathlib import Path
 
 from harness.files import write_whole
-from harness.traces.csv_table import Table
+from harness.traces.csv_formats import Table
 from harness.traces.format import Format
 from harness.traces.source import Source
 from harness.traces.trace import Blocks, Trace
@@ -23,6 +23,7 @@ _ABOUT = ("origin", "licence", "citation", "note")
 
 
 def read(source: Source) -> Trace:
+    """Read the project's CSV."""
     table = Table.parse(source)
     blocks = _blocks(table) if "prefix_blocks" in source.fields else None
     return Trace.build(
@@ -38,7 +39,7 @@ def read(source: Source) -> Trace:
 
 
 def dump(trace: Trace) -> bytes:
-    """A trace as the project's CSV; reading it gives the same requests."""
+    """Return a trace as the project's CSV; reading it gives the same requests."""
     text = io.StringIO()
     about = {key: getattr(trace, key) for key in _ABOUT} | {"block_size": trace.block_size}
     text.writelines(f"# {key}: {' '.join(str(value).split())}\n" for key, value in about.items() if value)
@@ -58,7 +59,7 @@ def dump(trace: Trace) -> bytes:
 
 
 def write(trace: Trace, path: Path) -> None:
-    """Write the project's CSV, whole or not at all. Raises UsageError where that cannot be."""
+    """Write the project's CSV, whole or not at all. Raises UsageError if that is impossible."""
     write_whole(path, dump(trace))
 
 

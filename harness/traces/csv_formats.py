@@ -1,4 +1,15 @@
-"""A CSV trace as typed columns. An error names the line and the column."""
+"""Trace formats that are CSV files with a header: Azure, BurstGPT, and lengths without times.
+
+Azure LLM inference traces of 2023, 2024 and 2025 have wall-clock times and token counts. The 2023 files end
+their lines with CR LF and give seven fractional digits and no time zone; those of 2024 give up to six digits
+and an offset. The multimodal file of 2025 has a count of images besides.
+
+BurstGPT (Wang et al., arXiv 2401.17644) has seconds and token counts; newer files have session ids. Rows with
+0 response tokens are failed requests; fitting drops and counts them.
+
+Files of lengths (Etalon, Vidur: ShareGPT, BWB, arXiv summarization, LMSYS) have no times. Arrivals are
+generated: a Poisson process of one request a second, so a scale is the mean gap in seconds.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +24,10 @@ from numpy.typing import NDArray
 from pyarrow import csv
 
 from harness.errors import UsageError
+from harness.traces import sampling
+from harness.traces.format import Format
 from harness.traces.source import Source
+from harness.traces.trace import Trace
 
 _COUNT = r"^\s*[0-9]{1,15}\s*$"
 _NUMBER = r"^\s*[0-9]+(\.[0-9]*)?([eE][+-]?[0-9]+)?\s*$"
@@ -61,27 +75,27 @@ class Table:
         return int(self.columns.num_rows)
 
     def texts(self, name: str) -> list[str]:
-        """A column as text, without the blanks around each value."""
+        """Return a column as text, without the blanks around each value."""
         texts: list[str] = pc.utf8_trim_whitespace(self.columns[name]).to_pylist()
         return texts
 
     def counts(self, name: str) -> NDArray[np.int64]:
-        """A column of whole numbers, 0 or more."""
+        """Return a column of whole numbers, 0 or more; (rows,)."""
         return np.asarray(self._matching(name, _COUNT, "must be a whole number, 0 or more", pa.int64()))
 
     def numbers(self, name: str) -> NDArray[np.float64]:
-        """A column of numbers, 0 or more."""
+        """Return a column of numbers, 0 or more; (rows,)."""
         rule = "must be a number, 0 or more"
-        found = np.asarray(self._matching(name, _NUMBER, rule, pa.float64()))
-        self._check(name, np.isinf(found), f"{rule}, and not too large for 64 bits")
-        return found
+        numbers = np.asarray(self._matching(name, _NUMBER, rule, pa.float64()))
+        self._check(name, np.isinf(numbers), f"{rule}, and not too large for 64 bits")
+        return numbers
 
     def stamps(self, name: str) -> NDArray[np.float64]:
-        """A column of dates with times, as seconds since its earliest, exact to the nanosecond."""
+        """Return a column of times as seconds since its earliest; (rows,), exact to the nanosecond."""
         column = self.columns[name].to_pandas()
         stamps = pd.to_datetime(column, format="ISO8601", utc=True, errors="coerce")
-        known = stamps.dt.year.between(1678, 2261).to_numpy()  # what 64 bits have the nanoseconds of
-        self._check(name, ~known, "must be a time like 2023-11-16 18:15:46.6805900")
+        in_range = stamps.dt.year.between(1678, 2261).to_numpy()  # 64 bits of nanoseconds
+        self._check(name, ~in_range, "must be a time like 2023-11-16 18:15:46.6805900")
         nanoseconds = stamps.to_numpy(dtype="datetime64[ns]").astype(np.int64)
         return np.asarray((nanoseconds - nanoseconds.min()) / 1e9)
 
@@ -96,3 +110,49 @@ class Table:
             row = int(wrong.argmax())
             value = self.columns[name][row].as_py()
             raise self.source.error(self.source.first_line + 1 + row, f"{name} is {value!r}: it {rule}")
+
+
+def read_azure(source: Source) -> Trace:
+    """Read a file of the Azure LLM inference traces."""
+    table = Table.parse(source)
+    return Trace.build(
+        source.path.stem,
+        table.stamps("TIMESTAMP"),
+        table.counts("ContextTokens"),
+        table.counts("GeneratedTokens"),
+        note="images are left out: text tokens only" if "NumImages" in source.fields else None,
+    )
+
+
+def read_burstgpt(source: Source) -> Trace:
+    """Read a file of BurstGPT."""
+    table = Table.parse(source)
+    return Trace.build(
+        source.path.stem,
+        table.numbers("Timestamp"),
+        table.counts("Request tokens"),
+        table.counts("Response tokens"),
+        session=table.texts("Session ID") if "Session ID" in source.fields else None,
+    )
+
+
+def read_lengths(source: Source) -> Trace:
+    """Read a file of lengths, with generated arrivals."""
+    table = Table.parse(source)
+    return Trace.build(
+        source.path.stem,
+        np.cumsum(sampling.gamma_gaps(len(table), rate=1.0, cv=1.0, seed=0)),
+        table.counts("num_prefill_tokens"),
+        table.counts("num_decode_tokens"),
+        note="the file has no times: arrivals are generated, Poisson, 1 request/s",
+    )
+
+
+AZURE = Format("azure", "csv", ("TIMESTAMP", "ContextTokens", "GeneratedTokens"), read_azure)
+BURSTGPT = Format(
+    "burstgpt",
+    "csv",
+    ("Timestamp", "Model", "Request tokens", "Response tokens", "Total tokens", "Log Type"),
+    read_burstgpt,
+)
+LENGTHS = Format("lengths", "csv", ("num_prefill_tokens", "num_decode_tokens"), read_lengths)

@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from harness.errors import UsageError
-from harness.traces import readers
-from harness.traces.readers import project
+from harness.traces import project_csv
+from harness.traces.format import detect, formats, read_trace
 from harness.traces.source import Source
 from harness.traces.trace import Trace
 
@@ -74,16 +74,16 @@ def source(tmp_path: Path, content: str | bytes) -> Source:
 
 
 def read(tmp_path: Path, content: str | bytes) -> Trace:
-    return readers.read(source(tmp_path, content))
+    return read_trace(source(tmp_path, content))
 
 
 @pytest.mark.parametrize("name", FORMATS)
 def test_detected_from_content(tmp_path: Path, name: str) -> None:
-    assert readers.detect(source(tmp_path, FORMATS[name])).name == name
+    assert detect(source(tmp_path, FORMATS[name])).name == name
 
 
 def test_every_format_is_tried_here() -> None:
-    assert {it.name for it in readers.formats()} == set(FORMATS)
+    assert {it.name for it in formats()} == set(FORMATS)
 
 
 def test_azure_2023(tmp_path: Path) -> None:
@@ -253,8 +253,8 @@ def traces(draw: st.DrawFn) -> Trace:
 @given(trace=traces())
 def test_what_is_written_reads_the_same(tmp_path_factory: pytest.TempPathFactory, trace: Trace) -> None:
     path = tmp_path_factory.mktemp("csv") / "drawn.csv"
-    project.write(trace, path)
-    again = readers.read(Source.open(path))
+    project_csv.write(trace, path)
+    again = read_trace(Source.open(path))
     np.testing.assert_array_equal(again.arrival_s, trace.arrival_s)
     np.testing.assert_array_equal(again.input_tokens, trace.input_tokens)
     np.testing.assert_array_equal(again.output_tokens, trace.output_tokens)

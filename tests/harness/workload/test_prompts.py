@@ -6,11 +6,10 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.traces.statistics import describe
-from harness.traces.trace import Trace
+from harness.traces.trace import Trace, describe
 from harness.workload import open_loop
 from harness.workload.planned_requests import PlannedRequest
-from harness.workload.prefix_reuse import reusable_tokens
+from harness.workload.prompts import reusable_tokens
 
 VOCAB = 50_257
 BLOCK = 16

@@ -14,9 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.datasets.agent_formats import read_agent_jobs
-from harness.datasets.agent_jobs import AgentJobs, runs_of
-from harness.datasets.tracelab import BLOCK_TOKENS
+from harness.datasets.agents import BLOCK_TOKENS, AgentJobs, read_agent_jobs, runs_of
 from harness.errors import UsageError
 from harness.workload.agent_content import AgentContent
 

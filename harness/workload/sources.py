@@ -1,0 +1,271 @@
+"""Sources of the requests of a run: a trace at its times, or prompts at times that a load decides."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Generic, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from harness.errors import UsageError
+from harness.loadgen.load_plan import WireRequest
+from harness.loadgen.system_limits import most_in_flight
+from harness.schema.load import ClosedLoop, Load, Ramp, RequestRate, TraceLoad, requests_at
+from harness.schema.online_settings import Fit
+from harness.schema.run_info import TraceRecord
+from harness.traces import catalog
+from harness.traces.fit import Fitted, fit
+from harness.traces.trace import Trace
+from harness.workload.arrivals import arrival_times
+from harness.workload.content import Content, Ints, SyntheticContent
+from harness.workload.planned_requests import PlannedRequest, open_loop
+
+L = TypeVar("L", bound=Load)
+
+#: An open loop is taken to have as many requests in flight as arrive in this time, at most MAX_WARMUP_BATCH.
+WARMUP_WINDOW_S = 2.0
+MAX_WARMUP_BATCH = 32
+#: Seconds that a stream of a closed loop, whose rate is not known in advance, is taken to need for a token.
+STREAM_GAP_S = 0.005
+
+
+@dataclass(frozen=True)
+class Loads(Generic[L]):
+    """The loads of a run, which are all of one kind, and how much is sent at each.
+
+    Attributes:
+        each: From light to heavy.
+        seeds: Seed of the shape of each load in the first repeat: of its times, lengths and order.
+        n: Requests of a load, at least.
+        rounds: Requests of a closed loop for each in flight, at least.
+        seconds: Time that a load lasts, at least.
+    """
+
+    each: Sequence[L]
+    seeds: Sequence[int]
+    n: int
+    rounds: int | None = None
+    seconds: float = 0.0
+
+    @property
+    def first_repeat(self) -> list[tuple[L, int]]:
+        """Each load with the seed of its shape."""
+        return list(zip(self.each, self.seeds, strict=True))
+
+    def requests(self, load: Load) -> int:
+        """Return how many requests are sent at a load."""
+        return requests_at(load, self.n, self.rounds)
+
+
+class RequestSource(ABC, Generic[L]):
+    """The requests of a run's loads.
+
+    Attributes:
+        record: The requests of the first repeat, as the result files record them.
+        is_random: Each prompt is of random token ids of its own.
+    """
+
+    record: TraceRecord
+    is_random = False
+
+    def __init__(self, loads: Loads[L]) -> None:
+        self.loads = loads
+
+    @abstractmethod
+    def requests(
+        self, load: L, seed: int, shape_seed: int, first: int = 0, n: int | None = None
+    ) -> list[PlannedRequest]:
+        """Plan one cell's requests.
+
+        Args:
+            seed: Seed of the token ids of its prompts.
+            shape_seed: Seed of its times, lengths and order, which are the same for every engine.
+            first: Prompts of a closed loop that are left out.
+            n: Prompts of a closed loop that are taken; None: as many as the load has.
+        """
+
+    @abstractmethod
+    def input_lengths(self, size: int) -> list[int]:
+        """Return `size` numbers of prompt tokens, at evenly spaced quantiles."""
+
+    @abstractmethod
+    def in_flight(self) -> int:
+        """Return the requests in flight at the heaviest load, as far as they are known in advance."""
+
+    @abstractmethod
+    def requests_per_s(self) -> float:
+        """Return the rate of the heaviest load; 0 of a closed loop, whose rate depends on the engine."""
+
+    @abstractmethod
+    def tokens_per_s(self) -> float:
+        """Return the output tokens a second that the heaviest load asks for, as many chunks at most."""
+
+
+class OpenLoopSource(RequestSource[L]):
+    """Requests that have times of their own, whatever the engine answers."""
+
+    @abstractmethod
+    def times(self) -> NDArray[np.float64]:
+        """Return when the requests of the heaviest load are due in its first repeat: (n,) seconds."""
+
+    def in_flight(self) -> int:
+        due = [WireRequest(i, t, b"") for i, t in enumerate(self.times().tolist())]
+        return min(most_in_flight(due, None, WARMUP_WINDOW_S), MAX_WARMUP_BATCH)
+
+    def requests_per_s(self) -> float:
+        times = self.times()
+        return len(times) / max(float(times[-1] - times[0]), 1.0)
+
+    def tokens_per_s(self) -> float:
+        return self.requests_per_s() * self.record.output_tokens / max(1, self.record.requests)
+
+
+class TraceSource(OpenLoopSource[TraceLoad]):
+    """The head of a trace, as much as the heaviest load needs, at the times of the trace.
+
+    Args:
+        trace: A name from the catalog, or a file.
+        rule: Treatment of requests that do not fit the context.
+        context: Tokens of a prompt and its answer together.
+        max_output: Most output tokens, where the rule clips.
+
+    Raises:
+        UsageError: The trace is missing or unreadable, or nothing fits the context.
+    """
+
+    def __init__(
+        self,
+        loads: Loads[TraceLoad],
+        trace: str,
+        rule: Fit,
+        context: int,
+        vocab_size: int,
+        max_output: int | None = None,
+    ) -> None:
+        super().__init__(loads)
+        self._rule, self._context, self._max_output = rule, context, max_output
+        self._vocab_size = vocab_size
+        self._heaviest = loads.each[-1]
+        fitted = self._fit(catalog.load(trace, self._is_enough))
+        fitted = fitted.head(self._count(fitted.trace, self._heaviest))
+        self.trace, self.record = fitted.trace, fitted.record()
+        self.is_random = self.trace.blocks is None
+
+    def requests(
+        self, load: TraceLoad, seed: int, shape_seed: int, first: int = 0, n: int | None = None
+    ) -> list[PlannedRequest]:
+        head = self.trace.head(self._count(self.trace, load))
+        return open_loop(head, load.scale, self._vocab_size, seed)
+
+    def input_lengths(self, size: int) -> list[int]:
+        return self.trace.input_quantiles(size)
+
+    def times(self) -> NDArray[np.float64]:
+        return self.trace.arrival_s * self._heaviest.scale
+
+    def _fit(self, trace: Trace) -> Fitted:
+        return fit(trace, self._rule, self._context, self._max_output)
+
+    def _is_enough(self, head: Trace) -> bool:
+        """Return whether no load needs more than this head; scaling all lengths needs the whole trace."""
+        if self._rule == "scale":
+            return False
+        try:
+            fitted = self._fit(head).trace
+        except UsageError:
+            return False
+        return self._count(fitted, self._heaviest) < len(fitted)
+
+    def _count(self, trace: Trace, load: TraceLoad) -> int:
+        """Return the requests of the trace's head: `n`, or as many as arrive while the cell is to last."""
+        seconds = self.loads.seconds / load.scale
+        return max(self.loads.n, int(np.searchsorted(trace.arrival_s, seconds)) + 1)
+
+
+class ContentSource(RequestSource[L]):
+    """Requests of a content, whose times the load decides. No turn waits longer than `max_think_s`."""
+
+    def __init__(self, loads: Loads[L], content: Content, max_think_s: float | None = None) -> None:
+        super().__init__(loads)
+        self.content, self._max_think_s = content, max_think_s
+        self.is_random = isinstance(content, SyntheticContent)
+
+    def input_lengths(self, size: int) -> list[int]:
+        return self.content.input_lengths(size)
+
+    def _untimed(self, n: int, seed: int, shape_seed: int, first: int = 0) -> list[PlannedRequest]:
+        requests, most = self.content.take(n, seed, shape_seed, first), self._max_think_s
+        if most is None:
+            return requests
+        return [r if r.think_s is None else replace(r, think_s=min(r.think_s, most)) for r in requests]
+
+    def _record(self, name: str, loads: str, lengths: Iterable[tuple[Ints, Ints]]) -> TraceRecord:
+        of_loads, content = list(lengths), self.content
+        dropped = content.dropped
+        return TraceRecord(
+            **{"name": name} | content.about,
+            origin=f"{loads}, {content.text}",
+            dropped=dropped,
+            requests=sum(len(inputs) for inputs, _ in of_loads),
+            fit="drop" if dropped else "none",
+            input_tokens=sum(int(inputs.sum()) for inputs, _ in of_loads),
+            output_tokens=sum(int(outputs.sum()) for _, outputs in of_loads),
+            prompts=content.prompts,
+        )
+
+
+class ClosedLoopSource(ContentSource[ClosedLoop]):
+    """A number of requests in flight: each is sent when another one ends."""
+
+    def __init__(self, loads: Loads[ClosedLoop], content: Content, max_think_s: float | None = None) -> None:
+        super().__init__(loads, content, max_think_s)
+        *fewer, most = (str(load.value) for load in loads.each)
+        in_flight = f"{', '.join(fewer)} and {most}" if fewer else most
+        text = f"{in_flight} request{'' if in_flight == '1' else 's'} in flight"
+        lengths = (content.lengths(loads.requests(load), seed) for load, seed in loads.first_repeat)
+        self.record = self._record("closed loop", text, lengths)
+
+    def requests(
+        self, load: ClosedLoop, seed: int, shape_seed: int, first: int = 0, n: int | None = None
+    ) -> list[PlannedRequest]:
+        return self._untimed(self.loads.requests(load) if n is None else n, seed, shape_seed, first)
+
+    def in_flight(self) -> int:
+        return max(min(load.concurrency, self.loads.requests(load)) for load in self.loads.each)
+
+    def requests_per_s(self) -> float:
+        return 0.0
+
+    def tokens_per_s(self) -> float:
+        return self.in_flight() / STREAM_GAP_S
+
+
+class RateSource(ContentSource[RequestRate | Ramp], OpenLoopSource[RequestRate | Ramp]):
+    """A number of requests a second, at times drawn from a seed."""
+
+    def __init__(
+        self, loads: Loads[RequestRate | Ramp], content: Content, max_think_s: float | None = None
+    ) -> None:
+        super().__init__(loads, content, max_think_s)
+        text = "; ".join(str(load) for load in loads.each)
+        lengths = (content.lengths(len(self._arrivals(*shape)), shape[1]) for shape in loads.first_repeat)
+        self.record = self._record("synthetic", text, lengths)
+
+    def requests(
+        self, load: RequestRate | Ramp, seed: int, shape_seed: int, first: int = 0, n: int | None = None
+    ) -> list[PlannedRequest]:
+        times = self._arrivals(load, shape_seed)
+        due = iter(times.tolist())
+        return [
+            request if request.think_s is not None else replace(request, t_sched_s=next(due))
+            for request in self._untimed(len(times), seed, shape_seed)
+        ]
+
+    def times(self) -> NDArray[np.float64]:
+        return self._arrivals(*self.loads.first_repeat[-1])
+
+    def _arrivals(self, load: RequestRate | Ramp, shape_seed: int) -> NDArray[np.float64]:
+        return arrival_times(load, shape_seed, self.loads.requests(load), self.loads.seconds)

@@ -1,0 +1,157 @@
+"""The schedule is the trace's, scaled; prompts are distinct, or shared exactly where the trace says."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from harness.traces import builtin
+from harness.traces.trace import Trace, describe
+from harness.workload import PlannedRequest, closed_loop, open_loop, warmup
+from harness.workload.planned_requests import end_whole
+from harness.workload.prompts import PromptSource
+
+VOCAB = 50_257
+BLOCK = 16
+
+
+def trace_of(arrivals: list[float], **fields: Any) -> Trace:
+    ones = [1] * len(arrivals)
+    return Trace.build("t", arrivals, ones, ones, **fields)
+
+
+@given(
+    arrivals=st.lists(st.floats(0, 1e7), min_size=1, max_size=50),
+    scale=st.floats(1e-3, 1e3),
+)
+def test_schedule_is_the_trace_scaled(arrivals: list[float], scale: float) -> None:
+    trace = trace_of(arrivals)
+    planned = open_loop(trace, scale, VOCAB, seed=0)
+    times = [request.t_sched_s for request in planned]
+    assert times == [(t - trace.arrival_s[0]) * scale for t in trace.arrival_s.tolist()]
+    assert times[0] == 0.0 and times == sorted(times)  # type: ignore[type-var]
+    assert [request.index for request in planned] == list(range(len(arrivals)))
+
+
+def test_a_turn_follows_the_one_before_it_and_requests_without_a_session_follow_nothing() -> None:
+    trace = trace_of([0.0, 1.0, 2.0, 3.0, 4.0, 5.0], session=["", "a", "", "b", "a", ""])
+    planned = open_loop(trace, 1.0, VOCAB, seed=0)
+    assert [request.after for request in planned] == [None, None, None, None, 1, None]
+    assert describe(trace).sessions == 2
+
+
+def test_lengths_are_the_traces() -> None:
+    trace = builtin.builtin().head(50)
+    planned = open_loop(trace, 1.0, VOCAB, seed=0)
+    assert [len(request.prompt) for request in planned] == trace.input_tokens.tolist()
+    assert [request.output_tokens for request in planned] == trace.output_tokens.tolist()
+
+
+def test_prompts_are_the_same_at_every_scale_and_differ_by_seed() -> None:
+    trace = builtin.builtin().head(5)
+    light, heavy, other = (open_loop(trace, s, VOCAB, seed) for s, seed in ((1.6, 7), (0.4, 7), (0.4, 8)))
+    for a, b, c in zip(light, heavy, other, strict=True):
+        np.testing.assert_array_equal(a.prompt, b.prompt)
+        assert not np.array_equal(a.prompt[:BLOCK], c.prompt[:BLOCK])
+
+
+def first_blocks(requests: Sequence[PlannedRequest]) -> list[tuple[int, ...]]:
+    return [tuple(request.prompt[:BLOCK].tolist()) for request in requests]
+
+
+def test_no_two_prompts_of_any_kind_begin_alike() -> None:
+    trace = builtin.builtin().head(300)
+    firsts = [
+        block
+        for seed in (0, 1)
+        for block in (
+            *first_blocks(open_loop(trace, 1.0, VOCAB, seed)),
+            *first_blocks(closed_loop(300, 32, 4, VOCAB, seed)),
+            *first_blocks(warmup([(32, 4)] * 300, VOCAB, seed)),
+        )
+    ]
+    assert len(set(firsts)) == len(firsts) == 1_800
+
+
+def test_closed_loop_and_warmup_have_no_schedule() -> None:
+    planned = closed_loop(3, 7, 5, VOCAB, seed=0)
+    assert [(len(r.prompt), r.output_tokens, r.t_sched_s) for r in planned] == [(7, 5, None)] * 3
+    warm = warmup([(4, 2), (9, 1)], VOCAB, seed=0)
+    assert [(r.index, len(r.prompt), r.output_tokens) for r in warm] == [(0, 4, 2), (1, 9, 1)]
+
+
+@given(vocab=st.integers(2, 70_000), length=st.integers(0, 300), seed=st.integers(0, 2**70))
+def test_ids_are_in_the_vocabulary_but_not_its_last(vocab: int, length: int, seed: int) -> None:
+    prompt = PromptSource(vocab, seed, "s").distinct(3, length)
+    assert prompt.dtype == np.int32 and len(prompt) == length
+    assert np.all((prompt >= 0) & (prompt < max(1, vocab - 1)))
+
+
+def test_ids_are_spread_evenly() -> None:
+    counts = np.bincount(PromptSource(11, 0, "s").distinct(0, 100_000), minlength=10)
+    assert counts.size == 10
+    assert np.all(np.abs(counts - 10_000) < 500)
+
+
+@st.composite
+def block_traces(draw: st.DrawFn) -> Trace:
+    """Requests over few hashes, so that prefixes are shared; some with more or fewer blocks than needed."""
+    block_size = draw(st.sampled_from([16, 64]))
+    hashes = st.lists(st.integers(0, 5) | st.just(2**70), min_size=0, max_size=5).map(tuple)
+    requests = draw(st.lists(st.tuples(hashes, st.integers(1, 5 * block_size)), min_size=1, max_size=8))
+    blocks, lengths = zip(*requests, strict=True)
+    return Trace.build(
+        "t",
+        range(len(requests)),
+        lengths,
+        [1] * len(requests),
+        blocks=tuple(blocks),
+        block_size=block_size,
+    )
+
+
+@given(trace=block_traces())
+def test_equal_hashes_are_equal_tokens_and_others_are_not(trace: Trace) -> None:
+    assert trace.blocks is not None and trace.block_size is not None
+    size = trace.block_size
+    planned = open_loop(trace, 1.0, VOCAB, seed=3)
+    assert [len(request.prompt) for request in planned] == trace.input_tokens.tolist()
+    pieces: list[tuple[Any, np.ndarray]] = []
+    for request, blocks in zip(planned, trace.blocks, strict=True):
+        for place in range(-(-len(request.prompt) // size)):
+            name = blocks[place] if place < len(blocks) else ("own", request.index, place)
+            pieces.append((name, request.prompt[place * size : (place + 1) * size]))
+    for (name, piece), (other_name, other) in itertools.combinations(pieces, 2):
+        common = min(len(piece), len(other))
+        if name == other_name:
+            np.testing.assert_array_equal(piece[:common], other[:common])
+        elif common >= 8:
+            assert not np.array_equal(piece[:common], other[:common])
+
+
+def test_two_tokens_are_the_least_vocabulary() -> None:
+    with pytest.raises(ValueError, match="two tokens"):
+        PromptSource(1, 0, "s")
+
+
+#: Tokens 3 and 4 are no end.
+ENDS = np.array([0, 1, 2, 5, 5, 5], dtype=np.int32)
+
+
+@given(st.lists(st.integers(0, 9), max_size=8))
+def test_only_the_last_token_changes_and_only_where_it_is_no_end(ids: list[int]) -> None:
+    prompt = np.array(ids, dtype=np.int32)
+    [ended] = end_whole([PlannedRequest(0, None, prompt, 1)], ENDS)
+    expected = [*ids[:-1], 5 if ids[-1] in (3, 4) else ids[-1]] if ids else []
+    assert ended.prompt.tolist() == expected and prompt.tolist() == ids
+
+
+def test_what_somebody_wrote_stays() -> None:
+    written = PlannedRequest(0, None, np.array([1, 3], dtype=np.int32), 1, text="so")
+    assert end_whole([written], ENDS) == [written]
