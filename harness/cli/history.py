@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
 import typer
 
@@ -15,14 +15,9 @@ from harness.compare.stored_run import StoredRun
 from harness.errors import UsageError
 from harness.history.gate import gate as judge
 from harness.history.store import DEFAULT, Past, Store
-from harness.history.to_mlflow import to_mlflow
-from harness.history.to_wandb import to_wandb
-from harness.history.tracked import tracked
 from harness.report.tables.history import history_data, history_table
-from harness.report.text.numbers import few, plural, several
+from harness.report.text.numbers import few, several
 from harness.schema.limits import ERROR_RATE, names_of, parse_gate
-
-_EXPORTS = {"mlflow": to_mlflow, "wandb": to_wandb}
 
 app = typer.Typer(no_args_is_help=True, help="Keep results of runs, show their trend, judge a run by them.")
 
@@ -128,26 +123,6 @@ def show(
     console.print(TerminalTable(table))
     for note in table.notes:
         console.print(note)
-
-
-@app.command()
-def export(
-    to: Annotated[Literal["mlflow", "wandb"], typer.Option("--format", help="whose files are written")],
-    out: Annotated[
-        Path, typer.Option(help="folder for them; an MLflow database there is added to", metavar="FOLDER")
-    ],
-    project: Annotated[
-        str, typer.Option(help="experiment of MLflow, project of W&B", metavar="NAME")
-    ] = "rosebench",
-    store: In = DEFAULT,
-) -> None:
-    """Write the history for MLflow or Weights & Biases.
-
-    By their own packages and offline.
-    """
-    with Store.open(store) as history:
-        place, count = _EXPORTS[to](tracked(history), out, project)
-    echo(f"{plural(count, 'run')} written to {place}")
 
 
 @app.command()

@@ -1,4 +1,4 @@
-"""A run against the history: the same gates as between two runs, on the estimates that the store has."""
+"""Gates of a run against the history: the same as between two runs, on the estimates of the store."""
 
 from __future__ import annotations
 
@@ -42,17 +42,17 @@ def gate(store: Store, run: StoredRun, against: str, terms: Sequence[GateTerm]) 
             run.hint,
         )
     alike = alike_hash(run)
-    known = [past for past in store.runs() if past.alike == alike and not _is_it(store, past, run)]
-    if not known:
+    baselines = [past for past in store.runs() if past.alike == alike and not _is_it(store, past, run)]
+    if not baselines:
         raise UsageError(
             f"the history has no other run with the settings and the machine of {run.path}",
             "add one: bench history add RUN",
         )
-    chosen = [past for past in known if past.created <= run.info.created] or known
+    chosen = [past for past in baselines if past.created <= run.info.created] or baselines
     if against not in ("last", "best"):
-        chosen = [past for past in known if (past.revision or "").startswith(against)]
+        chosen = [past for past in baselines if (past.revision or "").startswith(against)]
         if not chosen:
-            revisions = ", ".join(dict.fromkeys((past.revision or "unknown")[:10] for past in known))
+            revisions = ", ".join(dict.fromkeys((past.revision or "unknown")[:10] for past in baselines))
             raise UsageError(f"the history has no such run of revision {against!r}", f"known: {revisions}")
     of_errors = [term for term in terms if term.metric == ERROR_RATE]
     best_by = next((term for term in terms if term.metric != ERROR_RATE), None) if against == "best" else None
@@ -90,29 +90,28 @@ def gate(store: Store, run: StoredRun, against: str, terms: Sequence[GateTerm]) 
 
 
 def _is_it(store: Store, past: Past, run: StoredRun) -> bool:
-    """Whether a run in the store is `run`, or one of which it is a copy: begun in the same second, with the
-    same values."""
+    """Return whether a run in the store is `run` or a copy: begun in the same second, with equal values."""
     if past.created != run.info.created:
         return False
     return past.name == run.path.resolve().name or all(
-        (kept := store.estimates(past, label, load).get(key)) is not None and kept.value == mine.value
+        (stored := store.estimates(past, label, load).get(key)) is not None and stored.value == new.value
         for label, loads in run.cells.items()
         for load in loads
-        for key, mine in run.estimates(label, load).items()
+        for key, new in run.estimates(label, load).items()
     )
 
 
 def _baseline(
-    store: Store, known: Sequence[Past], label: str, load: AnyLoad, by: GateTerm | None
+    store: Store, runs: Sequence[Past], label: str, load: AnyLoad, by: GateTerm | None
 ) -> Past | None:
-    """The newest run that has the engine at that load, or the best by a term; None: none has it."""
-    found = [(past, store.estimates(past, label, load)) for past in known]
-    there = [(past, of_past) for past, of_past in found if of_past]
+    """Return the newest run that has the engine at that load, or the best by a term; None: none has it."""
+    estimates = [(past, store.estimates(past, label, load)) for past in runs]
+    measured = [(past, of_past) for past, of_past in estimates if of_past]
     if by is None:
-        return there[-1][0] if there else None
+        return measured[-1][0] if measured else None
     values = [
         (of_past[by.metric, by.statistic].value, past)
-        for past, of_past in there
+        for past, of_past in measured
         if (by.metric, by.statistic) in of_past
     ]
     pick = min if METRICS[by.metric].lower_is_better else max
@@ -122,10 +121,10 @@ def _baseline(
 def _judged(
     store: Store, past: Past | None, run: StoredRun, label: str, load: AnyLoad, terms: Sequence[GateTerm]
 ) -> list[Gated]:
-    """Without a past, only limits of the run alone can be decided."""
+    """Judge a load by all terms; without a past, only limits of the run alone can be decided."""
     keys = [(term.metric, term.statistic) for term in terms]
     new = run.estimates(label, load)
-    found = {
+    contrasts = {
         (contrasted.metric, contrasted.statistic): contrasted
         for contrasted in contrast(load, new, store.estimates(past, label, load) if past else {}, keys)
     }
@@ -135,7 +134,7 @@ def _judged(
         if term.metric == ERROR_RATE:
             gated.append(judge_errors(term, *where, run.failures(label, load)))
         elif term.relative:
-            judged = judge_ratio(term, *where, found.get(key))
+            judged = judge_ratio(term, *where, contrasts.get(key))
             gated.append(judged if past else judged.model_copy(update={"reason": _NO_PAST}))
         else:
             gated.append(judge_value(term, *where, new.get(key)))

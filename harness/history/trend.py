@@ -1,4 +1,4 @@
-"""Where a series of runs changed its level.
+"""Change points in the level of a series of runs.
 
 PELT (Killick, Fearnhead and Eckley, JASA 107, 2012; the package ruptures) on logarithms, with absolute errors
 from each level's median as cost, which one outlier does not move. A change counts where it explains more than
@@ -17,24 +17,24 @@ import ruptures
 
 #: Runs that a level has at least: one run alone is an outlier.
 MIN_RUNS = 2
-#: Of the median absolute difference of two normal values to their standard deviation.
+#: Ratio of the median absolute difference of two normal values to their standard deviation.
 _STEP = 0.6745 * 2**0.5
 #: Runs are never taken to be more alike than this.
 _LEAST_NOISE = 0.003
 
 
 def change_points(values: Sequence[float]) -> list[int]:
-    """The places at which a new level begins; none of fewer than four values or where one is not positive."""
+    """Return the places at which a new level begins; none if a value is not positive, or of under four."""
     if len(values) < 2 * MIN_RUNS or min(values) <= 0:
         return []
     logs = np.log(np.asarray(values, dtype=np.float64))
     noise = max(float(np.median(np.abs(np.diff(logs)))) / _STEP, _LEAST_NOISE)
-    found = ruptures.Pelt(model="l1", min_size=MIN_RUNS, jump=1).fit(logs.reshape(-1, 1))
-    return [int(end) for end in found.predict(pen=2 * noise * log(len(logs)))[:-1]]
+    fitted = ruptures.Pelt(model="l1", min_size=MIN_RUNS, jump=1).fit(logs.reshape(-1, 1))
+    return [int(end) for end in fitted.predict(pen=2 * noise * log(len(logs)))[:-1]]
 
 
 def steps(values: Sequence[float]) -> dict[int, float]:
-    """Each change point with the factor from the level before to the one after it."""
+    """Return each change point with the factor from the level before to the one after it."""
     ends = [0, *change_points(values), len(values)]
     logs = np.log(values) if len(ends) > 2 else np.array([])
     levels = [float(np.median(logs[start:end])) for start, end in pairwise(ends)] if len(ends) > 2 else []

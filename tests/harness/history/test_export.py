@@ -7,11 +7,9 @@ from typing import Any
 
 import pytest
 
+from docs.examples.export_history import Tracked, to_mlflow, to_wandb, tracked
 from harness.compare.stored_run import StoredRun
-from harness.errors import UsageError
-from harness.history import to_mlflow, to_wandb
 from harness.history.store import Store
-from harness.history.tracked import Tracked, tracked
 from tests.harness.report.conftest import ENGINES, make_online
 
 pytestmark = pytest.mark.integration
@@ -45,9 +43,9 @@ def test_an_engine_at_a_load_is_a_run(found: list[Tracked]) -> None:
 
 def test_mlflow_reads_what_was_written(found: list[Tracked], tmp_path: Path) -> None:
     mlflow = pytest.importorskip("mlflow")
-    file, added = to_mlflow.to_mlflow(found, tmp_path, "bench")
+    file, added = to_mlflow(found, tmp_path, "bench")
     assert added == 4
-    assert to_mlflow.to_mlflow(found, tmp_path, "bench") == (file, 0), "nothing is there twice"
+    assert to_mlflow(found, tmp_path, "bench") == (file, 0), "nothing is there twice"
     client = mlflow.MlflowClient(tracking_uri=f"sqlite:///{file}")
     [experiment] = [e for e in client.search_experiments() if e.name == "bench"]
     by_name = {run.info.run_name: run for run in client.search_runs([experiment.experiment_id])}
@@ -82,7 +80,7 @@ def records_of(file: Path) -> list[Any]:
 
 def test_wandb_reads_what_was_written(found: list[Tracked], tmp_path: Path) -> None:
     pytest.importorskip("wandb")
-    place, written = to_wandb.to_wandb(found[:1], tmp_path, "bench")
+    place, written = to_wandb(found[:1], tmp_path, "bench")
     [file] = place.glob("offline-run-*/run-*.wandb")
     assert written == 1
     records = records_of(file)
@@ -97,14 +95,3 @@ def test_wandb_reads_what_was_written(found: list[Tracked], tmp_path: Path) -> N
         for item in record.summary.update
     }
     assert float(summary["tpot_p50"]) == pytest.approx(found[0].values["tpot_p50"])
-
-
-@pytest.mark.parametrize(("module", "write"), [("mlflow", to_mlflow.to_mlflow), ("wandb", to_wandb.to_wandb)])
-def test_a_package_that_is_not_there_is_named(
-    module: str, write: object, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(__import__("sys").modules, module, None)
-    with pytest.raises(UsageError, match="needs") as error:
-        write([], tmp_path / "out", "bench")  # type: ignore[operator]
-    assert f"pip install {module}" in error.value.hint
-    assert not (tmp_path / "out").exists()

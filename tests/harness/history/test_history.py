@@ -8,7 +8,6 @@ import shutil
 import sqlite3
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from hashlib import sha256
 from pathlib import Path
 from threading import Barrier
 
@@ -19,7 +18,6 @@ import pytest
 from typer.testing import CliRunner
 
 from harness.cli.history import app
-from harness.compare.comparable import alike
 from harness.compare.stored_run import StoredRun
 from harness.errors import UsageError
 from harness.history.gate import gate
@@ -375,34 +373,3 @@ def test_a_withheld_percentile_is_a_dash(tmp_path: Path) -> None:
     assert "60 more samples" in shown["p99"].rows[0][5].remark
     assert "–: p99 needs 100 samples; up to 60 are missing." in shown["p99"].notes
     assert not any("samples" in note for note in shown["p90"].notes)
-
-
-def test_a_store_of_version_1_is_read_on(first: Path, tmp_path: Path) -> None:
-    path = tmp_path / "h.sqlite"
-    with Store.open(path, create=True) as store:
-        store.add(StoredRun.read(first))
-    with sqlite3.connect(path) as old:
-        for name in ("withheld", "work"):
-            old.execute(f"ALTER TABLE result DROP COLUMN {name}")
-        old.execute("PRAGMA user_version = 1")
-    with Store.open(path) as store:
-        assert {entry.estimate.withheld for entry in store.entries("ttft_ms", "p50")} == {0}
-        assert {entry.estimate.withheld for entry in store.entries("ttft_ms", "p99")} == {40}
-        store.add(StoredRun.read(first))
-    with Store.open(path) as store:
-        assert {entry.estimate.withheld for entry in store.entries("ttft_ms", "p99")} == {0}
-
-
-def test_runs_of_a_store_of_version_3_are_a_baseline_by_their_requests(again: Made, tmp_path: Path) -> None:
-    path, runs = tmp_path / "h.sqlite", [StoredRun.read(again(1)), StoredRun.read(again(2, n=6400))]
-    with Store.open(path, create=True) as store:
-        for run in runs:
-            store.add(run)
-    without = sha256(json.dumps(alike(runs[0]), sort_keys=True, default=str).encode()).hexdigest()[:16]
-    with sqlite3.connect(path) as old:
-        old.execute("UPDATE run SET alike = ?", (without,))
-        old.execute("PRAGMA user_version = 3")
-    old.close()
-    with Store.open(path) as store:
-        found = gate(store, StoredRun.read(again(3)), "last", parse_gate("ttft_p50<=+50%"))
-    assert (found.a, found.outcome) == ("history: online_day1", "pass")

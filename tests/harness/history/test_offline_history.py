@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from docs.examples.export_history import tracked
 from harness.cli.history import app
 from harness.compare.stored_run import StoredRun
 from harness.errors import UsageError
 from harness.history.gate import gate
 from harness.history.store import Store
-from harness.history.tracked import tracked
 from harness.schema.limits import parse_gate
 from harness.schema.load import Batch
 from tests.harness.offline_runs import IN_PROCESS, SERVED, write_run
