@@ -27,7 +27,6 @@ COMMANDS = {
     "schema": "Print the JSON Schema of a settings or results file, or of a row of a table.",
     "engines": "List, check, show and install engines.",
     "profile": "Profile the engines of a run (`bench profile RUN`), or compare two profiles (`… diff A B`).",
-    "convert-run": "Convert runs of version 0.1 to this version's schema; the originals are kept.",
     "traces": "List, describe, download and convert traces.",
 }
 

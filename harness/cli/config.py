@@ -12,7 +12,7 @@ import typer
 from pydantic.fields import FieldInfo
 
 from harness.cli.option_groups import in_groups
-from harness.cli.options import default_text, metavar
+from harness.cli.options import default_text, metavar, settings_of
 from harness.cli.terminal import echo
 from harness.errors import UsageError
 from harness.files import write_whole
@@ -58,7 +58,7 @@ def settings_file(command: str, schema: str) -> str:
         f"# Settings of `bench {command} --config FILE`. Remove the # before a setting to give it;",
         "# options of the command line win.",
     ]
-    for title, names in in_groups(list(kind.model_fields)).items():
+    for title, names in in_groups(settings_of(kind)).items():
         lines += ["", f"## {title}"]
         for name in names:
             lines += _setting(name, kind.model_fields[name])

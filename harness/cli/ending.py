@@ -19,7 +19,7 @@ from harness.report.text.numbers import plural
 from harness.report.text.run_notices import notices
 from harness.report.text.terms import goodput, terms
 from harness.report.text.verdict import verdict
-from harness.runs.reader import OfflineRun, Run
+from harness.runs.reader import Run
 
 #: Warnings in the terminal; a run in which everything went wrong has many.
 MOST_WARNINGS = 8
@@ -56,7 +56,7 @@ def print_ending(run: Run, display: Display) -> None:
     for sentence in filter(None, [*verdict(run), goodput(run), *terms(run)]):
         display.text(sentence)
     display.text("")
-    if isinstance(run, OfflineRun):
+    if run.is_batch:
         display.print_tables([offline_table(run.results)])
     elif run.results.search is not None:
         display.print_tables(capacity_tables(run.results.search))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from harness.cli.options import Resume, with_settings
 from harness.cli.outcome import Json, Open, Quiet
+from harness.schema.online_settings import OnlineSettings
 from harness.schema.settings import OfflineSettings
 
 EXAMPLES = ("bench offline --engines roseinfer,vllm --num-prompts 128 --repeats 5",)
@@ -22,6 +23,7 @@ def offline(
     roseinfer is measured twice: through its server, as `roseinfer`, and as `roseinfer (in-process)`.
     """
 
-    from harness.cli.measure_offline import measure
+    from harness.cli.measure_online import measure
 
-    measure(settings, resume, open_report=open_report, as_json=as_json, quiet=quiet)
+    run_settings = None if settings is None else OnlineSettings.of_batch(settings)
+    measure(run_settings, resume, open_report=open_report, as_json=as_json, quiet=quiet)

@@ -89,8 +89,15 @@ def _config() -> inspect.Parameter:
     )
 
 
+def settings_of(kind: type[CommonSettings]) -> list[str]:
+    """Return the names of the settings that the command of `kind` has as options."""
+    fields = kind.model_fields.items()
+    return [name for name, field in fields if _extra(field).get("of_command", kind.command) == kind.command]
+
+
 def _options(kind: type[CommonSettings]) -> Iterator[inspect.Parameter]:
-    for name, field in kind.model_fields.items():
+    for name in settings_of(kind):
+        field = kind.model_fields[name]
         flag = field.annotation is bool
         option = typer.Option(
             help=field.description,

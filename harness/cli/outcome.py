@@ -10,7 +10,7 @@ import typer
 
 from harness.cli.terminal import echo
 from harness.errors import BenchError
-from harness.schema.results import OfflineResults, OnlineResults
+from harness.schema.results import OnlineResults
 
 FAILED = 3
 
@@ -20,7 +20,7 @@ Quiet = Annotated[bool, typer.Option("--quiet", help="print nothing but the repo
 
 
 def conclude(
-    results: OnlineResults | OfflineResults,
+    results: OnlineResults,
     report: Path,
     fault: BenchError | None,
     *,
@@ -43,7 +43,7 @@ def conclude(
         raise typer.Exit(FAILED)
 
 
-def _failed(results: OnlineResults | OfflineResults) -> bool:
+def _failed(results: OnlineResults) -> bool:
     """Whether something that was started failed, or no cell is valid.
 
     An engine that is not installed was not started. A search finds loads that are too heavy, at which
@@ -51,8 +51,6 @@ def _failed(results: OnlineResults | OfflineResults) -> bool:
     """
     if any(skipped.repeat is not None for skipped in results.skipped):
         return True
-    if isinstance(results, OfflineResults):
-        return False
     if any(unasked.reason for unasked in results.meta.unasked):
         return True
     failed = results.search is None and any(summary.num_error for summary in results.summaries)

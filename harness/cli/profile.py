@@ -31,7 +31,6 @@ from harness.schema.engine_ref import EngineRef
 from harness.schema.load import ClosedLoop, Load, RequestRate, TraceLoad
 from harness.schema.online_settings import OnlineSettings
 from harness.schema.profile import ProfileFigures, ProfileRun, Profiles, Tools
-from harness.schema.settings import OfflineSettings
 
 Scale = Annotated[float | None, typer.Option(help="scale of the run; default: the heaviest", metavar="S")]
 Concurrency = Annotated[
@@ -179,7 +178,7 @@ def profile_after(
     return None
 
 
-def profile_only(settings: OnlineSettings | OfflineSettings, display: Display) -> None:
+def profile_only(settings: OnlineSettings, display: Display) -> None:
     """Profile without measuring; prints the manifest's path."""
     folder = begin_run(settings, ["bench", *sys.argv[1:]])
     profile_folder(folder, None, ProfileOptions(settings.profile or "torch"), display)

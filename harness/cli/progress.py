@@ -15,8 +15,6 @@ from harness.report.text.heading import fitted
 from harness.report.text.numbers import DASH, plural
 from harness.report.text.unfinished import lacking
 from harness.runs.events import (
-    BatchDone,
-    BatchStarting,
     Calibrating,
     CellDone,
     CellProgress,
@@ -32,8 +30,10 @@ from harness.runs.events import (
     TooFewClients,
     WarmupProgress,
 )
+from harness.schema.load import Batch
 from harness.schema.online_summary import Distribution, OnlineSummary
 from harness.schema.repeat_number import repeat_text
+from harness.schema.results import BatchRow
 
 
 class Display:
@@ -95,14 +95,6 @@ class Display:
                 self._cells = cells
             case ConfigurationDropped(label, repeats):
                 self.line(f"{label} is left out after {plural(repeats, 'repeat')}")
-            case BatchStarting(label, repeat, index, total, log):
-                self.line(f"[{index + 1}/{total}] {label}, {repeat_text(repeat)}; log: {log}")
-                self._now(f"[{index + 1}/{total}] {label}, {repeat_text(repeat)}")
-                self._share(len(self._begun))
-                self._begun.add(index)
-            case BatchDone(result):
-                rate = f"{result.output_tok_per_s:,.0f} output tok/s in {result.total_s:.3f} s"
-                self.line(f"{result.label}, {repeat_text(result.repeat)}: {rate}")
             case Reporting():
                 self._share(0)
                 self._now("writing tables, figures and report")
@@ -154,6 +146,9 @@ def _summary(summary: OnlineSummary) -> str:
         return f"INVALID: {', '.join(summary.invalid_reasons)}"
     if not summary.num_success:
         return f"all {summary.num_requests} requests failed: {summary.errors}"
+    if isinstance(summary.load, Batch):
+        row = BatchRow.of(summary)
+        return f"{row.output_tok_per_s:,.0f} output tok/s in {row.total_s:.3f} s"
     parts = [f"TTFT {_pair(summary.ttft_ms)} ms", f"TPOT {_pair(summary.tpot_ms)} ms"]
     parts.append(f"{summary.output_tok_per_s:.0f} tok/s")
     if summary.num_error:

@@ -12,13 +12,13 @@ from pydantic import TypeAdapter
 from harness.cli.terminal import echo
 from harness.errors import UsageError
 from harness.records.columns import CHUNKS, REQUESTS, SERVER
-from harness.runs.journal import BatchEntry, JournalEntry
+from harness.runs.journal import JournalEntry
 from harness.schema.calibration import Calibration
 from harness.schema.compare_results import CompareResults
 from harness.schema.online_settings import OnlineSettings
 from harness.schema.prices import Prices
 from harness.schema.profile import ProfileManifest, Profiles
-from harness.schema.results import OfflineResults, OnlineResults
+from harness.schema.results import OnlineResults
 from harness.schema.run_info import RunInfo
 from harness.schema.settings import OfflineSettings
 from harness.schema.space import Space
@@ -28,10 +28,8 @@ SCHEMAS: dict[str, Any] = {
     "offline-settings": OfflineSettings,
     "run": RunInfo,
     "online-results": OnlineResults,
-    "offline-results": OfflineResults,
     "compare-results": CompareResults,
     "journal-entry": JournalEntry,
-    "offline-journal-entry": BatchEntry,
     "calibration": Calibration,
     "profile-manifest": ProfileManifest,
     "profiles": Profiles,

@@ -5,13 +5,11 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping, Sequence
 
-from harness.compare.stored_run import StoredOffline, StoredOnline, StoredRun
+from harness.compare.stored_run import StoredRun
 from harness.schema.compare_results import Obstacle
 from harness.schema.engine_ref import RUNNING_SERVER
-from harness.schema.load import AnyLoad
+from harness.schema.load import Load
 from harness.schema.online_settings import OnlineSettings
-from harness.schema.run_info import OnlineRunInfo
-from harness.schema.settings import OfflineSettings
 from harness.telemetry.machine import hardware
 
 #: What must be alike, by the name that --allow-different takes. Cells and engines are checked apart.
@@ -28,7 +26,7 @@ _EVERY: dict[str, Callable[[StoredRun], object]] = {
     "warmup": lambda run: run.settings.warmup,
     "duration": lambda run: [run.settings.settle, run.settings.min_duration],
 }
-_ONLINE: dict[str, Callable[[StoredOnline], object]] = {
+_ONLINE: dict[str, Callable[[StoredRun], object]] = {
     "trace": lambda run: _trace(run, "sha256") or [_trace(run, "name"), _origin(run)],
     "fit": lambda run: _trace(run, "fit"),
     "lengths": lambda run: _lengths(run) | _limits(run),
@@ -38,7 +36,7 @@ _ONLINE: dict[str, Callable[[StoredOnline], object]] = {
     "slo": lambda run: run.settings.slo and run.settings.slo.model_dump(exclude_none=True),
     "window": lambda run: run.settings.steady_state or (run.settings.window and str(run.settings.window)),
 }
-_OFFLINE: dict[str, Callable[[StoredOffline], object]] = {
+_OF_BATCH: dict[str, Callable[[StoredRun], object]] = {
     "lengths": lambda run: _given_lengths(run.settings) | _limits(run),
     "prompts": lambda run: [run.settings.seed, run.settings.vocab_size],
 }
@@ -68,16 +66,14 @@ _OTHERS = (
     "invalid",
 )
 #: What --allow-different takes.
-NAMES = tuple(dict.fromkeys((*_EVERY, *_ONLINE, *_OFFLINE, *_OTHERS)))
+NAMES = tuple(dict.fromkeys((*_EVERY, *_ONLINE, *_OF_BATCH, *_OTHERS)))
 
 
 def alike(run: StoredRun) -> dict[str, object]:
     """What another run must have alike, by name."""
     values = {name: value(run) for name, value in _EVERY.items()}
-    if isinstance(run, StoredOnline):
-        return values | {name: value(run) for name, value in _ONLINE.items()}
-    assert isinstance(run, StoredOffline)
-    return values | {name: value(run) for name, value in _OFFLINE.items()}
+    others = _OF_BATCH if run.is_batch else _ONLINE
+    return values | {name: value(run) for name, value in others.items()}
 
 
 def obstacles(
@@ -94,10 +90,10 @@ def obstacles(
     of_a, of_b = alike(a), alike(b)
     values = [(name, value, of_b[name]) for name, value in of_a.items()]
     said: dict[str, tuple[object, object]] = {"lengths": (_said_lengths(a, of_a), _said_lengths(b, of_b))}
-    if isinstance(a, StoredOnline) and isinstance(b, StoredOnline):
+    if not a.is_batch:
         values.append(("requests", *_requests(a, b)))
         said["trace"] = _said_trace(a), _said_trace(b)
-    if isinstance(a, StoredOffline) and isinstance(b, StoredOffline):
+    else:
         values.append((_BATCH, a.settings.num_prompts, b.settings.num_prompts))
     found = [
         (name, _differing(name, *said.get(name, differ)))
@@ -108,8 +104,7 @@ def obstacles(
         only = [f"only A has {label}" for label in a.cells if label not in b.cells]
         only += [f"only B has {label}" for label in b.cells if label not in a.cells]
         found += [("engines", reason) for reason in only]
-    online = isinstance(a, StoredOnline) and isinstance(b, StoredOnline)
-    if online and pairs and not any(set(a.cells[in_a]) & set(b.cells[in_b]) for in_a, in_b in pairs):
+    if not a.is_batch and pairs and not any(set(a.cells[in_a]) & set(b.cells[in_b]) for in_a, in_b in pairs):
         found.append(("loads", "no engine has a load that is in both runs"))
     for in_a, in_b in pairs:
         loads_a, loads_b = sorted(a.cells[in_a]), sorted(b.cells[in_b])
@@ -145,7 +140,7 @@ def served_model(run: StoredRun, label: str) -> object:
 
 def configuration(run: StoredRun, label: str) -> object:
     """What a tuning set of an engine, and on what variant; None of an engine that it left as it is."""
-    plan = run.info.tune if isinstance(run.info, OnlineRunInfo) else None
+    plan = run.info.tune
     if plan is None:
         return None
     drawn = {it.label: it.settings for it in plan.configurations if it.settings}
@@ -158,23 +153,23 @@ def answers_end(run: StoredRun, label: str) -> object:
     return next((fact.value for fact in known if fact is not None), None)
 
 
-def _trace(run: StoredOnline, field: str) -> object:
+def _trace(run: StoredRun, field: str) -> object:
     return None if run.info.trace is None else getattr(run.info.trace, field)
 
 
-def _origin(run: StoredOnline) -> object:
+def _origin(run: StoredRun) -> object:
     """Of a trace; that of another load is its lengths and loads, which are looked at apart."""
     return _trace(run, "origin") if run.settings.loads[0].kind == "trace" else None
 
 
-def _said_trace(run: StoredOnline) -> str | None:
+def _said_trace(run: StoredRun) -> str | None:
     """A trace's name and the beginning of its hash, which tells apart traces of one name."""
     if (trace := run.info.trace) is None:
         return None
     return f"{trace.name} ({trace.sha256[:8]})" if trace.sha256 else trace.name
 
 
-def _lengths(run: StoredOnline) -> dict[str, object]:
+def _lengths(run: StoredRun) -> dict[str, object]:
     """Tokens of a trace's requests in all, and of each that is synthetic; what cuts those of a dataset or a
     mixture, where it is set."""
     settings = run.settings
@@ -184,7 +179,7 @@ def _lengths(run: StoredOnline) -> dict[str, object]:
     return _given_lengths(settings) | {k: v for k, v in cut.items() if v is not None}
 
 
-def _given_lengths(settings: OnlineSettings | OfflineSettings) -> dict[str, object]:
+def _given_lengths(settings: OnlineSettings) -> dict[str, object]:
     given = settings.input_len, settings.output_len
     lengths = [length if isinstance(length, int) else str(length) for length in given]
     return dict(zip(_TOKENS, lengths, strict=True))
@@ -199,14 +194,14 @@ def _said_lengths(run: StoredRun, values: Mapping[str, object]) -> dict[str, obj
     lengths = values["lengths"]
     assert isinstance(lengths, dict)
     said = dict(lengths)
-    of = "in all" if isinstance(run, StoredOnline) and run.settings.loads[0].kind == "trace" else "each"
+    of = "in all" if run.settings.loads[0].kind == "trace" else "each"
     for key in _TOKENS:
         if (tokens := said.get(key)) is not None:
             said[key] = f"{tokens:,} {of}" if isinstance(tokens, int) else f"{tokens} {of}"
     return said
 
 
-def _requests(a: StoredOnline, b: StoredOnline) -> tuple[object, object]:
+def _requests(a: StoredRun, b: StoredRun) -> tuple[object, object]:
     """Of traces; else at each load of both: how many arrive at a rate in a given time is chance."""
     if any(run.settings.loads[0].kind == "trace" for run in (a, b)):
         return _trace(a, "requests"), _trace(b, "requests")
@@ -215,7 +210,7 @@ def _requests(a: StoredOnline, b: StoredOnline) -> tuple[object, object]:
     return of_a, of_b
 
 
-def _listed(loads: Sequence[AnyLoad]) -> str:
+def _listed(loads: Sequence[Load]) -> str:
     return ", ".join(map(str, loads))
 
 

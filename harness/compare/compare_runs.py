@@ -17,7 +17,7 @@ from harness.metrics.estimates import Estimates
 from harness.metrics.intervals import LEVEL
 from harness.schema.compare_results import CompareResults, Difference, Disturbance, Gated
 from harness.schema.limits import ERROR_RATE, GateTerm
-from harness.schema.load import AnyLoad
+from harness.schema.load import Load
 
 Pair = tuple[str, str]
 
@@ -138,7 +138,7 @@ def _within(run: StoredRun, of_a: str | None, of_b: str | None) -> list[Pair]:
     return list(combinations(run.cells, 2)) if of_b is None else [(other, of_b) for other in others]
 
 
-def _estimates(a: StoredRun, b: StoredRun, pair: Pair) -> dict[AnyLoad, tuple[Estimates, Estimates]]:
+def _estimates(a: StoredRun, b: StoredRun, pair: Pair) -> dict[Load, tuple[Estimates, Estimates]]:
     """What is known of a pair at the loads of both runs."""
     common = sorted(a.cells[pair[0]].keys() & b.cells[pair[1]].keys())
     return {load: (a.estimates(pair[0], load), b.estimates(pair[1], load)) for load in common}
@@ -147,7 +147,7 @@ def _estimates(a: StoredRun, b: StoredRun, pair: Pair) -> dict[AnyLoad, tuple[Es
 def _judge(
     b: StoredRun,
     pair: Pair,
-    estimated: Mapping[AnyLoad, tuple[Estimates, Estimates]],
+    estimated: Mapping[Load, tuple[Estimates, Estimates]],
     contrasts: Sequence[Contrast],
     gates: Sequence[GateTerm],
 ) -> list[Gated]:

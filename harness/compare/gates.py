@@ -10,7 +10,7 @@ from harness.metrics.intervals import Ends, Estimate, level
 from harness.metrics.power import repeats_to_find
 from harness.schema.compare_results import Gated, Outcome
 from harness.schema.limits import GateTerm
-from harness.schema.load import AnyLoad
+from harness.schema.load import Load
 from harness.schema.metrics import METRICS
 
 
@@ -23,7 +23,7 @@ def outcome(term: GateTerm, bound: float, ci: Ends | None) -> Outcome:
     return "pass" if high <= bound else "regression" if low > bound else "inconclusive"
 
 
-def judge_ratio(term: GateTerm, engines: tuple[str, str], load: AnyLoad, found: Contrast | None) -> Gated:
+def judge_ratio(term: GateTerm, engines: tuple[str, str], load: Load, found: Contrast | None) -> Gated:
     """A gate on a latency or a rate against run A's. `found` is None where A or B has no such statistic at
     that load, or A's is 0."""
     bound = 1 + term.limit
@@ -36,7 +36,7 @@ def judge_ratio(term: GateTerm, engines: tuple[str, str], load: AnyLoad, found: 
     return _with_reason(gated, term, found.missing, found.spread, found.repeats, "of each", found.paired)
 
 
-def judge_value(term: GateTerm, engines: tuple[str, str], load: AnyLoad, new: Estimate | None) -> Gated:
+def judge_value(term: GateTerm, engines: tuple[str, str], load: Load, new: Estimate | None) -> Gated:
     """A gate on a latency or a rate by itself. `new` is run B's; None where it has no such statistic."""
     if new is None:
         return _gated(term, engines, load, None, None, term.limit, "B has no such value")
@@ -85,7 +85,7 @@ def _with_reason(
 
 
 def judge_errors(
-    term: GateTerm, engines: tuple[str, str], load: AnyLoad, repeats: Sequence[tuple[int, int]]
+    term: GateTerm, engines: tuple[str, str], load: Load, repeats: Sequence[tuple[int, int]]
 ) -> Gated:
     """A gate on run B's share of failed requests. `repeats`: how many failed, of how many, in each."""
     failed, counts = zip(*repeats, strict=True)
@@ -103,7 +103,7 @@ def judge_errors(
 def _gated(
     term: GateTerm,
     engines: tuple[str, str],
-    load: AnyLoad,
+    load: Load,
     value: float | None,
     ci: Ends | None,
     bound: float,

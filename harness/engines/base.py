@@ -89,12 +89,14 @@ class Encoder:
 @dataclass(frozen=True)
 class EngineVariant:
     """An engine with one of its variants, as compared in a run. `label` is its name in tables and figures;
-    `server` is that of a running server in the settings."""
+    `server` is that of a running server in the settings. With `in_process` a batch goes through the engine's
+    own API, in a process of its own, and not through its server."""
 
     ref: EngineRef
     variant: Variant
     label: str
     server: str | None = None
+    in_process: bool = False
 
     def caches_prefixes(self, prefix_cache: bool) -> bool:
         """Whether the prefix cache is on: the variant's setting, else the run's."""

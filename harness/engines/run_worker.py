@@ -1,6 +1,6 @@
 """Times one engine's in-process API, in that engine's own interpreter. Standard library only.
 
-    python run_worker.py JOB.json RESULT.jsonl
+    python run_worker.py JOB.json RESULT.json
 
 JOB.json: {"target", "arguments", "prompts", "prompt_limits", "warmup", "warmup_limits", "ignore_eos",
 "settle_s", "min_s"}. `target` is `module:callable` or `/path/to/file.py:callable`. Called with `arguments` it
@@ -8,12 +8,16 @@ returns an object with
 
     generate(prompts: list[list[int]], max_tokens: list[int], ignore_eos: bool) -> list[list[int]]
 
-which returns the generated token ids of each prompt, in order, when all are done. `warmup` are prompts that
-are generated first and not timed, and so is the batch for `settle_s` seconds. Then the batch is generated
-until `min_s` seconds have passed, at least once. RESULT.jsonl gets one line for each event: {"event":
-"ready", "seconds"} and {"event": "result", "seconds", "output_tokens": [int of each prompt of each batch],
-"batches", "end": by the monotonic clock}. The exit code is 0 if both were written. The engine's output goes
-to stdout and stderr."""
+which returns the generated token ids of each prompt, in order, when all are done. It may have
+
+    token_times() -> list[tuple[float, float]]
+
+with the times of the first and the last token of each prompt of the latest call, by the monotonic clock.
+
+`warmup` are prompts that are generated first and not timed, and so is the batch for `settle_s` seconds. Then
+the batch is generated until `min_s` seconds have passed, at least once. RESULT.json, which is written last:
+{"ready_s", "batches": [{"begin", "end", "output_tokens": [int of each prompt], "token_times"}]}, times by the
+monotonic clock. The engine's output goes to stdout and stderr."""
 
 import importlib
 import importlib.util
@@ -39,29 +43,25 @@ def load(target: str) -> Any:
 def main(job_path: str, result_path: str) -> None:
     job = json.loads(Path(job_path).read_text())
     batch = (job["prompts"], job["prompt_limits"], job["ignore_eos"])
-    with Path(result_path).open("w") as file:
-
-        def write_event(event: str, seconds: float, **more: object) -> None:
-            file.write(json.dumps({"event": event, "seconds": seconds, **more}) + "\n")
-            file.flush()
-
-        begin = time.perf_counter()
-        engine = load(job["target"])(**job["arguments"])
-        write_event("ready", time.perf_counter() - begin)
-        if job["warmup"]:
-            engine.generate(job["warmup"], job["warmup_limits"], job["ignore_eos"])
-        begin = time.perf_counter()
-        while time.perf_counter() - begin < job["settle_s"]:
-            engine.generate(*batch)
-        counts: list[int] = []
-        seconds, batches = 0.0, 0
-        while not batches or seconds < job["min_s"]:
-            begin = time.perf_counter()
-            outputs = engine.generate(*batch)
-            seconds += time.perf_counter() - begin
-            batches += 1
-            counts += [len(output) for output in outputs]
-        write_event("result", seconds, output_tokens=counts, batches=batches, end=time.monotonic())
+    begin = time.monotonic()
+    engine = load(job["target"])(**job["arguments"])
+    ready_s = time.monotonic() - begin
+    if job["warmup"]:
+        engine.generate(job["warmup"], job["warmup_limits"], job["ignore_eos"])
+    begin = time.monotonic()
+    while time.monotonic() - begin < job["settle_s"]:
+        engine.generate(*batch)
+    batches: list[dict[str, Any]] = []
+    seconds = 0.0
+    while not batches or seconds < job["min_s"]:
+        begin = time.monotonic()
+        outputs = engine.generate(*batch)
+        end = time.monotonic()
+        seconds += end - begin
+        times = engine.token_times() if hasattr(engine, "token_times") else None
+        counts = [len(output) for output in outputs]
+        batches.append({"begin": begin, "end": end, "output_tokens": counts, "token_times": times})
+    Path(result_path).write_text(json.dumps({"ready_s": ready_s, "batches": batches}))
 
 
 if __name__ == "__main__":

@@ -9,6 +9,7 @@ from typing import Literal
 
 from harness.engines.auto_settings import Placement, parallel_of, resolve_device, resolve_placement
 from harness.engines.base import Engine, EngineVariant, Installation, Missing
+from harness.engines.batch_variants import batch_variants, skipped_of_batch
 from harness.engines.local import GIVE_ONE, LocalEngine
 from harness.engines.parallel import check_gpus
 from harness.engines.registry import get_engine, get_engine_variant
@@ -63,7 +64,13 @@ def select_engines(settings: OnlineSettings, alone: bool = False) -> Selection:
     """
     engine_variants = make_engine_variants(settings)
     engines = {v.label: get_engine(v.ref.name, address_of(settings, v.server)) for v in engine_variants}
-    found, missing = find_engines(engine_variants, engines)
+    outside: list[Skipped] = []
+    if settings.num_prompts is not None:
+        mixed = not all(isinstance(lengths, int) for lengths in (settings.input_len, settings.output_len))
+        outside = skipped_of_batch(engine_variants, mixed=mixed)
+    without = {skipped.label for skipped in outside}
+    found, missing = find_engines([v for v in engine_variants if v.label not in without], engines)
+    missing += outside
     device = resolve_device(settings.device)
     missing += _skipped_for_parallelism(
         settings, device, engine_variants, engines, {s.label for s in missing}
@@ -75,10 +82,11 @@ def select_engines(settings: OnlineSettings, alone: bool = False) -> Selection:
         )
     absent = {s.label for s in missing}
     present = [v for v in engine_variants if v.label not in absent]
-    context = reported_context(settings, engines)
+    context = reported_context(settings, {v.label: engines[v.label] for v in present})
     placement = resolve_placement(settings, alone)
     for engine_variant in present:
-        _check_options(engines[engine_variant.label], engine_variant, settings.prefix_cache)
+        if not engine_variant.in_process:
+            _check_options(engines[engine_variant.label], engine_variant, settings.prefix_cache)
         if engine_variant.server is None:
             check_gpus(
                 engine_variant.label, engine_variant.parallelism(parallel_of(settings)), placement.device
@@ -100,6 +108,8 @@ def make_engine_variants(settings: CommonSettings) -> list[EngineVariant]:
                 f"give one another label in configs/engines/{engine_variant.ref.name}.yaml",
             )
         by_label[engine_variant.label] = engine_variant
+    if isinstance(settings, OnlineSettings) and settings.num_prompts is not None:
+        return batch_variants(list(by_label.values()))
     if isinstance(settings, OnlineSettings) and settings.aa:
         return [
             replace(engine_variant, label=f"{label} ({side})")
@@ -113,7 +123,7 @@ def _named(settings: CommonSettings) -> Iterator[EngineVariant]:
     """The engines as they are named; each running server is one. Raises UsageError."""
     for ref in settings.engines:
         engine_variant = get_engine_variant(ref)
-        if ref.name == RUNNING_SERVER and isinstance(settings, OnlineSettings):
+        if ref.name == RUNNING_SERVER and isinstance(settings, OnlineSettings) and settings.servers:
             for label in settings.servers:
                 yield replace(engine_variant, label=label, server=label)
         else:

@@ -13,7 +13,7 @@ from harness.metrics.contrast import contrast
 from harness.metrics.intervals import LEVEL
 from harness.schema.compare_results import CompareResults, Gated
 from harness.schema.limits import ERROR_RATE, GateTerm
-from harness.schema.load import AnyLoad
+from harness.schema.load import Load
 from harness.schema.metrics import METRICS
 
 _NO_PAST = "the history has no baseline for this engine at this load"
@@ -101,9 +101,7 @@ def _is_it(store: Store, past: Past, run: StoredRun) -> bool:
     )
 
 
-def _baseline(
-    store: Store, runs: Sequence[Past], label: str, load: AnyLoad, by: GateTerm | None
-) -> Past | None:
+def _baseline(store: Store, runs: Sequence[Past], label: str, load: Load, by: GateTerm | None) -> Past | None:
     """Return the newest run that has the engine at that load, or the best by a term; None: none has it."""
     estimates = [(past, store.estimates(past, label, load)) for past in runs]
     measured = [(past, of_past) for past, of_past in estimates if of_past]
@@ -119,7 +117,7 @@ def _baseline(
 
 
 def _judged(
-    store: Store, past: Past | None, run: StoredRun, label: str, load: AnyLoad, terms: Sequence[GateTerm]
+    store: Store, past: Past | None, run: StoredRun, label: str, load: Load, terms: Sequence[GateTerm]
 ) -> list[Gated]:
     """Judge a load by all terms; without a past, only limits of the run alone can be decided."""
     keys = [(term.metric, term.statistic) for term in terms]

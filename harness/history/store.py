@@ -23,7 +23,7 @@ from harness.files import now
 from harness.metrics.estimates import Estimates
 from harness.metrics.intervals import ASSUMED_OF_LATENCIES, ASSUMED_OF_RATES, Estimate
 from harness.metrics.primary import RATE
-from harness.schema.load import AnyLoad, load_text, parse_any_load
+from harness.schema.load import Load, load_text, parse_load
 from harness.schema.online_settings import OnlineSettings
 from harness.telemetry.machine import hardware_text
 
@@ -65,7 +65,7 @@ class Entry:
 
     past: Past
     label: str
-    load: AnyLoad
+    load: Load
     estimate: Estimate
 
 
@@ -193,7 +193,7 @@ class Store:
         ).fetchall()
         order = {id: place for place, id in enumerate(past)}
         return [
-            Entry(past[run], label, parse_any_load(load), _estimate(statistic, *columns))
+            Entry(past[run], label, parse_load(load), _estimate(statistic, *columns))
             for run, label, load, *columns in sorted(rows, key=lambda row: (row[1], row[2], order[row[0]]))
         ]
 
@@ -209,15 +209,15 @@ class Store:
         plain = {name: value for name, value in every.items() if isinstance(value, str | int | float | bool)}
         return {name: value for name, value in plain.items() if name not in _OF_A_SERVER}
 
-    def measured(self, past: Past) -> list[tuple[str, str | None, str, AnyLoad]]:
+    def measured(self, past: Past) -> list[tuple[str, str | None, str, Load]]:
         """Return engine, variant, label and load of all results of a run."""
         rows = self._db.execute(
             "SELECT DISTINCT engine, variant, label, load FROM result WHERE run = ? ORDER BY label, load",
             (past.id,),
         )
-        return [(engine, variant, label, parse_any_load(load)) for engine, variant, label, load in rows]
+        return [(engine, variant, label, parse_load(load)) for engine, variant, label, load in rows]
 
-    def estimates(self, past: Past, label: str, load: AnyLoad) -> Estimates:
+    def estimates(self, past: Past, label: str, load: Load) -> Estimates:
         """Return every estimate of one engine at one load in a run."""
         rows = self._db.execute(
             "SELECT metric, statistic, value, each, low, high, missing, dependent, withheld, work "

@@ -6,13 +6,13 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from harness.metrics.estimates import COMPARED, Key
+from harness.metrics.estimates import COMPARED, COMPARED_OF_BATCH, Key
 from harness.metrics.holm import holm
 from harness.metrics.intervals import LEVEL, Effect, Estimate, are_paired, common, difference, ratio, ratios
 from harness.metrics.power import repeats_to_find
 from harness.metrics.primary import SHARE, is_primary
 from harness.schema.compare_results import EFFECTS
-from harness.schema.load import AnyLoad
+from harness.schema.load import Batch, Load
 from harness.schema.metrics import METRICS
 from harness.schema.verdict import Verdict
 
@@ -27,7 +27,7 @@ class Contrast:
         level: its part of the level of all of them, before any is found.
     """
 
-    load: AnyLoad
+    load: Load
     metric: str
     statistic: str
     a: Estimate
@@ -94,10 +94,16 @@ class Contrast:
 
 
 def contrast(
-    load: AnyLoad, a: Mapping[Key, Estimate], b: Mapping[Key, Estimate], keys: Iterable[Key] = COMPARED
+    load: Load, a: Mapping[Key, Estimate], b: Mapping[Key, Estimate], keys: Iterable[Key] | None = None
 ) -> list[Contrast]:
-    """The statistics that both engines have, `b`'s not being 0; of repeats with work of their own, those that
-    both have."""
+    """Compare the statistics that both engines have, `b`'s not being 0; of repeats with work of their own,
+    those that both have.
+
+    Args:
+        keys: The statistics; None: those that a run at such a load is compared by.
+    """
+    if keys is None:
+        keys = COMPARED_OF_BATCH if isinstance(load, Batch) else COMPARED
     known = [key for key in keys if key in a and key in b and b[key].value > 0]
     return [
         Contrast(load, *key, *both, ratio(*both), difference(*both))

@@ -21,9 +21,11 @@ from harness.metrics.intervals import (
     own,
 )
 from harness.metrics.percentiles import Ordered, missing, needed
+from harness.metrics.primary import RATE
 from harness.metrics.rates import NO_TIME_S, flow
 from harness.metrics.samples import Group, Sample, pool
 from harness.schema.limits import Slo
+from harness.schema.load import Batch
 from harness.schema.metrics import COMPARED_PERCENTILES, LATENCIES, METRICS, PERCENTILES, latencies, rates
 from harness.schema.online_summary import Distribution
 
@@ -36,6 +38,9 @@ COMPARED: tuple[Key, ...] = (
     *((metric, f"p{q}") for metric in latencies("compared") for q in COMPARED_PERCENTILES),
     *((rate, rate) for rate in rates("compared")),
 )
+
+#: The same of a batch, whose answers nobody waits for one by one.
+COMPARED_OF_BATCH: tuple[Key, ...] = ((RATE, RATE),)
 
 #: Latencies that can be asked for: those compared, and those that gates limit.
 _ASKED = tuple(dict.fromkeys([*latencies("compared"), *latencies("gated")]))
@@ -161,6 +166,7 @@ def _order_ends(ordered: Ordered, share: float, n: int, independent: float) -> E
 def _rates(repeats: Sequence[Group], slo: Slo | None) -> Estimates:
     """Counts of all repeats over their summed time."""
     flows = [flow(group, slo) for group in repeats]
+    work = tuple(map(_prompts_of, repeats)) if isinstance(repeats[0].load, Batch) else ()
     seconds = np.array([flow.seconds for flow in flows])
     if not np.all(seconds > NO_TIME_S):
         return {}
@@ -171,5 +177,15 @@ def _rates(repeats: Sequence[Group], slo: Slo | None) -> Estimates:
         counts = [metric.counted(flow) for flow in flows]
         if all(count is not None for count in counts):
             passed = np.array(counts, dtype=np.float64)
-            found[name, name] = Estimate(float(passed.sum() / seconds.sum()), passed / seconds)
+            each = passed / seconds
+            # Of batches the mean: each repeat has prompts of its own, and no repeat counts for more.
+            value = each.mean() if work else passed.sum() / seconds.sum()
+            found[name, name] = Estimate(float(value), each, work=work)
     return found
+
+
+def _prompts_of(batch: Group) -> str:
+    """Name the prompts of a batch: those of a repeat are the same for all engines, and no other repeat's."""
+    tokens = batch.requests["input_tokens"]
+    batches = max(1, len(tokens) // int(batch.load.value))
+    return f"repeat {batch.repeat}: {int(tokens.sum()) // batches} tokens"

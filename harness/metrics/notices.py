@@ -25,7 +25,7 @@ from harness.metrics.validity import few_rounds, one_late, too_brief
 from harness.metrics.window import in_flight, waiting
 from harness.schema.cell_notice import CellNotice
 from harness.schema.engine_ref import RUNNING_SERVER
-from harness.schema.load import ClosedLoop, Load, Ramp, RequestRate, from_light_to_heavy
+from harness.schema.load import Batch, ClosedLoop, Load, Ramp, RequestRate, from_light_to_heavy
 from harness.schema.machines import MachineLoad
 from harness.schema.metrics import METRICS, latencies
 from harness.schema.online_summary import OnlineSummary
@@ -55,6 +55,8 @@ def cell_notices(
         prefixes: what a prefix cache had of its prompts; None: not known.
         drafted: what the engine reports of speculative decoding; None: nothing.
     """
+    if isinstance(group.load, Batch):
+        return machine_notices(group, machines)
     found: list[CellNotice | None] = [*_inferred(group), *_hidden(group), *one_late(group)]
     found.append(large_chunks(group, drafted.tokens_per_step if drafted is not None else 1.0))
     whole = group.whole or group
@@ -113,7 +115,8 @@ def pooled_notices(
             METRICS[name].label: [_median(summary, name) for summary in each]
             for name in latencies("headline")
         }
-        noticed = repeats_disagree(medians) + [
+        noticed = [] if isinstance(repeats[0].load, Batch) else repeats_disagree(medians)
+        noticed += [
             CellNotice(kind=notice.kind, text=f"{repeat_text(summary.repeat)}: {notice.text}")
             for summary in each
             for notice in summary.notices

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from harness.schema.load import AnyLoad, Batch, ClosedLoop
+from harness.schema.load import Batch, ClosedLoop, Load
 
 #: What engines are compared by; the rate only where they set the pace: with requests in flight, or a batch.
 LATENCIES = ("ttft_ms", "tpot_ms")
@@ -13,13 +13,13 @@ STATISTIC = "p50"
 SHARE = 0.8
 
 
-def compared_by(load: AnyLoad) -> tuple[str, ...]:
+def compared_by(load: Load) -> tuple[str, ...]:
     """The metrics by which engines are compared at a load."""
     if isinstance(load, Batch):
         return (RATE,)
     return (*LATENCIES, RATE) if isinstance(load, ClosedLoop) else LATENCIES
 
 
-def is_primary(load: AnyLoad, metric: str, statistic: str) -> bool:
+def is_primary(load: Load, metric: str, statistic: str) -> bool:
     """Whether a comparison of that statistic is one of the primary ones."""
     return metric in compared_by(load) and statistic in (STATISTIC, metric)

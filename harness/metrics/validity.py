@@ -18,9 +18,8 @@ from harness.schema.calibration import Calibration
 from harness.schema.cell_notice import CellNotice
 from harness.schema.fairness import TaskScores
 from harness.schema.invalid_reason import InvalidReason
-from harness.schema.load import ClosedLoop, Load
+from harness.schema.load import Batch, ClosedLoop, Load
 from harness.schema.online_summary import OnlineSummary
-from harness.schema.results import OfflineResult
 from harness.schema.settings import SHORT_CELL_S
 
 #: A cell is invalid when the submit lag's p99 is above this, and above this share of the median TTFT. A
@@ -61,6 +60,8 @@ def invalid_reasons(group: Group, calibration: Calibration | None = None) -> lis
         )
         return [none, *above]
     reasons = [InvalidReason("failures", f"{failed} of {len(everything)} requests failed")] if failed else []
+    if isinstance(group.load, Batch):
+        return reasons  # its clock runs from the first prompt that may be sent
     for who, lag, limit in _lags(group):
         if lag.judged_ms > limit:
             reasons.append(InvalidReason("late", f"{who} sent late: {lag.seen}{_opening(group, limit)}"))
@@ -154,13 +155,6 @@ def too_brief(seconds: float, wanted_s: float = 0.0) -> CellNotice | None:
     )
     text = f"{BRIEF} {digits(seconds)} s{asked}; for numbers to publish use --settle 30 --min-duration 30"
     return CellNotice(kind="short", text=text)
-
-
-def with_too_brief(result: OfflineResult) -> OfflineResult:
-    """The result of a batch; one that was measured for less than SHORT_CELL_S says so."""
-    brief = too_brief(result.total_s * result.batches)
-    others = [notice for notice in result.notices if notice.kind != "short"]
-    return result.model_copy(update={"notices": [*others, *([] if brief is None else [brief])]})
 
 
 def discredit(summary: OnlineSummary, why: str | None) -> OnlineSummary:

@@ -23,14 +23,15 @@ Floats = npt.NDArray[np.float64]
 
 
 def waterfall(good: pd.DataFrame, reported: Reported) -> Waterfall | None:
-    """The mean request of `good`, U successes of any cells (columns of records/columns.py); None for U = 0.
+    """The mean request of `good`, U successes of any cells (columns of records/columns.py); None for U = 0,
+    and where the times of first tokens are not known.
 
     A request's HTTP part ends with the head of the response. Some servers send the head when the request is
     with the engine already; what the engine says then bounds it: it was over before the queue began, so it is
     at most TTFT - queue - prefill. Others hold the head back until they have the first token: a head that is
     nearer to that than to the sending says nothing.
     """
-    if good.empty:
+    if good.empty or good["t_first"].isna().any():
         return None
     sent, first = _column(good, "t_sent"), _column(good, "t_first")
     lag, ttft = map_parts(_between_ms, _column(good, "t_sched"), sent), map_parts(_between_ms, sent, first)

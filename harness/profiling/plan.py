@@ -17,7 +17,7 @@ from harness.profiling.profile_files import read_manifest
 from harness.profiling.subject import Subject
 from harness.runs.events import CaptureSkipped, Notify
 from harness.schema.profile import Tool, Tools
-from harness.schema.results import OfflineResults, OnlineResults
+from harness.schema.results import OnlineResults
 from harness.schema.settings import CommonSettings
 
 
@@ -74,7 +74,7 @@ def needed_instead(subject: Subject, options: ProfileOptions) -> str:
     return "profile a run of an engine that has a profiler"
 
 
-def unprofiled(folder: Path, results: OnlineResults | OfflineResults, tools: Tools) -> list[str]:
+def unprofiled(folder: Path, results: OnlineResults, tools: Tools) -> list[str]:
     """The engines of a run, NAME or NAME@VARIANT, of which a capture is missing or failed.
 
     Without a GPU `both` is torch's alone.

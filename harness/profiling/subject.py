@@ -18,14 +18,13 @@ from harness.files import write_json
 from harness.profiling.level import measure_levels
 from harness.runs.events import Notify
 from harness.runs.folder import RUN, make_folder, read_info
-from harness.runs.info import offline_info, online_info
+from harness.runs.info import make_info
 from harness.runs.reader import read_raw
 from harness.runs.resolved import Resolved, resolve_online
-from harness.schema.load import ClosedLoop, Load, heaviest
+from harness.schema.load import Load, heaviest
 from harness.schema.online_settings import OnlineSettings
 from harness.schema.profile import Level
-from harness.schema.run_info import OnlineRunInfo, RunInfo
-from harness.schema.settings import CommonSettings, OfflineSettings
+from harness.schema.run_info import RunInfo
 from harness.telemetry import gpu
 from harness.workload import PlannedRequest
 from harness.workload.workload import Workload
@@ -56,7 +55,7 @@ class Subject:
         """As the benchmark measured it; without a benchmark as the load may have it."""
         if engine_variant.label in self.levels:
             return self.levels[engine_variant.label]
-        most = self.load.concurrency if isinstance(self.load, ClosedLoop) else MAX_IN_FLIGHT
+        most = self.load.in_flight or MAX_IN_FLIGHT
         in_flight = min(self.resolved.workload.source.in_flight(), most, MAX_IN_FLIGHT)
         return Level(in_flight=in_flight, running=in_flight)
 
@@ -83,7 +82,7 @@ def _cycle(workload: Workload, load: Load, wanted: int, seed: int) -> Iterator[P
             index += 1
 
 
-def begin_run(settings: OnlineSettings | OfflineSettings, command: list[str]) -> Path:
+def begin_run(settings: OnlineSettings, command: list[str]) -> Path:
     """A new run's folder with its `run.json`, in which nothing is measured.
 
     Raises:
@@ -94,14 +93,20 @@ def begin_run(settings: OnlineSettings | OfflineSettings, command: list[str]) ->
         engine_variant.label: get_engine(engine_variant.ref.name) for engine_variant in engine_variants
     }
     found, _ = find_engines(engine_variants, engines)
-    info: RunInfo
-    if isinstance(settings, OnlineSettings):
-        info = online_info(settings, command, found)
-    else:
-        info = offline_info(settings, command, found)
+    info = make_info(settings, command, found)
     folder = make_folder(settings.out, info.kind)
     write_json(folder / RUN, info)
     return folder
+
+
+def _in_flight(settings: OnlineSettings) -> OnlineSettings:
+    """Return settings that keep the prompts of a batch in flight; those of other loads as they are."""
+    if settings.num_prompts is None:
+        return settings
+    in_flight = [min(settings.num_prompts, MAX_IN_FLIGHT)]
+    return settings.model_copy(
+        update={"num_prompts": None, "concurrency": in_flight, "n": settings.num_prompts}
+    )
 
 
 def open_subject(
@@ -118,7 +123,7 @@ def open_subject(
             it is of a GPU and there is none.
     """
     info = read_info(folder, "name the folder of a run, such as outputs/…/online_…")
-    settings = _as_online(info)
+    settings = _in_flight(info.settings)
     if settings.device == "cuda" and not gpu.available():
         raise UsageError(
             "the run is of a GPU, and there is no usable NVIDIA GPU here", "profile on a machine with a GPU"
@@ -140,24 +145,8 @@ def open_subject(
         [chosen] = same
     resolved = resolve_online(settings.model_copy(update={"calibrate": False}), notify)
     levels: dict[str, Level] = {}
-    if info.kind == "online" and ((folder / "requests.parquet").is_file() or (folder / "raw").is_dir()):
+    if (folder / "requests.parquet").is_file() or (folder / "raw").is_dir():
         records = read_raw(folder).records
         every = measure_levels(records.requests, records.chunks)
         levels = {label: level for (label, at), level in every.items() if at == chosen}
     return Subject(folder, info, resolved, chosen, levels)
-
-
-def _as_online(info: RunInfo) -> OnlineSettings:
-    """Settings of the load; a fixed batch is profiled as so many requests kept in flight."""
-    if isinstance(info, OnlineRunInfo):
-        return info.settings
-    batch = info.settings
-    return OnlineSettings.model_validate(
-        {name: getattr(batch, name) for name in CommonSettings.model_fields}
-        | {
-            "concurrency": min(batch.num_prompts, MAX_IN_FLIGHT),
-            "n": batch.num_prompts,
-            "input_len": batch.input_len,
-            "output_len": batch.output_len,
-        }
-    )

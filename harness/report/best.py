@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from harness.schema.load import ClosedLoop, Load
 from harness.schema.metrics import METRICS
 from harness.schema.online_summary import OnlineSummary
-from harness.schema.results import Comparison, OfflineResult
+from harness.schema.results import Comparison
 
 #: An interval whose ends differ by more than this factor says nothing of a value.
 WIDEST = 10
@@ -73,12 +73,12 @@ def fell_behind(summary: OnlineSummary) -> bool:
     return any(notice.kind == "behind" for notice in summary.notices)
 
 
-def was_disturbed(measured: OnlineSummary | OfflineResult) -> bool:
+def was_disturbed(measured: OnlineSummary) -> bool:
     """Whether something else used the machine meanwhile, or slowed it down."""
     return any(notice.kind == "disturbed" for notice in measured.notices)
 
 
-def disturbed_labels(measured: Iterable[OnlineSummary | OfflineResult]) -> list[str]:
+def disturbed_labels(measured: Iterable[OnlineSummary]) -> list[str]:
     """Of what was measured while the machine was disturbed, each once."""
     return list(dict.fromkeys(each.label for each in measured if was_disturbed(each)))
 

@@ -41,7 +41,7 @@ from harness.report.text.heading import about, facts, machine, model, names, rep
 from harness.report.text.notice import Notice
 from harness.report.text.terms import terms
 from harness.report.text.verdict import shown_load, verdict, why_none_is_best
-from harness.runs.reader import OfflineRun, OnlineRun, Run
+from harness.runs.reader import OnlineRun, Run
 from harness.schema.fairness import Ledger
 from harness.schema.metric import Metric
 from harness.schema.metrics import LATENCIES, METRICS, rates
@@ -308,7 +308,7 @@ class OnlineChapter(Chapter):
 class OfflineChapter(Chapter):
     """What is also shown of a run of `bench offline`."""
 
-    run: OfflineRun
+    run: Run
 
     @property
     def first(self) -> Table:
@@ -335,6 +335,6 @@ class OfflineChapter(Chapter):
 
 def make_chapter(run: Run, charts: Charts, folder: Path) -> Chapter:
     """The chapter of a run, in a page that lies in `folder`."""
-    if isinstance(run, OnlineRun):
+    if not run.is_batch:
         return OnlineChapter(run, charts, folder)
     return OfflineChapter(run, charts, folder)

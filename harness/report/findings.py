@@ -20,7 +20,7 @@ from harness.report.text.limits import limit_words
 from harness.report.text.load_words import with_rate
 from harness.report.text.numbers import decimals, few, number, plural, several, two_digits
 from harness.report.winners import PERCENTILES, Winner, lost_elsewhere, pairs_of, ranked, supported, winners
-from harness.runs.reader import OfflineRun, OnlineRun, Run
+from harness.runs.reader import OnlineRun, Run
 from harness.schema.load import ClosedLoop, Load, from_light_to_heavy
 from harness.schema.metrics import METRICS
 from harness.schema.online_summary import OnlineSummary
@@ -123,7 +123,7 @@ FINDINGS = TypeAdapter(list[Finding])
 def findings(run: Run) -> list[Finding]:
     """One for each load of a run, from light to heavy; one of a search; none of a tuning, which compares
     settings."""
-    if isinstance(run, OfflineRun):
+    if run.is_batch:
         return _offline(run)
     if (search := run.results.search) is not None:
         return [_searched(run, search)] if run.repeats else []
@@ -332,7 +332,7 @@ def _sent(run: OnlineRun, lengths: str) -> str:
     return asked.dataset or lengths.format(lengths_text(asked.input_len), lengths_text(asked.output_len))
 
 
-def _offline(run: OfflineRun) -> list[Finding]:
+def _offline(run: Run) -> list[Finding]:
     """Of a batch: which engine has the most output tokens a second."""
     best = best_of_batch(run.results)
     if best is None:

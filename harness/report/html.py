@@ -16,7 +16,7 @@ from harness.report.page import environment, library, script, text_of
 from harness.report.several import Change, overview
 from harness.report.several import together as together_of
 from harness.report.text import provenance
-from harness.runs.reader import OnlineRun, Run
+from harness.runs.reader import Run
 from harness.schema.metrics import METRICS
 
 #: Rows of the longest table that is open in a page, as those of a search, with a row for each load, may be.
@@ -47,7 +47,6 @@ def render(runs: Sequence[tuple[Run, Charts]], folder: Path, changes: Sequence[C
             together=together,
             overview=overview([run for run, _ in runs]),
             changes=changes,
-            raw=all(isinstance(run, OnlineRun) for run, _ in runs),
             metrics=METRICS,
             longest_open=LONGEST_OPEN,
             provenance=provenance,

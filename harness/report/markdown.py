@@ -27,7 +27,7 @@ from harness.report.text.heading import facts, title
 from harness.report.text.run_notices import notices
 from harness.report.text.terms import terms
 from harness.report.text.verdict import verdict
-from harness.runs.reader import OnlineRun, Run
+from harness.runs.reader import Run
 
 
 def summary(run: Run) -> str:
@@ -39,7 +39,7 @@ def summary(run: Run) -> str:
     parts.append(_text(" ".join([*verdict(run), *terms(run)]), 2000) + "\n")
     if not run.has_results:
         return "\n".join(parts)
-    if isinstance(run, OnlineRun):
+    if not run.is_batch:
         if run.results.search is not None:
             parts += [table(found) for found in capacity_tables(run.results.search)]
         if run.results.tune is not None:

@@ -13,7 +13,7 @@ from harness.report.html import render
 from harness.report.markdown import summary
 from harness.report.results_csv import results_csv
 from harness.report.several import changes
-from harness.runs.reader import OfflineRun, Run, load_run, load_runs
+from harness.runs.reader import Run, load_run, load_runs
 
 
 def write_report(runs: Sequence[Path], out: Path, asked: Asked = NOTHING) -> Path:
@@ -31,7 +31,7 @@ def write_report(runs: Sequence[Path], out: Path, asked: Asked = NOTHING) -> Pat
             have no run that they are for.
     """
     loaded = load_runs(runs)
-    if asked != NOTHING and all(isinstance(run, OfflineRun) for run in loaded):
+    if asked != NOTHING and all(run.is_batch for run in loaded):
         raise UsageError(
             f"limits and prices are for runs of bench online, and {loaded[0].path} is an offline run",
             "leave out --slo and --price, or name an online run",

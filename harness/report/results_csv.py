@@ -9,10 +9,9 @@ from dataclasses import dataclass
 
 from harness.metrics.percentiles import missing
 from harness.plain_text import one_line
-from harness.runs.reader import OfflineRun, Run
+from harness.runs.reader import Run
 from harness.schema.metrics import METRICS, STATISTICS
 from harness.schema.online_summary import OnlineSummary
-from harness.schema.results import OfflineResult
 
 _COLUMNS = (
     "engine",
@@ -60,24 +59,17 @@ def results_csv(run: Run) -> str:
     too few samples, as in `online_results.json`, and `inferred` where the server does not say when tokens
     came.
     """
-    found = run.results.results if isinstance(run, OfflineRun) else run.results.summaries
-    return Data(_COLUMNS, [row for result in found for row in _rows(result)]).csv()
+    return Data(_COLUMNS, [row for summary in run.results.summaries for row in _rows(summary)]).csv()
 
 
-def _rows(result: OnlineSummary | OfflineResult) -> Iterator[_Row]:
-    load: tuple[str, float | None] = ("batch", None)
-    if isinstance(result, OnlineSummary):
-        load = result.load.kind, result.load.value
-    valid = result.valid if isinstance(result, OnlineSummary) else True
+def _rows(result: OnlineSummary) -> Iterator[_Row]:
     notices = " ".join(dict.fromkeys(notice.kind for notice in result.notices))
     for name, metric in METRICS.items():
         if not metric.is_latency:
             numbers = {"value": getattr(result, name, None)}
-        elif isinstance(result, OnlineSummary):
+        else:
             found = result.latency(name)
             numbers = {statistic: getattr(found, statistic) for statistic in (*STATISTICS, "max", "n")}
-        else:
-            continue
         for statistic, value in numbers.items():
             if value is not None:
                 lo, hi = _ends(result, name, statistic)
@@ -85,7 +77,8 @@ def _rows(result: OnlineSummary | OfflineResult) -> Iterator[_Row]:
                     result.engine,
                     result.variant,
                     result.label,
-                    *load,
+                    result.load.kind,
+                    result.load.value,
                     result.repeat,
                     name,
                     statistic,
@@ -93,20 +86,19 @@ def _rows(result: OnlineSummary | OfflineResult) -> Iterator[_Row]:
                     lo,
                     hi,
                     "" if statistic == "n" else metric.unit,
-                    valid,
+                    result.valid,
                     notices,
                     _mark(result, name, statistic),
                 )
 
 
-def _ends(result: OnlineSummary | OfflineResult, metric: str, statistic: str) -> tuple[float | None, ...]:
+def _ends(result: OnlineSummary, metric: str, statistic: str) -> tuple[float | None, ...]:
     """Of the 95 % interval."""
-    found = result.interval(metric, statistic) if isinstance(result, OnlineSummary) else None
-    return found or (None, None)
+    return result.interval(metric, statistic) or (None, None)
 
 
-def _mark(result: OnlineSummary | OfflineResult, metric: str, statistic: str) -> str:
-    if not METRICS[metric].is_latency or isinstance(result, OfflineResult):
+def _mark(result: OnlineSummary, metric: str, statistic: str) -> str:
+    if not METRICS[metric].is_latency:
         return ""
     found = result.latency(metric)
     if statistic in STATISTICS and statistic.startswith("p") and missing(float(statistic[1:]), found.n):

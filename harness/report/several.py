@@ -18,7 +18,7 @@ from harness.report.text.load_words import where
 from harness.report.text.numbers import AS_TIMES, change_text, plural, several
 from harness.report.text.terms import assumption
 from harness.report.text.verdict import verdict
-from harness.runs.reader import OfflineRun, OnlineRun, Run
+from harness.runs.reader import Run
 from harness.schema.compare_results import CompareResults
 from harness.schema.metrics import latencies
 
@@ -65,7 +65,7 @@ def together(runs: Sequence[Run]) -> Together:
     names, differing = run_names(runs), _differing(runs)
     named = list(zip(names, runs, strict=True))
     verdicts = [f"{name}: {verdict(run)[0]} {assumption(run)}".rstrip() for name, run in named]
-    online = [(name, run) for name, run in named if isinstance(run, OnlineRun)]
+    online = [(name, run) for name, run in named if not run.is_batch]
     found = [(name, s) for name, run in online for s in run.pooled if s.num_success]
     traces = {run.meta.trace.name for _, run in online if run.meta.trace is not None}
     searched = any(run.results.search is not None for _, run in online)
@@ -130,7 +130,7 @@ def _verdict(results: CompareResults) -> str:
 def overview(runs: Sequence[Run]) -> Table | None:
     """Every engine of the online runs at every load; None of less than two such runs."""
     named = zip(run_names(runs), runs, strict=True)
-    online = {name: run.pooled for name, run in named if isinstance(run, OnlineRun)}
+    online = {name: run.pooled for name, run in named if not run.is_batch}
     return all_runs_table(online) if len(online) > 1 else None
 
 
@@ -141,8 +141,8 @@ def changes(runs: Sequence[Run]) -> list[Change]:
     What differs other than the engines (the trace, the machine, the lengths, an invalid cell) is reported,
     and nothing is compared then.
     """
-    online = [run for run in runs if isinstance(run, OnlineRun)]
-    offline = [run for run in runs if isinstance(run, OfflineRun) and run.results.results]
+    online = [run for run in runs if not run.is_batch]
+    offline = [run for run in runs if run.is_batch and run.results.results]
     pairs = [(alike[0], run) for alike in (online, offline) for run in alike[1:]]
     names = dict(zip(map(id, runs), run_names(runs), strict=True))
     found = []

@@ -21,10 +21,14 @@ from harness.records.stream import TimeNames
 from harness.runs.resolved import Resolved
 from harness.runs.schedule import Cell
 from harness.schema.engine_ref import RUNNING_SERVER
+from harness.schema.load import Batch, Load
 from harness.schema.speculation import SpeculationCount
 from harness.workload import PlannedRequest
 from harness.workload.dataset_content import answered, with_answers
 from harness.workload.prompts import reusable_tokens
+
+#: How long a batch may take: its last prompts wait for most of it, without a byte.
+BATCH_TIMEOUT_S = 7 * 24 * 3600.0
 
 
 @dataclass(frozen=True)
@@ -77,7 +81,7 @@ class AskedServer:
     def send(
         self,
         requests: Sequence[PlannedRequest],
-        concurrency: int | None,
+        sent_as: Load,
         clients: int,
         progress: Callable[[Progress], None] | None,
         start_delay_s: float,
@@ -85,7 +89,7 @@ class AskedServer:
         """Send them and wait for what comes back.
 
         Args:
-            concurrency: Requests in flight of a closed loop; None: each is sent at its time.
+            sent_as: Whether requests are sent at their times, or kept in flight, or all at once.
             clients: Client processes.
             start_delay_s: From "every client is ready" to the first request.
         """
@@ -95,7 +99,15 @@ class AskedServer:
             WireRequest(r.index, r.t_sched_s, self.encode(r), r.after, r.think_s, r.answers) for r in requests
         ]
         target = endpoint_target(self.server.target, self.asked.endpoint)
-        load = LoadPlan(target, wire, concurrency, settings.timeout_s, settings.deadline_s)
+        batch = isinstance(sent_as, Batch)
+        load = LoadPlan(
+            target,
+            wire,
+            sent_as.in_flight,
+            BATCH_TIMEOUT_S if batch else settings.timeout_s,
+            BATCH_TIMEOUT_S if batch else settings.deadline_s,
+            in_batches=batch,
+        )
         exact = self.asked.ignore_eos
         wanted = [self._expected(request).wanted(exact) for request in requests]
         most = [request.output_tokens for request in requests]
@@ -106,7 +118,9 @@ class AskedServer:
         """What came back for each request that was planned."""
         requests = with_answers(planned, answers.texts, self.asked.tokenizer)
         sent, reusable = answers.in_order_sent(), np.full(len(requests), -1, np.int32)
-        if self.resolved.workload.is_distinct(len(requests)):
+        if isinstance(cell.load, Batch):
+            pass  # the same prompts again, which no cache may have
+        elif self.resolved.workload.is_distinct(len(requests)):
             reusable[sent] = 0
         else:
             reusable[sent] = reusable_tokens(requests[index].prompt for index in sent)

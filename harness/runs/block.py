@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
 from harness.engines.base import EngineVariant, RequestSettings
@@ -11,9 +11,10 @@ from harness.errors import BenchError, CleanupError, LostNodeError, is_interrupt
 from harness.runs.accuracy import score_engine, task_tokenizer
 from harness.runs.answers import ask_engine, prompts_to_check
 from harness.runs.asked_server import AskedServer
+from harness.runs.cell_runner import CellRunner, LostError
 from harness.runs.events import EngineNotAsked, EngineSkipped, EngineStarting, Notify
 from harness.runs.folder import log_file
-from harness.runs.measuring import LostError, Measuring
+from harness.runs.in_process import measure_in_process
 from harness.runs.resolved import Resolved
 from harness.runs.run_state import Run
 from harness.runs.schedule import Block, Cell
@@ -44,7 +45,9 @@ def measure_block(
         CleanupError: The engine could not be ended. Nothing can be measured while it runs.
     """
     left = [cell for cell in block.cells if cell.index not in run.done]
-    if left:
+    if left and block.engine_variant.in_process:
+        _use_worker(run, resolved, block.engine_variant, left, notify)
+    elif left:
         _use_server(run, resolved, block, left, notify, following, side)
 
 
@@ -60,6 +63,31 @@ def ask_what_is_left(run: Run, resolved: Resolved, unasked: Iterable[Unasked], n
             block = next((block for block in whole if _place(block) == (asked.label, asked.repeat)), None)
             if block is not None:
                 _use_server(run, resolved, block, [], notify)
+
+
+def _use_worker(
+    run: Run, resolved: Resolved, engine_variant: EngineVariant, cells: Sequence[Cell], notify: Notify
+) -> None:
+    """Measure cells of an engine in a process of its own, a fresh one for each."""
+    log = log_file(run.folder, engine_variant.ref, "offline")
+    notify(EngineStarting(engine_variant.label, log))
+    for cell in cells:
+        try:
+            measure_in_process(run, resolved, cell, log, notify)
+        except CleanupError:
+            raise
+        except BenchError as error:
+            if is_interruption(error):
+                raise KeyboardInterrupt from error
+            _skip(run, cell, error, notify)
+
+
+def _skip(run: Run, cell: Cell, error: BenchError, notify: Notify) -> None:
+    """Keep why a cell was not measured."""
+    fault = cell.engine_variant.skipped(error.message, error.hint, load=cell.load, repeat=cell.repeat)
+    fault = fault.model_copy(update={"new_run": error.new_run})
+    run.skip(fault)
+    notify(EngineSkipped(fault))
 
 
 def _use_server(
@@ -86,7 +114,7 @@ def _use_server(
             encode = engine.encoder(asked)
             server.record.facts.update(request_facts(wanted, asked))
             run.launched(server.record)
-            measuring = Measuring(
+            measuring = CellRunner(
                 run, AskedServer(resolved, testbed, engine, server, asked, encode), notify, idle
             )
             measuring.begin((left or block.cells)[0])

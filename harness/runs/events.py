@@ -10,7 +10,7 @@ from harness.loadgen.load_plan import Progress
 from harness.runs.schedule import Cell
 from harness.schema.online_summary import OnlineSummary
 from harness.schema.profile import Level, ProfileRun, Tool
-from harness.schema.results import OfflineResult, Skipped
+from harness.schema.results import Skipped
 from harness.schema.run_info import TraceRecord, Unasked
 
 
@@ -115,24 +115,6 @@ class CellsExpected:
 
 
 @dataclass(frozen=True)
-class BatchStarting:
-    """A batch of `bench offline` begins: number `index` of `total`, its engine's output going to `log`."""
-
-    label: str
-    repeat: int
-    index: int
-    total: int
-    log: Path
-
-
-@dataclass(frozen=True)
-class BatchDone:
-    """A batch is measured and saved."""
-
-    result: OfflineResult
-
-
-@dataclass(frozen=True)
 class CaptureSkipped:
     """An engine is not profiled with that tool."""
 
@@ -176,8 +158,6 @@ Event = (
     | CellDone
     | ConfigurationDropped
     | CellsExpected
-    | BatchStarting
-    | BatchDone
     | CaptureSkipped
     | CaptureStarting
     | CaptureDone

@@ -13,7 +13,7 @@ from typing import Literal
 from harness.errors import UsageError
 from harness.files import locked
 from harness.schema.engine_ref import EngineRef
-from harness.schema.run_info import RUN_INFO, RunInfo
+from harness.schema.run_info import RunInfo
 from harness.schema.stored import read_of_run
 
 RUN, JOURNAL, SKIPPED, ANSWERS = "run.json", "journal.jsonl", "skipped.json", "answers.json"
@@ -79,7 +79,12 @@ def read_info(folder: Path, hint: str) -> RunInfo:
     if not (folder / RUN).is_file():
         why = f"holds no run: there is no {RUN} in it" if folder.exists() else "does not exist"
         raise UsageError(f"{folder} {why}", hint)
-    return read_of_run(folder, RUN, RUN_INFO)
+    return read_of_run(folder, RUN, RunInfo)
+
+
+def results_name(folder: Path) -> str | None:
+    """Return the name of the results file of a finished run; None if there is none."""
+    return next((name for name in (ONLINE_RESULTS, OFFLINE_RESULTS) if (folder / name).is_file()), None)
 
 
 def resume_command(folder: Path) -> str:

@@ -14,48 +14,37 @@ from harness.engines.registry import LOCAL
 from harness.files import now
 from harness.schema.calibration import Calibration
 from harness.schema.online_settings import OnlineSettings
-from harness.schema.run_info import OfflineRunInfo, OnlineRunInfo, TraceRecord, Versions
-from harness.schema.settings import OfflineSettings
+from harness.schema.run_info import RunInfo, TraceRecord, Versions
 from harness.telemetry.machine import environment
 from harness.telemetry.revision import git_revision, source_hash
 
 
-def online_info(
+def make_info(
     settings: OnlineSettings,
     command: list[str],
     found: Iterable[Installation],
     trace: TraceRecord | None = None,
     calibration: Calibration | None = None,
     machines: Machines | None = None,
-) -> OnlineRunInfo:
-    """`run.json` of a run of `bench online` that begins now, on these machines; None: on this one."""
+) -> RunInfo:
+    """`run.json` of a run that begins now, on these machines; None: on this one."""
     machine, hosts = (environment(), ()) if machines is None else (machines.environment(), machines.hosts)
-    client: JsonValue = (
-        "none: cells are not judged by what the client sustains; `bench calibrate` measures it"
-        if calibration is None
-        else calibration.model_dump(mode="json")
-    )
-    return OnlineRunInfo(
+    calibrated: dict[str, JsonValue] = {}
+    if settings.num_prompts is None:
+        calibrated["calibration"] = (
+            "none: cells are not judged by what the client sustains; `bench calibrate` measures it"
+            if calibration is None
+            else calibration.model_dump(mode="json")
+        )
+    return RunInfo(
+        kind="online" if settings.num_prompts is None else "offline",
         created=now(),
         command=command,
         settings=settings,
-        environment=machine | {"calibration": client},
+        environment=machine | calibrated,
         versions=versions(found),
         trace=trace,
         hosts=list(hosts),
-    )
-
-
-def offline_info(
-    settings: OfflineSettings, command: list[str], found: Iterable[Installation]
-) -> OfflineRunInfo:
-    """`run.json` of a run of `bench offline` that begins now, on this machine."""
-    return OfflineRunInfo(
-        created=now(),
-        command=command,
-        settings=settings,
-        environment=environment(),
-        versions=versions(found),
     )
 
 

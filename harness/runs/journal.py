@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable
 from pathlib import Path
-from typing import TypeVar
 
 from pydantic import Field, ValidationError
 from pydantic_core import from_json
@@ -17,7 +16,7 @@ from harness.schema.base import Strict, first_fault
 from harness.schema.fairness import ReportedMean
 from harness.schema.load import Load
 from harness.schema.machines import HostCell, MachineLoad
-from harness.schema.results import OfflineResult, PrefixCount
+from harness.schema.results import PrefixCount
 from harness.schema.speculation import Speculation, SpeculationCount
 
 
@@ -70,28 +69,12 @@ class JournalEntry(Strict):
         return [Speculation(**place, load=self.load, repeat=self.repeat, count=self.speculation)]
 
 
-class BatchEntry(Strict):
-    """A finished measurement of `bench offline`. One that is not in the journal did not happen."""
-
-    cell: int = Field(ge=0, description="its number in the run's order")
-    finished: str = Field(description="ISO 8601, UTC")
-    result: OfflineResult
-
-
-Entry = TypeVar("Entry", JournalEntry, BatchEntry)
-
-
-def read_journal(path: Path) -> list[JournalEntry]:
-    """The cells of a run of `bench online`, as `read_entries` has them."""
-    return read_entries(path, JournalEntry)
-
-
 def watched(entries: Iterable[JournalEntry]) -> dict[int, MachineLoad]:
     """What the machine did in each cell in which it was watched."""
     return {entry.cell: entry.machine for entry in entries if entry.machine is not None}
 
 
-def read_entries(path: Path, kind: type[Entry]) -> list[Entry]:
+def read_journal(path: Path) -> list[JournalEntry]:
     """Entries in the order in which they were written; none where there is no file.
 
     A last line without its end was being written when the run was killed: it does not count.
@@ -102,10 +85,10 @@ def read_entries(path: Path, kind: type[Entry]) -> list[Entry]:
     if not path.exists():
         return []
     lines = path.read_bytes().split(b"\n")[:-1]
-    entries: list[Entry] = []
+    entries: list[JournalEntry] = []
     for number, line in enumerate(lines, start=1):
         try:
-            entries.append(kind.model_validate(visible_content(from_json(line))))
+            entries.append(JournalEntry.model_validate(visible_content(from_json(line))))
         except ValueError as error:
             fault = first_fault(error) if isinstance(error, ValidationError) else f"Invalid JSON: {error}"
             raise UsageError(
@@ -114,7 +97,7 @@ def read_entries(path: Path, kind: type[Entry]) -> list[Entry]:
     return entries
 
 
-def append_journal(path: Path, entry: JournalEntry | BatchEntry) -> None:
+def append_journal(path: Path, entry: JournalEntry) -> None:
     """Add a line and sync it; what a killed run left of a line is cut off first."""
     path.touch()
     with naming(path), path.open("r+b") as file:

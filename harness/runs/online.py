@@ -19,8 +19,8 @@ from harness.runs.accuracy import task_scores
 from harness.runs.answers import judge_answers, judged_answers
 from harness.runs.block import ask_what_is_left
 from harness.runs.events import EngineNotAsked, EngineSkipped, Notify, Reporting, Started
-from harness.runs.folder import JOURNAL, ONLINE_RESULTS, lock_run, make_folder
-from harness.runs.info import online_info
+from harness.runs.folder import JOURNAL, OFFLINE_RESULTS, ONLINE_RESULTS, lock_run, make_folder
+from harness.runs.info import make_info
 from harness.runs.journal import read_journal, watched
 from harness.runs.recompute import compared_rows, recompute
 from harness.runs.resolved import Resolved, draw_nonce, resolve_online
@@ -31,11 +31,10 @@ from harness.runs.side_by_side import measure_blocks, sides
 from harness.runs.tune.found import tune_results
 from harness.runs.tune.measure import measure_tuning, tuning_is_over
 from harness.runs.tune.tuning import tuning_of
-from harness.schema.load import ClosedLoop
 from harness.schema.online_settings import OnlineSettings
 from harness.schema.online_summary import OnlineSummary
 from harness.schema.prices import hourly, read_prices
-from harness.schema.results import OnlineResults
+from harness.schema.results import BatchRow, OnlineResults
 from harness.schema.search import SearchPlan
 from harness.schema.tune import TunePlan
 
@@ -68,7 +67,7 @@ def run_online(
     with _ended_early() as begun, machines_of(settings) as machines:
         in_flight = search.highest if search and search.by == "concurrency" else 0
         resolved = resolve_online(settings, notify, machines, in_flight)
-        info = online_info(
+        info = make_info(
             resolved.settings,
             command,
             resolved.found,
@@ -81,7 +80,7 @@ def run_online(
         info.nonce_drawn = settings.prompt_nonce != resolved.settings.prompt_nonce
         if prices is not None:
             hourly(prices, info.environment, resolved.settings.device)
-        folder = make_folder(settings.out, "online")
+        folder = make_folder(settings.out, info.kind)
         with lock_run(folder):
             begun.append(run := Run.create(folder, info, resolved.missing))
             return folder, _complete(run, resolved, notify)
@@ -160,7 +159,13 @@ def _all_measured(run: Run) -> bool:
 def _unchanged(run: Run, resolved: Resolved) -> None:
     """Raises UsageError when what is left would be measured with something else."""
     run.check_unchanged(resolved.missing, resolved.found, resolved.machines.environment())
-    if not isinstance(run.settings.loads[0], ClosedLoop) or run.settings.dataset is not None:
+    here = {engine_variant.label for engine_variant in resolved.engine_variants}
+    if gone := next((label for label, _ in run.info.order if label not in here), None):
+        raise UsageError(
+            f"{gone} is part of the run, and its variant is not one of such runs any more",
+            "restore the variants of the engines, or start a new run",
+        )
+    if run.settings.loads[0].in_flight is None or run.settings.dataset is not None:
         what = "trace" if run.settings.dataset is None else "dataset"
         if resolved.workload.source.record != run.info.trace:
             raise UsageError(
@@ -200,7 +205,8 @@ def _complete(run: Run, resolved: Resolved | None, notify: Notify) -> OnlineResu
 def _write_results(run: Run) -> OnlineResults:
     results = _results(run)
     assemble(run.folder, run.done)
-    write_json(run.folder / ONLINE_RESULTS, results)
+    name = ONLINE_RESULTS if run.info.kind == "online" else OFFLINE_RESULTS
+    write_json(run.folder / name, results)
     return results
 
 
@@ -233,6 +239,8 @@ def _results(run: Run) -> OnlineResults:
         nodes={entry.cell: entry.node for entry in entries if entry.node is not None},
     )
     results = recompute(measured, groups)
+    if run.info.kind == "offline":
+        results.results = [BatchRow.of(cell) for cell in results.summaries if cell.repeat is not None]
     if run.info.search is not None:
         results.search = search_results(
             run.info.search,

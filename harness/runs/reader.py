@@ -10,35 +10,34 @@ from pathlib import Path
 import pandas as pd
 
 from harness.errors import UsageError
-from harness.metrics.batches import compare_batches
 from harness.metrics.chunk_parts import Chunks
 from harness.metrics.samples import Group, split
-from harness.metrics.validity import with_too_brief
 from harness.records.cell import CellRecords
 from harness.records.parquet import no_records, read_records, read_server
 from harness.runs.accuracy import task_scores
 from harness.runs.answers import judged_answers
-from harness.runs.base_run import read_skipped
 from harness.runs.folder import (
     OFFLINE_RESULTS,
     ONLINE_RESULTS,
     REQUESTS_TABLE,
     RUN,
     read_info,
+    results_name,
     resume_command,
 )
 from harness.runs.recompute import disagreements, recompute, regroup
+from harness.runs.run_state import read_skipped
 from harness.schema.online_summary import OnlineSummary
-from harness.schema.results import OfflineResults, OnlineResults
-from harness.schema.run_info import OfflineRunInfo, OnlineRunInfo
+from harness.schema.results import OnlineResults
+from harness.schema.run_info import RunInfo
 from harness.schema.stored import read_of_run
 
 _TEXT = ("engine", "variant", "label", "load", "token_source", "error", "finish_reason")
 
 
 @dataclass(frozen=True)
-class OnlineRun:
-    """Results of `bench online` and the raw tables they come from.
+class Run:
+    """Results of a run and the raw tables they come from.
 
     `groups` are the raw tables cell by cell, engines in the order of the results; `disagreements` the values
     of the stored results that they do not give; `server` what servers said of themselves meanwhile.
@@ -53,7 +52,7 @@ class OnlineRun:
     server: pd.DataFrame = field(default_factory=pd.DataFrame)
 
     @property
-    def meta(self) -> OnlineRunInfo:
+    def meta(self) -> RunInfo:
         return self.results.meta
 
     @property
@@ -76,6 +75,11 @@ class OnlineRun:
         """One summary per cell, in the same order."""
         return self._in_order(summary for summary in self.results.summaries if summary.repeat is not None)
 
+    @property
+    def is_batch(self) -> bool:
+        """Whether its one load is a batch, of which throughput is what counts."""
+        return self.meta.settings.num_prompts is not None
+
     def _in_order(self, summaries: Iterable[OnlineSummary]) -> list[OnlineSummary]:
         """In the order of the settings: cells are measured in a shuffled one."""
         asked = self.meta.settings.engines
@@ -84,12 +88,15 @@ class OnlineRun:
         return sorted(summaries, key=lambda s: rank.get((s.engine, s.variant), len(rank)))
 
 
+OnlineRun = Run
+
+
 @dataclass(frozen=True)
 class RawRun:
-    """An online run by its raw tables. `wrong` is why an engine's answers are wrong, by label."""
+    """A run by its raw tables. `wrong` is why an engine's answers are wrong, by label."""
 
     path: Path
-    info: OnlineRunInfo
+    info: RunInfo
     records: CellRecords
     wrong: dict[str, str]
 
@@ -97,30 +104,6 @@ class RawRun:
     def groups(self) -> list[Group]:
         """Cell by cell, cut as the settings say."""
         return split(self.records.requests, self.records.chunks, self.info.settings.cut)
-
-
-@dataclass(frozen=True)
-class OfflineRun:
-    """Results of `bench offline`."""
-
-    path: Path
-    results: OfflineResults
-
-    @property
-    def meta(self) -> OfflineRunInfo:
-        return self.results.meta
-
-    @property
-    def has_results(self) -> bool:
-        return bool(self.results.results)
-
-    @property
-    def engines(self) -> list[tuple[str, str]]:
-        """Name and label of each engine with a result, in the order in which they were asked for."""
-        return list(dict.fromkeys((result.engine, result.label) for result in self.results.results))
-
-
-Run = OnlineRun | OfflineRun
 
 
 def load_run(path: Path, *, trust: bool = False) -> Run:
@@ -135,17 +118,15 @@ def load_run(path: Path, *, trust: bool = False) -> Run:
     if not path.is_dir():
         why = "is not a folder" if path.exists() else "does not exist"
         raise UsageError(f"{path} {why}", "name the folder of a run, such as outputs/…/online_…")
-    if (path / ONLINE_RESULTS).is_file():
-        stored = read_of_run(path, ONLINE_RESULTS, OnlineResults)
+    if (name := results_name(path)) is not None:
+        stored = read_of_run(path, name, OnlineResults)
         raw, server = _tables(path), read_server(path)
         groups = regroup(stored, raw.requests, raw.chunks)
         if trust:
-            return OnlineRun(path, stored, raw.requests, raw.chunks, groups, server=server)
+            return Run(path, stored, raw.requests, raw.chunks, groups, server=server)
         computed = recompute(stored, groups)
         differ = disagreements(stored, computed)
-        return OnlineRun(path, computed, raw.requests, raw.chunks, groups, differ, server)
-    if (path / OFFLINE_RESULTS).is_file():
-        return read_offline(path)
+        return Run(path, computed, raw.requests, raw.chunks, groups, differ, server)
     if (path / RUN).is_file() and ((info := read_info(path, "")).kind == "online" or info.order):
         raise UsageError(f"the run in {path} is not finished", f"finish it: {resume_command(path)}")
     raise UsageError(
@@ -160,35 +141,21 @@ def load_unmeasured(path: Path) -> Run:
         UsageError: It is not a run, or a file of it is broken.
     """
     info, skipped = read_info(path, "name the folder of a run"), read_skipped(path)
-    if isinstance(info, OfflineRunInfo):
-        return OfflineRun(path, OfflineResults(meta=info, results=[], skipped=skipped))
     nothing = no_records()
     results = OnlineResults(meta=info, summaries=[], skipped=skipped)
-    return OnlineRun(path, results, nothing.requests, nothing.chunks)
-
-
-def read_offline(path: Path) -> OfflineRun:
-    """A run of `bench offline`.
-
-    Raises:
-        UsageError: It has no results, or they are broken.
-    """
-    return OfflineRun(path, _of_today(read_of_run(path, OFFLINE_RESULTS, OfflineResults)))
+    return Run(path, results, nothing.requests, nothing.chunks)
 
 
 def read_raw(path: Path, *, finished: bool = False) -> RawRun:
-    """A run of `bench online` by its raw tables, with or without results.
+    """A run by its raw tables, with or without results.
 
     Args:
         finished: A run of which cells are left is an error.
 
     Raises:
-        UsageError: It is no online run, or its tables are missing or broken.
+        UsageError: It is no run, or its tables are missing or broken.
     """
-    hint = "name the folder of a run of bench online"
-    info = read_info(path, hint)
-    if not isinstance(info, OnlineRunInfo):
-        raise UsageError(f"{path} is an {info.kind} run; only online runs have raw times", hint)
+    info = read_info(path, "name the folder of a run")
     if finished and (info.interrupted or not (path / REQUESTS_TABLE).is_file()):
         raise UsageError(f"the run in {path} is not finished", f"finish it: {resume_command(path)}")
     answers, scores = judged_answers(path), task_scores(path)
@@ -201,21 +168,6 @@ def load_runs(paths: Sequence[Path]) -> list[Run]:
     if not paths:
         raise UsageError("no run is named", "name one or more run folders")
     return [load_run(path) for path in paths]
-
-
-def _of_today(stored: OfflineResults) -> OfflineResults:
-    """The results in the order in which engines were asked for, with the notices and comparisons of today."""
-    asked = {(ref.name, ref.variant): place for place, ref in enumerate(stored.meta.settings.engines)}
-    ordered = sorted(
-        stored.results,
-        key=lambda result: (
-            asked.get((result.engine, result.variant), len(asked)),
-            result.label,
-            result.repeat,
-        ),
-    )
-    results = [with_too_brief(result) for result in ordered]
-    return stored.model_copy(update={"results": results, "comparisons": compare_batches(results)})
 
 
 def _tables(path: Path) -> CellRecords:

@@ -19,7 +19,7 @@ from harness.schema.metrics import LATENCIES
 from harness.schema.online_summary import OnlineSummary
 from harness.schema.repeat_number import repeat_text
 from harness.schema.results import Comparison, OnlineResults
-from harness.schema.run_info import OnlineRunInfo, gpus_used
+from harness.schema.run_info import RunInfo, gpus_used
 from harness.schema.stored import client_calibration
 
 #: Floating-point sums may differ this much between machines.
@@ -36,7 +36,7 @@ def regroup(results: OnlineResults, requests: pd.DataFrame, chunks: Chunks) -> l
     return split(requests, chunks, results.meta.settings.cut, labels)
 
 
-def compared_rows(info: OnlineRunInfo, requests: pd.DataFrame) -> pd.DataFrame:
+def compared_rows(info: RunInfo, requests: pd.DataFrame) -> pd.DataFrame:
     """The rows that summaries and comparisons are of."""
     if info.tune is None:
         return requests

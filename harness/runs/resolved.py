@@ -6,7 +6,6 @@ Found out in stages, each by what the ones before it gave: the engines, the mode
 from __future__ import annotations
 
 import secrets
-from collections.abc import Sequence
 from dataclasses import dataclass
 from math import ceil
 from pathlib import Path
@@ -14,9 +13,11 @@ from typing import Any, Literal, TypeVar
 
 from harness.cluster.testbed import Machines
 from harness.cluster.this_machine import ThisMachine
-from harness.engines.auto_settings import Placement, parallel_of, resolve_capacity, resolve_placement
+from harness.engines.auto_settings import Placement, parallel_of, resolve_capacity
 from harness.engines.base import Engine, EngineSettings, EngineVariant, Installation, RequestSettings
 from harness.engines.cores import CpuSplit
+from harness.engines.selection import Selection
+from harness.errors import UsageError
 from harness.models.choice import NO_TOKENIZER, ModelChoice, choose_model
 from harness.models.model_folder import ModelFolder
 from harness.runs.events import Calibrating, Notify
@@ -29,7 +30,6 @@ from harness.workload.drawn_fields import DrawnFields
 from harness.workload.sources import RequestSource
 from harness.workload.workload import Workload
 
-Settings = TypeVar("Settings", bound=CommonSettings)
 Number = TypeVar("Number", int, float)
 
 #: A client process is given this share of what it sustains before another is started: half of what would
@@ -81,7 +81,7 @@ class Resolved:
 
     def engine_settings(self, engine_variant: EngineVariant) -> EngineSettings:
         """What `engine_variant` is started with."""
-        in_flight = max(self.settings.concurrency) if self.settings.concurrency else None
+        in_flight = max((load.in_flight or 0 for load in self.settings.loads), default=0) or None
         return engine_settings(self.settings, engine_variant, self.model, in_flight, self.cpus)
 
 
@@ -104,11 +104,15 @@ def resolve_online(
     settings = _decided(settings, placement, model, max([in_flight, *(settings.concurrency or ())]))
     if settings.prompt_nonce is None and RUNNING_SERVER in names:
         settings = settings.model_copy(update={"prompt_nonce": draw_nonce()})
+    if settings.num_prompts is not None:
+        settings = _of_batch(settings, selection)
     machines.use_model(settings.model, settings.tokenizer or settings.model)
     workload = Workload.make(settings, model.vocab_size, model.max_model_len, model.text_tokenizer())
     fields = DrawnFields.make(settings.lora, settings.response_format, settings.response_format_share)
-    calibration = machines.calibration(settings, lambda what: notify(Calibrating(what)))
-    limits = machines.clients(selection)
+    calibration = None
+    if settings.num_prompts is None:
+        calibration = machines.calibration(settings, lambda what: notify(Calibrating(what)))
+    limits = machines.clients(selection) if settings.num_prompts is None else (1, 1)
     clients = _clients(settings, workload.source, limits, calibration)
     return Resolved(
         settings=settings.model_copy(update={"clients": clients}),
@@ -127,26 +131,27 @@ def resolve_online(
     )
 
 
+def _of_batch(settings: OnlineSettings, selection: Selection) -> OnlineSettings:
+    """Return the settings of a batch without an `auto`. Raises UsageError where a cache has its prompts."""
+    for engine_variant in selection.variants:
+        repeated = settings.settle or settings.min_duration
+        if engine_variant.caches_prefixes(settings.prefix_cache) and repeated:
+            raise UsageError(
+                f"{engine_variant.label} would answer the same batch again from its prefix cache",
+                "leave out --settle and --min-duration, or the prefix cache",
+            )
+    warmup = settings.num_prompts if settings.warmup == "auto" else settings.warmup
+    return settings.model_copy(update={"warmup": warmup})
+
+
 def draw_nonce() -> int:
     """Part of the seeds of a running server's prompts."""
     return secrets.randbits(32)
 
 
-def resolve_common(settings: Settings, names: Sequence[str]) -> tuple[Settings, ModelFolder | None, CpuSplit]:
-    """What every benchmark shares, with nothing left to `auto`, the model's folder and the CPUs.
-
-    Args:
-        names: The engines that are there, of which none is a server that runs already.
-
-    Raises:
-        UsageError: The model is not there, or its context is shorter than what is asked for.
-    """
-    placement = resolve_placement(settings)
-    model = choose_model(settings, placement.device, names)
-    return _decided(settings, placement, model), model.folder, placement.cpus
-
-
-def _decided(settings: Settings, placement: Placement, model: ModelChoice, in_flight: float = 0) -> Settings:
+def _decided(
+    settings: OnlineSettings, placement: Placement, model: ModelChoice, in_flight: float
+) -> OnlineSettings:
     return settings.model_copy(
         update={
             "device": placement.device,

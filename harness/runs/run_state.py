@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from time import monotonic
@@ -9,30 +11,52 @@ from typing import Self
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+from pydantic import JsonValue, TypeAdapter
 
-from harness.engines.base import EngineVariant
+from harness.engines.base import EngineVariant, Installation
 from harness.engines.selection import make_engine_variants
-from harness.files import write_json
-from harness.runs.base_run import BaseRun, begun_before, place
-from harness.runs.folder import JOURNAL, REQUESTS_TABLE, RUN
+from harness.errors import NothingMeasuredError, UsageError
+from harness.files import write_json, write_whole
+from harness.plain_text import visible
+from harness.runs.folder import JOURNAL, REQUESTS_TABLE, RUN, SKIPPED, read_info
 from harness.runs.journal import JournalEntry, append_journal, read_journal
 from harness.runs.schedule import Block, measured_blocks, plan
 from harness.schema.calibration import Calibration
+from harness.schema.engine_ref import RUNNING_SERVER
 from harness.schema.fairness import EngineFact
 from harness.schema.load import Load
 from harness.schema.online_settings import OnlineSettings
 from harness.schema.results import Skipped
-from harness.schema.run_info import Check, OnlineRunInfo, Unasked
-from harness.schema.stored import client_calibration
+from harness.schema.run_info import Check, LaunchRecord, RunInfo, Unasked, Versions
+from harness.schema.stored import client_calibration, read_stored
+from harness.telemetry.machine import hardware, hardware_text
+from harness.telemetry.revision import DIRTY, source_hash
 
 #: How long before the end of a run a node may be lost as it ends, too.
 SAME_MOMENT_S = 5.0
 
 
-@dataclass
-class Run(BaseRun[OnlineRunInfo]):
-    """A run of `bench online`. `clients` is the most client processes of one of its cells."""
+#: Label, load and repeat.
+Place = tuple[str, Load | None, int | None]
 
+_SKIPPED = TypeAdapter(list[Skipped])
+
+
+@dataclass
+class Run:
+    """A run and its folder. Every change is on disk before the method returns.
+
+    `skipped` holds the engines that were not there when the run began (no repeat), which stay left out, and
+    every cell that failed, in whichever part of the run; `done` the cells in the journal. `clients` is the
+    most client processes of one of its cells.
+    """
+
+    folder: Path
+    info: RunInfo
+    skipped: list[Skipped] = field(default_factory=list)
+    done: set[int] = field(default_factory=set)
+    #: Held by whoever changes a file of the run: blocks may be measured side by side.
+    lock: threading.RLock = field(default_factory=threading.RLock, repr=False, compare=False, kw_only=True)
     clients: int = 0
     #: By engine and load: how many requests a closed loop was measured with; None: as many as the settings
     #: say. The next repeat starts with these and needs no trial.
@@ -45,7 +69,7 @@ class Run(BaseRun[OnlineRunInfo]):
     is_ending: bool = False
 
     @classmethod
-    def create(cls, folder: Path, info: OnlineRunInfo, missing: list[Skipped]) -> Self:
+    def create(cls, folder: Path, info: RunInfo, missing: list[Skipped]) -> Self:
         """A run that begins in an empty folder."""
         run = cls(folder, info, list(missing))
         info.order = [(block.engine_variant.label, block.cells[0].repeat) for block in run.blocks()]
@@ -58,11 +82,110 @@ class Run(BaseRun[OnlineRunInfo]):
         """A run that was begun before.
 
         Raises:
-            UsageError: There is none, it is not an online run, or its files do not belong together.
+            UsageError: There is none, nothing was to be measured, or its files do not belong together.
         """
-        run = cls(folder, *begun_before(folder, OnlineRunInfo))
+        info = read_info(folder, "name the folder of a run")
+        if info.kind == "offline" and not info.order:
+            raise UsageError(f"nothing was to be measured in the run in {folder}", "start a new run")
+        run = cls(folder, info, read_skipped(folder))
         run._read_journal()
         return run
+
+    @property
+    def absent(self) -> set[str]:
+        """The labels of the engines that were not there when the run began."""
+        return {fault.label for fault in self.skipped if fault.is_whole_engine}
+
+    def launched(self, record: LaunchRecord) -> None:
+        """Keep what an engine was started with the first time, what code and how soon it was ready each time.
+
+        Raises:
+            UsageError: It is a running server that serves another model now.
+        """
+        with self.lock:
+            first = next((known for known in self.info.launches if known.label == record.label), None)
+            if first is not None and first.engine == RUNNING_SERVER:
+                served, now = first.settings.get("model"), record.settings.get("model")
+                if served != now:
+                    raise UsageError(
+                        f"{record.label} served {served} in the run and serves {now} now",
+                        "serve that model again, or start a new run",
+                    )
+            if first is None:
+                self.info.launches.append(record)
+            elif record.ready_s is not None:
+                first.later_ready_s.append(record.ready_s)
+                first.codes += [code for code in record.codes if code not in first.codes]
+            else:
+                return
+            write_json(self.folder / RUN, self.info)
+
+    def check_unchanged(
+        self,
+        missing: Iterable[Skipped],
+        found: Iterable[Installation],
+        environment: Mapping[str, JsonValue],
+    ) -> None:
+        """Raises UsageError when what is left would be measured with other engines, by other code or on other
+        hardware than the rest.
+
+        Args:
+            missing: The engines that are not here now.
+            found: Those that are.
+            environment: The engines' machine.
+        """
+        hint = "bring it back, or start a new run"
+        for gone in missing:
+            if gone.label not in self.absent:
+                raise UsageError(
+                    f"{gone.label} is part of the run and not here any more: {gone.reason}", hint
+                )
+        installed: dict[str, str] = {here.engine: here.version for here in found}
+        for launch in self.info.launches:
+            version = installed.get(launch.engine)
+            if version != launch.version:
+                raise UsageError(f"{launch.label} was {launch.version} in the run and is {version} now", hint)
+        began, source = self.info.versions, source_hash()
+        if began.source not in (None, source):
+            raise UsageError(
+                f"the run began with other code of bench and roseinfer: {began.source}, and this is {source}",
+                f"{_how_to_bring_back(began)}, or start a new run",
+            )
+        device, machine = self.info.settings.device, self.info.environment
+        if machine and hardware(device, machine) != hardware(device, environment):
+            raise UsageError(
+                f"the run began on {hardware_text(device, machine)}, "
+                f"and this is {hardware_text(device, environment)}",
+                "resume it where it began, or start a new run",
+            )
+
+    def nothing_measured(self) -> NothingMeasuredError:
+        """Why no cell was measured, each reason once."""
+        faults = [fault for fault in self.skipped if not fault.is_whole_engine]
+        hints = dict.fromkeys(fault.hint for fault in faults if fault.hint)
+        return NothingMeasuredError(
+            f"nothing could be measured: {'; '.join(_reasons(faults))}",
+            "; ".join(hints),
+            new_run=any(fault.new_run for fault in faults),
+        )
+
+    def _foreign(self, cell: int) -> UsageError:
+        """The error where the journal has a cell that the settings do not give."""
+        return UsageError(
+            f"cell {cell} of {self.folder / JOURNAL} is not one of the run's settings",
+            "restore run.json and the variants of the engines, or start a new run",
+        )
+
+    def _no_journal(self) -> UsageError:
+        """The error where there are results, and no cell in the journal: all would be measured again."""
+        return UsageError(
+            f"{self.folder} has results and no {JOURNAL}, so it is not known what is left to measure",
+            "restore the file, or start a new run; earlier versions of bench wrote no such file",
+        )
+
+    def _keep_skipped(self) -> None:
+        dumped = _SKIPPED.dump_json(self.skipped, indent=2).decode()
+        write_whole(self.folder / SKIPPED, visible(dumped).encode() + b"\n")
 
     @property
     def settings(self) -> OnlineSettings:
@@ -155,7 +278,9 @@ class Run(BaseRun[OnlineRunInfo]):
                 return
             if lost_node:
                 self.lost.append((monotonic(), fault))
-            super().skip(fault)
+            self.skipped = [old for old in self.skipped if place(old) != place(fault)]
+            self.skipped.append(fault)
+            self._keep_skipped()
 
     def end_early(self) -> None:
         """The run ends before its last cell. Nodes that were lost at the same moment ended for the same
@@ -200,6 +325,32 @@ class Run(BaseRun[OnlineRunInfo]):
             if cell is None or measured != (cell.engine_variant.label, cell.load, cell.repeat):
                 raise self._foreign(entry.cell)
             self._take(entry)
+
+
+def _how_to_bring_back(versions: Versions) -> str:
+    """The code of a run."""
+    if versions.git_rev is None:
+        return f"install the rosebench {versions.rosebench} that it began with"
+    commit = versions.git_rev.removesuffix(DIRTY)
+    return f"check out revision {commit[:10]}" + (" with its changes" if commit != versions.git_rev else "")
+
+
+def place(skipped: Skipped) -> Place:
+    """Which cell it is, or which engine."""
+    return skipped.label, skipped.load, skipped.repeat
+
+
+def read_skipped(folder: Path) -> list[Skipped]:
+    """What was left out of a run or failed. Raises UsageError where the file is broken."""
+    kept = folder / SKIPPED
+    return read_stored(kept, list[Skipped]) if kept.exists() else []
+
+
+def _reasons(faults: Sequence[Skipped]) -> list[str]:
+    """Each reason once; where a server was lost in the middle of a cell, with how far that was."""
+    lost = {(fault.label, fault.cause) for fault in faults if fault.cause}
+    said = [fault for fault in faults if fault.cause or (fault.label, fault.reason) not in lost]
+    return list(dict.fromkeys(f"{fault.label}: {fault.reason}" for fault in said))
 
 
 def _has_rows(table: Path) -> bool:

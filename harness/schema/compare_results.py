@@ -7,7 +7,7 @@ from typing import Literal
 from pydantic import Field
 
 from harness.schema.base import Strict
-from harness.schema.load import AnyLoad
+from harness.schema.load import Load
 from harness.schema.run_info import SCHEMA_VERSION
 from harness.schema.verdict import Verdict
 
@@ -23,7 +23,7 @@ class Difference(Strict):
 
     engine_a: str
     engine_b: str
-    load: AnyLoad
+    load: Load
     metric: str
     statistic: str
     value_a: float
@@ -58,7 +58,7 @@ class Gated(Strict):
     relative: bool = Field(description="whether the value and the limit are ratios B / A")
     engine_a: str
     engine_b: str
-    load: AnyLoad
+    load: Load
     value: float | None = Field(description="the ratio B / A, or B itself, as the gate asks")
     ci: Ends | None
     limit: float = Field(description="of that value")
@@ -80,7 +80,7 @@ class Disturbance(Strict):
 
     run: Literal["A", "B"]
     label: str
-    load: AnyLoad
+    load: Load
     texts: list[str] = Field(description="one a repeat and cause")
 
 

@@ -43,6 +43,11 @@ class _Level(Strict, ABC):
         return self.value
 
     @property
+    def in_flight(self) -> int | None:
+        """Number of requests or sessions that the load keeps in flight; None of one with times of its own."""
+        return None
+
+    @property
     def _key(self) -> tuple[int, float, str]:
         return self._rank, self.value, self.model_dump_json()
 
@@ -95,6 +100,10 @@ class ClosedLoop(_Counting):
 
     @property
     def value(self) -> float:
+        return self.concurrency
+
+    @property
+    def in_flight(self) -> int:
         return self.concurrency
 
 
@@ -151,22 +160,25 @@ class Batch(_Level):
     def value(self) -> float:
         return self.prompts
 
+    @property
+    def in_flight(self) -> int:
+        return self.prompts
+
 
 def arrivals_text(arrivals: Arrivals, cv: float | None) -> str:
     """`poisson`, `gamma, CV 2`."""
     return arrivals if cv is None else f"{arrivals}, CV {cv:g}"
 
 
-#: Of `bench online`.
-Load = Annotated[TraceLoad | ClosedLoop | RequestRate | Ramp, Field(discriminator="kind")]
-#: Of `bench offline` too.
-AnyLoad = Annotated[TraceLoad | ClosedLoop | RequestRate | Ramp | Batch, Field(discriminator="kind")]
+#: One load of a run.
+Load = Annotated[TraceLoad | ClosedLoop | RequestRate | Ramp | Batch, Field(discriminator="kind")]
+
+AnyLoad = Load
 
 _ADAPTER: TypeAdapter[Load] = TypeAdapter(Load)
-_ANY: TypeAdapter[AnyLoad] = TypeAdapter(AnyLoad)
 
 
-def load_text(load: AnyLoad) -> str:
+def load_text(load: Load) -> str:
     """A load as one line of JSON, the same for the same load: what tables hold in their column `load`."""
     return load.model_dump_json()
 
@@ -177,11 +189,6 @@ def parse_load(text: str) -> Load:
     return _ADAPTER.validate_json(text)
 
 
-def parse_any_load(text: str) -> AnyLoad:
-    """As `parse_load`, or the batch of an offline run."""
-    return _ANY.validate_json(text)
-
-
 def from_light_to_heavy(loads: Iterable[Load]) -> list[Load]:
     """Each load once."""
     return sorted(set(loads), key=lambda load: load.weight)
@@ -189,6 +196,8 @@ def from_light_to_heavy(loads: Iterable[Load]) -> list[Load]:
 
 def requests_at(load: Load, n: int, rounds: int | None) -> int:
     """Return how many requests are sent at a load: `n`, and in a closed loop `rounds` for each in flight."""
+    if isinstance(load, Batch):
+        return load.prompts
     return n if not isinstance(load, ClosedLoop) else max(n, (rounds or 0) * load.concurrency)
 
 

@@ -14,6 +14,7 @@ from harness.schema.engine_ref import RUNNING_SERVER
 from harness.schema.limits import Slo
 from harness.schema.load import (
     Arrivals,
+    Batch,
     ClosedLoop,
     Counted,
     Load,
@@ -39,7 +40,7 @@ from harness.schema.setting_types import (
     check_for_servers,
     for_server,
 )
-from harness.schema.settings import CommonSettings
+from harness.schema.settings import CommonSettings, OfflineSettings
 
 Fit = Literal["drop", "clip", "scale"]
 Endpoint = Literal["completions", "chat"]
@@ -334,6 +335,24 @@ class OnlineSettings(CommonSettings):
         description="A/A test: measure every engine as if it were two; the difference found is the noise",
     )
 
+    num_prompts: int | None = Field(
+        None,
+        ge=1,
+        description="prompts that are all there from the start; null: a load of bench online",
+        json_schema_extra={"of_command": "offline"},
+    )
+
+    @classmethod
+    def of_batch(cls, settings: OfflineSettings) -> Self:
+        """Return the settings of a run whose one load is the batch of `bench offline`."""
+        shared = {name: getattr(settings, name) for name in type(settings).model_fields}
+        unused = {"calibrate": False, "check_answers": False, "accuracy": False, "server_metrics": False}
+        return cls.model_validate(shared | unused)
+
+    @property
+    def measured_s(self) -> float:
+        return super().measured_s if self.num_prompts is None else self.min_duration or 0.0
+
     @property
     def counted(self) -> Counted:
         """What a rate, or a number in flight, is of."""
@@ -341,8 +360,10 @@ class OnlineSettings(CommonSettings):
 
     @property
     def loads(self) -> list[Load]:
-        """What each engine is measured at, from light to heavy."""
+        """Loads that each engine is measured at, from light to heavy."""
         of = self.counted
+        if self.num_prompts is not None:
+            return [Batch(prompts=self.num_prompts)]
         if self.concurrency is not None:
             return from_light_to_heavy(ClosedLoop(of=of, concurrency=count) for count in self.concurrency)
         kind: Arrivals = self.arrivals.kind
@@ -364,7 +385,12 @@ class OnlineSettings(CommonSettings):
 
     @property
     def _loads_options(self) -> dict[str, object]:
-        return {"--concurrency": self.concurrency, "--request-rate": self.request_rate, "--ramp": self.ramp}
+        return {
+            "--num-prompts": self.num_prompts,
+            "--concurrency": self.concurrency,
+            "--request-rate": self.request_rate,
+            "--ramp": self.ramp,
+        }
 
     def requests(self, load: Load) -> int:
         """Return how many requests are sent at a load; of a trace at most."""
@@ -373,6 +399,8 @@ class OnlineSettings(CommonSettings):
     @property
     def cut(self) -> Window | Literal["steady"] | None:
         """The part of each cell that is measured; None: all."""
+        if self.num_prompts is not None:
+            return None  # batches that are not to be measured are not recorded
         if self.settle is not None:
             return Window(start_s=self.settle, end_s=sys.float_info.max)
         return "steady" if self.steady_state else self.window
@@ -394,7 +422,8 @@ class OnlineSettings(CommonSettings):
             raise ValueError("--settle is a window of its own: leave out --window and --steady-state")
         if self.aa and self.repeats < 2:
             raise ValueError("--aa needs repeats to see how they differ: give --repeats 2 or more, best 5")
-        if any(engine.name == RUNNING_SERVER for engine in self.engines) and not self.servers:
+        served = any(engine.name == RUNNING_SERVER for engine in self.engines)
+        if served and not self.servers and self.num_prompts is None:
             raise ValueError("engine openai needs --base-url, the address of the running server")
         for option, text in (("--served-model", self.served_model), ("--api-key-env", self.api_key_env)):
             check_for_servers(option, text, self.servers)

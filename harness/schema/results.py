@@ -8,12 +8,11 @@ from pydantic import Field
 
 from harness.plain_text import one_line
 from harness.schema.base import Strict
-from harness.schema.cell_notice import CellNotice
 from harness.schema.fairness import AnswerChecks, Ledger, ReportedMean, TaskScores
-from harness.schema.load import Load
+from harness.schema.load import Batch, Load
 from harness.schema.machines import HostCell, MachineLoad
 from harness.schema.online_summary import OnlineSummary
-from harness.schema.run_info import SCHEMA_VERSION, OfflineRunInfo, OnlineRunInfo
+from harness.schema.run_info import SCHEMA_VERSION, RunInfo
 from harness.schema.search import SearchResults
 from harness.schema.speculation import Speculation
 from harness.schema.tune import TuneResults
@@ -108,12 +107,56 @@ class PrefixHits(Strict):
     source: str = Field(description="of what is reported")
 
 
+class BatchRow(Strict):
+    """Throughput of one engine on a batch in one repeat: a row of `offline_results.json`."""
+
+    engine: str
+    variant: str | None = None
+    label: str
+    repeat: int
+    num_prompts: int
+    batches: int = Field(1, description="how often it was run; tokens and seconds are of one on average")
+    prompt_tokens: int
+    completion_tokens: int
+    total_s: float
+    req_per_s: float
+    output_tok_per_s: float
+    total_tok_per_s: float
+    output_tok_per_s_per_gpu: float | None = Field(None, description="null where no GPU was used")
+
+    @classmethod
+    def of(cls, summary: OnlineSummary) -> BatchRow:
+        """Return the row of a cell whose load is a batch."""
+        assert isinstance(summary.load, Batch) and summary.repeat is not None
+        batches = max(1, summary.num_success // summary.load.prompts)
+        return cls(
+            engine=summary.engine,
+            variant=summary.variant,
+            label=summary.label,
+            repeat=summary.repeat,
+            num_prompts=summary.load.prompts,
+            batches=batches,
+            prompt_tokens=round(summary.prompt_tokens / batches),
+            completion_tokens=round(summary.completion_tokens / batches),
+            total_s=summary.duration_s / batches,
+            req_per_s=summary.req_per_s,
+            output_tok_per_s=summary.output_tok_per_s,
+            total_tok_per_s=summary.total_tok_per_s,
+            output_tok_per_s_per_gpu=summary.output_tok_per_s_per_gpu,
+        )
+
+
 class OnlineResults(Strict):
-    """`online_results.json`."""
+    """`online_results.json`, and `offline_results.json` of a run whose load is a batch."""
 
     schema_version: Literal[2] = SCHEMA_VERSION
-    meta: OnlineRunInfo
+    meta: RunInfo
     summaries: list[OnlineSummary]
+    results: list[BatchRow] = Field(
+        default_factory=list,
+        exclude_if=lambda rows: not rows,
+        description="of a batch: the summaries of its cells as rows of throughput",
+    )
     comparisons: list[Comparison] = Field(default_factory=list)
     skipped: list[Skipped] = Field(default_factory=list)
     prefixes: list[PrefixHits] = Field(default_factory=list, description="one a cell")
@@ -137,57 +180,3 @@ class OnlineResults(Strict):
     nodes: dict[int, str] = Field(
         default_factory=dict, description="of a cluster: where the engine ran in each cell"
     )
-
-
-class OfflineResult(Strict):
-    """One engine's throughput on the fixed batch, one repeat."""
-
-    engine: str
-    variant: str | None = None
-    label: str
-    repeat: int
-    num_prompts: int
-    batches: int = Field(1, description="how often it was run; tokens and seconds are of one on average")
-    prompt_tokens: int
-    completion_tokens: int
-    total_s: float
-    req_per_s: float
-    output_tok_per_s: float
-    total_tok_per_s: float
-    output_tok_per_s_per_gpu: float | None = Field(None, description="null where no GPU was used")
-    notices: list[CellNotice] = Field(
-        default_factory=list, description="what a reader must know before believing the figures"
-    )
-
-
-class BatchComparison(Strict):
-    """Output tokens a second of two engines, `a / b`, over the repeats that both have. Each repeat has its
-    own prompts, the same for all engines, so ratios are taken repeat by repeat."""
-
-    a: str
-    b: str
-    repeats: int
-    ratio: float = Field(description="of the means over these repeats")
-    ci: tuple[float, float] | None = Field(None, description="95 % interval of the ratio of a repeat")
-    adjusted_p: float | None = Field(
-        None, description="two-sided p-value of no difference, by Holm for all comparisons of the run"
-    )
-    comparisons: int = Field(1, description="how many of the run were made at once")
-    verdict: Verdict = Field(description="of `a` against `b`, at 5 % for all comparisons of the run together")
-
-
-class OfflineResults(Strict):
-    """`offline_results.json`."""
-
-    schema_version: Literal[2] = SCHEMA_VERSION
-    meta: OfflineRunInfo
-    results: list[OfflineResult]
-    comparisons: list[BatchComparison] = Field(default_factory=list)
-    skipped: list[Skipped] = Field(default_factory=list)
-
-    @property
-    def left(self) -> list[tuple[str, int]]:
-        """Label and repeat of what the run ended before: it was neither measured nor failed."""
-        known = {(row.label, row.repeat) for row in self.results}
-        known |= {(fault.label, fault.repeat) for fault in self.skipped if fault.repeat is not None}
-        return [turn for turn in self.meta.order if turn not in known]

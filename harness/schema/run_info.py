@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Literal
 
-from pydantic import ConfigDict, Field, JsonValue, TypeAdapter
+from pydantic import ConfigDict, Field, JsonValue
 
 from harness.schema.base import Strict
 from harness.schema.fairness import EngineFact
@@ -12,7 +12,6 @@ from harness.schema.machines import Host
 from harness.schema.online_settings import OnlineSettings
 from harness.schema.prices import Prices
 from harness.schema.search import SearchPlan
-from harness.schema.settings import OfflineSettings
 from harness.schema.tune import TunePlan
 
 SCHEMA_VERSION: Literal[2] = 2
@@ -105,7 +104,7 @@ class TraceRecord(Strict):
     )
 
 
-class _RunInfo(Strict):
+class RunInfo(Strict):
     """Everything needed to understand or repeat a run. Its settings are as resolved: nothing is auto."""
 
     schema_version: Literal[2] = SCHEMA_VERSION
@@ -120,11 +119,7 @@ class _RunInfo(Strict):
     )
     trace: TraceRecord | None = None
 
-
-class OnlineRunInfo(_RunInfo):
-    """`run.json` of `bench online`, and `meta` of its results."""
-
-    kind: Literal["online"] = "online"
+    kind: Literal["online", "offline"] = Field("online", description="offline: its load is a batch")
     settings: OnlineSettings
     search: SearchPlan | None = Field(None, description="of `bench search`: how loads are chosen")
     tune: TunePlan | None = Field(None, description="of `bench tune`: what is tried, and how")
@@ -143,7 +138,7 @@ class OnlineRunInfo(_RunInfo):
 
     @property
     def subcommand(self) -> str:
-        """The command that made it: `online`, `search` or `tune`."""
+        """The command that made it: `online`, `offline`, `search` or `tune`."""
         return "search" if self.search is not None else "tune" if self.tune is not None else self.kind
 
     @property
@@ -157,23 +152,7 @@ class OnlineRunInfo(_RunInfo):
         return self.tune is None or repeat is None or repeat >= self.tune.rounds
 
 
-class OfflineRunInfo(_RunInfo):
-    """`run.json` of `bench offline`, and `meta` of its results."""
-
-    kind: Literal["offline"] = "offline"
-    settings: OfflineSettings
-
-    @property
-    def subcommand(self) -> str:
-        """The command that made it."""
-        return self.kind
-
-
-RunInfo = Annotated[OnlineRunInfo | OfflineRunInfo, Field(discriminator="kind")]
-RUN_INFO: TypeAdapter[RunInfo] = TypeAdapter(RunInfo)
-
-
-def gpus_used(info: OnlineRunInfo | OfflineRunInfo, label: str) -> int:
+def gpus_used(info: RunInfo, label: str) -> int:
     """GPUs of the engine of that label; 0 on a CPU. Of a running server they are what the settings say."""
     known = (launch.gpus for launch in info.launches if launch.label == label and launch.gpus is not None)
     asked = info.settings.tensor_parallel_size * info.settings.data_parallel_size

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from pathlib import Path
 from typing import TypeVar
 
@@ -13,7 +12,7 @@ from harness.errors import UsageError
 from harness.plain_text import visible_content
 from harness.schema.base import first_fault
 from harness.schema.calibration import Calibration
-from harness.schema.run_info import SCHEMA_VERSION, OnlineRunInfo
+from harness.schema.run_info import RunInfo
 
 Model = TypeVar("Model")
 
@@ -34,19 +33,8 @@ def read_stored(path: Path, kind: type[Model] | TypeAdapter[Model]) -> Model:
 def read_of_run(
     run: Path, name: str, kind: type[Model] | TypeAdapter[Model], hint: str = OTHER_VERSION
 ) -> Model:
-    """The file `name` of the run in the folder `run`, which says its schema's version.
-
-    Raises:
-        UsageError: As `read_stored`; or it is of an older schema, which can be converted.
-    """
-    content = read_json(run / name, hint)
-    version = content.get("schema_version", 1) if isinstance(content, dict) else SCHEMA_VERSION
-    if version == 1:
-        raise UsageError(
-            f"{run / name} is of schema 1, and this version of bench reads schema {SCHEMA_VERSION}",
-            f"convert the run: bench convert-run {shlex.quote(str(run))}",
-        )
-    return checked(content, kind, str(run / name), hint)
+    """Return the file `name` of the run in the folder `run`. Raises UsageError as `read_stored`."""
+    return checked(read_json(run / name, hint), kind, str(run / name), hint)
 
 
 def read_json(path: Path, hint: str = OTHER_VERSION) -> object:
@@ -82,7 +70,7 @@ def checked(
         raise UsageError(f"{name} is not as this version of bench writes it: {fault}", hint) from None
 
 
-def client_calibration(info: OnlineRunInfo) -> Calibration | None:
+def client_calibration(info: RunInfo) -> Calibration | None:
     """Return the calibration of the run's load client; None if it was not measured."""
     content = info.environment.get("calibration")
     if not isinstance(content, dict):

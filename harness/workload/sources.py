@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from harness.errors import UsageError
 from harness.loadgen.load_plan import WireRequest
 from harness.loadgen.system_limits import most_in_flight
-from harness.schema.load import ClosedLoop, Load, Ramp, RequestRate, TraceLoad, requests_at
+from harness.schema.load import Batch, ClosedLoop, Load, Ramp, RequestRate, TraceLoad, requests_at
 from harness.schema.online_settings import Fit
 from harness.schema.run_info import TraceRecord
 from harness.traces import catalog
@@ -235,6 +235,31 @@ class ClosedLoopSource(ContentSource[ClosedLoop]):
 
     def in_flight(self) -> int:
         return max(min(load.concurrency, self.loads.requests(load)) for load in self.loads.each)
+
+    def requests_per_s(self) -> float:
+        return 0.0
+
+    def tokens_per_s(self) -> float:
+        return self.in_flight() / STREAM_GAP_S
+
+
+class BatchSource(ContentSource[Batch]):
+    """Prompts that are all there from the start; more requests than these are the same prompts again."""
+
+    def __init__(self, loads: Loads[Batch], content: Content) -> None:
+        super().__init__(loads, content)
+        lengths = (content.lengths(load.prompts, seed) for load, seed in loads.first_repeat)
+        self.record = self._record("batch", str(loads.each[0]), lengths)
+
+    def requests(
+        self, load: Batch, seed: int, shape_seed: int, first: int = 0, n: int | None = None
+    ) -> list[PlannedRequest]:
+        prompts = self._untimed(load.prompts, seed, shape_seed)
+        count = load.prompts if n is None else n
+        return [replace(prompts[index % load.prompts], index=index) for index in range(count)]
+
+    def in_flight(self) -> int:
+        return max(load.prompts for load in self.loads.each)
 
     def requests_per_s(self) -> float:
         return 0.0

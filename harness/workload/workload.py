@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import cycle, islice
 from typing import Any, Literal
 
 import numpy as np
@@ -12,7 +13,7 @@ from tokenizers import Tokenizer
 from harness.datasets.agents import is_agent_jobs, read_agent_jobs
 from harness.datasets.catalog import load_dataset
 from harness.models.text_tokens import whole_ends
-from harness.schema.load import ClosedLoop, Load, TraceLoad
+from harness.schema.load import Batch, ClosedLoop, Load, TraceLoad
 from harness.schema.online_settings import OnlineSettings
 from harness.schema.results import PREFIX_BLOCK_TOKENS
 from harness.traces.sampling import shape_seeds
@@ -21,7 +22,14 @@ from harness.workload.content import Content, SyntheticContent, check_lengths
 from harness.workload.dataset_content import MAX_OUTPUT, DatasetContent
 from harness.workload.mixture import MixtureSource
 from harness.workload.planned_requests import PlannedRequest, end_whole, warmup
-from harness.workload.sources import ClosedLoopSource, Loads, RateSource, RequestSource, TraceSource
+from harness.workload.sources import (
+    BatchSource,
+    ClosedLoopSource,
+    Loads,
+    RateSource,
+    RequestSource,
+    TraceSource,
+)
 
 WARMUP_OUTPUT_TOKENS = 8
 #: Above this size a wave's longest answer does not grow any more.
@@ -88,11 +96,21 @@ class Workload:
         """
         if self.warmup == 0:
             return []
+        if isinstance(self.source, BatchSource):
+            return [] if warmed else [self._like_a_batch(self.source, seed)]
         if self.warmup != "auto":
             return [] if warmed else [self._wave(self.warmup, seed)]
         batch = self.source.in_flight() if in_flight is None else in_flight
         sizes = [1 << i for i in range(batch.bit_length()) if 1 << i < batch] + [batch]
         return [self._wave(size, seed + i) for i, size in enumerate(sizes) if size > warmed]
+
+    def _like_a_batch(self, source: BatchSource, seed: int) -> list[PlannedRequest]:
+        """Plan requests with the lengths of the batch and other prompts, all at once."""
+        [(load, shape_seed)] = source.loads.first_repeat
+        batch = source.requests(load, seed, shape_seed)
+        count = len(batch) if self.warmup == "auto" else self.warmup
+        lengths = cycle((len(request.prompt), request.output_tokens) for request in batch)
+        return self._whole(warmup(list(islice(lengths, count)), self.vocab_size, seed))
 
     def _wave(self, size: int, seed: int) -> list[PlannedRequest]:
         inputs = self.source.input_lengths(size)
@@ -122,6 +140,8 @@ def _source(
             loads, settings.mixture, settings.fit, context, vocab_size, settings.max_output_len
         )
     content = _content(settings, vocab_size, context, tokenizer)
+    if isinstance(each[0], Batch):
+        return BatchSource(loads, content)
     kind = ClosedLoopSource if isinstance(each[0], ClosedLoop) else RateSource
     return kind(loads, content, settings.max_think_s)
 

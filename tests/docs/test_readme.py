@@ -13,7 +13,7 @@ from html import unescape
 import pytest
 
 from harness.report.findings import Finding, findings
-from harness.runs.reader import OnlineRun, load_run
+from harness.runs.reader import Run, load_run
 from tests.harness.report.test_published import RAW
 
 from .commands import ROOT
@@ -86,7 +86,7 @@ def test_the_table_of_the_verdict_has_the_raw_tables_figures() -> None:
     rows = re.findall(r"^ +(\d+)  (\S+) +(.+)$", block, flags=re.M)
     assert "cpu-smollm2-135m" in RAW
     run = load_run(ROOT / "reports" / "cpu-smollm2-135m", trust=True)
-    assert isinstance(run, OnlineRun) and len(rows) == len(run.pooled)
+    assert isinstance(run, Run) and len(rows) == len(run.pooled)
     for in_flight, engine, numbers in rows:
         [cell] = [c for c in run.pooled if (c.label, c.load.value) == (engine, int(in_flight))]
         known = [

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+from harness.runs.offline import run_offline
 
 from harness.engines.base import EngineSettings, Missing, RequestSettings
 from harness.engines.process.engine_server import EngineServer
@@ -20,7 +21,6 @@ from harness.loadgen.load_plan import LoadPlan, WireRequest
 from harness.loadgen.run_load import run_load
 from harness.models import resolve
 from harness.records.cell import CellIdentity, Expected, read_cell
-from harness.runs.offline import run_offline
 from harness.schema.engine_ref import EngineName, EngineRef
 from harness.schema.load import ClosedLoop
 from harness.schema.settings import OfflineSettings

@@ -26,9 +26,9 @@ def quicken() -> None:
     """Before a cell this process waits for a moment, and its engines, beside other tests, start as quickly as
     these."""
     from harness.engines.process import guard
-    from harness.runs import measuring
+    from harness.runs import cell_runner
 
-    measuring.MEASURED_DELAY_S = measuring.WAITING_S = 0.1
+    cell_runner.MEASURED_DELAY_S = cell_runner.WAITING_S = 0.1
     guard.SHARING_NICENESS = 0
 
 

@@ -21,7 +21,7 @@ from harness.engines.adapters import roseinfer
 from harness.engines.find import Place, probe
 from harness.metrics import validity
 from harness.mock_server.behaviour import ServedRequest
-from harness.runs import base_run, info
+from harness.runs import info, run_state
 from harness.telemetry import machine
 from harness.telemetry.revision import describe, git_revision, source_hash
 from tests.harness.bench_process import first_figure, quicken
@@ -72,7 +72,7 @@ def quick_runs() -> Iterator[None]:
         patch.setattr(roseinfer, "probe", remembering(probe))
         patch.setattr(info, "git_revision", cache(git_revision))
         patch.setattr(machine, "revision", SimpleNamespace(describe=cache(describe)))
-        for module in (info, base_run):
+        for module in (info, run_state):
             patch.setattr(module, "source_hash", cache(source_hash))
         yield
 

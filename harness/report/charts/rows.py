@@ -14,7 +14,7 @@ from harness.schema.load import Load
 from harness.schema.metrics import METRICS
 from harness.schema.online_summary import OnlineSummary
 from harness.schema.repeat_number import repeat_text
-from harness.schema.results import OfflineResult
+from harness.schema.results import BatchRow
 from harness.schema.search import SearchResults
 
 #: From light to dark along a request's way; each differs in lightness from its neighbours.
@@ -62,7 +62,7 @@ def waterfall(pooled: Sequence[OnlineSummary], load: Load) -> Chart:
     )
 
 
-def bars(results: Sequence[OfflineResult], metric: str) -> Chart:
+def bars(results: Sequence[BatchRow], metric: str) -> Chart:
     """One bar an engine, as long as the mean of its repeats, with a marker for each repeat."""
     term = METRICS[metric]
     labels = list(dict.fromkeys(result.label for result in results))

@@ -53,7 +53,7 @@ class Charts:
 
 def charts(run: Run, asked: Asked = NOTHING) -> Charts:
     """All charts of a run, held to what a reader asks."""
-    if not isinstance(run, OnlineRun):
+    if run.is_batch:
         results = run.results.results
         if not results:
             return Charts()

@@ -17,7 +17,7 @@ from harness.report.text.numbers import DASH, plural
 from harness.report.text.provenance import assumed_of_rates
 from harness.schema.metrics import METRICS, rates
 from harness.schema.repeat_number import repeat_text
-from harness.schema.results import BatchComparison, OfflineResult, OfflineResults
+from harness.schema.results import BatchRow, Comparison, OnlineResults
 
 #: What is marked.
 MOST = "More output tokens a second than every other row, at 5 % for all comparisons of the run together."
@@ -26,10 +26,10 @@ MOST = "More output tokens a second than every other row, at 5 % for all compari
 SMALLEST_P = 0.001
 
 
-def offline_table(run: OfflineResults) -> Table:
+def offline_table(run: OnlineResults) -> Table:
     """The offline batch: one row an engine, the mean of its repeats."""
     results = run.results
-    by_label: dict[str, list[OfflineResult]] = {}
+    by_label: dict[str, list[BatchRow]] = {}
     for result in results:
         by_label.setdefault(result.label, []).append(result)
     names = _shown(results)
@@ -54,7 +54,7 @@ def offline_table(run: OfflineResults) -> Table:
     return Table("offline", "Offline throughput", _offline_columns(names), cells, notes, best=MOST)
 
 
-def batch_ratios_table(run: OfflineResults) -> Table:
+def batch_ratios_table(run: OnlineResults) -> Table:
     """Every pair of engines: the ratio of their output tokens a second, with its interval and the verdict."""
     heads = ("pair", "ratio", "95 % interval", "p", "verdict")
     columns = [Column(head, numeric=head == "ratio") for head in heads]
@@ -64,14 +64,14 @@ def batch_ratios_table(run: OfflineResults) -> Table:
         "repeat: Student's t on the logarithms of the ratios gives intervals and p-values. "
         f"p and the verdicts hold for {together} together, at {per_cent(LEVEL)} (Holm).",
     ]
-    if any(found.repeats == 1 for found in run.comparisons):
+    if any(min(found.repeats) == 1 for found in run.comparisons):
         spread = f"a spread of {assumed_of_rates} is assumed"
         notes.append(f"One repeat does not show how repeats differ: {spread}.")
     rows = [_ratio_row(found) for found in run.comparisons]
     return Table("offline-ratios", "Output tokens a second, engines compared", columns, rows, notes)
 
 
-def _ratio_row(found: BatchComparison) -> list[Cell]:
+def _ratio_row(found: Comparison) -> list[Cell]:
     verdict = "no difference shown"
     if found.verdict != "no difference":
         verdict = f"{found.a if found.verdict == 'better' else found.b} is faster"
@@ -91,7 +91,7 @@ def _p_cell(p: float | None) -> Cell:
     return number_cell(p, 3) if p is None or p >= SMALLEST_P else Cell(f"< {SMALLEST_P}", p)
 
 
-def offline_repeats_table(results: Sequence[OfflineResult]) -> Table:
+def offline_repeats_table(results: Sequence[BatchRow]) -> Table:
     """The offline batch, every repeat by itself."""
     names = _shown(results)
     rows = [
@@ -101,7 +101,7 @@ def offline_repeats_table(results: Sequence[OfflineResult]) -> Table:
     return Table("offline-repeats", "Each repeat", _offline_columns(names), _offline_rows(names, rows))
 
 
-def _shown(results: Sequence[OfflineResult]) -> list[str]:
+def _shown(results: Sequence[BatchRow]) -> list[str]:
     """Rates of the registry; one that is like another only where an engine has other values of it."""
     return [
         name

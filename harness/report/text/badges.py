@@ -13,7 +13,7 @@ from harness.report.text.notice import Notice, Topic
 from harness.report.text.numbers import few, plural
 from harness.report.text.provenance import assumed_of_rates
 from harness.report.text.run_notices import notices
-from harness.runs.reader import OfflineRun, OnlineRun, Run
+from harness.runs.reader import OnlineRun, Run
 from harness.schema.search import SearchResults
 
 #: Repeats from which on their spread is known well enough.
@@ -62,7 +62,7 @@ def badges(run: Run) -> list[Badge]:
         by.setdefault(notice.topic, []).append(notice)
     found = []
     if run.has_results:
-        found = _online(run, by) if isinstance(run, OnlineRun) else _offline(run, by)
+        found = _online(run, by) if not run.is_batch else _offline(run, by)
     if rest := by.get("rest"):
         found.insert(0, Badge("warn", "interrupted", rest))  # what is missing outweighs the rest
     if skipped := by.get("engines"):
@@ -117,7 +117,7 @@ def _online(run: OnlineRun, by: dict[Topic, list[Notice]]) -> list[Badge]:
     return found
 
 
-def _offline(run: OfflineRun, by: dict[Topic, list[Notice]]) -> list[Badge]:
+def _offline(run: Run, by: dict[Topic, list[Notice]]) -> list[Badge]:
     counts = Counter(result.label for result in run.results.results)
     few_of = [label for label, count in counts.items() if count == min(counts.values())]
     return [

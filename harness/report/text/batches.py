@@ -12,7 +12,7 @@ from harness.report.best import excludes_one
 from harness.report.text.claims import on_disturbed, too_few
 from harness.report.text.numbers import decimals, few, number, with_ends
 from harness.report.text.unfinished import why_nothing
-from harness.schema.results import BatchComparison, OfflineResult, OfflineResults
+from harness.schema.results import BatchRow, Comparison, OnlineResults
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ class BestOfBatch:
     """
 
     means: dict[str, float]
-    others: dict[str, BatchComparison | None]
+    others: dict[str, Comparison | None]
     leads: bool
     served: frozenset[str]
 
@@ -37,7 +37,7 @@ class BestOfBatch:
         return next(iter(self.means))
 
     @property
-    def pairs(self) -> dict[str, BatchComparison]:
+    def pairs(self) -> dict[str, Comparison]:
         return {other: found for other, found in self.others.items() if found is not None}
 
     @property
@@ -102,7 +102,7 @@ class BestOfBatch:
         return [f"{ratio:.2f}"] if ends is None else with_ends(ratio, ends)
 
 
-def best_of_batch(results: OfflineResults) -> BestOfBatch | None:
+def best_of_batch(results: OnlineResults) -> BestOfBatch | None:
     """None without a result."""
     means = mean_rates(results.results)
     if not means:
@@ -117,7 +117,7 @@ def best_of_batch(results: OfflineResults) -> BestOfBatch | None:
     return BestOfBatch(means, {other: against[other] for other in others}, leads and bool(rest), served)
 
 
-def ways_asked(results: Iterable[OfflineResult]) -> str:
+def ways_asked(results: Iterable[BatchRow]) -> str:
     """`roseinfer through its server, all others in-process`; empty where all are in-process."""
     served = {result.label: _is_served(result) for result in results}
     labels = [label for label, through in served.items() if through]
@@ -127,13 +127,13 @@ def ways_asked(results: Iterable[OfflineResult]) -> str:
     return f"{few(labels)} through its server{others}"
 
 
-def _is_served(result: OfflineResult) -> bool:
+def _is_served(result: BatchRow) -> bool:
     """Whether it was measured through its server."""
     engine = LOCAL.get(result.engine)
     return engine is not None and engine.batches_by_server and not result.label.endswith("in-process)")
 
 
-def mean_rates(results: Iterable[OfflineResult]) -> dict[str, float]:
+def mean_rates(results: Iterable[BatchRow]) -> dict[str, float]:
     """Output tokens a second of each label, the mean of its repeats, the highest first."""
     rates: dict[str, list[float]] = {}
     for result in results:
@@ -142,12 +142,12 @@ def mean_rates(results: Iterable[OfflineResult]) -> dict[str, float]:
     return dict(sorted(means.items(), key=lambda item: -item[1]))
 
 
-def batch_verdict(results: OfflineResults) -> list[str]:
+def batch_verdict(results: OnlineResults) -> list[str]:
     """The engine with the most output tokens a second, and those that it differs from by more than chance."""
     best = best_of_batch(results)
     if best is None:
         return why_nothing(results.skipped)
-    disturbed = on_disturbed(results.results)
+    disturbed = on_disturbed(cell for cell in results.summaries if cell.repeat is not None)
     reached = f"{best.label} reaches {best.value} output tok/s{disturbed}"
     if not best.others:
         return [
@@ -161,7 +161,7 @@ def batch_verdict(results: OfflineResults) -> list[str]:
     return ["; ".join([said, *best.same_engine(), *best.unproven()]) + "."]
 
 
-def ratio_of(found: BatchComparison, label: str) -> tuple[float, Ends | None]:
+def ratio_of(found: Comparison, label: str) -> tuple[float, Ends | None]:
     """The ratio of one of the two to the other, and its interval."""
     if found.a == label:
         return found.ratio, found.ci

@@ -12,7 +12,7 @@ from harness.report.winners import PERCENTILES, Lost, Winner, pairs_of, ranked
 from harness.schema.metric import Metric
 from harness.schema.metrics import METRICS
 from harness.schema.online_summary import OnlineSummary
-from harness.schema.results import BatchComparison, Comparison, OfflineResult
+from harness.schema.results import Comparison
 
 #: From this factor on one decimal is enough, and from the other on none.
 _ONE_DECIMAL, _WHOLE = 1.5, 100
@@ -80,7 +80,7 @@ def without_any(engines: Iterable[OnlineSummary], term: Metric) -> str:
     )
 
 
-def on_disturbed(measured: Iterable[OnlineSummary | OfflineResult]) -> str:
+def on_disturbed(measured: Iterable[OnlineSummary]) -> str:
     """Whether compared engines were measured on a disturbed machine; which one, where it is one."""
     labels = disturbed_labels(measured)
     if len(labels) > 1:
@@ -274,15 +274,14 @@ def _ratio(nearest: Comparison | None) -> str:
     return f" ({said}, 95 % interval {ends}{unproven})"
 
 
-def not_significant(comparison: Comparison | BatchComparison) -> str:
+def not_significant(comparison: Comparison) -> str:
     """What is said of a difference whose own interval excludes a ratio of 1, but not the corrected one."""
     return f"not significant after correction for {comparison.comparisons} comparisons"
 
 
-def too_few(comparison: Comparison | BatchComparison) -> str:
+def too_few(comparison: Comparison) -> str:
     """Why it is not: `3 repeats are too few to show it among 108 comparisons`."""
-    count = comparison.repeats
-    repeats = count if isinstance(count, int) else min(count)
+    repeats = min(comparison.repeats)
     are = "is" if repeats == 1 else "are"
     among = f" among {comparison.comparisons} comparisons" if comparison.comparisons > 1 else ""
     return f"{plural(repeats, 'repeat')} {are} too few to show it{among}"

@@ -13,9 +13,9 @@ from harness.report.text.numbers import percent, plural, several
 from harness.report.text.provenance import said_origin
 from harness.runs.reader import OnlineRun, Run
 from harness.schema.load import ClosedLoop, TraceLoad
+from harness.schema.online_settings import OnlineSettings
 from harness.schema.run_info import RunInfo, TraceRecord
 from harness.schema.setting_types import lengths_text
-from harness.schema.settings import OfflineSettings
 from rosemodels.store import RANDOM
 
 #: Engines that a title names one by one.
@@ -49,7 +49,7 @@ def facts(run: Run) -> list[tuple[str, str]]:
         ("Model", model(run.meta)),
         ("Machine", machine(run.meta)),
     ]
-    if isinstance(run, OnlineRun):
+    if not run.is_batch:
         if not isinstance(run.meta.settings.loads[0], TraceLoad):
             found.append(("Load", _load(run, trace)))
         else:
@@ -90,7 +90,7 @@ def machine(run: RunInfo) -> str:
     return ", ".join(part for part in parts if part)
 
 
-def batch(settings: OfflineSettings) -> str:
+def batch(settings: OnlineSettings) -> str:
     """The offline batch in words."""
     return (
         f"{settings.num_prompts:,} prompts of {lengths_text(settings.input_len)} tokens, "

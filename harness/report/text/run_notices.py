@@ -6,7 +6,6 @@ from collections.abc import Iterable, Sequence
 
 from harness.metrics.notices import begun
 from harness.report.best import differs
-from harness.report.text.batch_notices import of_short_batches, of_the_machine
 from harness.report.text.cell_notices import (
     of_cells,
     of_short_cells,
@@ -43,22 +42,12 @@ def notices(run: Run) -> list[Notice]:
     if not run.has_results:
         found = [_skipped([fault]) for fault in each_once(run.results.skipped)]
         return [*found, *_fitting(run), *of_code(run)]
-    found = [*_disagreements(run), *_invalid(run)] if isinstance(run, OnlineRun) else []
-    found += _unfinished(run)
+    found = [*_disagreements(run), *_invalid(run), *_unfinished(run)]
     found += map(_skipped, _alike(run.results.skipped))
-    found += _fitting(run)
-    if isinstance(run, OnlineRun):
-        found += [
-            *_failed_after(run),
-            *_unfair(run),
-            *_noise(run),
-            *_sent_again(run),
-            *of_short_loops(run),
-            *of_short_cells(run),
-        ]
-        found += [*of_cells(run), *of_unreported(run), *of_window(run)]
-    else:
-        found += [_UNCHECKED, *of_short_batches(run), *of_the_machine(run)]
+    found += [*_fitting(run), *_failed_after(run)]
+    found += [_UNCHECKED] if run.is_batch else [*_unfair(run), *_noise(run), *_sent_again(run)]
+    found += [*of_short_loops(run), *of_short_cells(run)]
+    found += [*of_cells(run), *of_unreported(run), *of_window(run)]
     found += of_code(run)
     return sorted(found, key=lambda notice: _KINDS.index(notice.kind))
 

@@ -15,7 +15,7 @@ from harness.report.text.provenance import assumed_of_rates
 from harness.report.text.settings import unequal_settings
 from harness.report.text.verdict import shown_load
 from harness.report.winners import winners
-from harness.runs.reader import OfflineRun, OnlineRun, Run
+from harness.runs.reader import OnlineRun, Run
 from harness.schema.load import ClosedLoop, Load
 from harness.schema.metrics import METRICS
 from harness.schema.online_summary import OnlineSummary
@@ -28,7 +28,7 @@ def terms(run: Run) -> list[str]:
     """Sentences about the load that the verdict speaks of, and what the variants are; of a search, which has
     sentences of its own, only the latter, and of a batch also what its intervals assume."""
     variants = _variants(run)
-    if isinstance(run, OfflineRun):
+    if run.is_batch:
         return [*filter(None, [assumption(run)]), *variants]
     if not run.pooled or run.results.search is not None:
         return variants
@@ -95,7 +95,7 @@ def _percentiles(run: OnlineRun, cells: list[OnlineSummary]) -> str:
 def goodput(run: Run) -> str:
     """What each engine answers within the run's service level at the load that the verdict speaks of; empty
     without one."""
-    if isinstance(run, OfflineRun) or (slo := run.meta.settings.slo) is None or not run.pooled:
+    if run.is_batch or (slo := run.meta.settings.slo) is None or not run.pooled:
         return ""
     load = shown_load(run)
     cells = [cell for cell in run.pooled if cell.load == load and cell.goodput_req_per_s is not None]
@@ -110,8 +110,8 @@ def goodput(run: Run) -> str:
 def assumption(run: Run) -> str:
     """What intervals of one repeat rest on in addition to the samples; empty where the verdict has none, and
     of a search, whose intervals are others."""
-    if isinstance(run, OfflineRun):
-        alone = any(found.repeats < 2 and found.ci is not None for found in run.results.comparisons)
+    if run.is_batch:
+        alone = any(min(found.repeats) < 2 and found.ci is not None for found in run.results.comparisons)
         return f"One repeat: intervals assume that repeats differ by {assumed_of_rates}." if alone else ""
     if not run.pooled or run.results.search is not None:
         return ""

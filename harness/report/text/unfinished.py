@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable
 
 from harness.engines.selection import make_engine_variants
 from harness.report.text.numbers import few, plural, several
-from harness.runs.reader import OfflineRun, OnlineRun, Run
+from harness.runs.reader import Run
 from harness.schema.results import Skipped
 from harness.schema.run_info import Check, Unasked
 
@@ -22,19 +22,6 @@ def lacking(unasked: Unasked) -> str:
 
 def unfinished(run: Run) -> tuple[str, str] | None:
     """A title and what is missing; None of a run that came to its end."""
-    return _batch(run) if isinstance(run, OfflineRun) else _online(run)
-
-
-def _batch(run: OfflineRun) -> tuple[str, str] | None:
-    results, cells = run.results, len(run.meta.order)
-    if not results.left or not results.results:
-        return None
-    title = f"The run was interrupted with {len(results.results)} of {plural(cells, 'cell')} measured."
-    known = {row.label for row in results.results} | {fault.label for fault in results.skipped}
-    return title, _rest(run, [label for label, _ in results.left], known)
-
-
-def _online(run: OnlineRun) -> tuple[str, str] | None:
     meta = run.meta
     if not meta.interrupted:
         return None

@@ -23,7 +23,7 @@ from harness.report.text.numbers import decimals, few, number, several
 from harness.report.text.tuning import tuning_verdict
 from harness.report.text.unfinished import why_nothing
 from harness.report.winners import lost_elsewhere, winners
-from harness.runs.reader import OfflineRun, OnlineRun, Run
+from harness.runs.reader import OnlineRun, Run
 from harness.schema.load import Load, from_light_to_heavy, heaviest
 from harness.schema.metrics import METRICS
 from harness.schema.online_summary import OnlineSummary
@@ -33,7 +33,7 @@ from harness.schema.results import Comparison
 def verdict(run: Run) -> list[str]:
     """A sentence a metric on the load that `shown_load` gives, and of several loads the largest difference
     where that is another one."""
-    return batch_verdict(run.results) if isinstance(run, OfflineRun) else _online(run)
+    return batch_verdict(run.results) if run.is_batch else _online(run)
 
 
 def shown_load(run: OnlineRun) -> Load:

@@ -14,7 +14,7 @@ import pytest
 from harness.metrics.percentiles import missing
 from harness.records.columns import CHUNKS, REQUESTS
 from harness.schema.results import OnlineResults
-from harness.schema.run_info import OnlineRunInfo
+from harness.schema.run_info import RunInfo
 
 FILES = {
     "run.json", "journal.jsonl", "skipped.json", "requests.parquet", "chunks.parquet", "online_results.json",
@@ -47,7 +47,7 @@ def check_files(folder: Path, logs: set[str]) -> dict[str, Any]:
     results: dict[str, Any] = strict((folder / "online_results.json").read_text())
     OnlineResults.model_validate(results)
     run = strict((folder / "run.json").read_text())
-    OnlineRunInfo.model_validate(run)
+    RunInfo.model_validate(run)
     assert results["schema_version"] == 2 and results["meta"] == run
     assert "auto" not in (run["settings"]["device"], run["settings"]["dtype"], run["settings"]["clients"])
     journal = [strict(line) for line in (folder / "journal.jsonl").read_text().splitlines()]

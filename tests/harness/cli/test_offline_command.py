@@ -7,16 +7,18 @@ import re
 import signal
 from collections.abc import Callable
 from pathlib import Path
+from time import monotonic
 from typing import Any
 
 import pytest
 
 from harness.engines.adapters.roseinfer import Roseinfer
+from harness.engines.local import LocalEngine
 from harness.errors import CleanupError, EngineError
 from harness.files import write_json
-from harness.runs.batch.measured import Measured
+from harness.runs.in_process import BatchTimes
 from harness.schema.profile import ProfileManifest
-from harness.schema.results import OfflineResults
+from harness.schema.results import OnlineResults
 from harness.schema.run_info import LaunchRecord
 
 QUICK = [
@@ -25,28 +27,38 @@ QUICK = [
 ]  # fmt: skip
 
 
-def gives(*tokens: int, seconds: float = 1.0) -> Callable[..., tuple[Measured, LaunchRecord]]:
-    """Measures without an engine."""
-    return lambda *_: (Measured(seconds, tokens), LaunchRecord(engine="roseinfer", label="roseinfer"))
+def gives(*tokens: int, seconds: float = 1.0) -> Callable[..., tuple[list[BatchTimes], LaunchRecord]]:
+    """Measure without an engine."""
+
+    def time_batches(engine: LocalEngine, *_: Any) -> tuple[list[BatchTimes], LaunchRecord]:
+        begin = monotonic()
+        record = LaunchRecord(
+            engine=engine.name, label=engine.display.lower(), version=engine.installed().version
+        )
+        return [BatchTimes(begin, begin + seconds, list(tokens))], record
+
+    return time_batches
 
 
 @pytest.fixture
-def measured(monkeypatch: pytest.MonkeyPatch) -> None:
+def measures(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[..., Any]], None]:
+    """Let an engine that is asked in its own process be measured by a function."""
+    monkeypatch.setattr(Roseinfer, "batches_by_server", False)
+    return lambda how: monkeypatch.setattr("harness.runs.in_process.time_batches", how)
+
+
+@pytest.fixture
+def measured(measures: Callable[[Callable[..., Any]], None]) -> None:
     """What is tested begins after the measurement."""
-    monkeypatch.setattr("harness.runs.offline.through_server", gives(3, 3))
-    monkeypatch.setattr("harness.runs.offline.through_worker", gives(3, 3))
+    measures(gives(3, 3))
 
 
 def test_two_runs_are_compared_and_kept(
-    bench: Any, tmp_path: Path, measured: None, monkeypatch: pytest.MonkeyPatch
+    bench: Any, tmp_path: Path, measures: Callable[[Callable[..., Any]], None]
 ) -> None:
     runs = []
-    for name, seconds in (
-        ("before", 1.0),
-        ("after", 0.99),
-    ):  # equal ones of one second are copies
-        monkeypatch.setattr("harness.runs.offline.through_server", gives(3, 3, seconds=seconds))
-        monkeypatch.setattr("harness.runs.offline.through_worker", gives(3, 3, seconds=seconds))
+    for name, seconds in (("before", 1.0), ("after", 0.99)):  # equal ones of one second are copies
+        measures(gives(3, 3, seconds=seconds))
         done = bench(*QUICK, "--engines", "roseinfer", "--repeats", "2", "--out", str(tmp_path / name))
         runs.append(str(Path(done.out.strip()).parent.rename(tmp_path / f"{name}_run")))  # of one second
     gate = ("--gate", "output_tok_per_s>=-3%")
@@ -110,18 +122,17 @@ def test_ctrl_c_within_the_profile_keeps_the_results(
 )
 def test_a_run_that_ends_early_names_what_it_has(
     end: BaseException, code: int, said: str, first: str,
-    bench: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    bench: Any, tmp_path: Path, measures: Callable[[Callable[..., Any]], None],
 ) -> None:  # fmt: skip
-    answers = [(Measured(1.0, (3, 3)), LaunchRecord(engine="roseinfer", label="roseinfer"))]
+    answers = [gives(3, 3)]
 
-    def measure(*_: Any) -> tuple[Measured, LaunchRecord]:
+    def measure(*given: Any) -> Any:
         if answers:
-            return answers.pop()
+            return answers.pop()(*given)
         raise end
 
-    monkeypatch.setattr("harness.runs.offline.through_server", measure)
-    monkeypatch.setattr("harness.runs.offline.through_worker", measure)
-    done = bench(*QUICK, "--engines", "roseinfer", "--repeats", "2", "--out", str(tmp_path))
+    measures(measure)
+    done = bench(*QUICK, "--engines", "roseinfer", "--repeats", "4", "--out", str(tmp_path))
     [folder] = tmp_path.iterdir()
     report = folder / "report.html" if code == 130 else None
     assert (done.code, done.out) == (code, f"{report}\n" if report else "")
@@ -130,39 +141,37 @@ def test_a_run_that_ends_early_names_what_it_has(
         f"bench: {said}",
         f"  hint: {first}finish the run with `bench offline --resume {folder}`",
     ]
-    stored = OfflineResults.model_validate_json((folder / "offline_results.json").read_bytes())
-    assert len(stored.results) == 1 and stored.skipped == [] and stored.left == stored.meta.order[1:]
-    page = tmp_path / "report.html"
-    assert bench("report", str(folder), "--out", str(page)).code == 0
-    assert "The run was interrupted with 1 of 4 cells measured." in page.read_text()
+    assert (folder / "offline_results.json").is_file() == (code == 130)
+    if report is not None:
+        stored = OnlineResults.model_validate_json((folder / "offline_results.json").read_bytes())
+        assert len(stored.results) == 1 and stored.skipped == [] and stored.meta.interrupted
+        assert "The run was interrupted with 1 of 4 cells measured." in report.read_text()
 
 
-def test_an_engine_that_fails(bench: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The in-process run gives a token too few, then the server as well."""
-    monkeypatch.setattr("harness.runs.offline.through_server", gives(3, 3))
-    monkeypatch.setattr("harness.runs.offline.through_worker", gives(3, 2))
-    done = bench(*QUICK, "--engines", "roseinfer", "--out", str(tmp_path / "one"), "--json")
+def test_an_engine_that_fails(
+    bench: Any, tmp_path: Path, measures: Callable[[Callable[..., Any]], None]
+) -> None:
+    """The second repeat gives a token too few, then both."""
+    answers = [gives(3, 2), gives(3, 3)]
+    measures(lambda *given: answers.pop()(*given))
+    run = (*QUICK, "--engines", "roseinfer", "--repeats", "2")
+    done = bench(*run, "--out", str(tmp_path / "one"), "--json")
     assert done.code == 3
     results = json.loads(done.out)
-    assert [result["label"] for result in results["results"]] == ["roseinfer"]
-    assert [(fault["label"], fault["repeat"]) for fault in results["skipped"]] == [
-        ("roseinfer (in-process)", 0)
-    ]
+    assert [(row["label"], row["repeat"]) for row in results["results"]] == [("roseinfer", 0)]
+    assert [(fault["label"], fault["repeat"]) for fault in results["skipped"]] == [("roseinfer", 1)]
 
-    monkeypatch.setattr("harness.runs.offline.through_server", gives(2, 3))
-    done = bench(*QUICK, "--engines", "roseinfer", "--out", str(tmp_path / "all"))
+    measures(gives(2, 3))
+    done = bench(*run, "--out", str(tmp_path / "all"))
     [folder] = (tmp_path / "all").iterdir()
     assert (done.code, done.out) == (3, f"{folder / 'report.html'}\n")
     message, hint = done.err.splitlines()[-2:]
     assert message.startswith("bench: nothing could be measured: roseinfer: roseinfer generated a wrong ")
     assert hint.endswith(f"; then finish the run with `bench offline --resume {folder}`")
     for page in ("report.html", "summary.md"):
-        said = (folder / page).read_text()
-        assert "No engine has a result." in said and "roseinfer (in-process) generated a wrong" in said
-    assert bench("report", str(folder), "--out", str(tmp_path / "report.html")).code == 0
+        assert "roseinfer generated a wrong" in (folder / page).read_text()
 
-    monkeypatch.setattr("harness.runs.offline.through_server", gives(3, 3))
-    monkeypatch.setattr("harness.runs.offline.through_worker", gives(3, 3))
+    measures(gives(3, 3))
     done = bench("offline", "--resume", str(folder))
     assert (done.code, done.out) == (0, f"{folder / 'report.html'}\n")
     assert "wrong number" not in (folder / "report.html").read_text()
@@ -183,7 +192,7 @@ def test_killed_and_interrupted_and_resumed_with_a_real_engine(
     lines = killed.err.splitlines()
     assert lines[0].startswith(f"run {folder}: ")
     assert lines[1].startswith("skipped openai: it has no in-process API here")
-    assert re.match(r"\[1/2\] roseinfer( \(in-process\))?, repeat 1; log: ", lines[3])
+    assert any(re.match(r"\[1/2\] roseinfer( \(in-process\))?, batch of 2 prompts", line) for line in lines)
     kept = (folder / "journal.jsonl").read_bytes()
     assert kept.count(b"\n") == 1
 
@@ -201,9 +210,9 @@ def test_killed_and_interrupted_and_resumed_with_a_real_engine(
     done = bench("offline", "--resume", str(moved))
     assert (done.code, done.out) == (0, f"{moved / 'report.html'}\n"), done.err
     assert "[1/2]" not in done.err and (moved / "journal.jsonl").read_bytes().startswith(kept)
-    results = OfflineResults.model_validate_json((moved / "offline_results.json").read_bytes())
+    results = OnlineResults.model_validate_json((moved / "offline_results.json").read_bytes())
     assert [(row.label, row.repeat) for row in results.results] == results.meta.order
-    assert [skip.label for skip in results.skipped] == ["openai"] and not results.left
+    assert [skip.label for skip in results.skipped] == ["openai"]
     assert len(results.meta.launches) == 2 and "interrupted" not in (moved / "summary.md").read_text()
     check_files(moved)
     heads = ["engine", "req/s", "output tok/s", "total tok/s", "total latency (s)"]
@@ -211,18 +220,13 @@ def test_killed_and_interrupted_and_resumed_with_a_real_engine(
 
     both = bench("compare", str(moved), str(moved), "--gate", "total_tok_per_s>=1")
     assert both.code == 0 and "roseinfer (in-process) (B) against roseinfer (A)" in both.out, both.err
-    other = bench("online", "--resume", str(moved))
-    assert other.code == 2 and other.err.splitlines() == [
-        f"bench: {moved} is an offline run",
-        f"  hint: finish it with `bench offline --resume '{moved}'`",
-    ]
 
 
 def check_files(folder: Path) -> None:
     """Every file of a run of two prompts is there, and they agree."""
     assert {path.name for path in folder.iterdir()} == {
         "run.json", "journal.jsonl", "skipped.json", "offline_results.json", "results.csv", "summary.md",
-        "report.html", "figures", "logs",
+        "report.html", "figures", "logs", "requests.parquet", "chunks.parquet",
     }  # fmt: skip
     results = json.loads((folder / "offline_results.json").read_text())
     assert [result["label"] for result in results["results"]] == ["roseinfer", "roseinfer (in-process)"]

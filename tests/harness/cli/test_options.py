@@ -11,7 +11,7 @@ import pytest
 import typer
 import yaml
 
-from harness.cli.options import with_settings
+from harness.cli.options import settings_of, with_settings
 from harness.engines.base import Installation, Missing
 from harness.engines.registry import LOCAL
 from harness.errors import UsageError
@@ -179,8 +179,8 @@ def beside(kind: type[CommonSettings], name: str) -> dict[str, str]:
 
 
 def test_the_cases_cover_every_setting() -> None:
-    assert set(ONLINE) == set(OnlineSettings.model_fields)
-    assert set(OFFLINE) == set(OfflineSettings.model_fields)
+    assert set(ONLINE) == set(settings_of(OnlineSettings))
+    assert set(OFFLINE) == set(settings_of(OfflineSettings))
 
 
 @pytest.mark.parametrize(("kind", "name"), CASES)

@@ -20,8 +20,6 @@ from harness.loadgen.load_plan import Progress
 from harness.metrics.estimates import distribution
 from harness.metrics.samples import Sample
 from harness.runs.events import (
-    BatchDone,
-    BatchStarting,
     CellDone,
     CellProgress,
     CellsExpected,
@@ -40,7 +38,7 @@ from harness.schema.engine_ref import EngineRef
 from harness.schema.load import TraceLoad
 from harness.schema.metrics import LATENCIES
 from harness.schema.online_summary import OnlineSummary
-from harness.schema.results import OfflineResult, Skipped
+from harness.schema.results import Skipped
 
 ENGINE_VARIANT = EngineVariant(
     EngineRef(name="vllm", variant="x"), Variant(), "vLLM ([bold]x[/bold] :smile:)"
@@ -134,24 +132,6 @@ def test_cells_side_by_side_begin_with_a_line_each(capsys: pytest.CaptureFixture
 
 def test_quiet_shows_nothing(shown: Callable[[bool], str]) -> None:
     assert shown(True) == ""
-
-
-def test_offline_events(capsys: pytest.CaptureFixture[str]) -> None:
-    row = OfflineResult(
-        engine="vllm", label="vLLM", repeat=0, num_prompts=1, prompt_tokens=2, completion_tokens=3,
-        total_s=0.5, req_per_s=2, output_tok_per_s=6, total_tok_per_s=10,
-    )  # fmt: skip
-    with make_display(quiet=False) as display:
-        display.show(BatchStarting("vLLM", 0, 0, 2, Path("log")))
-        display.show(BatchDone(row))
-        display.show(EngineSkipped(Skipped(engine="vllm", label="vLLM", repeat=1, reason="it died")))
-    out, err = capsys.readouterr()
-    assert out == ""
-    assert err.splitlines() == [
-        "[1/2] vLLM, repeat 1; log: log",
-        "vLLM, repeat 1: 6 output tok/s in 0.500 s",
-        "skipped vLLM, repeat 2: it died",
-    ]
 
 
 def test_a_terminal_gets_a_live_line(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,7 +14,7 @@ import pytest
 from harness.records.columns import CHUNKS, REQUESTS
 from harness.schema.load import ClosedLoop, Counted, Load, TraceLoad, load_text
 from harness.schema.online_settings import OnlineSettings
-from harness.schema.run_info import OnlineRunInfo, TraceRecord, Versions
+from harness.schema.run_info import RunInfo, TraceRecord, Versions
 
 LABELS = {"roseinfer": "roseinfer", "vllm": "vLLM", "sglang": "SGLang"}
 Make = Callable[..., Path]
@@ -94,7 +94,7 @@ def make(tmp_path: Path) -> Make:
         }
         given |= {"scales": list(scales), "repeats": repeats, "max_model_len": 1024, "clients": 1, "n": n}
         record = {"name": "made-up", "origin": "here", "requests": n, "fit": "drop"}
-        info = OnlineRunInfo(
+        info = RunInfo(
             created="2025-01-01T00:00:00+00:00",
             command=["bench", "online"],
             settings=OnlineSettings.model_validate(given | settings),

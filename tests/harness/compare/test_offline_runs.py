@@ -13,7 +13,7 @@ from typer.testing import CliRunner, Result
 from harness.cli.commands import app
 from harness.compare.compare_runs import compare_runs
 from harness.errors import UsageError
-from harness.runs.reader import read_offline
+from harness.runs.reader import load_run
 from harness.schema.compare_results import CompareResults
 from harness.schema.limits import parse_gate
 from harness.schema.load import Batch
@@ -166,7 +166,7 @@ def test_more_repeats_of_one_run_have_no_counterpart(tmp_path: Path) -> None:
 
 def test_one_run_with_itself_says_what_the_run_says(tmp_path: Path) -> None:
     run = write_run(tmp_path / "a", {SERVED: BEFORE, IN_PROCESS: AFTER, "vLLM": [99.0, 131.0, 83.0, 108.0]})
-    results, said = compare_runs(run, run), read_offline(run).results.comparisons
+    results, said = compare_runs(run, run), load_run(run).results.comparisons
     assert len(results.differences) == len(said) == 3
     for found, own in zip(results.differences, said, strict=True):
         assert (found.engine_a, found.engine_b) == (own.a, own.b) and own.ci and found.ratio_ci

@@ -13,7 +13,7 @@ HARNESS = Path(modules.__file__).parent
 #: Where a name may be all the same, and why.
 ALLOWED = {
     "cli": "examples in help texts",
-    "runs/base_run.py": "code of this project changed within a run",
+    "runs/run_state.py": "code of this project changed within a run",
     "schema/engine_ref.py": "the engines of a run where none is named",
     "schema/presets.py": "the name of another benchmark",
     "schema/settings.py": "an example in a help text",

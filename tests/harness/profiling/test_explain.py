@@ -24,9 +24,9 @@ from harness.schema.online_settings import OnlineSettings
 from harness.schema.online_summary import Distribution, OnlineSummary
 from harness.schema.profile import Category, Gap, Level, ProfileFigures, ProfileRun, StepFigures
 from harness.schema.results import Comparison, OnlineResults
-from harness.schema.run_info import OnlineRunInfo, Versions
+from harness.schema.run_info import RunInfo, Versions
 
-META = OnlineRunInfo(
+META = RunInfo(
     created="", command=[], settings=OnlineSettings(), versions=Versions(rosebench="0", python="3")
 )
 

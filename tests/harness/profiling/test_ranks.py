@@ -14,7 +14,7 @@ from harness.report.profile_section import profile_section
 from harness.runs.folder import MANIFEST
 from harness.schema.online_settings import OnlineSettings
 from harness.schema.profile import Level, ProfileManifest, ProfileRun, RankFigures, Tool
-from harness.schema.run_info import OnlineRunInfo, Versions
+from harness.schema.run_info import RunInfo, Versions
 
 NCCL = "ncclDevKernel_AllReduce_Sum_bf16_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
 FORWARD = "roseinfer.model.forward.cuda_graph_replay"
@@ -22,7 +22,7 @@ FORWARD = "roseinfer.model.forward.cuda_graph_replay"
 
 def manifest(run: Path, tool: Tool) -> Path:
     """The folder of the one capture of a run."""
-    info = OnlineRunInfo(
+    info = RunInfo(
         created="", command=[], settings=OnlineSettings(), versions=Versions(rosebench="0", python="3")
     )
     capture = ProfileRun(

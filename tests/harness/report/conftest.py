@@ -22,11 +22,10 @@ from harness.runs.reader import Run, load_run
 from harness.schema.limits import Slo
 from harness.schema.load import ClosedLoop, Load, RequestRate, TraceLoad, load_text
 from harness.schema.online_settings import OnlineSettings
-from harness.schema.results import Comparison, OfflineResults, OnlineResults, Skipped
-from harness.schema.run_info import LaunchRecord, OfflineRunInfo, OnlineRunInfo, TraceRecord, Versions
-from harness.schema.settings import OfflineSettings
+from harness.schema.results import Comparison, OnlineResults, Skipped
+from harness.schema.run_info import LaunchRecord, RunInfo, TraceRecord, Versions
 from harness.schema.verdict import Verdict
-from tests.harness.offline_runs import batch_result
+from tests.harness.offline_runs import write_batches
 
 
 @dataclass(frozen=True)
@@ -166,18 +165,14 @@ def make_online(
 
 def make_offline(folder: Path, repeats: int = 3) -> Path:
     """An offline run folder: roseinfer through its server process and in-process, and vLLM."""
-    folder.mkdir(parents=True)
     speeds = {"roseinfer (server)": 3.1, "roseinfer (in-process)": 2.9, "vLLM": 4.2}
-    found = []
-    for repeat in range(repeats):
-        for label, seconds in speeds.items():
-            total = seconds * (1 + 0.02 * np.sin(repeat * 5 + seconds))
-            found.append(batch_result(label, repeat, total, 128, 256, 64))
-    results = OfflineResults(
-        meta=info("offline", list(speeds), num_prompts=128, input_len=256, output_len=64), results=found
-    )
-    (folder / "offline_results.json").write_text(results.model_dump_json(indent=1))
-    return folder
+    seconds = {
+        (label, repeat): mean * (1 + 0.02 * float(np.sin(repeat * 5 + mean)))
+        for repeat in range(repeats)
+        for label, mean in speeds.items()
+    }
+    batch = info("offline", list(speeds), num_prompts=128, input_len=256, output_len=64)
+    return write_batches(folder, batch, seconds, (256, 64))
 
 
 TRACE = TraceRecord(
@@ -210,12 +205,11 @@ def info(kind: Any, labels: Sequence[str], **settings: Any) -> Any:
         for label in labels
     ]
     given = {"model": "random:gpt2", "device": "cpu", "dtype": "bf16", "seed": 0, **settings}
-    made: Any = OnlineRunInfo if kind == "online" else OfflineRunInfo
-    typed = OnlineSettings if kind == "online" else OfflineSettings
-    return made(
+    return RunInfo(
+        kind=kind,
         created="2025-03-01T12:00:00Z",
         command=command,
-        settings=typed.model_validate(given),
+        settings=OnlineSettings.model_validate(given),
         environment={
             "cpu": {
                 "model": "Intel(R) Xeon(R) Platinum 8481C CPU @ 2.70GHz",

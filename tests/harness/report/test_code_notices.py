@@ -9,7 +9,7 @@ import pytest
 from harness.report.text.badges import badges
 from harness.report.text.code_notices import of_code
 from harness.report.text.provenance import code
-from harness.runs.reader import OnlineRun
+from harness.runs.reader import Run
 from harness.schema.run_info import Code, LaunchRecord
 
 ONE, OTHER = Code(folder="/src/one", sha256="1" * 16), Code(folder="/src/other", sha256="2" * 16)
@@ -20,7 +20,7 @@ def launch(label: str, path: str | None, *codes: Code, engine: str = "roseinfer"
     return LaunchRecord(engine=engine, label=label, env=env, codes=list(codes))
 
 
-def of(run: OnlineRun, *launches: LaunchRecord) -> OnlineRun:
+def of(run: Run, *launches: LaunchRecord) -> Run:
     meta = run.meta.model_copy(update={"launches": list(launches)})
     return replace(run, results=run.results.model_copy(update={"meta": meta}))
 

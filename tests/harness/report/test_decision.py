@@ -20,7 +20,7 @@ from harness.report.charts.server import server_charts
 from harness.report.decision import Asked, Decision, decide
 from harness.report.tables.decision import decision_tables
 from harness.report.text.numbers import DASH
-from harness.runs.reader import OnlineRun, load_run
+from harness.runs.reader import Run, load_run
 from harness.schema.limits import Slo, parse_gate
 from harness.schema.machines import MachineLoad, Power
 from harness.schema.prices import Prices
@@ -35,18 +35,18 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def run(folder: Path) -> OnlineRun:
+def run(folder: Path) -> Run:
     found = load_run(folder, trust=True)
-    assert isinstance(found, OnlineRun)
+    assert isinstance(found, Run)
     return found
 
 
-def decided(run: OnlineRun, limits: str) -> Decision:
+def decided(run: Run, limits: str) -> Decision:
     return decide(run, Asked(parse_gate(limits), Prices(machine=3.6)))
 
 
 @pytest.mark.parametrize(("limit", "box"), [("ttft_p90<=100s", "pass"), ("ttft_p90<=0.001ms", "fail")])
-def test_limits_that_all_loads_meet_and_that_none_meets(run: OnlineRun, limit: str, box: str) -> None:
+def test_limits_that_all_loads_meet_and_that_none_meets(run: Run, limit: str, box: str) -> None:
     decision = decided(run, limit)
     assert len(decision.within) == 4
     assert {point for found in decision.within for point in found.boxes} == {box}
@@ -60,7 +60,7 @@ def test_limits_that_all_loads_meet_and_that_none_meets(run: OnlineRun, limit: s
         assert [row[1].text for row in cost.rows] == ["no load within the limits"] * 2
 
 
-def test_tokens_cost_what_the_hour_does(run: OnlineRun) -> None:
+def test_tokens_cost_what_the_hour_does(run: Run) -> None:
     decision = decided(run, "ttft_p90<=100s")
     for point in decision.served:
         cost = decision.cost(point)
@@ -71,7 +71,7 @@ def test_tokens_cost_what_the_hour_does(run: OnlineRun) -> None:
     assert best.total.value == max(point.total.value for point in decision.served if point.label == "vLLM")
 
 
-def test_energy_stands_beside_the_price_where_it_is_known(run: OnlineRun) -> None:
+def test_energy_stands_beside_the_price_where_it_is_known(run: Run) -> None:
     unknown, first = decision_tables(decided(run, "ttft_p90<=100s"))[-1], run.pooled[0]
     counted = {"joules_per_output_token": 0.5, "joules_per_output_token_ci": (0.4, 0.6)}
     summaries = [s.model_copy(update=counted if s == first else {}) for s in run.results.summaries]
@@ -84,11 +84,11 @@ def test_energy_stands_beside_the_price_where_it_is_known(run: OnlineRun) -> Non
     assert set(found.values()) == {(None, None)}
 
 
-def test_a_run_is_held_to_its_own_service_level(run: OnlineRun) -> None:
+def test_a_run_is_held_to_its_own_service_level(run: Run) -> None:
     assert [term.text for term in decide(run).terms] == ["ttft_p99<=200ms", "tpot_p99<=12ms"]
 
 
-def test_a_service_level_below_the_clock_is_held_to(run: OnlineRun) -> None:
+def test_a_service_level_below_the_clock_is_held_to(run: Run) -> None:
     settings = run.meta.settings.model_copy(update={"slo": Slo(ttft_ms=1e-9)})
     meta = run.meta.model_copy(update={"settings": settings})
     [term] = decide(replace(run, results=run.results.model_copy(update={"meta": meta}))).terms
@@ -112,12 +112,12 @@ def test_the_command_writes_what_was_asked_for(folder: Path, tmp_path: Path) -> 
         report([folder], tmp_path / "out.html", slo="latency_p99<=2ms")
 
 
-def test_a_machine_without_a_price_is_an_error(run: OnlineRun) -> None:
+def test_a_machine_without_a_price_is_an_error(run: Run) -> None:
     with pytest.raises(UsageError, match="the run used no GPU"):
         decide(run, Asked(prices=Prices(gpus={"H200": 3})))
 
 
-def test_the_charts_have_every_load_once(run: OnlineRun) -> None:
+def test_the_charts_have_every_load_once(run: Run) -> None:
     decision = decided(run, "ttft_p90<=100s,tpot_p99<=8ms")
     frontier, share, good = decision_charts(decision, run.pooled)
     drawn = [(series.label, x, y) for series in frontier.series if series.kind != "band"
@@ -130,7 +130,7 @@ def test_the_charts_have_every_load_once(run: OnlineRun) -> None:
     assert all(0 <= y <= 100 for series in share.series for y in series.y)
 
 
-def test_the_charts_of_servers_have_what_these_say(run: OnlineRun) -> None:
+def test_the_charts_of_servers_have_what_these_say(run: Run) -> None:
     group = run.groups[0]
     said = {"cell": int(group.requests["cell"].iloc[0]), "took_ms": 1.0, "waiting": 0.0, "preemptions": 0.0}
     rows = [
@@ -149,7 +149,7 @@ def test_the_charts_of_servers_have_what_these_say(run: OnlineRun) -> None:
     assert server_charts([group], pd.DataFrame(columns=SERVER.names)) == []
 
 
-def test_power_over_time_stands_beside_tokens(run: OnlineRun) -> None:
+def test_power_over_time_stands_beside_tokens(run: Run) -> None:
     [group] = [g for g in run.groups if g.label == "roseinfer" and g.load.value == 16 and g.repeat == 0]
     [cell] = map(int, group.requests["cell"].unique())
     [own] = parts_of(of_cells(run.chunks, [cell]))
@@ -178,7 +178,7 @@ def test_a_withheld_percentile_is_a_dash(tmp_path: Path) -> None:
     few = load_run(
         make_online(tmp_path / "few", engines=ENGINES[:1], repeats=1, n=40, faults=False), trust=True
     )
-    assert isinstance(few, OnlineRun)
+    assert isinstance(few, Run)
     decision = decided(few, "ttft_p90<=100s,ttft_p99<=100s")
     [within] = [table for table in decision_tables(decision) if table.name == "within"]
     for row in within.rows:
@@ -201,7 +201,7 @@ def test_what_failed_is_within_no_limit(tmp_path: Path) -> None:
     kept = pa.Table.from_pandas(chunks[chunks["cell"] == 0], CHUNKS, preserve_index=False)
     pq.write_table(kept, place / "chunks.parquet")
     failed = load_run(place)
-    assert isinstance(failed, OnlineRun)
+    assert isinstance(failed, Run)
     decision = decided(failed, "ttft_p50<=100s,error_rate<=20%")
     found = {point.load.value: point for point in decision.within}
     half, none = found[2], found[16]
@@ -212,13 +212,13 @@ def test_what_failed_is_within_no_limit(tmp_path: Path) -> None:
     assert [table.lines[0][0] for table in decision_tables(decision)[1:]] == ["roseinfer †"] * 2
 
 
-def test_the_share_within_is_the_one_that_the_first_table_has(run: OnlineRun) -> None:
+def test_the_share_within_is_the_one_that_the_first_table_has(run: Run) -> None:
     shares = {(found.label, found.load): found.attained for found in decide(run).within}
     for summary in run.pooled:
         known = shares[summary.label, summary.load]
         assert known is not None and summary.slo_met == pytest.approx(known.value)
 
 
-def test_both_forms_of_a_limit_are_one(run: OnlineRun) -> None:
+def test_both_forms_of_a_limit_are_one(run: Run) -> None:
     assert parse_gate("ttft_ms=200, tpot_ms=30") == parse_gate("ttft_p99<=200ms, tpot_p99<=30ms")
     assert decided(run, "ttft_ms=200").terms == decided(run, "ttft_p99<=200ms").terms

@@ -15,7 +15,7 @@ from harness.report.index import _entry, _groups, answer_of, caveat, write_index
 from harness.report.render import write_report
 from harness.report.tables.offline import batch_ratios_table
 from harness.report.text.verdict import verdict
-from harness.runs.reader import OfflineRun, OnlineRun, load_run
+from harness.runs.reader import Run, load_run
 from harness.schema.cell_notice import CellNotice
 from harness.schema.fairness import AnswerCheck, AnswerChecks
 from tests.harness.offline_runs import write_run
@@ -65,7 +65,6 @@ def test_there_is_a_finding_for_every_load_and_it_says_what_is_invalid(compared)
 
 def test_a_finding_says_that_answers_are_unchecked_and_gpus_slowed_down(compared):
     run = load_run(compared, trust=True)
-    assert isinstance(run, OnlineRun)
 
     def validity(texts: dict[str, str], checks: AnswerChecks | None) -> str:
         summaries = [
@@ -100,7 +99,6 @@ def test_a_finding_says_that_answers_are_unchecked_and_gpus_slowed_down(compared
 def test_a_winner_of_a_moment_says_how_little_was_measured(tmp_path):
     rates = {"roseinfer": (2000.0,), "vLLM": (500.0,)}
     run = load_run(write_run(tmp_path / "run", rates))  # 128 tokens
-    assert isinstance(run, OfflineRun)
     [finding] = findings(run)
     assert caveat(finding) == "1 repeat of 0.064 s"
     assert caveat(replace(finding, seconds=30.0, repeats=3)) == ""
@@ -173,7 +171,6 @@ def test_a_load_of_several_runs_is_named_with_its_run(compared, report, tmp_path
 
 def test_a_row_has_the_best_engine_of_each_percentile_and_how_the_others_compare(compared, report):
     run = load_run(compared, trust=True)
-    assert isinstance(run, OnlineRun)
     light, heavy = findings(run)
     answer = answer_of(light, "TTFT")
     assert answer is not None
@@ -211,7 +208,7 @@ def test_a_difference_that_is_not_significant_says_so(tmp_path):
 def test_a_search_says_what_each_engine_carries(tmp_path):
     name = "cpu-amx-smollm2-135m-search"
     run = load_run(PUBLISHED / name, trust=True)
-    assert isinstance(run, OnlineRun) and run.results.search is not None
+    assert isinstance(run, Run) and run.results.search is not None
     [finding] = findings(run)
     limits = "TTFT p90 ≤ 1.5 s and TPOT p90 ≤ 100 ms"
     assert finding.load == f"most requests in flight within {limits}, 128 tokens in, 64 out"
@@ -257,7 +254,6 @@ def test_an_engine_that_is_not_compared_is_named_beside_the_best_one(tmp_path):
     failing = Engine("sglang", "SGLang", 0.09, 0.012)
     folder = make_online(tmp_path / "run", engines=[FAST, SLOW, failing], scales=[0.4], repeats=3, n=110)
     run = load_run(folder, trust=True)
-    assert isinstance(run, OnlineRun)
     cells = [s.model_copy(update={"valid": s.label != "SGLang"}) for s in run.results.summaries]
     changed = replace(run, results=run.results.model_copy(update={"summaries": cells}))
     [finding] = findings(changed)

@@ -8,7 +8,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from harness.errors import UsageError
-from harness.runs.reader import OfflineRun, OnlineRun, load_run, load_runs
+from harness.runs.reader import load_run, load_runs
 
 
 @pytest.fixture
@@ -18,7 +18,6 @@ def copy(online_run, tmp_path):
 
 def test_both_kinds_are_read(online_run, offline_run):
     online, offline = load_runs([online_run, offline_run])
-    assert isinstance(online, OnlineRun) and isinstance(offline, OfflineRun)
     assert len(online.pooled) == 12 and len(online.repeats) == 24
     assert len(online.requests) == 24 * 200
     assert online.meta.kind == "online" and offline.meta.kind == "offline"

@@ -20,7 +20,7 @@ from harness.report.tables.rates import throughput_table
 from harness.report.tables.table import MARKS, Cell, Column, Table
 from harness.report.text.terms import terms
 from harness.report.text.verdict import shown_load, verdict
-from harness.runs.reader import OnlineRun, load_run
+from harness.runs.reader import load_run
 
 from .conftest import ENGINES
 
@@ -145,7 +145,6 @@ def test_a_closed_loop_s_levels_are_its_loads(swept):
 
 def test_the_first_table_of_a_closed_loop_has_tokens_a_second_and_no_offered_rate() -> None:
     run = load_run(Path(__file__).parents[3] / "reports/h200-qwen3-8b", trust=True)
-    assert isinstance(run, OnlineRun)
     assert "roseinfer reaches 3,546 output tok/s, 1.10× as much as vLLM" in verdict(run)[0]
     table = first_table(run.pooled, shown_load(run), best_labels(run.pooled, run.results.comparisons))
     names = [column.full for column in table.columns]

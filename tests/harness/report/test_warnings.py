@@ -15,7 +15,7 @@ from harness.report.text.run_notices import notices
 from harness.report.text.terms import terms
 from harness.report.text.unfinished import unfinished
 from harness.report.text.verdict import shown_load, verdict
-from harness.runs.reader import OnlineRun, load_run
+from harness.runs.reader import Run, load_run
 from harness.schema.cell_notice import CellNotice
 from harness.schema.load import TraceLoad
 from harness.schema.results import Skipped
@@ -144,7 +144,7 @@ def test_what_is_skipped_again_and_again_for_one_reason_is_one_notice(run):
 def test_a_search_is_judged_by_its_starts():
     """It has no repeats, and no option for them."""
     run = load_run(REPORTS / "cpu-amx-smollm2-135m-search", trust=True)
-    assert isinstance(run, OnlineRun) and run.results.search is not None
+    assert isinstance(run, Run) and run.results.search is not None
     search = run.results.search
     assert ("good", "3 starts") in {(badge.kind, badge.text) for badge in badges(run)}
     once = [

@@ -27,7 +27,7 @@ from harness.runs.accuracy import score_engine
 from harness.runs.events import CellDone, EngineNotAsked, EngineStarting, Started
 from harness.runs.folder import ANSWERS
 from harness.runs.online import results_so_far, resume_online, run_online
-from harness.runs.reader import OnlineRun, load_run
+from harness.runs.reader import load_run
 from harness.schema.run_info import Unasked
 from harness.schema.search import SearchPlan
 
@@ -53,7 +53,6 @@ def scored(tmp_path: Path) -> dict[str, Any]:
 def said_of(folder: Path) -> list[str]:
     """Titles and details of the notices of a run."""
     run = load_run(folder)
-    assert isinstance(run, OnlineRun)
     return [f"{notice.title} {notice.detail}" for notice in notices(run)]
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
@@ -22,48 +22,36 @@ from harness.engines.process.engine_server import Launch
 from harness.engines.registry import LOCAL
 from harness.engines.variants import Variant
 from harness.errors import CleanupError, EngineError, UsageError
-from harness.loadgen.load_plan import LoadPlan, LoadResult
-from harness.loadgen.run_load import run_load
 from harness.models import resolve
 from harness.report.render import write_run_outputs
-from harness.runs.batch import through_server
-from harness.runs.batch.measured import Measured
-from harness.runs.batch.through_worker import Batch, through_worker
-from harness.runs.events import BatchStarting
-from harness.runs.offline import run_offline
+from harness.runs.events import EngineStarting
+from harness.runs.in_process import Batch, time_batches
+from harness.runs.online import run_online
 from harness.runs.reader import load_run
 from harness.schema.engine_ref import EngineRef
 from harness.schema.machines import MachineLoad
-from harness.schema.results import OfflineResults
-from harness.schema.setting_types import Uniform
+from harness.schema.online_settings import OnlineSettings
+from harness.schema.results import OnlineResults
 from harness.schema.settings import OfflineSettings
 from harness.telemetry import gpu, gpu_reader
 from harness.telemetry.cell_monitor import CellMonitor
 from harness.workload import closed_loop
-from harness.workload.content import SyntheticContent
 
 pytestmark = pytest.mark.integration
 
 
-def small(out: Path, engines: str = "roseinfer") -> OfflineSettings:
-    return OfflineSettings(
-        engines=engines, model="random:gpt2-tiny", device="cpu", dtype="fp32", out=out,
-        num_prompts=3, input_len="uniform:2:20", output_len="uniform:1:7", seed=4, max_model_len=64,
-    )  # fmt: skip
+def small(out: Path, engines: str = "roseinfer", **given: Any) -> OnlineSettings:
+    quick: dict[str, Any] = {
+        "engines": engines, "model": "random:gpt2-tiny", "device": "cpu", "dtype": "fp32", "out": out,
+        "num_prompts": 3,
+        "input_len": "uniform:2:20", "output_len": "uniform:1:7", "seed": 4, "max_model_len": 64,
+    }  # fmt: skip
+    return OnlineSettings.of_batch(OfflineSettings(**quick | given))
 
 
 def test_both_ways_are_measured_and_saved(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ):
-    sent: list[Measured] = []
-    monkeypatch.setattr(through_server, "_send", recording(through_server._send, sent))
-    plans: list[LoadPlan] = []
-
-    def planned(plan: LoadPlan, **given: Any) -> LoadResult:
-        plans.append(plan)
-        return run_load(plan, **given)
-
-    monkeypatch.setattr(through_server, "run_load", planned)
     windows: list[float] = []
 
     def busy(monitor: CellMonitor, begin: float, end: float) -> MachineLoad:
@@ -75,40 +63,32 @@ def test_both_ways_are_measured_and_saved(
 
     monkeypatch.setattr(CellMonitor, "summary", busy)
     monkeypatch.setattr(gpu_reader, "visible_devices", lambda: nullcontext(["a GPU"]))
-    events: list[object] = []
-    settings = small(tmp_path, "roseinfer,openai").model_copy(update={"settle": 0.1, "min_duration": 0.3})
-    folder, results = run_offline(settings, ["bench", "offline"], events.append)
-    assert all(row.batches * row.total_s >= 0.3 for row in results.results)
-    assert len(windows) == 2 and all(seconds >= 0.3 for seconds in windows)
-    [batches] = [row.batches for row in results.results if row.label == "roseinfer"]
-    assert sum(part.batches for part in sent) > 1 + batches, "the warm-up, and at least one batch to settle"
-    assert all(min(plan.timeout_s, plan.deadline_s) > 3600 for plan in plans), "the last prompts wait long"
+    settings = small(tmp_path, "roseinfer,openai", settle=0.1, min_duration=0.3)
+    folder, results = run_online(settings, ["bench", "offline"], lambda event: None)
+    assert all(row.batches * row.total_s >= 0.3 and row.batches > 1 for row in results.results)
+    assert max(windows) >= 0.3
     assert sorted(row.label for row in results.results) == ["roseinfer", "roseinfer (in-process)"]
-    drawn = SyntheticContent(Uniform(least=2, most=20), Uniform(least=1, most=7), 100).take(3, 4, 4)
-    assert sent[0].output_tokens == tuple(request.output_tokens for request in drawn)
-    outputs = sum(request.output_tokens for request in drawn)
-    assert all(row.completion_tokens == outputs and row.total_s > 0 for row in results.results)
+    served, in_process = (
+        [group for group in load_run(folder).groups if group.label == label]
+        for label in ("roseinfer", "roseinfer (in-process)")
+    )
+    for [group] in (served, in_process):
+        requests = group.requests
+        assert len(requests) % 3 == 0 and requests["error"].isna().all()
+        assert (requests["completion_tokens"] == requests["output_tokens"]).all()
+        assert len(group.sample("ttft_ms").values) == len(requests), "each request has its own times"
+    lengths = [[*group.requests["output_tokens"].head(3)] for [group] in (served, in_process)]
+    assert lengths[0] == lengths[1]
+    assert {row.completion_tokens for row in results.results} == {sum(lengths[0])}
     assert [skip.label for skip in results.skipped] == ["openai"]
-    assert [event.index for event in events if isinstance(event, BatchStarting)] == [0, 1]
-    saved = OfflineResults.model_validate_json((folder / "offline_results.json").read_bytes())
+    saved = OnlineResults.model_validate_json((folder / "offline_results.json").read_bytes())
     assert saved == results
     assert sorted(launch.label for launch in saved.meta.launches) == ["roseinfer", "roseinfer (in-process)"]
-    assert saved.meta.versions.roseinfer
-    [server, in_process] = [launch.codes for launch in saved.meta.launches]
-    assert server == in_process and len(server) == 1
+    [server, worker] = [launch.codes for launch in saved.meta.launches]
+    assert server == worker and len(server) == 1
     run = json.loads((folder / "run.json").read_text())
     assert (run["settings"]["device"], run["settings"]["warmup"]) == ("cpu", 3)
     check_what_is_noticed(folder, capsys)
-
-
-def recording(send: Callable[..., Measured], sent: list[Measured]) -> Callable[..., Measured]:
-    """The same, which keeps what it returned."""
-
-    def send_and_keep(*arguments: Any) -> Measured:
-        sent.append(send(*arguments))
-        return sent[-1]
-
-    return send_and_keep
 
 
 def check_what_is_noticed(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -120,14 +100,10 @@ def check_what_is_noticed(folder: Path, capsys: pytest.CaptureFixture[str]) -> N
         capsys.readouterr().err,
         *((folder / file).read_text() for file in ("report.html", "summary.md")),
     ]
-    for text in ("2 of 2 measurements are short.", "The machine was disturbed while roseinfer was measured."):
+    for text in ("2 of 2 cells are short.", "The machine was disturbed while every engine was measured."):
         assert all(text in page for page in shown)
     rows = list(csv.DictReader((folder / "results.csv").read_text().splitlines()))
-    assert rows and all(set(row["notices"].split()) == {"disturbed", "short"} for row in rows)
-    for row in json.loads((folder / "offline_results.json").read_text())["results"]:
-        disturbed, short = row["notices"]
-        assert disturbed["text"].startswith("other processes kept 0.9 of 2 cores busy")
-        assert short["kind"] == "short" and short["text"].startswith("measured for ")
+    assert rows and all("disturbed" in row["notices"].split() for row in rows)
     stored = StoredRun.read(folder)
     assert [stored.disturbed(label, load)[0][:9] for label in stored.cells for load in stored.loads] == [
         "repeat 1:"
@@ -141,7 +117,7 @@ def test_a_worker_that_fails_shows_its_last_lines(tmp_path: Path):
     settings = EngineSettings(engine_variant, model, "m", "cpu", "fp32", 64)
     batch = Batch(closed_loop(1, 4, 2, 100, 0), [], True)
     with pytest.raises(EngineError, match=r"(?s)exit code 1.*no_such_setting"):
-        through_worker(LOCAL["roseinfer"], settings, batch, tmp_path / "x.log")
+        time_batches(LOCAL["roseinfer"], settings, batch, tmp_path / "x.log")
 
 
 class Quitting(Roseinfer):
@@ -160,7 +136,7 @@ def test_a_worker_that_ends_without_a_result_has_failed(tmp_path: Path):
     settings = EngineSettings(engine_variant, resolve("random:gpt2-tiny").path, "m", "cpu", "fp32", 64)
     batch = Batch(closed_loop(1, 4, 2, 100, 0), [], True)
     with pytest.raises(EngineError, match="ended with exit code 0: it wrote nothing"):
-        through_worker(Quitting(tmp_path), settings, batch, tmp_path / "x.log")
+        time_batches(Quitting(tmp_path), settings, batch, tmp_path / "x.log")
 
 
 class Refusing(Roseinfer):
@@ -187,14 +163,14 @@ def test_nothing_is_measured_beside_what_was_left_behind(tmp_path: Path, monkeyp
     monkeypatch.setitem(LOCAL, "roseinfer", Clinging())
     events: list[object] = []
     with pytest.raises(CleanupError, match="PID 7"):
-        run_offline(small(tmp_path).model_copy(update={"repeats": 3}), [], events.append)
-    labels = [event.label for event in events if isinstance(event, BatchStarting)]
+        run_online(small(tmp_path, repeats=3), [], events.append)
+    labels = [event.label for event in events if isinstance(event, EngineStarting)]
     assert labels[-1] == "roseinfer" and labels.count("roseinfer") == 1
 
 
 def test_what_one_engine_refuses_the_others_may_take(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setitem(LOCAL, "roseinfer", Refusing())
-    _, results = run_offline(small(tmp_path), [], lambda event: None)
+    _, results = run_online(small(tmp_path), [], lambda event: None)
     assert [row.label for row in results.results] == ["roseinfer"]
     [skip] = results.skipped
     assert (skip.label, skip.repeat) == ("roseinfer (in-process)", 0)
@@ -209,29 +185,24 @@ def test_a_worker_gives_its_memory_back(tmp_path: Path, monkeypatch: pytest.Monk
     settings = EngineSettings(engine_variant, resolve("random:gpt2-tiny").path, "m", "cuda", "fp32", 64)
     batch = Batch(closed_loop(1, 4, 2, 100, 0), [], True)
     with pytest.raises(CleanupError, match=r"(?s)ended with exit code 0.*GPU 0 still uses .*PIDs 42"):
-        through_worker(Quitting(tmp_path), settings, batch, tmp_path / "x.log")
+        time_batches(Quitting(tmp_path), settings, batch, tmp_path / "x.log")
 
 
 def test_a_batch_beyond_the_context(tmp_path: Path):
-    settings = OfflineSettings(
-        engines="roseinfer", model="random:gpt2-tiny", out=tmp_path, input_len=1000, output_len=100
-    )
+    settings = small(tmp_path, input_len=1000, output_len=100, max_model_len=None)
     with pytest.raises(UsageError, match="exceed the context of 1024"):
-        run_offline(settings, [], lambda event: None)
+        run_online(settings, [], lambda event: None)
     assert list(tmp_path.iterdir()) == []
 
 
 def test_no_engine_at_all(tmp_path: Path):
-    settings = OfflineSettings(engines="openai", model="random:gpt2-tiny", out=tmp_path)
-    with pytest.raises(UsageError, match="no engine can be measured"):
-        run_offline(settings, [], lambda event: None)
+    settings = small(tmp_path, "openai")
+    with pytest.raises(UsageError, match="none of the engines can be measured"):
+        run_online(settings, [], lambda event: None)
 
 
 @pytest.mark.parametrize("given", [{"settle": 1}, {"min_duration": 1}])
 def test_a_batch_is_not_run_again_with_a_prefix_cache(tmp_path: Path, given: dict[str, float]) -> None:
-    settings = OfflineSettings(
-        engines="roseinfer", model="random:gpt2-tiny", num_prompts=2, input_len=8, output_len=4,
-        prefix_cache=True, out=tmp_path, **given,
-    )  # fmt: skip
+    settings = small(tmp_path, prefix_cache=True, **given)
     with pytest.raises(UsageError, match="again from its prefix cache"):
-        run_offline(settings, ["bench"], lambda event: None)
+        run_online(settings, ["bench"], lambda event: None)

@@ -29,7 +29,7 @@ from harness.runs.run_state import Run
 from harness.schema.load import TraceLoad, load_text
 from harness.schema.online_settings import OnlineSettings
 from harness.schema.results import OnlineResults
-from harness.schema.run_info import OnlineRunInfo, Versions
+from harness.schema.run_info import RunInfo, Versions
 
 from .conftest import Make, Watcher, press_ctrl_c
 
@@ -100,7 +100,7 @@ def test_reasons_of_which_one_begins_like_another_are_both_said(
         def __init__(self, *given: Any) -> None:
             raise EngineError(next(faults), "")
 
-    monkeypatch.setattr("harness.runs.block.Measuring", Full)
+    monkeypatch.setattr("harness.runs.block.CellRunner", Full)
     with pytest.raises(BenchError) as raised:
         run_online(settings_for(start_mock().url, repeats=2), ["bench"], Watcher())
     assert raised.value.message.endswith("openai: it is full; openai: it is full; the disk too")
@@ -195,12 +195,12 @@ def test_nothing_is_measured_beside_what_was_left_behind(
 
 def test_a_folder_with_run_json_holds_a_whole_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A run that is killed as it begins leaves no run rather than one that has lost what is missing."""
-    info = OnlineRunInfo(
+    info = RunInfo(
         created="now", command=[], settings=OnlineSettings(engines="vllm"),
         versions=Versions(rosebench="1", python="3"),
     )  # fmt: skip
     write_whole = Mock(side_effect=OSError("no space"))
-    monkeypatch.setattr("harness.runs.base_run.write_whole", write_whole)
+    monkeypatch.setattr("harness.runs.run_state.write_whole", write_whole)
     with pytest.raises(OSError, match="no space"):
         Run.create(tmp_path, info, [])
     assert not [*tmp_path.iterdir()]
@@ -209,7 +209,7 @@ def test_a_folder_with_run_json_holds_a_whole_run(tmp_path: Path, monkeypatch: p
 def test_engines_are_in_the_order_asked_for(tmp_path: Path) -> None:
     """In the order of the settings: this seed measures the second engine first."""
     settings = OnlineSettings(engines="vllm,roseinfer", repeats=2, seed=2)
-    info = OnlineRunInfo(
+    info = RunInfo(
         created="now", command=[], settings=settings,
         versions=Versions(rosebench="1", python="3"),
     )  # fmt: skip

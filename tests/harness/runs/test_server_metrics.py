@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from harness.runs.online import run_online
-from harness.runs.reader import OnlineRun, load_run
+from harness.runs.reader import Run, load_run
 
 from .conftest import Make, Watcher, report_of
 
@@ -22,7 +22,7 @@ def test_readings_are_on_the_clock_of_the_chunks(start_mock: Any, settings_for: 
     server = start_mock("--metrics", "--slots", "3", "--ttft-ms", "25", "--itl-ms", "5")
     folder, _ = run_online(settings_for(server.url, metrics_interval=0.05, **LOAD), ["bench"], Watcher())
     run = load_run(folder)
-    assert isinstance(run, OnlineRun) and not (folder / "raw").exists()
+    assert isinstance(run, Run) and not (folder / "raw").exists()
     served, requests = server.served_requests[-24:], run.requests.sort_values("t_sent")
     t0 = np.median([answer.t_received for answer in served] - requests["t_sent"].to_numpy())
     starts = np.array([answer.t_started for answer in served]) - t0

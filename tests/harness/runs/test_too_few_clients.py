@@ -109,7 +109,7 @@ def test_a_cell_is_sent_so_often_at_most(
 ) -> None:
     can({1: 0.01}, 9)
     monkeypatch.setattr(
-        "harness.runs.measuring.clients_needed", lambda requests, *_: requests["client"].max() + 2
+        "harness.runs.cell_runner.clients_needed", lambda requests, *_: requests["client"].max() + 2
     )
     watch, server = Watcher(), start_mock()
     settings = settings_for(server.url, **LOOP | {"concurrency": [8]})

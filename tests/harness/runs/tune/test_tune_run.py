@@ -26,7 +26,7 @@ from harness.report.render import write_outputs
 from harness.runs.events import CellDone, CellsExpected, Started
 from harness.runs.folder import resume_command
 from harness.runs.online import resume_online, run_online
-from harness.runs.reader import OnlineRun, load_run
+from harness.runs.reader import Run, load_run
 from harness.runs.tune.halving import Halving
 from harness.runs.tune.plan import plan_tuning
 from harness.schema.online_settings import OnlineSettings
@@ -122,7 +122,7 @@ def test_the_best_setting_is_found_after_an_interruption(
     assert {summary.label for summary in results.summaries} == {"Mock", finalist.label}
     assert all(s.repeat is None or s.repeat >= plan.rounds for s in results.summaries)
     read = load_run(folder)
-    assert isinstance(read, OnlineRun) and read.disagreements == []
+    assert isinstance(read, Run) and read.disagreements == []
     assert read.results.tune == results.tune
     kept = StoredRun.read(folder)
     assert {label: [len(each) for each in loads.values()] for label, loads in kept.cells.items()} == {

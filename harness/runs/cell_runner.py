@@ -13,28 +13,25 @@ from harness.cluster.testbed import Sent
 from harness.engines.prometheus import Samples, histograms, mean_between
 from harness.engines.server_metrics import ServerMonitor, known_series
 from harness.errors import EngineError, LostNodeError
-from harness.files import now
 from harness.loadgen.load_plan import Progress
-from harness.metrics.prefixes import prefix_hits
-from harness.metrics.summary import summarize
 from harness.metrics.validity import clients_needed
 from harness.records.cell import CellRecords
-from harness.records.parquet import write_cell, write_server
+from harness.records.parquet import write_server
 from harness.runs.asked_server import AskedServer
 from harness.runs.events import (
-    CellDone,
     CellProgress,
     EngineWarming,
     Notify,
     TooFewClients,
     WarmupProgress,
 )
-from harness.runs.journal import ClientSpent, JournalEntry
+from harness.runs.journal import ClientSpent
+from harness.runs.kept_cell import entry_of, keep_cell
 from harness.runs.run_state import Run
 from harness.runs.schedule import Cell
 from harness.runs.warmup_hints import warmup_hint
 from harness.schema.fairness import EngineFact
-from harness.schema.load import ClosedLoop
+from harness.schema.load import Batch, ClosedLoop
 from harness.schema.machines import MachineLoad
 from harness.schema.online_summary import OnlineSummary
 from harness.telemetry.idle import Idle
@@ -45,9 +42,10 @@ MEASURED_DELAY_S = 0.5
 WARMUP_DELAY_S = 0.1
 #: How long an engine without work is watched: the kernel counts CPU time in hundredths of a second.
 WAITING_S = 0.5
-#: How often a closed loop is sent, with other prompts each time, until it lasts and its clients are enough,
-#: and how many more requests than its rate asks for.
-MAX_TRIES, MARGIN = 4, 1.2
+#: Attempts at a load that keeps requests in flight, before its duration and its clients are accepted.
+MAX_TRIES = 4
+#: Requests that are sent, relative to the estimate of how many last long enough.
+MARGIN = 1.2
 
 
 class LostError(EngineError):
@@ -63,9 +61,28 @@ class LostError(EngineError):
         )
 
 
+@dataclass(frozen=True)
+class CellRun:
+    """One sending of a cell's load.
+
+    Attributes:
+        counters_before: Samples of the server's metrics page just before.
+        load: The answers, and the client processes that received them.
+        records: The raw tables of the cell.
+        machine: Load of the engine's machine meanwhile.
+        server: Readings of the server's own metrics meanwhile.
+    """
+
+    counters_before: Samples
+    load: Sent
+    records: CellRecords
+    machine: MachineLoad
+    server: ServerMonitor
+
+
 @dataclass
-class Measuring:
-    """A server whose cells are measured. `warmed` is the largest wave of a warm-up that it has had."""
+class CellRunner:
+    """Warms a server up and measures its cells. `warmed` is the largest wave of a warm-up that it has had."""
 
     run: Run
     to: AskedServer
@@ -87,8 +104,7 @@ class Measuring:
     def _warmup_waves(self, cell: Cell) -> list[Sequence[PlannedRequest]]:
         """What of the warm-up the server has not had. A search may never come near its heaviest load, so in a
         closed loop it warms up for the cell that is next."""
-        searched = self.run.info.search is not None
-        in_flight = cell.load.concurrency if searched and isinstance(cell.load, ClosedLoop) else None
+        in_flight = cell.load.in_flight if self.run.info.search is not None else None
         waves = self.to.resolved.workload.warmup_waves(cell.load_seed, in_flight, self.warmed)
         return [self._with_drawn_fields(wave, cell) for wave in waves]
 
@@ -103,7 +119,9 @@ class Measuring:
                 self.notify(WarmupProgress(label, total, before + progress.done))
 
             for _ in range(2):
-                sent = self.to.send(wave, len(wave), self._clients, progress, WARMUP_DELAY_S)
+                sent = self.to.send(
+                    wave, ClosedLoop(concurrency=len(wave)), self._clients, progress, WARMUP_DELAY_S
+                )
                 requests = self.to.records(sent.answers, wave, cell).requests
                 self.to.server.check()
                 if requests["error"].isna().any():
@@ -132,63 +150,71 @@ class Measuring:
 
     def measure(self, cell: Cell) -> OnlineSummary:
         """Send the cell's load and keep what came back. A cell that its server did not outlive is none."""
-        settings, workload = self.to.resolved.settings, self.to.resolved.workload
-        wanted_s = settings.cell_s
-        loop = (cell.engine_variant.label, cell.load)
+        sent = self._send_until_enough(cell)
+        answers, requests = sent.load.answers, sent.records.requests
+        failed = requests[requests["error"].notna()]
+        if isinstance(cell.load, Batch) and len(failed):
+            first = failed.iloc[0]
+            raise EngineError(
+                f"{cell.engine_variant.label}: {len(failed)} of {len(requests)} requests failed, the first "
+                f"with {first['error']}: {first['error_detail']}",
+                "look at the engine's log",
+            )
+        write_server(self.run.folder, cell.index, sent.server.table(cell.index, answers.t0))
+        before, after, histogram = sent.counters_before, self.to.samples(), self.to.engine.histograms
+        counted = (counters.count(before, after) for counters in self.to.counters)
+        entry = entry_of(cell, sent.records).model_copy(
+            update={
+                "clients": [ClientSpent(**msgspec.structs.asdict(usage)) for usage in sent.load.usage],
+                "prefix_cache": next(filter(None, counted), None),
+                "speculation": self.to.speculation(before, after),
+                "reported": mean_between(histograms(before, histogram), histograms(after, histogram)),
+                "machine": sent.machine,
+                "node": self.to.testbed.node,
+                "senders": sent.load.hosts,
+                "prompt_nonce": None if cell.engine_variant.server is None else self.run.nonce,
+            }
+        )
+        return keep_cell(self.run, cell, sent.records, entry, self.notify)
+
+    def _send_until_enough(self, cell: Cell) -> CellRun:
+        """Send the cell's load. One that keeps requests in flight is sent again, with more requests or from
+        more client processes, until it lasts as long as the settings ask for and no client is too busy."""
+        settings, load = self.to.resolved.settings, cell.load
+        minimum_s = settings.cell_s if settings.num_prompts is None else settings.measured_s
+        if settings.num_prompts is not None and settings.settle is not None:
+            self._settle(cell, settings.settle)
         may_know = cell.engine_variant.may_know_prompts(settings.prefix_cache)
+        loop = (cell.engine_variant.label, load)
         first, n, clients = 0, self.run.lasted.get(loop), self._clients
-        for left in reversed(range(MAX_TRIES)):
-            planned = workload.requests(cell.load, cell.load_seed, cell.shape_seed, first, n)
-            requests = self._with_drawn_fields(planned, cell)
-            before, result, machine, server = self._load(cell, requests, clients)
-            answers = result.answers
-            records = self.to.records(answers, requests, cell)
-            if not left or answers.failed or not isinstance(cell.load, ClosedLoop):
+        for tries_left in reversed(range(MAX_TRIES)):
+            planned = self.to.resolved.workload.requests(load, cell.load_seed, cell.shape_seed, first, n)
+            sent = self._send(cell, self._with_drawn_fields(planned, cell), clients)
+            answers, had = sent.load.answers, len(sent.load.usage)
+            if not tries_left or answers.failed or load.in_flight is None:
                 break  # more requests do not make a cell valid in which one failed, and may do harm
-            in_flight, lasted_s, had = cell.load.concurrency, answers.lasted_s, len(result.usage)
-            needed = self._clients_needed(cell, records)
-            if lasted_s >= wanted_s and needed <= had:
+            needed, lasts = self._clients_needed(cell, sent.records), answers.lasted_s >= minimum_s
+            if lasts and needed <= had:
                 break
-            sent = sum(request.after is None for request in requests)  # a session counts once
-            if (more := min(needed, in_flight, sent)) > had:
+            begun = sum(request.after is None for request in planned)  # a session counts once
+            if (more := min(needed, load.in_flight, begun)) > had:
                 self.notify(TooFewClients(cell, had, more))
                 clients = more
-            elif lasted_s >= wanted_s:
+            elif lasts:
                 break
-            rounds = sent * MARGIN * wanted_s / max(lasted_s, 0.01) / in_flight
+            rounds = ceil(begun * MARGIN * minimum_s / max(answers.lasted_s, 0.01) / load.in_flight)
             # In whole rounds: a last request alone would lower the rate.
-            first, n = first + sent if may_know else 0, max(sent, ceil(rounds) * in_flight)
+            first, n = first + begun if may_know else 0, max(begun, rounds * load.in_flight)
         self.run.lasted[loop] = n
-        write_cell(self.run.folder, cell.index, records)
-        write_server(self.run.folder, cell.index, server.table(cell.index, answers.t0))
-        after, ref, wanted = self.to.samples(), cell.engine_variant.ref, self.to.engine.histograms
-        counted = (counters.count(before, after) for counters in self.to.counters)
-        prefix_cache = next(filter(None, counted), None)
-        entry = JournalEntry(
-            cell=cell.index, engine=ref.name, variant=ref.variant, label=cell.engine_variant.label,
-            load=cell.load, repeat=cell.repeat,
-            finished=now(), requests=len(requests), failed=int(records.requests["error"].notna().sum()),
-            clients=[ClientSpent(**msgspec.structs.asdict(usage)) for usage in result.usage],
-            prefix_cache=prefix_cache,
-            speculation=self.to.speculation(before, after),
-            reported=mean_between(histograms(before, wanted), histograms(after, wanted)),
-            machine=machine,
-            node=self.to.testbed.node,
-            senders=result.hosts,
-            prompt_nonce=None if cell.engine_variant.server is None else self.run.nonce,
-            start=cell.start,
-        )  # fmt: skip
-        self.run.finish(entry)
-        [summary, *_] = summarize(
-            records.requests, records.chunks, slo=settings.slo, cut=settings.cut,
-            calibration=self.run.calibration,
-            machines={cell.index: machine},
-            wanted_s=settings.measured_s,
-            prefixes=prefix_hits(records.requests, {cell.index: prefix_cache} if prefix_cache else {}),
-            drafted=entry.drafted,
-        )  # fmt: skip
-        self.notify(CellDone(cell, summary))
-        return summary
+        return sent
+
+    def _settle(self, cell: Cell, seconds: float) -> None:
+        """Send the batch of a cell for so many seconds, without keeping what comes back."""
+        batch = self.to.resolved.workload.requests(cell.load, cell.load_seed, cell.shape_seed)
+        begin = monotonic()
+        while monotonic() - begin < seconds:
+            self.to.send(batch, cell.load, self._clients, None, WARMUP_DELAY_S)
+            self.to.server.check()
 
     @property
     def _clients(self) -> int:
@@ -203,11 +229,8 @@ class Measuring:
             return 0
         return min(most, clients_needed(records.requests, cell.load, calibration))
 
-    def _load(
-        self, cell: Cell, requests: Sequence[PlannedRequest], clients: int
-    ) -> tuple[Samples, Sent, MachineLoad, ServerMonitor]:
-        """Send a cell's requests: what the server counted before, what came back, what the machine did, what
-        the server said of itself."""
+    def _send(self, cell: Cell, requests: Sequence[PlannedRequest], clients: int) -> CellRun:
+        """Send a cell's requests once, and watch the machine and the server meanwhile."""
 
         def progress(progress: Progress) -> None:
             self.notify(CellProgress(cell, len(requests), progress))
@@ -216,25 +239,24 @@ class Measuring:
         self.to.flush(cell)
         progress(Progress(0, 0, 0))
         before = self.to.samples()
-        in_flight = cell.load.concurrency if isinstance(cell.load, ClosedLoop) else None
         server = ServerMonitor(
             self.to.server.target, known_series(before, self.to.series), settings.metrics_interval
         )
         with testbed.watch(self.to.server) as watch, server:
-            sent = self.to.send(requests, in_flight, clients, progress, MEASURED_DELAY_S)
-            if lasted_s := sent.answers.lasted_s:
-                watch.begin, watch.end = sent.answers.t0, sent.answers.t0 + lasted_s
+            load = self.to.send(requests, cell.load, clients, progress, MEASURED_DELAY_S)
+            if lasted_s := load.answers.lasted_s:
+                watch.begin, watch.end = load.answers.t0, load.answers.t0 + lasted_s
         try:
             self.to.server.check()
         except EngineError as fault:
-            if sent.answers.answered < len(requests):  # what has answered everything was there
-                raise LostError(fault, sent.answers.answered, len(requests)) from None
+            if load.answers.answered < len(requests):  # what has answered everything was there
+                raise LostError(fault, load.answers.answered, len(requests)) from None
         machine = watch.machine.model_copy(
             update={"idle_watts": self.idle.watts, "gpus_busy_before": list(self.idle.gpus_busy)}
         )
-        for host in sent.hosts:
+        for host in load.hosts:
             host.machine = watch.nodes.get(host.name)
-        return before, sent, machine, server
+        return CellRun(before, load, self.to.records(load.answers, requests, cell), machine, server)
 
     def _with_drawn_fields(self, requests: Sequence[PlannedRequest], cell: Cell) -> Sequence[PlannedRequest]:
         drawn = self.to.resolved.drawn_fields
