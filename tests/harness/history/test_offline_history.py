@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import sqlite3
 from collections.abc import Callable
 from pathlib import Path
 
@@ -111,21 +110,3 @@ def test_the_commands(make: Made, tmp_path: Path, file: Path) -> None:
     heads, *lines = run.invoke(app, show, catch_exceptions=False).output.splitlines()
     assert heads.startswith("engine,machine,load,")
     assert {row["load"] for row in csv.DictReader([heads, *lines])} == {"4 in flight", "batch of 8 prompts"}
-
-
-def test_a_store_of_version_2_is_read_on(make: Made, file: Path) -> None:
-    first = make(1)
-    with Store.open(file, create=True) as store:
-        store.add(StoredRun.read(first))
-    with sqlite3.connect(file) as old:
-        old.executescript("ALTER TABLE result DROP COLUMN work; PRAGMA user_version = 2;")
-    old.close()
-    with Store.open(file) as store:
-        [past] = store.runs()
-        assert {estimate.work for estimate in store.estimates(past, SERVED, Batch(prompts=8)).values()} == {
-            ()
-        }
-        store.add(StoredRun.read(first))
-    with Store.open(file) as store:
-        [past] = store.runs()
-        assert all(estimate.work for estimate in store.estimates(past, SERVED, Batch(prompts=8)).values())
