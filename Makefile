@@ -24,6 +24,7 @@ INSTALL = python -m pip install --quiet --no-compile --disable-pip-version-check
 
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+DEV := $(VENV)/.ready-dev
 # Local copies of public traces: a search path. Tests that need one are skipped without it.
 export BENCH_TRACES ?= $(realpath ../shared/traces)
 # Without a GPU the first run is cut to what two engines keep up with on two cores, and short enough for three repeats.
@@ -32,16 +33,22 @@ FIT ?= $(if $(FIRST),--fit clip --max-model-len 256 --max-output-len 16)
 WARMUP = $(if $(FIRST),--warmup 8)
 COMMON = --model '$(MODEL)' --engines '$(ENGINES)' $(if $(OUT),--out '$(OUT)') $(ARGS)
 
-.PHONY: setup help bench-online bench-offline bench-profile report test test-cluster test-unit attack coverage lint format dist clean
+.PHONY: setup dev help bench-online bench-offline bench-profile report test test-cluster test-unit attack coverage lint format dist clean
 .PHONY: site diagrams walk
 .DEFAULT_GOAL := setup
 
-setup: $(READY) ## make .venv with everything in it
+setup: $(READY) ## make .venv with what the commands below need
 
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(if $(TORCH_INDEX),@$(BIN)/$(INSTALL) --no-deps --retries 0 --timeout 5 --index-url '$(TORCH_INDEX)' torch 2>/dev/null || true)
-	$(BIN)/$(INSTALL) -e '.[dev,docs,transformers]'
+	$(BIN)/$(INSTALL) -e '.[transformers,tune]'
+	@touch $@
+
+dev: $(DEV) ## add what tests, lint and the site need
+
+$(DEV): $(READY)
+	$(BIN)/$(INSTALL) -e '.[dev,docs]'
 	@touch $@
 
 help: ## show this list
@@ -60,42 +67,42 @@ bench-profile: $(READY) ## profile the engines of RUN, each in a server of its o
 report: $(READY) ## render RUN (one or several run folders) into one HTML file under reports/; without RUN only their index
 	$(BIN)/bench report $(RUN)
 
-test: $(READY) ## run the test suite
+test: $(DEV) ## run the test suite
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest $(WORKERS) $(ARGS)
 
-test-cluster: $(READY) ## run the tests of minutes on a Ray cluster, with its faults
+test-cluster: $(DEV) ## run the tests of minutes on a Ray cluster, with its faults
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 0 -m cluster tests/harness/cluster $(ARGS)
 
-test-unit: $(READY) ## run the quick tests that start no process and open no socket
+test-unit: $(DEV) ## run the quick tests that start no process and open no socket
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest $(WORKERS) -m 'unit and not slow' $(ARGS)
 
 ATTACKS = $(addprefix tests/roseinfer/server/,attack http process test_access.py openai/test_isolation.py)
 
-attack: $(READY) ## attack roseinfer's server, ATTACK_SECONDS with each fuzzer; ARGS=--write-table keeps the table
+attack: $(DEV) ## attack roseinfer's server, ATTACK_SECONDS with each fuzzer; ARGS=--write-table keeps the table
 	OMP_NUM_THREADS=1 ATTACK_SECONDS=$(ATTACK_SECONDS) $(BIN)/python -m pytest -n 2 $(ATTACKS) $(ARGS)
 
-walk: $(READY) ## the first command and the tutorial in a new clone, word for word: some 15 minutes
+walk: $(DEV) ## the first command and the tutorial in a new clone, word for word: some 15 minutes
 	BENCH_WALK=1 $(BIN)/python -m pytest -n 0 -s tests/docs/test_walk.py $(ARGS)
 
-coverage: $(READY) ## coverage of the engine by its tests, in all its processes
+coverage: $(DEV) ## coverage of the engine by its tests, in all its processes
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest $(WORKERS) tests/roseinfer --cov $(ARGS)
 
-site: $(READY) ## build the site of the documentation into build/site, with strict links and without a network
+site: $(DEV) ## build the site of the documentation into build/site, with strict links and without a network
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet
 
-diagrams: $(READY) ## draw the diagrams of docs/ for the site; needs Node.js
+diagrams: $(DEV) ## draw the diagrams of docs/ for the site; needs Node.js
 	$(BIN)/python -m scripts.site.diagrams
 
-lint: $(READY) ## ruff, mypy and the layers of the packages
+lint: $(DEV) ## ruff, mypy and the layers of the packages
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-format: $(READY) ## format the code
+format: $(DEV) ## format the code
 	$(BIN)/ruff format .
 
-dist: $(READY) ## build sdist and wheel into dist/
+dist: $(DEV) ## build sdist and wheel into dist/
 	$(BIN)/python -m build --no-isolation
 
 clean: ## remove .venv, builds and caches of tools; runs, reports and the user's cache folder stay

