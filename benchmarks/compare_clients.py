@@ -27,7 +27,7 @@ import numpy as np
 from harness.calibration.mock_process import PROMPT_TOKENS, MockServerProcess, ask, mock_server
 from harness.loadgen.load_plan import LoadPlan
 from harness.loadgen.run_load import run_load
-from harness.mock_server.behaviour import ServedRequest
+from harness.mock_server.script import ServedRequest
 from harness.models.model_folder import resolve
 from harness.records.request_record import read_request
 

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.processor_share import processor_share
-from harness.engines.text_prompts import TextPrompts
+from harness.engines.prompts import TextPrompts
 from harness.workload.prompts import PromptSource
 
 OFFLINE = {"HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1"}

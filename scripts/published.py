@@ -26,7 +26,7 @@ from typing import IO, Any
 
 import yaml
 
-from harness.engines.cores import physical_cores
+from harness.engines.placement import physical_cores
 from harness.report.text.numbers import plural
 from harness.telemetry import gpu
 from scripts.ray_nodes import positive

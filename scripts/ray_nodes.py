@@ -30,7 +30,7 @@ import ray
 
 from harness.cluster.node_facts import Part
 from harness.cluster.ray_nodes import connected
-from harness.engines.cores import physical_cores
+from harness.engines.placement import physical_cores
 from harness.engines.process.guard import PR_SET_CHILD_SUBREAPER, family
 from harness.errors import UsageError
 from harness.telemetry import gpu

@@ -9,11 +9,11 @@ from itertools import groupby, pairwise
 import numpy as np
 
 from harness.calibration.mock_process import ask, mock_server
-from harness.engines.cores import CpuSplit
+from harness.engines.placement import CpuSplit
 from harness.errors import BenchError
 from harness.loadgen.load_plan import LoadPlan, RawResponse
 from harness.loadgen.run_load import run_load
-from harness.mock_server.behaviour import ServedRequest
+from harness.mock_server.script import ServedRequest
 from harness.records.request_record import read_request
 from harness.schema.calibration import Spread, TimingError
 

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import os
+import platform
 from collections.abc import Callable
+from pathlib import Path
 
+import uvloop
+from pydantic import ValidationError
+
+from harness import paths
 from harness.calibration.accuracy import measure_accuracy
-from harness.calibration.calibration_file import save, this_machine
 from harness.calibration.ceiling import measure_ceiling
-from harness.engines.cores import CpuSplit, physical_cores, split
-from harness.files import now
-from harness.schema.calibration import Calibration, ClientCeiling, TimingError
+from harness.engines.placement import CpuSplit, physical_cores, split
+from harness.files import now, write_json
+from harness.schema.calibration import Calibration, ClientCeiling, MachineKey, TimingError
+from harness.telemetry.machine import cpu
 
 FIRST_CHUNKS_PER_S, FIRST_REQUESTS_PER_S = 40_000.0, 2_000.0
 #: Client processes of the second measurement if the client has no cores of its own.
@@ -66,3 +73,31 @@ def _error(processes: int, concurrency: int, quick: bool, cpus: CpuSplit) -> Tim
         cpus=cpus,
     )
     return accuracy.error(processes, concurrency)
+
+
+PATH = paths.CACHE / "calibration.json"
+
+
+def this_machine() -> MachineKey:
+    """The machine and software that this process runs on."""
+    return MachineKey(
+        cpu=str(cpu()["model"]),
+        cores=len(os.sched_getaffinity(0)),
+        kernel=platform.release(),
+        python=platform.python_version(),
+        uvloop=uvloop.__version__,
+    )
+
+
+def load(path: Path = PATH) -> Calibration | None:
+    """The stored calibration, if there is one for this machine."""
+    try:
+        found = Calibration.model_validate_json(path.read_bytes())
+    except (OSError, ValidationError):
+        return None
+    return found if found.machine == this_machine() else None
+
+
+def save(calibration: Calibration, path: Path = PATH) -> None:
+    """Store `calibration`, replacing an older one."""
+    write_json(path, calibration)

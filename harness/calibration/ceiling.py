@@ -2,12 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from dataclasses import dataclass
 from math import sqrt
+from types import MappingProxyType
+from typing import Literal
 
-from harness.calibration.rate_trials import Limit, Trial, try_chunks, try_requests
-from harness.engines.cores import CpuSplit
+import numpy as np
+import numpy.typing as npt
+
+from harness.calibration.mock_process import MockServerProcess, ask, mock_server
+from harness.engines.placement import CpuSplit
 from harness.errors import BenchError
+from harness.loadgen.load_plan import LoadPlan, LoadResult
+from harness.loadgen.run_load import run_load
+from harness.mock_server.script import ServedRequest
 from harness.schema.calibration import ClientCeiling
 
 #: The next rate is the one at which the client would be this busy, estimated from the last trial ...
@@ -89,3 +100,150 @@ def _try_rate(attempt: Callable[[float], Trial], rate: float) -> Trial:
 
 #: A trial in which the client kept up is better than one in which it did not.
 _RANK: dict[Limit | None, int] = {None: 2, "server": 1, "client": 0}
+
+
+Limit = Literal["client", "server"]
+
+#: Gap between the chunks of a stream. A chunk that is not read in this time is read together with the next.
+CHUNK_GAP_MS = 8.0
+#: The client counts as too slow if more than this share of chunks is read together with another.
+MOST_MERGED = 0.02
+#: The server counts as too slow below this share of the offered rate.
+LEAST_REACHED = 0.95
+
+REQUEST_TOKENS = 8
+REQUEST_TTFT_MS = 100.0
+REQUEST_GAP_MS = 2.0
+#: The limit of a cell's submit lag (metrics/validity.py) at this TTFT.
+MOST_LAG_S = 0.05 * REQUEST_TTFT_MS / 1e3
+#: A trial is judged by what most of these parts of it say: one pause of the machine is not the client's.
+PARTS = 5
+#: Time to open connections, at most one or two thousand.
+START_DELAY_S = 0.3
+#: The server counts as too slow if an answer takes longer than it should by more than this factor.
+MOST_STRETCH = 1.5
+
+
+@dataclass(frozen=True)
+class Trial:
+    """The result of a rate. All rates are for one client process; `busy` is the share of time that a process
+    spent on the CPU; `limited_by` is None if client and server kept up."""
+
+    offered: float
+    reached: float
+    busy: float
+    limited_by: Limit | None
+
+
+def try_chunks(
+    rate: float,
+    seconds: float,
+    processes: int,
+    cpus: CpuSplit,
+    behaviour: Mapping[str, object] = MappingProxyType({}),
+) -> Trial:
+    """Run `processes` clients, each reading `rate` chunks a second from its own mock server.
+
+    `behaviour` changes how it answers.
+
+    The starts of a client's streams are spread over the gap between two chunks, so that chunks arrive evenly.
+    """
+    streams = max(1, round(rate * CHUNK_GAP_MS / 1e3))
+    tokens = max(2, round(seconds * 1e3 / CHUNK_GAP_MS))
+
+    def plan(mock: MockServerProcess) -> LoadPlan:
+        wire = [
+            ask(
+                index,
+                tokens,
+                {
+                    "ttft_ms": CHUNK_GAP_MS * (1 + index / streams),
+                    "itl_ms": CHUNK_GAP_MS,
+                    "usage": "none",
+                    "done": False,
+                    **behaviour,
+                },
+                None,
+            )
+            for index in range(streams)
+        ]
+        return LoadPlan(mock.target, wire, concurrency=streams)
+
+    def reached(result: LoadResult, served_requests: dict[int, ServedRequest]) -> tuple[float, Limit | None]:
+        first = min(served.writes[0][0] for served in served_requests.values())
+        last = max(served.writes[-1][0] for served in served_requests.values())
+        reads = tokens + (2 if behaviour.get("chat") else 1)  # the head, and a chat's role
+        merged = sum(max(0, reads - len(response.segments)) for response in result.responses)
+        speed = streams * tokens / (last - first)
+        if merged > MOST_MERGED * streams * tokens:
+            return speed, "client"
+        return speed, "server" if speed < LEAST_REACHED * rate else None
+
+    return _attempt(rate, processes, cpus, plan, reached, "--keep-gaps")
+
+
+def try_requests(rate: float, seconds: float, processes: int, cpus: CpuSplit) -> Trial:
+    """Run `processes` clients, each sending `rate` requests a second by schedule, REQUEST_TOKENS tokens
+    each."""
+    count = max(2, round(rate * seconds))
+    behaviour = {"ttft_ms": REQUEST_TTFT_MS, "itl_ms": REQUEST_GAP_MS}
+    answer_s = (REQUEST_TTFT_MS + REQUEST_GAP_MS * (REQUEST_TOKENS - 1)) / 1e3
+
+    def plan(mock: MockServerProcess) -> LoadPlan:
+        return LoadPlan(
+            mock.target, [ask(i, REQUEST_TOKENS, behaviour, i / rate) for i in range(count)], timeout_s=30.0
+        )
+
+    def reached(result: LoadResult, served_requests: dict[int, ServedRequest]) -> tuple[float, Limit | None]:
+        responses = sorted(result.responses, key=lambda response: response.index)
+        sent = np.array([response.t_sent for response in responses], dtype=np.float64)
+        lag = sent - [response.t_sched for response in responses]
+        read_late = np.array([response.t_end for response in responses], dtype=np.float64) - [
+            served_requests[response.index].t_end for response in responses
+        ]
+        took = [served.t_end - served.t_received for served in served_requests.values()]
+        speed = min(rate, (count - 1) / float(sent.max() - sent.min()))  # the first may be sent late
+        if usual_p99(lag) > MOST_LAG_S or np.median(read_late) > MOST_LAG_S:
+            return speed, "client"
+        return speed, "server" if np.median(took) > MOST_STRETCH * answer_s else None
+
+    return _attempt(rate, processes, cpus, plan, reached)
+
+
+def usual_p99(lags: npt.NDArray[np.float64]) -> float:
+    """The median of the 99th percentiles of the PARTS of a trial, from the lags of its requests in order."""
+    return float(np.median([np.percentile(part, 99) for part in np.array_split(lags, PARTS) if part.size]))
+
+
+def _attempt(
+    rate: float,
+    processes: int,
+    cpus: CpuSplit,
+    plan: Callable[[MockServerProcess], LoadPlan],
+    reached: Callable[[LoadResult, dict[int, ServedRequest]], tuple[float, Limit | None]],
+    *options: str,
+) -> Trial:
+    """Run one client and one mock server for each of `processes`, all at once; the slowest one counts."""
+    with ExitStack() as stack:
+        servers = [stack.enter_context(mock_server(*options, cpus=cpus.engine)) for _ in range(processes)]
+
+        def run(number: int) -> LoadResult:
+            own = [cpus.client[number % len(cpus.client)]] if cpus.client else None
+            return run_load(plan(servers[number]), cpus=own, start_delay_s=START_DELAY_S)
+
+        with ThreadPoolExecutor(processes) as threads:
+            results = list(threads.map(run, range(processes)))
+        for response in (response for result in results for response in result.responses):
+            if response.error is not None:
+                raise BenchError(f"a request to the mock server failed: {response.detail}")
+        found = [
+            reached(result, server.served_requests()) for result, server in zip(results, servers, strict=True)
+        ]
+    usage = [result.usage[0] for result in results]
+    faults = [fault for _, fault in found if fault is not None]
+    return Trial(
+        offered=rate,
+        reached=min(speed for speed, _ in found),
+        busy=max(client.cpu_s / client.wall_s for client in usage),
+        limited_by=("client" if "client" in faults else "server") if faults else None,
+    )

@@ -7,8 +7,8 @@ from typing import Annotated
 import typer
 from rich.table import Table
 
+from harness.calibration.calibrate import PATH
 from harness.calibration.calibrate import calibrate as measure
-from harness.calibration.calibration_file import PATH
 from harness.cli.terminal import Terminal, echo
 from harness.schema.calibration import Calibration
 

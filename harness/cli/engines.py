@@ -14,20 +14,19 @@ import rosemodels
 from harness.cli.outcome import FAILED
 from harness.cli.terminal import Terminal
 from harness.cli.terminal_table import listing
-from harness.engines.auto_settings import (
+from harness.engines.base import EngineSettings, Installation, Missing
+from harness.engines.find import CACHE, place
+from harness.engines.local import LocalEngine
+from harness.engines.placement import (
     MEMORY_UTILIZATION,
     RUNNING_REQUESTS,
+    Parallel,
     resolve_cpu_threads,
     resolve_device,
     resolve_dtype,
 )
-from harness.engines.base import EngineSettings, Installation, Missing
-from harness.engines.configured import load_variants
-from harness.engines.engine_names import check_name
-from harness.engines.find import CACHE, place
-from harness.engines.local import LocalEngine
-from harness.engines.parallel import Parallel
 from harness.engines.registry import BROKEN, ENGINES, LOCAL, get_engine, get_engine_variant
+from harness.engines.variants import check_name, load_variants
 from harness.environments.bundle import find_bundle, make_bundle, read_size
 from harness.environments.install import install as install_engine
 from harness.environments.install import unfinished

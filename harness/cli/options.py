@@ -12,8 +12,8 @@ import typer
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
-from harness.engines.engine_names import check_name, engine_points
 from harness.engines.registry import installed_engines
+from harness.engines.variants import check_name, engine_points
 from harness.errors import UsageError
 from harness.schema.loader import build
 from harness.schema.settings import CommonSettings

@@ -31,7 +31,7 @@ from harness.cluster.node_facts import WHOLE, NodeFacts, Part, Ready, Tokenizer,
 from harness.cluster.shared_folder import SharedFolder
 from harness.cluster.this_machine import counter_of
 from harness.engines.base import EngineSettings, Server
-from harness.engines.cores import MIN_CORES, physical_cores, split
+from harness.engines.placement import MIN_CORES, physical_cores, split
 from harness.engines.registry import get_engine
 from harness.errors import BenchError
 from harness.loadgen.host_load import HostLoad

@@ -16,7 +16,7 @@ from harness.cluster.ray_testbed import RayTestbed
 from harness.cluster.shared_folder import SharedFolder
 from harness.cluster.testbed import Machines, ReportStatus
 from harness.cluster.this_machine import calibrated
-from harness.engines.auto_settings import parallel_of
+from harness.engines.placement import parallel_of
 from harness.engines.selection import Selection, select_engines
 from harness.errors import UsageError
 from harness.schema.calibration import Calibration

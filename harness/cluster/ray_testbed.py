@@ -3,27 +3,31 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
 import msgspec
+import pyarrow as pa
 import ray
 
 from harness.cluster.clocks import Offset, host_clock, read_offset
-from harness.cluster.collected import Sender, collected
-from harness.cluster.ray_nodes import SILENCE_S, RayNode
-from harness.cluster.remote_server import RemoteServer
+from harness.cluster.node_facts import Tokenizer
+from harness.cluster.ray_nodes import SILENCE_S, RayNode, RemoteServer
 from harness.cluster.shared_folder import SharedFolder
 from harness.cluster.testbed import Reading, Sent, Testbed, Watch
 from harness.engines.base import Engine, EngineSettings, Server
 from harness.errors import EngineError, LostNodeError
 from harness.loadgen.host_load import ProgressCallback, total
-from harness.loadgen.load_plan import ClientUsage, LoadPlan
+from harness.loadgen.load_plan import ClientUsage, LoadPlan, Progress
 from harness.loadgen.run_load import Dealing
+from harness.metrics import on_disk
+from harness.records.answers import MEASURED, RECEIVED, Answers
+from harness.records.long_chunks import Received
 from harness.schema.machines import HostCell, MachineLoad
 from harness.telemetry.idle import Idle, idle
 
@@ -239,3 +243,58 @@ class _Watch(Watch):
         if named is None:
             raise EngineError("no node says what it did in the cell", "see the logs of Ray")
         return named
+
+
+#: Answers that come at a time, and the tokens in them.
+PART, PART_TOKENS = 4_000, 1 << 18
+
+
+@dataclass
+class Sender:
+    """A node that sends, in a load: its clients, how many requests they have, its clock before."""
+
+    node: RayNode
+    clients: Sequence[int]
+    requests: int = 0
+    before: Offset | None = None
+    running: Any = None
+    progress: Progress = field(default_factory=lambda: Progress(0, 0, 0))
+
+
+def collected(
+    t0: float, senders: Sequence[Sender], reading: Reading, name: str, share: SharedFolder | None = None
+) -> Answers:
+    """The answers that came to all nodes, in the order of requests. They are fetched in parts, each from all
+    nodes at once, so that few are held here. They come through Ray's object store, or through `share`."""
+    tokenizer = Tokenizer(reading.tokenizer, name) if reading.tokenizer else None
+    requests, chunks = Received(MEASURED, on_disk.HELD_REQUESTS), Received(RECEIVED, on_disk.HELD)
+    texts: dict[int, str] = {}
+    for sender in senders if reading.texts_of else ():
+        texts |= sender.node.call("texts", reading.texts_of)
+    for part in _parts(sum(sender.requests for sender in senders), reading.most_tokens):
+        wanted = ray.put({index: reading.wanted[index] for index in part})
+        times = reading.response_times
+        nodes = [sender.node for sender in senders]
+        calls = [node.begin("part", part, wanted, tokenizer, times, node.name, share) for node in nodes]
+        found = [node.result(call) for node, call in zip(nodes, calls, strict=True)]
+        if share is not None:
+            found = [msgspec.msgpack.decode(share.take(each), type=tuple[bytes, bytes]) for each in found]
+        sent, came = (
+            [pa.ipc.open_stream(data).read_all() for data in tables] for tables in zip(*found, strict=True)
+        )
+        requests.add(pa.concat_tables(sent).sort_by("request"))
+        chunks.add(pa.concat_tables(came).sort_by([("request", "ascending"), ("t", "ascending")]))
+    return Answers(t0, requests.all(), chunks.all(), texts)
+
+
+def _parts(count: int, most_tokens: Mapping[int, int] | Sequence[int]) -> Iterator[range]:
+    """All requests in order, in parts of at most PART requests and PART_TOKENS tokens, but of one request at
+    least."""
+    first, tokens = 0, 0
+    for index in range(count):
+        most = most_tokens[index] if most_tokens else 1
+        tokens += most
+        if index > first and (tokens > PART_TOKENS or index - first == PART):
+            yield range(first, index)
+            first, tokens = index, most
+    yield range(first, count)

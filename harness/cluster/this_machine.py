@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager, suppress
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, suppress
 from functools import lru_cache
+from importlib.util import find_spec
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -11,12 +13,12 @@ from typing import Self
 from pydantic import JsonValue
 
 from harness.calibration.calibrate import calibrate
-from harness.calibration.calibration_file import load as load_calibration
+from harness.calibration.calibrate import load as load_calibration
 from harness.cluster.testbed import Machines, Reading, ReportStatus, Sent, Testbed, Watch
 from harness.engines.base import Engine, EngineSettings, Server
-from harness.engines.cores import CpuSplit, physical_cores, split
+from harness.engines.placement import CpuSplit, physical_cores, split
 from harness.engines.selection import Selection, select_engines
-from harness.errors import BenchError
+from harness.errors import BenchError, UsageError
 from harness.loadgen.host_load import ProgressCallback
 from harness.loadgen.load_plan import LoadPlan
 from harness.loadgen.run_load import run_load
@@ -114,3 +116,21 @@ def calibrated(measure: bool, report: ReportStatus) -> Calibration | None:
     with suppress(BenchError):
         return calibrate(quick=True, report_status=report)
     return None
+
+
+@contextmanager
+def machines_of(settings: OnlineSettings) -> Iterator[Machines]:
+    """This machine or, with --cluster, nodes of a cluster; nothing is left on them after the `with`.
+
+    Raises:
+        UsageError: Ray is not installed here, there is no such cluster, or it has too few free nodes.
+    """
+    if settings.cluster is None:
+        yield ThisMachine()
+        return
+    if find_spec("ray") is None:
+        raise UsageError("--cluster needs Ray, which is not installed", "pip install 'rosebench[cluster]'")
+    from harness.cluster.ray_cluster import ray_machines  # nothing else needs Ray
+
+    with ray_machines(settings) as machines:
+        yield machines

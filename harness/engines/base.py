@@ -16,8 +16,7 @@ from typing import ClassVar, Literal, Protocol
 import msgspec
 from pydantic import JsonValue
 
-from harness.engines.cores import compute_threads, engine_cores
-from harness.engines.parallel import ONE, Parallel
+from harness.engines.placement import ONE, Parallel, compute_threads, engine_cores
 from harness.engines.profiler import Route
 from harness.engines.prometheus import PrefixCounters, Samples
 from harness.engines.prompts import AS_COUNTED, Lengths, Prompts, Texts, TokenIds, Words

@@ -10,20 +10,26 @@ Looked up in this order, the first that is configured decides:
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 
 from harness import paths
 from harness.engines.base import Installation, Missing
-from harness.engines.configured import user_engine, user_file
-from harness.errors import UsageError, failure_text
+from harness.engines.variants import user_engine, user_file
+from harness.errors import EngineError, UsageError, failure_text
+from harness.files import write_whole
 from harness.modules import ELSEWHERE
 from harness.schema.engine_ref import EngineName
+from harness.schema.run_info import Code
+from harness.telemetry.revision import files_hash
 
 CACHE = paths.CACHE / "engines"
 #: Distributions whose versions are in `run.json`, by the name the result files use.
@@ -118,3 +124,81 @@ def inspect(
         return Missing(engine, f"{where.how} ({where.python}) has no {', '.join(lacks)}", hint)
     reported = {name: versions[name] for name in ("python", *REPORTED) if name in versions}
     return Installation(engine, versions[found], found, where.python, where.how, where.env, reported)
+
+
+HELP_TIMEOUT_S = 180
+#: Some help texts cut long options on a narrow terminal.
+WIDE = {"COLUMNS": "500"}
+_FLAG = re.compile(r"(?<![\w-])--[a-z][a-z0-9_-]*")
+
+
+def supported_flags(installation: Installation, command: Sequence[str], keep: bool) -> frozenset[str]:
+    """Every `--option` in the help. With `keep` the result is cached: some engines need 12 s for it.
+
+    Raises:
+        EngineError: the help command failed.
+    """
+    what = json.dumps([installation.distribution, installation.version, *command])
+    cached = CACHE / "flags" / f"{installation.engine}-{hashlib.sha256(what.encode()).hexdigest()[:16]}.json"
+    if keep and cached.exists():
+        return frozenset(json.loads(cached.read_text()))
+    flags = _run_help(tuple(command), tuple(sorted(installation.env.items())))
+    if keep:
+        write_whole(cached, json.dumps(sorted(flags)).encode())
+    return flags
+
+
+@cache
+def _run_help(command: tuple[str, ...], env: tuple[tuple[str, str], ...]) -> frozenset[str]:
+    try:
+        done = subprocess.run(
+            command,
+            env=os.environ | dict(env) | WIDE,
+            capture_output=True,
+            text=True,
+            timeout=HELP_TIMEOUT_S,
+            check=True,
+        )
+    except (OSError, subprocess.SubprocessError) as error:
+        raise EngineError(
+            f"`{' '.join(command)}` failed: {failure_text(error)}",
+            "run `bench engines doctor` to see what is missing",
+        ) from None
+    return frozenset(_FLAG.findall(done.stdout))
+
+
+#: Bytes of a file above which its size stands for its contents: compiled code, kernels in binaries.
+LARGE = 1 << 20
+
+_FIND = """
+import importlib.util, sys
+print([*importlib.util.find_spec(sys.argv[1]).submodule_search_locations][0])
+"""
+
+
+def find_code(python: Path, package: str, env: Mapping[str, str], *, here: bool) -> list[Code]:
+    """The code of that package as `python` imports it with all of that environment; empty where it cannot.
+
+    Args:
+        here: Whether it looks in the current folder too, as after `python -m`.
+    """
+    code = _FIND if here else ELSEWHERE + _FIND
+    try:
+        done = subprocess.run(
+            [str(python), "-c", code, package],
+            env=dict(env),
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=True,
+        )
+        folder = Path(done.stdout.rstrip("\n")).resolve()
+        return [Code(folder=str(folder), sha256=_hash(folder))]
+    except (OSError, subprocess.SubprocessError, UnicodeError):
+        return []
+
+
+def _hash(folder: Path) -> str:
+    files = ((path.relative_to(folder), path) for path in folder.rglob("*") if path.is_file())
+    counted = sorted((name, path) for name, path in files if "__pycache__" not in name.parts)
+    return files_hash(((str(name), path) for name, path in counted), LARGE)

@@ -15,10 +15,8 @@ from typing import ClassVar, Literal
 from pydantic import JsonValue
 
 from harness.engines.base import Engine, EngineSettings, EngineVariant, Installation, Missing, Server
-from harness.engines.code import find_code
-from harness.engines.find import find
-from harness.engines.flags import supported_flags
-from harness.engines.parallel import Parallel, only_gpus
+from harness.engines.find import find, find_code, supported_flags
+from harness.engines.placement import Parallel, only_gpus
 from harness.engines.process.engine_server import EngineServer, Launch
 from harness.engines.profiler import CaptureRequest, EngineProfiler
 from harness.engines.selfreport import SelfReport

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any, Protocol
 
-from harness.engines.common_words import COMMON_WORDS
-from harness.engines.text_prompts import text_prompts
-from harness.models.chat_template import ChatTemplate
+from harness.errors import EngineError
+from harness.models.text_tokens import ChatTemplate, load_tokenizer
 from harness.schema.online_settings import Endpoint
 from harness.workload import Message, PlannedRequest
 
@@ -149,3 +150,94 @@ def of_words(count: int, first: int = 0) -> str:
 
 def _user(text: str) -> Message:
     return {"role": "user", "content": text}
+
+
+_WORD = re.compile(r" [A-Za-z]+")
+
+
+class TextPrompts:
+    """Writes token-id prompts as text.
+
+    Raises:
+        EngineError: the model's folder has no tokenizer.json, or its tokenizer has no such words.
+        UsageError: the tokenizer cannot be read.
+    """
+
+    def __init__(self, model: Path) -> None:
+        tokenizer = load_tokenizer(model)
+        if tokenizer is None:
+            raise EngineError(
+                f"{model / 'tokenizer.json'} is missing, and prompts are sent as text",
+                "use a model with a tokenizer.json",
+            )
+        self._tokenizer = tokenizer
+        ids = range(self._tokenizer.get_vocab_size())
+        decoded = self._tokenizer.decode_batch([[i] for i in ids])
+        words = [(i, text) for i, text in zip(ids, decoded, strict=True) if _WORD.fullmatch(text)]
+        alone = self._tokenizer.encode_batch([text for _, text in words], add_special_tokens=False)
+        self._words = {i: text for (i, text), again in zip(words, alone, strict=True) if again.ids == [i]}
+        self._ids = list(self._words)
+        self._added = self._tokenizer.num_special_tokens_to_add(is_pair=False)
+        if not self._words:
+            raise EngineError(
+                f"the tokenizer of {model} has no words of one token, which text prompts need",
+                "leave out --text-prompts, or the engines that take only text",
+            )
+
+    def of(self, prompt: Sequence[int]) -> str:
+        """Text of exactly as many tokens as the prompt, including those that the tokenizer adds.
+
+        Raises:
+            EngineError: the text has another number of tokens.
+        """
+        text = "".join(self.word(i) for i in prompt[self._added :])
+        if (count := len(self._tokenizer.encode(text).ids)) != len(prompt):
+            raise EngineError(
+                f"a prompt of {len(prompt)} tokens became {count} tokens as text",
+                "leave out --text-prompts, or the engines that take only text",
+            )
+        return text
+
+    def tokens(self, prompt: Sequence[int]) -> list[int]:
+        """The token ids of the text that `of` writes. Raises EngineError."""
+        ids: list[int] = self._tokenizer.encode(self.of(prompt)).ids
+        return ids
+
+    def word(self, token: int) -> str:
+        """A word of one token, with the space before it; equal ids give equal words."""
+        return self._words.get(token) or self._words[self._ids[token % len(self._ids)]]
+
+
+@cache
+def text_prompts(model: Path) -> TextPrompts:
+    """Those of a model's folder, whose tokenizer is read once: it takes a second. Raises EngineError."""
+    return TextPrompts(model)
+
+
+_TEXT = """
+the and that for you with was are not from have this can his has but all will they out who their more
+one said your which about were had would off man per other been like any them her there year some when
+than over also part time what new get just into people its work she our him only how after play could
+first act two back under may most did add again know need want see even these use because now make then
+every look where years should right through way very being does down many call before well much those
+such end long think own set show say good start made last count point used same while game report still
+here world though take going hand between ear against high help found person great sign run follow find
+team system lead around car law read real support really fact day both three each during too public war
+power few different state head another child since life develop pass turn second something month without
+leg put quest never level art things might effect allow feel result lot fun using big ask best number
+must direct open post come week far place form stand next let little mark bus invest hard import test
+rest full care case less list top home left better data build main including got interest keep class
+small plan percent camp pay process program name four return called move group men cap current pop
+always women old near free design change book away able country order million thing why school days
+health friend tell talk until later view word cost give large win important business clear kind mean
+past story season claim within line project control air money family making bit sit light water times
+company example actually ever tax major often human job available record sing news hour having product
+deal side reason official hold city children once night done working body whether author seen course
+event short press doing thought question given fund went games won love complete account young along
+according yet members among low likely access known early sent today market based strong problem social
+months five players success present try land local former close getting face value area key mind future
+cut video net connect above amount either fail special black looking fire almost study miss community
+media food comes single half quick issue else consider true ago added bad similar character type history
+live self room fall sound object player rather service nothing party exist house sum function front
+"""
+COMMON_WORDS = tuple(_TEXT.split())

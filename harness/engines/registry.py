@@ -6,10 +6,9 @@ from importlib.metadata import EntryPoint
 
 from harness.engines.adapters.openai import OpenAI
 from harness.engines.base import Engine, EngineVariant, Missing
-from harness.engines.configured import find_variant
-from harness.engines.engine_names import check_name, engine_points
 from harness.engines.local import LocalEngine
 from harness.engines.running.address import Address
+from harness.engines.variants import check_name, engine_points, find_variant
 from harness.errors import UsageError
 from harness.plugins import describe, load_plugin
 from harness.schema.engine_ref import DEFAULT_ENGINES, EngineName, EngineRef

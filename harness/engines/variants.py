@@ -1,20 +1,70 @@
-"""What an engine's file (`configs/engines/NAME.yaml`) holds: variants, and how its environments are made."""
+"""Engines by name, and what is written down about each: the file that comes with it, and the user's own.
+
+A package adds an engine through an entry point of the group `rosebench.engines` that names its class, a
+`harness.engines.base.Engine`. `configs/engines/NAME.yaml` has the variants of an engine and how its
+environments are made. The user's file is the one that `BENCH_ENGINES` names, else
+`~/.config/rosebench/engines.yaml`. By engine it holds its place, its environment, and more variants:
+
+    vllm: {python: /path/to/venv/bin/python, env: {PYTHONPATH: /path}}
+    roseinfer: {variants: {small-blocks: {label: small blocks, args: [--block-size, "8"]}}}
+"""
 
 from __future__ import annotations
 
+import os
+from functools import cache
+from importlib.metadata import EntryPoint
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
-from pydantic import AfterValidator, Field, JsonValue, PositiveInt, ValidationError
+import platformdirs
+from pydantic import AfterValidator, Field, JsonValue, PositiveInt, TypeAdapter, ValidationError
 
 from harness import paths
-from harness.engines.recipe import Build, BundleRecipe, Recipe
+from harness.did_you_mean import did_you_mean
 from harness.errors import UsageError
 from harness.plain_text import one_line
+from harness.plugins import find_plugins
 from harness.schema.base import Strict, first_fault
+from harness.schema.engine_ref import EngineName
 from harness.schema.yaml_file import read_yaml
 
+if TYPE_CHECKING:
+    from harness.engines.base import Engine
+
 CONFIGS = paths.DATA / "configs" / "engines"
+
+
+Build = Literal["cpu", "cuda"]
+
+
+class Recipe(Strict):
+    """A virtual environment. In requirements, `{version}` is the engine's version."""
+
+    version: str = Field(description="installed by default")
+    packages: list[str] = Field(description="requirements, installed with their dependencies")
+    requirements: str | None = Field(None, description="a requirements file next to the YAML file")
+    alone: list[str] = Field(
+        default_factory=list, description="requirements installed afterwards, without their dependencies"
+    )
+    env: dict[str, str] = Field(default_factory=dict, description="set while packages are installed")
+    remove: list[str] = Field(default_factory=list, description="distributions removed afterwards")
+    shims: list[str] = Field(
+        default_factory=list, description="files of harness/engines/adapters/shims copied into site-packages"
+    )
+
+
+class BundleRecipe(Strict):
+    """An engine for a host that has Python and torch, and no package index."""
+
+    python: str = Field(description="version of the host's CPython, e.g. 3.12")
+    torch: str = Field(description="version of the host's torch, as a prefix, e.g. 2.11")
+    wheels: str = Field(description="a file of pinned requirements next to the YAML file")
+    drop: list[str] = Field(default_factory=list, description="globs of files and folders left out")
+    gpu_arch: int | None = Field(None, description="the GPU whose code in `slim` is kept: 90 is sm_90")
+    slim: list[str] = Field(
+        default_factory=list, description="libraries whose code for other GPUs is left out"
+    )
 
 
 class Variant(Strict):
@@ -71,3 +121,98 @@ def load_file(path: Path) -> EngineFile:
     except ValidationError as error:
         known = ", ".join(Variant.model_fields)
         raise UsageError(f"{path}: {first_fault(error)}", f"a variant has the keys {known}") from None
+
+
+GROUP = "rosebench.engines"
+
+
+@cache
+def engine_points() -> dict[str, EntryPoint]:
+    """Where each engine's class is. Raises UsageError when two packages use one name."""
+    return find_plugins(GROUP)
+
+
+def check_name(name: str) -> None:
+    """Raises UsageError when there is no such engine."""
+    known = engine_points()
+    if name not in known:
+        meant = did_you_mean(name.lower(), known, cutoff=0.65)
+        raise UsageError(f"there is no engine {name!r}", f"{meant}known: {', '.join(known)}")
+
+
+class UserEngine(Strict):
+    """One engine, as a user writes it down."""
+
+    python: Path | None = Field(None, description="the interpreter of the engine's environment")
+    env: dict[str, str] = Field(default_factory=dict, description="set whenever the engine runs")
+    variants: dict[str, Variant] = Field(
+        default_factory=dict, description="in addition to those that come with the engine"
+    )
+
+
+_FILE = TypeAdapter(dict[EngineName, UserEngine])
+
+
+def user_file() -> Path:
+    """The file that `BENCH_ENGINES` names, else the one in the user's configuration folder."""
+    if named := os.environ.get("BENCH_ENGINES"):
+        return Path(named).expanduser()
+    return platformdirs.user_config_path("rosebench") / "engines.yaml"
+
+
+def user_engine(engine: EngineName) -> UserEngine:
+    """What the user wrote down about the engine.
+
+    Raises:
+        UsageError: `BENCH_ENGINES` names a file that is not there, or the file cannot be read.
+    """
+    path = user_file()
+    if not path.exists():
+        if "BENCH_ENGINES" in os.environ:
+            raise UsageError(f"BENCH_ENGINES names {path}, which does not exist", "correct or unset it")
+        return UserEngine()
+    try:
+        known = _FILE.validate_python(read_yaml(path, "correct the file") or {})
+    except ValidationError as error:
+        keys, settings = (", ".join(kind.model_fields) for kind in (UserEngine, Variant))
+        raise UsageError(
+            f"{path}: {first_fault(error)}", f"an engine has the keys {keys}; a variant {settings}"
+        ) from None
+    for name in known:
+        try:
+            check_name(name)
+        except UsageError as error:
+            raise UsageError(f"{path}: {error.message}", error.hint) from None
+    return known.get(engine, UserEngine())
+
+
+def load_variants(engine: Engine) -> dict[str, Variant]:
+    """The variants of an engine by name, those that come with it and the user's.
+
+    Raises:
+        UsageError: a file cannot be read, or a name is in both.
+    """
+    known, own = load_file(engine.config_file).variants, user_engine(engine.name).variants
+    if twice := sorted(known.keys() & own.keys()):
+        raise UsageError(
+            f"{user_file()} has a variant {engine.name}@{twice[0]}, which comes with the engine too",
+            "give it another name",
+        )
+    return known | own
+
+
+def find_variant(engine: Engine, name: str | None) -> Variant:
+    """The variant of that name; without a name the engine as it is.
+
+    Raises:
+        UsageError: there is no such variant; the message lists those there are.
+    """
+    if name is None:
+        return Variant()
+    variants = load_variants(engine)
+    if name not in variants:
+        known = ", ".join(f"{engine.name}@{known}" for known in sorted(variants)) or "none"
+        raise UsageError(
+            f"{engine.name} has no variant {name!r}", f"known: {known}; your own go into {user_file()}"
+        )
+    return variants[name]

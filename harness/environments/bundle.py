@@ -12,21 +12,23 @@ from __future__ import annotations
 import hashlib
 import json
 import lzma
+import mmap
 import re
 import shutil
+import struct
 import sys
 import tarfile
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
 from harness.engines.base import Engine
 from harness.engines.find import CACHE
-from harness.engines.recipe import BundleRecipe
-from harness.engines.variants import CONFIGS, load_file
+from harness.engines.variants import CONFIGS, BundleRecipe, load_file
 from harness.environments import unpack
-from harness.environments.fatbin import slim
-from harness.environments.pip import pip
+from harness.environments.install import pip
 from harness.errors import UsageError
 from harness.files import write_whole
 
@@ -150,3 +152,67 @@ def _anonymous(member: tarfile.TarInfo) -> tarfile.TarInfo:
     member.uid = member.gid = 0
     member.uname = member.gname = ""
     return member
+
+
+MAGIC = b"\x50\xed\x55\xba"
+REGION = struct.Struct("<IHHQ")  # magic, version, header size, bytes of entries
+ENTRY = struct.Struct("<HHIQIIHHI")  # kind, version, header size, bytes, compressed, -, minor, major, arch
+PTX, CUBIN = 1, 2
+KINDS = (PTX, CUBIN, 4, 8, 16, 32, 64)
+MAX_HEADER = 4096
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One payload at `start`, for compute capability `arch` (90 is 9.0)."""
+
+    kind: int
+    arch: int
+    start: int
+    size: int
+
+
+def regions(data: mmap.mmap | bytes) -> Iterator[list[Entry]]:
+    """The entries of each region of GPU code."""
+    at = data.find(MAGIC)
+    while at >= 0:
+        end = at + 4
+        if at + REGION.size <= len(data):
+            _, version, header, size = REGION.unpack_from(data, at)
+            if (version, header) == (1, REGION.size) and at + header + size <= len(data):
+                end = at + header + size
+                yield list(_entries(data, at + header, end))
+        at = data.find(MAGIC, end)
+
+
+def _entries(data: mmap.mmap | bytes, at: int, end: int) -> Iterator[Entry]:
+    while at + ENTRY.size <= end:
+        kind, _, header, size, _, _, _, _, arch = ENTRY.unpack_from(data, at)
+        if kind not in KINDS or not ENTRY.size <= header <= MAX_HEADER or at + header + size > end:
+            return
+        yield Entry(kind, arch, at + header, size)
+        at += header + size
+
+
+def loaded(entries: list[Entry], arch: int) -> list[Entry]:
+    """The entries that a device of that capability may load: its own cubins, else those that can run on
+    it."""
+    own = [e for e in entries if e.kind == CUBIN and e.arch == arch]
+    return own or [
+        e
+        for e in entries
+        if e.arch <= arch and (e.kind == PTX or (e.kind == CUBIN and e.arch // 10 == arch // 10))
+    ]
+
+
+def slim(path: Path, arch: int) -> int:
+    """Zero every payload that a device of capability `arch` never loads. Returns the number of bytes."""
+    zeroed = 0
+    with path.open("r+b") as file, mmap.mmap(file.fileno(), 0) as data:
+        for entries in regions(data):
+            needed = loaded(entries, arch)
+            for entry in entries:
+                if entry not in needed:
+                    data[entry.start : entry.start + entry.size] = bytes(entry.size)
+                    zeroed += entry.size
+    return zeroed

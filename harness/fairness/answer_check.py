@@ -10,9 +10,9 @@ from pydantic import Field
 from tokenizers import Tokenizer
 
 from harness.engines.base import Encoder, EngineVariant
-from harness.fairness.asking import ask_all
-from harness.fairness.check_prompts import OUTPUT_TOKENS
-from harness.fairness.engine_reply import Reply
+from harness.engines.prompts import text_prompts
+from harness.errors import EngineError
+from harness.fairness.asking import Reply, ask_all
 from harness.fairness.judge import NOISE_FACTOR, SPREAD_SHARE, by_majority, by_reference, judge, tolerance
 from harness.fairness.reference import Reference
 from harness.loadgen.load_plan import Target, WireRequest
@@ -132,3 +132,24 @@ def _wrong(answers: Sequence[Answer], *, by_many: bool) -> str:
         f"{len(different)} of {len(answers)} greedy answers are wrong; after a prompt of "
         f"{first.prompt_tokens} tokens {first.detail}"
     )
+
+
+LENGTHS = (4, 16, 33, 64, 100, 129)
+OUTPUT_TOKENS = 16
+#: Different from the seeds of loads.
+_SEED = 0xA45
+
+
+def check_prompts(model: Path, vocab_size: int, context: int) -> list[list[int]]:
+    """Token ids of each prompt that fits the context.
+
+    If the model has a tokenizer, the ids survive decoding and encoding, so that engines that take only text
+    get the same prompts."""
+    rng = np.random.default_rng(_SEED)
+    lengths = [length for length in LENGTHS if length + OUTPUT_TOKENS <= context]
+    drawn: list[list[int]] = [rng.integers(vocab_size, size=length).tolist() for length in lengths]
+    try:
+        text = text_prompts(model)
+        return [text.tokens(prompt) for prompt in drawn]
+    except EngineError:
+        return drawn

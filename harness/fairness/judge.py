@@ -6,8 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from harness.fairness.asking import is_unanswered
-from harness.fairness.engine_reply import Reply
+from harness.fairness.asking import Reply, is_unanswered
 from harness.fairness.reference import Reference, ReferenceAnswer
 from harness.schema.fairness import Answer
 

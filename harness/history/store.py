@@ -17,7 +17,7 @@ from pydantic import JsonValue
 
 from harness.compare.comparable import alike, answers_end, configuration, served_model
 from harness.compare.stored_run import StoredRun
-from harness.engines.request_facts import end_of_answers
+from harness.engines.selfreport import end_of_answers
 from harness.errors import UsageError
 from harness.files import now
 from harness.metrics.estimates import Estimates

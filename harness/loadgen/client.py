@@ -7,11 +7,9 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from time import monotonic
 
-from harness.loadgen.arrival import ArrivalClock
 from harness.loadgen.connection import Connection
 from harness.loadgen.load_plan import ErrorKind, RawResponse, Target
-from harness.loadgen.readiness import ReadySet
-from harness.loadgen.tcp import TcpConnection
+from harness.loadgen.tcp import ArrivalClock, ReadySet, TcpConnection
 from harness.loadgen.tls import TlsConnection, trusting
 
 

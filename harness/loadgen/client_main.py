@@ -28,8 +28,7 @@ from harness.loadgen.http import request_bytes, request_head
 from harness.loadgen.live_answers import LiveAnswers
 from harness.loadgen.load_plan import ClientUsage, LoadPlan, RawResponse
 from harness.loadgen.pacing import Batches, ClosedLoop, OpenLoop
-from harness.loadgen.system_limits import raise_open_files
-from harness.loadgen.time_slices import ask_for_short_slices
+from harness.loadgen.system_limits import ask_for_short_slices, raise_open_files
 
 _PROGRESS_S = 0.5
 #: The number of latest answers that progress reports.

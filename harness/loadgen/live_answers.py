@@ -12,9 +12,8 @@ from collections.abc import Mapping, Sequence
 import httptools
 import msgspec
 
-from harness.loadgen.chat_content import Content, answer_of
 from harness.loadgen.load_plan import RawResponse, WireRequest
-from harness.loadgen.sse import read_events, read_json
+from harness.loadgen.sse import Content, answer_of, read_events, read_json
 
 #: A control character that no prompt has, as it is in text and as JSON writes it.
 _IN_TEXT = re.compile(r"\x01answer (\d+)\x01")

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import heapq
 from collections.abc import Sequence
 from time import monotonic
 
 from harness.clock import Alarm
 from harness.loadgen.client import Client
 from harness.loadgen.load_plan import RawResponse, WireRequest
-from harness.loadgen.turns import Turns
 
 #: Connections are opened this long before the requests that may need them, so that no handshake delays one:
 #: three round trips to the other side of the world.
@@ -134,3 +134,37 @@ class Batches(ClosedLoop):
         self._left = min(self._concurrency, len(self._waiting))
         for _ in range(self._left):
             self._client.submit(self._waiting.pop(), self._t0)
+
+
+class Turns:
+    """Sends the turns that have a time to think, which are no part of a schedule."""
+
+    def __init__(self, client: Client, requests: Sequence[WireRequest]) -> None:
+        self._client = client
+        self._next = {
+            r.after: (r.index, r.think_s) for r in requests if r.after is not None and r.think_s is not None
+        }
+        self._live = {r.index for r in requests if r.answers}
+        self._due: list[tuple[float, int]] = []
+        self._alarm = Alarm(asyncio.get_running_loop(), self._wake)
+
+    def follows(self, response: RawResponse) -> bool:
+        """Whether a turn follows the response, which has ended and been read; it will be sent."""
+        if response.index not in self._next:
+            return False
+        index, think_s = self._next[response.index]
+        ready = None if index in self._live else response.t_end
+        heapq.heappush(self._due, ((ready or monotonic()) + think_s, index))
+        self._wake()
+        return True
+
+    def close(self) -> None:
+        """Send nothing more."""
+        self._alarm.close()
+
+    def _wake(self) -> None:
+        while self._due and self._due[0][0] <= monotonic():
+            t_due, index = heapq.heappop(self._due)
+            self._client.submit(index, t_due, 0.0)
+        if self._due:
+            self._alarm.set(self._due[0][0])

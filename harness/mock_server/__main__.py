@@ -11,7 +11,7 @@ from pathlib import Path
 
 import msgspec
 
-from harness.mock_server.behaviour import Behaviour
+from harness.mock_server.script import Behaviour
 from harness.mock_server.server import MockServer
 
 

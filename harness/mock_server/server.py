@@ -18,9 +18,8 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
-from harness.mock_server.behaviour import Behaviour, ServedRequest
 from harness.mock_server.connection import SO_TIMESTAMPNS, Connection
-from harness.mock_server.script import Script, page, plain, refusal, write_script
+from harness.mock_server.script import Behaviour, Script, ServedRequest, page, plain, refusal, write_script
 
 #: Writes in a row before requests that came meanwhile are read.
 _BATCH = 64

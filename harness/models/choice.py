@@ -10,9 +10,8 @@ from pathlib import Path
 from tokenizers import Tokenizer
 
 from harness.errors import EngineError, UsageError
-from harness.models.chat_template import ChatTemplate
 from harness.models.model_folder import ModelFolder, resolve, tokenizer_folder
-from harness.models.text_tokens import load_tokenizer
+from harness.models.text_tokens import ChatTemplate, load_tokenizer
 from harness.schema.engine_ref import RUNNING_SERVER
 from harness.schema.online_settings import OnlineSettings
 from harness.schema.settings import CommonSettings

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
-from harness.errors import UsageError
+from harness.errors import EngineError, UsageError
 
 #: What rosemodels fills a vocabulary with.
 _FILLER = re.compile(r"(<[1-9][0-9]*>)")
@@ -81,3 +82,46 @@ def token_counter(model: Path) -> Callable[[str], int] | None:
 
     of_word = lru_cache(1 << 17)(count)  # as many as vocabularies have
     return lambda text: of_word(text) if len(text) <= LONGEST_WORD else count(text)
+
+
+class ChatTemplate:
+    """Counts the tokens of a conversation with the template in front of the answer.
+
+    Raises:
+        EngineError: the model's folder has no tokenizer or no template, or it cannot be read.
+    """
+
+    def __init__(self, model: Path) -> None:
+        try:
+            from transformers import AutoTokenizer  # a second to import, which only chats need
+        except ImportError:
+            raise EngineError(
+                "chat templates are read by transformers, which is not installed",
+                "pip install 'rosebench[roseinfer]'",
+            ) from None
+
+        try:
+            self._tokenizer: Any = AutoTokenizer.from_pretrained(str(model), local_files_only=True)
+        except Exception as error:  # the package tokenizers raises nothing more special
+            reason = str(error).partition("\n")[0]
+            raise _fault(f"the tokenizer in {model} cannot be read: {reason}") from None
+        if not self._tokenizer.chat_template:
+            raise _fault(f"the model in {model} has no chat template")
+
+    def tokens(self, messages: Sequence[Mapping[str, Any]]) -> int:
+        """Tokens of the whole prompt of an answer to `messages`. Raises EngineError."""
+        try:
+            text: str = self._tokenizer.apply_chat_template(
+                [dict(message) for message in messages], tokenize=False, add_generation_prompt=True
+            )
+        except Exception as error:  # Jinja's own, and whatever a template raises
+            raise _fault(f"the chat template refuses the messages: {error}") from None
+        return len(self._tokenizer.encode(text, add_special_tokens=False))
+
+
+def _fault(message: str) -> EngineError:
+    hint = (
+        "use a model with a chat template, such as smollm2-135m, --tokenizer none for a running server, or "
+        "--endpoint completions"
+    )
+    return EngineError(message, hint, new_run=True)

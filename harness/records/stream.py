@@ -17,8 +17,7 @@ from typing import Annotated
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from harness.loadgen.chat_content import Content, answer_of, thought_of
-from harness.loadgen.sse import read_events, read_json
+from harness.loadgen.sse import Content, answer_of, read_events, read_json, thought_of
 
 
 class StreamChunk(msgspec.Struct, gc=False):

@@ -16,9 +16,7 @@ from harness.engines.base import Encoder, EngineVariant, Server
 from harness.engines.server_pages import request
 from harness.errors import EngineError
 from harness.fairness.asking import ask_all, is_unanswered
-from harness.fairness.task import OUTPUT_TOKENS, is_right, make_items
-from harness.fairness.task_score import judge_task
-from harness.fairness.task_text import TEXT
+from harness.fairness.task import OUTPUT_TOKENS, TEXT, is_right, judge_task, make_items
 from harness.files import write_json
 from harness.loadgen.load_plan import WireRequest
 from harness.models.text_tokens import load_tokenizer

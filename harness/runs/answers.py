@@ -8,8 +8,7 @@ from pathlib import Path
 from harness.engines.base import Encoder, EngineVariant, Installation, Server, torch_dtype
 from harness.engines.registry import get_engine
 from harness.engines.selection import find_engines, make_engine_variants
-from harness.fairness.answer_check import Replies, ask, check
-from harness.fairness.check_prompts import OUTPUT_TOKENS, check_prompts
+from harness.fairness.answer_check import OUTPUT_TOKENS, Replies, ask, check, check_prompts
 from harness.fairness.reference import Reference, ask_reference, interpreter
 from harness.files import write_json
 from harness.models.model_folder import ModelFolder, resolve

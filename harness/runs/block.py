@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
 from harness.engines.base import EngineVariant, RequestSettings
-from harness.engines.request_facts import request_facts
+from harness.engines.selfreport import request_facts
 from harness.errors import BenchError, CleanupError, LostNodeError, is_interruption
 from harness.runs.accuracy import score_engine, task_tokenizer
 from harness.runs.answers import ask_engine, prompts_to_check

@@ -16,8 +16,8 @@ import pyarrow as pa
 
 from harness.engines import run_worker
 from harness.engines.base import EngineSettings
-from harness.engines.inherited import inherited
 from harness.engines.local import LocalEngine
+from harness.engines.process.engine_server import inherited
 from harness.engines.process.tree import Guarded, describe_exit
 from harness.errors import EngineError
 from harness.loadgen.load_plan import Progress

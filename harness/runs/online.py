@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
-from harness.cluster.machines import machines_of
+from harness.cluster.this_machine import machines_of
 from harness.engines.selection import make_engine_variants
 from harness.errors import BenchError, UsageError
 from harness.fairness.ledger import ledger

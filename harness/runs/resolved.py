@@ -13,9 +13,8 @@ from typing import Any, Literal, TypeVar
 
 from harness.cluster.testbed import Machines
 from harness.cluster.this_machine import ThisMachine
-from harness.engines.auto_settings import Placement, parallel_of, resolve_capacity
 from harness.engines.base import Engine, EngineSettings, EngineVariant, Installation, RequestSettings
-from harness.engines.cores import CpuSplit
+from harness.engines.placement import CpuSplit, Placement, parallel_of, resolve_capacity
 from harness.engines.selection import Selection
 from harness.errors import UsageError
 from harness.models.choice import NO_TOKENIZER, ModelChoice, choose_model

@@ -16,8 +16,8 @@ from typing import Any, NamedTuple, Self
 import psutil
 
 from harness.schema.machines import GpuLoad, MachineLoad, Power
-from harness.telemetry.gpu_reader import GpuReader, GpuReading, joules
-from harness.telemetry.rapl import RaplReader
+from harness.telemetry.gpu import GpuReader, GpuReading, joules
+from harness.telemetry.idle import RaplReader
 
 #: A sample costs some milliseconds of one core, because every process of the machine is looked at.
 PERIOD_S = 1.0

@@ -7,11 +7,38 @@ from pathlib import Path
 from time import monotonic, sleep
 from typing import NamedTuple
 
-from harness.telemetry.gpu_reader import GpuReader, joules
-from harness.telemetry.rapl import ZONES, RaplReader
+from harness.telemetry.gpu import GpuReader, joules
 
 #: Long enough for counters that move every tenth of a second.
 IDLE_S = 2.0
+
+
+ZONES = Path("/sys/class/powercap")
+
+
+class RaplReader:
+    """Sums the counters of all packages; one that starts again at zero is noticed at the next reading."""
+
+    def __init__(self, zones: Path = ZONES) -> None:
+        self._packages = sorted(zone for zone in zones.glob("intel-rapl:*") if zone.name.count(":") == 1)
+        self._last: dict[Path, int] = {}
+        self._total_uj = 0
+
+    def read(self) -> float | None:
+        """Joules since the first reading; None where there is no counter, or one cannot be read."""
+        if not self._packages:
+            return None
+        try:
+            for zone in self._packages:
+                now = int((zone / "energy_uj").read_text())
+                rise = now - self._last.get(zone, now)
+                if rise < 0:
+                    rise += int((zone / "max_energy_range_uj").read_text())
+                self._total_uj += rise
+                self._last[zone] = now
+        except (OSError, ValueError):
+            return None
+        return self._total_uj / 1e6
 
 
 class Idle(NamedTuple):

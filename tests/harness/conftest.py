@@ -20,7 +20,7 @@ import pytest
 from harness.engines.adapters import roseinfer
 from harness.engines.find import Place, probe
 from harness.metrics import validity
-from harness.mock_server.behaviour import ServedRequest
+from harness.mock_server.script import ServedRequest
 from harness.runs import info, run_state
 from harness.telemetry import machine
 from harness.telemetry.revision import describe, git_revision, source_hash

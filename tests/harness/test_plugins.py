@@ -20,7 +20,7 @@ from typer.testing import CliRunner, Result
 
 from harness import plugins
 from harness.cli.commands import app
-from harness.engines import engine_names, registry
+from harness.engines import registry, variants
 from harness.engines.local import LocalEngine
 from harness.errors import UsageError
 from harness.traces.format import GROUP
@@ -225,7 +225,7 @@ def test_a_metric_that_came_after_a_run_does_not_change_its_verdicts(shown: Show
     assert said[0] and said[0] == said[1]
 
 
-@pytest.mark.parametrize(("group", "name"), [(engine_names.GROUP, "vllm"), (GROUP, "azure")])
+@pytest.mark.parametrize(("group", "name"), [(variants.GROUP, "vllm"), (GROUP, "azure")])
 def test_a_checkout_has_its_own_plugins_whatever_is_installed(
     group: str, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -238,16 +238,16 @@ def test_a_checkout_has_its_own_plugins_whatever_is_installed(
 
 
 def test_a_name_that_is_taken_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    other = EntryPoint("vllm", "somebody.engine:Vllm", engine_names.GROUP)
-    ours = plugins.find_plugins(engine_names.GROUP)["vllm"]
+    other = EntryPoint("vllm", "somebody.engine:Vllm", variants.GROUP)
+    ours = plugins.find_plugins(variants.GROUP)["vllm"]
     monkeypatch.setattr(plugins, "entry_points", lambda group: [ours, other])
     with pytest.raises(UsageError, match="has the name of vllm"):
-        plugins.find_plugins(engine_names.GROUP)
+        plugins.find_plugins(variants.GROUP)
 
 
 def test_what_cannot_be_imported_is_told() -> None:
     with pytest.raises(UsageError, match=r"x \(no_such_module:X\) cannot be loaded"):
-        plugins.load_plugin(EntryPoint("x", "no_such_module:X", engine_names.GROUP))
+        plugins.load_plugin(EntryPoint("x", "no_such_module:X", variants.GROUP))
 
 
 class Half(LocalEngine):
@@ -258,5 +258,5 @@ class Half(LocalEngine):
 
 def test_an_engine_without_its_methods_is_told() -> None:
     with pytest.raises(UsageError, match=r"half \(.*:Half\) cannot be used: .*abstract method") as raised:
-        registry._load(EntryPoint("half", f"{__name__}:Half", engine_names.GROUP))
+        registry._load(EntryPoint("half", f"{__name__}:Half", variants.GROUP))
     assert raised.value.hint == "correct or uninstall its package"

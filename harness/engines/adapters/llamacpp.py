@@ -19,7 +19,7 @@ from typing import ClassVar, Literal
 from harness.engines.base import EngineSettings, Installation, Missing, RequestSettings
 from harness.engines.find import CACHE, inspect, place
 from harness.engines.local import LocalEngine, OfflineFactory
-from harness.engines.parallel import Parallel
+from harness.engines.placement import Parallel
 from harness.engines.process.engine_server import Launch
 from harness.engines.selfreport import ARGV, SelfReport
 from harness.errors import EngineError, failure_text

@@ -13,9 +13,8 @@ from pydantic import JsonValue
 
 from harness.engines.adapters import APIS, SHIMS
 from harness.engines.base import EngineSettings, Installation, RequestSettings
-from harness.engines.cores import engine_cores
 from harness.engines.local import LocalEngine, OfflineFactory
-from harness.engines.parallel import shares
+from harness.engines.placement import engine_cores, shares
 from harness.engines.process.engine_server import Launch
 from harness.engines.profiler import CaptureRequest, EngineProfiler, Route
 from harness.engines.prometheus import METRICS, PrefixCounters, Samples, rise

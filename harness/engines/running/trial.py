@@ -11,8 +11,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from harness.engines.base import NO_PENALTY, Encoder, RequestSettings, endpoint_target
-from harness.engines.common_words import COMMON_WORDS
-from harness.engines.prompts import Lengths, of_words
+from harness.engines.prompts import COMMON_WORDS, Lengths, of_words
 from harness.engines.running.faults import no_answer, refusal
 from harness.engines.server_pages import request as ask_page
 from harness.errors import EngineError

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from harness.engines.auto_settings import resolve_placement
+from harness.engines.placement import resolve_placement
 from harness.engines.registry import LOCAL, get_engine, get_engine_variant
 from harness.errors import UsageError
 from harness.runs.search_state import check_limits, enough_requests, parse_limits

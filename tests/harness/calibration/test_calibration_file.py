@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from harness.calibration.calibration_file import load, save, this_machine
+from harness.calibration.calibrate import load, save, this_machine
 from harness.schema.calibration import Calibration, ClientCeiling, MachineKey
 
 

@@ -11,9 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from harness.calibration import ceiling
-from harness.calibration.ceiling import search
-from harness.calibration.rate_trials import MOST_LAG_S, Trial, usual_p99
-from harness.engines.cores import physical_cores, split
+from harness.calibration.ceiling import MOST_LAG_S, Trial, search, usual_p99
+from harness.engines.placement import physical_cores, split
 from harness.errors import BenchError
 
 

@@ -9,8 +9,8 @@ from itertools import pairwise
 import pytest
 
 from harness.calibration.accuracy import UNPINNED, Times, measure_accuracy
+from harness.calibration.ceiling import try_chunks, try_requests
 from harness.calibration.mock_process import ask, mock_server
-from harness.calibration.rate_trials import try_chunks, try_requests
 from harness.errors import BenchError
 from harness.loadgen.load_plan import LoadPlan
 from harness.loadgen.run_load import run_load

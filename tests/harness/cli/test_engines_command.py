@@ -9,8 +9,8 @@ from harness.cli import engines
 from harness.cli.engines import app
 from harness.cli.terminal import Terminal
 from harness.engines.base import Missing
-from harness.engines.configured import load_variants
 from harness.engines.registry import ENGINES, get_engine
+from harness.engines.variants import load_variants
 from harness.errors import UsageError
 from harness.models.model_folder import resolve
 

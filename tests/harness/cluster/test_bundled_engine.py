@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from harness.engines.recipe import BundleRecipe
 from harness.engines.registry import LOCAL
+from harness.engines.variants import BundleRecipe
 from harness.environments import bundle
 from tests.harness.cluster.conftest import ROOT, STORE_BYTES
 from tests.harness.cluster.test_cluster_run import measured, requests_of

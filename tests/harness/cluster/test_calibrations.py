@@ -10,7 +10,7 @@ import pytest
 
 pytest.importorskip("ray")
 
-from harness.calibration.calibration_file import this_machine
+from harness.calibration.calibrate import this_machine
 from harness.cluster.ray_cluster import RayMachines
 from harness.schema.calibration import Calibration, ClientCeiling
 

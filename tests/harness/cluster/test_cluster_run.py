@@ -16,9 +16,9 @@ import pandas as pd
 import psutil
 import pytest
 
-from harness.calibration.calibration_file import this_machine
-from harness.cluster.machines import machines_of
-from harness.engines.cores import physical_cores
+from harness.calibration.calibrate import this_machine
+from harness.cluster.this_machine import machines_of
+from harness.engines.placement import physical_cores
 from harness.errors import UsageError
 from harness.report.markdown import summary
 from harness.runs.events import Event, TooFewClients

@@ -2,7 +2,7 @@
 
 import pytest
 
-from harness.engines.process.cause import LONGEST, cause
+from harness.engines.process.tree import LONGEST, cause
 
 VLLM_CORE = """(EngineCore pid=7) ERROR 11-23 08:59:06 [core.py:1100] Traceback (most recent call last):
 (EngineCore pid=7) ERROR 11-23 08:59:06 [core.py:1100]     raise ValueError(

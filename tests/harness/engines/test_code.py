@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from harness.engines.base import EngineSettings, EngineVariant
-from harness.engines.code import LARGE, find_code
+from harness.engines.find import LARGE, find_code
 from harness.engines.registry import LOCAL
 from harness.engines.variants import Variant
 from harness.schema.engine_ref import EngineRef

@@ -12,12 +12,12 @@ import pytest
 from tokenizers import Tokenizer
 from transformers import GenerationConfig
 
-from harness.engines import flags
+from harness.engines import find
 from harness.engines.adapters.transformers import SHIM
 from harness.engines.base import EngineSettings, EngineVariant, Installation, RequestSettings
+from harness.engines.prompts import text_prompts
 from harness.engines.registry import LOCAL, get_engine, get_engine_variant
 from harness.engines.selfreport import SelfReport
-from harness.engines.text_prompts import text_prompts
 from harness.engines.variants import Variant
 from harness.errors import EngineError, UsageError
 from harness.models import resolve
@@ -56,7 +56,7 @@ def _vllm(tmp_path: Path, distribution: str, options: str) -> Installation:
 
 @pytest.fixture(autouse=True)
 def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(flags, "CACHE", tmp_path / "cache")
+    monkeypatch.setattr(find, "CACHE", tmp_path / "cache")
 
 
 @pytest.mark.integration

@@ -8,7 +8,7 @@ from pathlib import Path
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.engines.cores import MIN_CORES, CpuSplit, physical_cores, split
+from harness.engines.placement import MIN_CORES, CpuSplit, physical_cores, split
 
 machines = st.tuples(st.integers(1, 128), st.integers(1, 4)).map(
     lambda shape: [tuple(core + shape[0] * thread for thread in range(shape[1])) for core in range(shape[0])]

@@ -10,10 +10,9 @@ from typing import Any
 import pytest
 
 from harness.engines import cores
-from harness.engines.auto_settings import resolve_cpu_threads
 from harness.engines.base import EngineSettings, Installation
-from harness.engines.cores import compute_threads, engine_cores
 from harness.engines.local import LocalEngine
+from harness.engines.placement import compute_threads, engine_cores, resolve_cpu_threads
 from harness.engines.registry import LOCAL, get_engine_variant
 from harness.engines.selfreport import SelfReport
 from harness.errors import UsageError

@@ -22,7 +22,7 @@ from harness.schema.engine_ref import EngineName
 from harness.schema.online_settings import OnlineSettings
 from harness.schema.results import OnlineResults
 from harness.telemetry import gpu_reader
-from harness.telemetry.gpu_reader import GpuReading
+from harness.telemetry.gpu import GpuReading
 
 
 def below() -> set[psutil.Process]:

@@ -11,10 +11,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from harness.engines import cores
-from harness.engines.auto_settings import resolve_capacity, resolve_cpu_threads
 from harness.engines.base import EngineSettings, Installation
 from harness.engines.local import LocalEngine
-from harness.engines.parallel import ONE, Parallel, check_gpus, only_gpus, shares
+from harness.engines.placement import (
+    ONE,
+    Parallel,
+    check_gpus,
+    only_gpus,
+    resolve_capacity,
+    resolve_cpu_threads,
+    shares,
+)
 from harness.engines.registry import LOCAL, get_engine_variant
 from harness.engines.selection import select_engines
 from harness.engines.selfreport import SelfReport

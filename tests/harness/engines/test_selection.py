@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from harness.engines.auto_settings import Placement
 from harness.engines.base import Installation
-from harness.engines.cores import CpuSplit
+from harness.engines.placement import CpuSplit, Placement
 from harness.engines.selection import Selection
 
 

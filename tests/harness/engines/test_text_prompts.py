@@ -11,9 +11,7 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer
 
 from harness.engines import prompts as prompts_module
-from harness.engines.common_words import COMMON_WORDS
-from harness.engines.prompts import AS_COUNTED, Words
-from harness.engines.text_prompts import TextPrompts, text_prompts
+from harness.engines.prompts import AS_COUNTED, COMMON_WORDS, TextPrompts, Words, text_prompts
 from harness.errors import EngineError
 from harness.models import resolve
 from harness.workload import PlannedRequest

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from harness.engines import base
-from harness.engines.configured import find_variant, load_variants
 from harness.engines.registry import LOCAL, get_engine_variant
+from harness.engines.variants import find_variant, load_variants
 from harness.errors import UsageError
 from harness.schema.engine_ref import EngineRef
 

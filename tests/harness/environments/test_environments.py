@@ -17,11 +17,10 @@ import torch
 
 from harness.engines import find
 from harness.engines.base import Installation
-from harness.engines.recipe import SHIMS, BundleRecipe, Recipe
 from harness.engines.registry import LOCAL
-from harness.engines.variants import EngineFile, load_file
+from harness.engines.variants import SHIMS, BundleRecipe, EngineFile, Recipe, load_file
 from harness.environments import bundle, install, unpack
-from harness.environments.pip import run
+from harness.environments.install import run
 from harness.errors import EngineError, UsageError
 
 pytestmark = pytest.mark.integration

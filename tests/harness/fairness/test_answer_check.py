@@ -8,9 +8,8 @@ import pytest
 
 from harness.engines.base import EngineVariant
 from harness.engines.registry import get_engine_variant
-from harness.fairness.answer_check import Replies, check
-from harness.fairness.check_prompts import OUTPUT_TOKENS
-from harness.fairness.engine_reply import Reply, read_reply
+from harness.fairness.answer_check import OUTPUT_TOKENS, Replies, check
+from harness.fairness.asking import Reply, read_reply
 from harness.fairness.reference import Reference, ReferenceAnswer
 from harness.loadgen.load_plan import RawResponse
 from harness.schema.engine_ref import EngineRef

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from harness.engines.text_prompts import text_prompts
-from harness.fairness.check_prompts import LENGTHS, OUTPUT_TOKENS, check_prompts
+from harness.engines.prompts import text_prompts
+from harness.fairness.answer_check import LENGTHS, OUTPUT_TOKENS, check_prompts
 from harness.models import resolve
 
 

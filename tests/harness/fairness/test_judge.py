@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.fairness.engine_reply import Reply
+from harness.fairness.asking import Reply
 from harness.fairness.judge import Expected, by_majority, by_reference, judge, tolerance
 from harness.fairness.reference import Reference, ReferenceAnswer
 

@@ -10,8 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import binom
 
-from harness.fairness.task import EACH, FAMILIES, Item, is_right, make_items
-from harness.fairness.task_score import judge_task, mcnemar
+from harness.fairness.task import EACH, FAMILIES, Item, is_right, judge_task, make_items, mcnemar
 from harness.metrics.wilson import wilson
 from harness.schema.fairness import TaskReply
 

@@ -12,12 +12,12 @@ import uvloop
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.loadgen import arrival
-from harness.loadgen.arrival import ArrivalClock
+from harness.loadgen import tcp
 from harness.loadgen.client import Client
 from harness.loadgen.http import request_bytes, request_head
 from harness.loadgen.load_plan import RawResponse
 from harness.loadgen.pacing import ClosedLoop
+from harness.loadgen.tcp import ArrivalClock
 from harness.records.request_record import read_request
 
 from .conftest import OUTPUT_TOKENS, make_plan
@@ -45,7 +45,7 @@ def test_a_step_of_the_wall_clock_moves_no_stamp(
     may have been compared again before them."""
     with pytest.MonkeyPatch.context() as patch:
         clock, begin, arrived = ArrivalClock(), monotonic(), time()
-        patch.setattr(arrival, "time", lambda: time() + step_s)
+        patch.setattr(tcp, "time", lambda: time() + step_s)
         notes = [note(arrived if is_stamped_before else time() + step_s) for _ in range(2)]
         if is_compared_again:
             clock.refresh()
@@ -92,8 +92,8 @@ def test_the_wall_clock_is_set_again_and_again_under_load(
         pacing.close()
         client.close()
 
-    monkeypatch.setattr(arrival, "time", lambda: time() + moved_s)
-    monkeypatch.setattr(arrival, "_TIMESPEC", Moved())
+    monkeypatch.setattr(tcp, "time", lambda: time() + moved_s)
+    monkeypatch.setattr(tcp, "_TIMESPEC", Moved())
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(measure())
     writes = {int(served.user or -1): served.writes for served in mock_server.served_requests}

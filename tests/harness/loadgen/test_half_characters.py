@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.fairness.engine_reply import read_reply
+from harness.fairness.asking import read_reply
 from harness.loadgen.live_answers import answer_text
 from harness.loadgen.load_plan import LoadPlan, RawResponse, Target, WireRequest
 from harness.loadgen.run_load import run_load

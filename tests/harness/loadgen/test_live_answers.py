@@ -18,8 +18,8 @@ from hypothesis import strategies as st
 
 from harness.loadgen.live_answers import LiveAnswers, answer_marker, answer_text, fill_body
 from harness.loadgen.load_plan import LoadPlan, RawResponse, Target, WireRequest
+from harness.loadgen.pacing import Turns
 from harness.loadgen.run_load import run_load
-from harness.loadgen.turns import Turns
 
 ODD = 'quote " backslash \\ line\n tab\t ünï 😀 \u2028'
 

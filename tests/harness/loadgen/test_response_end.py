@@ -8,8 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from harness.loadgen.http import ResponseEnd
-from harness.mock_server.behaviour import Behaviour
-from harness.mock_server.script import write_script
+from harness.mock_server.script import Behaviour, write_script
 
 TRAP = b"a payload\r\n0\r\n\r\nthat looks like an end\r\n0\r\n\r\n"
 CHUNKED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n%x\r\n%b\r\n0\r\n\r\n" % (len(TRAP), TRAP)

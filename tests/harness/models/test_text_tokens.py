@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from tokenizers import Tokenizer, decoders
 
-from harness.engines.text_prompts import text_prompts
+from harness.engines.prompts import text_prompts
 from harness.errors import UsageError
 from harness.models.text_tokens import load_tokenizer, token_counter, whole_ends
 from rosemodels import tokenizer

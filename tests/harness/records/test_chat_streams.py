@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from harness.loadgen.load_plan import RawResponse
-from harness.mock_server.behaviour import Behaviour
-from harness.mock_server.script import write_script
+from harness.mock_server.script import Behaviour, write_script
 from harness.records.request_record import RequestRecord, read_request
 
 TOKENS, PROMPT, REASONING = 24, 32, 9

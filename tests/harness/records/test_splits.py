@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 
 from harness.loadgen.load_plan import RawResponse
 from harness.loadgen.sse import read_events
-from harness.mock_server.behaviour import Behaviour
-from harness.mock_server.script import write_script
+from harness.mock_server.script import Behaviour, write_script
 from harness.records.request_record import read_request
 
 behaviours = st.builds(

@@ -11,8 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from harness.loadgen.load_plan import RawResponse
-from harness.mock_server.behaviour import Behaviour
-from harness.mock_server.script import write_script
+from harness.mock_server.script import Behaviour, write_script
 from harness.records.request_record import RequestRecord, read_request
 from harness.records.stream import Stream, StreamChunk
 from harness.records.tokens import count_tokens

@@ -20,7 +20,7 @@ from harness.engines.adapters.openai import OpenAI
 from harness.engines.base import Engine, EngineSettings, Server
 from harness.engines.running.address import Address
 from harness.errors import BenchError, EngineError, UsageError
-from harness.fairness.check_prompts import LENGTHS
+from harness.fairness.answer_check import LENGTHS
 from harness.models.model_folder import resolve
 from harness.report.text.run_notices import notices
 from harness.runs.accuracy import score_engine

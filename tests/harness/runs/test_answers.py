@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from harness.compare.stored_run import StoredRun
-from harness.fairness.check_prompts import LENGTHS
+from harness.fairness.answer_check import LENGTHS
 from harness.runs.events import CellDone
 from harness.runs.folder import ANSWERS
 from harness.runs.online import resume_online, run_online

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from harness.calibration.calibration_file import this_machine
+from harness.calibration.calibrate import this_machine
 from harness.cluster import this_machine as this_machine_module
 from harness.errors import BenchError
 from harness.runs import resolved

@@ -13,7 +13,7 @@ import pytest
 from harness.cluster.testbed import Testbed
 from harness.cluster.this_machine import ThisMachine, ThisTestbed
 from harness.engines.base import Engine, EngineSettings, Server
-from harness.engines.cores import physical_cores, split
+from harness.engines.placement import physical_cores, split
 from harness.errors import BenchError, LostNodeError
 from harness.runs import run_state
 from harness.runs.events import EngineSkipped, Event, Started

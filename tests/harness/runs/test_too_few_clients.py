@@ -10,7 +10,7 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from harness.calibration.calibration_file import this_machine
+from harness.calibration.calibrate import this_machine
 from harness.cluster import this_machine as this_machine_module
 from harness.runs.events import TooFewClients
 from harness.runs.online import resume_online, run_online

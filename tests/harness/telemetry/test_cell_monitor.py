@@ -25,8 +25,8 @@ from harness.telemetry.cell_monitor import (
     processes_below,
     summarize_readings,
 )
-from harness.telemetry.gpu_reader import GpuReader, GpuReading
-from harness.telemetry.rapl import RaplReader
+from harness.telemetry.gpu import GpuReader, GpuReading
+from harness.telemetry.idle import RaplReader
 
 pytestmark = pytest.mark.integration
 

@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from harness.telemetry import idle as idle_module
-from harness.telemetry.gpu import available
-from harness.telemetry.gpu_reader import GpuReader, GpuReading
+from harness.telemetry.gpu import GpuReader, GpuReading, available
 from harness.telemetry.idle import Idle, idle
 
 without_gpu = pytest.mark.skipif(available(), reason="the GPUs' counters come before the processors'")

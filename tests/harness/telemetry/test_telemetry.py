@@ -11,8 +11,8 @@ from typing import Any
 import pynvml
 import pytest
 
-from harness.engines.auto_settings import resolve_dtype
 from harness.engines.base import Installation
+from harness.engines.placement import resolve_dtype
 from harness.errors import CleanupError, EngineError
 from harness.runs.info import versions
 from harness.telemetry import gpu, machine, revision

@@ -15,7 +15,7 @@ from harness.engines.adapters.openai import OpenAI
 from harness.engines.base import EngineSettings
 from harness.engines.registry import get_engine_variant
 from harness.engines.running.address import Address
-from harness.engines.running.servers import address_of, reported_context
+from harness.engines.selection import address_of, reported_context
 from harness.errors import EngineError, UsageError
 from harness.schema.engine_ref import EngineRef
 from harness.schema.online_settings import OnlineSettings

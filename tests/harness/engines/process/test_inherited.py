@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from harness.engines.inherited import inherited
+from harness.engines.process.engine_server import inherited
 
 
 def test_what_engines_read_is_recorded_unless_it_was_set_or_is_secret() -> None:

@@ -19,7 +19,7 @@ import pytest
 from harness.engines.base import endpoint_target
 from harness.engines.running.address import Address
 from harness.engines.running.model_list import ServedModel, check_answers, models_path, served_model
-from harness.engines.running.servers import address_of
+from harness.engines.selection import address_of
 from harness.errors import BenchError, EngineError, UsageError
 from harness.schema.online_settings import OnlineSettings
 from harness.schema.setting_types import HIDDEN

@@ -18,7 +18,7 @@ from harness.engines.running.trial import Trial
 from harness.errors import EngineError
 from harness.loadgen.load_plan import Target
 from harness.models import resolve
-from harness.models.chat_template import ChatTemplate
+from harness.models.text_tokens import ChatTemplate
 from harness.workload import closed_loop
 
 pytestmark = pytest.mark.integration

@@ -18,8 +18,8 @@ from harness.cluster.this_machine import ThisMachine, ThisTestbed
 from harness.compare.stored_run import StoredRun
 from harness.engines import registry
 from harness.engines.base import Engine, EngineSettings, Installation, Server
-from harness.engines.cores import CpuSplit
 from harness.engines.local import LocalEngine, OfflineFactory
+from harness.engines.placement import CpuSplit
 from harness.engines.process.engine_server import Launch
 from harness.errors import EngineError, UsageError
 from harness.report.render import write_outputs

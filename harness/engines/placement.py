@@ -1,18 +1,116 @@
-"""What `auto` means on this machine, for all engines."""
+"""Which CPUs the load generator and the engine run on.
+
+With four physical cores or more, the client gets a quarter of them (at least one, at most eight), with all
+their threads, and the engine gets the rest: neither takes time from the other or shares a core with it. With
+fewer cores nothing is pinned, because a core for the client alone would cost the engine more than sharing
+does. Every engine then runs at a lower priority than the client (guard.py).
+"""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Collection
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from math import ceil
-from typing import Literal
+from pathlib import Path
+from typing import Literal, TypeVar
 
-from harness.engines.cores import CpuSplit, compute_threads, physical_cores, split
-from harness.engines.parallel import Parallel
 from harness.errors import UsageError
 from harness.schema.settings import CommonSettings, Device, Dtype
 from harness.telemetry import gpu, machine
+
+TOPOLOGY = Path("/sys/devices/system/cpu")
+MIN_CORES = 4
+CLIENT_SHARE = 4
+MAX_CLIENT_CORES = 8
+
+
+@dataclass(frozen=True)
+class CpuSplit:
+    """Logical CPUs of client and engine; None if not pinned."""
+
+    client: tuple[int, ...] | None
+    engine: tuple[int, ...] | None
+
+
+def physical_cores(topology: Path = TOPOLOGY) -> list[tuple[int, ...]]:
+    """The logical CPUs that this process may use, grouped by physical core, in CPU order."""
+    groups: dict[str, list[int]] = {}
+    for cpu in sorted(os.sched_getaffinity(0)):
+        siblings = topology / f"cpu{cpu}" / "topology" / "thread_siblings_list"
+        group = siblings.read_text().strip() if siblings.exists() else str(cpu)
+        groups.setdefault(group, []).append(cpu)
+    return [tuple(group) for group in groups.values()]
+
+
+def engine_cores(cpus: Collection[int] | None) -> list[int]:
+    """One logical CPU of each physical core that an engine on `cpus` may use."""
+    usable = [[cpu for cpu in core if cpus is None or cpu in cpus] for core in physical_cores()]
+    return [core[0] for core in usable if core]
+
+
+def compute_threads(cpus: Collection[int] | None) -> int:
+    """Compute threads of an engine on `cpus`: one on each physical core except one, which is for its front
+    end and, where nothing is pinned, the client."""
+    return max(1, len(engine_cores(cpus)) - 1)
+
+
+def split(cores: list[tuple[int, ...]]) -> CpuSplit:
+    """Split a machine's physical cores by the rule above."""
+    if len(cores) < MIN_CORES:
+        return CpuSplit(None, None)
+    client = min(len(cores) // CLIENT_SHARE, MAX_CLIENT_CORES)
+    flat = [tuple(sorted(cpu for core in part for cpu in core)) for part in (cores[:client], cores[client:])]
+    return CpuSplit(*flat)
+
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Parallel:
+    """`tensor` GPUs share each layer of the model; `data` such groups share the requests."""
+
+    tensor: int = 1
+    data: int = 1
+
+    @property
+    def devices(self) -> int:
+        """GPUs, or on a CPU processes, in all."""
+        return self.tensor * self.data
+
+    def __str__(self) -> str:
+        return f"--tensor-parallel-size {self.tensor} --data-parallel-size {self.data}"
+
+
+ONE = Parallel()
+
+
+def check_gpus(label: str, parallel: Parallel, device: Literal["cuda", "cpu"]) -> None:
+    """Raises UsageError where an engine is to compute on more GPUs than this process may use."""
+    if device == "cuda" and parallel.devices > (there := gpu.count()):
+        raise UsageError(
+            f"{label} would need {parallel.devices} GPUs ({parallel}), and {there} can be used here",
+            "give smaller sizes, or let CUDA_VISIBLE_DEVICES name more GPUs",
+        )
+
+
+def only_gpus(parallel: Parallel, environment: Mapping[str, str]) -> dict[str, str]:
+    """Variables that let an engine see the first `parallel.devices` of this process's GPUs and no others:
+    left alone, some engines spread over all, and others take memory on each."""
+    names = gpu.names(environment)
+    if len(names) <= parallel.devices:
+        return {}
+    ordered = "CUDA_VISIBLE_DEVICES" in environment
+    order = {} if ordered else {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"}  # that of NVML
+    return {**order, "CUDA_VISIBLE_DEVICES": ",".join(names[: parallel.devices])}
+
+
+def shares(items: Sequence[T], parts: int) -> list[Sequence[T]]:
+    """As many parts of equal length as are wanted, in order; what does not divide is left out."""
+    each = max(1, len(items) // parts)
+    return [items[part * each : (part + 1) * each] for part in range(parts)]
+
 
 #: What every engine on a GPU gets where nothing else is asked for.
 RUNNING_REQUESTS, MEMORY_UTILIZATION = 256, 0.85
