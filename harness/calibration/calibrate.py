@@ -46,15 +46,15 @@ def calibrate(*, quick: bool, report_status: ReportStatus) -> Calibration:
         for concurrency in [8] if quick else [8, 32]:
             report_status(f"timing error of {processes}, {concurrency} requests in flight")
             errors.append(_error(processes, concurrency, quick, cpus))
-    found = Calibration(
+    calibration = Calibration(
         machine=this_machine(),
         created=now(),
         quick=quick,
         ceilings=ceilings,
         errors=errors,
     )
-    save(found)
-    return found
+    save(calibration)
+    return calibration
 
 
 def _ceiling(processes: int, quick: bool, cpus: CpuSplit, before: list[ClientCeiling]) -> ClientCeiling:
@@ -92,10 +92,10 @@ def this_machine() -> MachineKey:
 def load(path: Path = PATH) -> Calibration | None:
     """The stored calibration, if there is one for this machine."""
     try:
-        found = Calibration.model_validate_json(path.read_bytes())
+        calibration = Calibration.model_validate_json(path.read_bytes())
     except (OSError, ValidationError):
         return None
-    return found if found.machine == this_machine() else None
+    return calibration if calibration.machine == this_machine() else None
 
 
 def save(calibration: Calibration, path: Path = PATH) -> None:

@@ -228,22 +228,22 @@ def _attempt(
         servers = [stack.enter_context(mock_server(*options, cpus=cpus.engine)) for _ in range(processes)]
 
         def run(number: int) -> LoadResult:
-            own = [cpus.client[number % len(cpus.client)]] if cpus.client else None
-            return run_load(plan(servers[number]), cpus=own, start_delay_s=START_DELAY_S)
+            core = [cpus.client[number % len(cpus.client)]] if cpus.client else None
+            return run_load(plan(servers[number]), cpus=core, start_delay_s=START_DELAY_S)
 
         with ThreadPoolExecutor(processes) as threads:
             results = list(threads.map(run, range(processes)))
         for response in (response for result in results for response in result.responses):
             if response.error is not None:
                 raise BenchError(f"a request to the mock server failed: {response.detail}")
-        found = [
+        ceilings = [
             reached(result, server.served_requests()) for result, server in zip(results, servers, strict=True)
         ]
     usage = [result.usage[0] for result in results]
-    faults = [fault for _, fault in found if fault is not None]
+    faults = [fault for _, fault in ceilings if fault is not None]
     return Trial(
         offered=rate,
-        reached=min(speed for speed, _ in found),
+        reached=min(speed for speed, _ in ceilings),
         busy=max(client.cpu_s / client.wall_s for client in usage),
         limited_by=("client" if "client" in faults else "server") if faults else None,
     )

@@ -28,11 +28,11 @@ class MockServerProcess:
         self._log = log
 
     def served_requests(self) -> dict[int, ServedRequest]:
-        """What the server did, by the index of the client's request."""
+        """Read the server's record, by the index of the client's request."""
         return {int(served.user or -1): served for served in self.all_served_requests()}
 
     def all_served_requests(self) -> list[ServedRequest]:
-        """What the server did, in the order in which the answers were over."""
+        """Read the server's record, in the order in which the answers were over."""
         return [msgspec.json.decode(line, type=ServedRequest) for line in self._log.read_bytes().splitlines()]
 
 

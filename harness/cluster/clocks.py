@@ -1,6 +1,6 @@
-"""How far another machine's monotonic clock is from ours, and how sure that is.
+"""Offset of another machine's monotonic clock from ours, with its bound.
 
-A question that was sent at `asked` and answered at `answered` by our clock, with the other's time `shown`,
+A question that was sent at `sent_at` and answered at `answered` by our clock, with the other's time `shown`,
 says that the other's clock is between `shown - answered` and `shown - asked` ahead of ours: whatever the
 network did, the answer was given in between (Cristian, "Probabilistic clock synchronization", 1989). Several
 questions narrow that to the intersection, of which the quickest round trips decide most (NTP, RFC 5905).
@@ -34,9 +34,9 @@ def read_offset(ask: Callable[[], float], rounds: int = ROUNDS) -> Offset:
     """Ask another machine for its time again and again."""
     answers = []
     for _ in range(rounds):
-        asked = time.monotonic()
+        sent_at = time.monotonic()
         shown = ask()
-        answers.append((asked, shown, time.monotonic()))
+        answers.append((sent_at, shown, time.monotonic()))
     return offset_of(answers)
 
 
@@ -48,13 +48,14 @@ def offset_of(answers: Iterable[tuple[float, float, float]]) -> Offset:
     answers = list(answers)
     end = answers[-1][2]
     low = max(shown - answered - MOST_DRIFT * (end - answered) for _, shown, answered in answers)
-    high = min(shown - asked + MOST_DRIFT * (end - asked) for asked, shown, _ in answers)
-    quickest = min(answered - asked for asked, _, answered in answers)
+    high = min(shown - sent_at + MOST_DRIFT * (end - sent_at) for sent_at, shown, _ in answers)
+    quickest = min(answered - sent_at for sent_at, _, answered in answers)
     return Offset(end, (low + high) / 2, (high - low) / 2, quickest)
 
 
 def host_clock(before: Offset, after: Offset, t0: float) -> HostClock:
-    """What two readings, around a cell that was to begin at `t0` by our clock, say of a node's clock."""
+    """Derive offset and drift of a node's clock from readings around a cell that was to begin at `t0` of
+    ours."""
     seconds = after.at - before.at
     drift, bound = (after.seconds - before.seconds) / seconds, (after.bound + before.bound) / seconds
     until_start = max(0.0, t0 - before.at)

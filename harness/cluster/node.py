@@ -1,4 +1,4 @@
-"""What happens on a node of a cluster: an engine's server, client processes, and watching both.
+"""Work on a node of a cluster: an engine's server, client processes, and watching both.
 
 One of these lives on each node, in a process of its own. It ends when Ray's process there has ended, or the
 driver has sent no heartbeat for too long. When it ends, for whatever reason, its client processes end by
@@ -77,7 +77,7 @@ class Node:
         threading.Thread(target=self._end_without_driver, name="end with the node", daemon=True).start()
 
     def facts(self) -> NodeFacts:
-        """What this node is."""
+        """Describe this node."""
         at_normal_priority()
         return NodeFacts(
             name=socket.gethostname(),
@@ -136,7 +136,7 @@ class Node:
         engine.close()
 
     def log(self, offset: int) -> bytes:
-        """What the server printed from that byte on, as much as goes at a time."""
+        """Read the server's output from that byte on, as much as goes at a time."""
         if not self._log.exists():
             return b""
         with self._log.open("rb") as file:
@@ -190,7 +190,7 @@ class Node:
         return self._result.usage
 
     def progress(self) -> Progress:
-        """Of the load that is being sent."""
+        """Progress of the load that is being sent."""
         return self._load.progress if self._load is not None else Progress(0, 0, 0)
 
     def part(
@@ -218,7 +218,7 @@ class Node:
         return (sent, chunks) if share is None else share.put(msgspec.msgpack.encode((sent, chunks)))
 
     def texts(self, wanted: Sequence[int]) -> dict[int, str]:
-        """Of the answers to these requests, where they came here; before the first `part`."""
+        """Return the texts of answers to these requests that came here. Call it before the first `part`."""
         assert self._result is not None
         needed = {*wanted}
         return {raw.index: answer_text(raw) for raw in self._result.responses if raw.index in needed}
@@ -231,16 +231,16 @@ class Node:
 
     # Watching
 
-    def watch(self, ours: Sequence[int]) -> None:
+    def watch(self, pids: Sequence[int]) -> None:
         """Watch this machine. Processes below those PIDs are ours too."""
         self.watched()
         gpus = self._server.record.gpus if self._server is not None else None
-        self._monitor = CellMonitor(engine=self.pids, gpus=gpus, ours=ours)
+        self._monitor = CellMonitor(engine=self.pids, gpus=gpus, ours=pids)
         self._monitor.__enter__()
 
     def watched(self, begin: float = -inf, end: float = inf) -> MachineLoad | None:
-        """What was seen since `watch`, from `begin` to `end` of this machine's monotonic clock; None where
-        nothing was watched."""
+        """Summarize the machine since `watch`, from `begin` to `end` of its monotonic clock; None if nothing
+        was watched."""
         monitor, self._monitor = self._monitor, None
         if monitor is None:
             return None
@@ -301,6 +301,6 @@ def packed(table: pa.Table) -> bytes:
 def _without_defaults_of_ray() -> None:
     """Ray sets it for its workers; an engine is to run as if it were started by hand."""
     shell = psutil.Process().parent()
-    given = shell.environ() if shell is not None else {}
-    if "OMP_NUM_THREADS" not in given:
+    environment = shell.environ() if shell is not None else {}
+    if "OMP_NUM_THREADS" not in environment:
         os.environ.pop("OMP_NUM_THREADS", None)

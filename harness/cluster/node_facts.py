@@ -1,4 +1,4 @@
-"""What a node of a cluster is, has and is given: values that go between it and the driver."""
+"""Values that go between a node of a cluster and the driver."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from harness.schema.run_info import LaunchRecord
 
 @dataclass(frozen=True)
 class NodeFacts:
-    """What a node is. `machine` is the same for processes that see each other's PIDs."""
+    """Description of a node. `machine` is the same for processes that see each other's PIDs."""
 
     name: str
     address: str
@@ -35,7 +35,7 @@ class Tokenizer:
 
     @property
     def folder(self) -> Path:
-        """Its folder on this node: the same, where it is shared. Raises UsageError."""
+        """Folder on this node: the same, where it is shared. Raises UsageError."""
         return self.path if self.path.is_dir() else tokenizer_folder(self.name)
 
 
@@ -61,7 +61,7 @@ class Part(NamedTuple):
     of: int
 
     def cores(self, cores: Sequence[tuple[int, ...]]) -> list[tuple[int, ...]]:
-        """Its cores; all of them where there is less than one for each part."""
+        """Select the part's cores; all of them if there is less than one for each part."""
         each = len(cores) // self.of
         return list(cores[self.number * each : (self.number + 1) * each] if each else cores)
 

@@ -58,7 +58,7 @@ class RayMachines(Machines):
         ]
         first = selections[0]
         for engine, other in zip(engines[1:], selections[1:], strict=True):
-            if (first.found, first.placement) != (other.found, other.placement):
+            if (first.installations, first.placement) != (other.installations, other.placement):
                 raise UsageError(
                     f"node {engine.name} is not equal to {engines[0].name}: {other.equipment} instead of "
                     f"{first.equipment}",
@@ -83,13 +83,13 @@ class RayMachines(Machines):
                 node.result(reference)
             found = self._calibrations(senders)
         self.hosts = [host.model_copy(update={"calibration": found.get(host.name)}) for host in self.hosts]
-        known = [calibration for calibration in found.values() if calibration is not None]
-        if len(known) < len(found):
+        stored = [calibration for calibration in found.values() if calibration is not None]
+        if len(stored) < len(found):
             return None
-        return min(known, key=lambda calibration: calibration.ceiling(1).chunks_per_s)
+        return min(stored, key=lambda calibration: calibration.ceiling(1).chunks_per_s)
 
     def _calibrations(self, nodes: list[RayNode]) -> dict[str, Calibration | None]:
-        """What is stored on each node."""
+        """Read the stored calibration of each node."""
         return {node.name: node.call("ask", calibrated, False, _silent) for node in nodes}
 
     def clients(self, selection: Selection) -> tuple[int, int]:
@@ -106,9 +106,9 @@ class RayMachines(Machines):
     def _check(self) -> None:
         """Check that every node runs this version, and give each a name of its own."""
         nodes = [node for testbed in self.testbeds for node in testbed.nodes]
-        own, names = source_hash(), [node.facts.name for node in nodes]
+        source, names = source_hash(), [node.facts.name for node in nodes]
         for node in nodes:
-            if node.facts.source != own:
+            if node.facts.source != source:
                 raise UsageError(
                     f"node {node.facts.name} has another version of rosebench than this machine",
                     "install the same one on every node, with the extra: pip install 'rosebench[cluster]'",
@@ -159,7 +159,7 @@ def ray_machines(settings: OnlineSettings) -> Iterator[RayMachines]:
 
 @dataclass(frozen=True)
 class Places:
-    """What is asked of the cluster.
+    """Places on the nodes of a cluster.
 
     Attributes:
         bundles: Resources, each of a node of its own.
@@ -174,7 +174,8 @@ class Places:
 
 
 def wanted_places(settings: OnlineSettings) -> Places:
-    """Where engines and clients go. A place takes as many CPUs as every node has, so that no node has two.
+    """Choose the places of engines and clients. A place takes as many CPUs as every node has, so that no node
+    has two.
 
     Raises:
         UsageError: There are too few nodes, or engines that run already beside ones that are started.

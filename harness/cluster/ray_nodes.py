@@ -71,12 +71,12 @@ class RayNode:
 
     @property
     def facts(self) -> NodeFacts:
-        """What the node is."""
+        """Description of the node."""
         assert self._facts is not None
         return self._facts
 
     def call(self, method: str, *arguments: object, timeout_s: float | None = None) -> Any:
-        """What a method of `harness.cluster.node.Node` returns.
+        """Call a method of `harness.cluster.node.Node` and return its result.
 
         Raises:
             BenchError: What it raises, with the node's name.
@@ -283,8 +283,8 @@ class RemoteServer:
     @property
     def pids(self) -> list[int]:
         """PIDs on its node of its living processes."""
-        found: list[int] = self._node.call("pids", timeout_s=SILENCE_S)
-        return found
+        pids: list[int] = self._node.call("pids", timeout_s=SILENCE_S)
+        return pids
 
     def check(self) -> None:
         """Raises EngineError when it has died, or its node was lost."""

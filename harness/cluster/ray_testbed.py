@@ -113,19 +113,19 @@ class RayTestbed(Testbed):
         """Watch every node."""
         pids = [(node.facts.machine, node.facts.pid) for node in self.nodes]
         for node in self.nodes:
-            ours = [pid for machine, pid in pids if machine == node.facts.machine]
-            node.call("watch", ours, timeout_s=SILENCE_S)
+            own_pids = [pid for machine, pid in pids if machine == node.facts.machine]
+            node.call("watch", own_pids, timeout_s=SILENCE_S)
 
     def end_watching(self, begin: float, end: float) -> dict[str, MachineLoad]:
-        """What every node did from `begin` to `end` of this machine's clock, by its name; of one that was
-        lost nothing is known."""
+        """Return the load of every node from `begin` to `end` of this machine's clock, by name; a lost node
+        has none."""
         found = {}
         for node in self.nodes:
             with suppress(LostNodeError):
                 ahead = self._offset(node).seconds
-                seen = node.call("watched", begin + ahead, end + ahead, timeout_s=SILENCE_S)
-                if seen is not None:
-                    found[node.name] = seen
+                load = node.call("watched", begin + ahead, end + ahead, timeout_s=SILENCE_S)
+                if load is not None:
+                    found[node.name] = load
         return found
 
     def _revive(self) -> None:
@@ -186,29 +186,31 @@ class RayTestbed(Testbed):
     def _wait(self, senders: Sequence[Sender], report: ProgressCallback | None) -> list[ClientUsage]:
         """Until every node has sent its part. Raises BenchError when one fails or is silent for SILENCE_S."""
         usage: list[ClientUsage] = []
-        left = {sender.running: sender for sender in senders}
-        asked: dict[Any, tuple[RayNode, Sender | None]] = {}
+        running = {sender.running: sender for sender in senders}
+        questions: dict[Any, tuple[RayNode, Sender | None]] = {}
         answered = {node.name: time.monotonic() for node in self.nodes}
-        while left:
-            waiting = {node.name for node, _ in asked.values()}
-            asked |= {
-                s.node.begin("progress"): (s.node, s) for s in left.values() if s.node.name not in waiting
+        while running:
+            waiting = {node.name for node, _ in questions.values()}
+            questions |= {
+                s.node.begin("progress"): (s.node, s) for s in running.values() if s.node.name not in waiting
             }
             # Where the engine's machine is gone, a client notices it only when its requests time out.
             if self._engine is not None and self._engine.name not in waiting:
-                asked[self._engine.begin("clock")] = self._engine, None
+                questions[self._engine.begin("clock")] = self._engine, None
             look = time.monotonic() + LOOK_S
-            while left and (rest := look - time.monotonic()) > 0:
-                ready, _ = ray.wait(list(left), num_returns=1, timeout=rest)
+            while running and (rest := look - time.monotonic()) > 0:
+                ready, _ = ray.wait(list(running), num_returns=1, timeout=rest)
                 for reference in ready:
-                    usage += left.pop(reference).node.result(reference)
-            for reference in ray.wait(list(asked), num_returns=len(asked), timeout=0)[0] if asked else []:
-                node, sender = asked.pop(reference)
+                    usage += running.pop(reference).node.result(reference)
+            for reference in (
+                ray.wait(list(questions), num_returns=len(questions), timeout=0)[0] if questions else []
+            ):
+                node, sender = questions.pop(reference)
                 answer = node.result(reference)
                 answered[node.name] = time.monotonic()
                 if sender is not None:
                     sender.progress = answer
-            for name in {node.name for node, _ in asked.values()}:
+            for name in {node.name for node, _ in questions.values()}:
                 if time.monotonic() - answered[name] > SILENCE_S:
                     raise LostNodeError(
                         f"node {name} did not answer for {SILENCE_S:g} s in a cell",
@@ -279,11 +281,11 @@ def collected(
         found = [node.result(call) for node, call in zip(nodes, calls, strict=True)]
         if share is not None:
             found = [msgspec.msgpack.decode(share.take(each), type=tuple[bytes, bytes]) for each in found]
-        sent, came = (
+        sent, chunk_tables = (
             [pa.ipc.open_stream(data).read_all() for data in tables] for tables in zip(*found, strict=True)
         )
         requests.add(pa.concat_tables(sent).sort_by("request"))
-        chunks.add(pa.concat_tables(came).sort_by([("request", "ascending"), ("t", "ascending")]))
+        chunks.add(pa.concat_tables(chunk_tables).sort_by([("request", "ascending"), ("t", "ascending")]))
     return Answers(t0, requests.all(), chunks.all(), texts)
 
 

@@ -1,4 +1,4 @@
-"""What a run needs of machines, whichever they are."""
+"""Interface of the machines of a run."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ ReportStatus = Callable[[str], None]
 
 @dataclass(frozen=True)
 class Reading:
-    """How the answers to a load are read where they arrive.
+    """Settings by which the answers to a load are read where they arrive.
 
     `wanted` is by request; `tokenizer` the model's folder on this machine, to count tokens of text, None
     where it is unknown; `texts_of` the requests whose answers' texts are kept; `most_tokens` how long each
@@ -72,7 +72,7 @@ class Watch(ABC):
     @property
     @abstractmethod
     def machine(self) -> MachineLoad:
-        """What the engine's machine did; valid after the `with`."""
+        """Load of the engine's machine; valid after the `with`."""
 
 
 class Testbed(ABC):

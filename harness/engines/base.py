@@ -46,7 +46,7 @@ CHAT = "/chat/completions"
 
 
 def endpoint_target(target: Target, endpoint: Endpoint) -> Target:
-    """Where requests to `endpoint` go, of the server whose completions are at `target`."""
+    """Return the target of requests to `endpoint`, of the server whose completions are at `target`."""
     if endpoint == "completions":
         return target
     return msgspec.structs.replace(target, path=beside(target.path, CHAT))
@@ -73,12 +73,12 @@ class Encoder:
     length: Callable[[int], Mapping[str, object]]
 
     def __call__(self, request: PlannedRequest) -> bytes:
-        own = {**self.prompts.fields(request), **self.length(request.output_tokens)}
+        request_fields = {**self.prompts.fields(request), **self.length(request.output_tokens)}
         if request.adapter is not None:
-            own["model"] = request.adapter
+            request_fields["model"] = request.adapter
         if request.response_format is not None:
-            own["response_format"] = request.response_format
-        return msgspec.json.encode({**self.fields, **own})
+            request_fields["response_format"] = request.response_format
+        return msgspec.json.encode({**self.fields, **request_fields})
 
     def input_tokens(self, request: PlannedRequest) -> int | None:
         """Tokens of the prompt as the server should count them; None where only it can say."""
@@ -98,23 +98,23 @@ class EngineVariant:
     in_process: bool = False
 
     def caches_prefixes(self, prefix_cache: bool) -> bool:
-        """Whether the prefix cache is on: the variant's setting, else the run's."""
+        """Return whether the prefix cache is on: the variant's setting, else the run's."""
         override = self.variant.prefix_cache
         return prefix_cache if override is None else override
 
     def may_know_prompts(self, prefix_cache: bool) -> bool:
-        """Whether its server may answer from a cache what it was sent before. `prefix_cache` is the run's."""
+        """Return whether its server may have a prompt in a cache. `prefix_cache` is the run's setting."""
         return self.server is not None or self.caches_prefixes(prefix_cache)
 
     def parallelism(self, parallel: Parallel) -> Parallel:
-        """Over how many GPUs it computes: the variant's, else the run's `parallel`."""
+        """Parallelism of the variant, else the run's, `parallel`."""
         tensor, data = self.variant.tensor_parallel_size, self.variant.data_parallel_size
         return Parallel(tensor or parallel.tensor, data or parallel.data)
 
     def skipped(
         self, reason: str, hint: str = "", *, load: Load | None = None, repeat: int | None = None
     ) -> Skipped:
-        """Why a cell of it, or all of them, is not in the results."""
+        """Make the record of a cell of this engine, or of all its cells, that is not in the results."""
         return Skipped(
             engine=self.ref.name,
             variant=self.ref.variant,
@@ -133,7 +133,7 @@ def torch_dtype(dtype: Literal["fp16", "bf16", "fp32"]) -> str:
 
 @dataclass(frozen=True)
 class EngineSettings:
-    """What an engine is started with, by names that no engine dictates.
+    """Settings of an engine's start, by names that no engine dictates.
 
     `max_model_len` is the context in tokens. `max_concurrency` is the most requests that the load can have in
     flight, None if unknown. `cpus` are the logical CPUs that the engine may use, None for all. `cpu_threads`
@@ -183,7 +183,7 @@ class EngineSettings:
 
     @property
     def parallelism(self) -> Parallel:
-        """Over how many GPUs, or on a CPU processes, it computes: the variant's, else the run's."""
+        """Parallelism over GPUs, or on a CPU over processes: the variant's, else the run's."""
         return self.engine_variant.parallelism(self.parallel)
 
     @property
@@ -193,12 +193,12 @@ class EngineSettings:
 
     @property
     def threads_each(self) -> int | None:
-        """Of `threads`, those of each process that computes."""
+        """Compute threads of each process that computes."""
         return None if self.threads is None else max(1, self.threads // self.parallelism.devices)
 
     @property
     def caches_prefixes(self) -> bool:
-        """Whether the prefix cache is on."""
+        """The prefix cache is on."""
         return self.engine_variant.caches_prefixes(self.prefix_cache)
 
 
@@ -262,7 +262,7 @@ class Server(Protocol):
 
     @property
     def target(self) -> Target:
-        """Where requests go."""
+        """Target of requests."""
 
     @property
     def served_name(self) -> str:
@@ -270,7 +270,7 @@ class Server(Protocol):
 
     @property
     def record(self) -> LaunchRecord:
-        """How it was started."""
+        """Record of its start."""
 
     @property
     def pids(self) -> list[int]:
@@ -312,7 +312,7 @@ class Engine(ABC):
 
     @property
     def config_file(self) -> Path:
-        """Its file of variants and environments, which need not be there."""
+        """File of variants and environments, which need not exist."""
         return self.config or CONFIGS / f"{self.name}.yaml"
 
     @abstractmethod
@@ -336,7 +336,7 @@ class Engine(ABC):
         return f"{self.display} ({variant.label})" if variant.label else self.display
 
     def adapted(self, server: Server, request_settings: RequestSettings) -> RequestSettings:
-        """What of `request_settings` the server takes; it may be asked. Raises EngineError.
+        """Return the settings that the server takes, which it may be asked for. Raises EngineError.
 
         An engine that is started here takes everything that its adapter sends.
         """
@@ -364,11 +364,11 @@ class Engine(ABC):
         )
 
     def prompts(self, request_settings: RequestSettings) -> Prompts:
-        """How it gets its prompts. Raises EngineError."""
-        asked = request_settings
-        if asked.endpoint == "chat" or (asked.tokenizer is None and asked.text):
-            return Words(asked.endpoint, asked.tokenizer, asked.lengths)
-        return Texts(asked.tokenizer) if asked.text and asked.tokenizer else TokenIds()
+        """Return the writer of its prompts. Raises EngineError."""
+        settings = request_settings
+        if settings.endpoint == "chat" or (settings.tokenizer is None and settings.text):
+            return Words(settings.endpoint, settings.tokenizer, settings.lengths)
+        return Texts(settings.tokenizer) if settings.text and settings.tokenizer else TokenIds()
 
     def common_body(self, request_settings: RequestSettings) -> dict[str, object]:
         """Fields of OpenAI's API in every request."""

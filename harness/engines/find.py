@@ -62,22 +62,22 @@ def place(engine: EngineName) -> Place:
     Raises:
         UsageError: the configuration cannot be read, or names an interpreter that is not there.
     """
-    own = user_engine(engine)
-    if own.python is not None:
-        python = own.python.expanduser()
+    user_settings = user_engine(engine)
+    if user_settings.python is not None:
+        python = user_settings.python.expanduser()
         if not os.access(python, os.X_OK):
             raise UsageError(
                 f"{user_file()} names {python} for {engine}, which cannot be run", "correct the path"
             )
-        return Place(python, f"named in {user_file()}", own.env)
+        return Place(python, f"named in {user_file()}", user_settings.env)
     folders = [(CACHE, f"engines/{engine} in the cache")]
     if peers := os.environ.get("BENCH_PEERS"):
         folders.insert(0, (Path(peers).expanduser(), f"$BENCH_PEERS/{engine}"))
     for folder, how in folders:
         python = folder / engine / "bin" / "python"
         if os.access(python, os.X_OK):
-            return Place(python, how, own.env)
-    return Place(Path(sys.executable), "this environment", own.env)
+            return Place(python, how, user_settings.env)
+    return Place(Path(sys.executable), "this environment", user_settings.env)
 
 
 def probe(where: Place, distributions: Sequence[str]) -> dict[str, str]:
@@ -87,7 +87,7 @@ def probe(where: Place, distributions: Sequence[str]) -> dict[str, str]:
         UsageError: the interpreter does not run.
     """
     try:
-        done = subprocess.run(
+        process = subprocess.run(
             [str(where.python), "-c", ELSEWHERE + _PROBE, *distributions],
             env=os.environ | where.env,
             capture_output=True,
@@ -95,7 +95,7 @@ def probe(where: Place, distributions: Sequence[str]) -> dict[str, str]:
             timeout=60,
             check=True,
         )
-        versions: dict[str, str] = json.loads(done.stdout)
+        versions: dict[str, str] = json.loads(process.stdout)
     except (OSError, subprocess.SubprocessError, ValueError) as error:
         raise UsageError(
             f"{where.python} ({where.how}) does not run: {failure_text(error)}", "name a working interpreter"
@@ -151,7 +151,7 @@ def supported_flags(installation: Installation, command: Sequence[str], keep: bo
 @cache
 def _run_help(command: tuple[str, ...], env: tuple[tuple[str, str], ...]) -> frozenset[str]:
     try:
-        done = subprocess.run(
+        process = subprocess.run(
             command,
             env=os.environ | dict(env) | WIDE,
             capture_output=True,
@@ -164,7 +164,7 @@ def _run_help(command: tuple[str, ...], env: tuple[tuple[str, str], ...]) -> fro
             f"`{' '.join(command)}` failed: {failure_text(error)}",
             "run `bench engines doctor` to see what is missing",
         ) from None
-    return frozenset(_FLAG.findall(done.stdout))
+    return frozenset(_FLAG.findall(process.stdout))
 
 
 #: Bytes of a file above which its size stands for its contents: compiled code, kernels in binaries.
@@ -184,7 +184,7 @@ def find_code(python: Path, package: str, env: Mapping[str, str], *, here: bool)
     """
     code = _FIND if here else ELSEWHERE + _FIND
     try:
-        done = subprocess.run(
+        process = subprocess.run(
             [str(python), "-c", code, package],
             env=dict(env),
             capture_output=True,
@@ -192,7 +192,7 @@ def find_code(python: Path, package: str, env: Mapping[str, str], *, here: bool)
             timeout=60,
             check=True,
         )
-        folder = Path(done.stdout.rstrip("\n")).resolve()
+        folder = Path(process.stdout.rstrip("\n")).resolve()
         return [Code(folder=str(folder), sha256=_hash(folder))]
     except (OSError, subprocess.SubprocessError, UnicodeError):
         return []

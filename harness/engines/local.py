@@ -79,10 +79,10 @@ class LocalEngine(Engine):
 
     def installed(self) -> Installation:
         """Like `find`. Raises EngineError if it is not installed."""
-        found = self.find()
-        if isinstance(found, Missing):
-            raise EngineError(f"{self.display} is not installed: {found.reason}", found.hint)
-        return found
+        installation = self.find()
+        if isinstance(installation, Missing):
+            raise EngineError(f"{self.display} is not installed: {installation.reason}", installation.hint)
+        return installation
 
     @abstractmethod
     def command(self, installation: Installation, settings: EngineSettings, port: int) -> Launch:
@@ -105,7 +105,8 @@ class LocalEngine(Engine):
         return {}
 
     def profiler(self, installation: Installation, capture: CaptureRequest) -> EngineProfiler | None:
-        """How its own profiler captures that; None if it has none. nsys needs no support by the engine."""
+        """Return the way in which its own profiler captures that, if it has one. nsys needs no support by the
+        engine."""
         return EngineProfiler() if capture.tool == "nsys" else None
 
     def _checked_facts(self, report: SelfReport) -> dict[str, EngineFact]:
@@ -113,7 +114,7 @@ class LocalEngine(Engine):
             return self.facts(report)
 
     def unsupported_parallelism(self, parallel: Parallel, device: Literal["cuda", "cpu"]) -> str | None:
-        """Why its server cannot compute like that; None where it can."""
+        """Return the reason why its server cannot compute like that; None if it can."""
         tensor, data = self.parallel_options
         if parallel.tensor > 1 and not tensor:
             return f"{self.display} has no tensor parallelism"
@@ -214,7 +215,7 @@ class LocalEngine(Engine):
     def open(
         self, settings: EngineSettings, log: Path, change: Callable[[Launch], Launch] = lambda launch: launch
     ) -> Iterator[Server]:
-        """As in `Engine`; `change` can alter the command."""
+        """Open a server as `Engine.open` does; `change` can alter the command."""
         installation = self.installed()
         engine_variant = settings.engine_variant
         launch = self.server(installation, settings, port=0)
@@ -255,7 +256,7 @@ class LocalEngine(Engine):
         return [str(installation.python), "-c", f"{ELSEWHERE}import {self.module}"]
 
     def trouble(self, installation: Installation) -> str | None:
-        """Why the installed engine does not run; None if it does."""
+        """Return the reason why the installed engine does not run; None if it does."""
         try:
             subprocess.run(
                 self.proof(installation),

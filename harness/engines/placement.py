@@ -1,4 +1,4 @@
-"""Which CPUs the load generator and the engine run on.
+"""CPUs and GPUs of a run: which ones engine and load generator use, and what `auto` means on this machine.
 
 With four physical cores or more, the client gets a quarter of them (at least one, at most eight), with all
 their threads, and the engine gets the rest: neither takes time from the other or shares a core with it. With
@@ -88,9 +88,9 @@ ONE = Parallel()
 
 def check_gpus(label: str, parallel: Parallel, device: Literal["cuda", "cpu"]) -> None:
     """Raises UsageError where an engine is to compute on more GPUs than this process may use."""
-    if device == "cuda" and parallel.devices > (there := gpu.count()):
+    if device == "cuda" and parallel.devices > (visible_gpus := gpu.count()):
         raise UsageError(
-            f"{label} would need {parallel.devices} GPUs ({parallel}), and {there} can be used here",
+            f"{label} would need {parallel.devices} GPUs ({parallel}), and {visible_gpus} can be used here",
             "give smaller sizes, or let CUDA_VISIBLE_DEVICES name more GPUs",
         )
 
@@ -107,7 +107,7 @@ def only_gpus(parallel: Parallel, environment: Mapping[str, str]) -> dict[str, s
 
 
 def shares(items: Sequence[T], parts: int) -> list[Sequence[T]]:
-    """As many parts of equal length as are wanted, in order; what does not divide is left out."""
+    """Split `items` into `parts` of equal length, in order; a remainder is left out."""
     each = max(1, len(items) // parts)
     return [items[part * each : (part + 1) * each] for part in range(parts)]
 
@@ -120,7 +120,7 @@ BF16_FLAGS = {"avx512_bf16", "amx_bf16", "bf16"}
 
 @dataclass(frozen=True)
 class Placement:
-    """What the engines of a run compute on, and with how many threads."""
+    """Device, dtype and threads with which the engines of a run compute."""
 
     device: Literal["cuda", "cpu"]
     dtype: Literal["fp16", "bf16", "fp32"]
@@ -129,7 +129,8 @@ class Placement:
 
 
 def resolve_placement(settings: CommonSettings, alone: bool = False) -> Placement:
-    """By the settings and this machine. Raises UsageError where they do not fit.
+    """Choose device, dtype and CPUs by the settings and this machine. Raises UsageError where they do not
+    fit.
 
     Args:
         alone: Clients run on other machines, and the engine has all cores.
@@ -152,7 +153,7 @@ def resolve_capacity(
     """The settings of how many requests run at a time and how much memory they have, equal for all engines on
     a GPU. `in_flight`: the most that the load can have, if that is known. Raises UsageError for a share of a
     GPU's memory where none is used."""
-    asked, share = settings.max_running_requests, settings.gpu_memory_utilization
+    requests, share = settings.max_running_requests, settings.gpu_memory_utilization
     if device == "cpu":
         if share not in (None, "default"):
             raise UsageError(
@@ -160,7 +161,7 @@ def resolve_capacity(
             )
         return {}
     return {
-        "max_running_requests": max(RUNNING_REQUESTS, ceil(in_flight)) if asked is None else asked,
+        "max_running_requests": max(RUNNING_REQUESTS, ceil(in_flight)) if requests is None else requests,
         "gpu_memory_utilization": MEMORY_UTILIZATION if share is None else share,
     }
 
@@ -186,7 +187,7 @@ def resolve_dtype(dtype: Dtype, device: Literal["cuda", "cpu"]) -> Literal["fp16
 
 
 def resolve_cpu_threads(
-    asked: int | Literal["auto"],
+    threads: int | Literal["auto"],
     device: Literal["cuda", "cpu"],
     cpus: Collection[int] | None,
     processes: int = 1,
@@ -199,11 +200,12 @@ def resolve_cpu_threads(
             process without a thread.
     """
     if device == "cuda":
-        if asked != "auto":
+        if threads != "auto":
             raise UsageError(
-                f"--cpu-threads {asked}: the engines compute on the GPU", "leave it out, or add --device cpu"
+                f"--cpu-threads {threads}: the engines compute on the GPU",
+                "leave it out, or add --device cpu",
             )
-        return asked
+        return threads
     most = len(os.sched_getaffinity(0) if cpus is None else cpus)
     if processes > most:
         raise UsageError(
@@ -211,13 +213,15 @@ def resolve_cpu_threads(
             f"{most} CPUs here",
             "give smaller sizes",
         )
-    if asked == "auto":
+    if threads == "auto":
         return max(compute_threads(cpus), processes)
-    if asked > most:
-        raise UsageError(f"--cpu-threads {asked}: engines may use {most} CPUs here", "give a smaller number")
-    if asked < processes:
+    if threads > most:
         raise UsageError(
-            f"--cpu-threads {asked} is less than one for each of {processes} processes that compute",
+            f"--cpu-threads {threads}: engines may use {most} CPUs here", "give a smaller number"
+        )
+    if threads < processes:
+        raise UsageError(
+            f"--cpu-threads {threads} is less than one for each of {processes} processes that compute",
             f"give --cpu-threads {processes} or more",
         )
-    return asked
+    return threads

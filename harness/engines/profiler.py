@@ -1,4 +1,4 @@
-"""How an engine's own profiler is used: options of the server, and routes that start and stop it."""
+"""Profilers of engines: options of the server, and routes that start and stop them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from harness.schema.profile import Tool
 
 @dataclass(frozen=True)
 class CaptureRequest:
-    """What to capture: `steps` engine steps, with its torch profiler into `folder` (absolute), or with marks
+    """A capture of `steps` engine steps, with its torch profiler into `folder` (absolute), or with marks
     and windows for nsys."""
 
     tool: Tool

@@ -1,4 +1,4 @@
-"""What a server counts, from its page for Prometheus.
+"""Counters of a server, from its page for Prometheus.
 
 The format is that of https://prometheus.io/docs/instrumenting/exposition_formats/.
 """
@@ -62,8 +62,8 @@ class PrefixCounters:
     queries: str
 
     def count(self, before: Samples, after: Samples) -> PrefixCount | None:
-        """What both rose by, summed over all series; None if the server does not report them, or where one
-        fell: the server was started again, or another one answered."""
+        """Sum the rises of both over all series; None if the server does not report them, or if one fell: the
+        server was started again, or another one answered."""
         rises = []
         for name in (self.hits, self.queries):
             start, end = (
@@ -87,19 +87,19 @@ class Histogram:
     count: float = 0.0
 
 
-def histograms(samples: Samples, wanted: Mapping[str, str]) -> dict[str, Histogram]:
+def histograms(samples: Samples, series_by_metric: Mapping[str, str]) -> dict[str, Histogram]:
     """Histograms by metric, without those that are not there.
 
     Args:
-        wanted: for each metric a name, with labels that choose among its series, like
+        series_by_metric: for each metric a name, with labels that choose among its series, like
             `a:b_seconds{stage="x"}`.
     """
-    found = {}
-    for metric, series in wanted.items():
+    by_metric = {}
+    for metric, series in series_by_metric.items():
         values = {end: series_values(samples, series, end) for end in ("_sum", "_count")}
         if values["_count"]:
-            found[metric] = Histogram(math.fsum(values["_sum"]), math.fsum(values["_count"]))
-    return found
+            by_metric[metric] = Histogram(math.fsum(values["_sum"]), math.fsum(values["_count"]))
+    return by_metric
 
 
 def series_values(samples: Samples, series: str, end: str = "") -> list[float]:

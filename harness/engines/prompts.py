@@ -1,4 +1,4 @@
-"""How a planned prompt is written in a request: as token ids, as text, or as messages of a chat."""
+"""Prompts as requests have them: token ids, text, or messages of a chat."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ HELD_TEXTS = 1 << 15
 
 @dataclass(frozen=True)
 class Lengths:
-    """How many tokens a server counts where we count `n`: `offset + each * n`.
+    """Length of a prompt as a server counts it: `offset + each * n` where we count `n`.
 
     `n` is tokens where the tokenizer is known, else words. `exact`: two texts of different lengths showed
     that each of them is one token for the server.
@@ -33,7 +33,7 @@ class Lengths:
     exact: bool = True
 
     def tokens(self, n: int) -> int:
-        """What the server counts."""
+        """Convert our count to the server's."""
         return round(self.offset + self.each * n)
 
 
@@ -210,7 +210,8 @@ class TextPrompts:
 
 @cache
 def text_prompts(model: Path) -> TextPrompts:
-    """Those of a model's folder, whose tokenizer is read once: it takes a second. Raises EngineError."""
+    """Return the text prompts of a model's folder. Its tokenizer is read once: it takes a second. Raises
+    EngineError."""
     return TextPrompts(model)
 
 

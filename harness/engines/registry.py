@@ -78,6 +78,6 @@ def get_engine_variant(ref: EngineRef) -> EngineVariant:
         variant = find_variant(engine, ref.variant)
         return EngineVariant(ref, variant, engine.label(variant))
     base = find_variant(engine, ref.base)
-    own = {"label": ref.variant, "args": [*base.args, *ref.args], "env": base.env | ref.env}
-    variant = base.model_copy(update=own)
+    changes = {"label": ref.variant, "args": [*base.args, *ref.args], "env": base.env | ref.env}
+    variant = base.model_copy(update=changes)
     return EngineVariant(ref, variant, engine.label(variant))

@@ -25,30 +25,30 @@ from harness.schema.settings import CommonSettings
 @dataclass(frozen=True)
 class Selection:
     """The engines of an online run. `variants` are those that are there; `engines` and `missing` are by
-    label, `found` by engine. `context` is the shortest that a running server reports, in tokens."""
+    label, `installations` by engine. `context` is the shortest that a running server reports, in tokens."""
 
     variants: list[EngineVariant]
     engines: dict[str, Engine]
-    found: list[Installation]
+    installations: list[Installation]
     missing: list[Skipped]
     context: int | None
     placement: Placement
 
     @property
     def names(self) -> list[str]:
-        """Of the engines that are there."""
+        """Names of the engines that are present."""
         return [engine_variant.ref.name for engine_variant in self.variants]
 
     @property
     def equipment(self) -> str:
-        """What engines run on, and which are there: `cpu, fp32, 2 threads, vllm 0.32.0 (torch 2.9) at …`."""
+        """Devices and engines in words: `cpu, fp32, 2 threads, vllm 0.32.0 (torch 2.9) at …`."""
         placement = self.placement
         words: list[str] = [placement.device, placement.dtype]
         words += [] if placement.cpu_threads == "auto" else [f"{placement.cpu_threads} threads"]
-        for found in self.found:
-            versions = [f"{name} {version}" for name, version in sorted(found.versions.items())]
+        for installations in self.installations:
+            versions = [f"{name} {version}" for name, version in sorted(installations.versions.items())]
             inside = f" ({', '.join(versions)})" if versions else ""
-            words.append(f"{found.engine} {found.version}{inside} at {found.python}")
+            words.append(f"{installations.engine} {installations.version}{inside} at {installations.python}")
         return ", ".join(words)
 
 
@@ -70,7 +70,7 @@ def select_engines(settings: OnlineSettings, alone: bool = False) -> Selection:
         mixed = not all(isinstance(lengths, int) for lengths in (settings.input_len, settings.output_len))
         outside = skipped_of_batch(engine_variants, mixed=mixed)
     without = {skipped.label for skipped in outside}
-    found, missing = find_engines([v for v in engine_variants if v.label not in without], engines)
+    installations, missing = find_engines([v for v in engine_variants if v.label not in without], engines)
     missing += outside
     device = resolve_device(settings.device)
     missing += _skipped_for_parallelism(
@@ -92,7 +92,7 @@ def select_engines(settings: OnlineSettings, alone: bool = False) -> Selection:
             check_gpus(
                 engine_variant.label, engine_variant.parallelism(parallel_of(settings)), placement.device
             )
-    return Selection(present, engines, found, missing, context, placement)
+    return Selection(present, engines, installations, missing, context, placement)
 
 
 def make_engine_variants(settings: CommonSettings) -> list[EngineVariant]:
@@ -134,8 +134,8 @@ def _named(settings: CommonSettings) -> Iterator[EngineVariant]:
 def find_engines(
     engine_variants: list[EngineVariant], engines: dict[str, Engine]
 ) -> tuple[list[Installation], list[Skipped]]:
-    """Where the engines of `engine_variants` are, and which are not there."""
-    found: dict[str, Installation] = {}
+    """Find the engines of `engine_variants`. Returns the installed and the missing ones."""
+    installations: dict[str, Installation] = {}
     missing = []
     for engine_variant in engine_variants:
         if engine_variant.ref.name == RUNNING_SERVER:
@@ -144,8 +144,8 @@ def find_engines(
         if isinstance(place, Missing):
             missing.append(engine_variant.skipped(f"not installed: {place.reason}", place.hint))
         else:
-            found[place.engine] = place
-    return list(found.values()), missing
+            installations[place.engine] = place
+    return list(installations.values()), missing
 
 
 def _skipped_for_parallelism(
@@ -155,7 +155,7 @@ def _skipped_for_parallelism(
     engines: dict[str, Engine],
     absent: set[str],
 ) -> list[Skipped]:
-    """Those of the engines that are there which cannot compute on as many GPUs as they are to."""
+    """List the installed engines that do not support the requested parallelism."""
     skipped = []
     for engine_variant in engine_variants:
         engine = engines[engine_variant.label]
@@ -174,7 +174,7 @@ def _check_options(engine: Engine, engine_variant: EngineVariant, prefix_cache: 
 
 
 def address_of(settings: OnlineSettings, label: str | None) -> Address | None:
-    """Where the running server of that label is, and how it is asked; None of an engine started here.
+    """Return the address of the running server with that label; None for an engine that is started here.
 
     Raises:
         UsageError: The address is that of another endpoint than requests go to.
@@ -203,7 +203,7 @@ def reported_context(settings: OnlineSettings, engines: Mapping[str, Engine]) ->
         UsageError: A server lists several models and none is chosen, it lacks the one that is, or its context
             is shorter than --max-model-len or unknown with the model.
     """
-    known = []
+    contexts = []
     for label, engine in engines.items():
         if not isinstance(engine, OpenAI):
             continue
@@ -228,5 +228,5 @@ def reported_context(settings: OnlineSettings, engines: Mapping[str, Engine]) ->
                 f"--max-model-len {settings.max_model_len} is above the {context} of {label}",
                 "give a smaller one",
             )
-        known.append(context)
-    return min(known, default=None)
+        contexts.append(context)
+    return min(contexts, default=None)

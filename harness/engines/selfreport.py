@@ -1,4 +1,4 @@
-"""What a started server reports about itself, and how settings are read from it."""
+"""Settings that a started server reports about itself, and what a trial told of a running one."""
 
 from __future__ import annotations
 
@@ -62,11 +62,11 @@ class SelfReport:
 
     def from_page(self, path: str, places: Mapping[str, str]) -> dict[str, EngineFact]:
         """Settings by their places in the page's JSON, such as `settings.kv_tokens`."""
-        found = {key: value_at(self.page(path), place) for key, place in places.items()}
+        values = {key: value_at(self.page(path), place) for key, place in places.items()}
         source = f"GET {path.partition('?')[0]}"
         return {
             key: EngineFact(value=normalised(value), source=source)
-            for key, value in found.items()
+            for key, value in values.items()
             if value is not None
         }
 
@@ -125,44 +125,44 @@ def shortened(values: list[JsonValue]) -> JsonValue:
 _SENT, _FOUND = "requests", "found by asking"
 
 
-def request_facts(wanted: RequestSettings, asked: RequestSettings) -> dict[str, EngineFact]:
-    """How requests are written, by the keys of `harness.fairness.ledger.SETTINGS`.
+def request_facts(requested: RequestSettings, accepted: RequestSettings) -> dict[str, EngineFact]:
+    """State how requests are written, by the keys of `harness.fairness.ledger.SETTINGS`.
 
     Args:
-        wanted: As they were to be.
-        asked: As the server takes them.
+        requested: As they were to be.
+        accepted: As the server takes them.
     """
     facts = {
-        "endpoint": EngineFact(value=asked.endpoint, source=_SENT),
-        "prompts": EngineFact(value=_prompts(asked), source=_SENT if asked == wanted else _FOUND),
+        "endpoint": EngineFact(value=accepted.endpoint, source=_SENT),
+        "prompts": EngineFact(value=_prompts(accepted), source=_SENT if accepted == requested else _FOUND),
         "answers": EngineFact(
-            value=end_of_answers(asked.ignore_eos),
-            source=_SENT if asked.ignore_eos == wanted.ignore_eos else _FOUND,
+            value=end_of_answers(accepted.ignore_eos),
+            source=_SENT if accepted.ignore_eos == requested.ignore_eos else _FOUND,
         ),
     }
-    refused = sorted(asked.left_out - wanted.left_out)
-    if asked.limit_field != wanted.limit_field:
-        refused.append(wanted.limit_field)
+    refused = sorted(accepted.left_out - requested.left_out)
+    if accepted.limit_field != requested.limit_field:
+        refused.append(requested.limit_field)
     if refused:
         facts["refused"] = EngineFact(value=", ".join(refused), source=_FOUND)
     return facts
 
 
 def end_of_answers(ignore_eos: bool) -> str:
-    """Where answers end, by whether the model's own end is ignored."""
+    """Say where answers end, by whether the model's own end is ignored."""
     return "at the length asked for" if ignore_eos else "on their own"
 
 
-def _prompts(asked: RequestSettings) -> str:
-    if asked.endpoint == "completions" and not asked.text:
+def _prompts(accepted: RequestSettings) -> str:
+    if accepted.endpoint == "completions" and not accepted.text:
         return "token ids"
-    form = "chat" if asked.endpoint == "chat" else "text"
-    if not asked.lengths.exact:
+    form = "chat" if accepted.endpoint == "chat" else "text"
+    if not accepted.lengths.exact:
         return f"{form}, of a length that the server's usage tells"
-    if asked.tokenizer is None:
-        shortest = asked.lengths.tokens(1)  # a chat's template cannot be left out
+    if accepted.tokenizer is None:
+        shortest = accepted.lengths.tokens(1)  # a chat's template cannot be left out
         least = f", at least {shortest} tokens" if shortest > 1 else ""
         return f"{form}, counted by the server{least}"
-    offset = asked.lengths.offset
+    offset = accepted.lengths.offset
     other = f", where the server counts {offset:+d} tokens" if offset else ""
     return f"{form}, counted by the tokenizer{other}"

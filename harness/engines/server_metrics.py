@@ -32,10 +32,11 @@ Series = Mapping[str, str]
 
 @dataclass(frozen=True)
 class Page:
-    """The wanted lines of a page: asked for at `asked`, whole at `came`, in s of `time.monotonic()`."""
+    """The wanted lines of a page: asked for at `sent_at`, whole at `received_at`, in s of
+    `time.monotonic()`."""
 
-    asked: float
-    came: float
+    sent_at: float
+    received_at: float
     text: str
 
 
@@ -80,10 +81,10 @@ class ServerMonitor:
         """
         rows: list[dict[str, float | None]] = []
         for page in self.pages:
-            t, took_ms = (page.asked + page.came) / 2 - t0, 1e3 * (page.came - page.asked)
+            t, took_ms = (page.sent_at + page.received_at) / 2 - t0, 1e3 * (page.received_at - page.sent_at)
             if t >= EARLIEST_S:  # before it clients are started
-                found = values(parse_samples(page.text), self._series)
-                rows.append({"cell": cell, "t": t, "took_ms": took_ms, **found})
+                by_quantity = values(parse_samples(page.text), self._series)
+                rows.append({"cell": cell, "t": t, "took_ms": took_ms, **by_quantity})
         table = pd.DataFrame(rows, columns=SERVER.names)
         for name in COUNTED:
             table[name] = _since_first(table[name].astype("float64"))
@@ -99,35 +100,36 @@ class ServerMonitor:
                 return
 
     def _take(self) -> None:
-        asked = time.monotonic()
+        sent_at = time.monotonic()
         text = self._read(self._target)
         if text is not None:
-            wanted = [line for line in text.splitlines(keepends=True) if line.startswith(self._names)]
-            self.pages.append(Page(asked, time.monotonic(), "".join(wanted)))
+            lines = [line for line in text.splitlines(keepends=True) if line.startswith(self._names)]
+            self.pages.append(Page(sent_at, time.monotonic(), "".join(lines)))
 
 
 def values(samples: Samples, series: Series) -> dict[str, float | None]:
-    """What a page says of each quantity; None where it does not, or where no table holds the number."""
-    found: dict[str, float | None] = {}
+    """Read each quantity from a page; None if the page lacks it, or if no table holds the number."""
+    by_quantity: dict[str, float | None] = {}
     for name in QUANTITIES:
-        there = series_values(samples, series[name]) if name in series else []
-        share = len(there) if name in _SHARES else 1
-        value = math.fsum(there) / share if there else math.nan
+        numbers = series_values(samples, series[name]) if name in series else []
+        share = len(numbers) if name in _SHARES else 1
+        value = math.fsum(numbers) / share if numbers else math.nan
         low, high = limits(name)
-        found[name] = value if low <= value <= high else None
-    return found
+        by_quantity[name] = value if low <= value <= high else None
+    return by_quantity
 
 
-def known_series(samples: Samples, known: Sequence[Series]) -> Series:
+def known_series(samples: Samples, candidates: Sequence[Series]) -> Series:
     """The first of these of which the page has any; empty where it has none."""
     names = {sample.name for sample in samples}
     return next(
-        (series for series in known if any(text.partition("{")[0] in names for text in series.values())), {}
+        (series for series in candidates if any(text.partition("{")[0] in names for text in series.values())),
+        {},
     )
 
 
 def _since_first(counter: pd.Series[float]) -> pd.Series[float]:
-    """What a counter rose by since its first reading. One that falls was set back and counts from there."""
+    """Rise of a counter since its first reading. One that falls was set back and counts from there."""
     before = counter.ffill().shift()
     rises = (counter - before).where(counter >= before, counter)
     return rises.where(before.notna() | counter.isna(), 0.0).cumsum()

@@ -128,7 +128,7 @@ GROUP = "rosebench.engines"
 
 @cache
 def engine_points() -> dict[str, EntryPoint]:
-    """Where each engine's class is. Raises UsageError when two packages use one name."""
+    """Return the entry point of each engine's class. Raises UsageError when two packages use one name."""
     return find_plugins(GROUP)
 
 
@@ -161,7 +161,7 @@ def user_file() -> Path:
 
 
 def user_engine(engine: EngineName) -> UserEngine:
-    """What the user wrote down about the engine.
+    """Return the user's settings of the engine.
 
     Raises:
         UsageError: `BENCH_ENGINES` names a file that is not there, or the file cannot be read.
@@ -192,13 +192,13 @@ def load_variants(engine: Engine) -> dict[str, Variant]:
     Raises:
         UsageError: a file cannot be read, or a name is in both.
     """
-    known, own = load_file(engine.config_file).variants, user_engine(engine.name).variants
-    if twice := sorted(known.keys() & own.keys()):
+    known, user_variants = load_file(engine.config_file).variants, user_engine(engine.name).variants
+    if twice := sorted(known.keys() & user_variants.keys()):
         raise UsageError(
             f"{user_file()} has a variant {engine.name}@{twice[0]}, which comes with the engine too",
             "give it another name",
         )
-    return known | own
+    return known | user_variants
 
 
 def find_variant(engine: Engine, name: str | None) -> Variant:

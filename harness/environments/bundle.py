@@ -51,13 +51,13 @@ def read_size(text: str) -> int:
 
 def find_bundle(engine: Engine, version: str | None) -> tuple[str, BundleRecipe]:
     """The recipe of that version, or the first one. Raises UsageError if there is none."""
-    known = load_file(engine.config_file).bundles
-    if not known:
+    recipes = load_file(engine.config_file).bundles
+    if not recipes:
         raise UsageError(f"{engine.name} has no bundle recipe", f"add one as in {CONFIGS / 'vllm.yaml'}")
-    version = version or next(iter(known))
-    if version not in known:
-        raise UsageError(f"{engine.name} {version} cannot be bundled", f"choose one of {', '.join(known)}")
-    return version, known[version]
+    version = version or next(iter(recipes))
+    if version not in recipes:
+        raise UsageError(f"{engine.name} {version} cannot be bundled", f"choose one of {', '.join(recipes)}")
+    return version, recipes[version]
 
 
 def make_bundle(engine: Engine, version: str, recipe: BundleRecipe, out: Path, part_size: int) -> Path:
@@ -197,8 +197,8 @@ def _entries(data: mmap.mmap | bytes, at: int, end: int) -> Iterator[Entry]:
 def loaded(entries: list[Entry], arch: int) -> list[Entry]:
     """The entries that a device of that capability may load: its own cubins, else those that can run on
     it."""
-    own = [e for e in entries if e.kind == CUBIN and e.arch == arch]
-    return own or [
+    exact = [e for e in entries if e.kind == CUBIN and e.arch == arch]
+    return exact or [
         e
         for e in entries
         if e.arch <= arch and (e.kind == PTX or (e.kind == CUBIN and e.arch // 10 == arch // 10))

@@ -38,7 +38,7 @@ for line in sorted({f"{d.name}=={d.version}" for d in importlib.metadata.distrib
 
 
 def find_recipe(engine: LocalEngine, build: Build) -> Recipe:
-    """How the engine is installed for that kind of device. Raises UsageError when it cannot be."""
+    """Return the recipe for that kind of device. Raises UsageError when there is none."""
     recipes = load_file(engine.config_file).environments
     if build not in recipes:
         known = ", ".join(f"--{known}" for known in recipes)
@@ -91,10 +91,10 @@ def _fill(engine: LocalEngine, recipe: Recipe, version: str, folder: Path, pytho
     log = CACHE / f"{folder.name}.install.log"
     if not (folder / "bin" / "pip").exists():
         run(what, [sys.executable, "-m", "venv", str(folder)], log)
-    wanted = [package.format(version=version) for package in recipe.packages]
+    requirements = [package.format(version=version) for package in recipe.packages]
     if recipe.requirements is not None:
-        wanted += ["-r", str(engine.config_file.parent / recipe.requirements)]
-    pip(what, python, ["install", *wanted], log, recipe.env)
+        requirements += ["-r", str(engine.config_file.parent / recipe.requirements)]
+    pip(what, python, ["install", *requirements], log, recipe.env)
     if recipe.alone:
         pip(
             what,

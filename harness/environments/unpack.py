@@ -93,8 +93,8 @@ def check_host(python: str, manifest: dict[str, Any]) -> None:
     try:
         output = subprocess.run([python, "-c", _VERSIONS], capture_output=True, text=True, check=True).stdout
     except (OSError, subprocess.SubprocessError) as error:
-        said = str(getattr(error, "stderr", None) or error).strip().splitlines()[-1]
-        raise UnpackError(f"{python} does not run: {said}; choose another with --python") from None
+        reason = str(getattr(error, "stderr", None) or error).strip().splitlines()[-1]
+        raise UnpackError(f"{python} does not run: {reason}; choose another with --python") from None
     version, torch = output.split()
     if version != manifest["python"] or not f"{torch}.".startswith(manifest["torch"] + "."):
         raise UnpackError(

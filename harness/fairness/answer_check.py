@@ -81,10 +81,10 @@ def check(replies: Replies, engine_variants: Sequence[EngineVariant], tokenizer:
         expected = by_reference(reference)
     else:
         first = {label: rounds[0] for label, rounds in replies.given.items()}
-        known = len(first) >= VOTERS
-        rule = (MAJORITY_RULE if known else NO_RULE).format(why=reference)
-        name, bound = (f"the majority of {len(first)} engines" if known else None), None
-        expected = by_majority(first, len(replies.prompts)) if known else []
+        is_decided = len(first) >= VOTERS
+        rule = (MAJORITY_RULE if is_decided else NO_RULE).format(why=reference)
+        name, bound = (f"the majority of {len(first)} engines" if is_decided else None), None
+        expected = by_majority(first, len(replies.prompts)) if is_decided else []
     checks = []
     for engine_variant in engine_variants:
         answers = [
@@ -108,7 +108,7 @@ def check(replies: Replies, engine_variants: Sequence[EngineVariant], tokenizer:
 
 
 def _unknown(answers: Sequence[Answer]) -> str:
-    """Why nothing is known of an engine."""
+    """Explain why nothing is known of an engine."""
     details = [answer.detail for answer in answers if answer.detail]
     if details:
         return f"{len(details)} of {len(answers)} answers could not be checked: {details[0]}"
@@ -116,7 +116,7 @@ def _unknown(answers: Sequence[Answer]) -> str:
 
 
 def _wrong(answers: Sequence[Answer], *, by_many: bool) -> str:
-    """Why an engine is wrong; empty if it is not. `by_many`: it is compared with a majority."""
+    """Explain why an engine is wrong; empty if it is not. `by_many`: it is compared with a majority."""
     failed = [answer for answer in answers if answer.outcome == "failed"]
     if failed:
         return f"{len(failed)} of {len(answers)} answers failed: {failed[0].detail}"

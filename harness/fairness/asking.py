@@ -33,20 +33,22 @@ def ask_all(
         exact_tokens: An answer of another length is an error; None: it may have any.
     """
     replies: dict[int, Reply] = {}
-    left = list(range(len(wire)))
+    unanswered = list(range(len(wire)))
     for pause in (0.0, *PAUSES_S):
         time.sleep(pause)
-        again = [replace(wire[place], index=i) for i, place in enumerate(left)]
-        found = run_load(LoadPlan(target, again, concurrency=in_flight), start_delay_s=0.1).responses
-        replies |= {place: read_reply(raw, exact_tokens) for place, raw in zip(left, found, strict=True)}
-        left = [place for place in left if _kind(replies[place]) in _BUSY]
-        if not left:
+        again = [replace(wire[place], index=i) for i, place in enumerate(unanswered)]
+        responses = run_load(LoadPlan(target, again, concurrency=in_flight), start_delay_s=0.1).responses
+        replies |= {
+            place: read_reply(raw, exact_tokens) for place, raw in zip(unanswered, responses, strict=True)
+        }
+        unanswered = [place for place in unanswered if _kind(replies[place]) in _BUSY]
+        if not unanswered:
             break
     return [replies[place] for place in range(len(wire))]
 
 
 def is_unanswered(reply: Reply) -> bool:
-    """Whether the server had too much to do, or was not reached."""
+    """The server had too much to do, or was not reached."""
     return _kind(reply) in _UNANSWERED
 
 

@@ -25,7 +25,7 @@ Decode = Callable[[Sequence[int]], str]
 
 @dataclass(frozen=True)
 class Expected:
-    """What a prompt's answer should be.
+    """Reference answer to a prompt.
 
     Tokens whose logit is lower by at most `tolerance` are as good; with None that is unknown. `end` are the
     candidates for the end of sequence after `tokens`, None where none is known to follow; `ends` the tokens
@@ -60,7 +60,7 @@ class Expected:
 
 
 def tolerance(reference: Reference) -> float:
-    """How far below the best a logit may be and still count as equally good."""
+    """Largest distance below the best logit at which a token still counts as equally good."""
     return max(NOISE_FACTOR * reference.noise, SPREAD_SHARE * reference.spread)
 
 

@@ -51,15 +51,15 @@ class Reference(Strict):
     answers: list[ReferenceAnswer]
 
 
-def interpreter(found: Iterable[Installation]) -> Path | None:
+def interpreter(installations: Iterable[Installation]) -> Path | None:
     """An interpreter with torch and transformers: our own, else that of an engine; None if there is none.
 
     Args:
-        found: The engines that are there, which are not looked at where our own does.
+        installations: The engines that are there, which are not looked at where our own does.
     """
     if all(importlib.util.find_spec(name) for name in ("torch", "transformers")):
         return Path(sys.executable)
-    able = (engine.python for engine in found if {"torch", "transformers"} <= {*engine.versions})
+    able = (engine.python for engine in installations if {"torch", "transformers"} <= {*engine.versions})
     return next(able, None)
 
 

@@ -106,7 +106,7 @@ def make_items() -> list[Item]:
 
 
 def is_right(item: Item, text: str) -> bool:
-    """Whether an answer's first line is the expected one."""
+    """Return whether an answer's first line is the expected one."""
     return text.strip(" ").partition("\n")[0].strip() == item.answer
 
 
@@ -151,21 +151,21 @@ def mcnemar(a: Sequence[bool], b: Sequence[bool]) -> float:
     return float(binomtest(only_a, only_a + only_b, 0.5).pvalue)
 
 
-def judge_task(items: Sequence[Item], given: Mapping[str, TaskReply]) -> TaskScores:
+def judge_task(items: Sequence[Item], replies: Mapping[str, TaskReply]) -> TaskScores:
     """Score every engine, by label, and hold each against the others."""
-    pairs = list(combinations(given, 2))
-    adjusted = holm([mcnemar(given[a].right, given[b].right) for a, b in pairs])
+    pairs = list(combinations(replies, 2))
+    adjusted = holm([mcnemar(replies[a].right, replies[b].right) for a, b in pairs])
     worse: dict[str, str] = {}
     lower: dict[str, str] = {}
     for (a, b), p in zip(pairs, adjusted, strict=True):
         if p is None or p > LEVEL:
             continue
-        low, high = sorted((a, b), key=lambda label: sum(given[label].right))
-        fewer = sum(given[high].right) - sum(given[low].right)
+        low, high = sorted((a, b), key=lambda label: sum(replies[label].right))
+        fewer = sum(replies[high].right) - sum(replies[low].right)
         of = worse if fewer >= MARGIN * len(items) else lower
-        of.setdefault(low, f"{_count(given[low])}, {high} {_count(given[high])} (p = {p:.2g})")
+        of.setdefault(low, f"{_count(replies[low])}, {high} {_count(replies[high])} (p = {p:.2g})")
     scores = []
-    for label, reply in given.items():
+    for label, reply in replies.items():
         right, n = sum(reply.right), len(reply.right)
         by_family = {
             family: sum(ok for ok, item in zip(reply.right, items, strict=True) if item.family == family)

@@ -46,7 +46,7 @@ class WorkerPlan(msgspec.Struct, frozen=True):
 
 
 class WorkerResult(msgspec.Struct):
-    """What one client saw."""
+    """Responses and usage of one client."""
 
     responses: list[RawResponse]
     usage: ClientUsage

@@ -23,7 +23,7 @@ class Owner(Protocol):
     """Receives the events of a connection."""
 
     def ended(self, connection: Connection, response: RawResponse) -> None:
-        """Its response is over."""
+        """Called when the response is over."""
 
     def retry(self, connection: Connection, response: RawResponse) -> None:
         """A reused connection broke just after the request, before the first byte of the response."""
@@ -52,7 +52,7 @@ class Connection(ABC):
     @property
     @abstractmethod
     def closed(self) -> bool:
-        """Whether nothing more can be sent."""
+        """Nothing more can be sent."""
 
     @abstractmethod
     def close(self) -> None:
@@ -132,7 +132,8 @@ class Connection(ABC):
         return segments[-1][0] if segments else self._since
 
     def overdue(self, now: float, silence_s: float, total_s: float) -> str | None:
-        """Why the response is given up at `now`: too long a silence, or too long in all; None: it is not."""
+        """Return the reason to give the response up at `now`: too long a silence, or too long in all; else
+        None."""
         if now - self.last_event > silence_s:
             return f"no byte for {silence_s:g} s"
         if now - self._since > total_s:

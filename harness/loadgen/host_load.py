@@ -116,22 +116,22 @@ class HostLoad:
 
 def total(parts: Sequence[Progress]) -> Progress:
     """The sums over parts of a load, and the median of their TTFT."""
-    known = [part.ttft_us for part in parts if part.ttft_us]
+    medians = [part.ttft_us for part in parts if part.ttft_us]
     return Progress(
         sum(part.sent for part in parts),
         sum(part.done for part in parts),
         sum(part.failed for part in parts),
-        round(median(known)) if known else 0,
+        round(median(medians)) if medians else 0,
     )
 
 
 def _resolve(target: Target) -> list[str]:
     """The target's addresses, resolved once so that no client resolves them while it measures."""
     try:
-        found = socket.getaddrinfo(target.host, target.port, type=socket.SOCK_STREAM)
+        addresses = socket.getaddrinfo(target.host, target.port, type=socket.SOCK_STREAM)
     except OSError as error:
         raise UsageError(f"the host {target.host!r} is unknown: {error}", "check the URL") from None
-    return list(dict.fromkeys(str(address[0]) for *_, address in found))
+    return list(dict.fromkeys(str(address[0]) for *_, address in addresses))
 
 
 def _usable_cpus() -> set[int]:
@@ -171,7 +171,7 @@ class ClientProcess:
 
     @property
     def stdout(self) -> IO[bytes]:
-        """Its standard output, to wait for."""
+        """Standard output of the process, to wait for."""
         assert self._process.stdout is not None
         return self._process.stdout
 
@@ -204,7 +204,7 @@ class ClientProcess:
             raise BenchError("\n".join([f"client process {self.client} ended with code {code}", *lines]))
 
     def result(self) -> WorkerResult:
-        """Its result, after it has ended successfully."""
+        """Read its result, after it has ended successfully."""
         return msgspec.msgpack.decode(self._out_file.read_bytes(), type=WorkerResult)
 
     def kill(self) -> None:

@@ -16,13 +16,13 @@ def request_head(target: Target) -> bytes:
     """
     default_port = 443 if target.tls else 80
     host = f"[{target.host}]" if ":" in target.host else target.host
-    own = {
+    defaults = {
         "Host": host if target.port == default_port else f"{host}:{target.port}",
         "Accept": "text/event-stream",
         "Content-Type": "application/json",
     }
-    given = {name.lower() for name in target.headers}
-    headers = {name: value for name, value in own.items() if name.lower() not in given} | target.headers
+    names = {name.lower() for name in target.headers}
+    headers = {name: value for name, value in defaults.items() if name.lower() not in names} | target.headers
     lines = [f"POST {target.path} HTTP/1.1", *(f"{name}: {value}" for name, value in headers.items())]
     for line in lines:
         if not line.isprintable() or not line.isascii():
@@ -57,7 +57,7 @@ class ResponseEnd:
         self._parser.feed_data(data)
 
     def closed(self) -> bool:
-        """Whether the response is complete if the peer closes the connection now."""
+        """Return whether the response is complete if the peer closes the connection now."""
         return self.complete or (self._headers_done and not self._framed)
 
     def on_header(self, name: bytes, value: bytes) -> None:

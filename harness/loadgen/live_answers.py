@@ -21,18 +21,18 @@ _IN_JSON = re.compile(rb"\\u0001answer (\d+)\\u0001")
 
 
 def answer_marker(index: int) -> str:
-    """What takes the place in a prompt of the answer to request `index`."""
+    """Make the marker that stands in a prompt for the answer to request `index`."""
     return f"\x01answer {index}\x01"
 
 
 def fill_text(text: str, answers: Mapping[int, str]) -> str:
     """A text with its markers replaced; an answer that is not there is empty."""
-    return _IN_TEXT.sub(lambda found: answers.get(int(found[1]), ""), text)
+    return _IN_TEXT.sub(lambda match: answers.get(int(match[1]), ""), text)
 
 
 def fill_body(body: bytes, answers: Mapping[int, bytes]) -> bytes:
     """The same for the body of a request; answers are JSON text without its quotes."""
-    return _IN_JSON.sub(lambda found: answers.get(int(found[1]), b""), body)
+    return _IN_JSON.sub(lambda match: answers.get(int(match[1]), b""), body)
 
 
 class _Delta(msgspec.Struct):

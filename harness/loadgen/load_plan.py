@@ -1,4 +1,4 @@
-"""What a load generator gets and what it returns. Engine-neutral: bytes out, stamped bytes in."""
+"""Plan and result of a load. Engine-neutral: bytes out, stamped bytes in."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class WireRequest(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Target(msgspec.Struct, frozen=True):
-    """Where requests go. `ca_cert` is a PEM file of certificates to trust beside the system's."""
+    """Address of a server. `ca_cert` is a PEM file of certificates to trust beside the system's."""
 
     host: str
     port: int
@@ -60,7 +60,7 @@ class LoadPlan(msgspec.Struct, frozen=True):
 
 
 class RawResponse(msgspec.Struct, array_like=True):
-    """What was seen of one request. Times are CLOCK_MONOTONIC seconds; `segments` are reads from the socket,
+    """Record of one request. Times are CLOCK_MONOTONIC seconds; `segments` are reads from the socket,
     the response head included, each with the time at which it arrived. `late_s` is by how much `t_sched` is
     after the request's own time, because the response before it had not ended; None where there is none."""
 
@@ -77,7 +77,7 @@ class RawResponse(msgspec.Struct, array_like=True):
 
 
 class ClientUsage(msgspec.Struct, array_like=True):
-    """What one client process spent between the load's start and its end: near 1 CPU second a second, it was
+    """CPU time of one client process between the load's start and its end: near 1 CPU second a second, it was
     the bottleneck."""
 
     client: int

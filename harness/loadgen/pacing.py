@@ -149,7 +149,7 @@ class Turns:
         self._alarm = Alarm(asyncio.get_running_loop(), self._wake)
 
     def follows(self, response: RawResponse) -> bool:
-        """Whether a turn follows the response, which has ended and been read; it will be sent."""
+        """Schedule the turn after the response, which has been read; returns whether there is one."""
         if response.index not in self._next:
             return False
         index, think_s = self._next[response.index]

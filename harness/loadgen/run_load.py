@@ -45,7 +45,7 @@ def run_load(
 
 
 class Dealing:
-    """Which client sends each request of a load: the j-th that follows no other is sent by client j mod n,
+    """Assignment of a load's requests to clients: the j-th that follows no other is sent by client j mod n,
     with all that follow it. In a closed loop it is by the client that holds slot j mod concurrency, so that
     clients with one slot more also get that many more requests.
 

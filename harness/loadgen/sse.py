@@ -27,17 +27,17 @@ def read_events(pieces: Sequence[tuple[float, bytes]], *, complete: bool) -> Ite
     Events are found in the whole body at once, so how the bytes were split into reads changes only stamps.
     Bytes after the last blank line are an event too where the body came to its end; else half of one.
     """
-    own = 0
+    plain = 0
     for t, data in pieces:  # nearly always one event of one line each
         if not data.startswith(b"data: ") or not data.endswith(b"\n\n") or data.count(b"\n") != 2:
             break
-        own += 1
+        plain += 1
         if data := data[6:-2].strip():
             yield t, data
-    pieces = pieces[own:]
+    pieces = pieces[plain:]
     body = b"".join([data for _, data in pieces])
     ends = list(accumulate([len(data) for _, data in pieces]))
-    piece, end = 0, len(BOM_UTF8) if own == 0 and body.startswith(BOM_UTF8) else 0
+    piece, end = 0, len(BOM_UTF8) if plain == 0 and body.startswith(BOM_UTF8) else 0
     *whole, (rest, _) = _events(body[end:])
     for event, size in whole:
         end += size
@@ -61,7 +61,7 @@ def read_json(decoder: msgspec.json.Decoder[T], data: bytes) -> T:
             return decoder.decode(data)
         except (msgspec.MsgspecError, UnicodeDecodeError):
             text = data.decode("utf-8", "replace").encode()
-            return decoder.decode(_ESCAPE.sub(lambda found: rb"\ufffd" if found[1] else found[0], text))
+            return decoder.decode(_ESCAPE.sub(lambda events: rb"\ufffd" if events[1] else events[0], text))
     except RecursionError:
         raise msgspec.DecodeError("it is nested too deeply") from None
 
@@ -70,11 +70,11 @@ def _events(body: bytes) -> list[tuple[bytes, int]]:
     """Each event with its bytes, the blank line after it included; what comes after the last is one too."""
     if b"\r" not in body:
         return [(event, len(event) + 2) for event in body.split(b"\n\n")]
-    found, start = [], 0
+    events, start = [], 0
     for blank in _BLANK_LINE.finditer(body):
-        found.append((body[start : blank.start()], blank.end() - start))
+        events.append((body[start : blank.start()], blank.end() - start))
         start = blank.end()
-    return [*found, (body[start:], 0)]
+    return [*events, (body[start:], 0)]
 
 
 def _data(event: bytes) -> bytes:

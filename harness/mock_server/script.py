@@ -154,7 +154,7 @@ def _events(behaviour: Behaviour, max_tokens: int, prompt_tokens: int) -> tuple[
 
 
 def _kind(behaviour: Behaviour, place: int, total: int) -> Kind:
-    """What the token at `place` of an answer of `total` belongs to."""
+    """Return the part of an answer of `total` tokens to which the token at `place` belongs."""
     if not behaviour.chat:
         return "text"
     if place < behaviour.reasoning:
@@ -242,7 +242,7 @@ def _frame(behaviour: Behaviour, data: bytes) -> bytes:
 
 
 class Behaviour(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """How one request is answered. Times are ms; chunks are counted where they carry tokens."""
+    """Way in which one request is answered. Times are ms; chunks are counted where they carry tokens."""
 
     ttft_ms: float = 40.0  # after the request, or after its turn came where it had to queue
     itl_ms: float = 5.0  # from token to token: a chunk of k tokens comes k of these after the one before
@@ -292,7 +292,7 @@ Outcome = Literal["complete", "cut", "stalled", "aborted"]
 
 
 class ServedRequest(msgspec.Struct):
-    """What the server did with one request. Times are CLOCK_MONOTONIC seconds; `writes` are the chunks that
+    """Record of one request. Times are CLOCK_MONOTONIC seconds; `writes` are the chunks that
     carry tokens, as (time, tokens), each stamped as its bytes are handed to the kernel; `t_answer` is the
     first of these times that is of the answer and not of reasoning."""
 

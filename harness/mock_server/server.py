@@ -29,7 +29,7 @@ _CHAT = "/chat/completions"
 
 
 class _Body(msgspec.Struct):
-    """What is read of a request's body."""
+    """Fields that are read of a request's body."""
 
     prompt: str | list[int] | None = None
     messages: list[dict[str, Any]] | None = None
@@ -49,7 +49,7 @@ def _length(request: _Body, behaviour: Behaviour) -> int:
 
 
 def _refused(body: bytes, behaviour: Behaviour) -> str | None:
-    """Why a body is refused; None where it is not."""
+    """Return the reason why a body is refused; None if it is not."""
     if not behaviour.refuses:
         return None
     fields = msgspec.json.decode(body)
@@ -148,9 +148,9 @@ class MockServer:
         """
         if not self._due:
             return None
-        left = self._due[0][0] - monotonic()
-        if left > 0:
-            select.select([self._epoll.fileno()], [], [], left)
+        remaining_s = self._due[0][0] - monotonic()
+        if remaining_s > 0:
+            select.select([self._epoll.fileno()], [], [], remaining_s)
         return 0.0
 
     def _accept(self) -> None:
@@ -238,7 +238,7 @@ class MockServer:
         return f"vllm:num_requests_running {running}\nvllm:num_requests_waiting {waiting}\n"
 
     def _from_cache(self, behaviour: Behaviour, prompt: str | list[int] | None, length: int) -> Behaviour:
-        """How a prompt is answered that came before, where there is a cache."""
+        """Answer a prompt that came before, where there is a cache."""
         if behaviour.cached_ttft_ms is None:
             return behaviour
         key = prompt if isinstance(prompt, str) else tuple(prompt or ())

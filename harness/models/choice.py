@@ -31,7 +31,7 @@ class ModelChoice:
     max_model_len: int
 
     def text_tokenizer(self) -> Tokenizer | None:
-        """Of what is sent; None where it is unknown."""
+        """Tokenizer of what is sent; None where it is unknown."""
         path = self.folder.path if self.folder else self.tokenizer
         return None if path is None else load_tokenizer(path)
 
@@ -82,17 +82,20 @@ def _context(
     settings: CommonSettings, model: ModelFolder | None, reported_context: int | None = None
 ) -> tuple[int, int]:
     """Vocabulary and context of the model, or of the server of which only the settings speak."""
-    asked = settings.max_model_len
+    max_model_len = settings.max_model_len
     if model is None:
-        context = asked or reported_context
+        context = max_model_len or reported_context
         if context is None:
             raise UsageError("the running server does not report its context", "give --max-model-len")
         return settings.vocab_size, context
-    if asked is not None and asked > model.max_model_len:
+    if max_model_len is not None and max_model_len > model.max_model_len:
         raise UsageError(
-            f"--max-model-len {asked} is above the model's {model.max_model_len}", "give a smaller one"
+            f"--max-model-len {max_model_len} is above the model's {model.max_model_len}",
+            "give a smaller one",
         )
-    return model.vocab_size, asked or min(model.max_model_len, reported_context or model.max_model_len)
+    return model.vocab_size, max_model_len or min(
+        model.max_model_len, reported_context or model.max_model_len
+    )
 
 
 def _tokenizer(settings: OnlineSettings, model: ModelFolder | None) -> Path | None:

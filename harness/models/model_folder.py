@@ -35,7 +35,7 @@ class ModelFolder:
 
     @property
     def trained(self) -> bool:
-        """Whether it has weights that somebody trained, as far as its name says."""
+        """The weights were trained by somebody, as far as the name says."""
         return not self.name.startswith(RANDOM)
 
 

@@ -1,4 +1,4 @@
-"""How many tokens a text has, by a model's own tokenizer."""
+"""Token counts of texts and conversations, by a model's own tokenizer and chat template."""
 
 from __future__ import annotations
 
@@ -71,14 +71,14 @@ def token_counter(model: Path) -> Callable[[str], int] | None:
     vocabulary = tokenizer.get_vocab()
 
     def count(text: str) -> int:
-        said, rest = 0, [""]
+        length, rest = 0, [""]
         for piece in _FILLER.split(text):
             if _FILLER.fullmatch(piece) and vocabulary.get(piece) == int(piece[1:-1]):
-                said += 1
+                length += 1
                 rest.append("")
             else:
                 rest[-1] += piece
-        return said + sum(map(len, tokenizer.encode_batch_fast(rest, add_special_tokens=False)))
+        return length + sum(map(len, tokenizer.encode_batch_fast(rest, add_special_tokens=False)))
 
     of_word = lru_cache(1 << 17)(count)  # as many as vocabularies have
     return lambda text: of_word(text) if len(text) <= LONGEST_WORD else count(text)

@@ -120,7 +120,7 @@ def resolve_online(
         workload=workload,
         engine_variants=selection.variants,
         engines=selection.engines,
-        found=selection.found,
+        found=selection.installations,
         missing=selection.missing,
         cpus=placement.cpus,
         machines=machines,

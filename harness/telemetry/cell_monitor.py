@@ -82,7 +82,8 @@ class CellMonitor:
         self._gpu.close()
 
     def summary(self, begin: float = -inf, end: float = inf) -> MachineLoad:
-        """What was seen from `begin` to `end` by this machine's monotonic clock; valid after the `with`."""
+        """Summarize the readings from `begin` to `end` by this machine's monotonic clock; valid after the
+        `with`."""
         return summarize_readings(between(self.readings, begin, end))
 
     def _watch(self) -> None:
@@ -110,7 +111,7 @@ class CellMonitor:
 
 
 def processes_of(pids: Iterable[int]) -> list[psutil.Process]:
-    """Those of the processes that are still there."""
+    """Return the processes that still exist."""
     found = []
     for pid in pids:
         with suppress(psutil.NoSuchProcess):
@@ -176,8 +177,8 @@ def _at(t: float, readings: Sequence[Reading], *, is_first: bool) -> Reading:
 
     counters: dict[str, Any] = {name: value(getattr(before, name), getattr(after, name)) for name in COUNTERS}
     gpus = tuple(
-        seen._replace(energy_j=value(a.energy_j, b.energy_j))
-        for seen, a, b in zip(nearest.gpus, before.gpus, after.gpus, strict=True)
+        gpu._replace(energy_j=value(a.energy_j, b.energy_j))
+        for gpu, a, b in zip(nearest.gpus, before.gpus, after.gpus, strict=True)
     )
     return nearest._replace(t=t, gpus=gpus, **counters)
 
@@ -211,7 +212,7 @@ def summarize_readings(readings: Sequence[Reading]) -> MachineLoad:
 
 
 def _power(readings: Sequence[Reading]) -> list[Power]:
-    """Of all GPUs or, where there is none, of the processors, between every two readings."""
+    """Power of all GPUs or, without one, of the processors, between every two readings."""
     t0, found = readings[0].t, []
     for before, after in pairwise(readings):
         energy = (joules(reading.gpus, reading.cpu_j) for reading in (before, after))

@@ -56,21 +56,21 @@ def _by_name(name: str) -> Any:
 
 
 def available() -> bool:
-    """Whether this process may use a GPU."""
+    """Return whether this process may use a GPU."""
     with visible_devices() as handles:
         return bool(handles)
 
 
 def count() -> int:
-    """How many GPUs this process may use."""
+    """Count the GPUs that this process may use."""
     with visible_devices() as handles:
         return len(handles)
 
 
 def names(environment: Mapping[str, str]) -> list[str]:
     """The GPUs that this process may use, as CUDA_VISIBLE_DEVICES of `environment` names them."""
-    given = environment.get("CUDA_VISIBLE_DEVICES")
-    return [str(index) for index in range(count())] if given is None else given.split(",")[: count()]
+    visible = environment.get("CUDA_VISIBLE_DEVICES")
+    return [str(index) for index in range(count())] if visible is None else visible.split(",")[: count()]
 
 
 def describe() -> list[dict[str, JsonValue]]:
@@ -202,11 +202,11 @@ class GpuReader:
 
 
 def joules(gpus: Sequence[GpuReading], cpu_j: float | None) -> float | None:
-    """What the counters of all GPUs say or, where there is none, those of the processors, `cpu_j`; None where
-    one is not there."""
+    """Sum the energy counters of all GPUs or, without one, take that of the processors, `cpu_j`; None if one
+    is missing."""
     counters = [gpu.energy_j for gpu in gpus] or [cpu_j]
-    known = [each for each in counters if each is not None]
-    return sum(known) if len(known) == len(counters) else None
+    readings = [each for each in counters if each is not None]
+    return sum(readings) if len(readings) == len(counters) else None
 
 
 def _read(handle: Any) -> GpuReading:

@@ -1,4 +1,4 @@
-"""What the machine takes, and whether its GPUs compute, while no engine runs."""
+"""Power of the machine, and use of its GPUs, while no engine runs; energy that processors count (RAPL)."""
 
 from __future__ import annotations
 
@@ -54,8 +54,8 @@ class Idle(NamedTuple):
 
 
 def idle(seconds: float = IDLE_S, zones: Path = ZONES, gpus: int | None = None) -> Idle:
-    """Of the first `gpus` GPUs, or of all; the watts of the processors where there is none. Returns at once
-    where there is neither a GPU nor an energy counter."""
+    """Measure the first `gpus` GPUs, or all; without one, the watts of the processors. Returns at once if
+    there is neither a GPU nor an energy counter."""
     with closing(GpuReader(gpus)) as reader:
         rapl = RaplReader(zones)
         first, begin = joules(reader.read(), rapl.read()), monotonic()

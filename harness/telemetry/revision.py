@@ -1,4 +1,4 @@
-"""Which revision of the project is running."""
+"""Revision of the project that is running."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ DIRTY = "-dirty"
 
 
 def _git(*arguments: str) -> str | None:
-    """What git prints; None without git, or outside a checkout."""
+    """Return git's output; None without git, or outside a checkout."""
     try:
-        done = subprocess.run(
+        process = subprocess.run(
             ["git", "-C", str(ROOT), *arguments], capture_output=True, text=True, timeout=10, check=True
         )
     except (OSError, subprocess.SubprocessError):
         return None
-    return done.stdout.strip()
+    return process.stdout.strip()
 
 
 def git_revision() -> str | None:

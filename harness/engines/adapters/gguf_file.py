@@ -90,10 +90,10 @@ def _check(model: Path, config: dict[str, Any]) -> None:
 
 def _first(config: dict[str, Any], *names: str) -> Any:
     """The first of these settings that is set. Raises KeyError where none is."""
-    found = [config[name] for name in names if config.get(name) is not None]
-    if not found:
+    values = [config[name] for name in names if config.get(name) is not None]
+    if not values:
         raise KeyError(names[0])
-    return found[0]
+    return values[0]
 
 
 def _add_shape(writer: gguf.GGUFWriter, config: dict[str, Any]) -> None:

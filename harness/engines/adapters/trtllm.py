@@ -125,7 +125,7 @@ class Trtllm(LocalEngine):
         return facts
 
     def profiler(self, installation: Installation, capture: CaptureRequest) -> EngineProfiler:
-        """Its executor counts steps from its start and captures a given range of them."""
+        """Capture a range of steps, which its executor counts from its start."""
         steps = f"{PROFILE_AFTER_STEPS}-{PROFILE_AFTER_STEPS + capture.steps}"
         env = {"TLLM_PROFILE_START_STOP": steps}
         if capture.tool == "torch":

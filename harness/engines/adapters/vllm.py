@@ -182,7 +182,8 @@ class Vllm(LocalEngine):
         return facts
 
     def profiler(self, installation: Installation, capture: CaptureRequest) -> EngineProfiler:
-        """Its workers stop by themselves after the wanted steps; the route ends the front end's part."""
+        """Capture steps; its workers stop by themselves after them, and the route ends the front end's
+        part."""
         config: dict[str, JsonValue] = {"profiler": "cuda"}
         if capture.tool == "torch":
             config = {

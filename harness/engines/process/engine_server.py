@@ -60,7 +60,7 @@ def free_port(host: str) -> int:
 
 
 def listeners(pids: list[int], port: int) -> int | None:
-    """How many of these processes listen on the port. None if that cannot be determined."""
+    """Count the processes that listen on the port; None if that cannot be determined."""
     count = 0
     for pid in pids:
         try:
@@ -193,13 +193,13 @@ class EngineServer:
         return True
 
     def _seen(self, process: Guarded, listening: int | None) -> dict[str, EngineFact]:
-        """How many processes it has. Those that listen count as HTTP processes, unless the engine reports
-        their number."""
-        seen = {"processes": EngineFact(value=len(process.pids()), source="counted by bench")}
+        """Count its processes. Those that listen are HTTP processes, unless the engine reports their
+        number."""
+        facts = {"processes": EngineFact(value=len(process.pids()), source="counted by bench")}
         if listening is not None:
             source = "counted by bench: listening on its port"
-            seen["http_processes"] = EngineFact(value=listening, source=source)
-        return seen
+            facts["http_processes"] = EngineFact(value=listening, source=source)
+        return facts
 
     def _reported_settings(self, process: Guarded, launch: Launch) -> dict[str, EngineFact]:
         """The settings that the engine reports, and its CPUs."""

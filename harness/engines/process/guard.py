@@ -39,8 +39,8 @@ AUTOGROUP = Path("/proc/self/autogroup")
 
 
 class Order(TypedDict):
-    """What to run. `cpus` are the CPUs it may use, None for all, at a niceness that is higher by `niceness`;
-    `stop_signal` ends it, SIGKILL follows after `grace_s`."""
+    """A command to run. `cpus` are the CPUs it may use, None for all, at a niceness that is higher by
+    `niceness`; `stop_signal` ends it, SIGKILL follows after `grace_s`."""
 
     argv: list[str]
     env: dict[str, str]
@@ -130,10 +130,10 @@ def _reap(engine: subprocess.Popen[bytes], until: float) -> list[psutil.Process]
     """Wait until all descendants have ended, at most until `until`. Returns those that are left."""
     while True:
         engine.poll()
-        left = family(os.getpid())
-        if not left or time.monotonic() >= until:
-            return left
-        psutil.wait_procs(left, timeout=min(0.2, max(0.0, until - time.monotonic())))
+        survivors = family(os.getpid())
+        if not survivors or time.monotonic() >= until:
+            return survivors
+        psutil.wait_procs(survivors, timeout=min(0.2, max(0.0, until - time.monotonic())))
 
 
 def end(engine: subprocess.Popen[bytes], order: Order) -> list[int]:
@@ -142,12 +142,12 @@ def end(engine: subprocess.Popen[bytes], order: Order) -> list[int]:
         os.killpg(engine.pid, order["stop_signal"])
         _reap(engine, time.monotonic() + order["grace_s"])
     until = time.monotonic() + KILL_PATIENCE_S
-    while left := family(os.getpid()):
-        for process in left:
+    while survivors := family(os.getpid()):
+        for process in survivors:
             with suppress(psutil.NoSuchProcess):
                 process.kill()
         if time.monotonic() >= until:
-            return [process.pid for process in left]
+            return [process.pid for process in survivors]
         _reap(engine, time.monotonic() + 0.5)
     return []
 
@@ -167,9 +167,9 @@ def main() -> int:
     wait(engine)
     if engine.poll() is not None:
         _send(exit=engine.returncode)
-    left = end(engine, order)
+    survivors = end(engine, order)
     _collect()
-    _send(left=left)
+    _send(survivors=survivors)
     return 0
 
 

@@ -123,8 +123,8 @@ class Guarded:
         """The guard's next message; None if none arrives in time or the guard has ended."""
         deadline = time.monotonic() + timeout_s
         while b"\n" not in self._unread:
-            left = max(0.0, deadline - time.monotonic())
-            if not select.select([self._pipe_out], [], [], left)[0]:
+            remaining_s = max(0.0, deadline - time.monotonic())
+            if not select.select([self._pipe_out], [], [], remaining_s)[0]:
                 return None
             piece = os.read(self._pipe_out.fileno(), 65536)
             if not piece:
@@ -163,8 +163,8 @@ class Guarded:
         """
         self._pipe_in.close()
         deadline = time.monotonic() + self._grace_s + KILL_PATIENCE_S + GUARD_SLACK_S
-        while self._guard.poll() is None and (left := deadline - time.monotonic()) > 0:
-            self._message(left)
+        while self._guard.poll() is None and (remaining_s := deadline - time.monotonic()) > 0:
+            self._message(remaining_s)
         if self._left is None:
             self._left = self._sweep()
         if self._left:
@@ -178,11 +178,11 @@ class Guarded:
         """
         self._guard.kill()
         self._guard.wait()
-        ours = [process for process in psutil.process_iter() if self._is_ours(process)]
-        for process in ours:
+        members = [process for process in psutil.process_iter() if self._is_ours(process)]
+        for process in members:
             with suppress(psutil.NoSuchProcess):
                 process.kill()
-        return [process.pid for process in psutil.wait_procs(ours, timeout=KILL_PATIENCE_S)[1]]
+        return [process.pid for process in psutil.wait_procs(members, timeout=KILL_PATIENCE_S)[1]]
 
     def _is_ours(self, process: psutil.Process) -> bool:
         try:
@@ -195,7 +195,7 @@ class Guarded:
         return tail(self.log, start=self.log_start)
 
     def cause(self) -> str:
-        """What its output says of why it ended, in one sentence."""
+        """Reason of its end by its output, in one sentence."""
         return cause(tail(self.log, lines=CAUSE_LINES, start=self.log_start)) or "it wrote nothing"
 
 
@@ -216,8 +216,8 @@ def cause(log: str) -> str:
     """The last error in a log that is no consequence of another, else its last error, else its last line."""
     lines = [text for line in log.splitlines() if (text := _PREFIX.sub("", line.strip()))]
     errors = [at for at, line in enumerate(lines) if _CAUSE.search(line) and not _WARNING.search(line)]
-    own = [at for at in errors if not _CONSEQUENCE.search(lines[at])]
-    for at in (own or errors)[-1:]:
+    causes = [at for at in errors if not _CONSEQUENCE.search(lines[at])]
+    for at in (causes or errors)[-1:]:
         text = _CAUSE.search(lines[at])[0].removeprefix("error: ")  # type: ignore[index]
         listed = lines[at + 1 : at + 3] if _LISTED.search(text) else []
         return one_line(" ".join([text, *listed]).partition(" [type=")[0], LONGEST)

@@ -40,7 +40,7 @@ class Address:
 
     @property
     def names_chats(self) -> bool:
-        """Whether it is the whole address of an endpoint of chats."""
+        """The URL is the whole address of an endpoint of chats."""
         return self._parts.path.rstrip("/").endswith(CHAT)
 
     @property
@@ -48,7 +48,7 @@ class Address:
         return urlsplit(self.url if "://" in self.url else f"http://{self.url}")
 
     def target(self) -> Target:
-        """Where completions go.
+        """Return the target of completions.
 
         Raises:
             UsageError: The address, a variable or the file of certificates cannot be used.

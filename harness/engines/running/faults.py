@@ -1,4 +1,4 @@
-"""Why a running server cannot be used, each reason with what to do about it."""
+"""Errors of running servers that cannot be used, each with what to do about it."""
 
 from __future__ import annotations
 
@@ -54,29 +54,31 @@ def _speaks_only_http2(place: str) -> EngineError:
 
 
 def _certificate(target: Target, error: ssl.SSLCertVerificationError) -> EngineError:
-    said = f"the certificate of {target.place} is not accepted: {error.verify_message}"
+    message = f"the certificate of {target.place} is not accepted: {error.verify_message}"
     if error.verify_code in _OTHER_NAME:
-        return EngineError(said, "use a name in the address that the certificate is for", new_run=True)
+        return EngineError(message, "use a name in the address that the certificate is for", new_run=True)
     if error.verify_code in _EXPIRED:
-        return EngineError(said, "renew the certificate, or set this machine's clock")
+        return EngineError(message, "renew the certificate, or set this machine's clock")
     return EngineError(
-        said, "if you trust the server, name its certificate or authority with --ca-cert FILE", new_run=True
+        message,
+        "if you trust the server, name its certificate or authority with --ca-cert FILE",
+        new_run=True,
     )
 
 
 def refusal(target: Target, path: str, status: int, body: str) -> EngineError:
     """An answer other than 200 to `path`."""
     place, reason = target.place, read_error(body.encode())
-    given = "Authorization" in target.headers
+    has_key = "Authorization" in target.headers
     if status == 401:
         return EngineError(
             f"{place} refuses the API key (401): {reason}"
-            if given
+            if has_key
             else f"{place} wants an API key (401): {reason}",
             "check the key in the variable that --api-key-env names"
-            if given
+            if has_key
             else "put the key into an environment variable and name that with --api-key-env",
-            new_run=not given,
+            new_run=not has_key,
         )
     if status == 403:
         return EngineError(

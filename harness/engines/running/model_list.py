@@ -1,4 +1,4 @@
-"""Which models a running server lists, and what it says of them."""
+"""Models that a running server lists, with their contexts."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ class ServedModel:
     instead: tuple[str, ...] = ()
 
 
-def served_model(target: Target, wanted: str | None, wait_s: float = 0.0) -> ServedModel:
-    """The model that is `wanted`, or the only one.
+def served_model(target: Target, name: str | None, wait_s: float = 0.0) -> ServedModel:
+    """The model that is `name`, or the only one.
 
     Args:
         wait_s: How long the server may take until it answers.
@@ -51,20 +51,20 @@ def served_model(target: Target, wanted: str | None, wait_s: float = 0.0) -> Ser
     """
     status, content = _ask(target, wait_s)
     models = _models(content) if status == 200 else None
-    if wanted is not None:
+    if name is not None:
         models = models or {}
-        instead = () if wanted in models else tuple(models)
-        if instead and _lacks(target, wanted):
+        instead = () if name in models else tuple(models)
+        if instead and _lacks(target, name):
             raise UsageError(
-                f"the server at {target.place} has no model {wanted!r}; it lists {listing(instead)}",
+                f"the server at {target.place} has no model {name!r}; it lists {listing(instead)}",
                 f"start a new run with one of them, such as --served-model {instead[0]}",
             )
-        return ServedModel(wanted, _context(models.get(wanted, {})), instead)
+        return ServedModel(name, _context(models.get(name, {})), instead)
     other = "check the address, or name the model with --served-model"
     if status == 404:
-        said = read_error(content.encode())
+        reason = read_error(content.encode())
         raise EngineError(
-            f"{target.place} has no GET {models_path(target)}, which lists models (404): {said}",
+            f"{target.place} has no GET {models_path(target)}, which lists models (404): {reason}",
             "name the model with --served-model, or check the path in the address",
             new_run=True,
         )
@@ -92,14 +92,14 @@ def listing(names: Sequence[str]) -> str:
     return ", ".join(names[:_MOST]) + (f" and {more} more" if more > 0 else "")
 
 
-def _lacks(target: Target, wanted: str) -> bool:
-    """Whether the server says that it has no such model. Some have models that they do not list."""
-    body = json.dumps({"model": wanted, "prompt": "a", "max_tokens": 1})
+def _lacks(target: Target, name: str) -> bool:
+    """Return whether the server denies having the model. Some have models that they do not list."""
+    body = json.dumps({"model": name, "prompt": "a", "max_tokens": 1})
     try:
         status, content = request(target, "POST", target.path, ANSWER_S, body)
     except (OSError, http.client.HTTPException):
         return False
-    named = re.search(rf"(?<![\w/]){re.escape(wanted)}(?![\w/])", read_error(content.encode()))
+    named = re.search(rf"(?<![\w/]){re.escape(name)}(?![\w/])", read_error(content.encode()))
     return status in (400, 404, 422) and named is not None
 
 
@@ -137,11 +137,11 @@ def _models(content: str) -> dict[str, Mapping[str, Any]] | None:
 
 def _context(model: Mapping[str, Any]) -> int | None:
     meta = model.get("meta")
-    known = {**meta, **model} if isinstance(meta, dict) else model
-    values = (known.get(key) for key in _CONTEXT)
+    fields = {**meta, **model} if isinstance(meta, dict) else model
+    values = (fields.get(key) for key in _CONTEXT)
     return next((value for value in values if isinstance(value, int) and value > 1), None)
 
 
 def models_path(target: Target) -> str:
-    """Where the list of models is, beside the completions at `target`."""
+    """Return the path of the list of models, beside the completions at `target`."""
     return beside(target.path, "/models")

@@ -1,4 +1,4 @@
-"""What a running server takes, found out by asking: fields, token ids or text, how it counts prompts."""
+"""Trial requests to a running server: which fields it takes, token ids or text, and how it counts prompts."""
 
 from __future__ import annotations
 
@@ -44,12 +44,12 @@ class _Change:
 
 
 def _without(field: str) -> _Change:
-    return _Change(field, lambda asked: replace(asked, left_out=asked.left_out | {field}))
+    return _Change(field, lambda accepted: replace(accepted, left_out=accepted.left_out | {field}))
 
 
-_AS_TEXT = _Change("prompt", lambda asked: replace(asked, text=True))
-_NATURAL_END = _Change("ignore_eos", lambda asked: replace(asked, ignore_eos=False))
-_OTHER_LIMIT = _Change("max_tokens", lambda asked: replace(asked, limit_field="max_completion_tokens"))
+_AS_TEXT = _Change("prompt", lambda accepted: replace(accepted, text=True))
+_NATURAL_END = _Change("ignore_eos", lambda accepted: replace(accepted, ignore_eos=False))
+_OTHER_LIMIT = _Change("max_tokens", lambda accepted: replace(accepted, limit_field="max_completion_tokens"))
 
 
 @dataclass(frozen=True)
@@ -60,8 +60,8 @@ class Trial:
     encoder_of: MakeEncoder
     timeout_s: float
 
-    def adapted(self, wanted: RequestSettings) -> RequestSettings:
-        """`wanted`, or what of it the server takes.
+    def adapted(self, settings: RequestSettings) -> RequestSettings:
+        """`settings`, or what of it the server takes.
 
         A field that the server's message names is left out; where it names none, one after the other, and
         those that were not the reason come back.
@@ -69,9 +69,9 @@ class Trial:
         Raises:
             EngineError: It takes no request, or none that can be measured.
         """
-        asked, blind = wanted, []
-        changes = _changes(wanted)
-        while (reason := self._refused(asked)) is not None:
+        accepted, blind = settings, []
+        changes = _changes(settings)
+        while (reason := self._refused(accepted)) is not None:
             named = [change for change in changes if re.search(rf"\b{change.field}\b", reason)]
             if not changes:
                 raise EngineError(
@@ -83,34 +83,38 @@ class Trial:
             changes.remove(change)
             if not named:
                 blind.append(change)
-            asked = change.apply(asked)
-        asked = self._measured(self._restored(wanted, asked, blind))
-        if asked.endpoint == "completions" and self._refused(replace(asked, token_ids=True)) is not None:
-            asked = replace(asked, left_out=asked.left_out | {_IDS})
-        return asked
+            accepted = change.apply(accepted)
+        accepted = self._measured(self._restored(settings, accepted, blind))
+        if (
+            accepted.endpoint == "completions"
+            and self._refused(replace(accepted, token_ids=True)) is not None
+        ):
+            accepted = replace(accepted, left_out=accepted.left_out | {_IDS})
+        return accepted
 
     def _restored(
-        self, wanted: RequestSettings, asked: RequestSettings, blind: list[_Change]
+        self, settings: RequestSettings, accepted: RequestSettings, blind: list[_Change]
     ) -> RequestSettings:
-        """`asked` without the changes among `blind` that it does not need; the last one was the reason."""
+        """`accepted` without the changes among `blind` that it does not need; the last one was the reason."""
         for change in blind[:-1]:
             others = [other for other in blind if other is not change]
-            less = wanted
+            less = settings
             for other in others:
                 less = other.apply(less)
-            less = replace(less, left_out=less.left_out | (asked.left_out - {change.field}))
+            less = replace(less, left_out=less.left_out | (accepted.left_out - {change.field}))
             if self._refused(less) is None:
-                asked, blind = less, others
-        return asked
+                accepted, blind = less, others
+        return accepted
 
-    def _refused(self, asked: RequestSettings) -> str | None:
-        """Why a request is refused; None where it is answered. Raises EngineError for other reasons."""
+    def _refused(self, accepted: RequestSettings) -> str | None:
+        """Return the reason why a request is refused; None if it is answered. Raises EngineError for other
+        faults."""
         prompt = np.arange(10, 10 + _PROMPT_TOKENS, dtype=np.int32)
-        status, body = self._ask(asked, PlannedRequest(0, None, prompt, _OUTPUT_TOKENS))
+        status, body = self._ask(accepted, PlannedRequest(0, None, prompt, _OUTPUT_TOKENS))
         if status in _REFUSED:
             return read_error(body.encode())
         if status != 200:
-            raise refusal(self.target, f"POST {self._path(asked)}", status, body)
+            raise refusal(self.target, f"POST {self._path(accepted)}", status, body)
         stream = _read(body)
         if stream.error is not None:
             return stream.error
@@ -121,45 +125,45 @@ class Trial:
             )
         return None
 
-    def _measured(self, asked: RequestSettings) -> RequestSettings:
+    def _measured(self, accepted: RequestSettings) -> RequestSettings:
         """With the lengths of text as the server counts it."""
-        if not (asked.text or asked.endpoint == "chat"):
-            return asked
-        encoder = self.encoder_of(asked)
-        ours, theirs = [], []
+        if not (accepted.text or accepted.endpoint == "chat"):
+            return accepted
+        encoder = self.encoder_of(accepted)
+        counts, server_counts = [], []
         for words in (_SHORT, _LONG):
             planned = _text_request(of_words(words, first=words))
-            status, body = self._ask(asked, planned)
+            status, body = self._ask(accepted, planned)
             if status != 200:
-                raise refusal(self.target, f"POST {self._path(asked)}", status, body)
+                raise refusal(self.target, f"POST {self._path(accepted)}", status, body)
             counted = _read(body).prompt_tokens
             if counted is None:
-                return replace(asked, lengths=Lengths(exact=False))
-            ours.append(encoder.input_tokens(planned) or words if asked.tokenizer else words)
-            theirs.append(counted)
-        each = (theirs[1] - theirs[0]) / (ours[1] - ours[0])
+                return replace(accepted, lengths=Lengths(exact=False))
+            counts.append(encoder.input_tokens(planned) or words if accepted.tokenizer else words)
+            server_counts.append(counted)
+        each = (server_counts[1] - server_counts[0]) / (counts[1] - counts[0])
         if each <= 0:
-            return replace(asked, lengths=Lengths(exact=False))
-        offset = round(theirs[0] - each * ours[0])
-        if each == 1.0 and asked.tokenizer is None:
-            each = self._tokens_of_a_word(asked, offset)
-        return replace(asked, lengths=Lengths(offset, each, exact=each == 1.0))
+            return replace(accepted, lengths=Lengths(exact=False))
+        offset = round(server_counts[0] - each * counts[0])
+        if each == 1.0 and accepted.tokenizer is None:
+            each = self._tokens_of_a_word(accepted, offset)
+        return replace(accepted, lengths=Lengths(offset, each, exact=each == 1.0))
 
-    def _tokens_of_a_word(self, asked: RequestSettings, offset: int) -> float:
+    def _tokens_of_a_word(self, accepted: RequestSettings, offset: int) -> float:
         """In the mean of all common words; 1 where the server does not take a text of all of them."""
         words = len(COMMON_WORDS)
-        status, body = self._ask(asked, _text_request(of_words(words)))
+        status, body = self._ask(accepted, _text_request(of_words(words)))
         counted = _read(body).prompt_tokens if status == 200 else None
         return 1.0 if counted is None else (counted - offset) / words
 
-    def _path(self, asked: RequestSettings) -> str:
-        return endpoint_target(self.target, asked.endpoint).path
+    def _path(self, accepted: RequestSettings) -> str:
+        return endpoint_target(self.target, accepted.endpoint).path
 
-    def _ask(self, asked: RequestSettings, planned: PlannedRequest) -> tuple[int, str]:
+    def _ask(self, accepted: RequestSettings, planned: PlannedRequest) -> tuple[int, str]:
         """Status and body; of another try where the connection breaks or the status is 500 or 429, which may
         say nothing of the request."""
-        target = endpoint_target(self.target, asked.endpoint)
-        body = self.encoder_of(asked)(planned).decode()
+        target = endpoint_target(self.target, accepted.endpoint)
+        body = self.encoder_of(accepted)(planned).decode()
         pauses, more = iter(PAUSES_S), TRIES
         while True:
             more -= 1
@@ -185,13 +189,13 @@ def _read(body: str) -> Stream:
     return read_stream([(0.0, body.encode())], complete=True)
 
 
-def _changes(wanted: RequestSettings) -> list[_Change]:
-    """What can be asked for less, in the order in which it is missed least."""
-    found = [_without(CONTINUOUS), *map(_without, NO_PENALTY)]
-    if wanted.ignore_eos:
-        found.append(_NATURAL_END)
-    if wanted.endpoint == "chat":
-        found.append(_OTHER_LIMIT)
-    elif not wanted.text:
-        found.append(_AS_TEXT)
-    return [*found, _without("seed"), _without("temperature"), _without("stream_options")]
+def _changes(settings: RequestSettings) -> list[_Change]:
+    """List what can be left out, in the order in which it is missed least."""
+    changes = [_without(CONTINUOUS), *map(_without, NO_PENALTY)]
+    if settings.ignore_eos:
+        changes.append(_NATURAL_END)
+    if settings.endpoint == "chat":
+        changes.append(_OTHER_LIMIT)
+    elif not settings.text:
+        changes.append(_AS_TEXT)
+    return [*changes, _without("seed"), _without("temperature"), _without("stream_options")]

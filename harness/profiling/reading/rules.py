@@ -47,10 +47,10 @@ _CATEGORIES: tuple[tuple[Category, str], ...] = (
 
 def _with_engines(rules: Iterable[tuple[Name, str]]) -> tuple[tuple[Name, str], ...]:
     """Add to each pattern, which may be empty, those that adapters have for the same name."""
-    table = []
+    table: list[tuple[Name, str]] = []
     for name, pattern in rules:
-        patterns = [engine.trace_names.get(name, "") for engine in ENGINES.values()]
-        table.append((name, "|".join(filter(None, [*patterns, pattern]))))
+        engines = [engine.trace_names.get(name, "") for engine in ENGINES.values()]
+        table.append((name, "|".join(filter(None, [*engines, pattern]))))
     return tuple((name, pattern) for name, pattern in table if pattern)
 
 

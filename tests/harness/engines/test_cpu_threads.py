@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from harness.engines import cores
+from harness.engines import placement
 from harness.engines.base import EngineSettings, Installation
 from harness.engines.local import LocalEngine
 from harness.engines.placement import compute_threads, engine_cores, resolve_cpu_threads
@@ -33,7 +33,7 @@ ENGINES = {
 def _six_cores(monkeypatch: pytest.MonkeyPatch) -> None:
     """Cores 0 to 5, each with two threads, of which CPU N + 8 is the second; and no program is asked."""
     monkeypatch.setattr(LocalEngine, "flags", lambda self, installation: frozenset({"--no-cache-prompt"}))
-    monkeypatch.setattr(cores, "physical_cores", lambda: [(core, core + 8) for core in range(6)])
+    monkeypatch.setattr(placement, "physical_cores", lambda: [(core, core + 8) for core in range(6)])
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {*range(6), *range(8, 14)})
 
 
@@ -48,7 +48,7 @@ def _launch(name: str, tmp_path: Path, variant: str | None = None, **given):
 @pytest.mark.parametrize("name", ENGINES)
 def test_all_engines_get_the_same_number(name: str, tmp_path: Path):
     threads = ENGINES[name][1]
-    assert threads(_launch(name, tmp_path)) == 3  # of four cores, one is left
+    assert threads(_launch(name, tmp_path)) == 3  # of four placement, one is left
     assert threads(_launch(name, tmp_path, cpu_threads=2)) == 2
     assert threads(_launch(name, tmp_path, variant="all-cores", cpu_threads=2)) == 4
 

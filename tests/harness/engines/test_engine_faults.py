@@ -21,7 +21,7 @@ from harness.runs.online import run_online
 from harness.schema.engine_ref import EngineName
 from harness.schema.online_settings import OnlineSettings
 from harness.schema.results import OnlineResults
-from harness.telemetry import gpu_reader
+from harness.telemetry import gpu
 from harness.telemetry.gpu import GpuReading
 
 
@@ -98,9 +98,9 @@ def test_engines_that_do_not_serve(
         monkeypatch.setattr(
             type(LOCAL[name]), "command", lambda self, found, settings, port, launch=launch: launch(port)
         )
-    monkeypatch.setattr(gpu_reader, "visible_devices", lambda: nullcontext(["a GPU"]))
-    monkeypatch.setattr(gpu_reader, "_read", lambda handle: GpuReading(None, None, None, None))
-    monkeypatch.setattr(gpu_reader, "_busy", lambda handle: 0.9)
+    monkeypatch.setattr(gpu, "visible_devices", lambda: nullcontext(["a GPU"]))
+    monkeypatch.setattr(gpu, "_read", lambda handle: GpuReading(None, None, None, None))
+    monkeypatch.setattr(gpu, "_busy", lambda handle: 0.9)
     results = _run(tmp_path, "vllm,sglang,openai", start_mock().url, Killer())
     assert _succeeded(results) == {"SGLang": 0, "openai": 4}
     seen = [(load.gpus_busy_before, len(load.gpus)) for load in results.machines.values()]

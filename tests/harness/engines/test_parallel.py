@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.engines import cores
+from harness.engines import placement
 from harness.engines.base import EngineSettings, Installation
 from harness.engines.local import LocalEngine
 from harness.engines.placement import (
@@ -60,7 +60,7 @@ def _machine(monkeypatch: pytest.MonkeyPatch) -> None:
     known |= {word for words in CAPACITY.values() for word in words}
     monkeypatch.setattr(LocalEngine, "flags", lambda self, found: frozenset(known | {"--no-cache-prompt"}))
     monkeypatch.setattr(gpu, "count", lambda: 4)
-    monkeypatch.setattr(cores, "physical_cores", lambda: [(core,) for core in range(8)])
+    monkeypatch.setattr(placement, "physical_cores", lambda: [(core,) for core in range(8)])
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {*range(8)})
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
 

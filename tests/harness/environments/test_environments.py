@@ -16,9 +16,10 @@ import pytest
 import torch
 
 from harness.engines import find
+from harness.engines.adapters import SHIMS
 from harness.engines.base import Installation
 from harness.engines.registry import LOCAL
-from harness.engines.variants import SHIMS, BundleRecipe, EngineFile, Recipe, load_file
+from harness.engines.variants import BundleRecipe, EngineFile, Recipe, load_file
 from harness.environments import bundle, install, unpack
 from harness.environments.install import run
 from harness.errors import EngineError, UsageError

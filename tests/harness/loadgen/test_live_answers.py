@@ -146,7 +146,7 @@ def test_the_person_thinks_from_when_an_answer_is_read(
 ) -> None:
     """Of an answer that ended at 10 s and is read at 12 s; answers that the dataset has are not read."""
     now = chain([12.0] * len(answers), repeat(20.0))
-    monkeypatch.setattr("harness.loadgen.turns.monotonic", lambda: next(now))
+    monkeypatch.setattr("harness.loadgen.pacing.monotonic", lambda: next(now))
     client, requests = Mock(), [WireRequest(0, 0.0, b""), WireRequest(1, None, b"", 0, 2.0, answers)]
 
     async def follow() -> None:

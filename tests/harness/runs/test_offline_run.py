@@ -33,7 +33,7 @@ from harness.schema.machines import MachineLoad
 from harness.schema.online_settings import OnlineSettings
 from harness.schema.results import OnlineResults
 from harness.schema.settings import OfflineSettings
-from harness.telemetry import gpu, gpu_reader
+from harness.telemetry import gpu
 from harness.telemetry.cell_monitor import CellMonitor
 from harness.workload import closed_loop
 
@@ -62,7 +62,7 @@ def test_both_ways_are_measured_and_saved(
         return MachineLoad(seconds=end - begin, samples=2, cpus=2, own_cpu_s=1, **others)
 
     monkeypatch.setattr(CellMonitor, "summary", busy)
-    monkeypatch.setattr(gpu_reader, "visible_devices", lambda: nullcontext(["a GPU"]))
+    monkeypatch.setattr(gpu, "visible_devices", lambda: nullcontext(["a GPU"]))
     settings = small(tmp_path, "roseinfer,openai", settle=0.1, min_duration=0.3)
     folder, results = run_online(settings, ["bench", "offline"], lambda event: None)
     assert all(row.batches * row.total_s >= 0.3 and row.batches > 1 for row in results.results)

@@ -16,7 +16,7 @@ import psutil
 import pynvml
 import pytest
 
-from harness.telemetry import gpu_reader
+from harness.telemetry import gpu
 from harness.telemetry.cell_monitor import (
     CellMonitor,
     CpuTime,
@@ -91,8 +91,8 @@ def test_why_a_gpu_lowered_its_clocks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pynvml, "nvmlDeviceGetCurrentClocksEventReasons", lambda reasons: reasons)
     set_by_somebody = pynvml.nvmlClocksEventReasonApplicationsClocksSetting
     idle = pynvml.nvmlClocksEventReasonGpuIdle | set_by_somebody
-    held = sum(gpu_reader.THROTTLE_REASONS.values())
-    monkeypatch.setattr(gpu_reader, "visible_devices", lambda: nullcontext([idle, held, held]))
+    held = sum(gpu.THROTTLE_REASONS.values())
+    monkeypatch.setattr(gpu, "visible_devices", lambda: nullcontext([idle, held, held]))
     free, slowed = GpuReader(most=2).read()
     assert GpuReader(most=2).busy() == (0.63, 0.63)
     assert free == GpuReading(None, 60, 300, 5, ())

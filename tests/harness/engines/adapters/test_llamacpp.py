@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from harness.engines import find, flags
+from harness.engines import find
 from harness.engines.adapters import llamacpp
 from harness.engines.adapters.llamacpp import model_file
 from harness.engines.base import EngineSettings, Installation, Missing
@@ -28,7 +28,7 @@ ENGINE = LOCAL["llamacpp"]
 @pytest.fixture
 def program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A `llama-server` in PATH, and nothing configured."""
-    for module in (find, flags, llamacpp):
+    for module in (find, find, llamacpp):
         monkeypatch.setattr(module, "CACHE", tmp_path / "cache")
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
     monkeypatch.delenv("BENCH_ENGINES", raising=False)
