@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -21,8 +20,8 @@ from harness.runs.online import run_online
 from harness.schema.engine_ref import EngineName
 from harness.schema.online_settings import OnlineSettings
 from harness.schema.results import OnlineResults
-from harness.telemetry import gpu
-from harness.telemetry.gpu import GpuReading
+from harness.telemetry import cell_monitor, idle
+from harness.telemetry.gpu import GpuReader, GpuReading
 
 
 def below() -> set[psutil.Process]:
@@ -98,9 +97,24 @@ def test_engines_that_do_not_serve(
         monkeypatch.setattr(
             type(LOCAL[name]), "command", lambda self, found, settings, port, launch=launch: launch(port)
         )
-    monkeypatch.setattr(gpu, "visible_devices", lambda: nullcontext(["a GPU"]))
-    monkeypatch.setattr(gpu, "_read", lambda handle: GpuReading(None, None, None, None))
-    monkeypatch.setattr(gpu, "_busy", lambda handle: 0.9)
+
+    class OneGpu(GpuReader):
+        """Has a GPU where it may have one."""
+
+        def __init__(self, most: int | None = None) -> None:
+            self._count = len(range(1)[:most])
+
+        def close(self) -> None:
+            """Nothing is open."""
+
+        def read(self) -> tuple[GpuReading, ...]:
+            return (GpuReading(None, None, None, None),) * self._count
+
+        def busy(self) -> tuple[float | None, ...]:
+            return (0.9,) * self._count
+
+    for module in (idle, cell_monitor):
+        monkeypatch.setattr(module, "GpuReader", OneGpu)
     results = _run(tmp_path, "vllm,sglang,openai", start_mock().url, Killer())
     assert _succeeded(results) == {"SGLang": 0, "openai": 4}
     seen = [(load.gpus_busy_before, len(load.gpus)) for load in results.machines.values()]
