@@ -6,7 +6,7 @@ import csv
 import json
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +35,7 @@ from harness.schema.results import OnlineResults
 from harness.schema.settings import OfflineSettings
 from harness.telemetry import gpu
 from harness.telemetry.cell_monitor import CellMonitor
+from harness.telemetry.gpu import GpuReader
 from harness.workload import closed_loop
 
 pytestmark = pytest.mark.integration
@@ -62,7 +63,10 @@ def test_both_ways_are_measured_and_saved(
         return MachineLoad(seconds=end - begin, samples=2, cpus=2, own_cpu_s=1, **others)
 
     monkeypatch.setattr(CellMonitor, "summary", busy)
-    monkeypatch.setattr(gpu, "visible_devices", lambda: nullcontext(["a GPU"]))
+    monkeypatch.setattr(
+        GpuReader, "__init__", lambda reader, most: vars(reader).update(_handles=[None][:most])
+    )
+    monkeypatch.setattr(GpuReader, "close", lambda reader: None)
     settings = small(tmp_path, "roseinfer,openai", settle=0.1, min_duration=0.3)
     folder, results = run_online(settings, ["bench", "offline"], lambda event: None)
     assert all(row.batches * row.total_s >= 0.3 and row.batches > 1 for row in results.results)
