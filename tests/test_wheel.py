@@ -27,7 +27,7 @@ EQUAL = """
 import runpy, sys
 from itertools import islice
 from harness.engines.process import guard
-from harness.report.figures import run_figures
+from harness.report import figures as run_figures
 guard.SHARING_NICENESS = 0
 draw = run_figures.figures
 run_figures.figures = lambda run, charts: islice(draw(run, charts), 1)

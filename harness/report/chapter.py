@@ -12,9 +12,9 @@ from urllib.parse import quote
 
 from harness.report.best import BestLabels, best_labels
 from harness.report.charts.chart import View
-from harness.report.charts.power import power_is_known
+from harness.report.charts.looks import Look, looks
+from harness.report.charts.over_time import power_is_known
 from harness.report.charts.run_charts import Charts
-from harness.report.figures.style import Look, looks
 from harness.report.profile_section import ProfileSection, profile_section
 from harness.report.tables.capacity import capacity_tables
 from harness.report.tables.cells import (

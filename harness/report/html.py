@@ -6,11 +6,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from harness.report.chapter import Chapter, make_chapter
-from harness.report.charts.block import data_block
-from harness.report.charts.marks import css_color
+from harness.report.charts.chart import data_block
+from harness.report.charts.looks import css_color, on_dark
 from harness.report.charts.run_charts import Charts
-from harness.report.charts.static import drawing
-from harness.report.figures.style import on_dark
 from harness.report.findings import FINDINGS, findings
 from harness.report.page import environment, library, script, text_of
 from harness.report.several import Change, overview
@@ -50,7 +48,6 @@ def render(runs: Sequence[tuple[Run, Charts]], folder: Path, changes: Sequence[C
             metrics=METRICS,
             longest_open=LONGEST_OPEN,
             provenance=provenance,
-            drawn=drawing,
             color=css_color,
             dark=dark,
             data=data_block(named, dark),

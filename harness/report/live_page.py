@@ -8,13 +8,10 @@ from pathlib import Path
 from harness.metrics.chunk_parts import of_cells
 from harness.metrics.summary import summarize
 from harness.records.cell import CellRecords
-from harness.report.charts.block import data_block
 from harness.report.charts.by_load import by_load
-from harness.report.charts.chart import Chart
-from harness.report.charts.marks import css_color
-from harness.report.charts.overtime import latency_over_time, load_over_time
-from harness.report.charts.static import drawing
-from harness.report.figures.style import Look, looks, on_dark
+from harness.report.charts.chart import Chart, data_block
+from harness.report.charts.looks import Look, css_color, looks, on_dark
+from harness.report.charts.over_time import latency_over_time, load_over_time
 from harness.report.page import environment, library, script, text_of
 from harness.report.tables.rates import repeats_table
 from harness.report.text.heading import machine, model
@@ -87,7 +84,6 @@ def live_page(folder: Path) -> str:
             table=repeats_table([s for s in found if s.repeat is not None]) if found else None,
             charts=charts,
             latest=latest,
-            drawn=drawing,
             color=css_color,
             dark=dark,
             data=data_block({"live": (every, styles)}, dark),

@@ -18,6 +18,8 @@ from harness.report.tables.table import Column
 
 _TEMPLATES = Path(__file__).parent / "templates"
 _LIBRARY = Path(__file__).parent / "vendor" / "uplot"
+#: A chart has two dots a pixel or more, as print and a saved picture need.
+_SHARP = Markup("window.devicePixelRatio = Math.max(2, devicePixelRatio);")
 
 
 @cache
@@ -69,7 +71,8 @@ def library(name: str) -> Markup:
 def script(*names: str, charts: bool = True) -> tuple[Markup, str]:
     """The templates of those names as one script, with uPlot where it draws charts, and its SHA-256 in
     base64."""
-    code = Markup("\n").join([*([library("uPlot.iife.min.js")] if charts else []), *map(text_of, names)])
+    drawing = [_SHARP, library("uPlot.iife.min.js")] if charts else []
+    code = Markup("\n").join([*drawing, *map(text_of, names)])
     return code, base64.b64encode(hashlib.sha256(code.encode()).digest()).decode()
 
 

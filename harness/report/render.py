@@ -55,7 +55,7 @@ def write_outputs(run: Run) -> Path:
 
     They are `summary.md`, `results.csv`, `report.html`, and each figure as SVG, PNG and CSV.
     """
-    from harness.report.figures.run_figures import figures  # matplotlib: a second to import
+    from harness.report.figures import figures  # matplotlib: a second to import
 
     found = charts(run)
     for plot in figures(run, found):

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 from harness.compare.compare_runs import compare_runs
 from harness.report.charts.by_load import alone, by_load
+from harness.report.charts.looks import Look, looks
 from harness.report.charts.run_charts import Charts
-from harness.report.figures.style import Look, looks
 from harness.report.tables.comparisons import caveats, difference_tables, statistic_name
 from harness.report.tables.rates import all_runs_table
 from harness.report.tables.table import Table

@@ -12,7 +12,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
-    from harness.report.figures.svg import Plot
+    from harness.report.figures import Plot
 
 Figures = Literal["all", "few"]
 
@@ -34,7 +34,7 @@ def quicken() -> None:
 
 def first_figure() -> Callable[..., Iterator[Plot]]:
     """Stands for `run_figures.figures`: of a run's figures only the first is drawn."""
-    from harness.report.figures.run_figures import figures
+    from harness.report.figures import figures
 
     return lambda run, charts: islice(figures(run, charts), 1)
 
@@ -43,7 +43,7 @@ def main() -> None:
     figures = sys.argv.pop(1)
     quicken()
     if figures == "few":
-        from harness.report.figures import run_figures
+        from harness.report import figures as run_figures
 
         run_figures.figures = first_figure()
     runpy.run_module("harness.cli.app", run_name="__main__", alter_sys=True)

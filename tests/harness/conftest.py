@@ -92,7 +92,7 @@ def remembering(probe: Probe) -> Probe:
 @pytest.fixture
 def few_figures(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of a run's figures only the first is drawn: for tests that look at other files."""
-    monkeypatch.setattr("harness.report.figures.run_figures.figures", first_figure())
+    monkeypatch.setattr("harness.report.figures.figures", first_figure())
 
 
 @pytest.fixture

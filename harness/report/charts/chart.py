@@ -1,7 +1,7 @@
 """A chart as data.
 
 A function of this package returns a `Chart`: axes, series in the units of the axes, and nothing about how it
-is drawn. `static.py` draws it as SVG, `templates/charts.js` with uPlot. To add one to the page, put
+is drawn. `templates/charts.js` draws it in the page, `figures.py` as a file. To add one to the page, put
 `{{ chart_card(chart) }}` (templates/macros.html.j2) where it belongs:
 
     Chart(
@@ -15,16 +15,22 @@ from __future__ import annotations
 
 import csv
 import io
+import json
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
+from markupsafe import Markup
+
 from harness.plain_text import one_line
+from harness.report.charts.looks import DASHES, SHAPES, Look
 from harness.report.text.numbers import few
 
 #: Values that span more than this factor are drawn on a logarithmic axis at first.
 LOG_FROM = 20.0
+#: Characters that could end the block of data or start markup in it.
+_ESCAPED = {ord(character): f"\\u{ord(character):04x}" for character in "<>&"}
 #: With more engines than this, each has a panel of its own.
 MANY = 6
 #: With more points than this, invalid ones are not crossed: the note names the engine.
@@ -212,6 +218,17 @@ def is_wide(values: Iterable[float]) -> bool:
     return bool(shown) and max(shown) / min(shown) > LOG_FROM
 
 
+def values_of(series: Iterable[Series], which: str) -> Iterable[float]:
+    """All that series show along x or y, with the ends of intervals, bands and spans."""
+    for s in series:
+        if which == "x":
+            yield from [*s.low, *s.high] if s.kind == "spans" else s.x
+        elif s.kind != "spans":
+            yield from (*s.low, *s.high) if s.kind == "band" else (*s.y, *s.low, *s.high)
+        else:
+            yield from s.y
+
+
 def rounded(value: float) -> float | None:
     """With six significant digits; None for what is no number, as JSON has no NaN."""
     return float(f"{value:.6g}") if math.isfinite(value) else None
@@ -236,14 +253,14 @@ def in_view(series: Series, view: View) -> Series:
 
 
 def _fields(of: Axis | Series | Limit | View) -> dict[str, object]:
-    """What differs from the default, with short numbers."""
-    found: dict[str, object] = {}
+    """The fields that differ from their defaults, with short numbers."""
+    fields: dict[str, object] = {}
     for name, default in of.__dataclass_fields__.items():
         value = getattr(of, name)
         if value == default.default or (isinstance(value, Sequence) and not len(value)):
             continue
-        found[name] = _plain(value)
-    return found
+        fields[name] = _plain(value)
+    return fields
 
 
 def _plain(value: object) -> object:
@@ -252,3 +269,35 @@ def _plain(value: object) -> object:
     if isinstance(value, float):
         return rounded(value)
     return [_plain(item) for item in value] if isinstance(value, list | tuple) else value
+
+
+def data_block(
+    chapters: Mapping[str, tuple[Mapping[str, Chart], Mapping[str, Look]]], dark: Mapping[str, str]
+) -> Markup:
+    """Charts by `CHAPTER/NAME`, looks by chapter and label, and what is the same for all.
+
+    Args:
+        chapters: Charts by name and the looks of their engines, by the id of the chapter.
+        dark: The colour that stands for each on dark paper.
+    """
+    page = {
+        "many": MANY,
+        "crossed": CROSSED,
+        "shapes": SHAPES,
+        "dark": dark,
+        "looks": {
+            chapter: {one_line(label, 200): _look(look) for label, look in looks.items()}
+            for chapter, (_, looks) in chapters.items()
+        },
+        "charts": {
+            f"{chapter}/{name}": chart.data()
+            for chapter, (charts, _) in chapters.items()
+            for name, chart in charts.items()
+        },
+    }
+    return Markup(json.dumps(page, separators=(",", ":"), allow_nan=False).translate(_ESCAPED))
+
+
+def _look(look: Look) -> dict[str, object]:
+    dash = [float(length) for length in DASHES.get(look.line, "").split()]
+    return {"color": look.color, "marker": look.marker, "glyph": look.glyph, "dash": dash}

@@ -7,15 +7,20 @@ from dataclasses import dataclass, field
 from itertools import chain
 
 from harness.metrics.samples import Group, by_load, pool
-from harness.report.charts.by_load import alone, tradeoff
+from harness.report.charts.by_load import alone, ecdf, tradeoff
 from harness.report.charts.by_load import by_load as latency_by_load
 from harness.report.charts.chart import Chart, with_invalid
 from harness.report.charts.decision import decision_charts
-from harness.report.charts.distributions import ecdf
-from harness.report.charts.overtime import latency_over_time, lives, lives_end, load_over_time, same_load
-from harness.report.charts.power import power_charts
+from harness.report.charts.over_time import (
+    latency_over_time,
+    lives,
+    lives_end,
+    load_over_time,
+    power_charts,
+    same_load,
+    server_charts,
+)
 from harness.report.charts.rows import bars, capacity, waterfall
-from harness.report.charts.server import server_charts
 from harness.report.decision import NOTHING, Asked, Decision, decide
 from harness.report.tables.cells import with_waterfall
 from harness.report.tables.latency import shown_latencies

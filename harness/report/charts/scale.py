@@ -1,15 +1,18 @@
-"""Where values of an axis lie, and which of them are named."""
+"""Places along the axes of a figure: of values, of the numbers that are named, of the names of limits. The
+page's are the same (`templates/charts.js`)."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from harness.report.charts.chart import Axis, Series
+from harness.report.charts.chart import Axis, Series, values_of
 
 #: From so many decades on, a logarithmic axis has marks at powers of ten alone.
 _MANY_DECADES = 2.5
+#: How far the name of a limit keeps from a mark, and how many marks a series has at most that it keeps from.
+_NEAR, _FEW = 7.0, 100
 
 
 @dataclass(frozen=True)
@@ -45,17 +48,6 @@ def fitted(axis: Axis, series: Sequence[Series], which: str, start: float, end: 
     if axis.down:
         start, end = end, start
     return Scale(axis, low, high, start, end)
-
-
-def values_of(series: Iterable[Series], which: str) -> Iterable[float]:
-    """All that series show along x or y, with the ends of intervals, bands and spans."""
-    for s in series:
-        if which == "x":
-            yield from [*s.low, *s.high] if s.kind == "spans" else s.x
-        elif s.kind != "spans":
-            yield from (*s.low, *s.high) if s.kind == "band" else (*s.y, *s.low, *s.high)
-        else:
-            yield from s.y
 
 
 def _fit(axis: Axis, values: list[float]) -> tuple[float, float]:
@@ -97,3 +89,24 @@ def _decades(low: float, high: float) -> list[float]:
     digits = _digits(low, high)
     marks = (digit * 10.0**power for power in powers for digit in digits)
     return [mark for mark in marks if low <= mark <= high]
+
+
+def few_marks(shown: Sequence[Series]) -> Iterator[tuple[str, float, float]]:
+    """The engine and the place of each mark that the name of a limit must not cover, in units of the axes."""
+    for series in shown:
+        if series.kind != "band" and len(series.x) <= _FEW:
+            for x, y in zip(series.x, series.y, strict=True):
+                yield series.label, x, y
+
+
+def free_start(y: float, width: float, x: Scale, marks: Sequence[tuple[float, float]]) -> float:
+    """Where a text of that width above `y` begins so that it covers no mark, as far to the right as there is
+    room. In pixels or points; y grows downwards."""
+    start = x.end - width
+    while start > x.start:
+        if not any(
+            start - _NEAR < a < start + width + _NEAR and abs(b - y + 8) < 8 + _NEAR for a, b in marks
+        ):
+            return start
+        start -= width / 4
+    return x.end - width

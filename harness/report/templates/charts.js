@@ -1,4 +1,4 @@
-/* Draws the charts of the page with uPlot, from the data block `charts`. The SVG beside each is for print. */
+/* Draws the charts of the page with uPlot, from the data block `charts`, on screen and for print. */
 const drawCharts = ({ all, say, tip }) => {
   const page = JSON.parse(document.getElementById("charts").textContent);
   const root = document.documentElement;
@@ -15,7 +15,9 @@ const drawCharts = ({ all, say, tip }) => {
   const text = (value) => (finite(value) ? value.toLocaleString("en-US", { maximumSignificantDigits: 4 }) : "–");
   const paint = (name) => getComputedStyle(root).getPropertyValue(name).trim();
   const dark = matchMedia("(prefers-color-scheme: dark)");
-  const colorOf = (color) => (dark.matches && page.dark[color]) || color;
+  const isPrinting = () => root.classList.contains("printing");
+  const colorOf = (color) => (dark.matches && !isPrinting() && page.dark[color]) || color;
+  const PRINT_WIDTH = 440; // in CSS pixels, of a chart that takes half the width of paper
 
   /* ---- What is shown: engines by chapter; view, logarithm and zoom by card. ---- */
   const chapters = new Map(all("article, header.several").map((article) => [article, { hidden: new Set(), view: "", cards: [] }]));
@@ -190,15 +192,10 @@ const drawCharts = ({ all, say, tip }) => {
       this.report();
     }
 
-    /* The title says which view is shown. */
-    name(view) {
-      const [first] = this.chart.views;
-      if (first) this.figure.querySelector("figcaption .name").textContent = this.chart.title.replace(first.name, view.name);
-    }
-
-    /* What is drawn, for readers of the page's code and its tests. */
+    /* What is drawn, in the title and for readers of the page's code and its tests. */
     report() {
-      this.name(this.view);
+      const [first] = this.chart.views;
+      if (first) this.figure.querySelector("figcaption .name").textContent = this.chart.title.replace(first.name, this.view.name);
       Object.assign(this.host.dataset, {
         shown: JSON.stringify(this.labels),
         view: this.view?.name ?? "",
@@ -222,7 +219,15 @@ const drawCharts = ({ all, say, tip }) => {
     }
 
     size(canvas, small) {
-      return { width: Math.max(160, canvas.clientWidth), height: small ? 150 : this.height };
+      const width = isPrinting() && !small ? PRINT_WIDTH : Math.max(160, canvas.clientWidth);
+      return { width, height: small ? 150 : this.height };
+    }
+
+    /* Draws it in the size and the colours of where it is now: a window, or paper. */
+    resize() {
+      if (!this.panels.length) this.build();
+      for (const panel of this.panels) panel.setSize(this.size(panel.root.parentElement, panel.only !== null));
+      this.refresh();
     }
 
     panel(canvas, only) {
@@ -231,8 +236,10 @@ const drawCharts = ({ all, say, tip }) => {
       const font = `${small ? 11 : 12}px ${getComputedStyle(document.body).fontFamily}`;
       /* Of the vertical axis: its widest label, within reason. */
       const width = (u, labels) => {
+        u.ctx.save(); // uPlot sets its font only where it takes it to be another
         u.ctx.font = font;
         const widest = Math.max(0, ...(labels ?? []).map((label) => u.ctx.measureText(label).width));
+        u.ctx.restore();
         return Math.min(Math.max(50, Math.ceil(widest) + 8), 0.42 * canvas.clientWidth);
       };
       /* Of the places of an axis those whose numbers, each this much to both sides, do not touch: the important ones
@@ -586,8 +593,7 @@ const drawCharts = ({ all, say, tip }) => {
   const sized = new ResizeObserver((entries) => {
     for (const { target } of entries) {
       const card = cards.get(target);
-      if (!card?.panels.length || !target.clientWidth) continue;
-      for (const panel of card.panels) panel.setSize(card.size(panel.root.parentElement, panel.only !== null));
+      if (card?.panels.length && target.clientWidth && !isPrinting()) card.resize();
     }
   });
   const seen = new IntersectionObserver(
@@ -607,8 +613,6 @@ const drawCharts = ({ all, say, tip }) => {
     const card = new Card(figure, host, chapter);
     chapter.cards.push(card);
     cards.set(host, card);
-    host.style.minHeight = `${card.height}px`; // nothing moves when it is drawn
-    host.hidden = false;
     host.addEventListener("keydown", (event) => card.key(event));
     host.addEventListener("blur", () => (tip.hidden = true));
     seen.observe(host);
@@ -652,6 +656,13 @@ const drawCharts = ({ all, say, tip }) => {
     return canvas;
   };
 
+  /* Paper has light colours, all charts, and each at the same width. */
+  const print = (on) => {
+    const cardsWithSize = [...cards.values()].filter((card) => card.host.clientWidth);
+    root.classList.toggle("printing", on);
+    for (const card of cardsWithSize) card.resize();
+  };
+
   const update = (chapter) => { for (const card of chapter.cards) card.refresh(); };
-  return { chapters, update, picture, cards };
+  return { chapters, update, picture, cards, print };
 };

@@ -106,8 +106,8 @@
     parts.push(...warned.map((notice) => `> ${notice}`), markdown(figure));
     const card = article.querySelector(".first figure.card");
     if (card) {
-      const { name } = card.querySelector("[data-save=png]").dataset;
-      saved.png(card, name);
+      const name = card.querySelector("[data-save]").dataset.save;
+      save(card, name);
       parts.push(`![${words(card.querySelector("figcaption .name"))}](${name}.png)`);
     }
     return parts.join("\n\n");
@@ -120,40 +120,11 @@
     command: (box) => box.querySelector("pre").textContent,
   };
 
-  /* A chart as it stands alone: its title, and colours that need no page. The SVG is of its first view. */
-  const standalone = (figure) => {
-    const { chart, looks } = charts.cards.get(figure.querySelector(".plot"));
-    const whole = figure.querySelector("svg").cloneNode(true);
-    const [, , width, height] = whole.getAttribute("viewBox").split(" ").map(Number);
-    const title = document.createElementNS(whole.namespaceURI, "text");
-    title.textContent = chart.title;
-    for (const [name, value] of Object.entries({ x: 12, y: -14, "font-size": 14, "font-weight": 600, fill: "var(--ink, #1c2024)" })) title.setAttribute(name, value);
-    whole.append(title);
-    let x = 12;
-    for (const [label, look] of Object.entries(looks)) {
-      if (!whole.querySelector(`[data-series="${CSS.escape(label)}"]`)) continue;
-      const name = document.createElementNS(whole.namespaceURI, "text");
-      name.textContent = `${look.glyph} ${label}`;
-      for (const [key, value] of Object.entries({ x, y: height + 14, fill: look.color })) name.setAttribute(key, value);
-      whole.append(name);
-      x += 24 + 6.5 * label.length;
-    }
-    const box = [0, -34, Math.max(width, x), height + 56];
-    whole.setAttribute("viewBox", box.join(" "));
-    whole.setAttribute("width", 2 * box[2]);
-    whole.setAttribute("height", 2 * box[3]);
-    whole.setAttribute("font-family", "Helvetica, Arial, sans-serif");
-    return new XMLSerializer().serializeToString(whole);
-  };
-  const save = (address, name) => {
+  const save = (figure, name) => {
     const link = document.createElement("a");
-    link.href = address;
-    link.download = name;
+    link.href = charts.picture(figure).toDataURL("image/png");
+    link.download = `${name}.png`;
     link.click();
-  };
-  const saved = {
-    svg: (figure, name) => save(`data:image/svg+xml,${encodeURIComponent(standalone(figure))}`, `${name}.svg`),
-    png: (figure, name) => save(charts.picture(figure).toDataURL("image/png"), `${name}.png`),
   };
 
   for (const tools of all(".tools")) {
@@ -162,10 +133,10 @@
     for (const button of all("button", tools)) {
       const label = button.textContent;
       button.addEventListener("click", async () => {
-        const { copy: what, save: kind, name } = button.dataset;
+        const { copy: what, save: name } = button.dataset;
         let done = "Saved";
         if (what) done = (await copy(copied[what](box))) ? "Copied" : "Not copied";
-        else saved[kind](box, name);
+        else save(box, name);
         button.textContent = status.textContent = done;
         setTimeout(() => (button.textContent = label), 1500);
       });
@@ -291,10 +262,10 @@
   addEventListener("beforeprint", () => {
     opened = all("details:not([open]):not(.data)");
     for (const details of opened) details.open = true;
-    for (const card of charts.cards.values()) card.name(card.chart.views[0]);
+    charts.print(true);
   });
   addEventListener("afterprint", () => {
+    charts.print(false);
     for (const details of opened) details.open = false;
-    for (const card of charts.cards.values()) card.name(card.view);
   });
 })();

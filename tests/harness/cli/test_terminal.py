@@ -17,7 +17,7 @@ import harness
 from harness.cli.terminal import PIPE_WIDTH, Terminal, echo
 from harness.cli.terminal_table import TerminalTable
 from harness.plain_text import visible
-from harness.report.figures.svg import plain
+from harness.report.figures import plain
 from harness.report.markdown import table as markdown
 from harness.report.page import environment
 from harness.report.results_csv import Data

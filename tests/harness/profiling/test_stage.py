@@ -28,7 +28,7 @@ from harness.profiling.plan import ProfileOptions, unprofiled
 from harness.profiling.profile_files import read_manifest, read_profiles
 from harness.profiling.stage import _Stage, profile_run
 from harness.profiling.subject import begin_run, open_subject
-from harness.report.figures import run_figures
+from harness.report import figures as run_figures
 from harness.report.render import write_report, write_run_outputs
 from harness.runs.events import CaptureDone, CaptureSkipped, CaptureStarting, Event
 from harness.runs.online import run_online

@@ -29,7 +29,7 @@ from harness.records.columns import REQUESTS as REQUESTS_SCHEMA
 from harness.records.long_chunks import LongTable, Received, RunChunks
 from harness.records.long_requests import requests_frame
 from harness.records.parquet import assemble, read_records, write_cell
-from harness.report.charts.power import _rates
+from harness.report.charts.over_time import _rates
 from harness.schema.limits import Slo
 from harness.schema.load import ClosedLoop, load_text
 from harness.schema.machines import Power

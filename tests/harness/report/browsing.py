@@ -13,8 +13,8 @@ IN_A_BROWSER = [
     pytest.mark.slow,
     pytest.mark.skipif(not (CHROMIUM and DRIVER), reason="needs chromium and chromedriver on PATH"),
 ]
-#: The page's script has run to its end: it puts charts in the place of their pictures.
-IS_READY = "return document.querySelector('.plot:not([hidden])') !== null"
+#: The page's script has run to its end: it shows what needs it.
+IS_READY = "return document.querySelector('.tools:not([hidden])') !== null"
 IS_LOADED = "return location.href.split('#')[0] === arguments[0] && document.readyState === 'complete'"
 
 

@@ -22,7 +22,7 @@ def page_of(browser, folder, engines):
     return opened(browser, write_report([run], folder / "page.html").resolve().as_uri())
 
 
-def test_axes_are_those_of_the_picture_for_print(browser, tmp_path):
+def test_axes_are_those_of_the_figures(browser, tmp_path):
     """One engine answers in milliseconds, the other in seconds: what is drawn is logarithmic."""
     engines = [replace(ENGINES[0], prefill_s=0.0003), replace(ENGINES[2], prefill_s=3.0)]
     page = page_of(browser, tmp_path, engines)

@@ -15,8 +15,7 @@ from harness.errors import UsageError
 from harness.metrics.chunk_parts import of_cells, parts_of
 from harness.records.columns import CHUNKS, REQUESTS, SERVER
 from harness.report.charts.decision import decision_charts
-from harness.report.charts.power import power_charts
-from harness.report.charts.server import server_charts
+from harness.report.charts.over_time import power_charts, server_charts
 from harness.report.decision import Asked, Decision, decide
 from harness.report.tables.decision import decision_tables
 from harness.report.text.numbers import DASH

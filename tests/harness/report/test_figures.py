@@ -13,12 +13,10 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from harness.metrics.samples import split
 from harness.report.charts.by_load import by_load, load_axis
 from harness.report.charts.chart import Axis, Chart, Limit, Series
-from harness.report.charts.overtime import in_flight, load_over_time
+from harness.report.charts.looks import looks, on_dark
+from harness.report.charts.over_time import in_flight, load_over_time
 from harness.report.charts.run_charts import charts
-from harness.report.figures.chart_figure import plot
-from harness.report.figures.run_figures import figures
-from harness.report.figures.style import looks, on_dark
-from harness.report.figures.svg import plain
+from harness.report.figures import figures, plain, plot
 from harness.report.render import write_run_outputs
 from harness.report.text.load_words import axis_number, axis_values
 from harness.runs.reader import load_run

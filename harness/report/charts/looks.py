@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import cycle
 
@@ -33,43 +33,26 @@ _GLYPHS = {
 }
 _MIXES = ((0.0, "-"), (-0.4, "--"), (0.35, ":"), (-0.65, "-."))
 
-MATPLOTLIB = {
-    "svg.fonttype": "none",
-    "svg.hashsalt": "rosebench",
-    "text.parse_math": False,
-    "font.family": ["DejaVu Sans"],
-    "font.size": 8,
-    "text.color": INK,
-    "axes.edgecolor": MUTED,
-    "axes.labelcolor": MUTED,
-    "axes.titlecolor": INK,
-    "axes.facecolor": PAPER,
-    "axes.linewidth": 0.6,
-    "axes.grid": True,
-    "axes.axisbelow": True,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.spines.left": False,
-    "axes.titlelocation": "left",
-    "axes.titlesize": 9,
-    "axes.titleweight": "bold",
-    "axes.titlepad": 8,
-    "axes.titley": 1.0,  # not placed by what is above the axes, which takes a third of drawing
-    "figure.facecolor": PAPER,
-    "grid.color": RULE,
-    "grid.linewidth": 0.6,
-    "legend.frameon": False,
-    "legend.fontsize": 8,
-    "legend.handlelength": 1.8,
-    "lines.linewidth": 1.6,
-    "lines.markersize": 5,
-    "xtick.color": MUTED,
-    "ytick.color": MUTED,
-    "xtick.major.size": 0,
-    "ytick.major.size": 0,
-    "xtick.minor.size": 0,
-    "ytick.minor.size": 0,
-}
+#: Lengths of strokes and gaps, by matplotlib's name of the line.
+DASHES = {"-": "", "--": "6 3", ":": "2 3", "-.": "7 3 2 3"}
+
+#: Corners of markers around their middle, -1 to 1; a circle has none.
+SHAPES: dict[str, Sequence[tuple[float, float]]] = {
+    "o": (),
+    "s": ((-0.9, -0.9), (0.9, -0.9), (0.9, 0.9), (-0.9, 0.9)),
+    "^": ((0, -1.1), (1.1, 0.9), (-1.1, 0.9)),
+    "v": ((0, 1.1), (1.1, -0.9), (-1.1, -0.9)),
+    "<": ((-1.1, 0), (0.9, -1.1), (0.9, 1.1)),
+    ">": ((1.1, 0), (-0.9, -1.1), (-0.9, 1.1)),
+    "D": ((0, -1.25), (1.25, 0), (0, 1.25), (-1.25, 0)),
+    "d": ((0, -1.35), (0.85, 0), (0, 1.35), (-0.85, 0)),
+    "h": ((0, -1.15), (1, -0.58), (1, 0.58), (0, 1.15), (-1, 0.58), (-1, -0.58)),
+    "p": ((0, -1.1), (1.05, -0.34), (0.65, 0.89), (-0.65, 0.89), (-1.05, -0.34)),
+    "P": ((-0.4, -1.1), (0.4, -1.1), (0.4, -0.4), (1.1, -0.4), (1.1, 0.4), (0.4, 0.4),
+          (0.4, 1.1), (-0.4, 1.1), (-0.4, 0.4), (-1.1, 0.4), (-1.1, -0.4), (-0.4, -0.4)),
+    "X": ((0, -0.5), (0.6, -1.1), (1.1, -0.6), (0.5, 0), (1.1, 0.6), (0.6, 1.1),
+          (0, 0.5), (-0.6, 1.1), (-1.1, 0.6), (-0.5, 0), (-1.1, -0.6), (-0.6, -1.1)),
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -91,24 +74,24 @@ def looks(labels: Iterable[tuple[str, str]]) -> dict[str, Look]:
     colour and marker of the palette: shades of one colour look alike."""
     used: Counter[tuple[str, str]] = Counter()
     palette, engines = cycle(_PALETTE), set[str]()
-    found: dict[str, Look] = {}
+    by_label: dict[str, Look] = {}
     for engine, label in labels:
-        if label in found:
+        if label in by_label:
             continue
-        color, marker = (None if engine in engines else _own_look(engine)) or next(palette)
+        color, marker = (None if engine in engines else _look_of_engine(engine)) or next(palette)
         mix, line = _MIXES[used[color, marker] % len(_MIXES)]
-        found[label] = Look(_mixed(color, mix), marker, line)
+        by_label[label] = Look(_mixed(color, mix), marker, line)
         used[color, marker] += 1
         engines.add(engine)
-    return found
+    return by_label
 
 
-def _own_look(engine: str) -> tuple[str, str] | None:
+def _look_of_engine(name: str) -> tuple[str, str] | None:
     """Colour and marker as the engine's adapter has them; None where it is unknown or has none."""
-    known = ENGINES.get(engine)
-    if known is None or not re.fullmatch("#[0-9a-f]{6}", known.color) or known.marker not in _GLYPHS:
+    engine = ENGINES.get(name)
+    if engine is None or not re.fullmatch("#[0-9a-f]{6}", engine.color) or engine.marker not in _GLYPHS:
         return None
-    return known.color, known.marker
+    return engine.color, engine.marker
 
 
 def _mixed(color: str, share: float) -> str:
@@ -135,3 +118,8 @@ def _luminance(color: str) -> float:
     """Relative luminance (WCAG 2.2) of `#rrggbb`, 0 to 1."""
     parts = (part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in _parts(color))
     return sum(weight * part for weight, part in zip((0.2126, 0.7152, 0.0722), parts, strict=True))
+
+
+def css_color(color: str) -> str:
+    """A colour as the page writes it: a variable, so that dark mode can change it."""
+    return f"var(--c{color[1:]}, {color})"

@@ -1,9 +1,15 @@
-"""A chart of the page as a figure of matplotlib: a file for papers and slides."""
+"""The figures of a run as files, for papers and slides: its charts drawn by matplotlib, as SVG and PNG.
+
+SVG has real text and the same bytes each time."""
 
 from __future__ import annotations
 
+import io
 import math
-from collections.abc import Mapping, Sequence
+import re
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 
 import matplotlib as mpl
 from matplotlib.axes import Axes
@@ -11,12 +17,24 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import NullLocator
 
+from harness.plain_text import one_line
+from harness.report.charts.by_load import alone
 from harness.report.charts.chart import Axis, Chart, Limit, Series
-from harness.report.charts.marks import few_marks, free_start
-from harness.report.charts.scale import fitted
-from harness.report.figures.style import INK, MATPLOTLIB, MUTED, PAPER, RULE, Look
-from harness.report.figures.svg import Plot, plain, render
+from harness.report.charts.looks import INK, MUTED, PAPER, RULE, Look, looks
+from harness.report.charts.run_charts import Charts
+from harness.report.charts.scale import few_marks, fitted, free_start
+from harness.report.text.load_words import load_file_name
+from harness.runs.reader import Run
+from harness.schema.metrics import METRICS
 
+_FONTS = "system-ui, 'Segoe UI', Helvetica, Arial, 'DejaVu Sans', sans-serif"
+_NO_METADATA = dict.fromkeys(("Date", "Creator", "Format", "Type"))
+_DIGITS = re.compile(r"(\.\d\d)\d+")
+_PNG_DPI = 144
+
+
+#: Percentiles that have a figure of their own.
+_ALONE = (90, 99)
 #: Of a panel, of each of many panels, and of a row, in inches.
 _PANEL, _SMALL, _ROW = (4.6, 2.7), (2.9, 1.9), 0.34
 _LEFT, _RIGHT, _TOP, _BOTTOM, _BETWEEN = 0.62, 0.12, 0.3, 0.5, 0.75
@@ -31,6 +49,92 @@ _PAD, _PAD_LIMIT = 8, 12
 
 #: A chart, and the engine that a panel is about where each has one.
 _Panel = tuple[Chart, str]
+
+
+MATPLOTLIB = {
+    "svg.fonttype": "none",
+    "svg.hashsalt": "rosebench",
+    "text.parse_math": False,
+    "font.family": ["DejaVu Sans"],
+    "font.size": 8,
+    "text.color": INK,
+    "axes.edgecolor": MUTED,
+    "axes.labelcolor": MUTED,
+    "axes.titlecolor": INK,
+    "axes.facecolor": PAPER,
+    "axes.linewidth": 0.6,
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.spines.left": False,
+    "axes.titlelocation": "left",
+    "axes.titlesize": 9,
+    "axes.titleweight": "bold",
+    "axes.titlepad": 8,
+    "axes.titley": 1.0,  # not placed by what is above the axes, which takes a third of drawing
+    "figure.facecolor": PAPER,
+    "grid.color": RULE,
+    "grid.linewidth": 0.6,
+    "legend.frameon": False,
+    "legend.fontsize": 8,
+    "legend.handlelength": 1.8,
+    "lines.linewidth": 1.6,
+    "lines.markersize": 5,
+    "xtick.color": MUTED,
+    "ytick.color": MUTED,
+    "xtick.major.size": 0,
+    "ytick.major.size": 0,
+    "xtick.minor.size": 0,
+    "ytick.minor.size": 0,
+}
+
+
+@dataclass(frozen=True)
+class Plot:
+    """A drawn figure: its file name without suffix, what it shows, an SVG document, its numbers as CSV."""
+
+    name: str
+    title: str
+    svg: str
+    data: str
+    figure: Figure = field(repr=False, compare=False)
+
+    def png(self) -> bytes:
+        """The figure in pixels, at twice its size."""
+        buffer = io.BytesIO()
+        with mpl.rc_context(MATPLOTLIB), _quiet():
+            self.figure.savefig(buffer, format="png", dpi=_PNG_DPI, metadata={"Software": None})
+        return buffer.getvalue()
+
+
+def figures(run: Run, charts: Charts) -> Iterator[Plot]:
+    """Every chart of the run, each percentile of interest by itself, and the overview."""
+    styles, by_load = looks(run.engines), charts.by_load
+    together = [chart for metric, chart in by_load.items() if "overview" in METRICS[metric].uses]
+    if together:
+        yield plot("overview", together, styles, "Latencies by load")
+    for chart in by_load.values():
+        yield plot(chart.name, [chart], styles)
+        for q in _ALONE:
+            single = alone(chart, q)  # where samples do not support it, those that they do
+            yield plot(single.name, [single], styles)
+    for load, over_time in charts.over_time.items():
+        yield plot(f"timeline_{load_file_name(load)}", over_time, styles)
+    shown = {*(chart.name for charts_ in charts.over_time.values() for chart in charts_), *_names(charts)}
+    for name, chart in charts.every.items():
+        if name not in shown:
+            yield plot(name, [chart], styles)
+
+
+def _names(charts: Charts) -> set[str]:
+    """Of the figures by load."""
+    return {chart.name for chart in charts.by_load.values()} | {
+        f"{chart.name}_p{q}" for chart in charts.by_load.values() for q in _ALONE
+    }
+
+
+# --- One figure -----------------------------------------------------------------------------------------
 
 
 def plot(name: str, charts: Sequence[Chart], looks: Mapping[str, Look], title: str = "") -> Plot:
@@ -245,3 +349,35 @@ def _draw(axes: Axes, series: Series, look: Look, color: str, shift: float) -> N
     )
     for i in series.crossed:
         axes.plot(x[i], series.y[i], "x", color=INK, markersize=8)
+
+
+# --- SVG ------------------------------------------------------------------------------------------------
+
+
+def render(figure: Figure) -> str:
+    """A figure as SVG. Call within `matplotlib.rc_context(MATPLOTLIB)`."""
+    buffer = io.StringIO()
+    with _quiet():
+        figure.savefig(buffer, format="svg", metadata=_NO_METADATA)
+    return _clean(buffer.getvalue())
+
+
+def plain(text: str, limit: int = 60) -> str:
+    """Text from outside as one line that XML can hold, cut to a length that a figure can hold."""
+    return one_line(text, limit)
+
+
+def _quiet() -> warnings.catch_warnings[None]:
+    """Labels may hold characters that the font does not."""
+    return warnings.catch_warnings(action="ignore", category=UserWarning)
+
+
+def _clean(svg: str) -> str:
+    """Without fonts on every text, ids that nothing refers to, needless digits, rotations and indentation."""
+    svg = re.sub(r" font-family: [^;\"]*;", "", svg)
+    svg = re.sub(r' transform="rotate\(-0 [^)]*\)"', "", svg)
+    svg = re.sub(r"<[^>]*>", lambda tag: _DIGITS.sub(r"\1", tag[0]), svg)
+    used = set(re.findall(r'(?:url\(#|href="#)([^)"]*)', svg))
+    svg = re.sub(r' id="([^"]*)"', lambda match: match[0] if match[1] in used else "", svg)
+    svg = svg.replace("<svg", f'<svg style="font-family: {_FONTS}"', 1)
+    return "\n".join(line.strip() for line in svg.splitlines()) + "\n"

@@ -1,11 +1,15 @@
-"""One cell over time: latencies, the load, and the life of each request."""
+"""One cell over time: latencies, the load, the life of each request, power, and what servers report."""
 
 from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
+from harness.metrics.chunk_parts import Chunks, of_cells, parts_of
 from harness.metrics.definitions import succeeded
 from harness.metrics.long_frames import argsort, known, map_parts, sort
 from harness.metrics.samples import Group
@@ -14,6 +18,7 @@ from harness.plain_text import one_line
 from harness.report.charts.chart import Axis, Chart, Series, is_wide
 from harness.report.text.load_words import load_file_name, where
 from harness.schema.load import Load, Ramp
+from harness.schema.machines import MachineLoad, Power
 
 SECONDS = "seconds since the first arrival"
 _LIVES = 100
@@ -154,3 +159,144 @@ def _counts(groups: list[Group]) -> str:
 
 def _list(values: Floats) -> list[float]:
     return [float(value) for value in values]
+
+
+# --- Power ----------------------------------------------------------------------------------------------
+
+
+def power_charts(groups: Sequence[Group], machines: Mapping[int, MachineLoad], chunks: Chunks) -> list[Chart]:
+    """Watts, and output tokens a second, at one load; none where no energy counter could be read.
+
+    Args:
+        groups: One repeat of each engine.
+        machines: By cell.
+        chunks: Rows of `records.columns.CHUNKS`, of any cells.
+    """
+    load = groups[0].load
+    watts, tokens = [], []
+    for group in groups:
+        for cell in map(int, group.requests["cell"].unique()):
+            if (machine := machines.get(cell)) is None or not machine.power:
+                continue
+            middle = [(part.begin + part.end) / 2 for part in machine.power]
+            taken = [part.watts for part in machine.power]
+            watts.append(Series(group.label, "line", middle, taken, part="power", markers=False))
+            rates = _rates(of_cells(chunks, [cell]), machine.power)
+            tokens.append(Series(group.label, "line", middle, rates, part="output tok/s", markers=False))
+            if machine.idle_watts is not None:
+                ends, idle = [machine.power[0].begin, machine.power[-1].end], [machine.idle_watts] * 2
+                watts.append(Series(group.label, "line", ends, idle, part="idle", markers=False, opacity=0.4))
+    if not watts:
+        return []
+    x, name = Axis(SECONDS, "s"), load_file_name(load)
+    note = "by the energy counters of the GPUs or, where there is none, of the processors; pale: idle before"
+    return [
+        Chart(f"power_{name}", f"Power, W, {where(load)}", x, Axis("power, W", "W"), watts, note=note),
+        Chart(
+            f"tokens_{name}",
+            f"Output tokens a second, {where(load)}",
+            x,
+            Axis("output tok/s", "tok/s"),
+            tokens,
+        ),
+    ]
+
+
+def _rates(chunks: Chunks, parts: Sequence[Power]) -> list[float]:
+    """Output tokens a second that came in each part of a cell."""
+    ends = np.array([[part.begin, part.end] for part in parts])
+    before = np.zeros(ends.shape)
+    for came in parts_of(chunks):
+        order = np.argsort(came["t"].to_numpy(np.float64), kind="stable")
+        times = came["t"].to_numpy(np.float64)[order]
+        so_far = np.concatenate([[0.0], np.cumsum(came["tokens"].to_numpy(np.float64)[order])])
+        before += so_far[np.searchsorted(times, ends)]
+    counts = np.diff(before, axis=1)[:, 0]
+    return [float(count) / (part.end - part.begin) for count, part in zip(counts, parts, strict=True)]
+
+
+def power_is_known(machines: Mapping[int, MachineLoad]) -> bool:
+    """Whether any cell has it."""
+    return any(machine.power for machine in machines.values())
+
+
+# --- What servers report --------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Quantity:
+    """A chart of a quantity: part of its name, its title, its unit, and how it follows from readings."""
+
+    name: str
+    title: str
+    unit: str
+    values: Callable[[pd.DataFrame], pd.Series[float]]
+
+
+def server_charts(groups: Sequence[Group], readings: pd.DataFrame) -> list[Chart]:
+    """A chart for each quantity that a server says, at one load.
+
+    Args:
+        groups: One repeat of each engine.
+        readings: Rows of `records.columns.SERVER`, of any cells.
+    """
+    load = groups[0].load
+    made = [
+        Chart(
+            name=f"server_{quantity.name}_{load_file_name(load)}",
+            title=f"{quantity.title}, {where(load)}",
+            x=Axis(SECONDS, "s"),
+            y=Axis(quantity.unit, "%" if quantity.unit == "%" else ""),
+            series=_series(groups, readings, quantity),
+            note="by the servers' own metrics",
+        )
+        for quantity in (_QUANTITIES if len(readings) else ())
+    ]
+    return [chart for chart in made if chart.series]
+
+
+def _series(groups: Sequence[Group], readings: pd.DataFrame, quantity: _Quantity) -> list[Series]:
+    found = []
+    for group in groups:
+        own = readings[readings["cell"].isin(group.requests["cell"].unique())]
+        values = quantity.values(own)
+        known = values.notna()
+        if known.any():
+            x, y = (numbers[known].to_numpy(np.float64).tolist() for numbers in (own["t"], values))
+            found.append(Series(group.label, "line", x, y, part=quantity.unit, markers=False))
+    return found
+
+
+def _prefix_hits(readings: pd.DataFrame) -> pd.Series[float]:
+    """Share of prompt tokens since the reading before or, where that is not counted, as the server averages
+    it. Nothing where none was ever found.
+    """
+    queries, hits = readings["prefix_queries"].diff(), readings["prefix_hits"].diff()
+    rate = (hits / queries.where(queries > 0)).fillna(readings["prefix_hit_rate"])
+    return _if_any(100 * rate)
+
+
+def _if_any(values: pd.Series[float]) -> pd.Series[float]:
+    """The values, or NaN for all where none is above 0."""
+    return values if (values > 0).any() else values.where(values.isna())
+
+
+def _tokens_per_step(readings: pd.DataFrame) -> pd.Series[float]:
+    """Since the reading before; NaN where no step was done."""
+    steps = readings["steps"].diff()
+    found: pd.Series[float] = readings["step_tokens"].diff() / steps.where(steps > 0)
+    return found
+
+
+_QUANTITIES = (
+    _Quantity("running", "Requests that run in the server", "requests", lambda found: found["running"]),
+    _Quantity(
+        "waiting", "Requests that wait in the server", "requests", lambda found: _if_any(found["waiting"])
+    ),
+    _Quantity("kv_usage", "KV cache in use, %", "%", lambda found: 100 * found["kv_usage"]),
+    _Quantity("prefix_hits", "Prompt tokens from the prefix cache, %", "%", _prefix_hits),
+    _Quantity("steps", "Tokens of a step", "tokens", _tokens_per_step),
+    _Quantity(
+        "preemptions", "Preemptions so far", "preemptions", lambda found: _if_any(found["preemptions"])
+    ),
+)
