@@ -330,7 +330,7 @@ def test_dark_mode_changes_paper_and_figures(page):
         page.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": features})
         seen[scheme] = page.execute_script(
             "return [getComputedStyle(document.body).backgroundColor,"
-            " getComputedStyle(document.querySelector('.glyph')).color]"
+            " getComputedStyle(document.querySelector('.card')).backgroundColor]"
         )
     page.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": []})
     assert seen["light"][0] == "rgb(255, 255, 255)"
