@@ -19,7 +19,7 @@ from harness.cluster.clocks import Offset, host_clock, read_offset
 from harness.cluster.node_facts import Tokenizer
 from harness.cluster.ray_nodes import SILENCE_S, RayNode, RemoteServer
 from harness.cluster.shared_folder import SharedFolder
-from harness.cluster.testbed import Reading, Sent, Testbed, Watch
+from harness.cluster.testbed import Reading, SentLoad, Testbed, Watch
 from harness.engines.base import Engine, EngineSettings, Server
 from harness.errors import EngineError, LostNodeError
 from harness.loadgen.host_load import ProgressCallback, total
@@ -80,7 +80,7 @@ class RayTestbed(Testbed):
         clients: int,
         progress: ProgressCallback | None,
         start_delay_s: float,
-    ) -> Sent:
+    ) -> SentLoad:
         dealing, hosts = Dealing(plan, clients), len(self._senders)
         senders = [
             Sender(node, range(position, dealing.count, hosts))
@@ -157,7 +157,7 @@ class RayTestbed(Testbed):
         reading: Reading,
         progress: ProgressCallback | None,
         start_delay_s: float,
-    ) -> Sent:
+    ) -> SentLoad:
         for sender in senders:
             sender.before = self._offset(sender.node)
         trip = max(sender.before.round_trip for sender in senders if sender.before)
@@ -181,7 +181,7 @@ class RayTestbed(Testbed):
             )
             for sender in senders
         ]
-        return Sent(answers, sorted(usage, key=lambda spent: spent.client), hosts)
+        return SentLoad(answers, sorted(usage, key=lambda spent: spent.client), hosts)
 
     def _wait(self, senders: Sequence[Sender], report: ProgressCallback | None) -> list[ClientUsage]:
         """Until every node has sent its part. Raises BenchError when one fails or is silent for SILENCE_S."""

@@ -43,7 +43,7 @@ class Reading:
 
 
 @dataclass
-class Sent:
+class SentLoad:
     """A load that was sent. `hosts` is empty where this machine sent it."""
 
     answers: Answers
@@ -97,7 +97,7 @@ class Testbed(ABC):
         clients: int,
         progress: ProgressCallback | None,
         start_delay_s: float,
-    ) -> Sent:
+    ) -> SentLoad:
         """Send a load from so many client processes, and read what came back. Raises BenchError."""
 
     @abstractmethod

@@ -14,7 +14,7 @@ from pydantic import JsonValue
 
 from harness.calibration.calibrate import calibrate
 from harness.calibration.calibrate import load as load_calibration
-from harness.cluster.testbed import Machines, Reading, ReportStatus, Sent, Testbed, Watch
+from harness.cluster.testbed import Machines, Reading, ReportStatus, SentLoad, Testbed, Watch
 from harness.engines.base import Engine, EngineSettings, Server
 from harness.engines.placement import CpuSplit, physical_cores, split
 from harness.engines.selection import Selection, select_engines
@@ -51,12 +51,12 @@ class ThisTestbed(Testbed):
         clients: int,
         progress: ProgressCallback | None,
         start_delay_s: float,
-    ) -> Sent:
+    ) -> SentLoad:
         result = run_load(
             plan, clients=clients, cpus=self._cpus.client, progress=progress, start_delay_s=start_delay_s
         )
         tokens_of = counter_of(reading.tokenizer) if reading.tokenizer else None
-        return Sent(
+        return SentLoad(
             parse(result, reading.wanted, tokens_of, reading.texts_of, times=reading.response_times),
             result.usage,
         )

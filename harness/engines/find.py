@@ -2,7 +2,7 @@
 
 Looked up in this order, the first that is configured decides:
 
-1. the user's own file (configured.py)
+1. the user's own file (variants.py)
 2. the folder `BENCH_PEERS`, which holds one virtual environment per engine: `$BENCH_PEERS/vllm/bin/python`
 3. `~/.cache/rosebench/engines/vllm/bin/python`: the user's cache folder, or what `BENCH_CACHE` names
 4. the interpreter that runs this harness

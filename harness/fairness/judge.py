@@ -24,7 +24,7 @@ Decode = Callable[[Sequence[int]], str]
 
 
 @dataclass(frozen=True)
-class Expected:
+class ExpectedAnswer:
     """Reference answer to a prompt.
 
     Tokens whose logit is lower by at most `tolerance` are as good; with None that is unknown. `end` are the
@@ -39,7 +39,7 @@ class Expected:
     ends: frozenset[int] = frozenset()
 
     @property
-    def whole(self) -> Expected:
+    def whole(self) -> ExpectedAnswer:
         """With its end of sequence as a token."""
         if self.end is None:
             return self
@@ -64,17 +64,17 @@ def tolerance(reference: Reference) -> float:
     return max(NOISE_FACTOR * reference.noise, SPREAD_SHARE * reference.spread)
 
 
-def by_reference(reference: Reference) -> list[Expected]:
+def by_reference(reference: Reference) -> list[ExpectedAnswer]:
     """The reference's answer to each prompt."""
     bound = tolerance(reference)
 
-    def expected(answer: ReferenceAnswer) -> Expected:
-        return Expected(answer.tokens, answer.candidates, bound, answer.end, frozenset(reference.ends))
+    def expected(answer: ReferenceAnswer) -> ExpectedAnswer:
+        return ExpectedAnswer(answer.tokens, answer.candidates, bound, answer.end, frozenset(reference.ends))
 
     return [expected(answer) for answer in reference.answers]
 
 
-def by_majority(replies: Mapping[str, Sequence[Reply]], prompts: int) -> list[Expected]:
+def by_majority(replies: Mapping[str, Sequence[Reply]], prompts: int) -> list[ExpectedAnswer]:
     """For each prompt the longest beginning on which more than half of the engines agree, at least two."""
     expected = []
     for prompt in range(prompts):
@@ -88,12 +88,12 @@ def by_majority(replies: Mapping[str, Sequence[Reply]], prompts: int) -> list[Ex
                 break
             agreed.append(token)
             agreeing = [tokens for tokens in agreeing if tokens[: len(agreed)] == agreed]
-        expected.append(Expected(agreed, [], None))
+        expected.append(ExpectedAnswer(agreed, [], None))
     return expected
 
 
 def judge(
-    reply: Reply, prompt_tokens: int, asked: int, expected: Expected | None, decode: Decode | None
+    reply: Reply, prompt_tokens: int, asked: int, expected: ExpectedAnswer | None, decode: Decode | None
 ) -> Answer:
     """Judge an answer; `expected` None: unknown. Text is compared if there are no ids.
 
@@ -133,7 +133,7 @@ def judge(
     )
 
 
-def _tokens(answer: Sequence[int], expected: Expected) -> tuple[int, bool]:
+def _tokens(answer: Sequence[int], expected: ExpectedAnswer) -> tuple[int, bool]:
     """The number of equal leading tokens, and whether the first different one is as good."""
     pairs = zip(answer, expected.tokens, strict=False)
     same = next((i for i, (a, b) in enumerate(pairs) if a != b), min(len(answer), len(expected.tokens)))
@@ -141,7 +141,7 @@ def _tokens(answer: Sequence[int], expected: Expected) -> tuple[int, bool]:
     return same, other and answer[same] in expected.as_good(same)
 
 
-def _text(answer: str, expected: Expected, decode: Decode, *, exact: bool) -> tuple[int, bool]:
+def _text(answer: str, expected: ExpectedAnswer, decode: Decode, *, exact: bool) -> tuple[int, bool]:
     """The same for text: the number of the reference's tokens with whose text the answer begins.
 
     Incomplete characters at the end of a piece are not compared. An end of sequence has no text; with `exact`

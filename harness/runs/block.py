@@ -10,7 +10,6 @@ from harness.engines.selfreport import request_facts
 from harness.errors import BenchError, CleanupError, LostNodeError, is_interruption
 from harness.runs.accuracy import score_engine, task_tokenizer
 from harness.runs.answers import ask_engine, prompts_to_check
-from harness.runs.asked_server import AskedServer
 from harness.runs.cell_runner import CellRunner, LostError
 from harness.runs.events import EngineNotAsked, EngineSkipped, EngineStarting, Notify
 from harness.runs.folder import log_file
@@ -18,6 +17,7 @@ from harness.runs.in_process import measure_in_process
 from harness.runs.resolved import Resolved
 from harness.runs.run_state import Run
 from harness.runs.schedule import Block, Cell
+from harness.runs.server_session import ServerSession
 from harness.schema.online_summary import OnlineSummary
 from harness.schema.run_info import Check, Unasked
 
@@ -115,7 +115,7 @@ def _use_server(
             server.record.facts.update(request_facts(wanted, asked))
             run.launched(server.record)
             measuring = CellRunner(
-                run, AskedServer(resolved, testbed, engine, server, asked, encode), notify, idle
+                run, ServerSession(resolved, testbed, engine, server, asked, encode), notify, idle
             )
             measuring.begin((left or block.cells)[0])
             measuring.note_waiting()

@@ -9,7 +9,7 @@ from time import monotonic, sleep
 
 import msgspec
 
-from harness.cluster.testbed import Sent
+from harness.cluster.testbed import SentLoad
 from harness.engines.prometheus import Samples, histograms, mean_between
 from harness.engines.server_metrics import ServerMonitor, known_series
 from harness.errors import EngineError, LostNodeError
@@ -17,7 +17,6 @@ from harness.loadgen.load_plan import Progress
 from harness.metrics.validity import clients_needed
 from harness.records.cell import CellRecords
 from harness.records.parquet import write_server
-from harness.runs.asked_server import AskedServer
 from harness.runs.events import (
     CellProgress,
     EngineWarming,
@@ -29,6 +28,7 @@ from harness.runs.journal import ClientSpent
 from harness.runs.kept_cell import entry_of, keep_cell
 from harness.runs.run_state import Run
 from harness.runs.schedule import Cell
+from harness.runs.server_session import ServerSession
 from harness.runs.warmup_hints import warmup_hint
 from harness.schema.fairness import EngineFact
 from harness.schema.load import Batch, ClosedLoop
@@ -74,7 +74,7 @@ class CellRun:
     """
 
     counters_before: Samples
-    load: Sent
+    load: SentLoad
     records: CellRecords
     machine: MachineLoad
     server: ServerMonitor
@@ -85,7 +85,7 @@ class CellRunner:
     """Warms a server up and measures its cells. `warmed` is the largest wave of a warm-up that it has had."""
 
     run: Run
-    to: AskedServer
+    to: ServerSession
     notify: Notify
     idle: Idle
     warmed: int = 0

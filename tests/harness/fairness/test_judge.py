@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from harness.fairness.asking import Reply
-from harness.fairness.judge import Expected, by_majority, by_reference, judge, tolerance
+from harness.fairness.judge import ExpectedAnswer, by_majority, by_reference, judge, tolerance
 from harness.fairness.reference import Reference, ReferenceAnswer
 
 tokens = st.lists(st.integers(0, 5), min_size=1, max_size=8)
@@ -24,17 +24,17 @@ def letters(ids: Sequence[int]) -> str:
 
 
 @st.composite
-def cases(draw: st.DrawFn) -> tuple[Expected, list[int]]:
+def cases(draw: st.DrawFn) -> tuple[ExpectedAnswer, list[int]]:
     """A reference answer with random near ties, and an answer of the same length."""
     right = draw(tokens)
     near = [[(token, 0.0), (draw(st.integers(0, 5)), draw(st.floats(0, 2)))] for token in right]
     given = [draw(st.sampled_from([token, draw(st.integers(0, 5))])) for token in right]
-    return Expected(right, near, tolerance=1.0), given
+    return ExpectedAnswer(right, near, tolerance=1.0), given
 
 
 @given(cases())
 def test_an_answer_is_right_up_to_the_first_token_that_is_not_as_good(
-    case: tuple[Expected, list[int]],
+    case: tuple[ExpectedAnswer, list[int]],
 ) -> None:
     expected, given = case
     found = judge(reply(given), 3, len(given), expected, None)
@@ -49,7 +49,7 @@ def test_an_answer_is_right_up_to_the_first_token_that_is_not_as_good(
 
 
 @given(cases())
-def test_text_is_judged_like_the_tokens_it_is_made_of(case: tuple[Expected, list[int]]) -> None:
+def test_text_is_judged_like_the_tokens_it_is_made_of(case: tuple[ExpectedAnswer, list[int]]) -> None:
     expected, given = case
     by_tokens = judge(reply(given), 3, len(given), expected, None)
     by_text = judge(reply(None, letters(given)), 3, len(given), expected, letters)
@@ -59,24 +59,26 @@ def test_text_is_judged_like_the_tokens_it_is_made_of(case: tuple[Expected, list
 def test_half_characters_do_not_tell_answers_apart() -> None:
     """Two tokens hold half a character each: the tokenizer shows what the first lacks."""
     pieces = {(): "", (1,): "a", (1, 2): "a\ufffd", (1, 2, 3): "aé"}
-    expected = Expected([1, 2, 3], [[(1, 0.0)], [(2, 0.0)], [(3, 0.0)]], 1.0)
+    expected = ExpectedAnswer([1, 2, 3], [[(1, 0.0)], [(2, 0.0)], [(3, 0.0)]], 1.0)
     found = judge(reply(None, "aé"), 3, 3, expected, lambda ids: pieces[tuple(ids)])
     assert (found.same, found.outcome) == (3, "same")
 
 
 def test_an_answer_that_failed_is_not_compared() -> None:
-    expected = Expected([1], [[(1, 0.0)]], 1.0)
+    expected = ExpectedAnswer([1], [[(1, 0.0)]], 1.0)
     found = judge(reply(None, error="wrong_length: 3 tokens, 16 asked for"), 3, 16, expected, None)
     assert (found.outcome, found.detail) == ("failed", "wrong_length: 3 tokens, 16 asked for")
 
 
-@pytest.mark.parametrize("expected", [None, Expected([1], [[(1, 0.0)]], 1.0)])
-def test_without_a_reference_or_a_tokenizer_nobody_knows(expected: Expected | None) -> None:
+@pytest.mark.parametrize("expected", [None, ExpectedAnswer([1], [[(1, 0.0)]], 1.0)])
+def test_without_a_reference_or_a_tokenizer_nobody_knows(expected: ExpectedAnswer | None) -> None:
     assert judge(reply(None, "a"), 3, 1, expected, None).outcome == "unknown"
 
 
 #: Of a model whose sequences end with 8 or 9: it says 1 2 and ends, at which 5 was as good.
-ENDED = Expected([1, 2], [[(1, 0.0)], [(2, 0.0), (9, 0.5)]], 1.0, [(8, 0.0), (5, 0.5)], frozenset({8, 9}))
+ENDED = ExpectedAnswer(
+    [1, 2], [[(1, 0.0)], [(2, 0.0), (9, 0.5)]], 1.0, [(8, 0.0), (5, 0.5)], frozenset({8, 9})
+)
 
 
 @pytest.mark.parametrize(

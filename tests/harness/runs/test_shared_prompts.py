@@ -18,7 +18,7 @@ from harness.engines.adapters.openai import OpenAI
 from harness.engines.prometheus import PrefixCounters, read_samples
 from harness.loadgen.load_plan import Target
 from harness.report.tables.cells import prefix_table
-from harness.runs import asked_server
+from harness.runs import server_session
 from harness.runs.online import run_online
 from harness.schema.online_settings import OnlineSettings
 
@@ -106,7 +106,7 @@ def test_what_the_engine_counts_stands_beside(
     settings: OnlineSettings, page: Target, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(OpenAI, "prefix_counters", COUNTERS)
-    monkeypatch.setattr(asked_server, "read_samples", lambda target: read_samples(page))  # another server's
+    monkeypatch.setattr(server_session, "read_samples", lambda target: read_samples(page))  # another server's
     _, results = run_online(settings, ["bench"], lambda event: None)
     [hits] = results.prefixes
     assert hits.possible == pytest.approx(POSSIBLE) and hits.reported == pytest.approx(0.32)
@@ -118,7 +118,7 @@ def test_the_page_is_read_once_before_a_cell_and_once_after(
 ) -> None:
     monkeypatch.setattr(OpenAI, "prefix_counters", COUNTERS)
     monkeypatch.setattr(OpenAI, "histograms", {"queue_wait_ms": "vllm:request_queue_time_seconds"})
-    monkeypatch.setattr(asked_server, "read_samples", lambda target: read_samples(page))
+    monkeypatch.setattr(server_session, "read_samples", lambda target: read_samples(page))
     run_online(settings, ["bench"], lambda event: None)
     assert Page.looks == 2
 

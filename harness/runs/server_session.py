@@ -1,4 +1,4 @@
-"""A server that is asked: what is sent to it, and what came back."""
+"""A session with a server: loads that are sent to it, and the answers."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from harness.cluster.testbed import Reading, Sent, Testbed
+from harness.cluster.testbed import Reading, SentLoad, Testbed
 from harness.engines.base import Encoder, Engine, RequestSettings, Server, endpoint_target
 from harness.engines.prometheus import PrefixCounters, Samples, read_samples
 from harness.engines.registry import ENGINES
@@ -32,8 +32,8 @@ BATCH_TIMEOUT_S = 7 * 24 * 3600.0
 
 
 @dataclass(frozen=True)
-class AskedServer:
-    """A server and how it is asked; `encode` makes a request's body of that."""
+class ServerSession:
+    """A server with the settings of its requests; `encode` makes their bodies."""
 
     resolved: Resolved
     testbed: Testbed
@@ -44,12 +44,12 @@ class AskedServer:
 
     @property
     def counters(self) -> list[PrefixCounters]:
-        """Of the engine's prefix cache."""
+        """Counters of the engine's prefix cache."""
         return [engine.prefix_counters for engine in self._engines if engine.prefix_counters]
 
     @property
     def series(self) -> list[Series]:
-        """Of the metrics that are read over time; none where these are not wanted."""
+        """Series of the metrics that are read over time; none where these are not wanted."""
         wanted = self.resolved.settings.server_metrics
         return [engine.server_series for engine in self._engines if engine.server_series and wanted]
 
@@ -68,7 +68,7 @@ class AskedServer:
         return next(filter(None, counts), None)
 
     def samples(self) -> Samples:
-        """What the server counts, where its engine's metrics are wanted."""
+        """Read the server's metrics, if any of them are wanted."""
         wanted = self.counters or self.engine.histograms or self.series
         return read_samples(self.server.target) if wanted else []
 
@@ -85,7 +85,7 @@ class AskedServer:
         clients: int,
         progress: Callable[[Progress], None] | None,
         start_delay_s: float,
-    ) -> Sent:
+    ) -> SentLoad:
         """Send them and wait for what comes back.
 
         Args:
@@ -115,7 +115,7 @@ class AskedServer:
         return self.testbed.send(load, reading, clients, progress, start_delay_s)
 
     def records(self, answers: Answers, planned: Sequence[PlannedRequest], cell: Cell) -> CellRecords:
-        """What came back for each request that was planned."""
+        """Make the records of a cell from the answers to its planned requests."""
         requests = with_answers(planned, answers.texts, self.asked.tokenizer)
         sent, reusable = answers.in_order_sent(), np.full(len(requests), -1, np.int32)
         if isinstance(cell.load, Batch):
@@ -137,7 +137,7 @@ class AskedServer:
         return records
 
     def _expected(self, request: PlannedRequest, reusable: int | None = None) -> Expected:
-        """What a request asks for."""
+        """State what the answer to a request must have."""
         counted = self.encode.input_tokens(request)
         return Expected(
             len(request.prompt) if counted is None else counted,
@@ -152,5 +152,5 @@ class AskedServer:
 
     @property
     def _engines(self) -> list[Engine]:
-        """Whose metrics the server may have: a running server's engine is not known."""
+        """Engines whose metrics the server may have: that of a running server is unknown."""
         return [self.engine, *(ENGINES.values() if self.engine.name == RUNNING_SERVER else ())]
