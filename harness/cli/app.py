@@ -5,8 +5,6 @@ from __future__ import annotations
 import gc
 import os
 import sys
-from difflib import get_close_matches
-from itertools import pairwise
 from typing import Any
 
 from harness.cli.interrupts import handle_interrupts, ignore_interrupts
@@ -46,25 +44,19 @@ def main() -> None:
 
 
 def _run() -> int:
-    """Imports here, because they take a second in which a user may press Ctrl-C."""
+    """Run the command; imports here take a second, in which a user may press Ctrl-C."""
     import typer
 
     from harness.cli.commands import app
-    from harness.schema.base import plainly
 
     hide_values(os.environ)
     try:
         code: int | None = app(standalone_mode=False)
     except typer.TyperException as error:
         context = getattr(error, "ctx", None)
-        message = _bad_value(error) or plainly(error.format_message())
-        similar = getattr(error, "possibilities", None) or []  # for an unknown option
-        if similar:
-            message, _, _ = message.partition(" (Possible options")
-        close = get_close_matches(message.split()[-1], similar, 1, cutoff=0.7) if similar else []
-        if other := _elsewhere(getattr(error, "option_name", ""), context):
-            close = [other]
-        hint = "".join(f"did you mean {option}? " for option in close) + _help(context)
+        message = error.format_message().replace("Value error, ", "")
+        other = _elsewhere(getattr(error, "option_name", ""), context)
+        hint = (f"did you mean {other}? " if other else "") + _help(context)
         if message.startswith("Usage: "):
             print(message, file=sys.stderr)
         elif message:
@@ -73,29 +65,15 @@ def _run() -> int:
     return code or 0
 
 
-def _bad_value(error: Any) -> str | None:
-    """The option, the value that it has on the command line and what it takes; None for other errors."""
-    from harness.schema.base import MUST, plainly, value_text
-
-    names = getattr(getattr(error, "param", None), "opts", [""])
-    if type(error).__name__ != "BadParameter" or not names[-1].startswith("--"):
-        return None
-    what = plainly(error.message)
-    words = [part for word in sys.argv for part in word.split("=", 1 if word.startswith("--") else 0)]
-    given = [value for option, value in pairwise(words) if option in names]
-    value = f"{value_text(given[-1])} " if given and what.startswith(MUST) else ""
-    return f"{names[-1]}: {value}{what}"
-
-
 def _elsewhere(option: str, context: Any) -> str | None:
-    """The name of this command for an option of another one."""
+    """Return the name that this command has for an option of another one."""
     name = _ELSEWHERE.get(option)
-    known = [known for param in context.command.params for known in param.opts] if context else []
-    return name if name in known else None
+    options = [option for param in context.command.params for option in param.opts] if context else []
+    return name if name in options else None
 
 
 def _help(context: Any) -> str:
-    """Where the options of the command are listed that was called."""
+    """Return where the options of the command are listed that was called."""
     names: list[str] = []
     while context is not None and context.parent is not None:
         names.insert(0, context.info_name)

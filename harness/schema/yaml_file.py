@@ -13,8 +13,10 @@ _TAG = "tag:yaml.org,2002:"
 
 
 class _Loader(yaml.SafeLoader):
-    """Refuses a key that is given twice; PyYAML takes the last one. `1:8:30` is a text; PyYAML takes it for a
-    number to the base of 60."""
+    """A loader that refuses a key that is given twice, and takes `1:8:30` for text.
+
+    PyYAML takes the last of equal keys, and `1:8:30` for a number to the base of 60.
+    """
 
     def resolve(self, kind: Any, value: Any, implicit: Any) -> Any:
         tag = super().resolve(kind, value, implicit)  # type: ignore[no-untyped-call]
@@ -42,12 +44,12 @@ class _GivenTwiceError(yaml.YAMLError):
 
 
 def read_yaml(path: Path, hint: str, unreadable: str = "", what: str = "") -> Any:
-    """What the file at `path` holds.
+    """Return the content of the file at `path`.
 
     Args:
-        hint: How it is written.
-        unreadable: The hint where it cannot be read; empty: the same.
-        what: Before the path in that message.
+        hint: Says how such a file is written.
+        unreadable: The hint if it cannot be read; empty: the same.
+        what: Words before the path in that message.
 
     Raises:
         UsageError: It cannot be read, or is not YAML.
@@ -64,7 +66,7 @@ def read_yaml(path: Path, hint: str, unreadable: str = "", what: str = "") -> An
 
 
 def _fault(error: yaml.YAMLError | ValueError | RecursionError) -> str:
-    """What is wrong, and in which line where that is known."""
+    """Return what is wrong, and in which line if that is known."""
     if isinstance(error, RecursionError):
         return "it is nested too deeply"
     if isinstance(error, yaml.MarkedYAMLError) and (mark := error.problem_mark) is not None:

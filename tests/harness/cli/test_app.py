@@ -23,11 +23,11 @@ pytestmark = pytest.mark.integration
         (["online", "--nosuch"], "No such option: --nosuch"),
         (["online", "extra"], "Got unexpected extra argument(s) (extra)"),
         (["online", "--device"], "Option '--device' requires an argument."),
-        (["online", "--n", "x"], "--n: 'x' must be a whole number"),
+        (["online", "--n", "x"], "--n: Input should be a valid integer"),
         (["online", "--trace", "no-such-trace"], "there is no trace or file 'no-such-trace'"),
         (["online", "--model", "random:x", "--engines", "roseinfer"], "there is no model 'random:x'"),
         (["online", "--model", "/no/such", "--engines", "roseinfer"], "there is no folder /no/such"),
-        (["online", "--engines", ","], "--engines: ',' must have a value before and after each comma"),
+        (["online", "--engines", ","], "--engines: must have a value before and after each comma"),
         (["online", "--engines", "roseinfer@x"], "roseinfer has no variant 'x'"),
         (["online", "--resume", "no-such-run"], "no-such-run holds no run: No such file or directory"),
         (
@@ -44,12 +44,15 @@ pytestmark = pytest.mark.integration
             "--resume uses the run's own settings and cannot be combined with --num-prompts",
         ),
         (["offline", "--scales", "1"], "No such option: --scales"),
-        (["profile", "x", "--tool", "y"], "--tool: 'y' is not one of 'torch', 'nsys', "),
-        (["profile", "x", "--steps=z"], "--steps: 'z' must be a whole number"),
-        (["profile", "x", "--steps", "9" * 5000], f"--steps: '{'9' * 59}… must be a whole number of fewer"),
-        (["profile", "x", "--scale", "nan"], "--scale: nan must be a finite number"),
-        (["profile", "x", "--concurrency", "0"], "--concurrency: 0 must be at least 1"),
-        (["profile", "x", "--request-rate", "inf"], "--request-rate: inf must be a finite number"),
+        (["profile", "x", "--tool", "y"], "Invalid value for '--tool': 'y' is not one of 'torch', 'nsys', "),
+        (["profile", "x", "--steps=z"], "Invalid value for '--steps': Input should be a valid integer"),
+        (
+            ["profile", "x", "--steps", "9" * 5000],
+            "Invalid value for '--steps': Unable to parse input string as an integer",
+        ),
+        (["profile", "x", "--scale", "nan"], "--scale: Input should be a finite number"),
+        (["profile", "x", "--concurrency", "0"], "--concurrency: Input should be greater than or equal to 1"),
+        (["profile", "x", "--request-rate", "inf"], "--request-rate: Input should be a finite number"),
         (["profile", "x", "--engines", "a,,b"], "--engines: 'a,,b' must have a value before and after each"),
         (["compare", "x", "x", "--allow-different", "a,"], "--allow-different: 'a,' must have a value"),
         (["compare", "x", "x", "--gate", ""], "the gate is empty"),
@@ -58,8 +61,11 @@ pytestmark = pytest.mark.integration
             f"'e2e_p99<={'9' * 400}ms' is not a gate",
         ),
         (["search", "--base-url", "x", "--slo", "ttft_ms=1,"], "'ttft_ms=1,' must have a limit before and"),
-        (["search", "--slo", "ttft_ms=1", "--lowest", "x"], "--lowest: 'x' must be a number"),
-        (["search", "--slo", "ttft_ms=1", "--max-seconds", "inf"], "--max-seconds: inf must be a finite"),
+        (
+            ["search", "--slo", "ttft_ms=1", "--lowest", "x"],
+            "Invalid value for '--lowest': Input should be a valid number",
+        ),
+        (["search", "--slo", "ttft_ms=1", "--max-seconds", "inf"], "--max-seconds: Input should be a finite"),
         (["config", "init", ""], ". is not a file"),
         (["report", "no-such-run"], "no-such-run does not exist"),
         (["schema", "nosuch"], "there is no schema 'nosuch'"),
@@ -88,7 +94,7 @@ def test_without_a_command_it_shows_its_help(bench: Any) -> None:
     assert bench("--help").code == 0
 
 
-@pytest.mark.parametrize("name", ["online-results", "run", "online-settings", "offline-results"])
+@pytest.mark.parametrize("name", ["online-results", "run", "online-settings", "offline-settings"])
 def test_schemas_are_json(name: str, bench: Any) -> None:
     schema = json.loads(bench("schema", name).out)
     kinds = schema.get("oneOf", [schema])  # `run` is that of an online or of an offline run

@@ -93,9 +93,9 @@ def test_a_misspelt_key_is_corrected(text: str, meant: str, tmp_path: Path) -> N
 def test_a_misspelt_option_is_corrected(bench: Any) -> None:
     done = bench("online", "--concurency", "3")
     assert done.code == 2
-    assert done.err == (
-        "bench: No such option: --concurency\n  hint: did you mean --concurrency? see `bench online --help`\n"
-    )
+    message, hint = done.err.splitlines()
+    assert message.startswith("bench: No such option: --concurency (") and " --concurrency" in message
+    assert hint == "  hint: see `bench online --help`"
 
 
 @pytest.mark.parametrize(("command", "wrong", "right"), [
@@ -116,7 +116,9 @@ def test_the_help_that_is_named_is_the_commands(bench: Any) -> None:
         "`bench engines show --help`",
     ]
     err = bench("tune", "roseinfer", "--repeats", "0").err
-    assert err.startswith("bench: --repeats: '0' must be at least 2\n")
+    assert err.startswith(
+        "bench: Invalid value for '--repeats': Input should be greater than or equal to 2\n"
+    )
 
 
 @pytest.mark.parametrize(("command", "kind"), COMMANDS)

@@ -22,7 +22,7 @@ OTHER = "is not as this version of bench writes it"
         ('{"ttft": 1}', f"{OTHER}: there is no ttft to limit; known: "),
         (
             '[{"ttft_ms": -1}]',
-            f"{OTHER}: 0.ttft_ms: -1 must be greater than 0",
+            f"{OTHER}: 0.ttft_ms: Input should be greater than 0 (given: -1)",
         ),
     ],
 )
