@@ -58,7 +58,7 @@ for phase in $phases; do
     tests)
         logged tests_gpu 5 python3 -m pytest -q -p no:cacheprovider --durations 8 \
             tests/gpu tests/roseinfer/kernels/test_triton_kernels.py \
-            "tests/roseinfer/server/process/test_life.py::test_a_rank_lost["{cuda-killed,cuda-hung}"]"
+            "tests/roseinfer/server/process/test_serve.py::test_a_rank_lost["{cuda-killed,cuda-hung}"]"
         ;;
     sanitize)
         memcheck=(compute-sanitizer --tool memcheck --kernel-name "$own_kernels" --target-processes all)

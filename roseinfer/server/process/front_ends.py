@@ -39,7 +39,7 @@ class FrontEnds:
             arguments = Arguments(index, theirs.fileno(), counters, owners, engine_fds, settings)
             command = [msgspec.json.encode(arguments).decode()]
             child = Child(
-                f"front end {index + 1}", front_end.__name__, command, [theirs, *engines],
+                f"front end {index}", front_end.__name__, command, [theirs, *engines],
                 shared=[counters, owners], environment=environment,
             )  # fmt: skip
             self.children.append(child)

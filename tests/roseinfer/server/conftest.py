@@ -3,23 +3,37 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import http.client
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
 import tempfile
 import threading
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import psutil
 import pytest
+
+from tests.roseinfer.server.clients import wait_for
+from tests.roseinfer.server.fake_engine import INFO
+
+ROOT = Path(__file__).parents[3]
+#: The template of the server `chatting`, which has a context of CONTEXT tokens.
+TEMPLATE = """{%- for message in messages %}
+{{- bos_token + message.role + ': ' + message.content + '\\n' }}
+{%- if message.role == 'tool' %}{{ raise_exception('no tools here') }}{% endif %}
+{%- endfor %}
+{%- if add_generation_prompt %}{{ (speaker or 'assistant') + ': ' }}{% endif %}"""
+CONTEXT = 96
 
 
 @dataclass
@@ -42,13 +56,17 @@ class Reply:
         return [json.loads(line.removeprefix(b"data: ")) for line in lines[:-1]]
 
 
+ENGINES = ("roseinfer.engine.process", "tests.roseinfer.server.fake_engine")
+
+
 @dataclass
 class Serving:
-    """A server's process, the processes below it, and its log."""
+    """A server's process, the processes below it, and its log. `headers`: those of every request."""
 
     process: subprocess.Popen[str]
     port: int = 0
     log: list[str] = field(default_factory=list)
+    headers: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         assert self.process.stderr is not None
@@ -60,7 +78,7 @@ class Serving:
         else:
             raise AssertionError("".join(self.log))
         self.below = psutil.Process(self.process.pid).children()
-        self.engines = [child for child in self.below if "roseinfer.engine.process" in child.cmdline()]
+        self.engines = [child for child in self.below if {*child.cmdline()} & {*ENGINES}]
         self.engine = self.engines[0]
         self.front_ends = [child for child in self.below if child not in self.engines]
         self._drain = threading.Thread(target=lambda: self.log.extend(self.process.stderr or ()))
@@ -74,7 +92,7 @@ class Serving:
             data = body if body is None or isinstance(body, bytes) else json.dumps(body).encode()
             method = method or ("GET" if body is None else "POST")
             json_type = {} if method == "GET" else {"content-type": "application/json"}
-            connection.request(method, path, data, json_type | (headers or {}))
+            connection.request(method, path, data, json_type | self.headers | (headers or {}))
             response = connection.getresponse()
             return Reply(response.status, {k.lower(): v for k, v in response.getheaders()}, response.read())
 
@@ -95,15 +113,14 @@ class Serving:
         load: dict[str, Any] = self.request("/server_info", headers=headers).json["load"]
         return load
 
-    def becomes_idle(self, seconds: float = 60, headers: dict[str, Any] | None = None) -> bool:
+    def becomes_idle(self, headers: dict[str, Any] | None = None) -> bool:
         """Whether the engine has no request and every block is free, after a while."""
-        end = time.monotonic() + seconds
-        while time.monotonic() < end:
-            idle = not self.load(headers)["inflight"]
-            if idle and self.request("/integrity", headers=headers).status == 200:
-                return True
-            time.sleep(0.01)
-        return False
+        return wait_for(
+            lambda: (
+                not self.load(headers)["inflight"]
+                and self.request("/integrity", headers=headers).status == 200
+            )
+        )
 
     def ended(self, seconds: float = 60) -> bool:
         """Whether the server and all processes below it are gone in time."""
@@ -126,14 +143,16 @@ class Serving:
 Serve = Callable[..., Serving]
 
 
-def start(model: str, *options: str, environment: dict[str, str] | None = None) -> subprocess.Popen[str]:
+def start(
+    model: str, *options: str, environment: dict[str, str] | None = None, module: str = "roseinfer.cli"
+) -> subprocess.Popen[str]:
     """A KV cache for 8 requests of the longest kind is filled at once; that for all of 256 takes longer than
     the rest of the start. SIGINT has its default action, also where tests run in a shell's background."""
-    command = ["env", "--default-signal=INT"]
-    command += [sys.executable, "-m", "roseinfer.cli", "serve", "--model", model, "--port", "0"]
-    command += ["--device", "cpu", "--dtype", "fp32", "--threads", "1", "--no-warmup"]
+    command = ["env", "--default-signal=INT", sys.executable, "-m", module, "serve", "--model", model]
+    command += ["--port", "0", "--device", "cpu", "--dtype", "fp32", "--threads", "1", "--no-warmup"]
     command += ["--kv-tokens", "8192", *options]
-    return subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=os.environ | (environment or {}))
+    environment = os.environ | (environment or {})
+    return subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment, cwd=ROOT)
 
 
 @pytest.fixture(scope="session")
@@ -150,12 +169,12 @@ def profiles(profile_root: Path) -> Path:
 
 @pytest.fixture(scope="session")
 def serving(text_model: Any, integration: None, profile_root: Path) -> Iterator[Serving]:
-    """One server with two front ends for all tests that leave it alive, and no error in its log. What it
-    computes does not depend on the tests before: it has no prefix cache."""
+    """One server with one front end, whose memory is watched, for all tests that leave it alive, and no error
+    in its log. Tests do not depend on each other's prompts: it has no prefix cache."""
     options = (
-        *("--served-model-name", "tiny", "--frontend-processes", "2", "--profile-dir", str(profile_root)),
-        "--no-prefix-cache",
-    )
+        "--served-model-name", "tiny", "--frontend-processes", "1", "--profile-dir", str(profile_root),
+        "--no-prefix-cache", "--allowed-host", "engine.example",
+    )  # fmt: skip
     server = Serving(start(str(text_model.folder), *options))
     yield server
     server.close()
@@ -163,27 +182,33 @@ def serving(text_model: Any, integration: None, profile_root: Path) -> Iterator[
 
 
 @pytest.fixture(scope="session")
-def single(text_model: Any, integration: None) -> Iterator[Serving]:
-    """One server with one front end, whose memory is watched, for all tests that leave it alive."""
-    options = ("--frontend-processes", "1", "--allowed-host", "engine.example")
-    server = Serving(start(str(text_model.folder), *options))
-    yield server
-    server.close()
-
-
-@pytest.fixture(scope="session")
 def keyed(text_model: Any, integration: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
-    """One server with two front ends, and with keys from a file and the environment."""
-    file = tmp_path_factory.mktemp("keys") / "keys"
-    file.write_text("first-key\nsecond-key\n")
-    server = Serving(
-        start(
-            str(text_model.folder), "--api-key-file", str(file), "--frontend-processes", "2",
-            environment={"ROSEINFER_API_KEY": "third-key"},
-        )
-    )  # fmt: skip
+    """One server with two front ends, keys from a file and the environment, a chat template and a short
+    context, for all tests that leave it alive."""
+    base = tmp_path_factory.mktemp("keyed")
+    (base / "keys").write_text("first-key\nsecond-key\n")
+    folder = shutil.copytree(text_model.folder, base / "chat")
+    config = {"chat_template": TEMPLATE, "bos_token": {"content": "<|endoftext|>"}}
+    (folder / "tokenizer_config.json").write_text(json.dumps(config))
+    options = (
+        "--api-key-file",
+        str(base / "keys"),
+        "--frontend-processes",
+        "2",
+        "--max-model-len",
+        str(CONTEXT),
+    )
+    server = Serving(start(str(folder), *options, environment={"ROSEINFER_API_KEY": "third-key"}))
     yield server
     server.close()
+
+
+@pytest.fixture
+def chatting(keyed: Serving) -> Serving:
+    """The same server for a client with a key."""
+    server = copy.copy(keyed)
+    server.headers = {"authorization": "Bearer third-key"}
+    return server
 
 
 @pytest.fixture
@@ -191,10 +216,8 @@ def serve(text_model: Any, integration: None) -> Iterator[Serve]:
     """Start a server of one's own; it is gone after the test."""
     with contextlib.ExitStack() as stack:
 
-        def run(
-            *options: str, folder: Path | None = None, environment: dict[str, str] | None = None
-        ) -> Serving:
-            server = Serving(start(str(folder or text_model.folder), *options, environment=environment))
+        def run(*options: str, folder: Path | None = None, **settings: Any) -> Serving:
+            server = Serving(start(str(folder or text_model.folder), *options, **settings))
             stack.callback(server.close)
             return server
 
@@ -202,12 +225,20 @@ def serve(text_model: Any, integration: None) -> Iterator[Serve]:
 
 
 @pytest.fixture
+def fake(text_model: Any, tmp_path: Path) -> dict[str, Any]:
+    """Settings of `serve` and `launch` for an engine without a model: see `fake_engine`."""
+    info = tmp_path / "info.json"
+    info.write_bytes(msgspec.json.encode(text_model.llm.engine.info))
+    return {"module": ENGINES[1], "environment": {INFO: str(info)}}
+
+
+@pytest.fixture
 def launch(text_model: Any, integration: None) -> Iterator[Callable[..., subprocess.Popen[str]]]:
     """Start a server's process and do not wait for it."""
     processes: list[subprocess.Popen[str]] = []
 
-    def run(*options: str) -> subprocess.Popen[str]:
-        processes.append(start(str(text_model.folder), *options))
+    def run(*options: str, **settings: Any) -> subprocess.Popen[str]:
+        processes.append(start(str(text_model.folder), *options, **settings))
         return processes[-1]
 
     yield run

@@ -53,25 +53,25 @@ def test_keys(keyed: Any) -> None:
     assert "ROSEINFER_API_KEY" not in server.engine.environ()
 
 
-def test_pages_of_other_sites(single: Any) -> None:
+def test_pages_of_other_sites(serving: Any) -> None:
     for host, status in (
         ("localhost", 200), ("127.0.0.1:80", 200), ("[::1]:5", 200), ("engine.example:8000", 200),
         ("Engine.Example.", 200), ("rebound.example", 403), ("localhost.evil.example", 403),
         ("127.0.0.1.evil.example", 403), ("", 403),
     ):  # fmt: skip
-        assert single.request("/v1/models", headers={"host": host}).status == status, host
+        assert serving.request("/v1/models", headers={"host": host}).status == status, host
     for kind in ("text/plain", "application/x-www-form-urlencoded", "multipart/form-data", ""):
         for path, body in (("/v1/completions", OK), ("/flush_cache", None)):
-            assert single.request(path, body, "POST", headers={"content-type": kind}).status == 415
+            assert serving.request(path, body, "POST", headers={"content-type": kind}).status == 415
     json_type = {"content-type": "Application/JSON; charset=utf-8", "origin": "https://evil.example"}
-    reply = single.request("/v1/completions", OK, headers=json_type)
+    reply = serving.request("/v1/completions", OK, headers=json_type)
     assert reply.status == 200 and not [name for name in reply.headers if name.startswith("access-control")]
-    assert single.request("/v1/completions", method="OPTIONS").status == 405
+    assert serving.request("/v1/completions", method="OPTIONS").status == 405
 
 
-def test_a_post_without_a_body_needs_no_type_unless_a_browser_sends_it(single: Any) -> None:
+def test_a_post_without_a_body_needs_no_type_unless_a_browser_sends_it(serving: Any) -> None:
     def status(path: str, body: bytes | None = None, **headers: str) -> int:
-        connection = http.client.HTTPConnection("127.0.0.1", single.port, timeout=60)
+        connection = http.client.HTTPConnection("127.0.0.1", serving.port, timeout=60)
         with contextlib.closing(connection):
             connection.request("POST", path, body, {k.replace("_", "-"): v for k, v in headers.items()})
             return connection.getresponse().status
@@ -110,5 +110,5 @@ def test_profiles_only_where_they_were_allowed(serving: Any, profiles: Path, tmp
     assert serving.request("/integrity").status == 200
 
 
-def test_profiles_are_off_unless_asked_for(single: Any) -> None:
-    assert single.request("/start_profile", {"num_steps": 1}).status == 403
+def test_profiles_are_off_unless_asked_for(chatting: Any) -> None:
+    assert chatting.request("/start_profile", {"num_steps": 1}).status == 403

@@ -16,7 +16,7 @@ from roseinfer.server.http.errors import HttpError
 from roseinfer.server.http.parser import HttpRequest
 from roseinfer.server.metrics.counters import Counters
 
-LONG = {"prompt": [1, 2, 3], "max_tokens": 200, "ignore_eos": True, "temperature": 0}
+LONG = {"prompt": [1, 2, 3], "max_tokens": 80, "ignore_eos": True, "temperature": 0}
 
 
 def as_client(key: str) -> dict[str, str]:
@@ -24,7 +24,7 @@ def as_client(key: str) -> dict[str, str]:
 
 
 @contextlib.contextmanager
-def flood(server: Any, key: str, requests: int, n: int, tokens: int = 200) -> Iterator[None]:
+def flood(server: Any, key: str, requests: int, n: int, tokens: int = 80) -> Iterator[None]:
     """So many requests that wait for their answers, `n` each, of so many tokens."""
     body = json.dumps(LONG | {"n": n, "max_tokens": tokens}).encode()
     head = (

@@ -93,12 +93,12 @@ def change(draw: st.DataObject, body: dict[str, Any]) -> bytes:
     ("path", "body"),
     [("/v1/completions", COMPLETION), ("/v1/chat/completions", CHAT), ("/start_profile", PROFILE)],
 )
-def test_mutations(single: Any, fuzz: Fuzz, path: str, body: dict[str, Any]) -> None:
+def test_mutations(serving: Any, fuzz: Fuzz, path: str, body: dict[str, Any]) -> None:
     """JSON with random changes: done, or refused with OpenAI's error."""
-    before = single.complete([1, 2, 3], max_tokens=4, ignore_eos=True).json["choices"]
+    before = serving.complete([1, 2, 3], max_tokens=4, ignore_eos=True).json["choices"]
 
     def check(draw: st.DataObject) -> None:
-        reply = single.request(path, change(draw, body))
+        reply = serving.request(path, change(draw, body))
         assert reply.status in (200, 400, 403, 404)
         if reply.status != 200:
             error = reply.json["error"]
@@ -108,9 +108,9 @@ def test_mutations(single: Any, fuzz: Fuzz, path: str, body: dict[str, Any]) -> 
             assert error["message"] and "\n" not in error["message"]
 
     fuzz(check)
-    assert single.becomes_idle()
-    assert single.complete([1, 2, 3], max_tokens=4, ignore_eos=True).json["choices"] == before
-    assert not [line for line in single.log if "Traceback" in line]
+    assert serving.becomes_idle()
+    assert serving.complete([1, 2, 3], max_tokens=4, ignore_eos=True).json["choices"] == before
+    assert not [line for line in serving.log if "Traceback" in line]
 
 
 @pytest.mark.parametrize("path", ["/v1/completions", "/v1/chat/completions"])

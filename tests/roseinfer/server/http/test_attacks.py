@@ -76,55 +76,55 @@ def highest(server: Any) -> Iterator[Callable[[], int]]:
 
 
 @pytest.mark.parametrize("path", [b"/" + b"a" * 1000, b"/openapi.json"])
-def test_pipelined_requests_whose_answers_nobody_reads(single: Any, path: bytes) -> None:
+def test_pipelined_requests_whose_answers_nobody_reads(serving: Any, path: bytes) -> None:
     request = b"GET " + path + b" HTTP/1.1\r\nhost: localhost\r\n\r\n"
-    with connect(single) as client, highest(single) as risen:
+    with connect(serving) as client, highest(serving) as risen:
         push(client, request * (65536 // len(request)), 40 * MIB, 8)
-        assert single.request("/health").status == 200
+        assert serving.request("/health").status == 200
         assert risen() < 16 * MIB
 
 
-def test_pipelined_bodies(single: Any) -> None:
+def test_pipelined_bodies(serving: Any) -> None:
     """After an answer that takes a while."""
     slow = json.dumps({"prompt": [1], "max_tokens": 900, "ignore_eos": True}).encode()
     body = b"{" + b" " * (8 * MIB)
-    with connect(single) as client, highest(single) as risen:
+    with connect(serving) as client, highest(serving) as risen:
         client.sendall(POST + b"content-length: %d\r\n\r\n" % len(slow) + slow)
         push(client, POST + b"content-length: %d\r\n\r\n" % len(body) + body, 100 * MIB, 5)
         assert risen() < 48 * MIB
 
 
-def test_bodies_of_clients_that_have_left(single: Any) -> None:
+def test_bodies_of_clients_that_have_left(serving: Any) -> None:
     def once() -> None:
-        clients = [connect(single) for _ in range(12)]
+        clients = [connect(serving) for _ in range(12)]
         for client in clients:
             push(client, POST + b"content-length: %d\r\n\r\n" % (31 * MIB) + b" " * (8 * MIB), 8 * MIB, 3)
         for client in clients:
             client.close()
-        assert single.request("/health").status == 200
+        assert serving.request("/health").status == 200
 
     once()
-    before = rss(single)
+    before = rss(serving)
     once()
     once()
     end = time.monotonic() + 60  # the server reads of each departure when the connection's turn comes
-    while rss(single) - before >= 80 * MIB:
+    while rss(serving) - before >= 80 * MIB:
         assert time.monotonic() < end
         time.sleep(0.01)
 
 
 @pytest.mark.parametrize("line", [b"a%07d: b\r\n", b"b" * 4096])
-def test_trailers(single: Any, line: bytes) -> None:
+def test_trailers(serving: Any, line: bytes) -> None:
     """Many, or one without an end; others are answered meanwhile."""
     lines = b"".join(line % index for index in range(4000)) if b"%" in line else b"x: " + line * 16
-    with connect(single) as client, highest(single) as risen:
+    with connect(serving) as client, highest(serving) as risen:
         client.sendall(CHUNKED + b"2\r\n{}\r\n0\r\n")
         pushing = threading.Thread(target=push, args=(client, lines, 31 * MIB, 4))
         pushing.start()
         waited, began = 0.0, time.monotonic()
         while pushing.is_alive():
             start = time.monotonic()
-            assert single.request("/health").status == 200
+            assert serving.request("/health").status == 200
             waited = max(waited, time.monotonic() - start)
         assert waited < max(1, (time.monotonic() - began) / 2)  # on a busy machine all takes longer
         assert client.recv(100).startswith(b"HTTP/1.1 431 ")
@@ -140,14 +140,14 @@ def test_trailers(single: Any, line: bytes) -> None:
         CHUNKED + b"1;" + b"a" * (24 << 10),
     ],
 )
-def test_heads_and_framing_have_an_end(single: Any, sent: bytes) -> None:
-    with connect(single) as client:
+def test_heads_and_framing_have_an_end(serving: Any, sent: bytes) -> None:
+    with connect(serving) as client:
         assert answer(client, sent).startswith(b"HTTP/1.1 431 ")
 
 
-def test_a_full_server_says_when_to_ask_again(serve: Any) -> None:
+def test_a_full_server_says_when_to_ask_again(serve: Any, fake: Any) -> None:
     """It still answers small requests, and has room again when the others have left."""
-    server = serve("--frontend-processes", "1", "--max-buffered-mib", "8")
+    server = serve("--frontend-processes", "1", "--max-buffered-mib", "8", **fake)
     half = POST + b"content-length: %d\r\n\r\n" % (6 * MIB) + b" " * (5 * MIB)
     body = {"prompt": "a" * 100_000, "max_tokens": 1}
     with connect(server) as first, connect(server) as second:
@@ -173,58 +173,58 @@ def test_a_full_server_says_when_to_ask_again(serve: Any) -> None:
         ("/v1/chat/completions", b'{"messages": [' + b'{"role":"u"},' * MIB + b'{"role":"u"}]}'),
     ],
 )
-def test_large_bodies_do_not_keep_others_waiting(single: Any, path: str, body: bytes) -> None:
+def test_large_bodies_do_not_keep_others_waiting(serving: Any, path: str, body: bytes) -> None:
     """They are decoded elsewhere; the process is started with the first of them."""
     replies: list[Any] = []
     began = time.monotonic()
-    sending = threading.Thread(target=lambda: replies.append(single.request(path, body)))
+    sending = threading.Thread(target=lambda: replies.append(serving.request(path, body)))
     sending.start()
     waited = 0.0
     while sending.is_alive():
         start = time.monotonic()
-        assert single.request("/health").status == 200
+        assert serving.request("/health").status == 200
         waited = max(waited, time.monotonic() - start)
         sending.join(0.01)
     assert replies[0].status == 400
     assert waited < max(0.5, (time.monotonic() - began) / 2)  # as long as it takes where it is decoded here
 
 
-def test_what_is_made_of_a_body_has_a_bound(single: Any) -> None:
+def test_what_is_made_of_a_body_has_a_bound(serving: Any) -> None:
     """Ten million lists would take 600 MiB; a character beyond 16 bits makes a text four times as long."""
     lists = b'{"prompt": [' + b"[]," * (10 * MIB) + b"[]]}"
     text = '{"prompt": "😀'.encode() + b"a" * (30 * MIB) + b'"}'
     for body in (lists, text):
-        reply = single.request("/v1/completions", body)
+        reply = serving.request("/v1/completions", body)
         assert reply.status == 400 and "memory" in reply.json["error"]["message"]
-    assert single.complete([1], max_tokens=1, user="a" * MIB).status == 200
+    assert serving.complete([1], max_tokens=1, user="a" * MIB).status == 200
 
 
-def test_bodies_that_wait_to_be_read_leave_with_their_clients(single: Any) -> None:
+def test_bodies_that_wait_to_be_read_leave_with_their_clients(serving: Any) -> None:
     body = b'{"prompt": [' + b"[]," * (10 * MIB) + b"[]]}"
     request = POST + b"content-length: %d\r\n\r\n" % len(body) + body
-    before = rss(single)
-    clients = [connect(single) for _ in range(6)]
+    before = rss(serving)
+    clients = [connect(serving) for _ in range(6)]
     for client in clients:
         client.sendall(request)
     for client in clients:
         client.close()
     end = time.monotonic() + 60
-    while rss(single) - before > 64 * MIB and time.monotonic() < end:
+    while rss(serving) - before > 64 * MIB and time.monotonic() < end:
         time.sleep(0.05)
-    assert rss(single) - before < 64 * MIB
+    assert rss(serving) - before < 64 * MIB
 
 
-def test_a_large_body_is_answered_like_a_small_one(single: Any) -> None:
+def test_a_large_body_is_answered_like_a_small_one(serving: Any) -> None:
     """Also when the process that reads them has been killed before."""
-    small = single.complete([1, 2, 3], max_tokens=4, ignore_eos=True).json
+    small = serving.complete([1, 2, 3], max_tokens=4, ignore_eos=True).json
     for _ in range(2):
         padding = " " * MIB
-        large = single.complete([1, 2, 3], max_tokens=4, ignore_eos=True, user=padding).json
+        large = serving.complete([1, 2, 3], max_tokens=4, ignore_eos=True, user=padding).json
         assert large["choices"] == small["choices"] and large["usage"] == small["usage"]
         (reader,) = (
             child
-            for child in psutil.Process(single.process.pid).children()
+            for child in psutil.Process(serving.process.pid).children()
             if any("large_bodies" in word for word in child.cmdline())
         )
         reader.kill()
-        single.complete([1], user=padding)  # 503: it notices, and starts another for the next
+        serving.complete([1], user=padding)  # 503: it notices, and starts another for the next

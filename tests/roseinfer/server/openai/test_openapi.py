@@ -45,11 +45,13 @@ def fuzz(server: Any, path: str) -> None:
     against the document is refused."""
     operation = openapi.from_dict(server.request("/openapi.json").json)[path]["POST"]
 
-    @settings(max_examples=25, suppress_health_check=list(HealthCheck))
+    @settings(max_examples=8, suppress_health_check=list(HealthCheck))
     @given(st.data())
     def holds(data: st.DataObject) -> None:
         case: Case[Any] = data.draw(st.sampled_from(GenerationMode).flatmap(operation.as_strategy))
-        case.call_and_validate(base_url=f"http://127.0.0.1:{server.port}", checks=CHECKS, timeout=30)
+        case.call_and_validate(
+            base_url=f"http://127.0.0.1:{server.port}", checks=CHECKS, timeout=30, headers=server.headers
+        )
 
     holds()
     assert server.becomes_idle()

@@ -7,7 +7,6 @@ import json
 import signal
 import socket
 from collections import Counter
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from typing import Any
@@ -17,7 +16,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.roseinfer.conftest import TEXT_VOCAB
-from tests.roseinfer.server.conftest import Serving, start
+from tests.roseinfer.server.conftest import Serving
 
 HEAD = (
     b"POST /v1/completions HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
@@ -191,13 +190,13 @@ def test_body_too_large(serving: Any) -> None:
 KEY: dict[str, Any] = {"authorization": "Bearer sécret".encode()}
 
 
-@pytest.fixture(scope="module")
-def limited(text_model: Any, integration: None) -> Iterator[Serving]:
+@pytest.fixture
+def limited(serve: Any, fake: Any) -> Serving:
     """A server with a key, which has room for two answers."""
     options = ("--frontend-processes", "1", "--max-inflight-requests", "2", "--served-model-name", "tiny")
-    server = Serving(start(str(text_model.folder), *options, environment={"ROSEINFER_API_KEY": "sécret"}))
-    yield server
-    server.close()
+    fake["environment"]["ROSEINFER_API_KEY"] = "sécret"
+    server: Serving = serve(*options, **fake)
+    return server
 
 
 def test_key_and_limit(limited: Serving) -> None:
@@ -233,14 +232,11 @@ def test_key_and_limit(limited: Serving) -> None:
             check_error(server.request("/v1/completions", OK | change, headers=key), 429)
         assert server.complete([1], max_tokens=1, headers=key).status == 200
     check_error(server.complete("word " * 100_000, headers=key), 400)
-
-
-def test_the_limit_holds_for_requests_that_arrive_together(limited: Serving) -> None:
-    """They are parsed before any of them is tokenized."""
     for prompt in ([1, 2, 3], "word"):
-        assert limited.becomes_idle(headers=KEY)
-        assert statuses_together(limited, prompt) == {b"200": 2, b"429": 4}
-    assert limited.becomes_idle(headers=KEY)
+        assert server.becomes_idle(headers=KEY)
+        assert statuses_together(server, prompt) == {b"200": 2, b"429": 4}, (
+            "all are parsed before one is tokenized"
+        )
 
 
 def with_key(body: bytes) -> bytes:

@@ -1,8 +1,7 @@
-"""Several engines behind one port, as real processes."""
+"""Engine processes: what they inherit, and several behind one port."""
 
 from __future__ import annotations
 
-import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -10,9 +9,9 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from roseinfer.request.params import SamplingParams
-
-from ..conftest import Serving
-from .test_life import connect, first_chunk, leave
+from roseinfer.server.process.launch import HUGE_PAGES, KERNELS_KEPT, SPIN, environment
+from tests.roseinfer.server.clients import ask, first_chunk, leave, read_all, wait_for
+from tests.roseinfer.server.conftest import Serving
 
 pytestmark = pytest.mark.integration
 
@@ -39,10 +38,8 @@ def by_replica(server: Serving, name: str) -> list[float]:
 
 def rises(server: Serving, name: str, before: list[float], total: int) -> list[float]:
     """What it rose by, once that is `total` in all: an answer is counted after its last token."""
-    end = time.monotonic() + 60
-    while sum(now := by_replica(server, name)) - sum(before) < total and time.monotonic() < end:
-        pass
-    return [b - a for a, b in zip(before, now, strict=True)]
+    assert wait_for(lambda: sum(by_replica(server, name)) - sum(before) >= total)
+    return [b - a for a, b in zip(before, by_replica(server, name), strict=True)]
 
 
 def tokens_equal_those_of_one_engine_and_both_are_used(two: Serving, text_model: Any) -> None:
@@ -96,14 +93,34 @@ def one_killed(server: Serving) -> None:
     why."""
     clients = []
     for index in range(2):  # each is counted before the other front end chooses
-        clients.append(connect(server, index, tokens=500))
+        clients.append(ask(server, index, tokens=500))
         first_chunk(clients[-1])
     assert by_replica(server, "roseinfer_running") == [1, 1]
     server.engines[1].kill()
-    answers = [client.makefile("rb").read() for client in clients]
+    answers = [read_all(client) for client in clients]
     assert sorted(b"the engine has stopped" in answer for answer in answers) == [False, True]
     assert sum(b'"finish_reason":"length"' in answer for answer in answers) == 1
     assert all(b"[DONE]" in answer for answer in answers)
     assert server.ended() and server.process.returncode == 1
     server._drain.join()
     assert "replica 1 of the engine has ended (killed by SIGKILL)" in server.log[-1], server.log
+
+
+def test_huge_pages_and_bounded_spinning_unless_the_user_says_otherwise():
+    assert environment({"PATH": "/bin"}) == {"PATH": "/bin", **HUGE_PAGES, **KERNELS_KEPT, **SPIN}
+
+
+@pytest.mark.parametrize(
+    ("inherited", "absent"),
+    [
+        ({"GLIBC_TUNABLES": "glibc.malloc.hugetlb=0"}, set()),
+        ({"GOMP_SPINCOUNT": "5"}, set()),
+        ({"LRU_CACHE_CAPACITY": "1024"}, set()),
+        ({"OMP_WAIT_POLICY": "passive"}, {"GOMP_SPINCOUNT"}),
+    ],
+)
+def test_the_users_word_wins(inherited: dict[str, str], absent: set[str]):
+    made = environment(inherited)
+    assert inherited.items() <= made.items()
+    added = HUGE_PAGES.keys() | KERNELS_KEPT.keys() | SPIN.keys()
+    assert made.keys() == (inherited.keys() | added) - absent
