@@ -25,9 +25,7 @@ from harness.errors import EngineError, LostNodeError
 from harness.loadgen.host_load import ProgressCallback, total
 from harness.loadgen.load_plan import ClientUsage, LoadPlan, Progress
 from harness.loadgen.run_load import Dealing
-from harness.metrics import on_disk
 from harness.records.answers import MEASURED, RECEIVED, Answers
-from harness.records.long_chunks import Received
 from harness.schema.machines import HostCell, MachineLoad
 from harness.telemetry.idle import Idle, idle
 
@@ -269,7 +267,7 @@ def collected(
     """The answers that came to all nodes, in the order of requests. They are fetched in parts, each from all
     nodes at once, so that few are held here. They come through Ray's object store, or through `share`."""
     tokenizer = Tokenizer(reading.tokenizer, name) if reading.tokenizer else None
-    requests, chunks = Received(MEASURED, on_disk.HELD_REQUESTS), Received(RECEIVED, on_disk.HELD)
+    requests, chunks = [MEASURED.empty_table()], [RECEIVED.empty_table()]
     texts: dict[int, str] = {}
     for sender in senders if reading.texts_of else ():
         texts |= sender.node.call("texts", reading.texts_of)
@@ -284,9 +282,9 @@ def collected(
         sent, chunk_tables = (
             [pa.ipc.open_stream(data).read_all() for data in tables] for tables in zip(*found, strict=True)
         )
-        requests.add(pa.concat_tables(sent).sort_by("request"))
-        chunks.add(pa.concat_tables(chunk_tables).sort_by([("request", "ascending"), ("t", "ascending")]))
-    return Answers(t0, requests.all(), chunks.all(), texts)
+        requests.append(pa.concat_tables(sent).sort_by("request"))
+        chunks.append(pa.concat_tables(chunk_tables).sort_by([("request", "ascending"), ("t", "ascending")]))
+    return Answers(t0, pa.concat_tables(requests), pa.concat_tables(chunks), texts)
 
 
 def _parts(count: int, most_tokens: Mapping[int, int] | Sequence[int]) -> Iterator[range]:

@@ -14,8 +14,7 @@ from dataclasses import dataclass
 from itertools import combinations
 
 from harness.metrics.holm import holm
-from harness.metrics.intervals import LEVEL
-from harness.metrics.wilson import wilson
+from harness.metrics.intervals import LEVEL, wilson
 from harness.schema.fairness import TaskReply, TaskScore, TaskScores
 
 #: Items of each family, and the examples ahead of each.

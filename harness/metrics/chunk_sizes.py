@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from itertools import chain
-
 import numpy as np
 
 from harness.metrics.digits import digits
-from harness.metrics.long_frames import median
 from harness.metrics.samples import Group
 from harness.schema.cell_notice import CellNotice
 
@@ -25,13 +22,10 @@ def large_chunks(group: Group, tokens_per_step: float = 1.0) -> CellNotice | Non
     first = group.first_chunks
     if not first.size:
         return None
-    later = (part.gaps.tokens for part in group.gaps.parts())
-    counted = [np.unique(part, return_counts=True) for part in chain([first], later)]
-    sizes, counts = (np.concatenate(parts) for parts in zip(*counted, strict=True))
-    order = np.argsort(sizes)
-    sizes, so_far = sizes[order], np.cumsum((sizes * counts)[order])
+    sizes, counts = np.unique(np.concatenate([first, group.gaps.tokens]), return_counts=True)
+    so_far = np.cumsum(sizes * counts)
     usual = int(sizes[np.searchsorted(so_far, so_far[-1] / 2)])  # half of the tokens came in such or larger
-    begin = int(median(first))
+    begin = int(np.median(first))
     most, found = LARGE_STEPS * tokens_per_step, []
     if usual > most:
         found.append(f"half of the tokens came in chunks of {usual} or more")

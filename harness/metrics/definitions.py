@@ -13,9 +13,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from harness.errors import UsageError
-from harness.metrics import on_disk
-from harness.metrics.gaps import Gaps, GroupGaps
-from harness.metrics.long_frames import map_parts, numbers
+from harness.metrics.gaps import Gaps
 from harness.schema.metric import Metric, Times
 from harness.schema.metrics import LATENCIES, METRICS
 
@@ -28,14 +26,12 @@ class RequestTimes:
     """The times of U successful requests, as `harness.schema.metric.Times` says.
 
     Attributes:
-        requests: one row a request.
-        gaps: theirs, `request` below U.
-        rows: (U,) their rows in `requests`; None: all, in their order.
+        requests: one row for each of them (columns of records/columns.py).
+        gaps: their gaps, `request` below U.
     """
 
     requests: pd.DataFrame
     gaps: Gaps
-    rows: Ints | None = None
 
     @cached_property
     def sched(self) -> Floats:
@@ -79,8 +75,7 @@ class RequestTimes:
         return self._floats("prefill_ms")
 
     def _floats(self, column: str) -> Floats:
-        values = self.requests[column]
-        return numbers(values if self.rows is None else values.iloc[self.rows])
+        return self.requests[column].to_numpy(np.float64)
 
     @property
     def gap_ms(self) -> Floats:
@@ -112,23 +107,24 @@ def values_of(metric: Metric, times: Times) -> Floats:
     return values
 
 
-def request_metrics(requests: pd.DataFrame, gaps: GroupGaps) -> pd.DataFrame:
-    """The per-request metrics of U successful requests, NaN where a request has none. Index as given."""
-    names = [name for name in LATENCIES if METRICS[name].sample == "request"]
-    found = {name: on_disk.array(len(requests), np.float64) for name in names}
-    for part in gaps.parts():
-        times = RequestTimes(requests, part.gaps, part.requests)
-        for name, column in found.items():
-            column[slice(None) if part.requests is None else part.requests] = values_of(METRICS[name], times)
-    return pd.DataFrame(found, index=requests.index, copy=False)
+def request_metrics(requests: pd.DataFrame, gaps: Gaps) -> pd.DataFrame:
+    """Return the per-request metrics of U successful requests: (U, metrics), with the index of `requests`.
+
+    A value is NaN where a request has none.
+    """
+    times = RequestTimes(requests, gaps)
+    columns = {
+        name: values_of(METRICS[name], times) for name in LATENCIES if METRICS[name].sample == "request"
+    }
+    return pd.DataFrame(columns, index=requests.index)
 
 
 def prompt_tokens(requests: pd.DataFrame) -> Floats:
-    """(n,) as the server counts them; as they were asked for where it does not."""
-    reported, asked = numbers(requests["prompt_tokens"]), numbers(requests["input_tokens"])
-    return map_parts(lambda counted, asked: np.where(np.isnan(counted), asked, counted), reported, asked)
+    """Return (n,) prompt tokens as the server counts them; as they were asked for where it does not."""
+    reported, asked = (requests[name].to_numpy(np.float64) for name in ("prompt_tokens", "input_tokens"))
+    return np.where(np.isnan(reported), asked, reported)
 
 
 def succeeded(requests: pd.DataFrame) -> npt.NDArray[np.bool_]:
-    """Which requests are successes: those without an error kind."""
+    """Return (n,) which requests are successes: those without an error kind."""
     return requests["error"].isna().to_numpy(dtype=bool)

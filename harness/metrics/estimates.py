@@ -91,7 +91,14 @@ def distribution(sample: Sample, found: Mapping[str, Estimate] | None = None) ->
     ends = {name: own(estimate) for name, estimate in (found or {}).items() if not estimate.missing}
     ci = {name: end for name, end in ends.items() if end is not None}
     few = [f"p{q}" for q in PERCENTILES if missing(q, sample.n)]
-    return Distribution(mean=sample.mean, **sample.levels, max=sample.most, n=sample.n, ci=ci, withheld=few)
+    return Distribution(
+        mean=sample.mean,
+        **sample.levels,
+        max=sample.most,
+        n=sample.n,
+        ci=ci,
+        withheld=few,
+    )
 
 
 def of_metric(found: Estimates, metric: str) -> dict[str, Estimate]:
@@ -122,7 +129,7 @@ def estimates_of(parts: Sequence[Sample], whole: Sample | None = None) -> dict[s
     """
     whole = whole or parts[0]
     dependences = [Dependence(part) for part in parts]
-    ordered = [part.ordered() for part in parts]
+    ordered = [part.ordered for part in parts]
     levels = np.array([part.percentiles(PERCENTILES, unbiased=True) for part in ordered])
     means = np.array([part.mean for part in parts])
     assumed = ASSUMED_OF_LATENCIES

@@ -11,8 +11,7 @@ from dataclasses import dataclass, replace
 
 from harness.metrics.attainment import rate
 from harness.metrics.estimates import estimates_of
-from harness.metrics.intervals import level
-from harness.metrics.known import Known
+from harness.metrics.intervals import Measurement, level
 from harness.metrics.samples import Group, pool
 from harness.schema.load import Load
 from harness.schema.metric import MS
@@ -31,8 +30,8 @@ class Served:
 
     label: str
     load: Load
-    total: Known
-    user: Known
+    total: Measurement
+    user: Measurement
     dominated: bool = False
     valid: bool = True
 
@@ -65,14 +64,14 @@ def with_dominated(points: Sequence[Served]) -> list[Served]:
     return [replace(point, dominated=any(_beats(other, point) for other in valid)) for point in points]
 
 
-def _user(repeats: Sequence[Group]) -> Known | None:
+def _user(repeats: Sequence[Group]) -> Measurement | None:
     """Tokens a second of a user; None where answers have one token."""
     parts = [group.sample("tpot_ms") for group in repeats]
     if not all(part.size for part in parts):
         return None
     whole = pool(repeats).sample("tpot_ms") if len(repeats) > 1 else None
     tpot = estimates_of(parts, whole)["p50"]
-    known = Known(tpot.value, level(tpot) if len(repeats) > 1 else None)
+    known = Measurement(tpot.value, level(tpot) if len(repeats) > 1 else None)
     return known.under(MS) if tpot.value > 0 else None
 
 

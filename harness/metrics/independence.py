@@ -7,7 +7,6 @@ interval of p50 holds the truth in 42 % of cases.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from math import sqrt
@@ -16,11 +15,9 @@ import numpy as np
 import numpy.typing as npt
 from scipy.special import ndtri
 
-from harness.metrics import on_disk
 from harness.metrics.gaps import run_starts
-from harness.metrics.long_frames import argsort, concatenate, map_parts
-from harness.metrics.ranks import ranks
-from harness.metrics.samples import Sample, Values
+from harness.metrics.percentiles import ranks
+from harness.metrics.samples import Sample
 
 Floats = npt.NDArray[np.float64]
 
@@ -43,18 +40,17 @@ class Dependence:
 
     @cached_property
     def inflation(self) -> float:
-        """By how much autocorrelation between requests inflates a variance: (1 + ρ) / (1 − ρ), at least 1.
+        """Factor (1 + ρ) / (1 − ρ), at least 1, by which autocorrelation of requests inflates a variance.
 
         ρ is the first-order autocorrelation of the normal scores of each request's mean, corrected for its
         bias (Marriott and Pope, Biometrika 41, 1954); the factor is that of a first-order autoregression
         (Bayley and Hammersley, Journal of the Royal Statistical Society supplement 8, 1946).
         """
-        sums = self._sums(lambda values: values)
-        means = map_parts(lambda total, count: np.round(total / count, _DECIMALS), sums, self._counts)
+        means = np.round(self._sums(self.sample.values) / self._counts, _DECIMALS)
         n = means.size
         if n < 3:
             return 1.0
-        scores = map_parts(lambda rank: ndtri((rank - 0.5) / n), ranks(means))
+        scores = ndtri((ranks(means) - 0.5) / n)
         power = float(scores @ scores)
         rho = float(scores[1:] @ scores[:-1]) / power if power > 0 else 0.0
         rho += (1 + 3 * rho) / n
@@ -62,54 +58,44 @@ class Dependence:
         return (1 + rho) / (1 - rho)
 
     def below(self, level: float, share: float) -> float:
-        """The number of independent observations that support the claim that a `share` of the sample is at
-        or below `level`."""
+        """Return the number of independent observations by which a `share` of the sample is at or below
+        `level`."""
         n = self.sample.n
         if self._counts.size == n:
             return n / self.inflation
-        below = self._sums(lambda values: values <= level)
-        sums = map_parts(lambda some, all_: some - share * all_, below, self._counts)
+        sums = self._sums(self.sample.values <= level) - share * self._counts
         spread = float(sums @ sums) * self.inflation
         return min(float(n), share * (1 - share) * n * n / spread) if spread > 0 else float(n)
 
     def error_of_mean(self, mean: float) -> float:
-        """Standard error of the sample's mean."""
-        sums = self._sums(lambda values: values - mean)
+        """Return the standard error of the sample's mean."""
+        sums = self._sums(self.sample.values - mean)
         return sqrt(float(sums @ sums) * self.inflation) / self.sample.n
 
     @property
     def requests(self) -> float:
-        """Independent requests."""
+        """Number of independent requests."""
         return self._counts.size / self.inflation
 
     @cached_property
-    def _order(self) -> npt.NDArray[np.int32] | None:
-        """Puts the requests in order; None where they are."""
-        request = concatenate(part.request[run_starts(part.request)] for part in self._parts())
-        return None if np.all(request[1:] >= request[:-1]) else argsort(request)
+    def _starts(self) -> npt.NDArray[np.int64]:
+        """Positions in the sample at which the values of each request begin."""
+        return run_starts(self.sample.request)
+
+    @cached_property
+    def _order(self) -> npt.NDArray[np.int64] | None:
+        """The order that makes the requests ascend; None where they do."""
+        request = self.sample.request[self._starts]
+        return None if np.all(request[1:] >= request[:-1]) else np.argsort(request, kind="stable")
 
     @cached_property
     def _counts(self) -> Floats:
-        return self._sums(lambda values: np.ones(values.size, dtype=bool))
+        """(requests,) samples of each request."""
+        return self._sums(np.ones(self.sample.size, dtype=bool))
 
-    def _sums(self, of: Callable[[Floats], npt.NDArray[np.floating] | npt.NDArray[np.bool_]]) -> Floats:
-        """(requests,) the weighted sum of what `of` makes of the values of each request."""
-
-        def part_sums(part: Values) -> Floats:
-            weighted = of(part.values) if part.weights is None else of(part.values) * part.weights
-            return np.add.reduceat(weighted, run_starts(part.request), dtype=np.float64)
-
-        sums: Floats = concatenate(map(part_sums, self._parts()))
+    def _sums(self, values: npt.NDArray[np.floating] | npt.NDArray[np.bool_]) -> Floats:
+        """Return (requests,) the weighted sum of `values` (S,) over the samples of each request."""
+        weights = self.sample.weights
+        weighted = values if weights is None else values * weights
+        sums: Floats = np.add.reduceat(weighted, self._starts, dtype=np.float64)
         return sums if self._order is None else sums[self._order]
-
-    def _parts(self) -> Iterator[Values]:
-        """The values, those of whole requests at a time."""
-        for values, weights, request in self.sample.parts():
-            begin = 0
-            while begin < values.size:
-                end = begin + on_disk.PART
-                while end < values.size and request[end] == request[end - 1]:
-                    end += 1
-                rows = slice(begin, end)
-                yield Values(values[rows], None if weights is None else weights[rows], request[rows])
-                begin = end

@@ -99,6 +99,23 @@ class Estimate:
 
 
 @dataclass(frozen=True)
+class Measurement:
+    """A value with its 95 % interval; None: what was measured gives none."""
+
+    value: float
+    ci: Ends | None = None
+
+    def times(self, factor: float) -> Measurement:
+        """Return the value and its interval times `factor`."""
+        return Measurement(self.value * factor, self.ci and (self.ci[0] * factor, self.ci[1] * factor))
+
+    def under(self, numerator: float) -> Measurement:
+        """Return `numerator` divided by the value, which is not 0."""
+        ends = (numerator / self.ci[1], numerator / self.ci[0]) if self.ci and self.ci[0] > 0 else None
+        return Measurement(numerator / self.value, ends)
+
+
+@dataclass(frozen=True)
 class Effect:
     """How far apart two engines are: the value, its 95 % interval, the two-sided p-value of none."""
 
@@ -183,6 +200,17 @@ def bounded(share: float) -> int:
     while order_statistics(share, n, n) is None:
         n += 1
     return n
+
+
+def wilson(right: float, n: float) -> Ends:
+    """Return the 95 % interval of a share of which `right` of `n` were seen; `n` is above 0.
+
+    Wilson, Journal of the American Statistical Association 22, 1927.
+    """
+    z = float(special.ndtri(1 - LEVEL / 2))
+    share, spread = right / n, z * math.sqrt(right / n * (1 - right / n) / n + z * z / (4 * n * n))
+    middle, scale = share + z * z / (2 * n), 1 + z * z / n
+    return max(0.0, (middle - spread) / scale), min(1.0, (middle + spread) / scale)
 
 
 def _only(estimate: Estimate, places: list[int]) -> Estimate:

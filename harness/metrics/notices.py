@@ -12,7 +12,6 @@ import pandas as pd
 from harness.metrics.chunk_sizes import large_chunks
 from harness.metrics.definitions import succeeded
 from harness.metrics.digits import digits, per_cent
-from harness.metrics.long_frames import compress, concatenate, known, median, sort
 from harness.metrics.samples import Group
 from harness.metrics.stability import (
     clocks_differ,
@@ -66,14 +65,12 @@ def cell_notices(
         found.append(growing_queue(whole.requests))
         settled = np.ones(len(group.requests), dtype=bool)
     kept = settled[succeeded(group.requests)]
-    sent = compress(kept, group.good["t_sent"].to_numpy(np.float64))
-    values = {
-        METRICS[name].label: compress(kept, group.metrics[name].to_numpy()) for name in _drifting(group)
-    }
+    sent = group.good["t_sent"].to_numpy(np.float64)[kept]
+    values = {METRICS[name].label: group.metrics[name].to_numpy()[kept] for name in _drifting(group)}
     if not isinstance(group.load, Ramp):  # what changes with it is the load
         found += drift(sent, values)
     if isinstance(group.load, RequestRate) and group.load.arrivals != "clients":  # it comes at one rate
-        counts = in_flight(whole.requests, sent)
+        counts = in_flight(whole.requests, sent).astype(np.float64)
         found += drift(sent, {"requests in flight": counts}, unit="", rising="growing")
     found += machine_notices(group, machines)
     if prefixes is not None:
@@ -179,7 +176,9 @@ def _slower(
 
 def _others_waiting(repeats: Sequence[Group]) -> int:
     """Of the median request: how many others waited for their first token at some time while it did."""
-    return round(median(concatenate(waiting((group.whole or group).requests) for group in repeats))) - 1
+    return (
+        round(np.median(np.concatenate([waiting((group.whole or group).requests) for group in repeats]))) - 1
+    )
 
 
 def _cached(group: Group, prefixes: PrefixHits) -> CellNotice | None:
@@ -234,7 +233,7 @@ def _inferred(group: Group) -> Iterator[CellNotice]:
 
 def _hidden(group: Group) -> Iterator[CellNotice]:
     """Reasoning that a server counts and keeps to itself."""
-    hidden, sent = (int(known(group.good[name]).sum()) for name in ("hidden_tokens", "completion_tokens"))
+    hidden, sent = (int(group.good[name].sum()) for name in ("hidden_tokens", "completion_tokens"))
     if hidden:
         text = (
             f"{hidden:,} of {hidden + sent:,} output tokens ({per_cent(hidden / (hidden + sent))}) were "
@@ -251,7 +250,7 @@ def inferred(good: pd.DataFrame) -> bool:
 
 def _after(sent: npt.NDArray[np.float64], count: int) -> npt.NDArray[np.bool_]:
     """Which requests were sent after the first `count`; of those sent at once, the first in the table are."""
-    held = sort(compress(np.isfinite(sent), sent))
+    held = np.sort(sent[np.isfinite(sent)])
     if held.size <= count:
         return np.zeros(sent.size, dtype=bool)
     last = held[count - 1]

@@ -8,7 +8,6 @@ import numpy as np
 import pandas as pd
 
 from harness.metrics.definitions import prompt_tokens, succeeded
-from harness.metrics.long_frames import select_rows
 from harness.metrics.samples import cells_of, load_of
 from harness.schema.results import PrefixCount, PrefixHits
 
@@ -30,7 +29,7 @@ def prefix_hits(requests: pd.DataFrame, counted: Mapping[int, PrefixCount]) -> l
 def _hits(cell: pd.DataFrame, counted: Mapping[int, PrefixCount]) -> PrefixHits:
     first, load = cell.iloc[0], load_of(cell)
     sent = cell["reusable_tokens"].notna()
-    good = select_rows(cell[["cached_tokens", "input_tokens", "prompt_tokens"]], succeeded(cell))
+    good = cell[succeeded(cell)]
     sent_tokens = int(cell["input_tokens"][sent].sum())
     reported, source = None, UNKNOWN
     if good["cached_tokens"].notna().any():

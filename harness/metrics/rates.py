@@ -10,10 +10,8 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from harness.metrics import on_disk
 from harness.metrics.definitions import prompt_tokens, succeeded
 from harness.metrics.gaps import run_starts
-from harness.metrics.long_frames import compress, known
 from harness.metrics.samples import Group
 from harness.metrics.window import in_flight, inside, scheduled
 from harness.schema.limits import Slo
@@ -65,7 +63,7 @@ def flow(group: Group, slo: Slo | None) -> Flow:
         seconds=seconds,
         ended=int(ended.sum()),
         good=None if slo is None else int((meets(whole, slo) & ended).sum()),
-        prompt_tokens=int(compress(ended, prompt_tokens(good)).sum()),
+        prompt_tokens=int(prompt_tokens(good)[ended].sum()),
         output_tokens=tokens,
     )
 
@@ -91,7 +89,7 @@ def duration_s(requests: pd.DataFrame) -> float:
 def peak_in_flight(requests: pd.DataFrame) -> int:
     """The most requests of one cell that were sent and not ended at once: one that ends as another is sent
     makes room for it."""
-    return int(in_flight(requests, known(requests["t_sent"])).max(initial=0))
+    return int(in_flight(requests, requests["t_sent"].dropna().to_numpy(np.float64)).max(initial=0))
 
 
 def meets(group: Group, slo: Slo) -> npt.NDArray[np.bool_]:
@@ -105,18 +103,16 @@ def meets(group: Group, slo: Slo) -> npt.NDArray[np.bool_]:
     good = np.ones(len(requests), dtype=bool)
     for name, limit in slo.model_dump(exclude_none=True).items():
         sample = group.sample(name)
-        seen, within = one_token & (name != "ttfo_ms"), np.ones(len(requests), dtype=bool)
-        for values, _, request in sample.parts():
-            seen[request] = True
-            within[request[values > limit]] = False
-        good &= seen & within
+        met = one_token & (name != "ttfo_ms")
+        met[sample.request] = True
+        met[sample.request[sample.values > limit]] = False
+        good &= met
     return good
 
 
 def requests_within(group: Group, slo: Slo) -> npt.NDArray[np.float64]:
     """(requests,) 1 where a request met every limit, in the order of the table; one that failed did not."""
-    within = on_disk.array(len(group.requests), np.float64)
-    within[:] = 0
+    within = np.zeros(len(group.requests))
     within[succeeded(group.requests)] = meets(group, slo)
     return within
 
@@ -125,12 +121,10 @@ def _arrived(group: Group, good: pd.DataFrame, window: Window) -> int:
     """Tokens of the successes that came in the window. Rounding in the sum of the gaps puts no chunk after
     the last one."""
     first, last = (good[name].to_numpy(np.float64) for name in ("t_first", "t_last"))
-    tokens = int(group.first_chunks[inside(pd.Series(first), window)].sum())
-    for part in group.gaps.parts():
-        gaps, request = part.gaps, part.request
-        elapsed = np.cumsum(gaps.gap_ms)
-        starts = run_starts(gaps.request)
-        before = np.repeat(elapsed[starts] - gaps.gap_ms[starts], np.diff(starts, append=gaps.request.size))
-        later = np.minimum(first[request] + (elapsed - before) / MS, last[request])
-        tokens += int(gaps.tokens[inside(pd.Series(later), window)].sum())
-    return tokens
+    gaps = group.gaps
+    elapsed = np.cumsum(gaps.gap_ms)
+    starts = run_starts(gaps.request)
+    before = np.repeat(elapsed[starts] - gaps.gap_ms[starts], np.diff(starts, append=gaps.request.size))
+    later = np.minimum(first[gaps.request] + (elapsed - before) / MS, last[gaps.request])
+    in_first = group.first_chunks[inside(pd.Series(first), window)].sum()
+    return int(in_first) + int(gaps.tokens[inside(pd.Series(later), window)].sum())

@@ -13,10 +13,8 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from harness.metrics import on_disk
 from harness.metrics.digits import digits, per_cent
-from harness.metrics.long_frames import arange, argsort, compress, map_parts, median, slices, sort
-from harness.metrics.ranks import ranks
+from harness.metrics.percentiles import ranks
 from harness.metrics.window import scheduled
 from harness.schema.cell_notice import CellNotice, NoticeKind
 from harness.schema.machines import MachineLoad
@@ -79,39 +77,28 @@ def find_change(values: npt.NDArray[np.float64]) -> Change | None:
     if n < MIN_REQUESTS:
         return None
     places, first = ranks(values), ceil(EDGE * n)
-    splits = arange(first, floor((1 - EDGE) * n) + 1)
-    sums = on_disk.array(n, np.float64)
-    np.cumsum(places, out=sums)
-
-    def standardised(total: Floats, split: npt.NDArray[np.int32]) -> Floats:
-        of = split.astype(np.float64)
-        return np.abs(total - of * (n + 1) / 2) / np.sqrt(of * (n - of) * (n + 1) / 12)
-
-    z = map_parts(standardised, sums[first - 1 : first - 1 + splits.size], splits)
+    split = np.arange(first, floor((1 - EDGE) * n) + 1, dtype=np.float64)
+    rank_sums = np.cumsum(places)[first - 1 : first - 1 + split.size]
+    z = np.abs(rank_sums - split * (n + 1) / 2) / np.sqrt(split * (n - split) * (n + 1) / 12)
     best = int(np.argmax(z))
-    at = int(splits[best])
-    residual = places
-    for part in (residual[:at], residual[at:]):
-        _level(part)  # a slow rise is no noise
+    at = first + best
+    # a slow rise is no noise
+    residual = np.concatenate([_without_line(places[:at]), _without_line(places[at:])])
     variance = float(residual @ residual)
     rho = min(0.95, max(0.0, float(residual[1:] @ residual[:-1]) / variance)) if variance else 0.0
     p = _p_of_maximum(float(z[best]) * sqrt((1 - rho) / (1 + rho)))
-    before, after = median(values[:at]), median(values[at:])
+    before, after = float(np.median(values[:at])), float(np.median(values[at:]))
     low, high = sorted((before, after))
     if p > CHANGE_P or low < 0 or high <= CHANGE_FACTOR * low:
         return None
     return Change(at, before, after, p)
 
 
-def _level(series: Floats) -> None:
-    """Take the line of least squares out of a series."""
-    n, middle = series.size, (series.size - 1) / 2
-    mean, rise = float(series.mean()), 0.0
-    for part in slices(n):
-        rise += float((np.arange(part.start, part.stop) - middle) @ series[part])
-    slope = rise / (n * (n * n - 1) / 12) if n > 1 else 0.0
-    for part in slices(n):
-        series[part] -= mean + slope * (np.arange(part.start, part.stop) - middle)
+def _without_line(series: Floats) -> Floats:
+    """Return a series (n,) without its line of least squares."""
+    place = np.arange(series.size) - (series.size - 1) / 2
+    slope = float(place @ series) / float(place @ place) if series.size > 1 else 0.0
+    return series - series.mean() - slope * place
 
 
 def _p_of_maximum(z: float) -> float:
@@ -136,14 +123,14 @@ def drift(
         unit: theirs.
         rising: the kind of a change to higher values; others are drift.
     """
-    order = argsort(sent)
+    order = np.argsort(sent, kind="stable")
     found = []
     for name, given in metrics.items():
-        values = map_parts(given.__getitem__, order)
+        values = given[order]
         known = np.isfinite(values)
-        change = find_change(compress(known, values))
+        change = find_change(values[known])
         if change is not None:
-            moment = float(sent[compress(known, order)[change.at]])
+            moment = float(sent[order[known][change.at]])
             text = (
                 f"{name} changed within the cell: median {digits(change.before)}{unit} before "
                 f"{moment:.1f} s, {digits(change.after)}{unit} after"
@@ -165,10 +152,11 @@ def growing_queue(requests: pd.DataFrame) -> CellNotice | None:
     waited = good | requests["error"].isin(["timeout"]).to_numpy()
     if np.count_nonzero(waited) < MIN_REQUESTS:
         return None
-    arrivals, good = sort(due), compress(waited, good)
-    due, closed = compress(waited, due), compress(waited, requests["t_end"].to_numpy(np.float64))
-    ends = map_parts(lambda end, answered: np.where(answered, end, inf), closed, good)
-    took = map_parts(lambda order: ends[order] - due[order], argsort(due))
+    arrivals, good = np.sort(due), good[waited]
+    due, closed = due[waited], requests["t_end"].to_numpy(np.float64)[waited]
+    ends = np.where(good, closed, inf)
+    order = np.argsort(due, kind="stable")
+    took = ends[order] - due[order]
     first, stop = float(arrivals[0]), float(arrivals[-1])
     span = stop - first
     if span <= 0:
@@ -185,7 +173,7 @@ def growing_queue(requests: pd.DataFrame) -> CellNotice | None:
         offered, achieved = arrived / (stop - start), answered / (stop - start)
     if achieved >= KEPT_UP * offered:
         return None
-    before, after = (median(part) for part in _outer_quarters(took))
+    before, after = (float(np.median(part)) for part in _outer_quarters(took))
     slowed = after == inf or after >= SLOWED_FACTOR * max(before, 1e-9)
     stalled_s = 0.0 if slowed else _stalled_s(requests)
     if stalled_s is None:
@@ -213,24 +201,24 @@ def _stalled_s(requests: pd.DataFrame) -> float | None:
     known = (requests["error"].isna() & first.notna()).to_numpy()
     if np.count_nonzero(known) < MIN_REQUESTS:
         return None
-    arrived, came = compress(known, due.to_numpy(np.float64)), compress(known, first.to_numpy(np.float64))
-    order = argsort(arrived)
-    early, late = _outer_quarters(map_parts(lambda place: came[place] - arrived[place], order))
-    begin, end = (median(part) for part in _outer_quarters(map_parts(arrived.__getitem__, order)))
-    followed = abs(median(late) - median(early)) < STALLED_SHARE * (end - begin)
+    arrived, came = due.to_numpy(np.float64)[known], first.to_numpy(np.float64)[known]
+    order = np.argsort(arrived, kind="stable")
+    early, late = _outer_quarters((came - arrived)[order])
+    begin, end = (np.median(part) for part in _outer_quarters(arrived[order]))
+    followed = abs(np.median(late) - np.median(early)) < STALLED_SHARE * (end - begin)
     few = early.size // 10
     apart = early[few] > late[-1 - few] or late[few] > early[-1 - few]
     if not apart or followed:
         return None
     if first.min() > due.max():
         return float(first.min() - due.min())
-    return 0.0 if median(late) > median(early) else None
+    return 0.0 if np.median(late) > np.median(early) else None
 
 
 def _outer_quarters(values: Floats) -> tuple[Floats, Floats]:
     """The first and the last quarter of some values, each in ascending order."""
     quarter = values.size // 4
-    return sort(values[:quarter]), sort(values[-quarter:])
+    return np.sort(values[:quarter]), np.sort(values[-quarter:])
 
 
 def disturbed(load: MachineLoad, engine_is_ours: bool = True) -> list[CellNotice]:

@@ -9,11 +9,9 @@ from typing import Any, TypedDict, TypeVar, Unpack
 import numpy as np
 import pandas as pd
 
-from harness.metrics.chunk_parts import Chunks
 from harness.metrics.costs import costs
 from harness.metrics.estimates import Estimates, Point, distribution, measure, of_metric
 from harness.metrics.intervals import Ends, own
-from harness.metrics.long_frames import concatenate
 from harness.metrics.notices import (
     Machines,
     cell_notices,
@@ -66,7 +64,7 @@ class Known(TypedDict, total=False):
 
 
 def summarize(
-    requests: pd.DataFrame, chunks: Chunks, *, cut: Cut | None = None, **known: Unpack[Known]
+    requests: pd.DataFrame, chunks: pd.DataFrame, *, cut: Cut | None = None, **known: Unpack[Known]
 ) -> list[OnlineSummary]:
     """Summarize the two tables of records/columns.py.
 
@@ -195,7 +193,7 @@ def _summary(
 
 
 def _slo_met(repeats: Sequence[Group], slo: Slo) -> float:
-    return float(concatenate(requests_within(group, slo) for group in repeats).mean())
+    return float(np.concatenate([requests_within(group, slo) for group in repeats]).mean())
 
 
 def _engine_reported(good: pd.DataFrame, metric: str, reported: Reported) -> Distribution:

@@ -10,7 +10,6 @@ import numpy.typing as npt
 import pandas as pd
 
 from harness.metrics.digits import digits
-from harness.metrics.long_frames import compress, median, select_rows
 from harness.metrics.percentiles import Ordered, missing
 from harness.metrics.rates import duration_s
 from harness.metrics.samples import Group
@@ -96,7 +95,7 @@ class _Lag(NamedTuple):
 
     @classmethod
     def of(cls, values: npt.NDArray[np.float64], limit_ms: float) -> _Lag:
-        ordered, few = Ordered.of(values, None), bool(missing(99, values.size))
+        ordered, few = Ordered(values, None), bool(missing(99, values.size))
         second, highest = ordered.at_ranks([max(1, values.size - 1), values.size])
         judged = second if few else float(ordered.percentiles([99])[0])
         if few and values.size > 1:
@@ -114,24 +113,22 @@ def _lags(group: Group) -> list[tuple[str, _Lag, float]]:
     lag, ttft = group.sample("submit_lag_ms").values, group.sample("ttft_ms").values
     if not lag.size or not ttft.size:
         return []
-    limit = max(LAG_LIMIT_MS, LAG_LIMIT_OF_TTFT * median(ttft))
+    limit = max(LAG_LIMIT_MS, LAG_LIMIT_OF_TTFT * float(np.median(ttft)))
     lag = group.metrics["submit_lag_ms"].to_numpy()
     known = np.isfinite(lag)
     if "host" not in group.requests or group.requests["host"].isna().all():
-        return [("the client", _Lag.of(compress(known, lag), limit), limit)]
+        return [("the client", _Lag.of(lag[known], limit), limit)]
     hosts = group.good["host"]
     of = {str(host): known & (hosts == host).to_numpy() for host in hosts.dropna().unique()}
     return [
-        (f"node {host}", _Lag.of(compress(rows, lag), limit), limit)
-        for host, rows in sorted(of.items())
-        if rows.any()
+        (f"node {host}", _Lag.of(lag[rows], limit), limit) for host, rows in sorted(of.items()) if rows.any()
     ]
 
 
 def _opening(group: Group, limit_ms: float) -> str:
     """Where the client may have waited for the server: connections that it had to open."""
     late = group.metrics["submit_lag_ms"].to_numpy() > limit_ms
-    if not select_rows(group.good, late)["connection_reused"].eq(False).all():
+    if not group.good[late]["connection_reused"].eq(False).all():
         return ""
     return f"; {OPENING}, which the server may have been slow to accept"
 

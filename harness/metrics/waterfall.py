@@ -12,7 +12,6 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from harness.metrics.long_frames import map_parts, numbers
 from harness.schema.fairness import Part, ReportedMean, Source, Waterfall, WaterfallPart
 from harness.schema.metric import MS
 
@@ -34,13 +33,13 @@ def waterfall(good: pd.DataFrame, reported: Reported) -> Waterfall | None:
     if good.empty or good["t_first"].isna().any():
         return None
     sent, first = _column(good, "t_sent"), _column(good, "t_first")
-    lag, ttft = map_parts(_between_ms, _column(good, "t_sched"), sent), map_parts(_between_ms, sent, first)
+    lag, ttft = (sent - _column(good, "t_sched")) * MS, (first - sent) * MS
     queue, prefill = _column(good, "queue_wait_ms"), _column(good, "prefill_ms")
     head = _column(good, "t_head")
-    http = map_parts(_http_ms, sent, head, first, ttft, queue, prefill)
+    http = _http_ms(sent, head, first, ttft, queue, prefill)
     queue_part, queue = _engine_part("queue", queue, good, reported, "queue_wait_ms")
     prefill_part, prefill = _engine_part("prefill", prefill, good, reported, "prefill_ms")
-    delivery = map_parts(_rest_ms, ttft, http, queue, prefill)
+    delivery = ttft - http - queue - prefill
     parts = [
         _part("client lag", lag, "measured", "the client's clock"),
         _part("http", http, "measured", "the head of the response, as the client saw it"),
@@ -56,19 +55,11 @@ def waterfall(good: pd.DataFrame, reported: Reported) -> Waterfall | None:
     return Waterfall(n=len(good), total_ms=total, ttft_ms=mean_ttft, parts=parts)
 
 
-def _between_ms(before: Floats, after: Floats) -> Floats:
-    return (after - before) * MS
-
-
 def _http_ms(
     sent: Floats, head: Floats, first: Floats, ttft: Floats, queue: Floats, prefill: Floats
 ) -> Floats:
     began = np.where(head - sent < first - head, (head - sent) * MS, np.nan)
     return np.clip(began, 0, np.maximum(ttft - np.nan_to_num(queue) - np.nan_to_num(prefill), 0))
-
-
-def _rest_ms(ttft: Floats, http: Floats, queue: Floats, prefill: Floats) -> Floats:
-    return ttft - http - queue - prefill
 
 
 def reported_mean(requests: pd.DataFrame, reported: Reported, metric: str) -> ReportedMean | None:
@@ -87,7 +78,7 @@ def _engine_part(
     if np.isfinite(values).any():
         return _part(part, values, "measured", "the engine, for each request"), values
     means = {cell: means[metric].mean_ms for cell, means in reported.items() if metric in means}
-    of_cell = map_parts(lambda cells: pd.Series(cells).map(means), good["cell"].to_numpy())
+    of_cell = good["cell"].map(means).to_numpy(np.float64)
     how = "the engine's histograms, the mean of all requests of the cell"
     return _part(part, of_cell, "inferred", how), of_cell
 
@@ -97,9 +88,9 @@ def _part(part: Part, values: Floats, source: Source, how: str) -> WaterfallPart
     known = int(np.isfinite(values).sum())
     if not known:
         return WaterfallPart(part=part, mean_ms=None, n=0, source="unknown", how="not reported")
-    mean = max(float(map_parts(np.nan_to_num, values).sum() / len(values)), 0.0)
+    mean = max(float(np.nan_to_num(values).sum() / len(values)), 0.0)
     return WaterfallPart(part=part, mean_ms=mean, n=known, source=source, how=how)
 
 
 def _column(table: pd.DataFrame, name: str) -> Floats:
-    return numbers(table[name])
+    return table[name].to_numpy(np.float64)

@@ -8,7 +8,6 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from harness.metrics.long_frames import compress, map_parts, sort
 from harness.schema.setting_types import Window
 
 #: A given window, or that of the steady state, found in each cell by itself.
@@ -53,23 +52,22 @@ def scheduled(requests: pd.DataFrame) -> pd.Series[float]:
     return due.fillna(requests["t_sent"]) if due.hasnans else due
 
 
-def in_flight(requests: pd.DataFrame, times: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+def in_flight(requests: pd.DataFrame, times: npt.NDArray[np.float64]) -> npt.NDArray[np.int64]:
     """How many requests of one cell were in flight at each of these times. One that is sent then is; one that
     ends then makes room for it."""
     sent, ended = requests["t_sent"].to_numpy(np.float64), requests["t_end"].to_numpy(np.float64)
     was_sent = np.isfinite(sent)
-    sent, ended = (sort(compress(was_sent & np.isfinite(t), t)) for t in (sent, ended))
-    return map_parts(lambda t: np.searchsorted(sent, t, "right") - np.searchsorted(ended, t, "right"), times)
+    sent, ended = (np.sort(t[was_sent & np.isfinite(t)]) for t in (sent, ended))
+    return np.searchsorted(sent, times, "right") - np.searchsorted(ended, times, "right")
 
 
-def waiting(requests: pd.DataFrame) -> npt.NDArray[np.float64]:
+def waiting(requests: pd.DataFrame) -> npt.NDArray[np.int64]:
     """(k,) for each request of one cell that got a first token: how many waited for theirs at some time while
     it did, itself among them."""
     sent, first = requests["t_sent"].to_numpy(np.float64), requests["t_first"].to_numpy(np.float64)
     answered = np.isfinite(sent) & np.isfinite(first)
-    sent, first = compress(answered, sent), compress(answered, first)
-    begun, over = sort(sent), sort(first)
-    return map_parts(lambda s, f: np.searchsorted(begun, f) - np.searchsorted(over, s, "right"), sent, first)
+    sent, first = sent[answered], first[answered]
+    return np.searchsorted(np.sort(sent), first) - np.searchsorted(np.sort(first), sent, "right")
 
 
 def _ends(requests: pd.DataFrame) -> npt.NDArray[np.float64]:

@@ -7,14 +7,13 @@ from math import ceil
 import numpy as np
 import pandas as pd
 
-from harness.metrics.chunk_parts import Chunks, of_cells, parts_of
 from harness.metrics.samples import load_of
 from harness.schema.load import Load
 from harness.schema.metric import MS
 from harness.schema.profile import Level
 
 
-def measure_levels(requests: pd.DataFrame, chunks: Chunks) -> dict[tuple[str, Load], Level]:
+def measure_levels(requests: pd.DataFrame, chunks: pd.DataFrame) -> dict[tuple[str, Load], Level]:
     """By label and load; without those at which no request succeeded."""
     return {
         (str(rows["label"].iloc[0]), load_of(rows)): level
@@ -23,7 +22,7 @@ def measure_levels(requests: pd.DataFrame, chunks: Chunks) -> dict[tuple[str, Lo
     }
 
 
-def measure_level(requests: pd.DataFrame, chunks: Chunks) -> Level | None:
+def measure_level(requests: pd.DataFrame, chunks: pd.DataFrame) -> Level | None:
     """Requests in flight and running when tokens came, a mean over all tokens.
 
     Args:
@@ -36,15 +35,14 @@ def measure_level(requests: pd.DataFrame, chunks: Chunks) -> Level | None:
     """
     good = requests[requests["error"].isna()]
     in_flight, running, tokens, seconds, gaps = 0, 0, 0, 0.0, 0
-    for _, rows in good.groupby("cell"):
+    for cell, rows in good.groupby("cell"):
         sent, first, last = (np.sort(rows[name].to_numpy()) for name in ("t_sent", "t_first", "t_last"))
-        for part in parts_of(of_cells(chunks, rows["cell"].unique())):
-            came = part[part["request"].isin(rows["request"])]
-            t, weights = came["t"].to_numpy(), came["tokens"].to_numpy(np.int64)
-            ended = np.searchsorted(last, t, side="left")
-            in_flight += int(weights @ (np.searchsorted(sent, t, side="right") - ended))
-            running += int(weights @ (np.searchsorted(first, t, side="right") - ended))
-            tokens += int(weights.sum())
+        came = chunks[(chunks["cell"] == cell) & chunks["request"].isin(rows["request"])]
+        t, weights = came["t"].to_numpy(), came["tokens"].to_numpy(np.int64)
+        ended = np.searchsorted(last, t, side="left")
+        in_flight += int(weights @ (np.searchsorted(sent, t, side="right") - ended))
+        running += int(weights @ (np.searchsorted(first, t, side="right") - ended))
+        tokens += int(weights.sum())
         seconds += float((rows["t_last"] - rows["t_first"]).sum())
         gaps += int((rows["completion_tokens"] - 1).sum())
     if not tokens:

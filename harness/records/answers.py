@@ -1,10 +1,9 @@
-"""What came back of a load, parsed where it arrived: two tables without what was known before."""
+"""The answers to a load, parsed where they arrived: two tables without what was planned."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -15,11 +14,10 @@ import pyarrow.compute as pc
 from harness.loadgen.live_answers import answer_text
 from harness.loadgen.load_plan import LoadResult, RawResponse
 from harness.records.columns import CHUNKS, REQUESTS
-from harness.records.long_chunks import LongTable
 from harness.records.request_record import read_request
 from harness.records.stream import NO_TIMES, TimeNames
 
-#: What only the stream of a request says; the rest is known before.
+#: Columns of a request that only its stream gives; the others are planned.
 MEASURED = pa.schema(
     [
         REQUESTS.field(name)
@@ -31,8 +29,7 @@ MEASURED = pa.schema(
         )
     ]
 )
-#: Requests that are read at a time, where they are not held.
-PART = 1 << 14
+#: What is measured of a chunk.
 RECEIVED = pa.schema([field for field in CHUNKS if field.name != "cell"])
 
 
@@ -45,48 +42,41 @@ class Wanted(NamedTuple):
 
 @dataclass
 class Answers:
-    """A load's answers, in the order of requests. Times are seconds since its start.
+    """The answers to a load, in the order of requests. Times are seconds since its start.
 
-    `t0` is the start by this machine's monotonic clock. `requests` has the columns MEASURED, `chunks` those
-    of RECEIVED. `texts` are those of the answers that go back into later requests, by request.
+    Attributes:
+        t0: the start, in s of this machine's monotonic clock.
+        requests: one row a request, with the columns MEASURED.
+        chunks: one row a chunk, with the columns RECEIVED.
+        texts: texts of the answers that go back into later requests, by request.
     """
 
     t0: float
-    requests: pa.Table | LongTable
-    chunks: pa.Table | LongTable
+    requests: pa.Table
+    chunks: pa.Table
     texts: dict[int, str] = field(default_factory=dict)
 
-    @cached_property
+    @property
     def lasted_s(self) -> float:
-        """To the end of the last answer."""
-        ends = (pc.max(part["t_end"]).as_py() for part in self.parts())
-        return max((end for end in ends if end is not None), default=0.0)
+        """Seconds to the end of the last answer."""
+        return pc.max(self.requests["t_end"]).as_py() or 0.0
 
     @property
     def failed(self) -> bool:
         """Whether a request failed."""
-        return any(part["error"].null_count < part.num_rows for part in self.parts())
+        return self.requests["error"].null_count < len(self.requests)
 
     @property
     def answered(self) -> int:
-        """How many requests have an answer that is right."""
-        right = (pc.and_(pc.is_null(part["error"]), pc.is_finite(part["t_end"])) for part in self.parts())
-        return sum(pc.sum(part).as_py() or 0 for part in right)
+        """Number of requests that have a whole answer without an error."""
+        whole = pc.and_(pc.is_null(self.requests["error"]), pc.is_finite(self.requests["t_end"]))
+        return pc.sum(whole).as_py() or 0
 
     def in_order_sent(self) -> npt.NDArray[np.int32]:
-        """The requests that were sent, in that order."""
-        sent, index = (
-            np.concatenate([part[name].to_numpy() for part in self.parts()]) for name in ("t_sent", "request")
-        )
+        """Return the requests that were sent, in that order."""
+        sent, index = (self.requests[name].to_numpy() for name in ("t_sent", "request"))
         order = np.lexsort((index, sent))
         return np.asarray(index[order[: np.isfinite(sent).sum()]], dtype=np.int32)
-
-    def parts(self) -> Iterator[pa.Table]:
-        """All rows of `requests`, some at a time."""
-        if isinstance(self.requests, LongTable):
-            yield from self.requests.parts(PART)
-        else:
-            yield self.requests
 
 
 def parse(

@@ -1,4 +1,4 @@
-"""A whole load to the two tables of one cell."""
+"""The two tables of one cell: the answers to its load, with what each request asked for."""
 
 from __future__ import annotations
 
@@ -10,11 +10,8 @@ import pandas as pd
 import pyarrow as pa
 
 from harness.loadgen.load_plan import LoadResult
-from harness.metrics.chunk_parts import Chunks
-from harness.records.answers import RECEIVED, Answers, Wanted, parse
+from harness.records.answers import Answers, Wanted, parse
 from harness.records.columns import CHUNKS, REQUESTS
-from harness.records.long_chunks import CellChunks, LongTable
-from harness.records.long_requests import requests_frame
 from harness.schema.load import Load, load_text
 
 
@@ -59,7 +56,7 @@ class CellRecords:
     """The tables of `records/columns.py`, of one cell or of many."""
 
     requests: pd.DataFrame
-    chunks: Chunks
+    chunks: pd.DataFrame
 
 
 def read_cell(
@@ -80,66 +77,47 @@ def read_cell(
 
 
 def cell_records(answers: Answers, expected: Sequence[Expected], identity: CellIdentity) -> CellRecords:
-    """The two tables of a cell: what was measured, with what each request asked for and whose it is.
-
-    The chunks, which can be many, are taken out of `answers`.
-    """
-    starts = _session_starts(answers, expected)
-    tables = (_with_known(part, expected, identity, starts) for part in answers.parts())
-    if isinstance(answers.requests, LongTable):
-        requests = requests_frame(tables, len(answers.requests))
-    else:
-        [table] = tables
-        requests = table.to_pandas()
-    chunks, answers.chunks = answers.chunks, RECEIVED.empty_table()
-    if isinstance(chunks, LongTable):
-        return CellRecords(requests, CellChunks(identity.cell, chunks))
-    cell = pa.repeat(pa.scalar(identity.cell, pa.int32()), len(chunks))
-    chunks = chunks.add_column(0, CHUNKS.field("cell"), cell)
-    return CellRecords(requests, frame_of(chunks))
+    """Return the two tables of a cell: what was measured, what each request asked for, and the cell."""
+    requests = _with_plan(answers.requests, expected, identity, _session_starts(answers, expected))
+    cell = pa.repeat(pa.scalar(identity.cell, pa.int32()), len(answers.chunks))
+    chunks = answers.chunks.add_column(0, CHUNKS.field("cell"), cell)
+    return CellRecords(requests.to_pandas(), chunks.to_pandas())
 
 
-def _with_known(
+def _with_plan(
     table: pa.Table, expected: Sequence[Expected], identity: CellIdentity, starts: Mapping[int, float | None]
 ) -> pa.Table:
-    """Rows of `requests.parquet`: those measured, with what was known before."""
+    """Return rows of `requests.parquet`: those measured, with what was planned."""
     indices = table["request"].to_pylist()
-    asked = [expected[index] for index in indices]
-    known: dict[str, list[Any]] = {
-        name: [value] * len(asked)
+    planned = [expected[index] for index in indices]
+    columns: dict[str, list[Any]] = {
+        name: [value] * len(planned)
         for name, value in {**vars(identity), "load": load_text(identity.load)}.items()
     }
-    known |= {
-        "input_tokens": [request.input_tokens for request in asked],
-        "output_tokens": [request.output_tokens for request in asked],
-        "adapter": [request.adapter for request in asked],
-        "formatted": [request.formatted for request in asked],
-        "reusable_tokens": [request.reusable_tokens for request in asked],
-        "session": [request.session for request in asked],
-        "turn": [None if request.session is None else request.turn for request in asked],
+    columns |= {
+        "input_tokens": [request.input_tokens for request in planned],
+        "output_tokens": [request.output_tokens for request in planned],
+        "adapter": [request.adapter for request in planned],
+        "formatted": [request.formatted for request in planned],
+        "reusable_tokens": [request.reusable_tokens for request in planned],
+        "session": [request.session for request in planned],
+        "turn": [None if request.session is None else request.turn for request in planned],
         "session_start": [starts.get(index) for index in indices],
     }
-    columns = [
-        table[field.name] if field.name in table.column_names else pa.array(known[field.name], field.type)
+    arrays = [
+        table[field.name] if field.name in table.column_names else pa.array(columns[field.name], field.type)
         for field in REQUESTS
     ]
-    return pa.table(columns, schema=REQUESTS)
-
-
-def frame_of(table: pa.Table) -> pd.DataFrame:
-    """A table of numbers, which can be long, without a second copy of all of it on the way."""
-    frame: pd.DataFrame = table.to_pandas(split_blocks=True, self_destruct=True)
-    return frame
+    return pa.table(arrays, schema=REQUESTS)
 
 
 def _session_starts(answers: Answers, expected: Sequence[Expected]) -> dict[int, float | None]:
-    """By the last turn of each session whose turns all succeeded, when its first was sent."""
+    """Return when the first turn was sent, by the last turn of each session whose turns all succeeded."""
     sessions: dict[int, list[tuple[int, int, float | None, bool]]] = {}
-    for part in answers.parts():
-        rows = (part[name].to_pylist() for name in ("request", "t_sent", "error"))
-        for index, sent, error in zip(*rows, strict=True):
-            asked = expected[index]
-            if asked.session is not None:
-                sessions.setdefault(asked.session, []).append((asked.turn, index, sent, error is None))
-    ordered = (sorted(turns) for turns in sessions.values() if all(good for *_, good in turns))
-    return {turns[-1][1]: turns[0][2] for turns in ordered}
+    rows = (answers.requests[name].to_pylist() for name in ("request", "t_sent", "error"))
+    for index, sent, error in zip(*rows, strict=True):
+        planned = expected[index]
+        if planned.session is not None:
+            sessions.setdefault(planned.session, []).append((planned.turn, index, sent, error is None))
+    whole = (sorted(turns) for turns in sessions.values() if all(succeeded for *_, succeeded in turns))
+    return {turns[-1][1]: turns[0][2] for turns in whole}

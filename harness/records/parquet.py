@@ -9,36 +9,36 @@ metrics of their own.
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterable
+from collections.abc import Collection
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from harness.errors import UsageError
 from harness.files import whole_file
-from harness.metrics import on_disk
-from harness.metrics.chunk_parts import Chunks, parts_of
 from harness.plain_text import one_line
-from harness.records.cell import CellRecords, frame_of
+from harness.records.cell import CellRecords
 from harness.records.columns import CHUNKS, NEEDED, REQUESTS, SERVER, options_of
-from harness.records.long_chunks import RunChunks, RunTable, is_sorted, of_some, order_of, rows_of, with_all
-from harness.records.long_requests import requests_frame, tables_of
 from harness.records.table_check import fault_of, without_hidden
 
 _TABLES = {"requests": REQUESTS, "chunks": CHUNKS}
 _SERVER = "server"
 _RAW = "raw"
 
+#: Chunks of a run that are held in memory, with what is computed from them: about 150 bytes each.
+MAX_CHUNKS = 50_000_000
+
 
 def write_cell(run: Path, cell: int, records: CellRecords) -> None:
     """Keep the records of one cell; a cell written before is replaced."""
-    _write_parts(_part(run, cell, "requests"), REQUESTS, tables_of(records.requests))
-    parts = parts_of(records.chunks)
-    tables = (pa.Table.from_pandas(part, schema=CHUNKS, preserve_index=False) for part in parts)
-    _write_parts(_part(run, cell, "chunks"), CHUNKS, tables)
+    for name, frame in (("requests", records.requests), ("chunks", records.chunks)):
+        table = pa.Table.from_pandas(frame, schema=_TABLES[name], preserve_index=False)
+        write_table(_part(run, cell, name), table)
 
 
 def write_server(run: Path, cell: int, readings: pd.DataFrame) -> None:
@@ -73,19 +73,16 @@ def read_records(run: Path, cells: set[int] | None = None) -> CellRecords:
     Raises:
         UsageError: There are none, or a file is damaged.
     """
+    _check_size(run)
     with ThreadPoolExecutor(2) as threads:
-        chunks = threads.submit(_chunks, run, cells)
-        return CellRecords(_requests(run, cells), chunks.result())
+        requests, chunks = threads.map(lambda name: _needed(run, name, cells), _TABLES)
+    return CellRecords(requests.to_pandas(), chunks.to_pandas(split_blocks=True, self_destruct=True))
 
 
 def assemble(run: Path, cells: set[int] | None = None) -> None:
     """Make the two tables of the run of its parts, then remove the parts."""
-    for name, schema in _TABLES.items():
-        path, long = run / f"{name}.parquet", _long(run, name, cells)
-        if long is None:
-            write_table(path, _needed(run, name, cells))
-        else:
-            _write_parts(path, schema, long[0].tables())
+    for name in _TABLES:
+        write_table(run / f"{name}.parquet", _needed(run, name, cells))
     if (readings := _read(run, _SERVER, SERVER, cells)) is not None:
         write_table(run / f"{_SERVER}.parquet", readings)
     shutil.rmtree(run / _RAW, ignore_errors=True)
@@ -110,10 +107,10 @@ def _read(run: Path, name: str, schema: pa.Schema, cells: set[int] | None) -> pa
     tables = []
     for path in paths:
         table = _read_table(path, schema)
-        tables.append(of_some(table, None, without=newer) if path == whole else table)
-    table = of_some(pa.concat_tables(tables), cells)
-    order = order_of(schema)
-    return table if is_sorted(table, order) else table.sort_by([(column, "ascending") for column in order])
+        tables.append(_select(table, None, without=newer) if path == whole else table)
+    table = _select(pa.concat_tables(tables), cells)
+    order = [name for name in ("cell", "request", "t") if name in schema.names]
+    return table if _is_sorted(table, order) else table.sort_by([(column, "ascending") for column in order])
 
 
 def _files(run: Path, name: str) -> tuple[Path | None, dict[int, Path]]:
@@ -123,32 +120,55 @@ def _files(run: Path, name: str) -> tuple[Path | None, dict[int, Path]]:
     return whole if whole.exists() else None, newer
 
 
-def _requests(run: Path, cells: set[int] | None) -> pd.DataFrame:
-    if (long := _long(run, "requests", cells)) is not None:
-        table, rows = long
-        return requests_frame(table.tables(), rows)
-    found: pd.DataFrame = _needed(run, "requests", cells).to_pandas()
-    return found
-
-
-def _chunks(run: Path, cells: set[int] | None) -> Chunks:
-    long = _long(run, "chunks", cells)
-    return frame_of(_needed(run, "chunks", cells)) if long is None else RunChunks(**vars(long[0]))
-
-
-def _long(run: Path, name: str, cells: set[int] | None) -> tuple[RunTable, int] | None:
-    """A table of a run and its rows, if they are too many to be held and sound. Others are read at once,
-    which brings them into order or says what is wrong with them."""
-    whole, newer = _files(run, name)
-    most = on_disk.HELD_REQUESTS if name == "requests" else on_disk.HELD
+def _check_size(run: Path) -> None:
+    """Raise UsageError where a run has more chunks than are held in memory."""
+    whole, newer = _files(run, "chunks")
     try:
-        if rows_of([*([whole] if whole else []), *newer.values()]) > most:
-            found = RunTable(newer, whole, None if cells is None else frozenset(cells), _TABLES[name])
-            rows = found.sound_rows()
-            return None if rows is None else (found, rows)
-    except (pa.ArrowException, OSError, ValueError, UsageError):
-        pass
-    return None
+        chunks = sum(
+            pq.read_metadata(path).num_rows for path in [*([whole] if whole else []), *newer.values()]
+        )
+    except (pa.ArrowException, OSError):
+        return  # whoever reads the file says what is wrong with it
+    if chunks > MAX_CHUNKS:
+        raise UsageError(
+            f"the run in {run} has {chunks:,} chunks, and at most {MAX_CHUNKS:,} are held in memory",
+            "measure its loads in several runs, or with fewer requests, and compare the runs",
+        )
+
+
+def _is_sorted(table: pa.Table, columns: list[str]) -> bool:
+    """Whether rows ascend by these columns, the first before the second."""
+    values = [table[column].to_numpy() for column in columns]
+    equal = np.ones(max(0, len(table) - 1), dtype=bool)
+    for column in values:
+        if np.any(equal & (column[1:] < column[:-1])):
+            return False
+        equal &= column[1:] == column[:-1]
+    return True
+
+
+def _select(table: pa.Table, cells: Collection[int] | None, without: Collection[int] = ()) -> pa.Table:
+    """Return the rows of `cells` (None: of all), but for those of the cells `without`."""
+    rows = pc.invert(_is_of(table, without))
+    if cells is not None:
+        rows = pc.and_(rows, _is_of(table, cells))
+    return table if pc.all(rows).as_py() else table.filter(rows)
+
+
+def _is_of(table: pa.Table, cells: Collection[int]) -> pa.ChunkedArray:
+    return pc.is_in(table["cell"], value_set=pa.array(sorted(cells), pa.int32()))
+
+
+def _with_all(table: pa.Table, schema: pa.Schema) -> pa.Table:
+    """Return the table with the columns of `schema`; those that it lacks are null.
+
+    Raises:
+        ArrowException, ValueError: A column has another type.
+    """
+    for field in schema:
+        if field.name not in table.column_names:
+            table = table.append_column(field, pa.nulls(len(table), field.type))
+    return table.select(schema.names).cast(schema)
 
 
 def _read_table(path: Path, schema: pa.Schema) -> pa.Table:
@@ -163,7 +183,7 @@ def _read_table(path: Path, schema: pa.Schema) -> pa.Table:
     if names := [name for name in schema.names if name in NEEDED and name not in table.column_names]:
         raise UsageError(f"{path} has no column {', '.join(names)}", hint)
     try:
-        table = with_all(table, schema)
+        table = _with_all(table, schema)
     except (pa.ArrowException, ValueError) as error:
         raise UsageError(f"{path} has a column of another type: {one_line(str(error), 200)}", hint) from None
     if fault := fault_of(table):
@@ -175,13 +195,6 @@ def write_table(path: Path, table: pa.Table) -> None:
     """Write a table as parquet, whole or not at all."""
     with whole_file(path) as partial:
         pq.write_table(table, partial, **options_of(table.schema))
-
-
-def _write_parts(path: Path, schema: pa.Schema, tables: Iterable[pa.Table]) -> None:
-    """Write a table that is given some rows at a time, whole or not at all."""
-    with whole_file(path) as partial, pq.ParquetWriter(partial, schema, **options_of(schema)) as writer:
-        for table in tables:
-            writer.write_table(table)
 
 
 def _part(run: Path, cell: int, name: str) -> Path:

@@ -10,7 +10,7 @@ from typing import Literal
 from harness.compare.gates import outcome
 from harness.metrics.attainment import attained, each_request, goodput, reached
 from harness.metrics.frontier import Served, served
-from harness.metrics.known import Known
+from harness.metrics.intervals import Measurement
 from harness.metrics.samples import Group, by_load
 from harness.runs.reader import OnlineRun
 from harness.runs.search_state import parse_limits
@@ -50,10 +50,10 @@ class Within:
 
     label: str
     load: Load
-    values: Sequence[Known | None]
+    values: Sequence[Measurement | None]
     boxes: Sequence[Box]
-    attained: Known | None
-    goodput: Known | None
+    attained: Measurement | None
+    goodput: Measurement | None
     valid: bool
     holds: bool
 
@@ -75,14 +75,14 @@ class Decision:
     served: Sequence[Served]
     gpus: int
     hourly: Hourly | None
-    joules: Mapping[tuple[str, Load], Known]
+    joules: Mapping[tuple[str, Load], Measurement]
 
     @property
     def unit(self) -> str:
         """What a rate is of."""
         return "GPU" if self.gpus else "machine"
 
-    def cost(self, point: Served) -> Known | None:
+    def cost(self, point: Served) -> Measurement | None:
         """Of a million output tokens at that load."""
         if self.hourly is None:
             return None
@@ -122,7 +122,7 @@ def decide(run: OnlineRun, asked: Asked = NOTHING) -> Decision:
         gpus,
         None if prices is None else hourly(prices, environment, settings.device),
         {
-            (summary.label, summary.load): Known(
+            (summary.label, summary.load): Measurement(
                 summary.joules_per_output_token, summary.joules_per_output_token_ci
             )
             for summary in run.pooled
@@ -168,12 +168,12 @@ def _within(
     )
 
 
-def _box(term: GateTerm, value: Known | None) -> Box:
+def _box(term: GateTerm, value: Measurement | None) -> Box:
     if value is None:
         return "unknown"
     found = outcome(term, term.limit, value.ci)
     return "pass" if found == "pass" else "fail" if found == "regression" else "undecided"
 
 
-def _holds(term: GateTerm, value: Known | None) -> bool:
+def _holds(term: GateTerm, value: Measurement | None) -> bool:
     return value is not None and (value.value <= term.limit if term.at_most else value.value >= term.limit)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from harness.metrics.chunk_parts import of_cells
 from harness.metrics.summary import summarize
 from harness.records.cell import CellRecords
 from harness.report.charts.by_load import by_load
@@ -98,8 +97,8 @@ def live_page(folder: Path) -> str:
 
 def _finished(raw: RawRun, cells: set[int]) -> RawRun:
     """The run without the records of cells that are not in the journal."""
-    requests, chunks = raw.records.requests, of_cells(raw.records.chunks, cells)
-    return replace(raw, records=CellRecords(requests[requests["cell"].isin(cells)], chunks))
+    tables = (raw.records.requests, raw.records.chunks)
+    return replace(raw, records=CellRecords(*(table[table["cell"].isin(cells)] for table in tables)))
 
 
 def _latest(raw: RawRun, last: JournalEntry) -> list[Chart]:

@@ -10,7 +10,6 @@ from pathlib import Path
 import pandas as pd
 
 from harness.errors import UsageError
-from harness.metrics.chunk_parts import Chunks
 from harness.metrics.samples import Group, split
 from harness.records.cell import CellRecords
 from harness.records.parquet import no_records, read_records, read_server
@@ -46,7 +45,7 @@ class Run:
     path: Path
     results: OnlineResults
     requests: pd.DataFrame
-    chunks: Chunks
+    chunks: pd.DataFrame
     groups: Sequence[Group] = ()
     disagreements: Sequence[str] = ()
     server: pd.DataFrame = field(default_factory=pd.DataFrame)

@@ -9,10 +9,8 @@ from functools import partial
 
 import pandas as pd
 
-from harness.metrics.chunk_parts import Chunks
 from harness.metrics.comparison import compare_points
 from harness.metrics.estimates import measure
-from harness.metrics.long_frames import select_rows
 from harness.metrics.samples import Group, by_load, split
 from harness.metrics.summary import summarize_points
 from harness.schema.metrics import LATENCIES
@@ -28,7 +26,7 @@ _CLOSE = 1e-9
 _UNLIKE = {"notices"}
 
 
-def regroup(results: OnlineResults, requests: pd.DataFrame, chunks: Chunks) -> list[Group]:
+def regroup(results: OnlineResults, requests: pd.DataFrame, chunks: pd.DataFrame) -> list[Group]:
     """The raw tables as groups, engines in the order of the results, cut as the run's settings say; without
     the repeats of a tuning that chose what it compares."""
     labels = dict.fromkeys(summary.label for summary in results.summaries)
@@ -40,7 +38,7 @@ def compared_rows(info: RunInfo, requests: pd.DataFrame) -> pd.DataFrame:
     """The rows that summaries and comparisons are of."""
     if info.tune is None:
         return requests
-    return select_rows(requests, (requests["repeat"] >= info.tune.rounds).to_numpy())
+    return requests[requests["repeat"] >= info.tune.rounds]
 
 
 def recompute(results: OnlineResults, groups: Sequence[Group]) -> OnlineResults:

@@ -115,7 +115,7 @@ def ecdf(groups: Sequence[Group], metric: str, slo: Slo | None) -> Chart:
             continue
         n = sample.n
         marks = [q for q in _MARKS if not missing(q, n)]
-        found = [float(v) for v in sample.ordered().percentiles([*LEVELS, *marks])]
+        found = [float(v) for v in sample.ordered.percentiles([*LEVELS, *marks])]
         curve, at = found[: len(LEVELS)], found[len(LEVELS) :]
         series += [
             Series(group.label, "line", curve, [float(q) for q in LEVELS], markers=False),

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Sequence
 
 from harness.metrics.frontier import Served
-from harness.metrics.known import Known
+from harness.metrics.intervals import Measurement
 from harness.report.charts.by_load import load_axis
 from harness.report.charts.chart import Axis, Chart, Limit, Series, is_wide
 from harness.report.decision import Decision, Within
@@ -85,7 +85,7 @@ def _by_load(
     pooled: Sequence[OnlineSummary],
     name: str,
     what: str,
-    value: Callable[[Within], Known | None],
+    value: Callable[[Within], Measurement | None],
 ) -> Chart:
     axis, at = load_axis(pooled)
     series = []
@@ -122,10 +122,10 @@ def _by_load(
     )
 
 
-def _share(point: Within) -> Known | None:
+def _share(point: Within) -> Measurement | None:
     return None if point.attained is None else point.attained.times(100.0)
 
 
-def _ends(found: Sequence[Known]) -> tuple[list[float], list[float]]:
+def _ends(found: Sequence[Measurement]) -> tuple[list[float], list[float]]:
     pairs = [point.ci or (math.nan, math.nan) for point in found]
     return [low for low, _ in pairs], [high for _, high in pairs]

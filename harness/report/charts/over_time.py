@@ -9,9 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from harness.metrics.chunk_parts import Chunks, of_cells, parts_of
 from harness.metrics.definitions import succeeded
-from harness.metrics.long_frames import argsort, known, map_parts, sort
 from harness.metrics.samples import Group
 from harness.metrics.window import scheduled
 from harness.plain_text import one_line
@@ -115,7 +113,9 @@ def _first(group: Group) -> pd.DataFrame:
 
 def in_flight(group: Group) -> tuple[Floats, Floats]:
     """(T,) seconds and (T,) how many requests were sent and not yet ended, 120 points."""
-    sent, ended = (sort(known(group.requests[name])) for name in ("t_sent", "t_end"))
+    sent, ended = (
+        np.sort(group.requests[name].dropna().to_numpy(np.float64)) for name in ("t_sent", "t_end")
+    )
     if not sent.size:
         return np.zeros(1), np.zeros(1)
     times = np.linspace(sent[0], max(sent[-1], ended[-1] if ended.size else 0), _POINTS)
@@ -126,13 +126,10 @@ def in_flight(group: Group) -> tuple[Floats, Floats]:
 def over_due(group: Group) -> tuple[Floats, Floats]:
     """TTFT by scheduled time; of many requests the lowest, middle and highest of each stretch of time."""
     sample = group.sample("ttft_ms")
-    due, values = (
-        map_parts(scheduled(group.good).to_numpy(np.float64).__getitem__, sample.request),
-        sample.values,
-    )
+    due, values = scheduled(group.good).to_numpy(np.float64)[sample.request], sample.values
     if len(values) <= 3 * _POINTS:
         return due, values
-    order = argsort(due)
+    order = np.argsort(due, kind="stable")
     keep = []
     for stretch in np.array_split(order, _POINTS):
         ranked = stretch[np.argsort(values[stretch], kind="stable")]
@@ -164,7 +161,9 @@ def _list(values: Floats) -> list[float]:
 # --- Power ----------------------------------------------------------------------------------------------
 
 
-def power_charts(groups: Sequence[Group], machines: Mapping[int, MachineLoad], chunks: Chunks) -> list[Chart]:
+def power_charts(
+    groups: Sequence[Group], machines: Mapping[int, MachineLoad], chunks: pd.DataFrame
+) -> list[Chart]:
     """Watts, and output tokens a second, at one load; none where no energy counter could be read.
 
     Args:
@@ -181,7 +180,7 @@ def power_charts(groups: Sequence[Group], machines: Mapping[int, MachineLoad], c
             middle = [(part.begin + part.end) / 2 for part in machine.power]
             taken = [part.watts for part in machine.power]
             watts.append(Series(group.label, "line", middle, taken, part="power", markers=False))
-            rates = _rates(of_cells(chunks, [cell]), machine.power)
+            rates = _rates(chunks[chunks["cell"] == cell], machine.power)
             tokens.append(Series(group.label, "line", middle, rates, part="output tok/s", markers=False))
             if machine.idle_watts is not None:
                 ends, idle = [machine.power[0].begin, machine.power[-1].end], [machine.idle_watts] * 2
@@ -202,15 +201,12 @@ def power_charts(groups: Sequence[Group], machines: Mapping[int, MachineLoad], c
     ]
 
 
-def _rates(chunks: Chunks, parts: Sequence[Power]) -> list[float]:
+def _rates(chunks: pd.DataFrame, parts: Sequence[Power]) -> list[float]:
     """Output tokens a second that came in each part of a cell."""
     ends = np.array([[part.begin, part.end] for part in parts])
-    before = np.zeros(ends.shape)
-    for came in parts_of(chunks):
-        order = np.argsort(came["t"].to_numpy(np.float64), kind="stable")
-        times = came["t"].to_numpy(np.float64)[order]
-        so_far = np.concatenate([[0.0], np.cumsum(came["tokens"].to_numpy(np.float64)[order])])
-        before += so_far[np.searchsorted(times, ends)]
+    in_time = chunks.sort_values("t", kind="stable")
+    so_far = np.concatenate([[0.0], np.cumsum(in_time["tokens"].to_numpy(np.float64))])
+    before = so_far[np.searchsorted(in_time["t"].to_numpy(np.float64), ends)]
     counts = np.diff(before, axis=1)[:, 0]
     return [float(count) / (part.end - part.begin) for count, part in zip(counts, parts, strict=True)]
 

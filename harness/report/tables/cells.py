@@ -10,8 +10,8 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
+from harness.metrics.definitions import prompt_tokens
 from harness.metrics.digits import per_cent
-from harness.metrics.long_frames import compress, concatenate, known, map_parts, numbers
 from harness.metrics.node_effect import NodeEffect, node_effects
 from harness.metrics.percentiles import percentiles
 from harness.metrics.samples import Group, by_load
@@ -118,19 +118,15 @@ def _lengths(repeats: Sequence[Group]) -> _Lengths:
         repeats[0].label,
         repeats[0].load,
         _prompt_tokens(repeats),
-        concatenate(known(group.good["completion_tokens"]) for group in repeats),
+        np.concatenate([group.good["completion_tokens"].dropna().to_numpy(np.float64) for group in repeats]),
         ended / total if total else None,
     )
 
 
 def _prompt_tokens(repeats: Sequence[Group]) -> npt.NDArray[np.float64]:
     """(U,) prompt tokens of the successful requests; as planned where a server does not report them."""
-    pairs = [(numbers(group.good["prompt_tokens"]), numbers(group.good["input_tokens"])) for group in repeats]
-    tokens = [
-        map_parts(lambda reported, planned: np.where(np.isnan(reported), planned, reported), *pair)
-        for pair in pairs
-    ]
-    return concatenate(compress(np.isfinite(counts), counts) for counts in tokens)
+    tokens = np.concatenate([prompt_tokens(group.good) for group in repeats])
+    return tokens[np.isfinite(tokens)]
 
 
 def _percentile_cell(values: npt.NDArray[np.float64], q: int) -> Cell:
@@ -253,10 +249,10 @@ def nodes_table(
 
 def _senders(group: Group, senders: Mapping[int, Sequence[HostCell]]) -> list[_Sender]:
     cell = int((group.whole or group).requests["cell"].iloc[0])
-    lag, host = numbers(group.metrics["submit_lag_ms"]), group.good["host"]
+    lag, host = group.metrics["submit_lag_ms"].to_numpy(), group.good["host"]
     rows = []
     for node in senders.get(cell, ()):
-        lags = compress(np.isfinite(lag) & (host == node.name).to_numpy(dtype=bool), lag)
+        lags = lag[np.isfinite(lag) & (host == node.name).to_numpy(dtype=bool)]
         late = float(percentiles(lags, None, [99])[0]) if lags.size else None
         rows.append(_Sender(group.label, group.load, group.repeat, node, late))
     return rows

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from harness.metrics.digits import per_cent
 from harness.metrics.frontier import Served
-from harness.metrics.known import Known
+from harness.metrics.intervals import Measurement
 from harness.report.decision import Box, Decision
 from harness.report.tables.table import Cell, Column, Table, interval_text
 from harness.report.text.limits import term_words
@@ -113,7 +113,7 @@ def decision_tables(decision: Decision) -> list[Table]:
     return [table for table in made if table is not None]
 
 
-def known_cell(known: Known | None) -> Cell:
+def known_cell(known: Measurement | None) -> Cell:
     """A value with its interval."""
     if known is None:
         return Cell(DASH)
@@ -125,7 +125,7 @@ def _identity(point: Served) -> list[Cell]:
     return [Cell(point.label, invalid=not point.valid), Cell(load_number(point.load), point.load.value)]
 
 
-def _box(term: GateTerm, value: Known | None, box: Box) -> Cell:
+def _box(term: GateTerm, value: Measurement | None, box: Box) -> Cell:
     if value is None:
         return Cell(DASH)
     is_share = term.metric == ERROR_RATE
@@ -133,7 +133,7 @@ def _box(term: GateTerm, value: Known | None, box: Box) -> Cell:
     return Cell(f"{text} {_SIGNS[box]}", value.value, ends=value.ci)
 
 
-def _share(known: Known | None) -> Cell:
+def _share(known: Measurement | None) -> Cell:
     if known is None:
         return Cell(DASH)
     interval = "" if known.ci is None else f"{100 * known.ci[0]:.1f}–{100 * known.ci[1]:.1f}"

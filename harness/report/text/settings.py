@@ -8,7 +8,6 @@ import numpy as np
 from pydantic import JsonValue
 
 from harness.engines.selfreport import SIZES
-from harness.metrics.long_frames import compress, map_parts, numbers
 from harness.report.text.numbers import few, number
 from harness.report.text.provenance import say
 from harness.report.text.verdict import shown_load
@@ -48,13 +47,13 @@ def _needed(run: OnlineRun) -> Mapping[str, int]:
     if not sent.any() or len(known) < len(peaks):
         return {}
     prompts, answers, reusable = (
-        compress(sent, numbers(run.requests[name]))
+        run.requests[name].to_numpy(np.float64)[sent]
         for name in ("input_tokens", "output_tokens", "reusable_tokens")
     )
     in_flight, prompt = max(known), int(prompts.max())
-    whole = int(map_parts(np.add, prompts, answers).max())
+    whole = int((prompts + answers).max())
     needed = {"max_batch": in_flight, "max_batched_tokens": in_flight * prompt}
-    if not map_parts(np.nan_to_num, reusable).sum():
+    if not np.nansum(reusable):
         needed["kv_tokens"] = in_flight * -(-whole // _BLOCK) * _BLOCK
     return needed
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from scipy.stats import binom
 
 from harness.fairness.task import EACH, FAMILIES, Item, is_right, judge_task, make_items, mcnemar
-from harness.metrics.wilson import wilson
+from harness.metrics.intervals import wilson
 from harness.schema.fairness import TaskReply
 
 ITEMS = make_items()

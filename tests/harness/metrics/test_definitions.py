@@ -44,7 +44,7 @@ def test_all_tokens_in_one_chunk_have_no_tpot(tables):
 def test_a_merged_chunk_counts_once_a_token_in_itl_and_once_in_icl(tables):
     requests, chunks = tables([{"chunks": [(1.0, 3), (1.2, 4), (1.3, 1)]}])
     (group,) = split(requests, chunks)
-    [itl] = group.sample("itl_ms").parts()
+    itl = group.sample("itl_ms")
     assert np.repeat(itl.values, itl.weights) == pytest.approx([50, 50, 50, 50, 100])
     assert group.sample("icl_ms").values == pytest.approx([200, 100])
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from harness.metrics.attainment import attained, each_request, goodput, reached
 from harness.metrics.error_rate import error_rate_ends
 from harness.metrics.frontier import Served, served, with_dominated
-from harness.metrics.known import Known
+from harness.metrics.intervals import Measurement
 from harness.metrics.samples import Group, by_load, split
 from harness.schema.limits import Slo, parse_gate
 from harness.schema.load import ClosedLoop, load_text
@@ -26,7 +26,7 @@ RATES = st.lists(st.tuples(st.integers(1, 6), st.integers(1, 6)), min_size=1, ma
 
 def points(rates: list[tuple[int, int]], label: str = "a") -> list[Served]:
     return [
-        Served(label, ClosedLoop(concurrency=i + 1), Known(total), Known(user))
+        Served(label, ClosedLoop(concurrency=i + 1), Measurement(total), Measurement(user))
         for i, (total, user) in enumerate(rates)
     ]
 
@@ -51,10 +51,10 @@ def test_engines_do_not_dominate_each_other(a: list[tuple[int, int]], b: list[tu
 
 @given(st.floats(0.1, 1e3), st.floats(1, 3), st.floats(1, 3))
 def test_an_interval_is_turned_round_by_division(value: float, below: float, above: float) -> None:
-    known = Known(value, (value / below, value * above)).under(60.0)
+    known = Measurement(value, (value / below, value * above)).under(60.0)
     assert known.ci is not None and known.value == 60 / value
     assert known.ci == pytest.approx((60 / (value * above), 60 / (value / below)))
-    assert Known(1.0, (0.0, 2.0)).under(1.0).ci is None
+    assert Measurement(1.0, (0.0, 2.0)).under(1.0).ci is None
 
 
 def group(cells: list[list[dict[str, Any]]], load: int = 2) -> Sequence[Group]:

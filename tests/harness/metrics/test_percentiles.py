@@ -1,10 +1,11 @@
 import numpy as np
+import pandas as pd
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from harness.metrics.estimates import distribution
-from harness.metrics.percentiles import Ordered, missing, needed, percentiles
+from harness.metrics.percentiles import Ordered, missing, needed, percentiles, ranks
 from harness.metrics.samples import Sample
 
 finite = st.floats(0, 1e6, allow_nan=False)
@@ -25,7 +26,7 @@ def test_weighted_percentiles_are_those_of_the_repeated_sample(pairs, qs):
 )
 def test_percentiles_are_numpy_s_to_the_last_bit(values, qs, unbiased):
     sample = np.array(values)
-    found = Ordered.of(sample, np.ones(sample.size, np.int64)).percentiles(qs, unbiased=unbiased)
+    found = Ordered(sample, np.ones(sample.size, np.int64)).percentiles(qs, unbiased=unbiased)
     expected = np.percentile(sample, qs, method="median_unbiased" if unbiased else "linear")
     np.testing.assert_array_equal(found, expected)
 
@@ -35,8 +36,8 @@ def test_the_value_at_a_rank_is_that_of_the_repeated_sample(pairs, data):
     values, weights = (np.array(column) for column in zip(*pairs, strict=True))
     tokens = np.sort(np.repeat(values, weights))
     ranks = data.draw(st.lists(st.integers(1, tokens.size), min_size=1, max_size=3))
-    assert Ordered.of(values, weights).at_ranks(ranks) == [tokens[rank - 1] for rank in ranks]
-    assert Ordered.of(tokens, None).at_ranks(ranks) == [tokens[rank - 1] for rank in ranks]
+    assert Ordered(values, weights).at_ranks(ranks) == [tokens[rank - 1] for rank in ranks]
+    assert Ordered(tokens, None).at_ranks(ranks) == [tokens[rank - 1] for rank in ranks]
 
 
 @given(weighted)
@@ -63,3 +64,10 @@ def test_how_many_samples_a_percentile_needs(q, n):
     assert missing(q, n) == 0
     assert missing(q, n - 1) == 1
     assert missing(q, 10 * n) == 0
+
+
+@pytest.mark.parametrize("distinct", [1, 3, 50, 10_000])
+@pytest.mark.parametrize("n", [0, 1, 2, 1000])
+def test_equal_values_share_their_mean_rank(n: int, distinct: int) -> None:
+    values = np.random.default_rng(n + distinct).integers(0, distinct, n).astype(np.float64)
+    assert np.array_equal(ranks(values), pd.Series(values).rank().to_numpy())

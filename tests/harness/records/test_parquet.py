@@ -11,7 +11,6 @@ import pytest
 
 from harness.errors import UsageError
 from harness.loadgen.load_plan import LoadResult, RawResponse
-from harness.metrics.chunk_parts import parts_of
 from harness.records.cell import CellIdentity, CellRecords, Expected, read_cell
 from harness.records.columns import CHUNKS, REQUESTS
 from harness.records.parquet import assemble, read_records, write_cell
@@ -32,14 +31,13 @@ def cell(number: int, requests: int = 3) -> CellRecords:
 
 def assert_same(left: CellRecords, right: CellRecords) -> None:
     pd.testing.assert_frame_equal(left.requests, right.requests)
-    ours, theirs = (pd.concat(parts_of(cell.chunks)) for cell in (left, right))
-    pd.testing.assert_frame_equal(ours, theirs)
+    pd.testing.assert_frame_equal(left.chunks, right.chunks)
 
 
 def joined(*cells: CellRecords) -> CellRecords:
     return CellRecords(
         pd.concat([c.requests for c in cells], ignore_index=True),
-        pd.concat([part for c in cells for part in parts_of(c.chunks)], ignore_index=True),
+        pd.concat([c.chunks for c in cells], ignore_index=True),
     )
 
 

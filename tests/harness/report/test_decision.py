@@ -12,7 +12,6 @@ import pytest
 
 from harness.cli.report import report
 from harness.errors import UsageError
-from harness.metrics.chunk_parts import of_cells, parts_of
 from harness.records.columns import CHUNKS, REQUESTS, SERVER
 from harness.report.charts.decision import decision_charts
 from harness.report.charts.over_time import power_charts, server_charts
@@ -151,7 +150,7 @@ def test_the_charts_of_servers_have_what_these_say(run: Run) -> None:
 def test_power_over_time_stands_beside_tokens(run: Run) -> None:
     [group] = [g for g in run.groups if g.label == "roseinfer" and g.load.value == 16 and g.repeat == 0]
     [cell] = map(int, group.requests["cell"].unique())
-    [own] = parts_of(of_cells(run.chunks, [cell]))
+    own = run.chunks[run.chunks["cell"] == cell]
     ends = [0.0, 1.5, float(own["t"].max()) + 1]
     parts = [Power(begin=a, end=b, watts=w) for a, b, w in zip(ends, ends[1:], (50, 70), strict=False)]
     quiet = {"seconds": 9, "samples": 3, "cpus": 2, "own_cpu_s": 1, "steal_share": 0}

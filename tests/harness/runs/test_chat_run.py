@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from harness.metrics.chunk_parts import parts_of
 from harness.records.parquet import read_records
 from harness.runs.folder import RUN
 from harness.runs.online import run_online
@@ -58,9 +57,8 @@ def test_what_is_measured_is_what_the_server_wrote(
     assert [sum(tokens for _, tokens in request.writes) for request in served] == [OUTPUT] * N
     assert list(records.requests["completion_tokens"]) == [OUTPUT] * N
     assert list(records.requests["prompt_tokens"]) == list(records.requests["input_tokens"]) == [INPUT] * N
-    [every] = parts_of(records.chunks)
     for row in records.requests.itertuples():
-        chunks = every[every["request"] == row.request]
+        chunks = records.chunks[records.chunks["request"] == row.request]
         before = chunks.loc[chunks["t"] < row.t_answer, "tokens"].sum()
         until = chunks.loc[chunks["t"] <= row.t_answer, "tokens"].sum()
         assert before <= REASONING < until
