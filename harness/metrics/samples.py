@@ -17,7 +17,7 @@ from harness.metrics.percentiles import Ordered
 from harness.metrics.window import Cut, find_window, inside, scheduled
 from harness.schema.load import Load, parse_load
 from harness.schema.metrics import METRICS, PERCENTILES
-from harness.schema.window import Window
+from harness.schema.setting_types import Window
 
 
 class Sample:
