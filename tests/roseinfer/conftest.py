@@ -3,15 +3,10 @@
 from __future__ import annotations
 
 import json
-import math
-from collections.abc import Callable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass, replace
-from functools import cache
-from importlib import import_module
+from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -19,7 +14,6 @@ import torch
 from transformers import AutoModelForCausalLM, GPT2Config, GPT2LMHeadModel, LlamaConfig, Qwen3Config
 
 from roseinfer.config import EngineConfig
-from roseinfer.e4m3 import E4M3
 from roseinfer.kernels.cpu.build import BuildError, load_library
 from roseinfer.llm import LLM
 from roseinfer.request.params import SamplingParams
@@ -102,94 +96,6 @@ def pytest_collection_finish() -> None:
     """Kernels are compiled before the first test: unit tests start no process, and a compiler is one."""
     with suppress(BuildError):
         load_library()
-
-
-@pytest.fixture(scope="session", autouse=True)
-def quick_interpreter() -> None:
-    """Triton's interpreter takes half of its time for what is the same at every operation, or of no use."""
-    if find_spec("triton") is None or not import_module("triton").knobs.runtime.interpret:
-        return
-    interpreter: Any = import_module("triton.runtime.interpreter")
-    patch_once(interpreter)
-    keep_dtypes(interpreter)
-    # It computes whether 32 bits overflow, and drops the answer unless it debugs.
-    builder = interpreter.interpreter_builder
-    assert not builder.options.debug
-    builder.options = replace(builder.options, sanitize_overflow=False)
-    share_shapes(interpreter.tl.core)
-
-
-def patch_once(interpreter: Any) -> None:
-    """It looks through all of triton.language at every call of a function on the device. A function that
-    another calls finds it patched, and does without."""
-    own, language = interpreter._patch_lang, (interpreter.tl, interpreter.tl.core)
-
-    @cache
-    def used(fn: Callable[..., Any]) -> list[Any]:
-        return [value for value in fn.__globals__.values() if any(value is module for module in language)]
-
-    def patch(fn: Callable[..., Any]) -> Any:
-        patched = all(module.static_print is print for module in used(fn))
-        return interpreter._LangPatchScope() if patched else own(fn)
-
-    interpreter._patch_lang = patch
-
-
-def keep_dtypes(interpreter: Any) -> None:
-    """It makes a table of all dtypes to look one up."""
-    own, known = interpreter._get_np_dtype, {}
-
-    def numpys(dtype: Any) -> Any:
-        scalar = dtype.scalar
-        if scalar.name not in known:
-            known[scalar.name] = own(scalar)
-        return known[scalar.name]
-
-    interpreter._get_np_dtype = numpys
-
-
-def share_shapes(core: Any) -> None:
-    """Types and tensors of a shape have it in common, instead of making and checking it each."""
-    own, constexpr = core.block_type.__init__, core.constexpr
-
-    @cache
-    def of_block(sizes: tuple[int, ...]) -> tuple[Any, int, str]:
-        made = object.__new__(core.block_type)
-        own(made, core.int32, list(sizes))
-        return made.shape, made.numel, str(made.shape)
-
-    def block(self: Any, element_ty: Any, shape: Any) -> None:
-        sizes = tuple([size.value if isinstance(size, constexpr) else size for size in shape])
-        self.shape, self.numel, text = of_block(sizes)
-        self.element_ty, self.name = element_ty, f"<{text}, {element_ty}>"
-
-    @cache
-    def of_tensor(sizes: tuple[int, ...]) -> tuple[Any, Any]:
-        return core.tuple([constexpr(size) for size in sizes]), constexpr(math.prod(sizes))
-
-    def tensor(self: Any, handle: Any, type: Any) -> None:
-        self.handle, self.type, self.dtype = handle, type, type.scalar
-        self.shape, self.numel = of_tensor(tuple(type.shape) if type.is_block() else ())
-
-    core.block_type.__init__, core.tensor.__init__ = block, tensor
-
-
-@pytest.fixture(scope="module")
-def exact_e4m3() -> Iterator[None]:
-    """Have Triton's interpreter round to E4M3 as PyTorch and GPUs do: its own rounding loses carries, and
-    numbers below the smallest that is normal."""
-    interpreter = import_module("triton.runtime.interpreter")
-    own = interpreter._convert_float
-
-    def convert(numbers: Any, source: Any, target: Any, mode: Any) -> Any:
-        if target.name != "fp8e4nv":
-            return own(numbers, source, target, mode)
-        assert source.name == "fp32"
-        return torch.from_numpy(numbers.copy()).to(E4M3).view(torch.uint8).numpy()
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(interpreter, "_convert_float", convert)
-        yield
 
 
 @pytest.fixture(scope="session")

@@ -16,8 +16,7 @@ from roseinfer.attention.cpu_paged import CpuPagedAttention
 from roseinfer.batch import Batch
 from roseinfer.kvcache.pool import KVPool
 from roseinfer.models.config import ModelConfig, parse
-
-from ..conftest import lay_out
+from tests.roseinfer.conftest import lay_out
 
 GPT2 = {"model_type": "gpt2"}
 

@@ -16,8 +16,7 @@ from roseinfer.batch import Batch, Segment
 from roseinfer.kernels.cpu.dot import has_bf16_products
 from roseinfer.kvcache.pool import KVPool
 from roseinfer.models.config import parse
-
-from ..conftest import lay_out
+from tests.roseinfer.conftest import lay_out
 
 CPU, BF16 = torch.device("cpu"), torch.bfloat16
 SHAPE = parse({"model_type": "gpt2"})

@@ -29,8 +29,7 @@ from roseinfer.engine.adjustments import Adjustments
 from roseinfer.engine.sampler import sample
 from roseinfer.llm import LLM
 from roseinfer.request.params import SAMPLING, SamplingParams
-
-from ..conftest import KV_TOKENS
+from tests.roseinfer.conftest import KV_TOKENS
 
 VOCAB, EOS = 23, (4, 9)
 

@@ -19,8 +19,7 @@ from roseinfer.engine.core import Engine
 from roseinfer.engine.logprobs import asked_logprobs, collect, logprobs, who_asks
 from roseinfer.request.logprobs import TokenLogprobs
 from roseinfer.request.params import RequestError, SamplingParams
-
-from ..conftest import KV_TOKENS
+from tests.roseinfer.conftest import KV_TOKENS
 
 pytestmark = pytest.mark.slow
 

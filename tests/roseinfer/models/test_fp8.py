@@ -15,8 +15,7 @@ from roseinfer.models.fp8 import Fp8Linear, quantize
 from roseinfer.models.linear import Linear
 from roseinfer.models.load import load
 from roseinfer.models.ops import Ops
-
-from ..conftest import KV_TOKENS, LLAMAS, make_llama
+from tests.roseinfer.conftest import KV_TOKENS, LLAMAS, make_llama
 
 CPU = torch.device("cpu")
 

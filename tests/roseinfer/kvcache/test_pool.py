@@ -20,8 +20,7 @@ from roseinfer.engine.core import Engine
 from roseinfer.kvcache.pool import KVPool, KVShape
 from roseinfer.llm import LLM
 from roseinfer.request.params import SamplingParams
-
-from ..conftest import KV_TOKENS, lay_out
+from tests.roseinfer.conftest import KV_TOKENS, lay_out
 
 CPU = torch.device("cpu")
 NEW = 10

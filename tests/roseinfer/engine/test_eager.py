@@ -27,8 +27,7 @@ from roseinfer.models.load import load
 from roseinfer.request.params import SamplingParams
 from roseinfer.tokenizer.chat import ChatTemplate
 from roseinfer.tokenizer.tokenizer import Tokenizer
-
-from ..conftest import KV_TOKENS
+from tests.roseinfer.conftest import KV_TOKENS
 
 pytestmark = pytest.mark.slow
 

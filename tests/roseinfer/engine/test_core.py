@@ -10,8 +10,7 @@ import pytest
 from roseinfer.config import EngineConfig
 from roseinfer.llm import LLM
 from roseinfer.request.params import SamplingParams
-
-from ..conftest import KV_TOKENS
+from tests.roseinfer.conftest import KV_TOKENS
 
 pytestmark = pytest.mark.slow
 
