@@ -57,7 +57,7 @@ for phase in $phases; do
     case $phase in
     tests)
         logged tests_gpu 5 python3 -m pytest -q -p no:cacheprovider --durations 8 \
-            tests/gpu tests/roseinfer/kernels/test_triton_kernels.py \
+            tests/gpu tests/roseinfer/kernels/triton \
             "tests/roseinfer/server/process/test_serve.py::test_a_rank_lost["{cuda-killed,cuda-hung}"]"
         ;;
     sanitize)

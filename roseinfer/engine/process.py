@@ -116,7 +116,7 @@ def run(config: EngineConfig, sockets: Sequence[socket.socket]) -> int:
         ready = True
     try:
         with nvtx_ranges():
-            _serve(engine, channels)
+            serve(engine, channels)
     except EOFError:
         return 0
     except FrontEndStuckError as error:
@@ -180,7 +180,9 @@ def split_logprobs(step: StepLogprobs) -> Iterator[tuple[int, PackedLogprobs]]:
         yield index, PackedLogprobs.of(step.where(owner == index))
 
 
-def _serve(engine: Engine, channels: EngineChannels[ToEngine]) -> NoReturn:
+def serve(engine: Engine, channels: EngineChannels[ToEngine]) -> NoReturn:
+    """Answer the messages of `channels` and run the engine's steps. Raises EOFError when the first channel
+    closes."""
     profiler = StepProfiler(len(channels), lambda message: _send_all(channels, message), engine.profile_ranks)
     orders: deque[tuple[int, Order]] = deque()
     while True:
@@ -201,8 +203,8 @@ def _serve(engine: Engine, channels: EngineChannels[ToEngine]) -> NoReturn:
                     profiler.add_ranges(message)
                 case _:
                     orders.append((owner, message))
-        while orders and (done := _execute(orders[0][1], engine, profiler)) is not None:
-            channels.send(orders.popleft()[0], done)
+        while orders and (answer := _execute(orders[0][1], engine, profiler)) is not None:
+            channels.send(orders.popleft()[0], answer)
         profiler.end_in_time()
         if time.monotonic() < engine.launch_at:
             continue
@@ -252,6 +254,6 @@ def _load(engine: Engine) -> Load:
 if __name__ == "__main__":
     logging.basicConfig(level=logging.INFO, format="%(levelname)s: %(message)s")
     leave_signals_to_parent()
-    given, *descriptors = sys.argv[1:]
+    settings, *descriptors = sys.argv[1:]
     ends = [socket.socket(fileno=int(descriptor)) for descriptor in descriptors]
-    sys.exit(run(msgspec.json.decode(given, type=EngineConfig), ends))
+    sys.exit(run(msgspec.json.decode(settings, type=EngineConfig), ends))

@@ -1,14 +1,15 @@
-"""What `auto`, and settings that are not given, mean on this machine."""
+"""The meaning of `auto`, and of settings that are not given, on this machine."""
 
 from __future__ import annotations
 
-import logging
 import os
+from dataclasses import replace
 
 import torch
 
 from roseinfer.config import ConfigError, Device, Dtype, EngineConfig, KVCacheDtype, Quantization
 from roseinfer.e4m3 import E4M3
+from roseinfer.engine.graphs import LARGE_ROWS, MixedSteps
 from roseinfer.scheduler.admission import Admission, Fifo, Pack
 from roseinfer.scheduler.policies import (
     Alternate,
@@ -21,8 +22,6 @@ from roseinfer.scheduler.policies import (
     decode_first,
     prefill_first,
 )
-
-log = logging.getLogger(__name__)
 
 #: With at least this many cores, processes that busy-wait leave enough to others.
 _SPARE_CORES = 8
@@ -57,38 +56,16 @@ def resolve_dtype(
     return torch.bfloat16 if torch.ops.mkldnn._is_mkldnn_bf16_supported() else torch.float32
 
 
-def resolve_cache_dtype(wanted: KVCacheDtype, dtype: torch.dtype, device: torch.device) -> torch.dtype:
+def resolve_cache_dtype(cache_dtype: KVCacheDtype, dtype: torch.dtype, device: torch.device) -> torch.dtype:
     """The KV cache's dtype for a model in `dtype`. Raises ConfigError where the GPU cannot convert to it."""
-    if wanted == "auto":
+    if cache_dtype == "auto":
         return dtype
-    if device.type == "cuda" and (found := torch.cuda.get_device_capability(device)) < (8, 9):
+    if device.type == "cuda" and (capability := torch.cuda.get_device_capability(device)) < (8, 9):
         raise ConfigError(
             f"--kv-cache-dtype fp8 needs a GPU of compute capability 8.9 or later, and this one has "
-            f"{found[0]}.{found[1]}; use --kv-cache-dtype auto"
+            f"{capability[0]}.{capability[1]}; use --kv-cache-dtype auto"
         )
     return E4M3
-
-
-def wanted_blocks(config: EngineConfig, max_model_len: int) -> int:
-    """Blocks of a KV cache of `kv_tokens` tokens; if that is not given, of one that holds all active requests
-    at their longest."""
-    if config.kv_tokens is not None:
-        return -(-config.kv_tokens // config.block_size)
-    return config.max_active_requests * -(-max_model_len // config.block_size)
-
-
-def resolve_memory_share(config: EngineConfig, device: torch.device) -> float | None:
-    """`gpu_memory_utilization`, or None where `kv_tokens` leaves it without effect, which is logged. Raises
-    ConfigError on a CPU."""
-    share = config.gpu_memory_utilization
-    if share is None:
-        return None
-    if device.type != "cuda":
-        raise ConfigError("--gpu-memory-utilization needs a GPU; on a CPU give --kv-tokens alone")
-    if config.kv_tokens is not None:
-        log.warning("--gpu-memory-utilization has no effect with --kv-tokens")
-        return None
-    return share
 
 
 def resolve_policies(config: EngineConfig, device: torch.device, weights: int = 0) -> Policies:
@@ -116,8 +93,8 @@ def _prompt_tokens(device: torch.device, weights: int) -> int:
 
 
 def resolve_composition(config: EngineConfig, device: torch.device, weights: int) -> Composition:
-    """How steps are composed. A GPU alternates between prefill and decode steps, unless the model computes
-    both in one forward pass: a large model always does, others do with many requests."""
+    """Return how steps are composed. A GPU alternates between prefill and decode steps, unless the model
+    computes both in one forward pass: a large model always does, others do with many requests."""
     if not config.decode_first:
         return prefill_first
     mixed = device.type != "cuda" if config.mixed_steps is None else config.mixed_steps
@@ -136,3 +113,50 @@ def resolve_spin_ms(config: EngineConfig, device: torch.device) -> float:
     if config.spin_ms is not None:
         return config.spin_ms
     return 1000.0 if device.type == "cuda" and len(os.sched_getaffinity(0)) >= _SPARE_CORES else 0.0
+
+
+def resolve_settings(
+    config: EngineConfig, device: torch.device, policies: Policies, max_model_len: int, blocks: int
+) -> EngineConfig:
+    """Return the settings without `auto`, and without None for what has a default; one without effect is
+    None. `blocks`: blocks of the KV cache."""
+    on_gpu = device.type == "cuda"
+    overlap = on_gpu if config.overlap_schedule is None else config.overlap_schedule
+    late = on_gpu and config.tensor_parallel_size == 1 if config.late_launch is None else config.late_launch
+    return replace(
+        config,
+        device="cuda" if on_gpu else "cpu",
+        max_model_len=max_model_len,
+        kv_tokens=blocks * config.block_size,
+        max_batch_size=policies.max_batch_size,
+        prefill_max_tokens=policies.prefill_max_tokens,
+        chunked_prefill_size=chunk_size(config, policies),
+        mixed_steps=_mixes(policies),
+        overlap_schedule=overlap,
+        late_launch=late and overlap,
+        threads=config.tensor_parallel_size * torch.get_num_threads(),
+        spin_ms=resolve_spin_ms(config, device),
+    )
+
+
+def _mixes(policies: Policies) -> bool:
+    """Return whether a step may hold both prefill and decode rows."""
+    return policies.composition is decode_first or isinstance(policies.composition, FillUp | TakeAlong)
+
+
+def chunk_size(config: EngineConfig, policies: Policies) -> int | None:
+    """The most tokens of one prompt in a step; None where prompts are not chunked."""
+    composition = policies.composition
+    if isinstance(composition, FillUp):
+        return min(policies.prefill_max_tokens, composition.most)
+    return config.chunked_prefill_size
+
+
+def captured_steps(policies: Policies, capacity: int) -> MixedSteps:
+    """Return the mixed prefill-decode steps to capture as CUDA graphs, for `capacity` running rows."""
+    composition = policies.composition
+    if isinstance(composition, FillUp):
+        return MixedSteps(min(LARGE_ROWS, composition.most), cut=True)
+    if isinstance(composition, TakeAlong) and capacity >= composition.requests:
+        return MixedSteps(composition.rows)
+    return MixedSteps()

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import re
 import signal
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from math import inf, nan
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import numpy as np
 import pytest
 
@@ -105,58 +102,13 @@ def test_ctrl_c_leaves_an_engine_that_works(
 
 @pytest.mark.parametrize(
     ("prompt", "max_tokens"),
-    [([], 1), ([1] * 1000, 100), ([1] * 400, 200), ([5003], 1), ([-1], 1)],  # the third fits no cache
+    [([], 1), ([1] * 400, 200), ([5003], 1)],  # the second fits no cache
 )
 def test_a_refused_prompt_leaves_nothing(llm: LLM, prompt: list[int], max_tokens: int) -> None:
     with pytest.raises(RequestError):
         llm.generate([PROMPTS[0], prompt], [SamplingParams(5), SamplingParams(max_tokens)])
     assert not llm.engine.has_work
     llm.engine.check_idle()
-
-
-@pytest.mark.parametrize(
-    "token", [5003, -1, 2**31, -(2**31) - 1, 2**32, 2**63, 10**30, 1.5, "a", None, np.int64(2**40)]
-)
-def test_an_id_that_is_no_token_is_named(llm: LLM, token: Any) -> None:
-    size = llm.engine.info.limits.vocab_size
-    with pytest.raises(ValueError, match=f"no token {re.escape(str(token))} .* of {size:,} tokens"):
-        llm.generate([PROMPTS[0], [1, token]], SamplingParams(2))
-    llm.engine.check_idle()
-
-
-def test_ids_as_an_array(llm: LLM) -> None:
-    params = SamplingParams(2, ignore_eos=True)
-    for kind in (np.int32, np.int64, np.uint16):
-        prompt: Any = np.array(PROMPTS[0], dtype=kind)
-        assert llm.generate([prompt], params) == llm.generate([PROMPTS[0]], params)
-
-
-@pytest.mark.parametrize(
-    "params",
-    [
-        {"max_tokens": 0}, {"min_tokens": 3}, {"temperature": -1}, {"temperature": inf}, {"temperature": nan},
-        {"top_p": 0}, {"top_p": nan}, {"top_k": -1}, {"seed": -1}, {"seed": 2**64}, {"logprobs": 21},
-        {"max_tokens": 2.5}, {"top_k": 3.5}, {"logit_bias": {7: 1.0}},
-        {"temperature": None}, {"temperature": "1"}, {"top_p": None}, {"stop_token_ids": 5},
-        {"logit_bias": ((1, 2.0, 3),)}, {"logit_bias": (1,)}, {"logit_bias": ((1, "2"),)},
-    ],
-)  # fmt: skip
-def test_parameters_out_of_range(params: dict[str, Any]) -> None:
-    """Refused when made here, and when they arrive as a message."""
-    with pytest.raises(RequestError) as caught:
-        SamplingParams(**({"max_tokens": 2} | params))
-    assert caught.value.field == next(iter(params))
-    with pytest.raises(RequestError):
-        msgspec.json.decode(b"[2, 0, -1]", type=SamplingParams)
-
-
-@pytest.mark.parametrize(
-    "params",
-    [{"stop_token_ids": (1.5,)}, {"logit_bias": ((1.5, 2.0),)}, {"logit_bias": (("1", 2.0),)}],
-)
-def test_named_tokens_that_are_no_ids(llm: LLM, params: dict[str, Any]) -> None:
-    with pytest.raises(RequestError, match="token ids must be whole numbers from 0 to 5002"):
-        llm.generate([PROMPTS[0]], SamplingParams(2, **params))
 
 
 @pytest.mark.parametrize(

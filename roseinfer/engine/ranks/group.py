@@ -54,7 +54,7 @@ class RankGroup:
         self._ends: dict[int, str] = {}
         self._ended = threading.Condition()
         self._on_end = on_end
-        self._waits_since: float | None = None
+        self._deadline: float | None = None  # of the wait for another rank, on the monotonic clock
         self._wait_limit_s = self._timeout_s
         self._own: Ranks = ALONE
         self._sockets: list[socket.socket] = []
@@ -153,11 +153,11 @@ class RankGroup:
         if self._ends:
             raise self._error()
         self._wait_limit_s = self._timeout_s if limit_s is None else limit_s
-        self._waits_since = time.monotonic()
+        self._deadline = time.monotonic() + self._wait_limit_s
         try:
             yield
         finally:
-            self._waits_since = None
+            self._deadline = None
         if self._ends:
             raise self._error()
 
@@ -212,9 +212,8 @@ def _watch(group: weakref.ref[RankGroup], rank: int, process: subprocess.Popen[b
 
 def _watch_waits(group: weakref.ref[RankGroup], closing: threading.Event) -> None:
     while not closing.wait(1.0) and (alive := group()) is not None:
-        limit_s = alive._wait_limit_s  # read first: the next wait may begin meanwhile, and have another
-        since = alive._waits_since
-        if since is not None and time.monotonic() - since > limit_s:
+        deadline = alive._deadline
+        if deadline is not None and time.monotonic() > deadline:
             alive._note(0, alive._silent())
             return
         del alive

@@ -13,9 +13,11 @@ from typing import Any
 
 import msgspec
 import pytest
+import torch
 
+from roseinfer.config import REPLICAS, EngineConfig
 from roseinfer.engine import profiler
-from roseinfer.engine.process import _serve
+from roseinfer.engine.process import serve, share_cores
 from roseinfer.ipc.engine_channel import EngineChannels
 from roseinfer.ipc.framing import FrameReader, frame
 from roseinfer.ipc.messages import (
@@ -61,11 +63,11 @@ def test_messages_that_come_before_the_launch_are_in_it() -> None:
     ours, theirs = socket.socketpair()
     channels: EngineChannels[ToEngine] = EngineChannels([theirs], ToEngine)  # type: ignore[arg-type]
 
-    def serve() -> None:
+    def serve_until_closed() -> None:
         with pytest.raises(EOFError):
-            _serve(engine, channels)
+            serve(engine, channels)
 
-    thread = threading.Thread(target=serve)
+    thread = threading.Thread(target=serve_until_closed)
     with ours, theirs:
         thread.start()
         for number in (7, 8):
@@ -102,7 +104,7 @@ def test_a_profile_of_an_idle_engine_ends(monkeypatch: pytest.MonkeyPatch, tmp_p
     with ThreadPoolExecutor(1) as thread, theirs:
         came = thread.submit(front_end)
         with pytest.raises(EOFError):
-            _serve(engine, channels)
+            serve(engine, channels)
     assert came.result() == [Record(), Done(), Record(end=True), Done()]
     assert [path.suffix for path in tmp_path.iterdir()] == [".gz"]
 
@@ -133,3 +135,33 @@ def test_a_rank_that_is_lost_during_the_start_is_reported_once() -> None:
         said = FrameReader().feed(ours.recv(1 << 16))
     assert [msgspec.msgpack.decode(message, type=Failed) for message in said] == [Failed("rank 1 has ended")]
     assert not printed and child.returncode == 2
+
+
+CPU = EngineConfig(model="m", device="cpu")
+
+
+@pytest.mark.parametrize(("cores", "threads"), [(1, 1), (2, 1), (3, 2), (48, 47)])
+def test_a_server_leaves_a_core(monkeypatch: pytest.MonkeyPatch, cores: int, threads: int):
+    monkeypatch.setattr(torch, "get_num_threads", lambda: cores)
+    assert share_cores(CPU, {}).threads == threads
+
+
+def test_who_says_otherwise_wins():
+    given = EngineConfig(model="m", device="cpu", threads=5)
+    assert share_cores(given, {}) == given
+    assert share_cores(CPU, {"OMP_NUM_THREADS": "3"}) is CPU
+
+
+def test_on_a_gpu_threads_stay_pytorchs_choice(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    config = EngineConfig(model="m", device="cuda")
+    assert share_cores(config, {}) is config
+
+
+def test_the_replicas_of_a_server_share_the_cores(monkeypatch: pytest.MonkeyPatch):
+    """As they share --threads."""
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 8)
+    several = {REPLICAS: "3"}
+    assert share_cores(CPU, several).threads == 2
+    assert share_cores(EngineConfig(model="m", device="cpu", threads=5), several).threads == 1
+    assert share_cores(EngineConfig(model="m", device="cpu", threads=1), several).threads == 1

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from scipy.stats import chi2
+from transformers import AutoModelForCausalLM
+from transformers.generation import TemperatureLogitsWarper, TopKLogitsWarper, TopPLogitsWarper
 
+from roseinfer.config import EngineConfig
 from roseinfer.engine.sampler import sample, top_k_top_p
-from roseinfer.request.params import SAMPLING, SamplingRows
+from roseinfer.llm import LLM
+from roseinfer.request.params import SAMPLING, SamplingParams, SamplingRows
 
 VOCAB = 23
 
@@ -68,8 +75,8 @@ def test_only_allowed_tokens_and_each_row_alone(
 )
 @pytest.mark.parametrize("over", ["seeds", "positions"])
 def test_frequencies_are_the_distribution(temperature: float, top_k: int, top_p: float, over: str) -> None:
-    """10,000 draws over seeds, or over the positions of one seed: chi-squared below its 1 - 1e-6 quantile."""
-    draws = 10_000
+    """4,000 draws over seeds, or over the positions of one seed: chi-squared below its 1 - 1e-6 quantile."""
+    draws = 4_000
     logits = torch.randn(VOCAB, generator=torch.Generator().manual_seed(3)) * 1.5
     params = params_of([(temperature, top_k, top_p, 7)] * draws)
     position = np.arange(draws)
@@ -108,3 +115,53 @@ def test_top_p_of_a_row_does_not_depend_on_others() -> None:
                     assert torch.equal(alone[0], among[0])
     finally:
         torch.set_num_threads(before)
+
+
+PROMPT = [17, 4, 1999]
+#: temperature, top_k, top_p
+SETTINGS = [(0.3, 0, 1.0), (1.3, 12, 1.0), (0.2, 0, 0.6), (0.5, 20, 0.8)]
+DRAWS, BINS = 300, 20
+
+
+def warped_distribution(logits: torch.Tensor, temperature: float, top_k: int, top_p: float) -> torch.Tensor:
+    """Probabilities `[vocab]` of logits `[1, vocab]`."""
+    ids = torch.tensor([PROMPT])
+    warped = TemperatureLogitsWarper(temperature)(ids, logits)
+    if top_k:
+        warped = TopKLogitsWarper(top_k)(ids, warped)
+    return torch.softmax(TopPLogitsWarper(top_p)(ids, warped), -1)[0]
+
+
+def rank_bins(p: np.ndarray) -> np.ndarray:
+    """The bin `[vocab]` of each token: of about equal mass, the likeliest tokens first."""
+    order = np.argsort(-p, kind="stable")
+    bins = np.empty(len(p), dtype=np.int64)
+    bins[order] = np.minimum((p[order].cumsum() - p[order] / 2) * BINS, BINS - 1)
+    return bins
+
+
+def test_answers_in_mixed_batches_follow_the_distribution(gpt2_folder: Path) -> None:
+    """Chi-squared of the first token over seeds, all settings in the same batches; level 1e-6."""
+    config = EngineConfig(
+        str(gpt2_folder), device="cpu", dtype="fp32", kv_tokens=4096, prefill_max_tokens=768, warmup=False
+    )
+    params = [
+        SamplingParams(1, temperature=temperature, top_k=top_k, top_p=top_p, seed=seed, ignore_eos=True)
+        for seed in range(DRAWS)
+        for temperature, top_k, top_p in SETTINGS
+    ]
+    answers = np.array(LLM(config).generate([PROMPT] * len(params), params)).reshape(DRAWS, len(SETTINGS))
+    reference = AutoModelForCausalLM.from_pretrained(gpt2_folder, dtype=torch.float32).eval()
+    with torch.inference_mode():
+        logits = reference(torch.tensor([PROMPT])).logits[:, -1]
+    for index, settings in enumerate(SETTINGS):
+        expected = warped_distribution(logits, *settings).double().numpy()
+        bins = rank_bins(expected)
+        drawn = answers[:, index]
+        assert (expected[drawn] > 0).all()
+        expected_counts = np.bincount(bins, expected) * DRAWS
+        counts = np.bincount(bins[drawn], minlength=len(expected_counts))[expected_counts > 0]
+        expected_counts = expected_counts[expected_counts > 0]
+        assert len(expected_counts) > BINS / 3 and expected_counts.min() > 5
+        chi_squared = ((counts - expected_counts) ** 2 / expected_counts).sum()
+        assert chi2.sf(chi_squared, len(expected_counts) - 1) > 1e-6

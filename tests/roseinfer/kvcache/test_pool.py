@@ -161,7 +161,7 @@ def test_what_is_cached_is_said(
     gpt2_folder: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The same memory has room for four times as many tokens as in float32."""
-    monkeypatch.setattr("roseinfer.engine.core.KV_MEMORY_SHARE", {"cpu": 1e-4})
+    monkeypatch.setattr("roseinfer.engine.cache_size.KV_MEMORY_SHARE", {"cpu": 1e-4})
     engines = {
         dtype: Engine(
             EngineConfig(

@@ -7,18 +7,25 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from roseinfer.request.params import FinishReason
+from roseinfer.kvcache.blocks import BlockAllocator
+from roseinfer.kvcache.prefix import NoPrefixCache
+from roseinfer.request.params import FinishReason, SamplingParams
 from roseinfer.scheduler.admission import Fifo, Pack
 from roseinfer.scheduler.policies import (
     MOST_IN_A_ROW,
     Alternate,
     ChunkedPrompts,
+    FillUp,
     Policies,
     WholePrompts,
 )
+from roseinfer.scheduler.request import Request
+from roseinfer.scheduler.running import Running
+from roseinfer.scheduler.scheduler import Scheduler
 
 from .cache_model import BLOCK, EOS, JOBS, LOOKAHEAD, SETUPS, Job, Setup, serve
 
@@ -137,3 +144,31 @@ def test_the_next_turn_of_a_conversation_finds_the_answer(own: int, max_tokens: 
     outcome = serve(Setup(20, 2, Policies(2, 2, 64), prefix_cache=True, overlap=overlap), turns)
     assert outcome.answers == {id: turn.answer(id) for id, turn in enumerate(turns)}
     assert outcome.cached[1] == (8 + own + len(outcome.answers[0]) - 1) // BLOCK * BLOCK
+
+
+def scheduler(policies: Policies, prompts: int) -> Scheduler:
+    """With that many requests of 40 tokens, each of a client of its own."""
+    running, allocator = Running(8, 64, 4), BlockAllocator(200)
+    made = Scheduler(running, allocator, NoPrefixCache(allocator, 4), policies, ())
+    for client in range(prompts):
+        prompt = np.zeros(40, dtype=np.int32)
+        made.add(Request(client, prompt, SamplingParams(20, ignore_eos=True), 0.0, prompt, client=client))
+    return made
+
+
+@pytest.mark.parametrize("rows", [4, 64, 4096])
+def test_parts_of_prompts_keep_to_the_limit_of_a_step(rows: int) -> None:
+    made = scheduler(Policies(8, 8, 16, composition=FillUp(((8, rows),))), 4)
+    batch = made.prepare()
+    assert batch is not None and 0 < batch.decode_start <= 16
+
+
+def test_a_client_whose_request_is_put_back_keeps_what_it_was_given() -> None:
+    made = scheduler(Policies(8, 8, 64), 1)
+    batch = made.prepare()
+    assert batch is not None
+    made.launched(batch)
+    made.process(batch, np.array([5]))
+    before = made._waiting._given[0]
+    made._preempt(int(batch.requests[0]))
+    assert before == 40 and made._waiting._given[0] == 41

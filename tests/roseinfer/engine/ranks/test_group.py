@@ -9,31 +9,23 @@ import json
 import select
 import socket
 import threading
-import time
-import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import numpy as np
 import psutil
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from torch import Tensor
 from transformers import AutoModelForCausalLM, LlamaConfig, PreTrainedConfig, Qwen3Config
 
-from roseinfer.batch import Batch, Segment
 from roseinfer.config import ConfigError, EngineConfig, RankError
 from roseinfer.engine.load import LoadedModel, load_model
 from roseinfer.engine.logprobs import PROMPT_ROWS
-from roseinfer.engine.ranks.group import RankGroup, _watch_waits
-from roseinfer.engine.ranks.messages import RankDone, receive
-from roseinfer.engine.ranks.step_memory import StepMemory, StepSizes
+from roseinfer.engine.ranks.group import RankGroup
 from roseinfer.llm import LLM
 from roseinfer.models.fp8 import Fp8Linear
 from roseinfer.models.linear import Linear
@@ -156,11 +148,10 @@ class Halves(Linear):
         return first + second
 
 
-@pytest.mark.parametrize("name", SHAPES)
-def test_each_rank_rounds_its_weights_and_activations(name: str, tmp_path: Path) -> None:
+def test_each_rank_rounds_its_weights_and_activations(tmp_path: Path) -> None:
     """A sum in another order can round an activation to its neighbour: few are."""
     torch.manual_seed(0)
-    AutoModelForCausalLM.from_config(SHAPES[name]).save_pretrained(tmp_path)
+    AutoModelForCausalLM.from_config(SHAPES["llama"]).save_pretrained(tmp_path)
     exact: Any = load(str(tmp_path), torch.device("cpu"), torch.float32, packed=False, cpu_kernels=False)
     prompt = list(range(1, 100))
     with opened(tmp_path, 1, quantization="fp8") as alone:
@@ -345,29 +336,6 @@ def test_what_cannot_work(
         pass
 
 
-def test_a_wait_has_its_own_limit_even_if_the_next_begins_meanwhile() -> None:
-    class Group:
-        """A long wait ends, and a short one begins, while the thread looks."""
-
-        _wait_limit_s, noted = 900.0, False
-
-        @property
-        def _waits_since(self) -> float:
-            self._wait_limit_s = 1.0
-            closing.set()
-            return time.monotonic() - 40
-
-        def _silent(self) -> str:
-            return ""
-
-        def _note(self, rank: int, how: str) -> None:
-            self.noted = True
-
-    closing, group = threading.Event(), Group()
-    _watch_waits(weakref.ref(group), closing)  # type: ignore[arg-type]
-    assert not group.noted
-
-
 def test_nothing_is_awaited_once_a_rank_has_ended() -> None:
     group = RankGroup.__new__(RankGroup)
     group._ends, group._ended = {1: "rank 1 has ended"}, threading.Condition()
@@ -377,65 +345,3 @@ def test_nothing_is_awaited_once_a_rank_has_ended() -> None:
     with pytest.raises(RankError, match="rank 1 has ended"), group.waited_for():
         begun = True
     assert not begun
-
-
-@settings(max_examples=50)
-@given(st.data())
-def test_steps_arrive_as_they_were_sent(data: st.DataObject) -> None:
-    """With the table as it is then, of which only changed lines are sent."""
-    numbers, rows, blocks, size = st.integers(0, 2**40), 6, 8, 4
-
-    def array(*shape: int) -> np.ndarray:
-        length = int(np.prod(shape))
-        drawn = data.draw(st.lists(numbers, min_size=length, max_size=length))
-        return np.array(drawn, np.int64).reshape(shape)
-
-    limits = StepSizes(40, rows, blocks)
-    descriptor = StepMemory.create(limits)
-    sender, receiver = StepMemory(descriptor, limits, size), StepMemory(descriptor, limits, size)
-    table = np.zeros((rows, blocks), np.int64)
-    for _ in range(data.draw(st.integers(1, 6))):
-        order = data.draw(st.permutations(range(rows)))
-        prompts = data.draw(st.integers(0, 3))
-        decoding = data.draw(st.integers(0, rows - prompts))
-        changed = np.array(data.draw(st.lists(st.sampled_from(order), unique=True)), np.int64)
-        table[changed] = array(len(changed), blocks)
-        segments, start = [], 0
-        for request in order[:prompts]:
-            count, context = data.draw(st.integers(1, 5)), data.draw(st.integers(0, 32))
-            held = table[request, : -(-context // size)]
-            segments.append(Segment(start, count, context, held, request))
-            start += count
-        lengths = np.array([data.draw(st.integers(1, 32)) for _ in range(decoding)], np.int64)
-        total = start + decoding
-        batch = Batch(
-            array(total), array(total), array(total), tuple(segments), lengths, array(prompts + decoding),
-            np.array(order[: prompts + decoding], np.int64), table, size, changed, array(2, 3),
-        )  # fmt: skip
-        decoded, wanted = array(decoding), array(2)
-        sender.write(batch, decoded, wanted)
-        step = receiver.read()
-        found = step.batch
-        assert found.tokens.tolist() == [*batch.tokens[:start].tolist(), *decoded.tolist()]
-        for name in (
-            "positions", "cache_slots", "decode_lengths", "last_rows", "requests", "decode_blocks", "changed",
-            "copies",
-        ):  # fmt: skip
-            assert np.array_equal(getattr(found, name), getattr(batch, name)), name
-        assert np.array_equal(found.block_table, table)
-        assert found.decode_start == batch.decode_start and step.prompt_rows.tolist() == wanted.tolist()
-        for got, sent in zip(found.segments, batch.segments, strict=True):
-            assert (got.start, got.count, got.context, got.request) == (
-                sent.start, sent.count, sent.context, sent.request,
-            )  # fmt: skip
-            assert got.blocks.tolist() == sent.blocks.tolist()
-
-
-def test_what_a_rank_says_last_is_not_lost_with_what_it_said_before() -> None:
-    ours, theirs = socket.socketpair()
-    with ours:
-        with theirs:
-            for done in (RankDone(), RankDone("not enough memory")):
-                theirs.sendall(msgspec.json.encode(done) + b"\n")
-            theirs.sendall(b"{")
-        assert [receive(ours) for _ in range(3)] == [RankDone(), RankDone("not enough memory"), None]
