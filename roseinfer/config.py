@@ -63,8 +63,8 @@ def _check(name: str, value: Any, kind: Any) -> None:
                 return
             choices += get_args(each)
         else:
-            taken, words = _KINDS[each]
-            if isinstance(value, taken) and (each is bool or not isinstance(value, bool)):
+            types, words = _KINDS[each]
+            if isinstance(value, types) and (each is bool or not isinstance(value, bool)):
                 return
             choices.append(words)
     allowed = " or ".join(part for part in (", ".join(choices[:-1]), choices[-1]) if part)

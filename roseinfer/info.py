@@ -11,9 +11,9 @@ from roseinfer.request.limits import Limits
 
 
 class RunnerInfo(msgspec.Struct, frozen=True):
-    """What computes a step. `cuda_graph`: decode batch sizes that have a graph; `decode_parts`: those of them
-    that are computed in parts. `prompt_logprobs`: whether it can give them. A switch that has no effect here
-    is off."""
+    """The parts that compute a step. `cuda_graph`: decode batch sizes that have a graph; `decode_parts`:
+    those of them that are computed in parts. `prompt_logprobs`: whether it can give them. A switch that has
+    no effect here is off."""
 
     attention: str
     prefill_backend: str

@@ -48,8 +48,8 @@ class LLM:
     ) -> list[list[int]]:
         outputs: list[list[int]] = [[] for _ in prompts]
         try:
-            for index, (prompt, how) in enumerate(zip(prompts, params, strict=True)):
-                self.engine.add(index, self.engine.info.limits.token_ids(prompt), how)
+            for index, (prompt, request_params) in enumerate(zip(prompts, params, strict=True)):
+                self.engine.add(index, self.engine.info.limits.token_ids(prompt), request_params)
             with _interrupt_at_end() as interrupted:
                 while not interrupted and (result := self.engine.step()) is not None:
                     for request, token in zip(result.ids.tolist(), result.tokens.tolist(), strict=True):

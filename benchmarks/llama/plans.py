@@ -85,7 +85,7 @@ class Product:
             if (self.gated and tiles == 1) or self.outputs % (8 * tiles // (1 + self.gated)):
                 continue
             beside = partial(stream.bytes_beside, tiles, warps, self.inputs, self.rows)
-            if beside(held=False, registers=False) > STATIC_BYTES:
+            if beside(holds_x=False, registers=False) > STATIC_BYTES:
                 continue
             step = 64 // self.size * warps
             for chunk in range(step, 2560 // self.size + 1, step):
@@ -94,7 +94,7 @@ class Product:
                 stage = stream.chunk_bytes(tiles, self.size * chunk)
                 for registers in {False, stream.fits_registers(self.inputs, self.rows, warps)}:
                     held = registers or stream.holds(self.inputs, self.rows)
-                    space = beside(held=held, registers=registers)
+                    space = beside(holds_x=held, registers=registers)
                     depths = {min(16, (most - space) // stage) for most in SHARED_BYTES}
                     yield from (
                         Plan(tiles, warps, chunk, depth, held, self.size, registers)
@@ -110,11 +110,11 @@ class Product:
         return stream.product(
             self.x,
             weight,
-            norm=self.norm if how.held else None,
+            norm=self.norm if how.holds_x else None,
             residual=self.residual,
             gated=self.gated,
             scales=self.scales,
-            how=how,
+            tiling=how,
         )
 
     def timed(self, how: Plan | None) -> float:

@@ -33,7 +33,7 @@ class CpuPagedAttention(TorchPagedAttention):
 
     @property
     def only_decodes(self) -> bool:
-        """Whether the step has no prompts."""
+        """True if the step has no prompts."""
         return not self._batch.segments
 
     def decode_call(self, layer: int, q: Tensor, k: Tensor, v: Tensor, out: Tensor) -> DecodeCall:

@@ -85,7 +85,7 @@ class CudaPagedAttention(Attention):
         return tuple(first.values())
 
     def takes(self, keys: int) -> bool:
-        """Whether the prompts of a captured step may have `keys` keys together."""
+        """Return whether the prompts of a captured step may have `keys` keys together."""
         return self._gathered is None or keys <= self._gathered.shape[1]
 
     def begin(self, batch: Batch) -> None:
@@ -125,8 +125,8 @@ class CudaPagedAttention(Attention):
     def attend_product(
         self, layer: int, qkv: Tensor, positions: Tensor | None, heads: Heads, rotation: Rotation
     ) -> Tensor:
-        """As `attend`, from the output of the QKV projection, `[T, (queries + 2 · keys) · dim]`: norms and
-        rotary embeddings of queries and keys are applied here, and may change it.
+        """Do what `attend` does with the output of the QKV projection, `[T, (queries + 2 · keys) · dim]`:
+        norms and rotary embeddings of queries and keys are applied here, and may change it.
 
         `positions` `[T]`; None where all rows are decode rows, at the end of their requests.
         """
@@ -146,8 +146,8 @@ class CudaPagedAttention(Attention):
             assert positions is not None
             rotate_(qkv[:start], positions[:start], heads, rotation, (*cache, prompts.slots))
             q, k, v = self._split(qkv[:start], heads)
-            own = None if out is None else out[:start]
-            attended = self._attend_stored(prompts, q, k, v, *cache, out=own)
+            part_out = None if out is None else out[:start]
+            attended = self._attend_stored(prompts, q, k, v, *cache, out=part_out)
         if decodes is not None:
             attended = gqa_decode(
                 qkv[start:], heads, rotation, cache, decodes.table, decodes.rows, decodes.lengths,

@@ -13,7 +13,7 @@ PACKAGE = "fa3_fwd_interface"
 
 
 def loads() -> bool:
-    """Whether the package is installed and was built for this release of PyTorch."""
+    """Return whether the package is installed and was built for this release of PyTorch."""
     try:
         import_module(PACKAGE)
     except (ImportError, OSError):

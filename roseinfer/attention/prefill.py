@@ -13,9 +13,9 @@ from torch.nn import functional as F
 
 @dataclass(frozen=True)
 class Spans:
-    """Which rows belong to which of `P` prompts: cumulative lengths (cu_seqlens) of their queries and of
-    their keys, `query` and `key` `[P + 1]` int32 on the device. A prompt's queries are the tokens of its last
-    keys. `longest_query` and `longest_key` are upper bounds of the lengths."""
+    """Rows of each of `P` prompts: cumulative lengths (cu_seqlens) of their queries and of their keys,
+    `query` and `key` `[P + 1]` int32 on the device. A prompt's queries are the tokens of its last keys.
+    `longest_query` and `longest_key` are upper bounds of the lengths."""
 
     query: Tensor
     key: Tensor

@@ -50,7 +50,7 @@ def choose(
 
 
 def _lacking(name: PrefillBackend, head_dim: int, dtype: torch.dtype, device: torch.device) -> str | None:
-    """What the backend needs and does not have here; None if it can run."""
+    """Describe what the backend lacks here; None if it can run."""
     half = dtype in (torch.float16, torch.bfloat16)
     if name == "flashinfer" and find_spec("flashinfer") is None:
         return "its package: pip install flashinfer-python"

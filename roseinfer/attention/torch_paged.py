@@ -64,8 +64,10 @@ class TorchPagedAttention(Attention):
         longest = int(batch.decode_lengths.max())
         self._decode_slots = self._tensor(batch.cache_slots[batch.decode_start :])
         self._gather = self._rows(self._tensor(batch.decode_blocks))[:, :longest]
-        seen = torch.arange(longest, device=self._pool.device) < self._tensor(batch.decode_lengths)[:, None]
-        self._mask = seen[:, None, None, :]
+        is_cached = (
+            torch.arange(longest, device=self._pool.device) < self._tensor(batch.decode_lengths)[:, None]
+        )
+        self._mask = is_cached[:, None, None, :]
 
     def _decode(self, q: Tensor, k: Tensor, v: Tensor, keys: Tensor, values: Tensor, out: Tensor) -> None:
         """Store `k`, `v` `[D, kv heads, dim]` and write the attention of `q` `[D, heads, dim]` to `out`."""

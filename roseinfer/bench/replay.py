@@ -47,7 +47,7 @@ class WallClock(Clock):
 
 
 class Steps(Protocol):
-    """What a replay needs of an engine."""
+    """The part of an engine that a replay calls."""
 
     def add(self, request_id: int, prompt: NDArray[np.int32], params: SamplingParams) -> None: ...
 
@@ -85,21 +85,21 @@ class Replayed:
 
 def replay(engine: Steps, arrivals: Sequence[Arrival], clock: Clock) -> Replayed:
     """Submit `arrivals`, in order of their times, to an idle engine, and step it until all are answered."""
-    count, start, given = len(arrivals), clock.now(), 0
+    count, start, submitted = len(arrivals), clock.now(), 0
     first, last = np.zeros(count), np.zeros(count)
     finished: list[Finished] = []
-    while given < count or engine.has_work:
-        while given < count and start + arrivals[given].at <= clock.now():
-            params = SamplingParams(arrivals[given].output, ignore_eos=True)
-            engine.add(given, arrivals[given].prompt, params)
-            given += 1
+    while submitted < count or engine.has_work:
+        while submitted < count and start + arrivals[submitted].at <= clock.now():
+            params = SamplingParams(arrivals[submitted].output, ignore_eos=True)
+            engine.add(submitted, arrivals[submitted].prompt, params)
+            submitted += 1
         if clock.now() < engine.launch_at:
-            due = start + arrivals[given].at if given < count else engine.launch_at
+            due = start + arrivals[submitted].at if submitted < count else engine.launch_at
             clock.wait_until(min(due, engine.launch_at))
             continue
         result = engine.step()
         if result is None:
-            clock.wait_until(start + arrivals[given].at)
+            clock.wait_until(start + arrivals[submitted].at)
             continue
         now = clock.now() - start
         first[result.ids] = np.where(first[result.ids] == 0, now, first[result.ids])

@@ -16,8 +16,9 @@ from roseinfer.bench.replay import Arrival, Floats, Replayed, WallClock, replay
 from roseinfer.bench.simulator import SimulatedEngine, SimulatedRunner, VirtualClock
 from roseinfer.bench.steps import StepTimes, TimedRunner
 from roseinfer.config import ConfigError, EngineConfig
+from roseinfer.engine.cache_size import configured_blocks
 from roseinfer.engine.core import Engine
-from roseinfer.engine.resolve import resolve_policies, wanted_blocks
+from roseinfer.engine.resolve import resolve_policies
 from roseinfer.engine.runner import Runner
 
 
@@ -58,7 +59,7 @@ def simulate(config: EngineConfig, arrivals: Sequence[Arrival], cost: StepCost, 
     clock = VirtualClock()
     longest = max(len(arrival.prompt) + arrival.output for arrival in arrivals)
     max_model_len = config.max_model_len or longest
-    num_blocks = wanted_blocks(config, max_model_len)
+    num_blocks = configured_blocks(config, max_model_len)
     if longest > min(max_model_len, num_blocks * config.block_size):
         raise ConfigError(f"the longest request has {longest} tokens; raise --max-model-len or --kv-tokens")
     timed = TimedRunner(SimulatedRunner(cost, host, clock), clock)

@@ -106,5 +106,5 @@ class SimulatedEngine:
         self.scheduler.add(Request(request_id, prompt, params, self._clock.now(), prompt))
 
     def step(self) -> StepResult | None:
-        """As Engine.step."""
+        """Step the engine, and the clock by the time that the step takes."""
         return self._loop.step()

@@ -89,13 +89,13 @@ class StreamingBench:
         texts = [load.prompt] * load.num_requests
         if load.unique_prompts:
             texts = [f"{index}: {text}" for index, text in enumerate(texts)]
-        known = [self._tokenizer.encode(text) for text in texts] if load.pretok else None
+        token_ids = [self._tokenizer.encode(text) for text in texts] if load.pretok else None
         arrived: queue.SimpleQueue[tuple[int, NDArray[np.int32]] | None] = queue.SimpleQueue()
         timelines: list[Timeline] = []
         failed = threading.Event()
         start = time.monotonic()
         with ThreadPoolExecutor(1, "submit") as thread:
-            submitting = thread.submit(self._submit, texts, known, arrived, timelines, failed)
+            submitting = thread.submit(self._submit, texts, token_ids, arrived, timelines, failed)
             try:
                 with nvtx_ranges():
                     self._serve(arrived, timelines)
@@ -107,7 +107,7 @@ class StreamingBench:
     def _submit(
         self,
         texts: list[str],
-        known: list[NDArray[np.int32]] | None,
+        token_ids: list[NDArray[np.int32]] | None,
         arrived: queue.SimpleQueue[tuple[int, NDArray[np.int32]] | None],
         timelines: list[Timeline],
         failed: threading.Event,
@@ -119,7 +119,7 @@ class StreamingBench:
         def tokenize(index: int) -> None:
             start = time.monotonic()
             with span("roseinfer.tokenize"):
-                prompt = known[index] if known is not None else self._tokenizer.encode(texts[index])
+                prompt = token_ids[index] if token_ids is not None else self._tokenizer.encode(texts[index])
             timelines[index].tokenize = time.monotonic() - start
             arrived.put((index, prompt))
 
@@ -132,14 +132,14 @@ class StreamingBench:
                     if failed.wait(max(0.0, due - time.monotonic())):
                         break
                     timelines.append(Timeline(due, time.monotonic()))
-                    if load.tokenize_workers and known is None:
+                    if load.tokenize_workers and token_ids is None:
                         tokenizing.append(pool.submit(tokenize, index))
                     else:
                         tokenize(index)
                     last = time.monotonic() + interval
                 wall = time.monotonic() - start
-            for done in tokenizing:
-                done.result()
+            for future in tokenizing:
+                future.result()
             return wall
         finally:
             arrived.put(None)
@@ -154,13 +154,13 @@ class StreamingBench:
             while coming:
                 wait = max(0.0, engine.launch_at - time.monotonic()) if engine.has_work else None
                 try:
-                    got = arrived.get(timeout=wait)
+                    item = arrived.get(timeout=wait)
                 except queue.Empty:
                     break
-                if got is None:
+                if item is None:
                     coming = False
                     break
-                index, prompt = got
+                index, prompt = item
                 timeline, start = timelines[index], time.monotonic()
                 engine.add(index, prompt, self._params)
                 timeline.prompt_tokens = len(prompt)

@@ -43,12 +43,12 @@ class Adjustments:
     @classmethod
     def of(cls, running: Running, rows: Ints, adjusting: Ints, eos: tuple[int, ...]) -> Adjustments:
         """The adjustments of the requests `rows[adjusting]`; `rows`: the running rows of a step."""
-        own = rows[adjusting]
-        lengths = running.length[own]
-        requests = [running.request(row) for row in own.tolist()]
+        running_rows = rows[adjusting]
+        lengths = running.length[running_rows]
+        requests = [running.request(row) for row in running_rows.tolist()]
         return cls(
             adjusting,
-            running.tokens[own, : int(lengths.max())],
+            running.tokens[running_rows, : int(lengths.max())],
             np.array([len(request.prompt) for request in requests]),
             lengths,
             [request.params for request in requests],
@@ -60,10 +60,10 @@ class Adjustments:
         first, end = np.searchsorted(self.rows, (start, start + count)).tolist()
         if first == end:
             return None
-        own = slice(first, end)
+        part = slice(first, end)
         return Adjustments(
-            self.rows[own] - start, self.tokens[own], self.prompts[own], self.lengths[own], self.params[own],
-            self.eos,
+            self.rows[part] - start, self.tokens[part], self.prompts[part], self.lengths[part],
+            self.params[part], self.eos,
         )  # fmt: skip
 
     def apply(self, logits: Tensor, newest: Tensor, *, fused: bool = False) -> Tensor:
@@ -79,45 +79,47 @@ class Adjustments:
 
                 places = np.stack((self.rows, self.prompts, self.lengths)).astype(np.int32)
                 penalties = np.stack([self._column(name) for name in _PENALTIES])
-                own = to_device(places, device), to_device(penalties, device)
-                penalize(adjusted, tokens, newest, *own)
+                arguments = to_device(places, device), to_device(penalties, device)
+                penalize(adjusted, tokens, newest, *arguments)
             else:
                 adjusted.index_copy_(0, rows, self._penalized(adjusted[rows], tokens.long(), newest))
         self._mask_ends(adjusted)
         return adjusted
 
-    def _penalized(self, own: Tensor, tokens: Tensor, newest: Tensor) -> Tensor:
+    def _penalized(self, adjusted: Tensor, tokens: Tensor, newest: Tensor) -> Tensor:
         """Logits `[A, vocab]` of the requests with penalties applied."""
         tokens = torch.where(tokens == UNKNOWN, newest[:, None], tokens)
-        place = torch.arange(tokens.shape[1], device=own.device)
-        known = place < to_device(self.lengths, own.device)[:, None]
-        generated = known & (place >= to_device(self.prompts, own.device)[:, None])
-        tokens = torch.where(known, tokens, tokens[:, :1])  # what is no token repeats the first
-        counts = torch.zeros_like(own).scatter_add_(1, tokens, generated.to(own.dtype)).gather(1, tokens)
-        repetition, frequency, presence = (
-            to_device(self._column(name), own.device)[:, None] for name in _PENALTIES
+        place = torch.arange(tokens.shape[1], device=adjusted.device)
+        is_token = place < to_device(self.lengths, adjusted.device)[:, None]
+        generated = is_token & (place >= to_device(self.prompts, adjusted.device)[:, None])
+        tokens = torch.where(is_token, tokens, tokens[:, :1])  # what is no token repeats the first
+        counts = (
+            torch.zeros_like(adjusted).scatter_add_(1, tokens, generated.to(adjusted.dtype)).gather(1, tokens)
         )
-        logits = own.gather(1, tokens)
+        repetition, frequency, presence = (
+            to_device(self._column(name), adjusted.device)[:, None] for name in _PENALTIES
+        )
+        logits = adjusted.gather(1, tokens)
         logits = torch.where(logits > 0, logits / repetition, logits * repetition)
         logits -= frequency * counts
         logits -= presence * (counts > 0)
-        return own.scatter_(1, tokens, logits)  # a token that comes again gets the same logit again
+        return adjusted.scatter_(1, tokens, logits)  # a token that comes again gets the same logit again
 
     def _add_biases(self, logits: Tensor) -> None:
         biased = [at for at, params in enumerate(self.params) if params.logit_bias]
         if biased:
             tokens, values = zip(*(self.params[at].biases for at in biased), strict=True)
-            rows = np.repeat(self.rows[biased], [len(own) for own in tokens])
+            rows = np.repeat(self.rows[biased], [len(ids) for ids in tokens])
             where = to_device(rows, logits.device), to_device(np.concatenate(tokens), logits.device)
             logits.index_put_(where, to_device(np.concatenate(values), logits.device), accumulate=True)
 
     def _mask_ends(self, logits: Tensor) -> None:
         """Set the logits of tokens that would end an answer before its `min_tokens` to -inf."""
-        made = (self.lengths - self.prompts).tolist()
+        generated = (self.lengths - self.prompts).tolist()
         ends = [
             (at, token)
             for at, params in enumerate(self.params)
-            if made[at] < params.min_tokens
+            if generated[at] < params.min_tokens
             for token in params.ends(self.eos)
             if token < logits.shape[1]  # a model's config may name an id outside its vocabulary
         ]

@@ -45,7 +45,7 @@ def resolve_max_model_len(config: EngineConfig, max_positions: int) -> int:
 def num_blocks(config: EngineConfig, shape: KVShape, device: torch.device, max_model_len: int) -> int:
     """Blocks of the KV cache: as configured, else as many as can be used within the memory that it may take.
     Raises ConfigError for too few."""
-    blocks, size = _wished_blocks(config, max_model_len), config.block_size
+    blocks, size = configured_blocks(config, max_model_len), config.block_size
     if config.kv_tokens is None:
         sharing = 1 if device.type == "cuda" else config.tensor_parallel_size  # ranks in this memory
         block_bytes = sharing * size * shape.bytes_per_token
@@ -59,7 +59,7 @@ def num_blocks(config: EngineConfig, shape: KVShape, device: torch.device, max_m
     return blocks
 
 
-def _wished_blocks(config: EngineConfig, max_model_len: int) -> int:
+def configured_blocks(config: EngineConfig, max_model_len: int) -> int:
     """Blocks of a KV cache of `kv_tokens` tokens; if that is not given, of one that holds all active requests
     at their longest."""
     if config.kv_tokens is not None:

@@ -37,7 +37,7 @@ class Chosen:
 
 
 def triton_runs(device: torch.device) -> bool:
-    """Whether this is a GPU, with Triton to compile for it."""
+    """Return whether this is a GPU, with Triton to compile for it."""
     if device.type != "cuda":
         return False
     if importlib.util.find_spec("triton") is None:

@@ -113,7 +113,7 @@ class Engine:
 
     @property
     def cached_tokens(self) -> int:
-        """How many of `prompt_tokens` were in the prefix cache."""
+        """Number of `prompt_tokens` that were in the prefix cache."""
         return self._prefixes.cached_tokens
 
     def watch(self, watcher: Callable[[Runner], Runner]) -> None:

@@ -23,7 +23,7 @@ from roseinfer.engine.graphs import (
     capture,
     decode_sizes,
 )
-from roseinfer.engine.logprobs import DeviceLogprobs, asked_logprobs
+from roseinfer.engine.logprobs import DeviceLogprobs, step_logprobs
 from roseinfer.engine.runner import Pending, Runner
 from roseinfer.engine.sampler import SamplingBatch, is_greedy, sample, uniform
 from roseinfer.engine.staging import Inbox, Lines, Outbox
@@ -38,11 +38,11 @@ from roseinfer.tracing.ranges import named_range
 @dataclass(frozen=True)
 class _Outcome:
     """Results of a step's requests from `start` on: logits `[≥ R, vocab]`, greedy `tokens` `[R]` on the
-    device, and `given` `[≥ R]`, host memory that holds these tokens once the step has ended."""
+    device, and `host_tokens` `[≥ R]`, host memory that holds these tokens once the step has ended."""
 
     logits: Tensor
     tokens: Tensor
-    given: Tensor
+    host_tokens: Tensor
     start: int
 
 
@@ -128,9 +128,9 @@ class CudaRunner(Runner):
         logprobs: list[DeviceLogprobs] = []
         for outcome in self._forward(batch):
             tokens.append(self._chosen(outcome, batch, sampling, newest))
-            logprobs += asked_logprobs(outcome.logits, outcome.tokens, sampling.asked, outcome.start)
+            logprobs += step_logprobs(outcome.logits, outcome.tokens, sampling.logprob_rows, outcome.start)
         self._ended.rotate(-1)
-        return Fetched(tokens, sampling.asked, logprobs, self._ended[-1])
+        return Fetched(tokens, sampling.logprob_rows, logprobs, self._ended[-1])
 
     @torch.inference_mode()
     def follow(self, batch: Batch) -> None:
@@ -156,13 +156,13 @@ class CudaRunner(Runner):
             return
         if batch.segments:
             with named_range("roseinfer.prefill_batch.model_forward"):
-                logits, given = self._launch_prompts(batch)
+                logits, host_tokens = self._launch_prompts(batch)
             if prompts:
-                yield _Outcome(logits, self._first[:prompts], given, 0)
+                yield _Outcome(logits, self._first[:prompts], host_tokens, 0)
         if count:
             with named_range("roseinfer.model.forward.cuda_graph_replay"):
-                logits, given = self._launch_decode(batch)
-            yield _Outcome(logits, self._decoded[:count], given, prompts)
+                logits, host_tokens = self._launch_decode(batch)
+            yield _Outcome(logits, self._decoded[:count], host_tokens, prompts)
 
     def _launch_mixed(self, batch: Batch) -> list[_Outcome]:
         """Launch prefill and decode rows as one forward pass, from a graph where one fits."""
@@ -185,9 +185,9 @@ class CudaRunner(Runner):
                 captured = self._mixed_graphs[sizes]
                 captured.graph.replay()
             logits, room = captured.logits, MAX_PROMPTS
-        given = self._mixed_out.next()
+        host_tokens = self._mixed_out.next()
         return [
-            _Outcome(logits[start:], self._mixed[start : start + number], given[start:], first)
+            _Outcome(logits[start:], self._mixed[start : start + number], host_tokens[start:], first)
             for start, first, number in ((0, 0, ends), (room, ends, decodes))
             if number
         ]
@@ -306,13 +306,13 @@ class CudaRunner(Runner):
         self, outcome: _Outcome, batch: Batch, sampling: SamplingBatch, newest: Tensor | None
     ) -> Tensor:
         """Host memory that will hold the tokens. Greedy ones are on their way; others are sampled here."""
-        logits, tokens, given, start = outcome.logits, outcome.tokens, outcome.given, outcome.start
+        logits, tokens, start = outcome.logits, outcome.tokens, outcome.start
         count = len(tokens)
         part = slice(start, start + count)
         params, position, rows = sampling.params[part], sampling.position[part], batch.requests[part]
         adjustments = None if sampling.adjustments is None else sampling.adjustments.part(start, count)
         if adjustments is None and is_greedy(params):
-            return given[:count]
+            return outcome.host_tokens[:count]
         logits = logits[:count]
         with named_range("roseinfer.sampler"):
             if adjustments is not None:

@@ -8,7 +8,7 @@ from torch import Tensor
 from roseinfer.attention.base import Attention
 from roseinfer.batch import Batch, Ints
 from roseinfer.engine.fetched import Fetched
-from roseinfer.engine.logprobs import asked_logprobs, prompt_logits, prompt_logprobs
+from roseinfer.engine.logprobs import prompt_logits, prompt_logprobs, step_logprobs
 from roseinfer.engine.runner import Pending, Runner
 from roseinfer.engine.sampler import SamplingBatch, sample
 from roseinfer.kvcache.pool import KVPool
@@ -36,10 +36,10 @@ class EagerRunner(Runner):
                 adjusted = sampling.adjustments.apply(logits, newest)
             sampled = sample(adjusted, sampling.params, sampling.position)
         self._last[requests] = sampled
-        logprobs = asked_logprobs(logits, sampled, sampling.asked)
+        logprobs = step_logprobs(logits, sampled, sampling.logprob_rows)
         event = torch.cuda.Event() if sampled.is_cuda else None  # type: ignore[no-untyped-call]
         of_prompts = prompt_logprobs(hidden, self._model.logits, sampling.prompts)
-        return Fetched([sampled], sampling.asked, logprobs, event, sampling.prompts, of_prompts)
+        return Fetched([sampled], sampling.logprob_rows, logprobs, event, sampling.prompts, of_prompts)
 
     @torch.inference_mode()
     def follow(self, batch: Batch, prompt_rows: Ints) -> None:

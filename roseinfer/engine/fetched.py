@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from roseinfer.batch import NO_INTS, Ints
-from roseinfer.engine.logprobs import Asked, DeviceLogprobs, PromptAsked, collect
+from roseinfer.engine.logprobs import DeviceLogprobs, LogprobRows, PromptLogprobRows, collect
 from roseinfer.engine.runner import Pending
 from roseinfer.request.logprobs import StepLogprobs
 from roseinfer.tensors import fetch
@@ -25,14 +25,14 @@ class Fetched(Pending):
     def __init__(
         self,
         tokens: Sequence[Tensor],
-        asked: Asked | None,
+        rows: LogprobRows | None,
         logprobs: Sequence[DeviceLogprobs],
         event: torch.cuda.Event | None,
-        prompts: PromptAsked | None = None,
+        prompts: PromptLogprobRows | None = None,
         prompt_logprobs: Sequence[DeviceLogprobs] = (),
     ) -> None:
         self._prompts, self._prompt_logprobs = prompts, _fetched(prompt_logprobs)
-        self._tokens, self._asked, self._event = [fetch(part) for part in tokens], asked, event
+        self._tokens, self._rows, self._event = [fetch(part) for part in tokens], rows, event
         self._logprobs = _fetched(logprobs)
         if event is not None:
             event.record()
@@ -43,10 +43,10 @@ class Fetched(Pending):
         return tokens
 
     def logprobs(self) -> StepLogprobs | None:
-        if self._asked is None:
+        if self._rows is None:
             return None
         self._wait()
-        return collect(self._asked, self._logprobs)
+        return collect(self._rows, self._logprobs)
 
     def prompt_logprobs(self) -> StepLogprobs | None:
         if self._prompts is None:

@@ -1,4 +1,4 @@
-"""Which steps are captured as CUDA graphs, and how."""
+"""Steps that are captured as CUDA graphs, and the capture itself."""
 
 from __future__ import annotations
 

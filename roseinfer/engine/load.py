@@ -67,10 +67,10 @@ def own_gpu(rank: int, ranks: int, environment: Mapping[str, str]) -> torch.devi
     replicas, replica = (
         int(environment.get(name, default)) for name, default in ((REPLICAS, 1), (REPLICA, 0))
     )
-    if (found := torch.cuda.device_count()) < replicas * ranks:
+    if (count := torch.cuda.device_count()) < replicas * ranks:
         raise ConfigError(
             f"--data-parallel-size {replicas} with --tensor-parallel-size {ranks} needs "
-            f"{replicas * ranks} GPUs; PyTorch sees {found}"
+            f"{replicas * ranks} GPUs; PyTorch sees {count}"
         )
     return torch.device("cuda", replica * ranks + rank)
 

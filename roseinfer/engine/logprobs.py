@@ -19,7 +19,7 @@ PROMPT_ROWS = 256
 
 
 @dataclass(frozen=True)
-class Asked:
+class LogprobRows:
     """Rows `[L]` of a step that ask for logprobs, ascending, their request ids `[L]`, and the most top
     tokens that any of them asks for."""
 
@@ -28,15 +28,15 @@ class Asked:
     most: int
 
 
-def who_asks(wanted: Ints, ids: Ints) -> Asked | None:
-    """None when no request asks. `wanted` `[R]`: how many top tokens each of the requests `ids` `[R]` asks
-    for, -1 where it asks for no logprobs."""
-    rows = np.flatnonzero(wanted >= 0)
-    return Asked(rows, ids[rows], int(wanted.max())) if len(rows) else None
+def logprob_rows(top_tokens: Ints, ids: Ints) -> LogprobRows | None:
+    """Return the rows that ask for logprobs, or None. `top_tokens` `[R]`: the number of top tokens for which
+    each of the requests `ids` `[R]` asks, -1 where it asks for no logprobs."""
+    rows = np.flatnonzero(top_tokens >= 0)
+    return LogprobRows(rows, ids[rows], int(top_tokens.max())) if len(rows) else None
 
 
 @dataclass(frozen=True)
-class PromptAsked:
+class PromptLogprobRows:
     """Prompt tokens whose logprobs are asked for: rows `[P]` of the batch whose logits predict them, the
     tokens `[P]`, their request ids and positions `[P]`, and the most top tokens that any request asks for."""
 
@@ -47,7 +47,7 @@ class PromptAsked:
     most: int
 
 
-def prompts_asked(batch: Batch, running: Running) -> PromptAsked | None:
+def prompt_logprob_rows(batch: Batch, running: Running) -> PromptLogprobRows | None:
     """None when no prompt of the batch asks. Marks the tokens as scored: after a preemption they are not
     asked for again."""
     parts = []
@@ -66,37 +66,37 @@ def prompts_asked(batch: Batch, running: Running) -> PromptAsked | None:
     rows, tokens, ids, positions = (
         np.concatenate(part).astype(np.int64) for part in zip(*parts, strict=True)
     )
-    return PromptAsked(rows, tokens, ids, positions, most)
+    return PromptLogprobRows(rows, tokens, ids, positions, most)
 
 
 @dataclass(frozen=True)
 class DeviceLogprobs:
-    """As StepLogprobs, for some of the rows that ask, on the device: both `[l, 1 + k]`, int64 and float32."""
+    """StepLogprobs of some of the rows that ask, on the device: both `[l, 1 + k]`, int64 and float32."""
 
     tokens: Tensor
     values: Tensor
 
 
-def logprobs(logits: Tensor, taken: Tensor, k: int) -> DeviceLogprobs:
-    """Logprobs of the tokens `taken` `[l]`, and of the `k` most likely ones, for logits `[l, vocab]`. A row's
-    depend on no other row, and its first ones not on `k`.
+def logprobs(logits: Tensor, sampled: Tensor, k: int) -> DeviceLogprobs:
+    """Logprobs of the tokens `sampled` `[l]`, and of the `k` most likely ones, for logits `[l, vocab]`. They
+    depend on no other row, and the first ones not on `k`.
 
     A taken token comes before others with an equal logit, and these by their ids.
     """
-    taken, vocab = taken[:, None], logits.shape[-1]
-    wide, tokens = logits.float(), taken
+    sampled, vocab = sampled[:, None], logits.shape[-1]
+    wide, tokens = logits.float(), sampled
     if k:
         bits = wide.view(torch.int32)
         order = torch.where(bits < 0, bits ^ 0x7FFFFFFF, bits).long()  # as the numbers that they stand for
         order.bitwise_left_shift_(32).add_(torch.arange(vocab - 1, -1, -1, device=logits.device))
-        order.scatter_(-1, taken, order.gather(-1, taken) | 0xFFFFFFFF)
-        tokens = torch.cat((taken, order.topk(min(k, vocab), dim=-1).indices), -1)
+        order.scatter_(-1, sampled, order.gather(-1, sampled) | 0xFFFFFFFF)
+        tokens = torch.cat((sampled, order.topk(min(k, vocab), dim=-1).indices), -1)
     # A sum of one row alone, as in logsumexp, would be split over the threads.
     return DeviceLogprobs(tokens, wide.log_softmax(-1).gather(-1, tokens))
 
 
-def asked_logprobs(
-    logits: Tensor, taken: Tensor, asked: Asked | None, start: int = 0
+def step_logprobs(
+    logits: Tensor, sampled: Tensor, requested: LogprobRows | None, start: int = 0
 ) -> tuple[DeviceLogprobs, ...]:
     """The logprobs of part of a step, for those of its rows that ask; empty when none does.
 
@@ -105,13 +105,13 @@ def asked_logprobs(
         taken: `[R]`, the tokens of the part's rows.
         start: the step's row at which the part begins.
     """
-    if asked is None:
+    if requested is None:
         return ()
-    rows = asked.rows[(asked.rows >= start) & (asked.rows < start + len(taken))] - start
+    rows = requested.rows[(requested.rows >= start) & (requested.rows < start + len(sampled))] - start
     if not len(rows):
         return ()
     where = to_device(rows, logits.device)
-    return (logprobs(logits[where], taken[where], asked.most),)
+    return (logprobs(logits[where], sampled[where], requested.most),)
 
 
 def prompt_logits(
@@ -125,21 +125,23 @@ def prompt_logits(
 
 
 def prompt_logprobs(
-    hidden: Tensor, logits_of: Callable[[Tensor], Tensor], asked: PromptAsked | None
+    hidden: Tensor, logits_of: Callable[[Tensor], Tensor], requested: PromptLogprobRows | None
 ) -> tuple[DeviceLogprobs, ...]:
     """Logprobs of prompt tokens, from the batch's hidden states `[T, width]`, PROMPT_ROWS rows a part."""
-    if asked is None:
+    if requested is None:
         return ()
     return tuple(
-        logprobs(logits, to_device(asked.tokens[some], hidden.device), asked.most)
-        for some, logits in prompt_logits(hidden, logits_of, asked.rows)
+        logprobs(logits, to_device(requested.tokens[some], hidden.device), requested.most)
+        for some, logits in prompt_logits(hidden, logits_of, requested.rows)
     )
 
 
-def collect(asked: Asked | PromptAsked, parts: Sequence[DeviceLogprobs]) -> StepLogprobs | None:
+def collect(
+    requested: LogprobRows | PromptLogprobRows, parts: Sequence[DeviceLogprobs]
+) -> StepLogprobs | None:
     """The logprobs of all `parts` of a step, in the order of its rows. Waits for the device."""
-    if not len(asked.ids):
+    if not len(requested.ids):
         return None
     tokens, values = torch.cat([p.tokens for p in parts]), torch.cat([p.values for p in parts])
-    positions = asked.positions if isinstance(asked, PromptAsked) else None
-    return StepLogprobs(asked.ids, tokens.int().cpu().numpy(), values.cpu().numpy(), positions)
+    positions = requested.positions if isinstance(requested, PromptLogprobRows) else None
+    return StepLogprobs(requested.ids, tokens.int().cpu().numpy(), values.cpu().numpy(), positions)

@@ -10,7 +10,7 @@ import numpy as np
 
 from roseinfer.batch import Batch, Ints
 from roseinfer.engine.adjustments import Adjustments
-from roseinfer.engine.logprobs import prompts_asked, who_asks
+from roseinfer.engine.logprobs import logprob_rows, prompt_logprob_rows
 from roseinfer.engine.pace import Pace
 from roseinfer.engine.runner import Pending, Runner
 from roseinfer.engine.sampler import SamplingBatch
@@ -94,7 +94,7 @@ class Loop:
         if rows is not self._rows:  # the scheduler makes a new array with every change
             self._rows = rows
             self._params = running.sampling[rows]
-            self._asked = who_asks(running.logprobs[rows], running.ids[rows])
+            self._logprob_rows = logprob_rows(running.logprobs[rows], running.ids[rows])
             self._adjusts, least = running.adjusts[rows], running.least[rows]
             self._adjusting, self._least = np.flatnonzero(self._adjusts), least if least.any() else None
         length, adjusting = running.length[rows], self._adjusting
@@ -103,5 +103,5 @@ class Loop:
         adjustments = None
         if len(adjusting):
             adjustments = Adjustments.of(running, rows, adjusting, self._scheduler.eos)
-        prompts = prompts_asked(batch, running) if batch.segments else None
-        return SamplingBatch(self._params, length, self._asked, adjustments, prompts)
+        prompts = prompt_logprob_rows(batch, running) if batch.segments else None
+        return SamplingBatch(self._params, length, self._logprob_rows, adjustments, prompts)

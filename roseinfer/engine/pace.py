@@ -48,14 +48,14 @@ class Pace:
     def wait_s(self, batch: Batch) -> float:
         """Seconds from the begin of a step to the next launch; 0 where the durations are not known."""
         prompts, decodes = _kind(batch)
-        known = [
+        durations = [
             least
             for (fewer_prompts, fewer_decodes), least in self._least.items()
             if fewer_prompts <= prompts and fewer_decodes <= decodes
         ]
-        if not known or len(self._launches) < FEWEST:
+        if not durations or len(self._launches) < FEWEST:
             return 0.0
-        return max(0.0, min(LONGEST, max(known) - 2 * max(self._launches) - self._spare))
+        return max(0.0, min(LONGEST, max(durations) - 2 * max(self._launches) - self._spare))
 
 
 def _kind(batch: Batch) -> Kind:

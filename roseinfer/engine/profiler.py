@@ -22,8 +22,8 @@ log = logging.getLogger(__name__)
 def nvtx_ranges() -> AbstractContextManager[object]:
     """Turns every record_function and operator into an NVTX range for Nsight Systems, if ROSEINFER_NVTX is
     1."""
-    wanted = os.environ.get("ROSEINFER_NVTX") == "1" and torch.cuda.is_available()
-    if not wanted:
+    is_on = os.environ.get("ROSEINFER_NVTX") == "1" and torch.cuda.is_available()
+    if not is_on:
         return nullcontext()
     ranges: AbstractContextManager[object] = torch.autograd.profiler.emit_nvtx()  # type: ignore[no-untyped-call]
     return ranges
@@ -43,8 +43,8 @@ class StepProfiler:
         self._profile: profile | None = None
         self.writing = False
         self.failure: str | None = None  # why the last profile was not written
-        self._left, self._ends = 0, 0.0
-        self._path = self._own = self._partial = Path()
+        self._steps_left, self._ends = 0, 0.0
+        self._path = self._trace = self._partial = Path()
 
     def start(self, folder: str, steps: int, with_stack: bool) -> None:
         """Profile the next `steps` steps into a trace in `folder`, for MAX_PROFILE_SECONDS at most.
@@ -56,11 +56,11 @@ class StepProfiler:
             raise RequestError("a profile is already running; POST /stop_profile ends it")
         path = Path(folder) / f"roseinfer-{os.getpid()}.trace.json.gz"
         self._path, self._partial = path, path.with_name(f".{path.name}")
-        self._own = path.with_name(f".roseinfer-{os.getpid()}.own.json")
+        self._trace = path.with_name(f".roseinfer-{os.getpid()}.own.json")
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            self._own.touch()
-            self._own.unlink()  # clients take the first file in the folder for the trace
+            self._trace.touch()
+            self._trace.unlink()  # clients take the first file in the folder for the trace
         except (OSError, ValueError) as error:  # ValueError: a NUL in the path
             raise RequestError(f"output_dir {folder!r}: {error}") from None
         activities = [ProfilerActivity.CPU]
@@ -70,7 +70,7 @@ class StepProfiler:
             os.environ.setdefault("TEARDOWN_CUPTI", "0")
             os.environ.setdefault("DISABLE_CUPTI_LAZY_REINIT", "1")
         self.failure = None
-        self._left, self._ends = steps, time.monotonic() + MAX_PROFILE_SECONDS
+        self._steps_left, self._ends = steps, time.monotonic() + MAX_PROFILE_SECONDS
         self._profile = profile(activities=activities, with_stack=with_stack)
         self._ranks(str(path), with_stack=with_stack)
         self._profile.start()
@@ -83,12 +83,12 @@ class StepProfiler:
 
     def end_in_time(self) -> None:
         """End a profile whose time is over, or that has no steps left."""
-        if self._profile is not None and (self._left <= 0 or time.monotonic() >= self._ends):
+        if self._profile is not None and (self._steps_left <= 0 or time.monotonic() >= self._ends):
             self.stop()
 
     def step(self) -> None:
         """To be called after each step."""
-        self._left -= 1
+        self._steps_left -= 1
         self.end_in_time()
 
     def stop(self) -> None:
@@ -100,7 +100,7 @@ class StepProfiler:
         self._send(Record(end=True))
         self.writing = True
         with suppress(OSError, RuntimeError):  # on a full disk, add_ranges finds no file
-            running.export_chrome_trace(str(self._own))
+            running.export_chrome_trace(str(self._trace))
         if (why := self._ranks(None)) is not None:
             log.warning("%s", why)
 
@@ -110,13 +110,13 @@ class StepProfiler:
         self._recorded.append(ranges)
         if len(self._recorded) == self._front_ends:
             try:
-                add_ranges(self._own, self._partial, self._recorded)
+                add_ranges(self._trace, self._partial, self._recorded)
                 self._partial.replace(self._path)
             except OSError as error:
                 self.failure = f"the profile cannot be written: {error}"
                 log.warning("%s", self.failure)
-            temporary = self._own.with_name(f"{self._own.name}.tmp")  # of torch's export
-            for rest in (self._own, self._partial, temporary):
+            temporary = self._trace.with_name(f"{self._trace.name}.tmp")  # of torch's export
+            for rest in (self._trace, self._partial, temporary):
                 with suppress(OSError):
                     rest.unlink(missing_ok=True)
             self._recorded.clear()

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from roseinfer.batch import Ints
 from roseinfer.engine.adjustments import Adjustments
-from roseinfer.engine.logprobs import Asked, PromptAsked
+from roseinfer.engine.logprobs import LogprobRows, PromptLogprobRows
 from roseinfer.request.params import SamplingRows
 from roseinfer.tensors import to_device
 
@@ -22,21 +22,21 @@ CPU_ROWS = 4
 
 @dataclass(frozen=True)
 class SamplingBatch:
-    """How the next token of each of a step's `R` requests is sampled.
+    """Sampling of the next token of each of a step's `R` requests.
 
     Args:
         params: `[R]`, rows of SAMPLING.
         position: `[R]`, the tokens that each request has so far.
-        asked: Requests that ask for logprobs of sampled tokens; None if there are none.
+        logprob_rows: Requests that ask for logprobs of sampled tokens; None if there are none.
         adjustments: Changes of logits before sampling; None if there are none.
         prompts: Prompt tokens whose logprobs are asked for; None if there are none.
     """
 
     params: SamplingRows
     position: Ints
-    asked: Asked | None = None
+    logprob_rows: LogprobRows | None = None
     adjustments: Adjustments | None = None
-    prompts: PromptAsked | None = None
+    prompts: PromptLogprobRows | None = None
 
 
 def is_greedy(params: SamplingRows) -> bool:
@@ -90,12 +90,12 @@ def top_k_top_p(sorted_probabilities: Tensor, params: SamplingRows) -> Tensor:
     device = sorted_probabilities.device
     vocab = sorted_probabilities.shape[-1]
     top_k = to_device(np.where(params["top_k"] > 0, params["top_k"], vocab), device)[:, None]
-    kept = sorted_probabilities * (torch.arange(vocab, device=device) < top_k)
+    likeliest = sorted_probabilities * (torch.arange(vocab, device=device) < top_k)
     top_p = to_device(np.ascontiguousarray(params["top_p"]), device)[:, None]
-    sums = kept.cumsum(-1, dtype=torch.float64)  # a sum of one row alone would be split over the threads
-    keep = (sums - kept < top_p * sums[:, -1:]) | (top_p >= 1)
+    sums = likeliest.cumsum(-1, dtype=torch.float64)  # a sum of one row alone would be split over the threads
+    keep = (sums - likeliest < top_p * sums[:, -1:]) | (top_p >= 1)
     keep[:, 0] = True
-    return kept * keep
+    return likeliest * keep
 
 
 def uniform(seed: NDArray[np.uint64], position: Ints) -> NDArray[np.float64]:

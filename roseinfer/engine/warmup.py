@@ -21,7 +21,7 @@ SAMPLED = (
 
 
 class Steps(Protocol):
-    """What warm-up needs of an engine."""
+    """The part of an engine that warm-up calls."""
 
     @property
     def info(self) -> EngineInfo: ...

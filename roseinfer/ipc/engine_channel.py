@@ -77,20 +77,22 @@ class EngineChannels(Generic[T]):
         return messages
 
     def _events(self, *, wait: bool, until: float | None) -> list[tuple[int, int]]:
-        found = self._poll.poll(0)
+        events = self._poll.poll(0)
         if not wait:
-            while not found and until is not None and (left := until - time.monotonic()) > 0:
-                asleep_ms = 0 if self.spin_s else int(1e3 * left)  # rounded down: the rest is busy-waited
-                found = self._poll.poll(asleep_ms)
-            return found
+            while not events and until is not None and (remaining_s := until - time.monotonic()) > 0:
+                asleep_ms = (
+                    0 if self.spin_s else int(1e3 * remaining_s)
+                )  # rounded down: the rest is busy-waited
+                events = self._poll.poll(asleep_ms)
+            return events
         end = time.monotonic() + min(self.spin_s, _left(until))
-        while not found and time.monotonic() < end:
-            found = self._poll.poll(0)
-        found = found or self._poll.poll(1e3 * min(IDLE_S, _left(until)))
-        if not found:
+        while not events and time.monotonic() < end:
+            events = self._poll.poll(0)
+        events = events or self._poll.poll(1e3 * min(IDLE_S, _left(until)))
+        if not events:
             self.on_idle()
-            found = self._poll.poll(None if until is None else 1e3 * _left(until))
-        return found
+            events = self._poll.poll(None if until is None else 1e3 * _left(until))
+        return events
 
     def send(self, index: int, message: object) -> None:
         """Send or buffer a message; a front end that is gone gets nothing. Raises FrontEndStuckError."""

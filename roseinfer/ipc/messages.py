@@ -113,13 +113,13 @@ class PackedLogprobs(msgspec.Struct, frozen=True, tag=True, array_like=True):
 
     @classmethod
     def of(cls, step: StepLogprobs) -> PackedLogprobs:
-        """As bytes."""
+        """Pack `logprobs` as bytes."""
         positions = None if step.positions is None else step.positions.tobytes()
         return cls(step.ids.tobytes(), step.tokens.tobytes(), step.values.tobytes(), positions)
 
     @property
     def logprobs(self) -> StepLogprobs:
-        """As arrays."""
+        """Unpack the arrays."""
         ids = np.frombuffer(self.ids, np.int64)
         tokens, values = np.frombuffer(self.tokens, np.int32), np.frombuffer(self.values, np.float32)
         positions = None if self.positions is None else np.frombuffer(self.positions, np.int64)

@@ -13,14 +13,14 @@ HOPPER_SHARED = 227 * 1024
 
 @cache
 def is_hopper(device: torch.device) -> bool:
-    """Whether it is an NVIDIA GPU of compute capability 9.0 or later, which has programmatic dependent launch
-    (a kernel can start while the one before it ends) and thread block clusters."""
+    """Return whether it is an NVIDIA GPU of compute capability 9.0 or later, which has programmatic dependent
+    launch (a kernel can start while the one before it ends) and thread block clusters."""
     return device.type == "cuda" and torch.cuda.get_device_capability(device) >= (9, 0)
 
 
 def is_large_hopper(device: torch.device) -> bool:
-    """Whether a block also has as much shared memory as on an H100, as kernels in CUDA C++ with ring buffers
-    need: compute capability 12.0 has less."""
+    """Return whether a block also has as much shared memory as on an H100, as kernels in CUDA C++ with ring
+    buffers need: compute capability 12.0 has less."""
     return is_hopper(device) and shared_memory(device) >= HOPPER_SHARED
 
 

@@ -39,7 +39,7 @@ class BlockAllocator:
         return self._num_free + len(self._evictable)
 
     def num_unreferenced(self, blocks: Ints) -> int:
-        """How many of `blocks` have no reference."""
+        """Count those of `blocks` that have no reference."""
         return len(blocks) - int(np.count_nonzero(self._references[blocks]))
 
     def allocate(self, count: int) -> Ints:

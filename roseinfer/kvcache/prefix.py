@@ -55,20 +55,20 @@ class PrefixCache:
             block = parent + tokens[start : start + size].tobytes()
             hashes.append(blake2b(block, digest_size=16, key=self._key).digest())
 
-    def find(self, hashes: Sequence[bytes], known: int) -> Iterator[Reuse]:
-        """Ways to reuse a prefix of a prompt of `known` tokens, the longest first.
+    def find(self, hashes: Sequence[bytes], num_tokens: int) -> Iterator[Reuse]:
+        """Ways to reuse a prefix of a prompt of `num_tokens` tokens, the longest first.
 
         The last token is always computed, because its logits are wanted.
         """
-        found = []
+        shared = []
         for key in hashes:
             block = self._block_of.get(key)
             if block is None:
                 break
-            found.append(block)
-        blocks = np.array(found, dtype=np.int64)
-        if len(blocks) * self._block_size == known:
-            yield Reuse(known - 1, blocks[:-1], blocks[-1:])
+            shared.append(block)
+        blocks = np.array(shared, dtype=np.int64)
+        if len(blocks) * self._block_size == num_tokens:
+            yield Reuse(num_tokens - 1, blocks[:-1], blocks[-1:])
             blocks = blocks[:-1]
         yield Reuse(len(blocks) * self._block_size, blocks, blocks[:0])
 

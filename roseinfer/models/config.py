@@ -57,7 +57,7 @@ def weight_bytes(config: ModelConfig, dtype: torch.dtype) -> int:
 
 @dataclass(frozen=True)
 class LlamaConfig(ModelConfig):
-    """What else differs between models of the Llama family."""
+    """The differences between models of the Llama family."""
 
     rope: Rope
     qkv_bias: bool
@@ -128,7 +128,8 @@ def llama(raw: dict[str, Any]) -> LlamaConfig:
 
 
 def _slides(raw: dict[str, Any]) -> bool:
-    """Whether a layer has a sliding window, as in transformers: the first `max_window_layers` have none."""
+    """Return whether a layer has a sliding window, as in transformers: the first `max_window_layers` have
+    none."""
     if layer_types := raw.get("layer_types"):
         return "sliding_attention" in layer_types
     slides = raw.get("use_sliding_window") and raw.get("sliding_window", 4096) is not None
@@ -149,8 +150,8 @@ def parse(raw: dict[str, Any]) -> ModelConfig:
     if family not in _FAMILIES:
         raise ConfigError(f"model_type {family!r} is not supported; roseinfer runs: {', '.join(_FAMILIES)}")
     if quantized := raw.get("quantization_config"):
-        how = quantized.get("quant_method")
-        raise ConfigError(f"the weights are quantized ({how}); give the model in bf16, fp16 or fp32")
+        method = quantized.get("quant_method")
+        raise ConfigError(f"the weights are quantized ({method}); give the model in bf16, fp16 or fp32")
     try:
         return _FAMILIES[family](raw)
     except KeyError as error:
@@ -182,13 +183,13 @@ def _size(raw: dict[str, Any], name: str, default: int | None = None) -> int:
 
 
 def _optional_size(raw: dict[str, Any], name: str, default: int) -> int:
-    """As `_size`, of a value that may be missing or null."""
+    """Return what `_size` does for a value that may be missing or null."""
     return default if raw.get(name) is None else _size(raw, name)
 
 
-def _ids(given: Any) -> tuple[int, ...]:
-    """What an `eos_token_id` names; a negative id stands for none. Raises ConfigError for another type."""
-    ids = given if isinstance(given, list) else [] if given is None else [given]
+def _ids(value: Any) -> tuple[int, ...]:
+    """Token ids in an `eos_token_id`; a negative id stands for none. Raises ConfigError for another type."""
+    ids = value if isinstance(value, list) else [] if value is None else [value]
     if any(type(token) is not int for token in ids):
-        raise ConfigError(f"the config says eos_token_id {given!r}, which is no token id or list of them")
+        raise ConfigError(f"the config says eos_token_id {value!r}, which is no token id or list of them")
     return tuple(token for token in ids if token >= 0)

@@ -79,36 +79,36 @@ class CudaRanks(Ranks):
         return table[: self._shard.vocabulary_share(self._vocab_size)] if self._shard.rank == 0 else table
 
     def embed(self, tokens: Tensor, table: Tensor) -> Tensor:
-        """As in Ranks; on ranks other than 0 `tokens` are not read."""
+        """Embed `tokens` as Ranks does; on ranks other than 0 they are not read."""
         part = self.memory.part(len(tokens))
         if self._shard.rank == 0:
             torch.index_select(table, 0, tokens, out=part)
         return self.memory.broadcast(len(tokens))
 
     def embed_last(self, last: Tensor, rows: Tensor, table: Tensor) -> Tensor:
-        """As `embed`, of the tokens `last[rows]`: see `embed_rows`."""
+        """Embed the tokens `last[rows]`: see `embed_rows`."""
         part = self.memory.part(len(rows))
         if self._shard.rank == 0:
             embed_rows(last, rows, table, part)
         return self.memory.broadcast(len(rows))
 
     def add(self, linear: Linear, x: Tensor, residual: Tensor) -> Tensor:
-        """As in Ranks, in place in `residual`."""
+        """Add the ranks' parts in place in `residual`."""
         part = self._product(linear, x)
         if self._by_nccl(part):
             return residual.add_(part)
         return self.memory.add_(residual)
 
     def add_norm(self, linear: Linear, x: Tensor, residual: Tensor, gain: Tensor, eps: float) -> Tensor:
-        """As `add`; returns the RMS norm of the result, with `gain` `[out]`."""
+        """Do what `add` does, and return the RMS norm of the result with `gain` `[out]`."""
         return self.add_part_norm(self._product(linear, x), residual, gain, eps)
 
     def part(self, rows: int) -> Tensor:
-        """Where this rank's part of the next sum goes, `[rows, out]`."""
+        """Memory for this rank's part of the next sum, `[rows, out]`."""
         return self.memory.part(rows)
 
     def add_part_norm(self, part: Tensor, residual: Tensor, gain: Tensor, eps: float) -> Tensor:
-        """As `add_norm`, where this rank has written its `part`."""
+        """Do what `add_norm` does where this rank has written its `part`."""
         if self._by_nccl(part):
             return add_rms_norm_(residual, part[None], gain, eps)
         return self.memory.add_norm_(residual, gain, eps)

@@ -47,8 +47,8 @@ class Step:
 
 
 class CpuLlama(Llama):
-    """Its linear layers are CpuLinear, and its operators CpuOps. Between the kernels of a decode step nothing
-    is allocated, and no operator of PyTorch runs."""
+    """A Llama whose linear layers are CpuLinear, and whose operators are CpuOps. Between the kernels of a
+    decode step nothing is allocated, and no operator of PyTorch runs."""
 
     _steps: dict[int, Step]
     _attention: Attention | None = None

@@ -76,7 +76,8 @@ class CudaLlama(Llama):
         return self._rows(x, positions, attention)
 
     def _streams(self, x: Tensor) -> bool:
-        """Whether the largest GEMM of a layer, and so the others, had better be `stream` where it can be."""
+        """Return whether the largest GEMM of a layer, and so the others, had better be `stream` where it can
+        be."""
         weight = self._layers[0].gate_up.weight
         return len(x) <= stream.FEW_ROWS or stream.takes(x, weight, gated=True, normed=True)
 

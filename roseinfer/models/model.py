@@ -33,7 +33,7 @@ class Model(ABC):
 
     @property
     def rows_alone(self) -> bool:
-        """Whether, apart from attention, it is batch-invariant: a token's result is the same, bit for bit, in
+        """True if, apart from attention, it is batch-invariant: a token's result is the same, bit for bit, in
         every batch."""
         return self.linear.rows_alone
 

@@ -20,7 +20,7 @@ _c10d: Any = dist
 
 
 def is_missing(error: RuntimeError) -> bool:
-    """Whether `error` was raised because another rank has ended or does not respond."""
+    """Return whether `error` was raised because another rank has ended or does not respond."""
     return "gloo" in str(error)
 
 
@@ -88,20 +88,20 @@ class GlooRanks(Ranks):
         return self._sum(linear.add(x, residual) if self._shard.rank == 0 else linear(x))
 
     def whole(self, logits: Tensor) -> Tensor:
-        """As in Ranks on rank 0, which samples; on other ranks `logits` unchanged."""
+        """Return all logits on rank 0, which samples; on other ranks `logits` unchanged."""
         if not len(logits):
             return logits.new_empty(0, self._vocab_size)
         share = self._shard.vocabulary_share(self._vocab_size)
-        own = F.pad(logits, (0, share - logits.shape[1])).contiguous()
+        padded = F.pad(logits, (0, share - logits.shape[1])).contiguous()
         options = _c10d.GatherOptions()
         options.rootRank = 0
         if self._shard.rank:
             with named_range("roseinfer.ranks.gather"):
-                self._group.gather([], [own], options).wait()
+                self._group.gather([], [padded], options).wait()
             return logits
-        parts = [torch.empty_like(own) for _ in range(self._shard.ranks)]
+        parts = [torch.empty_like(padded) for _ in range(self._shard.ranks)]
         with named_range("roseinfer.ranks.gather"):
-            self._group.gather([parts], [own], options).wait()
+            self._group.gather([parts], [padded], options).wait()
         return torch.cat(parts, 1)[:, : self._vocab_size]
 
     def _sum(self, part: Tensor) -> Tensor:

@@ -37,13 +37,13 @@ class Rope:
 
         Raises ConfigError for a scaling that is not implemented, and for values that are no numbers.
         """
-        how = raw.get("rope_scaling") or raw.get("rope_parameters") or {}
-        kind = how.get("rope_type", how.get("type", "default"))
+        settings = raw.get("rope_scaling") or raw.get("rope_parameters") or {}
+        kind = settings.get("rope_type", settings.get("type", "default"))
         if kind not in ("default", "linear", "llama3"):
             raise ConfigError(
                 f"rope scaling {kind!r} is not supported; roseinfer has: default, linear, llama3"
             )
-        if raw.get("partial_rotary_factor", how.get("partial_rotary_factor", 1.0)) != 1.0:
+        if raw.get("partial_rotary_factor", settings.get("partial_rotary_factor", 1.0)) != 1.0:
             raise ConfigError("partial_rotary_factor is not supported")
         names = {
             "factor": "factor",
@@ -51,13 +51,17 @@ class Rope:
             "high_freq_factor": "high_freq_factor",
             "original_max_position_embeddings": "original_max_positions",
         }
-        given = {field: number(name, how[name]) for name, field in names.items() if how.get(name) is not None}
-        if kind == "llama3" and len(given) < len(names):
+        fields = {
+            field: number(name, settings[name])
+            for name, field in names.items()
+            if settings.get(name) is not None
+        }
+        if kind == "llama3" and len(fields) < len(names):
             raise ConfigError(f"rope scaling llama3 needs {', '.join(names)}")
-        if kind == "linear" and "factor" not in given:
+        if kind == "linear" and "factor" not in fields:
             raise ConfigError("rope scaling linear needs factor")
-        theta = number("rope_theta", how.get("rope_theta", raw.get("rope_theta", 10_000.0)))
-        return cls(theta=theta, kind=kind, **given)
+        theta = number("rope_theta", settings.get("rope_theta", raw.get("rope_theta", 10_000.0)))
+        return cls(theta=theta, kind=kind, **fields)
 
     def frequencies(self, head_dim: int) -> Tensor:
         """Radians per position of each pair, `[head_dim / 2]` float32."""

@@ -1,4 +1,4 @@
-"""Which part of a model a rank has under tensor parallelism (Megatron-LM, Shoeybi et al., 2019)."""
+"""The part of a model that a rank has under tensor parallelism (Megatron-LM, Shoeybi et al., 2019)."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class Shard:
         )
 
     def vocabulary_share(self, size: int) -> int:
-        """How many tokens of the vocabulary a rank has at most; the last ranks may have fewer."""
+        """Number of tokens of the vocabulary that a rank has at most; the last ranks may have fewer."""
         return -(-size // self.ranks)
 
     def vocabulary(self, size: int) -> tuple[int, int]:
@@ -102,12 +102,13 @@ class Shard:
         return {r"embed_tokens\.weight": rows}
 
     def cut(self, name: str, whole: ModelConfig) -> Cut | None:
-        """What this rank takes of the tensor `name`; None: all of it."""
-        found = (cut for pattern, cut in self.cuts(whole).items() if re.search(rf"{pattern}$", name))
-        return next(found, None)
+        """This rank's cut of the tensor `name`; None: all of it."""
+        cuts = (cut for pattern, cut in self.cuts(whole).items() if re.search(rf"{pattern}$", name))
+        return next(cuts, None)
 
     def silent(self, name: str) -> bool:
-        """Whether the tensor `name` is a bias that rank 0 alone adds to the sum, and this is another rank."""
+        """Return whether the tensor `name` is a bias that rank 0 alone adds to the sum, and this is another
+        rank."""
         return self.rank > 0 and re.search(r"(o_proj|down_proj|c_proj)\.bias$", name) is not None
 
     def _share(self, parts: int, size: int = 1) -> tuple[int, int]:

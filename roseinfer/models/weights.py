@@ -60,7 +60,8 @@ class Weights:
         return tensor
 
     def has_other_head(self, config: ModelConfig) -> bool:
-        """Whether an LM head is stored that differs from the embedding table. Raises ConfigError as `get`."""
+        """Return whether an LM head is stored that differs from the embedding table. Raises ConfigError as
+        `get`."""
         if HEAD not in self._file_of:
             return False
         shape = config.vocab_size, config.width
@@ -68,7 +69,7 @@ class Weights:
         return not torch.equal(table, self.get(HEAD, shape).to(table.dtype))
 
     def _stored_name(self, name: str) -> str:
-        """What the checkpoint calls the tensor `name`."""
+        """The checkpoint's name of the tensor `name`."""
         names = [name, *(name.removeprefix(prefix) for prefix in _PREFIXES)]
         if name == self._tied:
             names.append(HEAD)
@@ -83,9 +84,9 @@ class Weights:
         stored_name = self._stored_name(name)
         with _open(self._file_of[stored_name]) as tensors:
             stored = tensors.get_slice(stored_name)
-            found, dtype = tuple(stored.get_shape()), stored.get_dtype()
-            if found != shape:
-                raise ConfigError(f"{name} has shape {found}, the config says {shape}")
+            stored_shape, dtype = tuple(stored.get_shape()), stored.get_dtype()
+            if stored_shape != shape:
+                raise ConfigError(f"{name} has shape {stored_shape}, the config says {shape}")
             if dtype not in _DTYPES:
                 raise ConfigError(f"{name} is quantized ({dtype}); give the model in bf16, fp16 or fp32")
             yield tensors, stored_name

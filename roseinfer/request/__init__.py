@@ -1,1 +1,1 @@
-"""What all parts know of a request: sampling parameters, limits, how it ends, its logprobs."""
+"""A request, as all parts see it: sampling parameters, limits, how it ends, its logprobs."""

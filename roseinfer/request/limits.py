@@ -34,18 +34,18 @@ class Limits(msgspec.Struct, frozen=True):
     kv_tokens: int
 
     def left(self, prompt_tokens: int) -> int:
-        """How long the answer to a prompt may get, in tokens."""
+        """The most tokens that the answer to a prompt of `prompt_tokens` may have."""
         return min(self.max_model_len, self.kv_tokens) - prompt_tokens
 
     def check_ids(self, params: SamplingParams) -> None:
         """Raise RequestError where `params` name tokens that are not in the vocabulary."""
         if not (params.logit_bias or params.stop_token_ids):
             return
-        named = {
+        tokens_of_fields = {
             "logit_bias": [token for token, _ in params.logit_bias],
             "stop_token_ids": params.stop_token_ids,
         }
-        for field, tokens in named.items():
+        for field, tokens in tokens_of_fields.items():
             if any(not isinstance(token, Integral) or not 0 <= token < self.vocab_size for token in tokens):
                 raise RequestError(
                     f"{field}: token ids must be whole numbers from 0 to {self.vocab_size - 1}", field

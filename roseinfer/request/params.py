@@ -46,14 +46,14 @@ class RequestError(Exception):
 
 
 class FinishReason(StrEnum):
-    """Why an answer ended, in OpenAI's words."""
+    """The reason why an answer ended, in OpenAI's words."""
 
     STOP = "stop"
     LENGTH = "length"
 
 
 class SamplingParams(msgspec.Struct, frozen=True, array_like=True, dict=True):
-    """How tokens are sampled. temperature 0 is greedy; top_k 0 and top_p 1 are no limit.
+    """The sampling of tokens. temperature 0 is greedy; top_k 0 and top_p 1 are no limit.
 
     `seed` determines the random numbers: sampled tokens depend on nothing but it and the request's logits.
     `logprobs`: how many top tokens come with each token's logprob; None: no logprobs. `prompt_logprobs`: the
@@ -88,12 +88,12 @@ class SamplingParams(msgspec.Struct, frozen=True, array_like=True, dict=True):
 
     @property
     def adjusts(self) -> bool:
-        """Whether logits have a bias or penalties, for all tokens of the answer."""
+        """True if logits have a bias or penalties, for all tokens of the answer."""
         return self.penalizes or bool(self.logit_bias)
 
     @property
     def penalizes(self) -> bool:
-        """Whether tokens that the request has already have other logits than the model's."""
+        """True if tokens that the request has already have other logits than the model's."""
         return (self.repetition_penalty, self.presence_penalty, self.frequency_penalty) != (1, 0, 0)
 
     @property
@@ -109,7 +109,7 @@ class SamplingParams(msgspec.Struct, frozen=True, array_like=True, dict=True):
 
     @property
     def masks_ends(self) -> bool:
-        """Whether tokens that end the answer are excluded at first."""
+        """True if tokens that end the answer are excluded at first."""
         return self.min_tokens > 0 and (not self.ignore_eos or bool(self.stop_token_ids))
 
     def ends(self, eos: tuple[int, ...]) -> tuple[int, ...]:

@@ -1,1 +1,1 @@
-"""Which requests run, and which blocks of the KV cache they hold."""
+"""The requests that run, and the blocks of the KV cache that they hold."""

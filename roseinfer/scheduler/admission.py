@@ -1,4 +1,4 @@
-"""Which waiting request is admitted next."""
+"""The choice of the waiting request that is admitted next."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ class Chunk:
 
 
 class Chunking(ABC):
-    """How many tokens of a prompt a step computes."""
+    """The number of tokens of a prompt that a step computes."""
 
     @abstractmethod
     def part(self, rest: int, budget: int, *, first: bool) -> int:
@@ -98,21 +98,21 @@ class Alternate:
     """
 
     def __init__(self) -> None:
-        self._left = MOST_IN_A_ROW
+        self._prefills_left = MOST_IN_A_ROW
 
     def __call__(self, parts: StepParts) -> tuple[list[Chunk], Ints]:
-        if not self._left and len(rows := self._decode(parts)):
+        if not self._prefills_left and len(rows := self._decode(parts)):
             return [], rows
         chunks = parts.prompts()
         if not chunks:
             return chunks, self._decode(parts)
         keep = len(chunks) < parts.waiting and all(chunk.last for chunk in chunks)
-        self._left = self._left - 1 if keep else 0
+        self._prefills_left = self._prefills_left - 1 if keep else 0
         return chunks, NO_INTS
 
     def _decode(self, parts: StepParts) -> Ints:
         rows = parts.decode()
-        self._left = MOST_IN_A_ROW
+        self._prefills_left = MOST_IN_A_ROW
         return rows
 
 
@@ -121,8 +121,9 @@ MIXED_SIZES = (16, 64, 128, 192, 256)
 
 
 class TakeAlong:
-    """Where at least `requests` wait or decode, every step decodes and adds whole prompts, `rows` tokens
-    together at most, which keeps inter-token latencies even. With fewer requests, as Alternate."""
+    """A composition where, with at least `requests` that wait or decode, every step decodes and adds whole
+    prompts, `rows` tokens together at most, which keeps inter-token latencies even. With fewer requests, as
+    Alternate."""
 
     def __init__(self, requests: int, rows: int) -> None:
         self.requests, self.rows = requests, rows

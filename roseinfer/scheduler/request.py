@@ -36,5 +36,5 @@ class Request:
 
     @property
     def needs_scores(self) -> bool:
-        """Whether logprobs of the prompt are asked for that no launched step computes."""
+        """True if logprobs of the prompt are asked for that no launched step computes."""
         return self.params.prompt_logprobs is not None and self.scored < len(self.prompt) - 1

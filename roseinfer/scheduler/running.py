@@ -68,15 +68,15 @@ class Running:
         Returns the row.
         """
         row = self._free_rows.pop()
-        params, known = request.params, len(request.tokens)
+        params, count = request.params, len(request.tokens)
         self.requests[row] = request
         self._row_of[request.id] = row
         self.order = np.append(self.order, row)
         self.prefilling.append(row)
         self.alive[row] = True
         self.ids[row] = request.id
-        self.tokens[row, :known] = request.tokens
-        self.length[row] = known
+        self.tokens[row, :count] = request.tokens
+        self.length[row] = count
         self.computed[row] = computed
         never = self.tokens.shape[1] + 1
         self.first_stop[row] = never if params.ignore_eos else len(request.prompt) + max(params.min_tokens, 1)
@@ -119,6 +119,6 @@ class Running:
 
     def known_tokens(self, row: int) -> NDArray[np.int32]:
         """Prompt and generated tokens of `row` that the host has read."""
-        known: NDArray[np.int32] = self.tokens[row, : self.length[row]]
-        known = known[known != UNKNOWN]
-        return known
+        tokens: NDArray[np.int32] = self.tokens[row, : self.length[row]]
+        tokens = tokens[tokens != UNKNOWN]
+        return tokens

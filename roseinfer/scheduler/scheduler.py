@@ -138,8 +138,8 @@ class Scheduler:
         running.length[rows] = length
         prefilled, decoded = batch.prefill_requests, batch.decode_requests
         if len(prefilled):
-            done = set(prefilled.tolist())
-            running.prefilling = [row for row in running.prefilling if row not in done]
+            completed = set(prefilled.tolist())
+            running.prefilling = [row for row in running.prefilling if row not in completed]
         others = running.decoding[len(decoded) :]
         if len(prefilled) or len(others) or (length >= running.last_stop[rows]).any():
             turns = np.concatenate([others, decoded, prefilled])
@@ -181,13 +181,14 @@ class Scheduler:
         return StepResult(ids, tokens, finished, begun=tuple(begun))
 
     def _is_eos(self, tokens: Ints) -> NDArray[np.bool_]:
-        found = np.zeros(len(tokens), dtype=np.bool_)
+        is_eos = np.zeros(len(tokens), dtype=np.bool_)
         for eos in self.eos:
-            found |= tokens == eos
-        return found
+            is_eos |= tokens == eos
+        return is_eos
 
     def _at_stop_tokens(self, rows: Ints, tokens: Ints, length: Ints) -> NDArray[np.bool_]:
-        """Which of `rows` got one of their stop tokens, and have at least `min_tokens` tokens."""
+        """Return a mask of `rows` that got one of their stop tokens, and have at least `min_tokens`
+        tokens."""
         stops, request = self._running.stop_tokens, self._running.request
         return np.array(
             [
@@ -340,8 +341,8 @@ class Scheduler:
         return running.add(request, self._allocate(request, reuse), reuse.tokens)
 
     def _has_room(self, request: Request, reuse: Reuse) -> bool:
-        """Whether there are blocks for `request`, and one to spare if others run, so that it is not preempted
-        at once."""
+        """Return whether there are blocks for `request`, and one to spare if others run, so that it is not
+        preempted at once."""
         revived = 0  # evictable blocks that get a reference
         if reuse.tokens:
             revived = self._allocator.num_unreferenced(np.concatenate([reuse.blocks, reuse.copy_from]))

@@ -20,7 +20,7 @@ class Waiting:
     def __init__(self) -> None:
         self._queues: dict[int, OrderedDict[int, Request]] = {}
         self._client_of: dict[int, int] = {}
-        self._given: dict[int, int] = {}  # tokens, of every client that has requests here
+        self._served: dict[int, int] = {}  # tokens, of every client that has requests here
         self._level = 0
         self.running: Counter[int] = Counter()  # requests of each client
 
@@ -30,26 +30,26 @@ class Waiting:
     @property
     def num_clients(self) -> int:
         """Clients with waiting or running requests."""
-        return len(self._given)
+        return len(self._served)
 
     def __iter__(self) -> Iterator[Request]:
         """In the order of admission: the first request of each client, then the second ones, …"""
         if not self._queues:
             return
-        first = min(self._queues, key=self._given.__getitem__)
+        first = min(self._queues, key=self._served.__getitem__)
         if len(self._queues) == 1:
             yield from self._queues[first].values()
             return
         head = next(iter(self._queues[first].values()))
         yield head
-        order = sorted(self._queues, key=self._given.__getitem__)
+        order = sorted(self._queues, key=self._served.__getitem__)
         for turn in zip_longest(*(self._queues[client].values() for client in order)):
             yield from (request for request in turn if request is not None and request is not head)
 
     def add(self, request: Request) -> None:
         """Add a request at the end of its client's queue."""
         client = request.client
-        self._given.setdefault(client, self._level)
+        self._served.setdefault(client, self._level)
         self._queues.setdefault(client, OrderedDict())[request.id] = request
         self._client_of[request.id] = client
 
@@ -71,21 +71,21 @@ class Waiting:
         """`request` leaves the queue to run, and `tokens` prompt tokens are to be computed for it."""
         client = request.client
         self._take(client, request.id)
-        self._level = max(self._level, self._given[client])
-        self._given[client] += tokens
+        self._level = max(self._level, self._served[client])
+        self._served[client] += tokens
         self.running[client] += 1
 
     def left(self, client: int, tokens: int) -> None:
         """A request of `client` stopped running; `tokens` were generated since it was admitted."""
-        self._given[client] += tokens
+        self._served[client] += tokens
         self.running[client] -= 1
         if not self.running[client]:
             del self.running[client]
         self._forget_if_gone(client)
 
     def precedes(self, client: int, other: int, tokens: int) -> bool:
-        """Whether `client` is served before `other`, once that is given `tokens` more."""
-        return self._given[client] < self._given[other] + tokens
+        """Return whether `client` is served before `other`, once that is given `tokens` more."""
+        return self._served[client] < self._served[other] + tokens
 
     def _take(self, client: int, request_id: int) -> None:
         del self._client_of[request_id]
@@ -96,4 +96,4 @@ class Waiting:
 
     def _forget_if_gone(self, client: int) -> None:
         if client not in self._queues and client not in self.running:
-            del self._given[client]
+            del self._served[client]

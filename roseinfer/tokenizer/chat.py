@@ -27,7 +27,7 @@ NONE: Mapping[str, Any] = MappingProxyType({})
 
 
 class ChatError(Exception):
-    """What the chat template rejects: `field` of a request, with a reason."""
+    """A request that the chat template rejects: its `field`, with a reason."""
 
     def __init__(self, reason: str, field: str = "messages") -> None:
         super().__init__(reason)
@@ -67,18 +67,18 @@ class ChatTemplate:
         return cls(source, tokens)
 
     def names(self, role: str) -> bool:
-        """Whether the template compares messages' roles with `role`. One that does not may leave out messages
-        of that role."""
+        """Return whether the template compares messages' roles with `role`. One that does not may leave out
+        messages of that role."""
         return re.search(rf"""role\b[^%}}]*["']{role}["']""", self._source) is not None
 
     def render(self, messages: Sequence[dict[str, Any]], variables: Mapping[str, Any] = NONE) -> str:
         """The prompt, up to where the assistant's answer begins. `variables` are more of the template's, such
         as `enable_thinking` of Qwen3's. Raises ChatError."""
-        given = {"messages": messages, "add_generation_prompt": True, "tools": None}
-        if taken := given.keys() & variables.keys():
-            raise ChatError(f"{min(taken)} cannot be set by chat_template_kwargs", "chat_template_kwargs")
+        inputs = {"messages": messages, "add_generation_prompt": True, "tools": None}
+        if reserved := inputs.keys() & variables.keys():
+            raise ChatError(f"{min(reserved)} cannot be set by chat_template_kwargs", "chat_template_kwargs")
         try:
-            return self._template.render({"documents": None, **self._special_tokens, **variables, **given})
+            return self._template.render({"documents": None, **self._special_tokens, **variables, **inputs})
         except (
             jinja2.TemplateError,
             TypeError,

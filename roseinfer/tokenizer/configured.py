@@ -30,20 +30,20 @@ def special_tokens(config: dict[str, Any]) -> dict[str, str]:
 
 def add_configured(tokenizer: FastTokenizer, config: dict[str, Any]) -> None:
     """Add the tokens of `config` that `tokenizer` does not have. Raises KeyError, ValueError or TypeError."""
-    listed, named = config.get("added_tokens_decoder") or {}, _named(config)
+    listed, special = config.get("added_tokens_decoder") or {}, _named(config)
     extra = config.get("extra_special_tokens") or config.get("additional_special_tokens") or []
     tokens = [listed[id] for id in sorted(listed, key=int)]
-    special = [*named.values(), *([] if isinstance(extra, dict) else extra)]
+    special = [*special.values(), *([] if isinstance(extra, dict) else extra)]
     names = {*map(_content, special)}
     missing: dict[str, AddedToken] = {}
-    known = {added.content for added in tokenizer.get_added_tokens_decoder().values()}
+    present = {added.content for added in tokenizer.get_added_tokens_decoder().values()}
     for token in (*tokens, *special):
         content = _content(token)
-        given = {flag: token[flag] for flag in _FLAGS if flag in token} if isinstance(token, dict) else {}
+        flags = {flag: token[flag] for flag in _FLAGS if flag in token} if isinstance(token, dict) else {}
         if content in names:
-            given["special"] = True
-        if content not in known:
-            missing.setdefault(content, AddedToken(content, **given))
+            flags["special"] = True
+        if content not in present:
+            missing.setdefault(content, AddedToken(content, **flags))
     tokenizer.add_tokens([*missing.values()])
 
 

@@ -102,7 +102,7 @@ class WindowDetokenizer(Detokenizer):
         self.clean, self.escaped = False, Vocabulary([])
         self._tokenizer, self._token_bytes = tokenizer, token_bytes
         self._window = self._end_of(before)
-        self._old, self._seen = len(self._window), self._text()  # tokens whose text is shown, and this text
+        self._old, self._shown = len(self._window), self._text()  # tokens whose text is shown, and this text
 
     def push(self, token: int) -> str:
         if token >= len(self._token_bytes) or not self._token_bytes[token]:
@@ -114,7 +114,7 @@ class WindowDetokenizer(Detokenizer):
             return ""
         if not self._completes(text):  # the character that the older tokens begin
             del self._window[: self._old]
-        self._old, self._seen = len(self._window), self._text()
+        self._old, self._shown = len(self._window), self._text()
         return shown
 
     def finish(self) -> str:
@@ -128,13 +128,13 @@ class WindowDetokenizer(Detokenizer):
         return next((end for end in ends if not self._decoded(end).endswith("\ufffd")), [])
 
     def _new(self, text: str) -> str:
-        """What `text` has beyond what is seen, with a character that was seen in part."""
-        seen = self._seen.rstrip("\ufffd") if self._completes(text) else self._seen
-        return text[len(seen) :]
+        """The part of `text` that is not shown yet, with a character that was shown in part."""
+        shown = self._shown.rstrip("\ufffd") if self._completes(text) else self._shown
+        return text[len(shown) :]
 
     def _completes(self, text: str) -> bool:
-        """Whether `text` has a character of which only a part is seen."""
-        return self._seen.endswith("\ufffd") and not text.startswith(self._seen)
+        """Return whether `text` has a character of which only a part is seen."""
+        return self._shown.endswith("\ufffd") and not text.startswith(self._shown)
 
     def _text(self) -> str:
         return self._decoded(self._window)
@@ -167,9 +167,9 @@ class StopStrings:
 
     def __init__(self, stops: tuple[str, ...]) -> None:
         self.stops = stops
-        self._kept = ""
+        self._held_back = ""
         self._matched = [0] * len(stops)  # characters of each stop string with which the text ends
-        self.found = False
+        self.matched = False
 
     def push(self, text: str, counts: bool = True) -> str:
         """Add `text`. Returns what can be shown now; nothing more once a stop string is `found`.
@@ -179,23 +179,23 @@ class StopStrings:
         """
         if not self.stops:
             return text
-        if self.found:
+        if self.matched:
             return ""
-        before, new, text = len(self._kept), text, self._kept + text
+        before, new, text = len(self._held_back), text, self._held_back + text
         begins = (max(0, before - len(stop) + 1) for stop in self.stops)  # to end after what was kept
         places = map(text.find, self.stops, begins)
         if counts and (cuts := [at for at in places if at >= 0]):
-            self.found, self._kept = True, ""
+            self.matched, self._held_back = True, ""
             return text[: min(cuts)]
         self._matched = [*map(_matched, self.stops, self._matched, repeat(new))]
         keep = max(self._matched)
-        self._kept = text[len(text) - keep :]
+        self._held_back = text[len(text) - keep :]
         return text[: len(text) - keep]
 
     def finish(self) -> str:
-        """What was held back and became no stop string."""
-        kept, self._kept = self._kept, ""
-        return kept
+        """The text that was held back and became no stop string."""
+        held_back, self._held_back = self._held_back, ""
+        return held_back
 
 
 def _matched(stop: str, matched: int, text: str) -> int:

@@ -1,4 +1,4 @@
-"""How single tokens are written in logprobs."""
+"""Names of single tokens in logprobs."""
 
 from __future__ import annotations
 

@@ -92,8 +92,8 @@ class Tokenizer:
         return [text[begin:end] for begin, end in pairwise([0, *begins[1:], len(text)])]
 
     def encode_within(self, most: int, text: str, special_tokens: bool = True) -> NDArray[np.int32] | None:
-        """As `encode`; None for a text that surely has more than `most` tokens: then only a beginning with
-        twice as many is tokenized."""
+        """Encode as `encode` does; None for a text that surely has more than `most` tokens: then only a
+        beginning with twice as many is tokenized."""
         length = _PROBE * most
         while length < len(text):
             if len(self.encode(text[:length], special_tokens)) > 2 * most:
@@ -112,9 +112,11 @@ class Tokenizer:
 
     def _last_with_text(self, tokens: Sequence[int] | NDArray[np.int32]) -> list[int]:
         """The last tokens that have a text, in their order, at most 4: a character has up to 4 bytes."""
-        known = self.token_bytes
-        found = (int(token) for token in reversed(tokens) if token < len(known) and known[token])
-        return [*islice(found, 4)][::-1]
+        token_bytes = self.token_bytes
+        printable = (
+            int(token) for token in reversed(tokens) if token < len(token_bytes) and token_bytes[token]
+        )
+        return [*islice(printable, 4)][::-1]
 
     @cached_property
     def longest(self) -> int:
@@ -125,7 +127,7 @@ class Tokenizer:
 
     @cached_property
     def names(self) -> TokenNames:
-        """How single tokens are written."""
+        """Names of single tokens."""
         return TokenNames(self.token_bytes, _special(self._tokenizer))
 
     @cached_property
@@ -172,7 +174,7 @@ def _token_bytes(tokenizer: FastTokenizer) -> list[bytes]:
 
 
 def _piece_bytes(tokenizer: FastTokenizer) -> list[bytes]:
-    """As `_token_bytes`, for SentencePiece's pieces: U+2581 is a space, `<0xNN>` a byte."""
+    """Return what `_token_bytes` does, for SentencePiece's pieces: U+2581 is a space, `<0xNN>` a byte."""
 
     def encoded(token: str) -> bytes:
         byte = re.fullmatch("<0x([0-9A-F]{2})>", token)

@@ -74,10 +74,10 @@ class SpanRecorder:
     def take(self, replica: int) -> tuple[Span, ...]:
         """Returns the ranges recorded for `replica`, and stops recording if it is the last."""
         recorded = self._recorded or []
-        taken = tuple(recorded[self._begun.pop(replica, len(recorded)) :])
+        new_ranges = tuple(recorded[self._begun.pop(replica, len(recorded)) :])
         if not self._begun:
             self._recorded = None
-        return taken
+        return new_ranges
 
 
 #: The ranges of this process.

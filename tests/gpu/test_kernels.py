@@ -65,7 +65,7 @@ class Layer:
         return x + self._product(F.gelu(hidden, approximate="tanh"), "down")
 
     def keys_and_values(self) -> Tensor:
-        """Of the new tokens, `[R, 2, heads, 64]` float32."""
+        """Keys and values of the new tokens, `[R, 2, heads, 64]` float32."""
         x = self.x.float()
         normed = self._normed(x, 0)
         return self._product(normed, "qkv").view(len(x), 3, self.heads, 64)[:, 1:]

@@ -132,7 +132,7 @@ def loaded(name: str, dtype: torch.dtype, shard: Shard | None = None) -> Llama:
 
 @torch.inference_mode()
 def keep_logits(rank: int, ranks: int, name: str, file: Path, out: Path) -> None:
-    """Those of a model that `ranks` GPUs share, which rank 0 has, into `out`."""
+    """Write to `out` the logits of a model that `ranks` GPUs share, which rank 0 has."""
     torch.cuda.set_device(rank)
     model = loaded(name, torch.bfloat16, Shard(rank, ranks, first_embeds=True))
     model.ranks.room(sum(LENGTHS), len(LENGTHS))

@@ -26,12 +26,13 @@ class ParallelCudaRunner(CudaRunner):
         group.watch_waits()
 
     def capture(self, *, prompts: bool, mixed: MixedSteps) -> None:
-        """As in CudaRunner. Raises RankError when another rank has ended or does not capture in time."""
+        """Capture graphs with the other ranks. Raises RankError when another rank has ended or does not
+        capture in time."""
         with self._group.waited_for(_CAPTURE_S):
             super().capture(prompts=prompts, mixed=mixed)
 
     def launch(self, batch: Batch, sampling: SamplingBatch) -> Pending:
-        """As in Runner. Raises RankError when another rank has ended or does not respond."""
+        """Start a step on all ranks. Raises RankError when another rank has ended or does not respond."""
         with self._group.waited_for():  # copies from the host may wait for the GPU too
             self._await_slot()
             self._group.announce(batch, batch.tokens[batch.decode_start :], NO_INTS)

@@ -104,19 +104,19 @@ def _obey(order: Profile, rank: int, profile: RankProfile, sock: socket.socket) 
         profile.start(path.with_name(f"{name}.rank{rank}{_TRACE}"), order.with_stack)
 
 
-def _say(sock: socket.socket, done: RankDone) -> None:
+def _say(sock: socket.socket, message: RankDone) -> None:
     with contextlib.suppress(OSError):  # rank 0 may have ended
-        sock.sendall(msgspec.json.encode(done) + b"\n")
+        sock.sendall(msgspec.json.encode(message) + b"\n")
 
 
 if __name__ == "__main__":
     logging.basicConfig(level=logging.INFO, format="%(levelname)s: %(message)s")
     leave_signals_to_parent()
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)  # even if it hangs
-    given, own_rank, fd = sys.argv[1:]
+    settings, rank, fd = sys.argv[1:]
     with socket.socket(fileno=int(fd)) as end:
         try:
-            code = run(msgspec.json.decode(given, type=EngineConfig), int(own_rank), end)
+            code = run(msgspec.json.decode(settings, type=EngineConfig), int(rank), end)
         except Exception:
             traceback.print_exc()
             code = 1

@@ -56,31 +56,31 @@ class RankGroup:
         self._on_end = on_end
         self._deadline: float | None = None  # of the wait for another rank, on the monotonic clock
         self._wait_limit_s = self._timeout_s
-        self._own: Ranks = ALONE
+        self._ranks: Ranks = ALONE
         self._sockets: list[socket.socket] = []
         self.processes = [self._start(config, rank) for rank in range(1, config.tensor_parallel_size)]
         self._closing = threading.Event()
         self._close = weakref.finalize(self, _close, self._closing, self._sockets, self.processes)
 
     def _start(self, config: EngineConfig, rank: int) -> subprocess.Popen[bytes]:
-        ours, theirs = socket.socketpair()
-        self._sockets.append(ours)
-        with theirs:
-            arguments = [msgspec.json.encode(config).decode(), str(rank), str(theirs.fileno())]
+        near, far = socket.socketpair()
+        self._sockets.append(near)
+        with far:
+            arguments = [msgspec.json.encode(config).decode(), str(rank), str(far.fileno())]
             return subprocess.Popen(
                 [*module_command("roseinfer.engine.ranks.follow"), *arguments],
-                pass_fds=[theirs.fileno()],
+                pass_fds=[far.fileno()],
                 stdin=subprocess.DEVNULL,
             )
 
-    def connect(self, own: Ranks, num_blocks: int, limits: StepLimits) -> None:
+    def connect(self, ranks: Ranks, num_blocks: int, limits: StepLimits) -> None:
         """Wait until every rank has loaded, then connect them.
 
         Raises:
             ConfigError: A rank could not load, or takes too long.
             RankError: A rank has ended since, or does not respond.
         """
-        self._own = own
+        self._ranks = ranks
         load_s = time.monotonic() - self._begun
         limit_s = round(max(_LOAD_S, _LOAD_TIMES * load_s, self._timeout_s), 1)
         self._await_all("loaded its part of the model", limit_s)
@@ -96,9 +96,9 @@ class RankGroup:
             self._await_all("allocated its cache", limit_s)
             for rank, process in enumerate(self.processes, start=1):
                 threading.Thread(target=_watch, args=(weakref.ref(self), rank, process), daemon=True).start()
-            own.room(sizes.tokens, sizes.logits)
+            ranks.room(sizes.tokens, sizes.logits)
             with self.watched():
-                own.connect(Path(start.file), self._timeout_s)
+                ranks.connect(Path(start.file), self._timeout_s)
 
     def _await_all(self, what: str, limit_s: float) -> None:
         """Wait for every rank's RankDone. Raises ConfigError where a rank could not go on, or not in time."""
@@ -127,7 +127,7 @@ class RankGroup:
         for rank, sock in enumerate(self._sockets if order.path is None else (), start=1):
             sock.settimeout(_WRITE_S)
             try:
-                failures.append(done.error if (done := receive(sock)) is not None else None)
+                failures.append(message.error if (message := receive(sock)) is not None else None)
             except TimeoutError:
                 failures.append(f"rank {rank} has not written its profile within {_WRITE_S:.0f} s")
             except OSError:  # the next step finds that it has ended
@@ -180,21 +180,25 @@ class RankGroup:
         return f"{waited} ({states(self.processes)})"
 
     def last_words(self, rank: int) -> str:
-        """How a rank ended, and why, if it has reported that."""
-        how = end(rank, self.processes[rank - 1])
+        """Describe how a rank ended, and why, if it has reported that."""
+        explanation = end(rank, self.processes[rank - 1])
         try:
             report = receive(self._sockets[rank - 1])
         except OSError:  # closed here
             report = None
-        return f"{how}: {report.error}" if report is not None and report.error is not None else how
+        return (
+            f"{explanation}: {report.error}"
+            if report is not None and report.error is not None
+            else explanation
+        )
 
-    def _note(self, rank: int, how: str) -> None:
+    def _note(self, rank: int, explanation: str) -> None:
         with self._ended:
-            self._ends[rank] = how
+            self._ends[rank] = explanation
             self._ended.notify_all()
-        self._own.give_up()
+        self._ranks.give_up()
         if self._on_end is not None and not self._closing.is_set():
-            self._on_end(how)
+            self._on_end(explanation)
 
 
 def step_sizes(config: EngineConfig, limits: StepLimits) -> StepSizes:

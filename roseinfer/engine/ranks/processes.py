@@ -39,19 +39,19 @@ def await_all(
 
 
 def _readable(sock: socket.socket, until: float) -> bool:
-    """Whether there is something to read, or the other end is closed, before the time `until`."""
+    """Return whether there is something to read, or the other end is closed, before the time `until`."""
     poll = select.poll()
     poll.register(sock, select.POLLIN)
     return bool(poll.poll(max(0.0, until - time.monotonic()) * 1e3))
 
 
 def _error(rank: int, sock: socket.socket, process: Process) -> str | None:
-    """Why a rank that has answered or ended cannot go on, or None."""
+    """Return the reason why a rank that has answered or ended cannot go on, or None."""
     try:
-        done = receive(sock)
+        message = receive(sock)
     except ConnectionError:  # it has ended, and had not read all that it was sent
-        done = None
-    return end(rank, process) if done is None else done.error
+        message = None
+    return end(rank, process) if message is None else message.error
 
 
 def end(rank: int, process: Process) -> str:
@@ -65,7 +65,7 @@ def states(processes: Sequence[Process]) -> str:
 
 
 def is_stopped(process: Process) -> bool:
-    """Whether a process stands still, until somebody lets it go on."""
+    """Return whether a process stands still, until somebody lets it go on."""
     return _state(process) == psutil.STATUS_STOPPED
 
 

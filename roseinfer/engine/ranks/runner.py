@@ -22,7 +22,7 @@ class ParallelRunner(EagerRunner):
         self._group = group
 
     def launch(self, batch: Batch, sampling: SamplingBatch) -> Pending:
-        """As in Runner. Raises RankError when another rank has ended or does not respond."""
+        """Start a step on all ranks. Raises RankError when another rank has ended or does not respond."""
         decoded = self._last[self._tensor(batch.decode_requests)].numpy()
         prompt_rows = NO_INTS if sampling.prompts is None else sampling.prompts.rows
         self._group.announce(batch, decoded, prompt_rows)

@@ -31,9 +31,9 @@ class BuildError(Exception):
 
 
 def cache_folder() -> Path:
-    """Where built kernels are kept: ROSEINFER_CACHE, else the user's cache folder."""
-    named = os.environ.get("ROSEINFER_CACHE")
-    return Path(named).expanduser() if named else platformdirs.user_cache_path("roseinfer")
+    """Folder of built kernels: ROSEINFER_CACHE, else the user's cache folder."""
+    folder = os.environ.get("ROSEINFER_CACHE")
+    return Path(folder).expanduser() if folder else platformdirs.user_cache_path("roseinfer")
 
 
 def load_library() -> ctypes.CDLL:
@@ -78,16 +78,16 @@ def kernel(name: str, *arguments: type) -> Callable[..., None]:
     PyTorch's profiler does not see calls through ctypes. While this thread is profiled, each is shown as the
     operator `roseinfer::name`.
     """
-    found = getattr(load_library(), name)
-    found.argtypes, found.restype = arguments, None
+    function = getattr(load_library(), name)
+    function.argtypes, function.restype = arguments, None
     profiled: Callable[[], bool] = torch.autograd._profiler_enabled  # type: ignore[attr-defined]
 
     def call(*values: object) -> None:
         if profiled():
             with _RecordFunctionFast(f"roseinfer::{name}"):
-                found(*values)
+                function(*values)
         else:
-            found(*values)
+            function(*values)
 
     return call
 
@@ -111,16 +111,19 @@ def _build(compiler: str, path: Path) -> None:
         linked = Path(folder, "kernels.so")
         objects = {source: str(Path(folder, source.stem + ".o")) for source in SOURCES}
         for command in (
-            *([compiler, *FLAGS, "-c", str(source), "-o", made] for source, made in objects.items()),
+            *(
+                [compiler, *FLAGS, "-c", str(source), "-o", object_file]
+                for source, object_file in objects.items()
+            ),
             [compiler, "-shared", *objects.values(), "-o", str(linked), "-lm"],
         ):
-            done = subprocess.run(command, capture_output=True, text=True)
-            if done.returncode:
-                raise BuildError(f"{compiler} failed: {done.stderr.strip()[-400:]}")
+            compilation = subprocess.run(command, capture_output=True, text=True)
+            if compilation.returncode:
+                raise BuildError(f"{compiler} failed: {compilation.stderr.strip()[-400:]}")
         linked.replace(path)
 
 
 def _cpu_flags() -> str:
-    """What `-march=native` depends on, so that machines can share a cache folder."""
+    """Flags on which `-march=native` depends, so that machines can share a cache folder."""
     lines = Path("/proc/cpuinfo").read_text().splitlines()
     return next((line for line in lines if line.startswith(("flags", "Features"))), "")

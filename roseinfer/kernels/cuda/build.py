@@ -33,7 +33,7 @@ class BuildError(Exception):
 
 @cache
 def available() -> bool:
-    """Whether kernels can be compiled here; a warning says why not."""
+    """Return whether kernels can be compiled here; a warning says why not."""
     try:
         kernel("paged_decode", "paged_decode", *PROBE)
     except BuildError as error:
@@ -62,4 +62,4 @@ def kernel(file: str, function: str, *defines: tuple[str, int | float]) -> Kerne
 def with_includes(name: str) -> str:
     """The text of a file of this folder with its includes expanded, as NVRTC gets one text and no files."""
     text = (_FOLDER / name).read_text()
-    return re.sub(r'#include "(.+)"\n', lambda found: with_includes(found[1]), text)
+    return re.sub(r'#include "(.+)"\n', lambda include: with_includes(include[1]), text)

@@ -59,7 +59,7 @@ class PeerMemory:
         handle = symmetric.rendezvous(self._memory, group)
         pointers = [[base + start for base in handle.buffer_ptrs] for start in starts[:-1]]
         self._parts = torch.tensor(pointers, dtype=torch.int64, device=device)
-        self._own = [
+        self._buffers = [
             self._memory[s : s + n].view(dtype) for s, n in zip(starts[:3], lengths[:3], strict=True)
         ]
         self._meetings = torch.zeros(_BLOCKS, dtype=torch.int32, device=device)
@@ -77,11 +77,11 @@ class PeerMemory:
         """The buffer for this rank's part `[rows, width]` of the next sum."""
         self._turn ^= 1
         width = self._sizes.width
-        return self._own[self._turn][: rows * width].view(rows, width)
+        return self._buffers[self._turn][: rows * width].view(rows, width)
 
     def logits(self, rows: int) -> Tensor:
         """The buffer for this rank's part `[rows, share]` of the next logits."""
-        return self._own[2][: rows * self._pitch].view(rows, self._pitch)[:, : self._sizes.share]
+        return self._buffers[2][: rows * self._pitch].view(rows, self._pitch)[:, : self._sizes.share]
 
     def add_(self, x: Tensor) -> Tensor:
         """Add the parts of all ranks to `x` `[R, width]` in place."""
@@ -89,7 +89,7 @@ class PeerMemory:
         return x
 
     def add_norm_(self, x: Tensor, gain: Tensor, eps: float) -> Tensor:
-        """As `add_`; returns the RMS norm of the sum with `gain` `[width]`."""
+        """Do what `add_` does, and return the RMS norm of the sum with `gain` `[width]`."""
         normed = torch.empty_like(x)
         self._run(0, self._turn, x, count=len(x) * _THREADS, gain=gain, normed=normed, eps=eps)
         return normed

@@ -33,7 +33,7 @@ class Shape:
     block_size: int
 
     def runs(self, device: torch.device) -> bool:
-        """Whether the kernels exist for this shape, and can be compiled and run on `device`."""
+        """Return whether the kernels exist for this shape, and can be compiled and run on `device`."""
         return (
             self.dtype in (torch.float16, torch.bfloat16)
             and self.width in (768, 1024)
@@ -55,11 +55,11 @@ class Stream:
     bias: Tensor | None = None
     parts: Tensor | None = None
 
-    def arguments(self, kept: Tensor) -> list[Tensor | int]:
-        """Kernel arguments for this stream, and `kept`, where the kernel writes the sum."""
+    def arguments(self, residual: Tensor) -> list[Tensor | int]:
+        """Kernel arguments for this stream, and `residual`, where the kernel writes the sum."""
         if self.bias is None or self.parts is None:
-            return [self.x, self.x, self.x, 0, kept]
-        return [self.x, self.bias, self.parts, len(self.parts), kept]
+            return [self.x, self.x, self.x, 0, residual]
+        return [self.x, self.bias, self.parts, len(self.parts), residual]
 
 
 def attention(
@@ -76,18 +76,18 @@ def attention(
         table, rows, lengths: as in `roseinfer.kernels.triton.paged_decode`.
     """
     count = len(stream.x)
-    kept = torch.empty_like(stream.x)
-    parts = _parts(shape.heads, kept)
+    residual = torch.empty_like(stream.x)
+    parts = _parts(shape.heads, residual)
     _kernel(shape, count, "attention")(
         (shape.heads * _CLUSTER, 1, 1),
         32 * _WARPS,
         [
-            *stream.arguments(kept), gain, shift, *qkv, out[0], *cache, table, table.stride(0), rows,
+            *stream.arguments(residual), gain, shift, *qkv, out[0], *cache, table, table.stride(0), rows,
             lengths, parts,
         ],
         shared_bytes=_shared_bytes(shape, count),
     )  # fmt: skip
-    return Stream(kept, out[1], parts)
+    return Stream(residual, out[1], parts)
 
 
 def mlp(
@@ -97,15 +97,15 @@ def mlp(
     """The MLP half: `up` and `down` are weight and bias; the weights are `[inner, width]` and `[width,
     inner]`."""
     count = len(stream.x)
-    kept = torch.empty_like(stream.x)
-    parts = _parts(_PARTS, kept)
+    residual = torch.empty_like(stream.x)
+    parts = _parts(_PARTS, residual)
     _kernel(shape, count, "mlp")(
         (_PARTS * _CLUSTER, 1, 1),
         32 * _WARPS,
-        [*stream.arguments(kept), gain, shift, *up, down[0], parts],
+        [*stream.arguments(residual), gain, shift, *up, down[0], parts],
         shared_bytes=_shared_bytes(shape, count),
     )
-    return Stream(kept, down[1], parts)
+    return Stream(residual, down[1], parts)
 
 
 def _shared_bytes(shape: Shape, rows: int) -> int:

@@ -59,7 +59,7 @@ class How:
 
 
 def supports(heads: Heads, block_size: int, dtype: torch.dtype, device: torch.device) -> bool:
-    """Whether the kernel exists for this shape, and can be compiled and run."""
+    """Return whether the kernel exists for this shape, and can be compiled and run."""
     return (
         heads.dim in (64, 128)
         and heads.queries <= 8 * heads.keys
@@ -85,7 +85,7 @@ def how_for(requests: int, keys: int, context: int = 0) -> How:
 
 def gqa_decode(
     qkv: Tensor, heads: Heads, rotation: Rotation, cache: tuple[Tensor, Tensor], table: Tensor, rows: Tensor,
-    lengths: Tensor, block_size: int, how: How | None = None, out: Tensor | None = None, context: int = 0,
+    lengths: Tensor, block_size: int, config: How | None = None, out: Tensor | None = None, context: int = 0,
 ) -> Tensor:  # fmt: skip
     """Apply norms and rotary embeddings to queries and keys, append keys and values to the cache, and attend.
 
@@ -94,31 +94,31 @@ def gqa_decode(
         cache: one layer's keys and values, `[slots, keys, dim]` each, in the dtype of `qkv` or in E4M3.
         table, rows, lengths: as in `roseinfer.kernels.triton.paged_decode`; a row's position is its length
             less one.
-        context: as in `how_for`, which `how` overrides.
+        context: as in `how_for`, which `config` overrides.
 
     Returns:
         `[D, queries · dim]` in the dtype of `qkv`, in `out` where it is given, contiguous.
     """
     count, device = len(qkv), qkv.device
-    how = how or how_for(count, heads.keys, context)
+    config = config or how_for(count, heads.keys, context)
     if out is None:
         out = torch.empty(count, heads.queries * heads.dim, dtype=qkv.dtype, device=device)
     normed, fp8 = rotation.q_gain is not None, cache[0].dtype == E4M3
     run = kernel(
         "gqa_decode", "gqa_decode", ("BF16", int(qkv.dtype == torch.bfloat16)), ("DIM", heads.dim),
         ("HEADS", heads.queries), ("KV_HEADS", heads.keys), ("BLOCK_SIZE", block_size),
-        ("SPLITS", how.splits), ("WARPS", how.warps), ("DEPTH", how.depth), ("NORM", int(normed)),
+        ("SPLITS", config.splits), ("WARPS", config.warps), ("DEPTH", config.depth), ("NORM", int(normed)),
         ("EPS", rotation.eps), ("FP8", int(fp8)),
     )  # fmt: skip
     run(
-        (count, heads.keys, how.splits),
-        32 * how.warps,
+        (count, heads.keys, config.splits),
+        32 * config.warps,
         [
             qkv, qkv.stride(0), qkv if rotation.q_gain is None else rotation.q_gain,
             qkv if rotation.k_gain is None else rotation.k_gain, rotation.turns, *cache, table,
             table.stride(0), rows, lengths, out,
         ],
-        shared_bytes=how.warps * how.depth * _GROUP * (2 * heads.dim + 48 if fp8 else 4 * heads.dim + 80),
+        shared_bytes=config.warps * config.depth * _GROUP * (2 * heads.dim + 48 if fp8 else 4 * heads.dim + 80),
         beside=True,
     )  # fmt: skip
     return out

@@ -15,7 +15,7 @@ _WARPS = 4
 
 
 def supports(dim: int, dtype: torch.dtype) -> bool:
-    """Whether the kernel exists for this head size and dtype, and can be compiled."""
+    """Return whether the kernel exists for this head size and dtype, and can be compiled."""
     return dim in (32, 64, 128, 256) and dtype in (torch.float16, torch.bfloat16) and available()
 
 
@@ -23,7 +23,8 @@ def launch(
     q: Tensor, k: Tensor, v: Tensor, keys: Tensor, values: Tensor, table: Tensor, rows: Tensor,
     lengths: Tensor, parts: Tensor, lse: Tensor, block_size: int, splits: int,
 ) -> None:  # fmt: skip
-    """As the Triton kernel with the same arguments; `parts` is in the dtype of `q` where `splits` is 1."""
+    """Launch the kernel with the arguments of Triton's; `parts` is in the dtype of `q` where `splits` is
+    1."""
     count, heads, dim = q.shape
     kv_heads, warps = k.shape[1], max(_WARPS, dim // 32)
     run = kernel(

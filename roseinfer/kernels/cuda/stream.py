@@ -21,9 +21,9 @@ from roseinfer.kernels.triton.launch import multiprocessors
 #: More rows than this are left to other kernels: a tensor core instruction takes 16. Up to FEW_ROWS, kernels
 #: leave half of it empty, and have space for most shapes.
 MAX_ROWS, FEW_ROWS = 16, 8
-#: Up to this many inputs, each block keeps x (`Plan.held`): 80 KB with 8 rows, 128 KB with 16. With 16 rows
-#: of 5,120 inputs cuBLAS was faster, held in shared memory or not (H100, 2026-11-26). Not measured with other
-#: limits.
+#: Up to this many inputs, each block keeps x (`Plan.holds_x`): 80 KB with 8 rows, 128 KB with 16. With 16
+#: rows of 5,120 inputs cuBLAS was faster, held in shared memory or not (H100, 2026-11-26). Not measured with
+#: other limits.
 _HELD_INPUTS, _HELD_INPUTS_16 = 5_120, 4_096
 #: Bytes of x that a thread keeps in registers (`Plan.registers`) at most, where it may have 672.
 _THREAD_BYTES = 512
@@ -50,14 +50,14 @@ _MIN_IN_FLIGHT = 64 * 1024
 @dataclass(frozen=True)
 class Plan:
     """Tiling of a GEMM: a block of `warps` computes `tiles` · 8 outputs at a time. It reads `chunk` inputs of
-    them at a time into a ring buffer of `depth` stages. `held`: x stays in shared memory, or in `registers`.
-    `size`: bytes of an element of the weight."""
+    them at a time into a ring buffer of `depth` stages. `holds_x`: x stays in shared memory, or in
+    `registers`. `size`: bytes of an element of the weight."""
 
     tiles: int
     warps: int
     chunk: int
     depth: int
-    held: bool
+    holds_x: bool
     size: int = 2
     registers: bool = False
 
@@ -72,38 +72,38 @@ class Plan:
 #: those in registers and those of two ranks on an H200, 2026-11-27, others on an H100, 2026-11-26
 #: (benchmarks.llama plans).
 _MEASURED = {
-    (2048, 1024, False, 2, "one"): Plan(1, 8, 512, 4, held=True),
+    (2048, 1024, False, 2, "one"): Plan(1, 8, 512, 4, holds_x=True),
     # Qwen3-0.6B
-    (1024, 4096, False, 2, "16"): Plan(4, 8, 512, 2, held=True),
-    (2048, 1024, False, 2, "16"): Plan(2, 8, 512, 8, held=True),
-    (1024, 3072, True, 2, "16"): Plan(4, 8, 512, 4, held=True),
-    (3072, 1024, False, 2, "16"): Plan(1, 8, 256, 12, held=True),
+    (1024, 4096, False, 2, "16"): Plan(4, 8, 512, 2, holds_x=True),
+    (2048, 1024, False, 2, "16"): Plan(2, 8, 512, 8, holds_x=True),
+    (1024, 3072, True, 2, "16"): Plan(4, 8, 512, 4, holds_x=True),
+    (3072, 1024, False, 2, "16"): Plan(1, 8, 256, 12, holds_x=True),
     # Qwen3-8B, and Llama-3.1-8B, which has the same widths
-    (4096, 6144, False, 2, "one"): Plan(1, 8, 1024, 11, held=True),
-    (4096, 6144, False, 2, "more"): Plan(1, 8, 1024, 8, held=True),
-    (4096, 6144, False, 2, "16"): Plan(1, 8, 1024, 11, held=True, registers=True),
-    (4096, 4096, False, 2, "more"): Plan(1, 8, 1024, 8, held=True),
-    (4096, 4096, False, 2, "16"): Plan(2, 8, 512, 11, held=True, registers=True),
-    (4096, 12288, True, 2, "more"): Plan(2, 8, 1024, 4, held=True),
-    (12288, 4096, False, 2, "one"): Plan(4, 8, 1024, 3, held=False),
-    (12288, 4096, False, 2, "more"): Plan(4, 8, 1024, 3, held=False),
-    (12288, 4096, False, 1, "16"): Plan(4, 8, 1024, 3, held=False, size=1),
+    (4096, 6144, False, 2, "one"): Plan(1, 8, 1024, 11, holds_x=True),
+    (4096, 6144, False, 2, "more"): Plan(1, 8, 1024, 8, holds_x=True),
+    (4096, 6144, False, 2, "16"): Plan(1, 8, 1024, 11, holds_x=True, registers=True),
+    (4096, 4096, False, 2, "more"): Plan(1, 8, 1024, 8, holds_x=True),
+    (4096, 4096, False, 2, "16"): Plan(2, 8, 512, 11, holds_x=True, registers=True),
+    (4096, 12288, True, 2, "more"): Plan(2, 8, 1024, 4, holds_x=True),
+    (12288, 4096, False, 2, "one"): Plan(4, 8, 1024, 3, holds_x=False),
+    (12288, 4096, False, 2, "more"): Plan(4, 8, 1024, 3, holds_x=False),
+    (12288, 4096, False, 1, "16"): Plan(4, 8, 1024, 3, holds_x=False, size=1),
     # one of two ranks of Qwen3-8B
-    (4096, 3072, False, 2, "one"): Plan(2, 8, 1024, 4, held=True),
-    (4096, 3072, False, 2, "more"): Plan(1, 8, 1024, 8, held=True),
-    (4096, 3072, False, 2, "16"): Plan(1, 8, 1024, 5, held=True, registers=True),
-    (2048, 4096, False, 2, "one"): Plan(2, 8, 1024, 5, held=True),
-    (2048, 4096, False, 2, "16"): Plan(4, 8, 512, 5, held=True, registers=True),
-    (4096, 6144, True, 2, "more"): Plan(2, 8, 1024, 4, held=True),
-    (6144, 4096, False, 2, "one"): Plan(4, 8, 1024, 3, held=False),
-    (6144, 4096, False, 2, "more"): Plan(4, 8, 1024, 3, held=False),
-    (6144, 4096, False, 2, "16"): Plan(4, 8, 512, 5, held=False),
+    (4096, 3072, False, 2, "one"): Plan(2, 8, 1024, 4, holds_x=True),
+    (4096, 3072, False, 2, "more"): Plan(1, 8, 1024, 8, holds_x=True),
+    (4096, 3072, False, 2, "16"): Plan(1, 8, 1024, 5, holds_x=True, registers=True),
+    (2048, 4096, False, 2, "one"): Plan(2, 8, 1024, 5, holds_x=True),
+    (2048, 4096, False, 2, "16"): Plan(4, 8, 512, 5, holds_x=True, registers=True),
+    (4096, 6144, True, 2, "more"): Plan(2, 8, 1024, 4, holds_x=True),
+    (6144, 4096, False, 2, "one"): Plan(4, 8, 1024, 3, holds_x=False),
+    (6144, 4096, False, 2, "more"): Plan(4, 8, 1024, 3, holds_x=False),
+    (6144, 4096, False, 2, "16"): Plan(4, 8, 512, 5, holds_x=False),
     # one of two ranks of Qwen3-32B
-    (5120, 5120, False, 2, "one"): Plan(2, 8, 1024, 5, held=True),
-    (4096, 5120, False, 2, "one"): Plan(2, 8, 1024, 5, held=True),
-    (5120, 12800, True, 2, "one"): Plan(2, 8, 1280, 4, held=True),
-    (12800, 5120, False, 2, "one"): Plan(2, 8, 1280, 4, held=False),
-    (12800, 5120, False, 2, "more"): Plan(2, 8, 1280, 4, held=False),
+    (5120, 5120, False, 2, "one"): Plan(2, 8, 1024, 5, holds_x=True),
+    (4096, 5120, False, 2, "one"): Plan(2, 8, 1024, 5, holds_x=True),
+    (5120, 12800, True, 2, "one"): Plan(2, 8, 1280, 4, holds_x=True),
+    (12800, 5120, False, 2, "one"): Plan(2, 8, 1280, 4, holds_x=False),
+    (12800, 5120, False, 2, "more"): Plan(2, 8, 1280, 4, holds_x=False),
 }
 
 
@@ -113,12 +113,13 @@ def bucket(rows: int) -> int:
 
 
 def holds(inputs: int, rows: int) -> bool:
-    """Whether blocks keep so much of x."""
+    """Return whether blocks keep so much of x."""
     return inputs <= (_HELD_INPUTS if rows <= FEW_ROWS else _HELD_INPUTS_16)
 
 
 def fits_registers(inputs: int, rows: int, warps: int) -> bool:
-    """Whether the registers of so many warps have space for x. The kernel uses them for more than 8 rows."""
+    """Return whether the registers of so many warps have space for x. The kernel uses them for more than 8
+    rows."""
     return rows > FEW_ROWS and 2 * MAX_ROWS * inputs <= _THREAD_BYTES * 32 * warps
 
 
@@ -127,15 +128,15 @@ def chunk_bytes(tiles: int, row_bytes: int) -> int:
     return 8 * tiles * (row_bytes + 64)
 
 
-def bytes_beside(tiles: int, warps: int, inputs: int, rows: int, *, held: bool, registers: bool) -> int:
-    """Shared memory of a block beside its ring buffer: what `_held_bytes` says, and the sums of its warps."""
+def bytes_beside(tiles: int, warps: int, inputs: int, rows: int, *, holds_x: bool, registers: bool) -> int:
+    """Shared memory of a block beside its ring buffer: what `_x_bytes` says, and the sums of its warps."""
     sums = 2 * warps * _height(rows) * (8 * tiles + 8) * 4
-    return _held_bytes(inputs, rows, held=held, registers=registers) + sums
+    return _x_bytes(inputs, rows, holds_x=holds_x, registers=registers) + sums
 
 
-def _held_bytes(inputs: int, rows: int, *, held: bool, registers: bool) -> int:
+def _x_bytes(inputs: int, rows: int, *, holds_x: bool, registers: bool) -> int:
     """Shared memory of a block for x, or for the norm's gains where x is in registers."""
-    return (1 if registers else held * rows) * inputs * 2
+    return (1 if registers else holds_x * rows) * inputs * 2
 
 
 def _height(rows: int) -> int:
@@ -160,53 +161,53 @@ def plan(
     warps = next((warps for warps in (8, 4) if inputs % (step * warps) == 0), None)
     if warps is None:
         return None
-    held = holds(inputs, rows)
+    holds_x = holds(inputs, rows)
     idle: list[tuple[float, int]] = []
-    for tiles in (2, 4, 1) if held else (4, 2, 1):
-        made = 8 * tiles // (1 + gated)
-        if outputs % made == 0 and not (gated and tiles == 1):
-            count = outputs // made
+    for tiles in (2, 4, 1) if holds_x else (4, 2, 1):
+        block_outputs = 8 * tiles // (1 + gated)
+        if outputs % block_outputs == 0 and not (gated and tiles == 1):
+            count = outputs // block_outputs
             idle.append((round(-(-count // blocks) * blocks / count, 1), tiles))
     if not idle:
         return None
     places, tiles = min(idle, key=lambda fit: fit[0])
     longest = (_MAX_CHUNK_BYTES if inputs >= _MANY_INPUTS else _MAX_CHUNK_BYTES // 2) // size
     if rows > FEW_ROWS:
-        if places > _MOST_IDLE or not (held or tiles == 4):
+        if places > _MOST_IDLE or not (holds_x or tiles == 4):
             return None
         return _plan_16(tiles, inputs, step, longest, size)
     chunk = max(c for c in range(step * warps, longest + 1, step * warps) if inputs % c == 0)
     small = rows <= 4 and size * inputs * outputs * (1 + gated) <= _SMALL_WEIGHT
     shared = _SHARED_BYTES_SMALL if small else _SHARED_BYTES
-    ring_bytes = shared - bytes_beside(tiles, warps, inputs, rows, held=held, registers=False)
+    ring_bytes = shared - bytes_beside(tiles, warps, inputs, rows, holds_x=holds_x, registers=False)
     stage = chunk_bytes(tiles, size * chunk)
     depth = min(16, max(2, -(-_MIN_IN_FLIGHT // stage), ring_bytes // stage))
-    return Plan(tiles, warps, chunk, depth, held, size)
+    return Plan(tiles, warps, chunk, depth, holds_x, size)
 
 
 def _plan_16(tiles: int, inputs: int, step: int, longest: int, size: int) -> Plan | None:
     """The tiling for 16 rows: three stages or more, or else two, of the longest chunks that fit. None where
     none do. x is held in registers where they have space; not measured for E4M3 weights."""
-    fits, held = [], holds(inputs, MAX_ROWS)
+    fits, holds_x = [], holds(inputs, MAX_ROWS)
     for warps in (8, 4):
-        registers = held and size == 2 and fits_registers(inputs, MAX_ROWS, warps)
-        beside = bytes_beside(tiles, warps, inputs, MAX_ROWS, held=held, registers=registers)
+        registers = holds_x and size == 2 and fits_registers(inputs, MAX_ROWS, warps)
+        beside = bytes_beside(tiles, warps, inputs, MAX_ROWS, holds_x=holds_x, registers=registers)
         for chunk in range(step * warps, longest + 1, step * warps):
             depth = min(16, (_SHARED_BYTES_16 - beside) // chunk_bytes(tiles, size * chunk))
             if inputs % chunk == 0 and depth >= 2:
-                fits.append(Plan(tiles, warps, chunk, depth, held, size, registers))
-    return max(fits, key=lambda how: (how.depth >= 3, how.warps, how.chunk), default=None)
+                fits.append(Plan(tiles, warps, chunk, depth, holds_x, size, registers))
+    return max(fits, key=lambda tiling: (tiling.depth >= 3, tiling.warps, tiling.chunk), default=None)
 
 
 def takes(x: Tensor, weight: Tensor, *, gated: bool = False, normed: bool = False) -> bool:
-    """Whether the kernel can multiply `x` with `weight`."""
+    """Return whether the kernel can multiply `x` with `weight`."""
     if len(x) > MAX_ROWS or x.element_size() != 2 or not (is_large_hopper(x.device) and available()):
         return False
     if weight.dtype != x.dtype and (weight.dtype, x.dtype) != (E4M3, torch.bfloat16):
         return False
     outputs, size = len(weight) // (1 + gated), weight.element_size()
-    found = plan(x.shape[1], outputs, gated, multiprocessors(x.device), bucket(len(x)), size)
-    return found is not None and (found.held or not normed)
+    tiling = plan(x.shape[1], outputs, gated, multiprocessors(x.device), bucket(len(x)), size)
+    return tiling is not None and (tiling.holds_x or not normed)
 
 
 def product(
@@ -218,7 +219,7 @@ def product(
     residual: Tensor | None = None,
     gated: bool = False,
     scales: Tensor | None = None,
-    how: Plan | None = None,
+    tiling: Plan | None = None,
     out: Tensor | None = None,
 ) -> Tensor:
     """`x Wᵀ`, fused with the operations before and after it that are asked for.
@@ -232,7 +233,7 @@ def product(
         residual: `[R, outputs]`, added to the result.
         gated: SwiGLU after the multiplication.
         scales: of an E4M3 weight, one float32 for each of its rows.
-        how: a tiling to use instead of `plan`'s.
+        tiling: used instead of `plan`'s.
         out: where the result goes, `[R, outputs]`.
 
     Returns:
@@ -241,28 +242,28 @@ def product(
     rows, inputs = x.shape
     outputs = len(weight) // (1 + gated)
     blocks = multiprocessors(x.device)
-    how = how or plan(inputs, outputs, gated, blocks, bucket(rows), weight.element_size())
-    assert how is not None
+    tiling = tiling or plan(inputs, outputs, gated, blocks, bucket(rows), weight.element_size())
+    assert tiling is not None
     if out is None:
         out = torch.empty(rows, outputs, dtype=x.dtype, device=x.device)
     gain, eps = norm if norm is not None else (x, 0.0)
     run = kernel(
         "stream", "stream", ("BF16", int(x.dtype == torch.bfloat16)), ("INPUTS", inputs),
-        ("OUTPUTS", outputs), ("HEIGHT", _height(rows)), ("TILES", how.tiles),
-        ("WARPS", how.warps), ("DEPTH", how.depth), ("CHUNK", how.chunk),
-        ("HELD", 2 if how.registers else int(how.held)),
+        ("OUTPUTS", outputs), ("HEIGHT", _height(rows)), ("TILES", tiling.tiles),
+        ("WARPS", tiling.warps), ("DEPTH", tiling.depth), ("CHUNK", tiling.chunk),
+        ("HELD", 2 if tiling.registers else int(tiling.holds_x)),
         ("NORM", int(norm is not None)), ("GATED", int(gated)), ("ADD", int(residual is not None)),
         ("BIAS", int(bias is not None)), ("EPS", eps), ("EIGHT", int(scales is not None)),
     )  # fmt: skip
-    count = outputs // (8 * how.tiles // (1 + gated))
+    count = outputs // (8 * tiling.tiles // (1 + gated))
     run(
         (min(count, blocks), 1, 1),
-        32 * how.warps + 32,
+        32 * tiling.warps + 32,
         [
             x, gain, weight, x if scales is None else scales, x if bias is None else bias,
             x if residual is None else residual, out, rows,
         ],
-        shared_bytes=how.ring + _held_bytes(inputs, rows, held=how.held, registers=how.registers),
+        shared_bytes=tiling.ring + _x_bytes(inputs, rows, holds_x=tiling.holds_x, registers=tiling.registers),
         beside=True,
     )  # fmt: skip
     return out

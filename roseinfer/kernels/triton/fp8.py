@@ -59,7 +59,7 @@ def round_rows(x: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def swiglu_rows(gate_up: Tensor) -> tuple[Tensor, Tensor]:
-    """As `round_rows`, of SwiGLU: `[T, 2 · width]`, gates first → `[T, width]`."""
+    """Round the rows of SwiGLU as `round_rows` does: `[T, 2 · width]`, gates first → `[T, width]`."""
     return _round(gate_up, gate_up.shape[1] // 2, gated=True)
 
 
@@ -73,8 +73,8 @@ def _round(x: Tensor, width: int, *, gated: bool) -> tuple[Tensor, Tensor]:
 
 
 def norm_rows_(x: Tensor, branch: Tensor | None, gain: Tensor, eps: float) -> tuple[Tensor, Tensor]:
-    """As `round_rows`, of the RMS norm with `gain` of `x` `[T, width]`, to which `branch` is first added in
-    place."""
+    """Round, as `round_rows` does, the rows of the RMS norm with `gain` of `x` `[T, width]`, to which
+    `branch` is first added in place."""
     width = x.shape[1]
     values, scales = _empty(x, width)
     pad = triton.next_power_of_2(width)

@@ -56,11 +56,11 @@ class GatedTile:
     warps: int = 4
 
     def takes(self, x: Tensor, weight: Tensor) -> bool:
-        """Whether it divides the GEMM evenly, and has room for its pipeline."""
-        held = 2 * (self.stages - 1) * self.inputs * (self.rows + 2 * self.outputs)
+        """Return whether it divides the GEMM evenly, and has room for its pipeline."""
+        buffered = 2 * (self.stages - 1) * self.inputs * (self.rows + 2 * self.outputs)
         return (
             x.element_size() == 2
-            and held <= shared_memory(x.device)
+            and buffered <= shared_memory(x.device)
             and len(weight) % (2 * self.outputs) == 0
             and x.shape[1] % self.inputs == 0
         )

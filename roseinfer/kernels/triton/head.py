@@ -41,25 +41,26 @@ def _head_linear(
         at = weight_ptr + n[:, None].to(tl.int64) * K + k[None, :]
         weight = tl.load(at, (n < vocab)[:, None] & inside[None, :], 0.0).to(tl.float32)
         better = ()
-        chosen = ()
+        likeliest = ()
         for row in tl.static_range(ROWS):
             y = tl.where(n < vocab, tl.sum(weight * xs[row][None, :], 1), float("-inf"))
             tl.store(logits_ptr + row * vocab + n, y.to(logits_ptr.dtype.element_ty), n < vocab)
             largest = tl.max(y, 0)
             token = tl.min(tl.where(y == largest, n, vocab), 0)
-            chosen = chosen + (tl.where(largest > bests[row], token, tokens[row]),)  # noqa: RUF005
+            likeliest = likeliest + (tl.where(largest > bests[row], token, tokens[row]),)  # noqa: RUF005
             better = better + (tl.maximum(largest, bests[row]),)  # noqa: RUF005
         bests = better
-        tokens = chosen
+        tokens = likeliest
     for row in tl.static_range(ROWS):
         tl.store(best_ptr + row * PROGRAMS + program, bests[row])
         tl.store(token_ptr + row * PROGRAMS + program, tokens[row])
 
 
 def takes(x: Tensor) -> bool:
-    """Whether it can multiply `x` `[R, width]`: two tiles of the weight must fit in a program's memory."""
-    held = 2 * _TILE * triton.next_power_of_2(x.shape[1]) * x.element_size() + 256
-    return len(x) <= MAX_ROWS and held <= shared_memory(x.device)
+    """Return whether it can multiply `x` `[R, width]`: two tiles of the weight must fit in a program's
+    memory."""
+    buffered = 2 * _TILE * triton.next_power_of_2(x.shape[1]) * x.element_size() + 256
+    return len(x) <= MAX_ROWS and buffered <= shared_memory(x.device)
 
 
 def head(x: Tensor, weight: Tensor) -> tuple[Tensor, Tensor, Tensor]:

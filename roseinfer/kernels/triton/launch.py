@@ -1,4 +1,4 @@
-"""How kernels are launched: the number of programs, and programmatic dependent launch.
+"""Launches of kernels: the number of programs, and programmatic dependent launch.
 
 Integers that change from step to step are not specialised (`do_not_specialize`): Triton would otherwise
 compile a kernel again for 1 and for multiples of 16, while requests are served.

@@ -65,13 +65,13 @@ def _paged_attention(
         accumulator = v.to(tl.float32)
     for start in range(begin, end, BLOCK_TOKENS):
         t = start + tl.arange(0, BLOCK_TOKENS)
-        seen = t < end
-        block = tl.load(table + t // BLOCK_SIZE, seen, 0).to(tl.int64)
+        is_cached = t < end
+        block = tl.load(table + t // BLOCK_SIZE, is_cached, 0).to(tl.int64)
         slot = (block * BLOCK_SIZE + t % BLOCK_SIZE) * (KV_HEADS * DIM) + kv_head * DIM
-        mask = seen[:, None] & inside[None, :]
+        mask = is_cached[:, None] & inside[None, :]
         k = tl.load(keys_ptr + slot[:, None] + d[None, :], mask, 0.0).to(tl.float32)
         v = tl.load(values_ptr + slot[:, None] + d[None, :], mask, 0.0).to(tl.float32)
-        score = tl.where(seen, tl.sum(q[None, :] * k, 1), float("-inf"))
+        score = tl.where(is_cached, tl.sum(q[None, :] * k, 1), float("-inf"))
         new_max = tl.maximum(running_max, tl.max(score, 0))
         weight = tl.exp2(score - new_max)
         rescale = tl.exp2(running_max - new_max)
@@ -103,8 +103,8 @@ def _merge_splits(parts_ptr, lse_ptr, out_ptr,
 def splits_for(requests: int, heads: int, device: torch.device) -> int:
     """Into how many parts a request's tokens are split, so that every SM has work: a power of two, at most
     8."""
-    wanted = triton.cdiv(multiprocessors(device), requests * heads)
-    return min(8, int(triton.next_power_of_2(wanted)))
+    parts = triton.cdiv(multiprocessors(device), requests * heads)
+    return min(8, int(triton.next_power_of_2(parts)))
 
 
 def paged_decode(
@@ -142,7 +142,8 @@ def paged_decode_split(
     q: Tensor, k: Tensor, v: Tensor, keys: Tensor, values: Tensor, table: Tensor, rows: Tensor,
     lengths: Tensor, block_size: int, splits: int,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
-    """As `paged_decode`, each request's tokens in `splits` parts (at least 2) that are not merged.
+    """Do what `paged_decode` does, with each request's tokens in `splits` parts (at least 2) that are not
+    merged.
 
     Returns:
         The result of each part, `[D, heads, splits, dim]` float32, and the logarithm to base 2 of its sum of

@@ -49,16 +49,16 @@ def _penalize(logits_ptr, tokens_ptr, newest_ptr, places_ptr, penalties_ptr, cou
     index, token, at, inside, _ = _occurrences(
         tokens_ptr, newest_ptr, places_ptr, counts_ptr, count, longest, vocab, UNREAD, BLOCK
     )
-    taken = tl.atomic_xchg(at, 0, inside, sem="relaxed")
-    own = inside & (taken != 0)
-    made = (taken & (_IN_PROMPT - 1)).to(tl.float32)
+    count_of_token = tl.atomic_xchg(at, 0, inside, sem="relaxed")
+    is_first = inside & (count_of_token != 0)
+    generated = (count_of_token & (_IN_PROMPT - 1)).to(tl.float32)
     repetition = tl.load(penalties_ptr + index)
     frequency = tl.load(penalties_ptr + count + index)
     presence = tl.load(penalties_ptr + 2 * count + index)
     logit_at = logits_ptr + tl.load(places_ptr + index).to(tl.int64) * vocab + token
-    logit = tl.load(logit_at, own, 0.0)
+    logit = tl.load(logit_at, is_first, 0.0)
     logit = tl.where(logit > 0, logit / repetition, logit * repetition)
-    tl.store(logit_at, logit - frequency * made - tl.where(made > 0, presence, 0.0), own)
+    tl.store(logit_at, logit - frequency * generated - tl.where(generated > 0, presence, 0.0), is_first)
 
 
 def penalize(logits: Tensor, tokens: Tensor, newest: Tensor, places: Tensor, penalties: Tensor) -> None:

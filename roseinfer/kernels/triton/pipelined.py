@@ -72,11 +72,11 @@ class PipelinedTile(Tile):
     late: bool = False
 
     def takes(self, x: Tensor, weight: Tensor) -> bool:
-        """Whether it divides the GEMM evenly, and has room for its pipeline."""
-        held = 2 * (self.stages - 1) * self.inputs * (self.rows + self.outputs)
+        """Return whether it divides the GEMM evenly, and has room for its pipeline."""
+        buffered = 2 * (self.stages - 1) * self.inputs * (self.rows + self.outputs)
         return (
             x.element_size() == 2
-            and held <= shared_memory(x.device)
+            and buffered <= shared_memory(x.device)
             and len(weight) % self.outputs == 0
             and x.shape[1] % (self.splits * self.inputs) == 0
         )

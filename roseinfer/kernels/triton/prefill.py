@@ -47,7 +47,7 @@ def _prefill_attention(
     d = tl.arange(0, PAD_DIM)
     inside = d < DIM
     rows = (row + m < count)[:, None] & inside[None, :]
-    seen = keys - count + row + m  # the last key that each query sees
+    last_key = keys - count + row + m  # the last key that each query sees
     at = (start + row).to(tl.int64)
     kv_head = head // (HEADS // KV_HEADS)
     q = tl.load(q_ptr + at * q_stride + m[:, None] * q_stride + head * DIM + d[None, :], rows, 0.0)
@@ -68,7 +68,7 @@ def _prefill_attention(
             slot = key_start + token
         k = tl.load(k_at + slot[None, :] * k_stride, there[None, :] & inside[:, None], 0.0).to(q.dtype)
         score = tl.dot(q, k, input_precision="ieee") * (scale * LOG2E)
-        score = tl.where(token[None, :] <= seen[:, None], score, float("-inf"))
+        score = tl.where(token[None, :] <= last_key[:, None], score, float("-inf"))
         new_max = tl.maximum(running_max, tl.max(score, 1))
         weight = tl.exp2(score - new_max[:, None])
         rescale = tl.exp2(running_max - new_max)
@@ -101,9 +101,10 @@ def prefill_paged(
     q: Tensor, keys: Tensor, values: Tensor, query: Tensor, key: Tensor, table: Tensor, rows: Tensor,
     block_size: int, out: Tensor,
 ) -> None:  # fmt: skip
-    """As `prefill`, with all keys and values in a layer's cache, `keys` and `values` `[slots, kv heads, dim]`
-    in the dtype of `q` or in E4M3. The blocks of prompt i are row `rows[i]`, `rows` `[P]`, of `table`
-    `[running rows, max blocks]`, both int32. The result goes to `out` `[T, heads, dim]`, contiguous."""
+    """Do what `prefill` does, with all keys and values in a layer's cache, `keys` and `values` `[slots, kv
+    heads, dim]` in the dtype of `q` or in E4M3. The blocks of prompt i are row `rows[i]`, `rows` `[P]`, of
+    `table` `[running rows, max blocks]`, both int32. The result goes to `out` `[T, heads, dim]`,
+    contiguous."""
     _launch(q, keys, values, query, key, out, table, rows, block_size)
 
 

@@ -29,7 +29,7 @@ class Tile(ABC):
 
     @abstractmethod
     def takes(self, x: Tensor, weight: Tensor) -> bool:
-        """Whether it can multiply x `[R, K]` with weight `[N, K]`, and does so well."""
+        """Return whether it can multiply x `[R, K]` with weight `[N, K]`, and does so well."""
 
     @abstractmethod
     def launch(self, x: Tensor, weight: Tensor, bias: Tensor | None, out: Tensor, *, gelu: bool) -> None:

@@ -65,8 +65,8 @@ class ResidentTile(Tile):
         if len(x) > MAX_ROWS or x.element_size() != 2:
             return False
         count, inputs = x.shape
-        held = 2 * self._turns(inputs) * self.inputs * (_height(count) + self.outputs)
-        return held <= shared_memory(x.device)
+        buffered = 2 * self._turns(inputs) * self.inputs * (_height(count) + self.outputs)
+        return buffered <= shared_memory(x.device)
 
     def _turns(self, inputs: int) -> int:
         return triton.cdiv(triton.cdiv(inputs, self.splits), self.inputs)

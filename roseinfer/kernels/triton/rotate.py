@@ -33,7 +33,7 @@ def _rotated(at, gain_ptr, cos, sin, inside, eps, DIM: tl.constexpr, PAD_HALF: t
 @triton.jit
 def _rotate_heads(at, gain_ptr, cos, sin, inside, eps, DIM: tl.constexpr, PAD_HALF: tl.constexpr,
                   NORM: tl.constexpr):  # fmt: skip
-    """As `_rotated`, in place; both halves rounded."""
+    """Rotate in place as `_rotated` does; both halves are rounded."""
     d = tl.arange(0, PAD_HALF)
     low, high, within = _rotated(at, gain_ptr, cos, sin, inside, eps, DIM, PAD_HALF, NORM)
     low = low.to(at.dtype.element_ty)

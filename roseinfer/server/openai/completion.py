@@ -157,12 +157,12 @@ class Choice:
             self._logprobs.extend(text)
         counts = self.tokens > self._min_tokens
         shown = self._stops.push(text, counts)
-        if end is not None and not self._stops.found:
+        if end is not None and not self._stops.matched:
             shown += self._stops.push(self._text.finish(), counts) + self._stops.finish()
         self._texts.append(shown)
         if self._with_ids:
             self._ids.append(token)
-        if self._stops.found:
+        if self._stops.matched:
             return "stop"
         return end.reason.value if end is not None else None
 

@@ -16,7 +16,7 @@ from transformers import AutoModelForCausalLM
 
 from roseinfer.config import EngineConfig
 from roseinfer.engine.core import Engine
-from roseinfer.engine.logprobs import asked_logprobs, collect, logprobs, who_asks
+from roseinfer.engine.logprobs import collect, logprob_rows, logprobs, step_logprobs
 from roseinfer.request.logprobs import TokenLogprobs
 from roseinfer.request.params import RequestError, SamplingParams
 from tests.roseinfer.conftest import KV_TOKENS
@@ -31,19 +31,19 @@ def test_definition(rows: int, k: int, seed: int, half: bool) -> None:
     """float32 and bfloat16 logits, of which many are equal, over a vocabulary of 23."""
     generator = torch.Generator().manual_seed(seed)
     logits = (torch.randn(rows, 23, generator=generator) * 9).to(torch.bfloat16 if half else torch.float32)
-    given = logits.clone()
-    taken = torch.randint(0, 23, (rows,), generator=generator)
-    reported = logprobs(logits, taken, k)
-    assert torch.equal(logits, given), "the sampler's logits are left as they are"
+    before = logits.clone()
+    sampled = torch.randint(0, 23, (rows,), generator=generator)
+    reported = logprobs(logits, sampled, k)
+    assert torch.equal(logits, before), "the sampler's logits are left as they are"
     wide = logits.double().numpy()
     expected = wide - np.log(np.exp(wide).sum(-1, keepdims=True))
     assert np.allclose(np.take_along_axis(expected, reported.tokens.numpy(), -1), reported.values, atol=1e-5)
-    assert reported.tokens[:, 0].tolist() == taken.tolist()
+    assert reported.tokens[:, 0].tolist() == sampled.tolist()
     likeliest = reported.tokens[:, 1:].tolist()
     assert np.allclose(reported.values[:, 1:], -np.sort(-expected)[:, :k], atol=1e-5)
     assert all(len({*row}) == min(k, 23) for row in likeliest)
     if k:
-        for row, (token, others) in enumerate(zip(taken.tolist(), likeliest, strict=True)):
+        for row, (token, others) in enumerate(zip(sampled.tolist(), likeliest, strict=True)):
             assert (others[0] == token) == (wide[row, token] == wide[row].max())
 
 
@@ -55,30 +55,32 @@ def test_rows_do_not_depend_on_others() -> None:
     try:
         for _ in range(40):
             logits = (torch.randn(4, 49_152, generator=generator) * 2).bfloat16()
-            taken = torch.randint(0, 49_152, (4,), generator=generator)
-            all_rows, alone = logprobs(logits, taken, 20), logprobs(logits[:1], taken[:1], 2)
+            sampled = torch.randint(0, 49_152, (4,), generator=generator)
+            all_rows, alone = logprobs(logits, sampled, 20), logprobs(logits[:1], sampled[:1], 2)
             assert torch.equal(all_rows.tokens[:1, :3], alone.tokens)
             assert torch.equal(all_rows.values[:1, :3], alone.values)
     finally:
         torch.set_num_threads(before)
 
 
-@given(wanted=st.lists(st.integers(-1, 3), min_size=1, max_size=8), data=st.data())
-def test_logprobs_of_a_step_in_parts(wanted: list[int], data: st.DataObject) -> None:
+@given(top_tokens=st.lists(st.integers(-1, 3), min_size=1, max_size=8), data=st.data())
+def test_logprobs_of_a_step_in_parts(top_tokens: list[int], data: st.DataObject) -> None:
     """Prompts and decode rows launched apart, with padding after either, give the same as together."""
-    ids, cut = np.arange(len(wanted)) + 70, data.draw(st.integers(0, len(wanted)))
-    logits = torch.randn(len(wanted), 23, generator=torch.Generator().manual_seed(cut))
-    taken = torch.arange(len(wanted))
+    ids, cut = np.arange(len(top_tokens)) + 70, data.draw(st.integers(0, len(top_tokens)))
+    logits = torch.randn(len(top_tokens), 23, generator=torch.Generator().manual_seed(cut))
+    sampled = torch.arange(len(top_tokens))
     padded = [torch.cat((part, torch.full((2, 23), 99.0))) for part in (logits[:cut], logits[cut:])]
-    asked = who_asks(np.array(wanted), ids)
-    parts = asked_logprobs(padded[0], taken[:cut], asked) + asked_logprobs(padded[1], taken[cut:], asked, cut)
-    if asked is None:
-        assert max(wanted) == -1 and not parts
+    requested = logprob_rows(np.array(top_tokens), ids)
+    parts = step_logprobs(padded[0], sampled[:cut], requested) + step_logprobs(
+        padded[1], sampled[cut:], requested, cut
+    )
+    if requested is None:
+        assert max(top_tokens) == -1 and not parts
         return
-    apart, together = collect(asked, parts), collect(asked, asked_logprobs(logits, taken, asked))
-    asking = [row for row, k in enumerate(wanted) if k >= 0]
+    apart, together = collect(requested, parts), collect(requested, step_logprobs(logits, sampled, requested))
+    asking = [row for row, k in enumerate(top_tokens) if k >= 0]
     assert apart.ids.tolist() == [70 + row for row in asking]
-    assert apart.tokens[:, 0].tolist() == asking and apart.tokens.shape[1] == 1 + max(wanted)
+    assert apart.tokens[:, 0].tolist() == asking and apart.tokens.shape[1] == 1 + max(top_tokens)
     assert np.array_equal(apart.tokens, together.tokens) and np.allclose(apart.values, together.values)
 
 

@@ -169,6 +169,6 @@ def test_a_client_whose_request_is_put_back_keeps_what_it_was_given() -> None:
     assert batch is not None
     made.launched(batch)
     made.process(batch, np.array([5]))
-    before = made._waiting._given[0]
+    before = made._waiting._served[0]
     made._preempt(int(batch.requests[0]))
-    assert before == 40 and made._waiting._given[0] == 41
+    assert before == 40 and made._waiting._served[0] == 41

@@ -187,7 +187,7 @@ def test_stop_strings_cut_at_the_first_whatever_the_pieces(pieces: list[str], st
     cutter = StopStrings(tuple(stops))
     shown = "".join(cutter.push(piece) for piece in pieces)
     whole = "".join(pieces)
-    if cutter.found:
+    if cutter.matched:
         assert whole.startswith(shown) and any(whole[len(shown) :].startswith(stop) for stop in stops)
         assert not any(stop in shown for stop in stops)
     else:

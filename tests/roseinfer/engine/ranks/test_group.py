@@ -269,7 +269,7 @@ def test_a_wait_for_a_gpu_ends(gpt2_folder: Path, fault: Callable[[psutil.Proces
     with opened(gpt2_folder, rank_timeout_s=1) as llm:
         group = llm.engine._group
         assert group is not None
-        group._own = Own()
+        group._ranks = Own()
         group.watch_waits()
         (rank,) = children()
         with pytest.raises(RankError, match=why), group.waited_for():

@@ -30,22 +30,22 @@ def test_named_shapes_fit(name: str, rows: int) -> None:
         (ffn, width, False),
     ]
     for inputs, outputs, gated in products:
-        how = plan(inputs, outputs, gated, BLOCKS, 1 << (rows - 1).bit_length())
-        if how is None:
+        tiling = plan(inputs, outputs, gated, BLOCKS, 1 << (rows - 1).bit_length())
+        if tiling is None:
             assert rows > FEW_ROWS and name not in EVERY_ROW
             continue
-        assert how.depth >= 2
-        assert inputs % how.chunk == 0 and how.chunk % (32 * how.warps) == 0
-        assert outputs % (8 * how.tiles // (1 + gated)) == 0 and how.tiles <= 4
-        assert how.held or not gated  # what is normalised is held
+        assert tiling.depth >= 2
+        assert inputs % tiling.chunk == 0 and tiling.chunk % (32 * tiling.warps) == 0
+        assert outputs % (8 * tiling.tiles // (1 + gated)) == 0 and tiling.tiles <= 4
+        assert tiling.holds_x or not gated  # what is normalised is held
         height = FEW_ROWS if rows <= FEW_ROWS else MAX_ROWS
-        sums = 2 * how.warps * height * (8 * how.tiles + 8) * 4
+        sums = 2 * tiling.warps * height * (8 * tiling.tiles + 8) * 4
         assert sums <= STATIC
-        kept = 1 if how.registers else rows * how.held  # rows of x, or the norm's gains
-        assert how.ring + kept * inputs * 2 + sums + 512 <= SHARED
-        if how.registers:
-            assert how.held and height == MAX_ROWS
-            assert height * inputs * 2 <= 512 * 32 * how.warps
+        kept = 1 if tiling.registers else rows * tiling.holds_x  # rows of x, or the norm's gains
+        assert tiling.ring + kept * inputs * 2 + sums + 512 <= SHARED
+        if tiling.registers:
+            assert tiling.holds_x and height == MAX_ROWS
+            assert height * inputs * 2 <= 512 * 32 * tiling.warps
 
 
 def test_shapes_that_do_not_divide_are_left() -> None:
@@ -56,8 +56,11 @@ def test_shapes_that_do_not_divide_are_left() -> None:
 
 @pytest.mark.parametrize("size", [1, 2])
 def test_bfloat16_stays_in_registers_where_it_fits(size: int) -> None:
-    how, few = plan(4096, 6144, True, BLOCKS, MAX_ROWS, size), plan(4096, 6144, True, BLOCKS, FEW_ROWS, size)
-    assert how is not None and how.held and how.registers == (size == 2)
-    assert few is not None and few.held and not few.registers
+    tiling, few = (
+        plan(4096, 6144, True, BLOCKS, MAX_ROWS, size),
+        plan(4096, 6144, True, BLOCKS, FEW_ROWS, size),
+    )
+    assert tiling is not None and tiling.holds_x and tiling.registers == (size == 2)
+    assert few is not None and few.holds_x and not few.registers
     far = plan(12288, 4096, False, BLOCKS)
-    assert far is not None and not far.held and not far.registers
+    assert far is not None and not far.holds_x and not far.registers
