@@ -18,7 +18,7 @@ class Pending(ABC):
 
     @abstractmethod
     def logprobs(self) -> StepLogprobs | None:
-        """Wait for the device. Returns the logprobs for `sampling.logprob_rows`, None where no request asked."""
+        """Wait for the device. Returns the logprobs of `sampling.logprob_rows`, None without any."""
 
     def prompt_logprobs(self) -> StepLogprobs | None:
         """Wait for the device. Returns the logprobs for `sampling.prompts`, None where there are none."""

@@ -110,6 +110,7 @@ def gqa_decode(
         ("SPLITS", config.splits), ("WARPS", config.warps), ("DEPTH", config.depth), ("NORM", int(normed)),
         ("EPS", rotation.eps), ("FP8", int(fp8)),
     )  # fmt: skip
+    stage_bytes = 2 * heads.dim + 48 if fp8 else 4 * heads.dim + 80
     run(
         (count, heads.keys, config.splits),
         32 * config.warps,
@@ -118,7 +119,7 @@ def gqa_decode(
             qkv if rotation.k_gain is None else rotation.k_gain, rotation.turns, *cache, table,
             table.stride(0), rows, lengths, out,
         ],
-        shared_bytes=config.warps * config.depth * _GROUP * (2 * heads.dim + 48 if fp8 else 4 * heads.dim + 80),
+        shared_bytes=config.warps * config.depth * _GROUP * stage_bytes,
         beside=True,
     )  # fmt: skip
     return out
