@@ -44,7 +44,7 @@ class Alarm:
             raise OSError(ctypes.get_errno(), "timerfd_settime failed")
 
     def close(self) -> None:
-        """Never ring again."""
+        """Stop ringing for good."""
         if self._fd >= 0:
             self._loop.remove_reader(self._fd)
             os.close(self._fd)

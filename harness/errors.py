@@ -58,18 +58,18 @@ class InterruptedRunError(BenchError):
 
 
 def is_interruption(error: BaseException | None) -> bool:
-    """Whether an error was raised as the user's interruption ended what it is about."""
+    """Return whether an error was raised as the user's interruption ended what it is about."""
     return error is not None and (isinstance(error, KeyboardInterrupt) or is_interruption(error.__context__))
 
 
 def failure_text(error: Exception) -> str:
-    """Why a program that was started failed: its last exception, else its last line, and how it ended."""
+    """Return why a program failed: its last exception, else its last line, and how it ended."""
     if isinstance(error, subprocess.TimeoutExpired):
         return f"it has not ended after {error.timeout:g} s"
     if not isinstance(error, subprocess.CalledProcessError):
         return str(error)
     code = error.returncode
     how = f"exit code {code}" if code >= 0 else f"signal {-code}"
-    said = [line.strip() for line in str(error.stderr or "").splitlines() if line.strip()]
-    reasons = [line for line in said if _EXCEPTION.match(line)] or said
+    lines = [line.strip() for line in str(error.stderr or "").splitlines() if line.strip()]
+    reasons = [line for line in lines if _EXCEPTION.match(line)] or lines
     return f"{reasons[-1]} ({how})" if reasons else how

@@ -67,7 +67,7 @@ def naming(path: Path) -> Iterator[None]:
 
 
 def check_writable(path: Path) -> None:
-    """Raises UsageError where `write_whole` would at once, so that nobody waits for what cannot be kept."""
+    """Raise UsageError if `write_whole` would at once, so that nobody waits for what cannot be kept."""
     _begin(path).unlink()
 
 

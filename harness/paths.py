@@ -1,4 +1,4 @@
-"""Where the harness finds the data that comes with it, and keeps what it makes and fetches."""
+"""Folders of the data that comes with the harness, and of what it makes and fetches."""
 
 from __future__ import annotations
 

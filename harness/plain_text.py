@@ -44,7 +44,7 @@ def hide(secret: str) -> None:
 
 
 def holds_secret(name: str) -> bool:
-    """Whether the name of an environment variable says that it is a key, a token or a password."""
+    """Return whether the name of an environment variable says that it is a key, a token or a password."""
     return _SECRET_NAME.search(name) is not None
 
 
@@ -59,7 +59,7 @@ def visible(text: str) -> str:
     """The text without secrets, with every hidden character written out; tabs and newlines stay."""
     for secret in _secrets:
         text = text.replace(secret, REDACTED)
-    return _HIDDEN.sub(lambda found: json.dumps(found[0])[1:-1], text)
+    return _HIDDEN.sub(lambda match: json.dumps(match[0])[1:-1], text)
 
 
 def one_line(text: str, limit: int | None = None) -> str:
@@ -69,7 +69,7 @@ def one_line(text: str, limit: int | None = None) -> str:
 
 
 def visible_content(content: Content) -> Content:
-    """What a JSON file holds, with every text and every key `visible`."""
+    """Return the content of a JSON file with every text and every key `visible`."""
     if isinstance(content, str):
         return visible(content)  # type: ignore[return-value]
     if isinstance(content, list):

@@ -24,13 +24,13 @@ def calibrate(
     """
     progress = Terminal(stderr=True)
     with progress.status("starting") as status:
-        found = measure(quick=quick, report_status=lambda what: status.update(what))
-    _show(found, Terminal())
+        calibration = measure(quick=quick, report_status=lambda what: status.update(what))
+    _show(calibration, Terminal())
     echo(PATH)
 
 
-def _show(found: Calibration, console: Terminal) -> None:
-    machine = found.machine
+def _show(calibration: Calibration, console: Terminal) -> None:
+    machine = calibration.machine
     console.print(
         f"{machine.cpu}, {machine.cores} cores, Linux {machine.kernel}, Python {machine.python}, "
         f"uvloop {machine.uvloop}\n"
@@ -38,7 +38,7 @@ def _show(found: Calibration, console: Terminal) -> None:
     ceilings = Table(
         "client processes", "chunks/s each", "chunks per CPU s", "requests/s each", "limited by", box=None
     )
-    for ceiling in found.ceilings:
+    for ceiling in calibration.ceilings:
         ceilings.add_row(
             str(ceiling.processes),
             f"{ceiling.chunks_per_s:,.0f}",
@@ -52,7 +52,7 @@ def _show(found: Calibration, console: Terminal) -> None:
         "client processes", "in flight", "TTFT p50", "TTFT p99", "ITL p50", "ITL p99", "submit lag p99",
         box=None,
     )  # fmt: skip
-    for error in found.errors:
+    for error in calibration.errors:
         values = (
             error.ttft_error_ms.p50,
             error.ttft_error_ms.p99,

@@ -21,22 +21,22 @@ def command_line() -> list[str]:
 
 def without_secrets(arguments: list[str]) -> list[str]:
     """The arguments without the values of headers; names of environment variables stay."""
-    found: list[str] = []
+    shown_arguments: list[str] = []
     for argument in arguments:
-        if found and found[-1] == _OPTION:
-            found.append(_hidden(argument))
+        if shown_arguments and shown_arguments[-1] == _OPTION:
+            shown_arguments.append(_hidden(argument))
         elif argument.startswith(f"{_OPTION}="):
-            found.append(f"{_OPTION}={_hidden(argument.partition('=')[2])}")
+            shown_arguments.append(f"{_OPTION}={_hidden(argument.partition('=')[2])}")
         else:
-            found.append(argument)
-    return found
+            shown_arguments.append(argument)
+    return shown_arguments
 
 
 def clear_process_list() -> None:
     """Overwrite such values in the memory from which `ps` reads this process's arguments."""
-    given = [after for before, after in pairwise(sys.argv) if before == _OPTION]
-    given += [argument.partition("=")[2] for argument in sys.argv if argument.startswith(f"{_OPTION}=")]
-    secret = [header for header in given if _hidden(header) != header]
+    headers = [after for before, after in pairwise(sys.argv) if before == _OPTION]
+    headers += [argument.partition("=")[2] for argument in sys.argv if argument.startswith(f"{_OPTION}=")]
+    secret = [header for header in headers if _hidden(header) != header]
     if not secret:
         return
     fields = Path("/proc/self/stat").read_text().rpartition(")")[2].split()

@@ -72,8 +72,8 @@ app = typer.Typer(
 )
 
 
-def _version(wanted: bool) -> None:
-    if wanted:
+def _version(is_given: bool) -> None:
+    if is_given:
         echo(f"rosebench {harness.__version__}")
         raise typer.Exit
 

@@ -51,7 +51,7 @@ def init(
 
 
 def settings_file(command: str, schema: str) -> str:
-    """The YAML for `bench COMMAND`; `schema` is the place of its JSON Schema, from the file's folder."""
+    """Return the YAML for `bench COMMAND`; `schema` is the place of its JSON Schema."""
     kind = KINDS[command]
     lines = [
         f"# yaml-language-server: $schema={schema}",
@@ -66,7 +66,7 @@ def settings_file(command: str, schema: str) -> str:
 
 
 def _setting(name: str, field: FieldInfo) -> Iterator[str]:
-    """What it means, and its default; where it has none, how a value is written."""
+    """Yield the meaning of a setting and its default, or how a value is written if it has none."""
     yield ""
     yield from textwrap.wrap(field.description or "", WIDTH, initial_indent="# ", subsequent_indent="# ")
     value = default_text(field)

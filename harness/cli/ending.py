@@ -1,4 +1,4 @@
-"""What a benchmark prints when it has ended: verdict, one table, warnings. The rest is in the report."""
+"""The end of a benchmark in the terminal: verdict, one table, warnings. The rest is in the report."""
 
 from __future__ import annotations
 
@@ -68,15 +68,15 @@ def print_ending(run: Run, display: Display) -> None:
         if run.meta.settings.aa:
             display.print_tables(noise_tables(run.results.comparisons))
     display.text("")
-    found = notices(run)
-    for notice in found[:MOST_WARNINGS]:
+    warnings = notices(run)
+    for notice in warnings[:MOST_WARNINGS]:
         display.text(f"warning: {notice.title} {_first_sentences(notice.detail)}")
-    if more := len(found[MOST_WARNINGS:]):
+    if more := len(warnings[MOST_WARNINGS:]):
         display.text(f"{plural(more, 'more warning')} {'is' if more == 1 else 'are'} in the report")
 
 
 def _first_sentences(detail: str) -> str:
-    """Those that fit, and an ellipsis for the others; the report has them all."""
+    """Return the sentences that fit, and an ellipsis for the others; the report has them all."""
     if len(detail) <= MOST_DETAIL:
         return detail
     end = detail.rfind(". ", 0, MOST_DETAIL)

@@ -59,9 +59,9 @@ def list_engines(
         return
     rows = []
     for engine in ENGINES.values():
-        found = engine.find()
+        result = engine.find()
         version, where = (
-            (found.version, found.how) if isinstance(found, Installation) else ("-", found.reason)
+            (result.version, result.how) if isinstance(result, Installation) else ("-", result.reason)
         )
         names = sorted(load_variants(engine))
         listed = ", ".join(names) if len(names) <= MOST_VARIANTS else f"{len(names)}, see list NAME"
@@ -86,10 +86,10 @@ def show(
     """Show the exact command and environment that would be started."""
     ref = _reference(name)
     engine = _local(ref)
-    found = engine.find()
-    if missing := isinstance(found, Missing):
-        console.print(f"# not installed: {found.reason}; {found.hint}")
-        found = Installation(ref.name, "unknown", engine.distributions[0], Path("PYTHON"), "nowhere")
+    installation = engine.find()
+    if missing := isinstance(installation, Missing):
+        console.print(f"# not installed: {installation.reason}; {installation.hint}")
+        installation = Installation(ref.name, "unknown", engine.distributions[0], Path("PYTHON"), "nowhere")
     if engine.caveat:
         console.print(f"# {engine.display}: {engine.caveat}")
     engine_variant = get_engine_variant(ref)
@@ -116,7 +116,7 @@ def show(
         gpu_memory_utilization=MEMORY_UTILIZATION if equal else None,
     )
     try:
-        launch = engine.server(found, settings, port=8000)
+        launch = engine.server(installation, settings, port=8000)
     except BenchError:
         if not missing:
             raise
@@ -206,15 +206,17 @@ def doctor() -> None:
     """Check every engine: is it installed, does it run, how to fix it. Exits with 3 if one is broken."""
     broken = False
     for engine in LOCAL.values():
-        found = engine.find()
-        if isinstance(found, Missing):
-            console.print(f"{engine.name}: not installed: {found.reason}\n  hint: {found.hint}")
+        installation = engine.find()
+        if isinstance(installation, Missing):
+            console.print(f"{engine.name}: not installed: {installation.reason}\n  hint: {installation.hint}")
         else:
-            trouble = engine.trouble(found)
+            trouble = engine.trouble(installation)
             broken = broken or trouble is not None
             state = "runs" if trouble is None else f"does not run: {trouble}\n  hint: {engine.install}"
-            where = f"{found.how} ({found.python})"
-            console.print(f"{engine.name}: {found.distribution} {found.version}, {where}: {state}")
+            where = f"{installation.how} ({installation.python})"
+            console.print(
+                f"{engine.name}: {installation.distribution} {installation.version}, {where}: {state}"
+            )
         if engine.caveat:
             console.print(f"  note: {engine.caveat}")
         for folder in unfinished(engine.name):

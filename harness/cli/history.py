@@ -66,27 +66,27 @@ def remove(
     """
     with Store.open(store) as history:
         named = (_named(history, Path(run).resolve().name, created) for run in runs)
-        found = {past.id: past for past in named}
-        history.remove(found.values())
-    for past in found.values():
+        past_runs = {past.id: past for past in named}
+        history.remove(past_runs.values())
+    for past in past_runs.values():
         echo(f"removed {past.name} from {store}")
 
 
 def _named(history: Store, name: str, created: str | None) -> Past:
-    """The run of that name. Raises UsageError where it is none, or not one alone."""
-    known = history.runs()
-    found = [past for past in known if past.name == name and created in (None, past.created)]
-    if not found:
+    """Return the run of that name. Raises UsageError if there is none, or more than one."""
+    runs = history.runs()
+    matching = [past for past in runs if past.name == name and created in (None, past.created)]
+    if not matching:
         when = "" if created is None else f" of {created}"
-        names = list(dict.fromkeys(past.name for past in reversed(known)))
+        names = list(dict.fromkeys(past.name for past in reversed(runs)))
         hint = f"it has {few(names)}; `bench history show` lists them" if names else "it is empty"
         raise UsageError(f"the history has no run {name}{when}", hint)
-    if len(found) > 1:
-        times = several(past.created for past in found)
+    if len(matching) > 1:
+        times = several(past.created for past in matching)
         raise UsageError(
-            f"{len(found)} runs of the history are named {name}", f"give --created, one of {times}"
+            f"{len(matching)} runs of the history are named {name}", f"give --created, one of {times}"
         )
-    return found[0]
+    return matching[0]
 
 
 @app.command()
@@ -113,8 +113,8 @@ def show(
         names = history.rates()
     if not entries:
         others = f"; the history has {', '.join(names)}" if names else ""
-        known = f"engines with it: {', '.join(labels)}" if labels else f"add a run that has it{others}"
-        raise UsageError(f"the history has no {statistic}{f' of {engine}' if engine else ''}", known)
+        hint = f"engines with it: {', '.join(labels)}" if labels else f"add a run that has it{others}"
+        raise UsageError(f"the history has no {statistic}{f' of {engine}' if engine else ''}", hint)
     if csv:
         echo(history_data(entries, metric, name).csv().removesuffix("\n"))
         return

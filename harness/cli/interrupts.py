@@ -19,13 +19,13 @@ def handle_interrupts() -> None:
 
 
 def ignore_interrupts() -> None:
-    """Nothing interrupts what follows."""
+    """Ignore interrupts from here on."""
     for number in _SIGNALS:
         signal.signal(number, signal.SIG_IGN)
 
 
 def is_pressed_again() -> bool:
-    """Whether the user interrupted more than once, and wants the end at once."""
+    """Return whether the user interrupted more than once, to end at once."""
     return len(_received) > 1
 
 

@@ -1,4 +1,4 @@
-"""What a terminal shows while a run lasts: a line that says what happens now, and a bar."""
+"""The lines of a terminal while a run lasts: one that says what happens now, and a bar."""
 
 from __future__ import annotations
 
@@ -43,17 +43,17 @@ class LiveStatus:
 
     def __rich__(self) -> Group:
         elapsed, spent = monotonic() - self._began, monotonic() - self._since
-        left = clock(spent * (1 / self._share - 1)) if 0 < self._share < 1 else "-:--"
-        self._bar.update(self._task, times=f"{clock(elapsed)} elapsed, {left} left")
+        remaining = clock(spent * (1 / self._share - 1)) if 0 < self._share < 1 else "-:--"
+        self._bar.update(self._task, times=f"{clock(elapsed)} elapsed, {remaining} left")
         return Group(self._text, self._bar)
 
-    def show(self, text: str, count: str = "", done: int = 0, total: int | None = None) -> None:
+    def show(self, text: str, count: str = "", completed: int = 0, total: int | None = None) -> None:
         """Say what happens now; a bar without a total moves to and fro."""
         self._text.plain = text
-        self._bar.update(self._task, count=count, completed=done, total=total)
+        self._bar.update(self._task, count=count, completed=completed, total=total)
 
     def run_share(self, share: float, since: float | None = None) -> None:
-        """How much of the run is done, from 0 to 1, `since` the beginning or that time of `monotonic`."""
+        """Show the share of the run that is done, from 0 to 1, since its beginning or `since`."""
         self._share, self._since = share, self._began if since is None else since
 
 

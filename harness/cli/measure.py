@@ -62,12 +62,12 @@ def measure_and_report(
     except KeyboardInterrupt:
         if folder is None:
             raise
-        begun, known = folder, measured
+        begun, complete = folder, measured
         fault = InterruptedRunError("interrupted; every finished cell is saved", _finish(folder))
         so_far = report_so_far(
-            lambda: known or load_run(begun, trust=True),
+            lambda: complete or load_run(begun, trust=True),
             display,
-            shows_something=lambda: known is not None or results_so_far(begun) is not None,
+            shows_something=lambda: complete is not None or results_so_far(begun) is not None,
         )
         if so_far is None:
             raise fault from None

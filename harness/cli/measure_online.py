@@ -65,7 +65,7 @@ def measure(
 
 
 def _said_before(settings: OnlineSettings, search: SearchPlan | None) -> Iterator[str]:
-    """What a user may want to know before the run begins."""
+    """Yield lines that a user may want to read before the run begins."""
     if settings.preset_text is not None:
         yield settings.preset_text
     if search is not None:
@@ -83,7 +83,7 @@ def _said_before(settings: OnlineSettings, search: SearchPlan | None) -> Iterato
 
 
 def _more_than_rounds(settings: OnlineSettings) -> str:
-    """Where --n sends more than --rounds asks for; empty where it does not."""
+    """Say where --n sends more than --rounds needs; empty if it does not."""
     rounds = settings.rounds or settings.n
     levels = [load.concurrency for load in settings.loads if isinstance(load, ClosedLoop)]
     fewer = [level for level in levels if level * rounds < settings.n]

@@ -46,8 +46,8 @@ OTHERS = "Others"
 
 
 def in_groups(names: list[str]) -> dict[str, list[str]]:
-    """The names by title, in the order of the groups; what no group has comes last."""
-    known = {title: [name for name in group if name in names] for title, group in GROUPS.items()}
-    grouped = {name for group in known.values() for name in group}
-    found = known | {OTHERS: [name for name in names if name not in grouped]}
-    return {title: group for title, group in found.items() if group}
+    """Return the names by title, in the order of the groups; what no group has comes last."""
+    groups = {title: [name for name in group if name in names] for title, group in GROUPS.items()}
+    grouped = {name for group in groups.values() for name in group}
+    every = groups | {OTHERS: [name for name in names if name not in grouped]}
+    return {title: group for title, group in every.items() if group}

@@ -37,7 +37,7 @@ def with_settings(
     kind: type[CommonSettings],
     instead: str | None = None,
     without: Collection[str] = (),
-    derive: Callable[[dict[str, Any]], dict[str, Any]] = lambda own: {},
+    derive: Callable[[dict[str, Any]], dict[str, Any]] = lambda values: {},
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Give a command `--config` and an option for each field of `kind`; its first argument is the settings.
 
@@ -47,26 +47,26 @@ def with_settings(
         instead: An option of the command that replaces all settings. If it is given, the first argument is
             None, and any other setting is a UsageError.
         without: Settings that are no options of the command.
-        derive: What the command's own options mean as settings.
+        derive: Returns the settings that the command's own options mean.
     """
 
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
-        own = list(inspect.signature(command, eval_str=True).parameters.values())[1:]
+        parameters = list(inspect.signature(command, eval_str=True).parameters.values())[1:]
         options = [_config(), *(option for option in _options(kind) if option.name not in without)]
         offered = {option.name for option in options}
 
         def run(config: Path | None, **values: Any) -> None:
             texts = {name: values.pop(name) for name in list(values) if name in offered}
-            given = {name: text for name, text in texts.items() if text is not None and text != []}
+            explicit = {name: text for name, text in texts.items() if text is not None and text != []}
             if instead is None or values[instead] is None:
-                settings = build(kind, config, given | derive(values), command.__name__)
+                settings = build(kind, config, explicit | derive(values), command.__name__)
                 for engine in settings.engines:
                     check_name(engine.name)
                 if "engines" not in settings.model_fields_set:
                     settings = settings.model_copy(update={"engines": installed_engines()})
                 command(settings, **values)
                 return
-            if beside := [*given, *(["config"] if config else [])]:
+            if beside := [*explicit, *(["config"] if config else [])]:
                 options = ", ".join("--" + name.replace("_", "-") for name in beside)
                 raise UsageError(
                     f"--{instead} uses the run's own settings and cannot be combined with {options}",
@@ -75,8 +75,8 @@ def with_settings(
             command(None, **values)
 
         run.__doc__, run.__name__ = command.__doc__, command.__name__
-        run.__signature__ = inspect.Signature([*own, *options])  # type: ignore[attr-defined]
-        run.__annotations__ = {p.name: p.annotation for p in [*own, *options]}
+        run.__signature__ = inspect.Signature([*parameters, *options])  # type: ignore[attr-defined]
+        run.__annotations__ = {p.name: p.annotation for p in [*parameters, *options]}
         return run
 
     return decorate
@@ -111,18 +111,18 @@ def _options(kind: type[CommonSettings]) -> Iterator[inspect.Parameter]:
 
 
 def _completion(name: str, field: FieldInfo) -> Callable[[str], list[str]]:
-    """What the shell offers: the choices, or the names of engines after each comma."""
-    known = [*engine_points()] if name == "engines" else [*_choices(field.annotation)]
+    """Return a function that completes choices, or names of engines after each comma, in the shell."""
+    words = [*engine_points()] if name == "engines" else [*_choices(field.annotation)]
 
     def complete(incomplete: str) -> list[str]:
         before, comma, begun = incomplete.rpartition(",")
-        return [before + comma + word for word in known if word.startswith(begun)]
+        return [before + comma + word for word in words if word.startswith(begun)]
 
     return complete
 
 
 def _choices(annotation: Any) -> Iterator[str]:
-    """The values of every `Literal` in it."""
+    """Yield the values of every `Literal` in an annotation."""
     if get_origin(annotation) is Literal:
         yield from map(str, get_args(annotation))
     elif get_origin(annotation) is not list:
@@ -131,12 +131,12 @@ def _choices(annotation: Any) -> Iterator[str]:
 
 
 def metavar(field: FieldInfo) -> str:
-    """How a value of the setting is written."""
+    """Return the form of the setting's value."""
     return str(_extra(field).get("metavar") or "|".join(_words(field.annotation)) or "TEXT")
 
 
 def _words(annotation: Any) -> Iterator[str]:
-    """How a value is written: choices as they are, types by name."""
+    """Yield the forms of a value: choices as they are, types by name."""
     origin = get_origin(annotation)
     if origin is Annotated:
         yield from _words(get_args(annotation)[0])
@@ -152,7 +152,7 @@ def _words(annotation: Any) -> Iterator[str]:
 
 
 def default_text(field: FieldInfo) -> str:
-    """The default as it would be given; empty where there is none."""
+    """Return the default as it would be given; empty if there is none."""
     if "shown" in (extra := _extra(field)):
         return str(extra["shown"])
     value = field.get_default(call_default_factory=True, validated_data={})

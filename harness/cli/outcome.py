@@ -44,7 +44,7 @@ def conclude(
 
 
 def _failed(results: OnlineResults) -> bool:
-    """Whether something that was started failed, or no cell is valid.
+    """Return whether something that was started failed, or no cell is valid.
 
     An engine that is not installed was not started. A search finds loads that are too heavy, at which
     requests may fail.

@@ -89,13 +89,13 @@ def run(
         ("--concurrency", ClosedLoop, "concurrency", concurrency),
         ("--request-rate", RequestRate, "req_per_s", request_rate),
     ]
-    given = [_load(option, kind, {key: value}) for option, kind, key, value in kinds if value is not None]
-    if len(given) > 1:
+    loads = [_load(option, kind, {key: value}) for option, kind, key, value in kinds if value is not None]
+    if len(loads) > 1:
         raise UsageError(
             "--scale is for a trace, --concurrency for a closed loop, --request-rate for a rate",
             "use one of them",
         )
-    load = given[0] if given else None
+    load = loads[0] if loads else None
     options = ProfileOptions(tool, steps, stacks, nsys, max_mb << 20)
     with make_display(quiet) as display:
         chosen = None if engines is None else split_option("--engines", engines)
@@ -104,7 +104,7 @@ def run(
 
 
 def _load(option: str, kind: type[Load], value: dict[str, float]) -> Load:
-    """A load as an option names it. Raises UsageError."""
+    """Return a load as an option names it. Raises UsageError."""
     try:
         return kind.model_validate(value)
     except ValidationError as error:
@@ -224,12 +224,12 @@ _SIZES = ("model", "dtype", "cpu_threads", "tensor_parallel_size", "prefix_cache
 
 
 def _capture(run: Path, figures: ProfileFigures) -> dict[str, object]:
-    """What a profile was taken of, by name; {} where the run does not say."""
+    """Return the settings and load of a profile by name; {} if the run does not record them."""
     if (manifest := read_manifest(run)) is None:
         return {}
     settings = {name: getattr(manifest.meta.settings, name, None) for name in _SIZES}
-    wanted = figures.label, figures.tool
-    captures = (capture for capture in manifest.runs if (capture.label, capture.tool) == wanted)
+    key = figures.label, figures.tool
+    captures = (capture for capture in manifest.runs if (capture.label, capture.tool) == key)
     return next(({"requests in flight": capture.level.in_flight} | settings for capture in captures), {})
 
 
@@ -262,16 +262,16 @@ def _two_of(
 
 
 def _of(figures: list[ProfileFigures], name: str | None, run: Path) -> list[ProfileFigures]:
-    """Those of an engine, by its label or `NAME[@VARIANT]`; without a name those of the first."""
-    known = list(dict.fromkeys(profile.label for profile in figures))
-    label = name or known[0]
-    if label not in known and (manifest := read_manifest(run)):
+    """Return the figures of an engine by its label or `NAME[@VARIANT]`; without a name, of the first."""
+    labels = list(dict.fromkeys(profile.label for profile in figures))
+    label = name or labels[0]
+    if label not in labels and (manifest := read_manifest(run)):
         refs = {str(EngineRef(name=it.engine, variant=it.variant)): it.label for it in manifest.runs}
         label = refs.get(label, label)
-    found = [profile for profile in figures if profile.label == label]
-    if not found:
-        raise UsageError(f"{run} has no profile of {name!r}", f"choose one of {', '.join(known)}")
-    return found
+    matching = [profile for profile in figures if profile.label == label]
+    if not matching:
+        raise UsageError(f"{run} has no profile of {name!r}", f"choose one of {', '.join(labels)}")
+    return matching
 
 
 def _tables(profiles: Profiles) -> list[Table]:

@@ -119,10 +119,10 @@ class Display:
             return
         self._console.print(text + (f"\n  hint: {hint}" if hint else ""))
 
-    def _now(self, text: str, done: int = 0, requests: int | None = None) -> None:
+    def _now(self, text: str, completed: int = 0, requests: int | None = None) -> None:
         if self._live is not None:
-            count = "" if requests is None else f"{done}/{requests} requests"
-            self._live.show(text, count, done, requests)
+            count = "" if requests is None else f"{completed}/{requests} requests"
+            self._live.show(text, count, completed, requests)
 
     def _share(self, cells: float, since: float | None = None) -> None:
         """Show that `cells` of the cells that this command measures are done, since then."""
@@ -170,6 +170,6 @@ def _summary(summary: OnlineSummary) -> str:
 
 def _pair(distribution: Distribution) -> str:
     """p50 and p99, or the highest percentile that the sample supports."""
-    known = [q for q in (50, 90, 99) if distribution.n and not missing(q, distribution.n)]
-    shown = dict.fromkeys([*known[:1], *known[-1:]])
+    supported = [q for q in (50, 90, 99) if distribution.n and not missing(q, distribution.n)]
+    shown = dict.fromkeys([*supported[:1], *supported[-1:]])
     return " ".join(f"p{q} {getattr(distribution, f'p{q}'):.1f}" for q in shown) or DASH

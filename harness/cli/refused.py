@@ -23,7 +23,7 @@ _FIX = {number: fix for fix, numbers in _FIXES.items() for number in numbers}
 
 
 def refused(error: OSError, after: str = "") -> BenchError | None:
-    """What is said of it; None where there is nothing that a user can fix.
+    """Return an error with a hint; None if a user cannot fix it.
 
     Args:
         after: What to do when it is fixed, for a run that has a folder.

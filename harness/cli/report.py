@@ -48,12 +48,12 @@ def report(
             raise UsageError(f"there is no folder {REPORTS} here", "name the run to report")
         echo(f"all reports: {write_index(REPORTS)}")
         return
-    asked = Asked(() if slo is None else parse_limits(slo), None if price is None else read_prices(price))
+    request = Asked(() if slo is None else parse_limits(slo), None if price is None else read_prices(price))
     target = out or REPORTS / f"{default_name(runs)}.html"
     if target.is_dir():
         raise UsageError(f"{target} is a folder", f"give a file, such as {target / default_name(runs)}.html")
     check_writable(target)
-    echo(f"report: {write_report(runs, target, asked)}")
+    echo(f"report: {write_report(runs, target, request)}")
     if out is None:
         echo(f"all reports: {write_index(REPORTS)}")
 

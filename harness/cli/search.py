@@ -15,7 +15,7 @@ from harness.schema.base import first_fault
 from harness.schema.online_settings import OnlineSettings
 from harness.schema.search import SearchAxis, SearchPlan
 
-#: What a search decides itself, or cannot do.
+#: Settings that a search decides itself, or cannot use.
 _DECIDED = (
     *("scales", "concurrency", "rounds", "request_rate", "ramp", "preset", "repeats", "slo", "aa"),
     *("profile", "profile_only"),
@@ -60,27 +60,27 @@ MaxSeconds = Annotated[
 Resume = Annotated[Path | None, typer.Option(help="finish this search, with its own settings", metavar="RUN")]
 
 
-def _plan(own: dict[str, Any]) -> SearchPlan:
-    """What the command's own options ask for.
+def _plan(values: dict[str, Any]) -> SearchPlan:
+    """Return the plan that the command's own options mean.
 
     Raises:
         UsageError: There are no limits, or the bounds contradict each other.
     """
-    if own["slo"] is None:
+    if values["slo"] is None:
         raise UsageError("a search needs limits", "give --slo 'ttft_p99<=200ms,tpot_p99<=30ms'")
     from harness.runs.search_state import parse_limits
 
-    for term in parse_limits(own["slo"]):
+    for term in parse_limits(values["slo"]):
         if not term.at_most:
             raise UsageError(
                 f"a search cannot use {term.text!r}: a heavier load may meet it where a lighter one does not",
                 "give limits on latencies or error_rate",
             )
-    bounds = {name: own[name] for name in ("lowest", "highest", "first")}
-    rest = {name: own[name] for name in ("cells", "tolerance", "max_seconds")}
-    rest["cells_per_start"] = own["per_start"]
+    bounds = {name: values[name] for name in ("lowest", "highest", "first")}
+    rest = {name: values[name] for name in ("cells", "tolerance", "max_seconds")}
+    rest["cells_per_start"] = values["per_start"]
     try:
-        return SearchPlan.make(own["by"], own["slo"], **bounds, **rest)
+        return SearchPlan.make(values["by"], values["slo"], **bounds, **rest)
     except ValidationError as error:
         name, colon, what = first_fault(error).partition(": ")
         option = f"--{name.replace('_', '-')}" if colon else name
@@ -94,7 +94,9 @@ def _lasting(settings: OnlineSettings, plan: SearchPlan) -> OnlineSettings:
     return settings.model_copy(update=plan.times())
 
 
-@with_settings(OnlineSettings, instead="resume", without=_DECIDED, derive=lambda own: _plan(own).settings())
+@with_settings(
+    OnlineSettings, instead="resume", without=_DECIDED, derive=lambda values: _plan(values).settings()
+)
 def search(
     settings: OnlineSettings | None,
     slo: Slo = None,
@@ -123,7 +125,7 @@ def search(
 
 
 def _check(settings: OnlineSettings, plan: SearchPlan) -> None:
-    """Whether the limits can be judged with these settings.
+    """Check that the limits can be judged with these settings.
 
     Raises:
         UsageError: They cannot.

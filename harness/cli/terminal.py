@@ -1,4 +1,4 @@
-"""What a command prints: nothing that it prints can steer the terminal."""
+"""Output of commands, none of which can steer the terminal."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ class Terminal(Console):
         if not self.is_terminal and "width" not in options:
             self.width = PIPE_WIDTH
 
-    def render(self, *given: Any, **options: Any) -> Iterable[Segment]:
-        for segment in super().render(*given, **options):
+    def render(self, *objects: Any, **options: Any) -> Iterable[Segment]:
+        for segment in super().render(*objects, **options):
             yield segment if segment.control else segment._replace(text=visible(segment.text))
 
     def on_broken_pipe(self) -> None:

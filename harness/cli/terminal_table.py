@@ -46,7 +46,7 @@ class TerminalTable:
                 yield self._as_list(line, options.max_width // 2)
 
     def _widths(self, most: int) -> list[int] | None:
-        """Of the columns, in all at most that wide; None where that is too narrow for their words.
+        """Return column widths that add up to at most `most` characters; None if a word does not fit.
 
         Numbers are wrapped only where they have to be. The rest goes where it saves most lines.
         """
@@ -61,10 +61,10 @@ class TerminalTable:
             for wide, least, numeric in zip(cells, words, self._numeric, strict=True)
         ]
         widths = numbers if sum(numbers) <= room else words
-        for wanted in (cells, whole):
+        for wide_enough in (cells, whole):
             for _ in range(room - sum(widths)):
-                tallest = max(range(len(widths)), key=lambda at: wanted[at] / max(widths[at], 1))
-                widths[tallest] += wanted[tallest] > widths[tallest]
+                tallest = max(range(len(widths)), key=lambda at: wide_enough[at] / max(widths[at], 1))
+                widths[tallest] += wide_enough[tallest] > widths[tallest]
         return widths if sum(widths) <= room else None
 
     def _as_columns(self, widths: Sequence[int]) -> RichTable:

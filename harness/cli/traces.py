@@ -50,15 +50,15 @@ def list_(json: AsJson = False) -> None:
 def info(trace: NameOrPath = builtin.NAME, json: AsJson = False) -> None:
     """Describe a trace: arrivals, lengths, shared prefixes, source and licence."""
     loaded = catalog.load(trace)
-    found = describe(loaded)
+    figures = describe(loaded)
     if json:
         about = {
             key: getattr(loaded, key) for key in ("name", "origin", "licence", "citation", "sha256", "note")
         }
-        console.print_json(data=about | dataclasses.asdict(found))
+        console.print_json(data=about | dataclasses.asdict(figures))
         return
     table = Table(Column(no_wrap=True), Column(overflow="fold"), show_header=False, box=None, pad_edge=False)
-    for label, value in (*_about(loaded), *_figures(found)):
+    for label, value in (*_about(loaded), *_figures(figures)):
         table.add_row(label, value)
     console.print(table)
 
@@ -109,15 +109,15 @@ def _about(trace: Trace) -> list[tuple[str, str]]:
     return [(label, value) for label, value in pairs.items() if value]
 
 
-def _figures(found: Statistics) -> list[tuple[str, str]]:
-    rows = [("requests", f"{found.requests:,}"), ("span", f"{found.span_s:,.1f} s")]
-    if found.rate is not None and found.gap_cv is not None:
-        rows.append(("arrivals", f"{found.rate:.4g}/s, gap CV {found.gap_cv:.2f}"))
-    rows += [("input tokens", _lengths(found.input)), ("output tokens", _lengths(found.output))]
-    if found.sessions is not None:
-        rows.append(("sessions", f"{found.sessions:,}"))
-    if found.blocks is not None and found.reuse is not None:
-        rows.append(("prefix blocks", f"{found.blocks:,}, {per_cent(found.reuse, 1)} seen before"))
+def _figures(figures: Statistics) -> list[tuple[str, str]]:
+    rows = [("requests", f"{figures.requests:,}"), ("span", f"{figures.span_s:,.1f} s")]
+    if figures.rate is not None and figures.gap_cv is not None:
+        rows.append(("arrivals", f"{figures.rate:.4g}/s, gap CV {figures.gap_cv:.2f}"))
+    rows += [("input tokens", _lengths(figures.input)), ("output tokens", _lengths(figures.output))]
+    if figures.sessions is not None:
+        rows.append(("sessions", f"{figures.sessions:,}"))
+    if figures.blocks is not None and figures.reuse is not None:
+        rows.append(("prefix blocks", f"{figures.blocks:,}, {per_cent(figures.reuse, 1)} seen before"))
     return rows
 
 
@@ -129,10 +129,10 @@ def _on(stack: ExitStack, name: str) -> catalog.Progress:
     """Shows a bar from the first bytes on: a trace that is here has none, and neither has a wrong name."""
     bar = _download_bar()
 
-    def show(done: int, total: int | None) -> None:
+    def show(received: int, total: int | None) -> None:
         if not bar.task_ids:
             stack.enter_context(bar).add_task(name, total=None)
-        bar.update(bar.task_ids[0], completed=done, total=total)
+        bar.update(bar.task_ids[0], completed=received, total=total)
 
     return show
 

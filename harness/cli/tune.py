@@ -15,7 +15,7 @@ from harness.schema.base import first_fault
 from harness.schema.engine_ref import RUNNING_SERVER, EngineRef
 from harness.schema.online_settings import OF_RUNNING_SERVERS, OnlineSettings
 
-#: What a tuning decides itself, or cannot do.
+#: Settings that a tuning decides itself, or cannot use.
 _DECIDED = (
     *("engines", "repeats", "interleave", "slo", "aa", "preset", "profile", "profile_only"),
     *OF_RUNNING_SERVERS,
@@ -53,17 +53,17 @@ Repeats = Annotated[
 Resume = Annotated[Path | None, typer.Option(help="finish this tuning, with its own settings", metavar="RUN")]
 
 
-def _settings(own: dict[str, Any]) -> dict[str, Any]:
-    """What the command's own options mean as settings of a run. Raises UsageError."""
-    if own["engine"] is None:
+def _settings(values: dict[str, Any]) -> dict[str, Any]:
+    """Return the settings of a run that the command's own options mean. Raises UsageError."""
+    if values["engine"] is None:
         raise UsageError("no engine is named", "bench tune ENGINE --space FILE")
     try:
-        ref = EngineRef.model_validate(own["engine"])
+        ref = EngineRef.model_validate(values["engine"])
     except ValidationError as error:
         raise UsageError(first_fault(error), "bench tune vllm, or vllm@VARIANT") from None
     if ref.name == RUNNING_SERVER:
         raise UsageError("the settings of a running server cannot be changed", "name an engine, such as vllm")
-    return {"engines": [ref], "repeats": own["repeats"]}
+    return {"engines": [ref], "repeats": values["repeats"]}
 
 
 @with_settings(OnlineSettings, instead="resume", without=_DECIDED, derive=_settings)

@@ -1,4 +1,4 @@
-"""What the load client itself can do on a machine: `calibration.json` in the cache."""
+"""The limits of the load client on a machine: `calibration.json` in the cache."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from harness.schema.base import Strict
 
 
 class MachineKey(Strict):
-    """What the client's speed depends on. Another value of any of these needs another calibration."""
+    """Everything that the client's speed depends on. Another value needs another calibration."""
 
     cpu: str
     cores: int = Field(description="logical CPUs that this process may use")
@@ -39,7 +39,7 @@ class Spread(Strict):
 
 
 class TimingError(Strict):
-    """What the client measured minus what the mock server did, request by request and token by token."""
+    """Measured minus true times of the mock server, request by request and token by token."""
 
     processes: int
     concurrency: int

@@ -9,17 +9,17 @@ from pydantic import BeforeValidator, Field, model_validator
 
 from harness.schema.base import Strict, listed
 
-#: Which names there are is for the registry to say: installed packages add engines.
+#: The registry has the names: installed packages add engines.
 EngineName = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_-]*$")]
 _REFERENCE = re.compile(r"^(?P<name>[a-z][a-z0-9_-]*)(@(?P<variant>[A-Za-z0-9][A-Za-z0-9._-]*))?$")
 #: The engine that is a server somebody else started.
 RUNNING_SERVER: EngineName = "openai"
-#: Where it is not asked which engines are installed, and where none is.
+#: Engines by default where installed ones are not looked for, or none is.
 DEFAULT_ENGINES: tuple[EngineName, ...] = ("roseinfer", "vllm")
 
 
 def asks_auto(engines: object) -> bool:
-    """Whether `engines` leaves the choice to the machine, as if none had been named."""
+    """Return whether `engines` leaves the choice to the machine, as if none had been named."""
     return engines == ["auto"] or (isinstance(engines, str) and engines.strip() == "auto")
 
 
@@ -59,8 +59,9 @@ class EngineRef(Strict):
             raise ValueError("must be NAME or NAME@VARIANT")
         match = _REFERENCE.match(value)
         if match is None:
-            such = "names are in small letters, such as vllm and llamacpp"
-            raise ValueError(f"{value!r} is not NAME or NAME@VARIANT; {such}")
+            raise ValueError(
+                f"{value!r} is not NAME or NAME@VARIANT; names are in small letters, such as vllm"
+            )
         return {"name": match["name"], "variant": match["variant"]}
 
     @model_validator(mode="after")
@@ -71,7 +72,7 @@ class EngineRef(Strict):
 
     @property
     def is_inline(self) -> bool:
-        """Whether the variant is defined here, and not in a file."""
+        """True if the variant is defined here, and not in a file."""
         return bool(self.args or self.env or self.base)
 
     def __str__(self) -> str:

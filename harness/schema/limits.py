@@ -46,19 +46,19 @@ class GateTerm(Strict):
 
 
 def is_latency(term: GateTerm) -> bool:
-    """Whether a limit is on a latency, in ms."""
+    """Return whether a limit is on a latency, in ms."""
     return term.metric in _LATENCIES.values()
 
 
 def parse_gate(text: str, word: str = "gate") -> list[GateTerm]:
-    """Terms between commas, all of which must hold.
+    """Return the terms between commas, all of which must hold.
 
     `METRIC OP SIGN N%` limits the ratio B / A: `ttft_p99<=+10%` is at most 1.1. `METRIC OP N` limits B
     itself. A metric is a latency with a statistic (`tpot_p90`), a rate, or `error_rate`. A limit on each
     request, `ttft_ms=200`, is `ttft_p99<=200ms`.
 
     Args:
-        word: What a term is called in errors.
+        word: Name of a term in errors.
 
     Raises:
         UsageError: A term is none of this.
@@ -107,22 +107,22 @@ def _term(text: str, word: str) -> GateTerm:
 
 
 def names_of(name: str) -> tuple[str, str]:
-    """Metric and statistic of `ttft_p99` or `req_per_s`, as the results name them. Raises UsageError."""
+    """Return metric and statistic of `ttft_p99` or `req_per_s` as in the results. Raises UsageError."""
     latency, _, statistic = name.rpartition("_")
     if latency in _LATENCIES and statistic in STATISTICS:
         return _LATENCIES[latency], statistic
     if name in (*_RATES, ERROR_RATE):
         return name, name
-    known = [*(f"{latency}_p99" for latency in _LATENCIES), *_RATES, ERROR_RATE]
+    shown = [*(f"{latency}_p99" for latency in _LATENCIES), *_RATES, ERROR_RATE]
     every = [*(f"{latency}_{each}" for latency in _LATENCIES for each in STATISTICS), *_RATES, ERROR_RATE]
     meant = did_you_mean(name, every, cutoff=0.75)
     raise UsageError(
-        f"there is no statistic {name!r}", f"{meant}known: {', '.join(known)}; also {', '.join(STATISTICS)}"
+        f"there is no statistic {name!r}", f"{meant}known: {', '.join(shown)}; also {', '.join(STATISTICS)}"
     )
 
 
 def _scale(text: str, metric: str, unit: str, word: str) -> float:
-    """What one of the term's unit is in that of the results."""
+    """Return one of the term's unit in the unit of the results."""
     if metric == ERROR_RATE:
         units = {"%": 0.01, "": 1.0}
     elif metric in _RATES:
@@ -138,22 +138,22 @@ def _scale(text: str, metric: str, unit: str, word: str) -> float:
 
 
 def _list_limits(schema: dict[str, Any]) -> None:
-    """What `bench schema` shows: each metric that a limit can be set on as a field of its own."""
+    """Show each metric that a limit can be set on as a field of its own in `bench schema`."""
     limit = schema.pop("additionalProperties")
     schema["properties"] = {name: limit | {"title": METRICS[name].label} for name in latencies("slo")}
 
 
 def _of_each(limits: str) -> dict[str, float]:
-    """Limits on p99 as limits on each request, the strictest of each metric."""
-    found: dict[str, float] = {}
+    """Return limits on p99 as limits on each request, the strictest of each metric."""
+    limits_ms: dict[str, float] = {}
     for term in parse_gate(limits, "limit"):
         if term.statistic != OF_EACH or not term.at_most or term.relative:
             raise ValueError(
                 f"{term.text!r} is no limit on a request, as ttft_ms=200 and ttft_p99<=200ms are; "
                 "bench report --slo holds a run to it"
             )
-        found[term.metric] = min(term.limit, found.get(term.metric, term.limit))
-    return found
+        limits_ms[term.metric] = min(term.limit, limits_ms.get(term.metric, term.limit))
+    return limits_ms
 
 
 class Slo(Strict):
@@ -181,7 +181,7 @@ class Slo(Strict):
 
     @model_validator(mode="after")
     def _known(self) -> Self:
-        known = latencies("slo")
-        if unknown := sorted(self.__pydantic_extra__.keys() - known):
-            raise ValueError(f"there is no {unknown[0]} to limit; known: {', '.join(known)}")
+        metrics = latencies("slo")
+        if unknown := sorted(self.__pydantic_extra__.keys() - metrics):
+            raise ValueError(f"there is no {unknown[0]} to limit; known: {', '.join(metrics)}")
         return self

@@ -1,4 +1,4 @@
-"""What is sent when: a load, by its `kind`."""
+"""Loads: when requests are sent, by their `kind`."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class _Level(Strict, ABC):
 
     @property
     def counts(self) -> Counted:
-        """What its number is of."""
+        """Unit of the load's number."""
         return "requests"
 
     def __lt__(self, other: _Level) -> bool:
@@ -35,7 +35,7 @@ class _Level(Strict, ABC):
     @property
     @abstractmethod
     def value(self) -> float:
-        """Its number, above 0: a place on an axis."""
+        """Number of the load, above 0: a place on an axis."""
 
     @property
     def weight(self) -> float:

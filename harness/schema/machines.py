@@ -25,7 +25,7 @@ class GpuLoad(Strict):
 
 
 class Power(Strict):
-    """What was taken in a part of a cell. Times are in s since the cell's start."""
+    """Power that was taken in a part of a cell. Times are in s since the cell's start."""
 
     begin: float
     end: float
@@ -66,14 +66,14 @@ class MachineLoad(Strict):
 
     @property
     def joules(self) -> float | None:
-        """What the GPUs took, by their own counters, or where there is none the processors; None: unknown."""
+        """Energy of the GPUs by their own counters, or without any of the processors; None: unknown."""
         counters = [gpu.joules for gpu in self.gpus] or [self.cpu_joules]
-        known = [joules for joules in counters if joules is not None]
-        return math.fsum(known) if len(known) == len(counters) else None
+        reported = [joules for joules in counters if joules is not None]
+        return math.fsum(reported) if len(reported) == len(counters) else None
 
     @property
     def joules_above_idle(self) -> float | None:
-        """What was taken beyond what the idle machine takes in that time; None: unknown."""
+        """Energy beyond that of the idle machine in the same time; None: unknown."""
         if self.joules is None or self.idle_watts is None:
             return None
         return max(0.0, self.joules - self.idle_watts * self.seconds)
@@ -104,7 +104,7 @@ class Host(Strict):
 
 
 class HostCell(Strict):
-    """What a node that sends did in a cell."""
+    """Work of a node that sends in a cell."""
 
     name: str
     clients: list[int] = Field(description="its client processes, by their numbers in the load")

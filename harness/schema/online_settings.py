@@ -52,7 +52,7 @@ OF_RUNNING_SERVERS = (
     *("base_url", "server", "served_model", "tokenizer", "header", "api_key_env", "ca_cert", "wait_ready"),
     "prompt_nonce",
 )
-#: What only an engine that is started here gets.
+#: Settings of engines that are started here alone.
 _OF_STARTED = ("dtype", "cpu_threads", "max_running_requests", "gpu_memory_utilization", "prefix_cache")
 
 
@@ -259,12 +259,12 @@ class OnlineSettings(CommonSettings):
 
     @model_validator(mode="before")
     @classmethod
-    def _running_server(cls, given: object) -> object:
+    def _running_server(cls, values: object) -> object:
         """An address alone means the server at that address."""
-        if not isinstance(given, dict) or "engines" in given:
-            return given
-        named = given.get("base_url") is not None or given.get("server")
-        return given | {"engines": [RUNNING_SERVER]} if named else given
+        if not isinstance(values, dict) or "engines" in values:
+            return values
+        named = values.get("base_url") is not None or values.get("server")
+        return values | {"engines": [RUNNING_SERVER]} if named else values
 
     @property
     def servers(self) -> dict[str, str]:
@@ -272,25 +272,25 @@ class OnlineSettings(CommonSettings):
         return self.server or ({} if self.base_url is None else {RUNNING_SERVER: self.base_url})
 
     def of_server(self, text: str | None, label: str) -> str | None:
-        """What a setting, `VALUE` or `LABEL=VALUE,…`, says for the running server of that label."""
+        """Return the part of a setting, `VALUE` or `LABEL=VALUE,…`, for the running server of that label."""
         return for_server(text, label, self.servers)
 
     @model_validator(mode="before")
     @classmethod
-    def _all_at_once(cls, given: object) -> object:
+    def _all_at_once(cls, values: object) -> object:
         """An infinite rate is a closed loop with all requests in flight."""
-        if not isinstance(given, dict) or "request_rate" not in given:
-            return given
+        if not isinstance(values, dict) or "request_rate" not in values:
+            return values
         try:
-            rates = listed(given["request_rate"])
+            rates = listed(values["request_rate"])
         except ValueError:
-            return given  # for the setting itself to refuse
+            return values  # for the setting itself to refuse
         if not isinstance(rates, list) or all(str(rate) not in ("inf", ".inf") for rate in rates):
-            return given
-        if len(rates) > 1 or given.get("concurrency") is not None:
+            return values
+        if len(rates) > 1 or values.get("concurrency") is not None:
             raise ValueError("--request-rate inf stands alone: it sends all --n requests at once")
-        rest = {key: value for key, value in given.items() if key != "request_rate"}
-        return rest | {"concurrency": given.get("n", cls.model_fields["n"].default)}
+        rest = {key: value for key, value in values.items() if key != "request_rate"}
+        return rest | {"concurrency": values.get("n", cls.model_fields["n"].default)}
 
     cluster: Annotated[str, AfterValidator(_cluster_address)] | None = Field(
         None,
@@ -355,7 +355,7 @@ class OnlineSettings(CommonSettings):
 
     @property
     def counted(self) -> Counted:
-        """What a rate, or a number in flight, is of."""
+        """Unit of a rate, or of a number in flight."""
         return "requests" if self.turns is None else "sessions"
 
     @property
@@ -427,12 +427,12 @@ class OnlineSettings(CommonSettings):
             raise ValueError("engine openai needs --base-url, the address of the running server")
         for option, text in (("--served-model", self.served_model), ("--api-key-env", self.api_key_env)):
             check_for_servers(option, text, self.servers)
-        given = [option for option, value in self._loads_options.items() if value is not None]
-        if len(given) > 1:
-            raise ValueError(f"{given[0]} and {given[1]} are two kinds of load: give one of them")
+        options = [option for option, value in self._loads_options.items() if value is not None]
+        if len(options) > 1:
+            raise ValueError(f"{options[0]} and {options[1]} are two kinds of load: give one of them")
         if (self.dataset or "").startswith(("weka:", "tracelab:")) and self.turns != "recorded":
             raise ValueError("such a --dataset has jobs of agents without text: give --turns recorded")
-        if self.dataset is not None and not given:
+        if self.dataset is not None and not options:
             raise ValueError(
                 "--dataset says what is sent, not when: give --concurrency, --request-rate or --ramp"
             )

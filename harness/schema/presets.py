@@ -92,21 +92,21 @@ _WHEN: dict[str, set[str]] = {
 _WHAT = {"dataset", "mixture", "trace"}
 
 
-def preset_values(name: str, command: str, given: dict[str, Any]) -> dict[str, Any]:
-    """What a preset sets beside the settings that are given. Raises UsageError for an unknown one."""
+def preset_values(name: str, command: str, explicit: dict[str, Any]) -> dict[str, Any]:
+    """Return what a preset sets beside explicit settings. Raises UsageError for an unknown one."""
     if name not in PRESETS:
         raise UsageError(f"--preset: there is no {name!r}", f"give one of {', '.join(PRESETS)}")
     preset = PRESETS[name]
     if preset.command != command:
         raise UsageError(f"--preset {name} is one of `bench {preset.command}`", "use that command")
-    left_out = set(given)
-    if chosen := given.keys() & _WHEN.keys():
+    left_out = set(explicit)
+    if chosen := explicit.keys() & _WHEN.keys():
         kept = set[str]().union(*(_WHEN[when] for when in chosen))
         left_out |= (_WHEN.keys() | {"rounds", "arrivals"}) - kept
-    if "n" in given:
+    if "n" in explicit:
         left_out.add("rounds")
     if "rounds" in left_out:
         left_out.add("n")  # beside rounds it is as low as can be
-    if given.keys() & _WHAT:
+    if explicit.keys() & _WHAT:
         left_out |= {"input_len", "output_len"}
     return {key: value for key, value in preset.values.items() if key not in left_out}

@@ -1,4 +1,4 @@
-"""What a machine costs: a price file, and what it says of one run's machine."""
+"""Prices of machines: a price file, and the price of one run's machine."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Prices(Strict):
 
 
 class Hourly(Strict):
-    """What an hour of one run's machine costs."""
+    """The price of an hour of one run's machine."""
 
     amount: float
     currency: str
@@ -42,7 +42,7 @@ class Hourly(Strict):
 
 
 def read_prices(path: Path) -> Prices:
-    """A price file, YAML.
+    """Read a price file, YAML.
 
     Raises:
         UsageError: It cannot be read, or says something else.
@@ -55,10 +55,10 @@ def read_prices(path: Path) -> Prices:
 
 
 def hourly(prices: Prices, environment: Mapping[str, Any], device: str) -> Hourly:
-    """What an hour of a run on that machine costs.
+    """Return the price of an hour of a run on that machine.
 
     Args:
-        environment: Of the run: what was there.
+        environment: The run's hardware and software.
 
     Raises:
         UsageError: The file has no price for it.
@@ -76,8 +76,8 @@ def hourly(prices: Prices, environment: Mapping[str, Any], device: str) -> Hourl
 
 
 def _of_gpu(prices: Prices, name: str) -> float:
-    fitting = [known for known in prices.gpus if known.casefold() in name.casefold()]
+    fitting = [priced for priced in prices.gpus if priced.casefold() in name.casefold()]
     if not fitting:
-        known = f"known: {', '.join(prices.gpus)}; " if prices.gpus else ""
-        raise UsageError(f"the prices have none for {name}", f"{known}add it under gpus")
+        priced = f"known: {', '.join(prices.gpus)}; " if prices.gpus else ""
+        raise UsageError(f"the prices have none for {name}", f"{priced}add it under gpus")
     return prices.gpus[max(fitting, key=len)]

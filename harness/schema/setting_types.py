@@ -38,13 +38,13 @@ class _Written(Strict):
 
     @classmethod
     def fields_of(cls, parts: list[str]) -> dict[str, str] | None:
-        """The fields that the parts give; None where they have another form."""
+        """Return the fields that the parts give; None if they have another form."""
         names = list(cls.model_fields)
         return dict(zip(names, parts, strict=True)) if len(parts) == len(names) else None
 
 
 class ArrivalProcess(_Written):
-    """How the times between arrivals are distributed: `poisson`, `constant`, or `gamma:CV`."""
+    """Distribution of the times between arrivals: `poisson`, `constant`, or `gamma:CV`."""
 
     FORM = "poisson, constant or gamma:CV"
 
@@ -126,7 +126,7 @@ def lengths_text(lengths: int | Uniform) -> str:
 
 
 def most(lengths: int | Uniform) -> int:
-    """The most tokens that are drawn."""
+    """Return the most tokens that are drawn."""
     return lengths if isinstance(lengths, int) else lengths.most
 
 
@@ -209,16 +209,16 @@ def _pairs(value: object) -> object:
         return value
     if not isinstance(value, list):
         raise ValueError("must be NAME=VALUE, or a list of them")
-    found: dict[str, str] = {}
+    pairs: dict[str, str] = {}
     for text in value:
         name, equals, content = str(text).partition("=")
         name = name.strip()
         if not equals or not name or not content.strip():
             raise ValueError(f"{text!r} is not like NAME=VALUE")
-        if name in found:
+        if name in pairs:
             raise ValueError(f"{name} is given twice")
-        found[name] = content.strip()
-    return found
+        pairs[name] = content.strip()
+    return pairs
 
 
 def _labels(servers: dict[str, str]) -> dict[str, str]:
@@ -229,7 +229,7 @@ def _labels(servers: dict[str, str]) -> dict[str, str]:
 
 
 def _headers(headers: dict[str, str]) -> dict[str, str]:
-    """Raises ValueError, which never repeats a value: it may be a secret."""
+    """Raise ValueError without repeating a value, which may be a secret."""
     for name, value in headers.items():
         if not _HEADER.match(name):
             raise ValueError(f"{name!r} is not the name of a header")
@@ -241,7 +241,7 @@ def _headers(headers: dict[str, str]) -> dict[str, str]:
 
 
 def _hide(headers: dict[str, str]) -> dict[str, str]:
-    """What is stored: the name of an environment variable, never a value."""
+    """Return what is stored: the name of an environment variable, never a value."""
     return {name: value if value.startswith(FROM_ENV) else HIDDEN for name, value in headers.items()}
 
 
@@ -252,7 +252,7 @@ Headers = Annotated[dict[str, str], BeforeValidator(_pairs), AfterValidator(_hea
 
 
 def for_server(text: str | None, label: str, labels: Iterable[str]) -> str | None:
-    """What `VALUE`, for every server, or `LABEL=VALUE,…` says for the server of that label."""
+    """Return the part of `VALUE`, for every server, or `LABEL=VALUE,…` for the server of that label."""
     if text is None:
         return None
     named = _named(text)
@@ -260,19 +260,19 @@ def for_server(text: str | None, label: str, labels: Iterable[str]) -> str | Non
 
 
 def check_for_servers(option: str, text: str | None, labels: Iterable[str]) -> None:
-    """Raises ValueError: a part of `LABEL=VALUE,…` has another form, or a label that no server has."""
-    known = set(labels)
-    if text is None or not _named(text).keys() & known:
+    """Raise ValueError if a part of `LABEL=VALUE,…` has another form, or a label of no server."""
+    names = set(labels)
+    if text is None or not _named(text).keys() & names:
         return
     for part in text.split(","):
         label, equals, value = part.partition("=")
-        if not equals or not value.strip() or label.strip() not in known:
+        if not equals or not value.strip() or label.strip() not in names:
             raise ValueError(
                 f"{option}: {part.strip()!r} in {text!r} must be LABEL=VALUE with a label of --server"
             )
 
 
 def _named(text: str) -> dict[str, str]:
-    """The values of `LABEL=VALUE,…` by label."""
+    """Return the values of `LABEL=VALUE,…` by label."""
     named = dict(part.split("=", 1) for part in text.split(",") if "=" in part)
     return {name.strip(): value.strip() for name, value in named.items()}

@@ -22,7 +22,7 @@ LONGEST_S = 28 * 86_400.0
 
 
 class CommonSettings(Strict):
-    """What every benchmark shares."""
+    """Settings of every benchmark."""
 
     #: The command of `bench` that these are settings of.
     command: ClassVar[str]
@@ -110,7 +110,7 @@ class CommonSettings(Strict):
 
     @property
     def preset_text(self) -> str | None:
-        """What the preset set and nothing else has overridden, and its source; None without one."""
+        """Settings of the preset that nothing else has overridden, and its source; None without one."""
         if self.preset is None:
             return None
         preset = PRESETS[self.preset]
@@ -148,8 +148,8 @@ class CommonSettings(Strict):
     @field_validator("engines")
     @classmethod
     def _distinct(cls, engines: list[EngineRef]) -> list[EngineRef]:
-        seen = [str(engine) for engine in engines]
-        if twice := sorted({name for name in seen if seen.count(name) > 1}):
+        names = [str(engine) for engine in engines]
+        if twice := sorted({name for name in names if names.count(name) > 1}):
             raise ValueError(f"named twice: {', '.join(twice)}")
         return engines
 

@@ -22,7 +22,7 @@ _VALUES = "give a list of values, or low and high with either step or factor"
 
 
 class Parameter(Strict):
-    """What an option or variable may be. That it is left out is always one more choice."""
+    """Values of an option or variable. Leaving it out is always one more choice."""
 
     values: list[Value] = Field(
         default_factory=list, description="true: the option alone; false: --no-OPTION"
@@ -35,15 +35,15 @@ class Parameter(Strict):
 
     @model_validator(mode="before")
     @classmethod
-    def _listed(cls, given: object) -> object:
-        if given is None or isinstance(given, Value):
+    def _listed(cls, value_or_fields: object) -> object:
+        if value_or_fields is None or isinstance(value_or_fields, Value):
             raise ValueError(_VALUES)
-        if not isinstance(given, list):
-            return given
-        for value in given:
+        if not isinstance(value_or_fields, list):
+            return value_or_fields
+        for value in value_or_fields:
             if not isinstance(value, Value) or (isinstance(value, float) and not isfinite(value)):
                 raise ValueError(f"{value} is no value: give finite numbers, text in quotes, true or false")
-        return {"values": given}
+        return {"values": value_or_fields}
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
@@ -68,23 +68,23 @@ class Parameter(Strict):
         if self.values:
             return self.values
         assert self.low is not None and self.high is not None
-        found: list[Value] = []
+        values: list[Value] = []
         at = self.low
-        while at <= self.high * (1 + 1e-9) and len(found) <= _MOST:
-            found.append(int(at) if at == int(at) else round(at, 12))
+        while at <= self.high * (1 + 1e-9) and len(values) <= _MOST:
+            values.append(int(at) if at == int(at) else round(at, 12))
             at = (
-                self.low + self.step * len(found)
+                self.low + self.step * len(values)
                 if self.step
-                else self.low * (self.factor or 1) ** len(found)
+                else self.low * (self.factor or 1) ** len(values)
             )
-        return found
+        return values
 
 
-def _text_only(given: object) -> object:
+def _text_only(value: object) -> object:
     """Variables are text: YAML's true is 1 for one program and true for another."""
-    if isinstance(given, list) and any(isinstance(value, bool) for value in given):
+    if isinstance(value, list) and any(isinstance(value, bool) for value in value):
         raise ValueError('a variable is text: write "1" or "true" in quotes')
-    return given
+    return value
 
 
 class Space(Strict):
@@ -101,10 +101,12 @@ class Space(Strict):
     ] = Field(default_factory=dict, description="environment variables of the server")
 
     def on(self, device: str) -> Self:
-        """What has an effect on that device."""
+        """Return the part of the space that has an effect on that device."""
         kept = {
             kind: {
-                name: found for name, found in getattr(self, kind).items() if found.device in (None, device)
+                name: parameter
+                for name, parameter in getattr(self, kind).items()
+                if parameter.device in (None, device)
             }
             for kind in ("args", "env")
         }
@@ -117,24 +119,26 @@ class Space(Strict):
 
     @property
     def size(self) -> int:
-        """How many configurations there are, with the one that sets nothing."""
+        """Number of configurations, with the one that sets nothing."""
         return prod(1 + len(parameter.choices) for parameter in self.parameters.values())
 
     def draw(self, count: int, seed: int) -> list[Settings]:
-        """As many configurations of those that set something, each equally likely and none twice; all of
-        them where there are no more."""
+        """Draw `count` configurations that set something, each equally likely and none twice.
+
+        All of them if there are no more.
+        """
         others = range(1, self.size)
         numbers = Random(seed).sample(others, min(count, len(others)))
         return [self._numbered(number) for number in numbers]
 
     def _numbered(self, number: int) -> Settings:
         """Configurations are counted with the first parameter's value changing fastest; 0 sets nothing."""
-        found: Settings = {}
+        settings: Settings = {}
         for name, parameter in self.parameters.items():
             number, place = divmod(number, 1 + len(parameter.choices))
             if place:
-                found[name] = parameter.choices[place - 1]
-        return found
+                settings[name] = parameter.choices[place - 1]
+        return settings
 
     def arguments(self, settings: Settings) -> list[str]:
         """The command-line arguments that these settings mean."""
@@ -148,7 +152,7 @@ class Space(Strict):
     def flags(self) -> list[str]:
         """Every option that a configuration may have."""
         return sorted(
-            {_words(name, value)[0] for name, found in self.args.items() for value in found.choices}
+            {_words(name, value)[0] for name, parameter in self.args.items() for value in parameter.choices}
         )
 
 

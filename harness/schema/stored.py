@@ -38,7 +38,7 @@ def read_of_run(
 
 
 def read_json(path: Path, hint: str = OTHER_VERSION) -> object:
-    """What a JSON file holds, its text without hidden characters.
+    """Return the content of a JSON file, its text without hidden characters.
 
     Raises:
         UsageError: It cannot be read, or is no JSON.

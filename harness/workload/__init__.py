@@ -1,4 +1,4 @@
-"""What is sent and when: prompts of token ids and their schedule."""
+"""The requests of a run, and when they are sent."""
 
 from harness.workload.planned_requests import Message, PlannedRequest, closed_loop, open_loop, warmup
 
