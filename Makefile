@@ -34,7 +34,7 @@ WARMUP = $(if $(FIRST),--warmup 8)
 COMMON = --model '$(MODEL)' --engines '$(ENGINES)' $(if $(OUT),--out '$(OUT)') $(ARGS)
 
 .PHONY: setup dev help bench-online bench-offline bench-profile report test test-cluster test-unit attack coverage lint format dist clean
-.PHONY: site diagrams walk
+.PHONY: site diagrams walk published
 .DEFAULT_GOAL := setup
 
 setup: $(READY) ## make .venv with what the commands below need
@@ -73,8 +73,11 @@ test: $(DEV) ## run the test suite
 test-cluster: $(DEV) ## run the tests of minutes on a Ray cluster, with its faults
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 0 -m cluster tests/harness/cluster $(ARGS)
 
+published: $(DEV) ## render every published report: the same bytes as those in reports/
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest $(WORKERS) -m published tests/harness/report/test_published.py $(ARGS)
+
 test-unit: $(DEV) ## run the quick tests that start no process and open no socket
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest $(WORKERS) -m 'unit and not slow' $(ARGS)
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest $(WORKERS) -m 'unit and not slow and not published' $(ARGS)
 
 ATTACKS = $(addprefix tests/roseinfer/server/,attack http process test_access.py openai/test_isolation.py)
 
