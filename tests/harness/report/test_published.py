@@ -1,5 +1,5 @@
-"""The reports that are published: their runs were measured long and often enough, and today's code renders them
-from the raw times beside them (`make published`)."""
+"""Published reports: their runs were measured long and often enough, and today's code renders them from the raw
+times beside them (`make published`)."""
 
 from __future__ import annotations
 
