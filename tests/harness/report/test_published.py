@@ -1,5 +1,5 @@
-"""Published reports: their runs were measured long and often enough, and today's code renders them from the raw
-times beside them (`make published`)."""
+"""Published reports: their runs were measured long and often enough, and today's code renders them (`make
+published`) from the raw times beside them."""
 
 from __future__ import annotations
 
