@@ -11,7 +11,8 @@ from pydantic import TypeAdapter
 
 from harness.cli.terminal import echo
 from harness.errors import UsageError
-from harness.records.columns import CHUNKS, REQUESTS, SERVER
+from harness.records.columns import SERVER
+from harness.records.stored import STORED_CHUNKS, STORED_REQUESTS
 from harness.runs.journal import JournalEntry
 from harness.schema.calibration import Calibration
 from harness.schema.compare_results import CompareResults
@@ -37,7 +38,7 @@ SCHEMAS: dict[str, Any] = {
     "space": Space,
 }
 #: Parquet files of a run; a row is shown as an object.
-TABLES = {"requests-table": REQUESTS, "chunks-table": CHUNKS, "server-table": SERVER}
+TABLES = {"requests-table": STORED_REQUESTS, "chunks-table": STORED_CHUNKS, "server-table": SERVER}
 
 
 def schema(name: Annotated[str, typer.Argument(help=", ".join((*SCHEMAS, *TABLES)))]) -> None:

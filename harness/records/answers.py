@@ -29,6 +29,8 @@ MEASURED = pa.schema(
         )
     ]
 )
+#: Decimals of a second that are kept: files hold nanoseconds.
+NS_DIGITS = 9
 #: What is measured of a chunk.
 RECEIVED = pa.schema([field for field in CHUNKS if field.name != "cell"])
 
@@ -117,18 +119,18 @@ def parse_part(
     tokens: list[int] = []
 
     def since_start(t: float | None) -> float | None:
-        return None if t is None else t - t0
+        return None if t is None else round(t - t0, NS_DIGITS)
 
     for raw in responses:
         record = read_request(raw, *wanted[raw.index], tokens_of, times)
         row = {
             "request": raw.index,
-            "t_sched": raw.t_sched - t0,
+            "t_sched": since_start(raw.t_sched),
             "t_sent": since_start(raw.t_sent),
             "t_head": since_start(record.t_head),
-            "t_first": record.chunks[0][0] - t0 if record.chunks else None,
+            "t_first": since_start(record.chunks[0][0]) if record.chunks else None,
             "t_answer": since_start(record.t_answer) if record.chunks else None,
-            "t_last": record.chunks[-1][0] - t0 if record.chunks else None,
+            "t_last": since_start(record.chunks[-1][0]) if record.chunks else None,
             "t_end": since_start(raw.t_end),
             "completion_tokens": record.completion_tokens,
             "prompt_tokens": record.prompt_tokens,
@@ -143,14 +145,14 @@ def parse_part(
             "client": raw.client,
             "host": host,
             "connection_reused": raw.reused,
-            "late_s": raw.late_s,
+            "late_s": None if raw.late_s is None else round(raw.late_s, NS_DIGITS),
             "cached_tokens": record.cached_tokens,
             "hidden_tokens": record.hidden_tokens,
         }
         for name, column in rows.items():
             column.append(row[name])
         of += [raw.index] * len(record.chunks)
-        when += [t - t0 for t, _ in record.chunks]
+        when += [round(t - t0, NS_DIGITS) for t, _ in record.chunks]
         tokens += [count for _, count in record.chunks]
     chunks = pa.table({"request": of, "t": when, "tokens": tokens}, schema=RECEIVED)
     return pa.table(rows, schema=MEASURED), chunks

@@ -1,11 +1,10 @@
 """The columns of `requests.parquet` and `chunks.parquet`, from which every figure can be computed again, and
 of `server.parquet`: what servers say of themselves meanwhile.
 
-All times are seconds as float64 since the cell's own start (`t = 0` is the first scheduled arrival of the
-cell, or its first request in a closed loop) on one monotonic clock; null where the event did not happen.
+All times are seconds since the cell's own start (`t = 0` is the first scheduled arrival of the cell, or its
+first request in a closed loop) on one monotonic clock, to the nanosecond; null where the event did not
+happen. In memory they are float64; `stored.py` has their form in files.
 """
-
-from typing import Any
 
 import pyarrow as pa
 
@@ -91,16 +90,3 @@ NEEDED = {
     *("cell", "engine", "label", "load", "repeat", "request", "output_tokens", "input_tokens", "error"),
     *("t_sched", "t_sent", "t_first", "t_last", "t_end", "completion_tokens", "chunks", "t", "tokens"),
 }
-
-
-def options_of(schema: pa.Schema) -> dict[str, Any]:
-    """How pyarrow is to write a table: floats byte by byte, as times hardly ever repeat.
-
-    The chunks of a run on a GPU take 40 % less space than with dictionaries, and half the time to write.
-    """
-    floats = [field.name for field in schema if pa.types.is_floating(field.type)]
-    return {
-        "compression": "zstd",
-        "use_dictionary": [name for name in schema.names if name not in floats],
-        "column_encoding": dict.fromkeys(floats, "BYTE_STREAM_SPLIT"),
-    }

@@ -23,7 +23,8 @@ from harness.errors import UsageError
 from harness.files import whole_file
 from harness.plain_text import one_line
 from harness.records.cell import CellRecords
-from harness.records.columns import CHUNKS, NEEDED, REQUESTS, SERVER, options_of
+from harness.records.columns import CHUNKS, NEEDED, REQUESTS, SERVER
+from harness.records.stored import from_file, to_file, write_options
 from harness.records.table_check import fault_of, without_hidden
 
 _TABLES = {"requests": REQUESTS, "chunks": CHUNKS}
@@ -109,8 +110,7 @@ def _read(run: Path, name: str, schema: pa.Schema, cells: set[int] | None) -> pa
         table = _read_table(path, schema)
         tables.append(_select(table, None, without=newer) if path == whole else table)
     table = _select(pa.concat_tables(tables), cells)
-    order = [name for name in ("cell", "request", "t") if name in schema.names]
-    return table if _is_sorted(table, order) else table.sort_by([(column, "ascending") for column in order])
+    return _in_order(table)
 
 
 def _files(run: Path, name: str) -> tuple[Path | None, dict[int, Path]]:
@@ -134,6 +134,12 @@ def _check_size(run: Path) -> None:
             f"the run in {run} has {chunks:,} chunks, and at most {MAX_CHUNKS:,} are held in memory",
             "measure its loads in several runs, or with fewer requests, and compare the runs",
         )
+
+
+def _in_order(table: pa.Table) -> pa.Table:
+    """Return the rows of a table, ascending by cell, request and time."""
+    order = [name for name in ("cell", "request", "t") if name in table.column_names]
+    return table if _is_sorted(table, order) else table.sort_by([(column, "ascending") for column in order])
 
 
 def _is_sorted(table: pa.Table, columns: list[str]) -> bool:
@@ -175,7 +181,7 @@ def _read_table(path: Path, schema: pa.Schema) -> pa.Table:
     """The columns of `schema`, checked. One that is absent and that no figure needs is null in every row."""
     hint = "restore the file, which holds the raw times, or repeat the run"
     try:
-        table = pq.read_table(path)
+        table = from_file(pq.read_table(path))
     except (pa.ArrowException, OSError, ValueError) as error:
         raise UsageError(
             f"{path} is not a readable parquet file: {one_line(str(error), 200)}", hint
@@ -194,7 +200,8 @@ def _read_table(path: Path, schema: pa.Schema) -> pa.Table:
 def write_table(path: Path, table: pa.Table) -> None:
     """Write a table as parquet, whole or not at all."""
     with whole_file(path) as partial:
-        pq.write_table(table, partial, **options_of(table.schema))
+        stored = to_file(_in_order(table))
+        pq.write_table(stored, partial, **write_options(stored.schema))
 
 
 def _part(run: Path, cell: int, name: str) -> Path:

@@ -13,7 +13,7 @@ from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 
 from harness.cli.commands import COMMANDS
-from harness.records.columns import CHUNKS, REQUESTS
+from harness.records.stored import STORED_CHUNKS, STORED_REQUESTS
 from harness.schema.online_settings import OnlineSettings
 from scripts.site import diagrams, pages
 
@@ -89,7 +89,7 @@ def test_every_command_and_every_setting_is_in_the_reference(generated):
 
 def test_every_field_and_every_column_is_in_the_reference(generated):
     text = generated["reference/records.md"]
-    assert all(f'"{name}"' in text for name in (*REQUESTS.names, *CHUNKS.names))
+    assert all(f'"{name}"' in text for name in (*STORED_REQUESTS.names, *STORED_CHUNKS.names))
     summary = text.partition("### OnlineSummary\n")[2].partition("\n### ")[0]
     assert re.search(r"\| `peak_in_flight` \| integer or null, optional \| the most requests", summary)
     names = re.findall(r"\]\(#([a-z]+)\)", text)

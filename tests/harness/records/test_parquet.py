@@ -12,8 +12,9 @@ import pytest
 from harness.errors import UsageError
 from harness.loadgen.load_plan import LoadResult, RawResponse
 from harness.records.cell import CellIdentity, CellRecords, Expected, read_cell
-from harness.records.columns import CHUNKS, REQUESTS
+from harness.records.columns import REQUESTS
 from harness.records.parquet import assemble, read_records, write_cell
+from harness.records.stored import STORED_CHUNKS, STORED_REQUESTS
 from harness.schema.load import TraceLoad
 
 EVENT = b'data: {"choices":[{"text":"a","token_ids":[1,2],"finish_reason":"length"}]}\n\ndata: [DONE]\n\n'
@@ -45,15 +46,11 @@ def test_times_are_relative_and_what_did_not_happen_is_null(tmp_path: Path) -> N
     write_cell(tmp_path, 0, cell(0))
     assemble(tmp_path)
     requests = pq.read_table(tmp_path / "requests.parquet")
-    assert requests.schema.equals(REQUESTS)
-    assert pq.read_table(tmp_path / "chunks.parquet").schema.equals(CHUNKS)
+    assert requests.schema.equals(STORED_REQUESTS)
+    assert pq.read_table(tmp_path / "chunks.parquet").schema.equals(STORED_CHUNKS)
     rows = requests.to_pylist()
-    assert (rows[0]["t_sched"], rows[0]["t_sent"], rows[0]["t_first"], rows[0]["t_end"]) == (
-        0.0,
-        0.5,
-        1.0,
-        2.0,
-    )
+    times = [rows[0][name] for name in ("t_sched", "t_sent", "t_first", "t_end")]
+    assert times == [0, 500_000_000, 1_000_000_000, 2_000_000_000]
     assert rows[0]["error"] is None and rows[0]["variant"] is None
     assert rows[2]["error"] == "connect"
     assert rows[2]["t_sent"] is None and rows[2]["status"] is None and rows[2]["completion_tokens"] is None
@@ -75,9 +72,8 @@ def test_tables_in_any_order_are_read_in_that_of_cells(tmp_path: Path) -> None:
         write_cell(tmp_path, number, records)
     assemble(tmp_path)
     for name in ("requests", "chunks"):
-        path = tmp_path / f"{name}.parquet"
-        table = pq.read_table(path)
-        pq.write_table(table.take(list(reversed(range(len(table))))), path)
+        frame = getattr(read_records(tmp_path), name)
+        frame.iloc[::-1].to_parquet(tmp_path / f"{name}.parquet", index=False)
     assert_same(read_records(tmp_path), joined(*cells))
 
 
