@@ -12,7 +12,8 @@ import pandas as pd
 import pytest
 
 from harness.metrics.percentiles import missing
-from harness.records.columns import CHUNKS, REQUESTS
+from harness.records.parquet import read_records
+from harness.records.stored import STORED_CHUNKS, STORED_REQUESTS
 from harness.schema.results import OnlineResults
 from harness.schema.run_info import RunInfo
 
@@ -52,7 +53,7 @@ def check_files(folder: Path, logs: set[str]) -> dict[str, Any]:
     assert "auto" not in (run["settings"]["device"], run["settings"]["dtype"], run["settings"]["clients"])
     journal = [strict(line) for line in (folder / "journal.jsonl").read_text().splitlines()]
     assert [entry["cell"] for entry in journal] == list(range(len(journal)))
-    for name, schema in (("requests", REQUESTS), ("chunks", CHUNKS)):
+    for name, schema in (("requests", STORED_REQUESTS), ("chunks", STORED_CHUNKS)):
         assert list(pd.read_parquet(folder / f"{name}.parquet").columns) == schema.names
     assert "overview" in {path.stem for path in (folder / "figures").iterdir()}
     for figure in (folder / "figures").glob("*.svg"):
@@ -78,8 +79,8 @@ def check_figures(folder: Path) -> None:
 
 def check_summaries(folder: Path, results: dict[str, Any]) -> None:
     """Every figure again, from the parquet files and the definitions of the contract."""
-    requests = pd.read_parquet(folder / "requests.parquet")
-    chunks = pd.read_parquet(folder / "chunks.parquet").sort_values(["cell", "request", "t"])
+    requests = read_records(folder).requests
+    chunks = read_records(folder).chunks.sort_values(["cell", "request", "t"])
     wanted = {(label, load, None) for label, load in set(zip(requests.label, requests.load, strict=True))}
     wanted |= set(zip(requests.label, requests.load, requests.repeat, strict=True))
     loads = [json.dumps(summary["load"], separators=(",", ":")) for summary in results["summaries"]]

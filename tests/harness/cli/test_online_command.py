@@ -165,7 +165,7 @@ def test_failures_are_counted_by_kind(start_mock: Any, bench: Any, tmp_path: Pat
     assert "INVALID: 16 of 20 requests failed" in done.err
 
 
-@pytest.mark.parametrize("file", ["requests.parquet", "journal.jsonl"])
+@pytest.mark.parametrize("file", ["raw/cell-00000.requests.parquet", "journal.jsonl"])
 def test_a_full_disk_names_the_file_and_how_to_go_on(
     file: str, start_mock: Any, bench: Any, tmp_path: Path, quick: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -7,9 +7,9 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
 import pytest
 
+from harness.records.parquet import read_records
 from harness.schema.results import OnlineResults
 
 #: What the server does to a request, and the kind under which that counts; None: it is a success.
@@ -67,14 +67,14 @@ def test_every_fault_is_counted_under_its_kind(
         assert not summary.valid and f"{failed} of {N} requests failed" in summary.invalid_reasons
 
     [folder] = (tmp_path / "runs").iterdir()
-    requests = pd.read_parquet(folder / "requests.parquet")
+    requests = read_records(folder).requests
     assert len(requests) == N and requests["error"].value_counts().to_dict() == expected
     assert requests["error_detail"].notna().equals(requests["error"].notna())
     late = requests[requests["error"] == "timeout"]
     assert (late["t_end"] - late["t_sent"] >= 2).all()
     journal = [json.loads(line) for line in (folder / "journal.jsonl").read_text().splitlines()]
     assert [(entry["requests"], entry["failed"]) for entry in journal] == [(N, failed)]
-    chunks = pd.read_parquet(folder / "chunks.parquet").groupby(["cell", "request"])["tokens"].sum()
+    chunks = read_records(folder).chunks.groupby(["cell", "request"])["tokens"].sum()
     known = requests[requests["completion_tokens"].fillna(0) > 0].set_index(["cell", "request"])
     assert chunks.to_dict() == known["completion_tokens"].astype(int).to_dict()
     summary_md = (folder / "summary.md").read_text().replace("\\", "")

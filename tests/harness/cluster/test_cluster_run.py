@@ -20,6 +20,7 @@ from harness.calibration.calibrate import this_machine
 from harness.cluster.this_machine import machines_of
 from harness.engines.placement import physical_cores
 from harness.errors import UsageError
+from harness.records.parquet import read_records
 from harness.report.markdown import summary
 from harness.runs.events import Event, TooFewClients
 from harness.runs.online import run_online
@@ -49,7 +50,7 @@ def measured(**given: Any) -> tuple[Path, OnlineResults]:
 
 
 def requests_of(folder: Path) -> pd.DataFrame:
-    return pd.read_parquet(folder / "requests.parquet").sort_values("request", ignore_index=True)
+    return read_records(folder).requests.sort_values("request", ignore_index=True)
 
 
 @pytest.mark.cluster

@@ -16,6 +16,7 @@ import pandas as pd
 import psutil
 import pytest
 
+from harness.records.parquet import read_records
 from harness.runs.events import CellProgress, Event
 from harness.runs.online import resume_online, run_online
 from harness.runs.run_state import Run
@@ -66,7 +67,7 @@ def wait_until(true: Callable[[], bool], seconds: float = 60.0) -> None:
 
 
 def tables(folder: Path) -> pd.DataFrame:
-    return pd.read_parquet(folder / "requests.parquet")
+    return read_records(folder).requests
 
 
 class KillOnce:

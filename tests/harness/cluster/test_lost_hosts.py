@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
 import psutil
 import pytest
 
+from harness.records.parquet import read_records
 from harness.report.markdown import summary
 from harness.runs.events import CellProgress, Event
 from harness.runs.online import resume_online, run_online
@@ -93,7 +93,7 @@ def test_a_run_goes_on_without_a_host(
     measured = tables(folder)
     assert {*measured["repeat"]} == {1} and len(measured) == N and measured["error"].isna().all()
     assert fault.reason.partition(":")[0] in summary(load_run(folder, trust=True))
-    before = pd.read_parquet(folder / "requests.parquet")
+    before = read_records(folder).requests
     folder, results = resume_online(folder, lambda event: None)
     after = tables(folder)
     assert not results.skipped and len(after) == 2 * N

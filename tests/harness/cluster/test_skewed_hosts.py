@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pandas as pd
 import pytest
 
 from harness.cluster.clocks import Offset, host_clock
+from harness.records.parquet import read_records
 from harness.runs.online import run_online
 from harness.schema.machines import HostClock
 from harness.schema.online_settings import OnlineSettings
@@ -70,7 +70,7 @@ def test_figures_of_hosts_with_other_clocks_are_within_what_is_stated(
         "calibrate": False, "check_answers": False,
     }  # fmt: skip
     folder, results = run_online(OnlineSettings.model_validate(given), ["bench"], lambda event: None)
-    requests = pd.read_parquet(folder / "requests.parquet")
+    requests = read_records(folder).requests
     [senders] = results.senders.values()
     logged = [(sum(tokens for _, tokens in request.writes), request) for request in mock.served_requests]
     answered = [(tokens, request) for tokens, request in logged if tokens >= lengths.start]

@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from harness.records.parquet import read_records
 from harness.report.charts.run_charts import charts
 from harness.report.render import write_report
 from harness.runs.reader import load_run
@@ -34,8 +35,8 @@ def scale_of(load):
 @pytest.fixture(scope="module")
 def raw(folder):
     """Samples of each metric by label and scale, from the parquet files alone."""
-    requests = pd.read_parquet(folder / "requests.parquet")
-    chunks = pd.read_parquet(folder / "chunks.parquet")
+    requests = read_records(folder).requests
+    chunks = read_records(folder).chunks
     requests["scale"] = requests["load"].map(scale_of)
     good = requests[requests["error"].isna()].copy()
     good["ttft_ms"] = 1e3 * (good.t_first - good.t_sent)
@@ -106,7 +107,7 @@ def test_latency_tables(title, tables, raw):
 
 
 def test_rates_and_failures(tables, folder):
-    requests = pd.read_parquet(folder / "requests.parquet")
+    requests = read_records(folder).requests
     rows = [row for row in tables["Throughput and failures"] if len(row) > 6 and row[0][0]]
     assert len(rows) == len(MEASURED) * len(SCALES)
     for row in rows:
@@ -150,7 +151,7 @@ def test_the_data_of_every_chart(drawn, raw):
 
 
 def test_the_data_of_single_cells(folder, drawn):
-    requests = pd.read_parquet(folder / "requests.parquet")
+    requests = read_records(folder).requests
     first = requests[
         (requests.label == "SGLang") & (requests.load.map(scale_of) == 0.4) & (requests.repeat == 0)
     ]

@@ -6,10 +6,10 @@ import json
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
 import pytest
 
 from harness.engines.base import EngineVariant
+from harness.records.parquet import read_records
 from harness.runs.events import CellProgress
 from harness.runs.online import run_online
 from harness.schema.online_settings import OnlineSettings
@@ -46,7 +46,7 @@ def test_a_closed_loop_gets_more_requests_with_prompts_of_their_own(
     assert summary.num_requests % 4 == 0, "the last round is not whole"
     [text] = short(results)
     assert text.startswith("measured for") and "instead" not in text
-    requests = pd.read_parquet(folder / "requests.parquet")
+    requests = read_records(folder).requests
     assert len(requests) == summary.num_requests
     assert (requests["reusable_tokens"] == 0).all()
     report_of(folder)
@@ -85,7 +85,7 @@ def test_the_same_prompts_are_sent_again_where_no_cache_can_know_them(
     settings = settings_for(start_mock().url, min_duration=0.5, **LOOP | {"input_len": "uniform:2:60"})
     folder, _ = run_online(settings, ["bench"], watcher)
     [*tries, measured] = loads(watcher)
-    requests = pd.read_parquet(folder / "requests.parquet").sort_values("request")
+    requests = read_records(folder).requests.sort_values("request")
     content = SyntheticContent(Uniform(least=2, most=60), 8, 100)
     before = sum(tries) if may_know else 0
     inputs, _ = content.lengths(measured, shape_seeds(settings.seed, 0, 1)[0], before)
@@ -98,7 +98,7 @@ def test_settling_is_left_out_and_the_rest_lasts(start_mock: Any, settings_for: 
     summary = results.summaries[-1]
     assert summary.window_s is not None and summary.window_s[0] == 0.5 and summary.window_s[1] >= 1
     assert summary.left_out > 8 and summary.num_error == 0
-    requests = pd.read_parquet(folder / "requests.parquet")
+    requests = read_records(folder).requests
     assert summary.num_requests == (requests["t_sent"] >= 0.5).sum()
 
 

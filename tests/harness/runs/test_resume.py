@@ -12,6 +12,7 @@ import pytest
 from harness.compare.compare_runs import compare_runs
 from harness.datasets.catalog import load_dataset
 from harness.errors import UsageError
+from harness.records.parquet import read_records
 from harness.runs.events import CellDone, EngineStarting, Started
 from harness.runs.online import resume_online, run_online
 from harness.runs.run_state import Run
@@ -34,7 +35,7 @@ def test_a_run_that_was_interrupted_is_finished(start_mock: Any, settings_for: M
     assert watch.measured == [1, 2, 3]
     assert (folder / "journal.jsonl").read_text().startswith(before)
     assert [line["cell"] for line in journal(folder)] == [0, 1, 2, 3]
-    requests = pd.read_parquet(folder / "requests.parquet")
+    requests = read_records(folder).requests
     assert not requests.duplicated(["cell", "request"]).any() and len(requests) == 4 * 4
     assert results == OnlineResults.model_validate_json((folder / "online_results.json").read_bytes())
     assert {(summary.load.value, summary.repeat) for summary in results.summaries} == {
@@ -61,7 +62,7 @@ def test_a_sweep_interrupted_in_its_middle_is_finished(start_mock: Any, settings
     assert [(summary.load, summary.num_success) for summary in pooled] == [
         (ClosedLoop(concurrency=count), sent) for count, sent in ((1, 5), (2, 6), (4, 12))
     ]
-    requests = pd.read_parquet(folder / "requests.parquet")
+    requests = read_records(folder).requests
     found = {json.loads(str(load))["concurrency"]: in_flight(rows) for load, rows in requests.groupby("load")}
     assert found == {1: 1, 2: 2, 4: 4}
     assert [hits.possible for hits in results.prefixes] == [0, 0, 0]
@@ -106,7 +107,7 @@ def test_other_loads_continue_with_the_same_requests(
     watch = Watcher()
     _, again = resume_online(folder, watch)
     assert watch.measured == [1]
-    a, b = (pd.read_parquet(path / "requests.parquet") for path in (whole, folder))
+    a, b = (read_records(path).requests for path in (whole, folder))
     pd.testing.assert_frame_equal(a[columns], b[columns])
     assert a["error"].isna().all() and b["error"].isna().all()
     if "request_rate" in given:

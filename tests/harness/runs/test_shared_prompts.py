@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -17,6 +16,7 @@ from prometheus_client.samples import Sample
 from harness.engines.adapters.openai import OpenAI
 from harness.engines.prometheus import PrefixCounters, read_samples
 from harness.loadgen.load_plan import Target
+from harness.records.parquet import read_records
 from harness.report.tables.cells import prefix_table
 from harness.runs import server_session
 from harness.runs.online import run_online
@@ -52,7 +52,7 @@ def test_turns_and_what_could_be_cached(settings: OnlineSettings) -> None:
     assert (hits.label, hits.load.value, hits.repeat, hits.prompt_tokens) == ("openai", 1.0, 0, 296)
     assert hits.possible == pytest.approx(POSSIBLE)
     assert hits.reported is None and hits.source.startswith("unknown")
-    requests = pd.read_parquet(folder / "requests.parquet").set_index("request")
+    requests = read_records(folder).requests.set_index("request")
     assert requests["reusable_tokens"].tolist() == [0, 32, 64, 80]
     assert requests["late_s"].isna().tolist() == [True, True, False, False]
     assert requests["late_s"][2] > 0.05 and requests["late_s"][3] == 0

@@ -7,11 +7,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
 import pytest
 
 from harness.calibration.calibrate import this_machine
 from harness.cluster import this_machine as this_machine_module
+from harness.records.parquet import read_records
 from harness.runs.events import TooFewClients
 from harness.runs.online import resume_online, run_online
 from harness.schema.calibration import Calibration, ClientCeiling
@@ -72,7 +72,7 @@ def test_a_cell_is_measured_again_by_more(
     assert again(watch) == [(0, 1, 3)] and clients(folder) == [3, 3]
     assert all(summary.valid for summary in results.summaries)
     assert min(summary.ttft_ms.p50 for summary in results.summaries) > 25, "the prompts came before"
-    requests = pd.read_parquet(folder / "requests.parquet")
+    requests = read_records(folder).requests
     assert (requests.groupby("cell").size() == 12).all() and {*requests["client"]} == {0, 1, 2}
     assert sent(server) == 3 * 12
     assert (results.meta.settings.clients, results.meta.most_clients) == (1, 3)
