@@ -11,7 +11,6 @@ from pathlib import Path
 
 import psutil
 import pytest
-from harness.runs.offline import run_offline
 
 from harness.engines.base import EngineSettings, Missing, RequestSettings
 from harness.engines.process.engine_server import EngineServer
@@ -19,10 +18,12 @@ from harness.engines.registry import LOCAL, get_engine_variant
 from harness.errors import EngineError
 from harness.loadgen.load_plan import LoadPlan, WireRequest
 from harness.loadgen.run_load import run_load
-from harness.models import resolve
+from harness.models import ModelFolder, resolve
 from harness.records.cell import CellIdentity, Expected, read_cell
+from harness.runs.online import run_online
 from harness.schema.engine_ref import EngineName, EngineRef
 from harness.schema.load import ClosedLoop
+from harness.schema.online_settings import OnlineSettings
 from harness.schema.settings import OfflineSettings
 from harness.workload import closed_loop
 
@@ -36,33 +37,31 @@ COUNTED = {
 PEERS = [pytest.param(name, marks=pytest.mark.peer(name)) for name in COUNTED]
 #: By engine, what the process that computes calls itself.
 CORES = {"vllm": "EngineCore", "sglang": "sglang::scheduler", "llamacpp": "llama-server"}
-#: By engine, the times that it tells of each request.
-TOLD = {"vllm": ["queue_wait_ms", "prefill_ms"], "llamacpp": ["prefill_ms"]}
+#: By engine, the times that it reports of each request.
+REPORTED_TIMES = {"vllm": ["queue_wait_ms", "prefill_ms"], "llamacpp": ["prefill_ms"]}
 N, INPUT, OUTPUT = 6, 50, 8
 
 
 def _skip_unless_it_runs(name: EngineName) -> None:
     if not {"BENCH_PEERS", "BENCH_ENGINES"} & os.environ.keys():
         pytest.skip("neither BENCH_PEERS nor BENCH_ENGINES names real engines")
-    found = LOCAL[name].find()
-    if isinstance(found, Missing):
-        pytest.skip(f"{found.reason}; {found.hint}")
-    if trouble := LOCAL[name].trouble(found):
+    installation = LOCAL[name].find()
+    if isinstance(installation, Missing):
+        pytest.skip(f"{installation.reason}; {installation.hint}")
+    if trouble := LOCAL[name].trouble(installation):
         pytest.skip(f"{name} does not run: {trouble}")
+
+
+def _settings(name: EngineName, model: ModelFolder) -> EngineSettings:
+    engine_variant = get_engine_variant(EngineRef(name=name))
+    return EngineSettings(engine_variant, model.path, model.served_name, "cpu", "bf16", model.max_model_len)
 
 
 @pytest.mark.parametrize("name", PEERS)
 def test_serves_what_was_asked_for_and_is_gone(name: EngineName, tmp_path: Path):
     _skip_unless_it_runs(name)
     engine, model = LOCAL[name], resolve("random:gpt2-tiny")
-    settings = EngineSettings(
-        get_engine_variant(EngineRef(name=name)),
-        model.path,
-        model.served_name,
-        "cpu",
-        "bf16",
-        model.max_model_len,
-    )
+    settings = _settings(name, model)
     planned = closed_loop(N, INPUT, OUTPUT, model.vocab_size, seed=1)
     with engine.open(settings, tmp_path / "server.log") as server:
         encode = engine.encoder(RequestSettings(model.path, server.served_name))
@@ -81,7 +80,7 @@ def test_serves_what_was_asked_for_and_is_gone(name: EngineName, tmp_path: Path)
     inferred = {"inferred"} if COUNTED[name] == "final_usage" else set()  # where a token shows no text
     assert {*table["token_source"]} - inferred == {COUNTED[name]}
     assert server.record.facts["prefix_cache"].value is False
-    assert table[TOLD.get(name, [])].notna().all(axis=None)
+    assert table[REPORTED_TIMES.get(name, [])].notna().all(axis=None)
     assert not [pid for pid in pids if psutil.pid_exists(pid)]
     with pytest.raises(ConnectionRefusedError):
         http.client.HTTPConnection(server.target.host, server.target.port).connect()
@@ -91,19 +90,11 @@ def test_serves_what_was_asked_for_and_is_gone(name: EngineName, tmp_path: Path)
 def test_its_core_is_killed(name: EngineName, tmp_path: Path):
     """The server ends by itself, which is noticed, and nothing of it is left."""
     _skip_unless_it_runs(name)
-    engine, model = LOCAL[name], resolve("random:gpt2-tiny")
-    settings = EngineSettings(
-        get_engine_variant(EngineRef(name=name)),
-        model.path,
-        model.served_name,
-        "cpu",
-        "bf16",
-        model.max_model_len,
-    )
+    settings = _settings(name, resolve("random:gpt2-tiny"))
     pids: list[int] = []
     with (
         pytest.raises(EngineError, match="ended while it was in use"),
-        engine.open(settings, tmp_path / "server.log") as server,
+        LOCAL[name].open(settings, tmp_path / "server.log") as server,
     ):
         assert isinstance(server, EngineServer)
         pids += server.pids
@@ -123,6 +114,6 @@ def test_offline(name: EngineName, tmp_path: Path):
         engines=name, model="random:gpt2-tiny", device="cpu", dtype="bf16", out=tmp_path,
         num_prompts=4, input_len=30, output_len=6,
     )  # fmt: skip
-    _, results = run_offline(settings, [], lambda event: None)
+    _, results = run_online(OnlineSettings.of_batch(settings), [], lambda event: None)
     assert results.skipped == []
     assert [row.completion_tokens for row in results.results] == [24]

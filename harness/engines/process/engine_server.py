@@ -187,12 +187,12 @@ class EngineServer:
                 "env": dict(launch.env),
                 "inherited": inherited(os.environ, launch.env, self._env_prefixes),
                 "ready_s": round(time.monotonic() - begin, 3),
-                "facts": self._seen(process, listening) | self._reported_settings(process, launch),
+                "facts": self._processes(process, listening) | self._reported_settings(process, launch),
             }
         )
         return True
 
-    def _seen(self, process: Guarded, listening: int | None) -> dict[str, EngineFact]:
+    def _processes(self, process: Guarded, listening: int | None) -> dict[str, EngineFact]:
         """Count its processes. Those that listen are HTTP processes, unless the engine reports their
         number."""
         facts = {"processes": EngineFact(value=len(process.pids()), source="counted by bench")}
@@ -243,7 +243,6 @@ def inherited(
         added: variables that the harness sets, which are left out, as are those that hold a key or a token.
         engine_prefixes: beginnings of names that this engine reads.
     """
-    prefixes = PREFIXES + engine_prefixes
     prefixes = PREFIXES + engine_prefixes
     return {
         name: value

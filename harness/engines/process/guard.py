@@ -1,7 +1,7 @@
 """The process between the harness and an engine: whatever happens to the harness, the engine ends.
 
     python guard.py          stdin: one JSON line (see `Order`), then kept open until the engine must end
-                             stdout: JSON lines {"pid": …} | {"error": …}, {"exit": …}, {"left": [pids]}
+                             stdout: JSON lines {"pid": …} | {"error": …}, {"exit": …}, {"survivors": [pids]}
 
 The harness has the other end of stdin. The engine is stopped when that end is closed, also when the harness
 dies by any signal: there is one path for both. The guard adopts orphans (PR_SET_CHILD_SUBREAPER), so daemons

@@ -76,7 +76,7 @@ class Guarded:
         self.log_start = log.stat().st_size if log.exists() else 0
         self._grace_s = grace_s
         self._exit: int | None = None
-        self._left: list[int] | None = None
+        self._survivors: list[int] | None = None
         self._unread = b""
         self._mark = uuid.uuid4().hex
         order = Order(
@@ -134,7 +134,7 @@ class Guarded:
         line, _, self._unread = self._unread.partition(b"\n")
         message: dict[str, Any] = json.loads(line)
         self._exit = message.get("exit", self._exit)
-        self._left = message.get("left", self._left)
+        self._survivors = message.get("survivors", self._survivors)
         return message
 
     def wait(self, timeout_s: float) -> int | None:
@@ -165,10 +165,10 @@ class Guarded:
         deadline = time.monotonic() + self._grace_s + KILL_PATIENCE_S + GUARD_SLACK_S
         while self._guard.poll() is None and (remaining_s := deadline - time.monotonic()) > 0:
             self._message(remaining_s)
-        if self._left is None:
-            self._left = self._sweep()
-        if self._left:
-            pids = ", ".join(map(str, self._left))
+        if self._survivors is None:
+            self._survivors = self._sweep()
+        if self._survivors:
+            pids = ", ".join(map(str, self._survivors))
             raise CleanupError(f"{self.label} could not be ended: PID {pids}", f"run `kill -9 {pids}`")
 
     def _sweep(self) -> list[int]:

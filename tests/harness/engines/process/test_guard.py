@@ -36,6 +36,7 @@ def test_an_engine_gives_way_and_does_not_inherit_that_the_guard_ignores_interru
 ) -> None:
     """With SIGINT ignored it would be killed at the end of its grace period."""
     monkeypatch.setattr(guard, "SHARING_NICENESS", 7)
+    monkeypatch.setattr(Guarded, "_sweep", lambda tree: pytest.fail("the guard has reported the survivors"))
     asks = "import os, signal as s; print(s.getsignal(s.SIGINT) is s.default_int_handler, os.nice(0))"
     log = tmp_path / "log"
     tree = Guarded("it", [sys.executable, "-c", asks], os.environ, log)
@@ -52,10 +53,10 @@ def test_a_guard_that_did_not_run_for_a_while_ends_what_is_left(monkeypatch: pyt
     with subprocess.Popen(["sleep", "600"]) as engine:
         monkeypatch.setattr(time, "monotonic", lambda: next(clock))
         try:
-            left = guard._reap(engine, until=1.0)
+            survivors = guard._reap(engine, until=1.0)
         finally:
             engine.kill()
-    assert engine.pid in [process.pid for process in left]
+    assert engine.pid in [process.pid for process in survivors]
 
 
 @pytest.mark.parametrize("blocked", [signal.SIGINT, signal.SIGTERM])
