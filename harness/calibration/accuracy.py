@@ -102,7 +102,7 @@ def measure_accuracy(
 def _add(accuracy: Accuracy, response: RawResponse, served: ServedRequest, tokens: int) -> None:
     record = read_request(response, tokens)
     if record.error is not None or response.t_sent is None:
-        raise BenchError(f"a request to the mock server failed: {record.error}: {record.detail}")
+        raise BenchError(f"a request to the mock server failed: {record.error}: {record.error_detail}")
     accuracy.measured.add(response.t_sent, record.chunks)
     written = [
         (t, sum(tokens for _, tokens in same))  # one write is one chunk

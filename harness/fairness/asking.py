@@ -89,7 +89,9 @@ def read_reply(raw: RawResponse, exact_tokens: int | None) -> Reply:
     if record.error == "no_tokens" and record.finish_reason == "stop" and not exact:
         return Reply(tokens=[], text="", count=0, error=None, exact=False)
     if record.error is not None:
-        return Reply(tokens=None, text="", count=count, error=f"{record.error}: {record.detail}", exact=exact)
+        return Reply(
+            tokens=None, text="", count=count, error=f"{record.error}: {record.error_detail}", exact=exact
+        )
     wire = read_wire(raw)
     sent = (data for _, data in read_events(wire.body, complete=wire.complete) if data != b"[DONE]")
     choices = [event.choices[0] for event in (read_json(_events, data) for data in sent) if event.choices]

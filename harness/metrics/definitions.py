@@ -33,49 +33,20 @@ class RequestTimes:
     requests: pd.DataFrame
     gaps: Gaps
 
-    @cached_property
-    def sched(self) -> Floats:
-        return self._floats("t_sched")
-
-    @cached_property
-    def sent(self) -> Floats:
-        return self._floats("t_sent")
-
-    @cached_property
-    def first(self) -> Floats:
-        return self._floats("t_first")
-
-    @cached_property
-    def answer(self) -> Floats:
-        return self._floats("t_answer")
-
-    @cached_property
-    def last(self) -> Floats:
-        return self._floats("t_last")
-
-    @cached_property
-    def session_start(self) -> Floats:
-        return self._floats("session_start")
+    def __getattr__(self, name: str) -> Floats:
+        for column in (f"t_{name}", name):
+            if column in self.requests:
+                return self.requests[column].to_numpy(np.float64)
+        raise AttributeError(f"the table of requests has neither a column t_{name} nor {name}")
 
     @cached_property
     def tokens(self) -> Floats:
-        return self._floats("completion_tokens")
+        return self.requests["completion_tokens"].to_numpy(np.float64)
 
     @cached_property
     def steps(self) -> Floats:
         tokens = self.tokens
         return np.where((tokens >= 2) & (self.last > self.first), tokens - 1, np.nan)
-
-    @cached_property
-    def queue_wait_ms(self) -> Floats:
-        return self._floats("queue_wait_ms")
-
-    @cached_property
-    def prefill_ms(self) -> Floats:
-        return self._floats("prefill_ms")
-
-    def _floats(self, column: str) -> Floats:
-        return self.requests[column].to_numpy(np.float64)
 
     @property
     def gap_ms(self) -> Floats:

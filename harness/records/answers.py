@@ -13,22 +13,12 @@ import pyarrow.compute as pc
 
 from harness.loadgen.live_answers import answer_text
 from harness.loadgen.load_plan import LoadResult, RawResponse
-from harness.records.columns import CHUNKS, REQUESTS
+from harness.records.columns import CHUNKS, PLANNED, REQUESTS
 from harness.records.request_record import read_request
 from harness.records.stream import NO_TIMES, TimeNames
 
-#: Columns of a request that only its stream gives; the others are planned.
-MEASURED = pa.schema(
-    [
-        REQUESTS.field(name)
-        for name in (
-            *("request", "t_sched", "t_sent", "t_head", "t_first", "t_answer", "t_last", "t_end"),
-            *("completion_tokens", "prompt_tokens", "chunks", "token_source", "status", "error"),
-            *("error_detail", "finish_reason", "queue_wait_ms", "prefill_ms", "client", "host"),
-            *("connection_reused", "late_s", "cached_tokens", "hidden_tokens"),
-        )
-    ]
-)
+#: What is measured of a request.
+MEASURED = pa.schema([field for field in REQUESTS if field.name not in PLANNED])
 #: Decimals of a second that are kept: files hold nanoseconds.
 NS_DIGITS = 9
 #: What is measured of a chunk.
@@ -123,36 +113,24 @@ def parse_part(
 
     for raw in responses:
         record = read_request(raw, *wanted[raw.index], tokens_of, times)
-        row = {
+        came = [round(t - t0, NS_DIGITS) for t, _ in record.chunks]
+        row = vars(record) | {
             "request": raw.index,
-            "t_sched": since_start(raw.t_sched),
-            "t_sent": since_start(raw.t_sent),
-            "t_head": since_start(record.t_head),
-            "t_first": since_start(record.chunks[0][0]) if record.chunks else None,
-            "t_answer": since_start(record.t_answer) if record.chunks else None,
-            "t_last": since_start(record.chunks[-1][0]) if record.chunks else None,
-            "t_end": since_start(raw.t_end),
-            "completion_tokens": record.completion_tokens,
-            "prompt_tokens": record.prompt_tokens,
+            "t_sched": raw.t_sched,
+            "t_sent": raw.t_sent,
+            "t_first": record.chunks[0][0] if record.chunks else None,
+            "t_last": record.chunks[-1][0] if record.chunks else None,
+            "t_end": raw.t_end,
             "chunks": len(record.chunks),
-            "token_source": record.token_source,
-            "status": record.status,
-            "error": record.error,
-            "error_detail": record.detail,
-            "finish_reason": record.finish_reason,
-            "queue_wait_ms": record.queue_wait_ms,
-            "prefill_ms": record.prefill_ms,
             "client": raw.client,
             "host": host,
             "connection_reused": raw.reused,
             "late_s": None if raw.late_s is None else round(raw.late_s, NS_DIGITS),
-            "cached_tokens": record.cached_tokens,
-            "hidden_tokens": record.hidden_tokens,
         }
         for name, column in rows.items():
-            column.append(row[name])
+            column.append(since_start(row[name]) if name.startswith("t_") else row[name])
         of += [raw.index] * len(record.chunks)
-        when += [round(t - t0, NS_DIGITS) for t, _ in record.chunks]
+        when += came
         tokens += [count for _, count in record.chunks]
     chunks = pa.table({"request": of, "t": when, "tokens": tokens}, schema=RECEIVED)
     return pa.table(rows, schema=MEASURED), chunks

@@ -53,6 +53,12 @@ REQUESTS = pa.schema(
     ]
 )
 
+#: What is planned of a request; its stream gives the other columns.
+PLANNED = {
+    *("cell", "engine", "variant", "label", "load", "repeat", "input_tokens", "output_tokens"),
+    *("adapter", "formatted", "reusable_tokens", "session", "turn", "session_start"),
+}
+
 CHUNKS = pa.schema(
     [
         ("cell", pa.int32()),

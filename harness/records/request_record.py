@@ -28,11 +28,13 @@ CLOCK_S = 1e-3
 MAX_DETAIL = 300
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class RequestRecord:
-    """What is known of one request. Times are CLOCK_MONOTONIC seconds; `t_answer` is when the first token
-    came that is not reasoning. `hidden_tokens` are of reasoning that the server counts and does not send;
-    they are not in `completion_tokens`.
+    """What the stream of one request gives, by the columns of the table of requests.
+
+    Times are CLOCK_MONOTONIC seconds; `t_answer` is when the first token came that is not reasoning.
+    `chunks` has the time and the tokens of each chunk that carries tokens. `hidden_tokens` are of reasoning
+    that the server counts and does not send; they are not in `completion_tokens`.
 
     `error` is None for a success; else one of the client's own kinds, `http_<status>`, `stream_error` (an
     error in the stream, or what came is no stream), `truncated` (the response ended properly, the stream did
@@ -50,7 +52,7 @@ class RequestRecord:
     status: int | None
     t_head: float | None
     error: str | None
-    detail: str | None
+    error_detail: str | None
     finish_reason: str | None
     queue_wait_ms: float | None
     prefill_ms: float | None
@@ -80,7 +82,7 @@ def read_request(
     error, detail = _judge(raw, wire, stream, count, exact_tokens, prompt_tokens) or (None, None)
     return RequestRecord(
         chunks=count.chunks,
-        t_answer=answer_began(stream, count.chunks),
+        t_answer=answer_began(stream, count.chunks) if count.chunks else None,
         completion_tokens=count.total if count.source else None,
         hidden_tokens=count.hidden or None,
         prompt_tokens=stream.prompt_tokens,
@@ -88,7 +90,7 @@ def read_request(
         status=wire.status,
         t_head=wire.t_head,
         error=error,
-        detail=None if detail is None else one_line(detail, MAX_DETAIL),
+        error_detail=None if detail is None else one_line(detail, MAX_DETAIL),
         finish_reason=None if (end := stream.finish_reason) is None else one_line(end, MAX_DETAIL),
         queue_wait_ms=stream.times.get("queue_wait_ms"),
         prefill_ms=stream.times.get("prefill_ms"),

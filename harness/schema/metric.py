@@ -33,34 +33,13 @@ Use = Literal["headline", "tables", "overview", "compared", "gated", "slo", "off
 class Times(Protocol):
     """Raw times of U successful requests with S gaps between chunks; NaN where a time is unknown.
 
-    They are those of a cell or, where its chunks are too many to be held, some of them at a time.
-    Times are in s on the cell's clock (columns of records/columns.py). A gap is the time from one
-    token-carrying chunk of a request to its next.
+    Times are in s on the cell's clock. A gap is the time from one token-carrying chunk of a request to its
+    next. `times.NAME` is (U,) the column `t_NAME` or `NAME` of the table of requests (records/columns.py):
+    `times.sent`, `times.first`, `times.queue_wait_ms`.
     """
 
-    @property
-    def sched(self) -> Floats:
-        """(U,) when the schedule wanted it sent."""
-
-    @property
-    def sent(self) -> Floats:
-        """(U,) when its last byte was written."""
-
-    @property
-    def first(self) -> Floats:
-        """(U,) when the first chunk came that carries a token."""
-
-    @property
-    def answer(self) -> Floats:
-        """(U,) when the first chunk came that carries a token which is not reasoning."""
-
-    @property
-    def last(self) -> Floats:
-        """(U,) when the last chunk came that carries a token."""
-
-    @property
-    def session_start(self) -> Floats:
-        """(U,) when the session was begun that ends with the request; NaN for every other request."""
+    def __getattr__(self, name: str) -> Floats:
+        """Return (U,) a column of the table of requests."""
 
     @property
     def tokens(self) -> Floats:
@@ -69,14 +48,6 @@ class Times(Protocol):
     @property
     def steps(self) -> Floats:
         """(U,) output tokens after the first; NaN where there is none, or where all came at one moment."""
-
-    @property
-    def queue_wait_ms(self) -> Floats:
-        """(U,) as the engine reports it."""
-
-    @property
-    def prefill_ms(self) -> Floats:
-        """(U,) as the engine reports it."""
 
     @property
     def gap_ms(self) -> Floats:

@@ -232,7 +232,7 @@ def test_a_chunk_nested_too_deeply_is_not_understood() -> None:
     deep = '{"choices": [], "debug": ' + "[" * 5000 + "]" * 5000 + "}"
     for text in (deep, deep[:-1] + r', "x": "\ud800"}'):
         record = read([event(completion("a", token_ids=[1])), event(text), event("[DONE]")])
-        assert record.error == "stream_error" and "nested too deeply" in (record.detail or "")
+        assert record.error == "stream_error" and "nested too deeply" in (record.error_detail or "")
 
 
 @pytest.mark.parametrize(("error", "kept"), [("timeout", "timeout"), ("disconnected", None)])
@@ -242,7 +242,7 @@ def test_a_complete_answer_whose_response_does_not_end(error: ErrorKind, kept: E
         [event(completion("a", finish_reason="stop")), event(usage(1)), event("[DONE]")], error=error
     )
     assert record.error == kept
-    assert kept is None or "the answer is complete" in (record.detail or "")
+    assert kept is None or "the answer is complete" in (record.error_detail or "")
 
 
 @pytest.mark.parametrize(
@@ -270,7 +270,7 @@ def test_the_tokenizer_sees_whether_reasoning_is_in_chunks_of_several_tokens() -
 def test_an_answer_of_nothing_but_hidden_reasoning_says_so() -> None:
     record = reasoned([], 64, 64)
     assert record.error == "only_reasoning" and record.chunks == []
-    assert record.detail == "64 tokens were counted, all of them hidden reasoning: raise --output-len"
+    assert record.error_detail == "64 tokens were counted, all of them hidden reasoning: raise --output-len"
 
 
 def test_comments_other_fields_crlf_and_data_of_several_lines() -> None:
@@ -297,7 +297,7 @@ def test_an_error_of_fastapi_within_a_stream() -> None:
     body = [event(completion("a", token_ids=[1])), event({"detail": "upstream reset"}), event("[DONE]")]
     record = read(body, exact=1)
     assert record.error == "stream_error"
-    assert "upstream reset" in (record.detail or "")
+    assert "upstream reset" in (record.error_detail or "")
 
 
 def test_an_empty_reason_to_finish_ends_nothing() -> None:
@@ -396,7 +396,7 @@ GOOD = [event(completion("a", token_ids=[1], finish_reason="length")), event(usa
 def test_failures(reads: list[bytes], options: dict[str, Any], kind: str, detail: str) -> None:
     record = read(reads, **options)
     assert record.error == kind
-    assert record.detail is not None and detail in record.detail
+    assert record.error_detail is not None and detail in record.error_detail
 
 
 def test_good_streams_are_good() -> None:
@@ -408,4 +408,4 @@ def test_good_streams_are_good() -> None:
 def test_nothing_came_at_all() -> None:
     raw = RawResponse(0, 0.0, None, 1.0, [], "connect", "refused")
     record = read_request(raw, 4)
-    assert (record.error, record.detail, record.status) == ("connect", "refused", None)
+    assert (record.error, record.error_detail, record.status) == ("connect", "refused", None)

@@ -123,7 +123,7 @@ def test_tokens_are_counted_by_usage_in_every_chunk():
     head = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream; charset=utf-8\r\nconnection: close\r\n\r\n"
     reads = [(0.0, head), *((1.0 + i, chunk) for i, chunk in enumerate(chunks))]
     record = read_request(RawResponse(0, 0.0, 0.0, 9.0, reads), exact_tokens=4)
-    assert record.error is None, record.detail
+    assert record.error is None, record.error_detail
     assert record.token_source == "continuous_usage"
     assert record.chunks == [(1.0, 2), (2.0, 1), (3.0, 1)]
     assert record.prompt_tokens == 3
