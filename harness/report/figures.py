@@ -128,7 +128,7 @@ def figures(run: Run, charts: Charts) -> Iterator[Plot]:
 
 
 def _names(charts: Charts) -> set[str]:
-    """Of the figures by load."""
+    """Names of the figures by load."""
     return {chart.name for chart in charts.by_load.values()} | {
         f"{chart.name}_p{q}" for chart in charts.by_load.values() for q in _ALONE
     }
@@ -201,7 +201,7 @@ def _figure(panels: Sequence[_Panel], handles: Sequence[Line2D]) -> Figure:
 
 
 def _handles(charts: Sequence[Chart], looks: Mapping[str, Look]) -> list[Line2D]:
-    """Of the engines, of parts with colours of their own, and of the mark of an invalid point."""
+    """Keys of the engines, of parts with colours of their own, and of the mark of an invalid point."""
     key = {part: color for chart in charts for part, color in chart.key.items()}
     engines = {} if key else looks
     handles = [
@@ -217,7 +217,7 @@ def _handles(charts: Sequence[Chart], looks: Mapping[str, Look]) -> list[Line2D]
 
 
 def _inches(axes: Axes) -> tuple[float, float]:
-    """How wide and how high a panel is."""
+    """Width and height of a panel."""
     figure, place = axes.figure.figure, axes.get_position()
     return float(place.width * figure.get_figwidth()), float(place.height * figure.get_figheight())
 
@@ -271,11 +271,11 @@ def _panel(axes: Axes, chart: Chart, looks: Mapping[str, Look], only: str, title
 
 
 def _free_start(axes: Axes, chart: Chart, limit: Limit, only: str, shifts: Mapping[str, float]) -> float:
-    """Where the name of a limit along y begins so that it covers no marker, in points from the left end."""
+    """The start of the name of a limit along y that covers no marker, in points from the left end."""
     width, height = (72 * inches for inches in _inches(axes))
     x, y = fitted(chart.x, chart.shown, "x", 0, width), fitted(chart.y, chart.shown, "y", height, 0)
-    own = [series for series in chart.shown if not only or series.label == only]
-    marks = [(x(a + shifts.get(label, 0.0)), y(b)) for label, a, b in few_marks(own)]
+    shown = [series for series in chart.shown if not only or series.label == only]
+    marks = [(x(a + shifts.get(label, 0.0)), y(b)) for label, a, b in few_marks(shown)]
     return free_start(y(limit.value), _LETTER * _NOTE_SIZE * len(limit.text), x, marks)
 
 
@@ -284,7 +284,7 @@ def _x_label(chart: Chart) -> str:
 
 
 def _note(chart: Chart, width: float) -> tuple[str, bool]:
-    """What stands below a panel, and whether it has a line of its own: beside the label of the x axis it does
+    """The note below a panel, and whether it has a line of its own: beside the label of the x axis it does
     not fit into `width` inches."""
     view = chart.views[0].name if chart.views else ""
     note = plain(" · ".join(filter(None, (view, chart.note))), 80)
@@ -305,7 +305,7 @@ def _side(axes: Axes, axis: Axis, series: Sequence[Series], which: str) -> None:
 
 
 def _shifts(chart: Chart) -> dict[str, float]:
-    """How far each engine stands from its place, in units of x."""
+    """Distance of each engine from its place, in units of x."""
     if not chart.dodge or chart.multiples:
         return {}
     places = [place for place, _ in chart.x.ticks]

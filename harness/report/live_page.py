@@ -25,7 +25,7 @@ from harness.schema.stored import client_calibration
 
 @dataclass(frozen=True)
 class _Chapter:
-    """What the macros of the templates ask of a chapter."""
+    """The part of a chapter that the macros of the templates use."""
 
     styles: dict[str, Look]
 
@@ -44,7 +44,7 @@ def live_page(folder: Path) -> str:
     """
     journal, at = read_journal(folder / JOURNAL), version(folder)
     raw = _finished(read_raw(folder), {entry.cell for entry in journal}) if journal else None
-    found = (
+    summaries = (
         []
         if raw is None
         else summarize(
@@ -55,8 +55,8 @@ def live_page(folder: Path) -> str:
             calibration=client_calibration(raw.info),
         )
     )
-    styles = looks((summary.engine, summary.label) for summary in found)
-    pooled = [summary for summary in found if summary.repeat is None and summary.num_success]
+    styles = looks((summary.engine, summary.label) for summary in summaries)
+    pooled = [summary for summary in summaries if summary.repeat is None and summary.num_success]
     slo = None if raw is None else raw.info.settings.slo
     shown = [by_load(pooled, metric, slo) for metric in latencies("headline")] if pooled else []
     charts = [chart for chart in shown if chart.series]
@@ -80,7 +80,7 @@ def live_page(folder: Path) -> str:
             chapter=_Chapter(styles),
             about="" if raw is None else f"{model(raw.info)} · {machine(raw.info)}",
             last=f"{journal[-1].label} {where(journal[-1].load)}" if journal else "",
-            table=repeats_table([s for s in found if s.repeat is not None]) if found else None,
+            table=repeats_table([s for s in summaries if s.repeat is not None]) if summaries else None,
             charts=charts,
             latest=latest,
             color=css_color,

@@ -25,7 +25,7 @@ _SHARP = Markup("window.devicePixelRatio = Math.max(2, devicePixelRatio);")
 @cache
 def environment() -> Environment:
     """Text is escaped, hidden characters are written out, and an unknown name is an error."""
-    made = Environment(
+    templates = Environment(
         loader=FileSystemLoader(_TEMPLATES),
         autoescape=True,
         undefined=StrictUndefined,
@@ -33,12 +33,12 @@ def environment() -> Environment:
         lstrip_blocks=True,
         finalize=_visible,
     )
-    made.filters["runs"] = _runs
-    made.filters["claim"] = _claim
-    made.filters["unbroken"] = unbroken
-    made.filters["ten_digits"] = _ten_digits
-    made.filters["one_line"] = partial(one_line, limit=200)  # as the data of charts has labels
-    return made
+    templates.filters["runs"] = _runs
+    templates.filters["claim"] = _claim
+    templates.filters["unbroken"] = unbroken
+    templates.filters["ten_digits"] = _ten_digits
+    templates.filters["one_line"] = partial(one_line, limit=200)  # as the data of charts has labels
+    return templates
 
 
 def _visible(value: object) -> object:
@@ -46,7 +46,7 @@ def _visible(value: object) -> object:
 
 
 def unbroken(text: str) -> str:
-    """With a number and its unit on one line."""
+    """A text whose numbers stay on one line with their units."""
     return text.replace(" %", "\u00a0%").replace(" ms", "\u00a0ms")
 
 

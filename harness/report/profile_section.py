@@ -1,4 +1,4 @@
-"""What the report shows of a run's profiles."""
+"""The section of the report on a run's profiles."""
 
 from __future__ import annotations
 

@@ -57,23 +57,23 @@ def write_outputs(run: Run) -> Path:
     """
     from harness.report.figures import figures  # matplotlib: a second to import
 
-    found = charts(run)
-    for plot in figures(run, found):
+    drawn = charts(run)
+    for plot in figures(run, drawn):
         figure = run.path / "figures" / plot.name
         write_whole(figure.with_name(f"{plot.name}.svg"), plot.svg.encode())
         write_whole(figure.with_name(f"{plot.name}.png"), plot.png())
         write_whole(figure.with_name(f"{plot.name}.csv"), plot.data.encode())
-    return write_without_figures(run, found)
+    return write_without_figures(run, drawn)
 
 
-def write_without_figures(run: Run, found: Charts | None = None) -> Path:
+def write_without_figures(run: Run, drawn: Charts | None = None) -> Path:
     """Write all but the figures, which take longest, and return the report.
 
     Args:
-        found: The run's charts, where they are made already.
+        drawn: The run's charts, where they are made already.
     """
-    folder, found = run.path, charts(run) if found is None else found
+    folder, drawn = run.path, charts(run) if drawn is None else drawn
     write_whole(folder / "summary.md", summary(run).encode())
     write_whole(folder / "results.csv", results_csv(run).encode())
-    write_whole(folder / "report.html", render([(run, found)], folder).encode())
+    write_whole(folder / "report.html", render([(run, drawn)], folder).encode())
     return folder / "report.html"

@@ -42,7 +42,7 @@ class Data:
     rows: Sequence[tuple[object, ...]]
 
     def csv(self) -> str:
-        """With seven significant digits; what is not known is empty."""
+        """Return the table as CSV, with seven significant digits; a value that is not known is empty."""
         text = io.StringIO()
         writer = csv.writer(text, lineterminator="\n")
         writer.writerow(self.heads)
@@ -93,7 +93,7 @@ def _rows(result: OnlineSummary) -> Iterator[_Row]:
 
 
 def _ends(result: OnlineSummary, metric: str, statistic: str) -> tuple[float | None, ...]:
-    """Of the 95 % interval."""
+    """Ends of the 95 % interval."""
     return result.interval(metric, statistic) or (None, None)
 
 

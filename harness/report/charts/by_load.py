@@ -33,12 +33,12 @@ def by_load(pooled: Sequence[OnlineSummary], metric: str, slo: Slo | None) -> Ch
     term, (axis, at) = METRICS[metric], load_axis(pooled)
     labels = list(dict.fromkeys(summary.label for summary in pooled))
     series = [
-        found
+        each
         for label in labels
-        for found in _engine([s for s in pooled if s.label == label], metric, at)
-        if len(found.x)
+        for each in _engine([s for s in pooled if s.label == label], metric, at)
+        if len(each.x)
     ]
-    parts = {found.part for found in series}
+    parts = {each.part for each in series}
     together = [part for part in (_BAND, "p90", "p99") if part in parts]
     whole = View("p50 to p90, p99", together, marks=("p99",), whiskers=False)
     alone = [View(f"p{q}", [f"p{q}"]) for q in reversed(COMPARED_PERCENTILES) if f"p{q}" in parts]
@@ -73,7 +73,7 @@ def tradeoff(pooled: Sequence[OnlineSummary], metric: str, slo: Slo | None) -> C
     q = supported((90,), [summary.latency(metric).n for summary in pooled]) or 50
     series = []
     for label in dict.fromkeys(summary.label for summary in pooled):
-        found = [
+        points = [
             (summary, value)
             for summary in sorted(pooled, key=lambda summary: summary.load.weight)
             if summary.label == label and (value := summary.value(metric, f"p{q}")) is not None
@@ -82,12 +82,12 @@ def tradeoff(pooled: Sequence[OnlineSummary], metric: str, slo: Slo | None) -> C
             Series(
                 label,
                 "line",
-                [summary.output_tok_per_s for summary, _ in found],
-                [value for _, value in found],
+                [summary.output_tok_per_s for summary, _ in points],
+                [value for _, value in points],
                 part=f"p{q}",
-                n=[summary.latency(metric).n for summary, _ in found],
-                notes=[str(summary.load) for summary, _ in found],
-                invalid=[i for i, (summary, _) in enumerate(found) if not summary.valid],
+                n=[summary.latency(metric).n for summary, _ in points],
+                notes=[str(summary.load) for summary, _ in points],
+                invalid=[i for i, (summary, _) in enumerate(points) if not summary.valid],
             )
         )
     return Chart(
@@ -115,8 +115,8 @@ def ecdf(groups: Sequence[Group], metric: str, slo: Slo | None) -> Chart:
             continue
         n = sample.n
         marks = [q for q in _MARKS if not missing(q, n)]
-        found = [float(v) for v in sample.ordered.percentiles([*LEVELS, *marks])]
-        curve, at = found[: len(LEVELS)], found[len(LEVELS) :]
+        values = [float(v) for v in sample.ordered.percentiles([*LEVELS, *marks])]
+        curve, at = values[: len(LEVELS)], values[len(LEVELS) :]
         series += [
             Series(group.label, "line", curve, [float(q) for q in LEVELS], markers=False),
             Series(
@@ -155,7 +155,7 @@ def _engine(pooled: Sequence[OnlineSummary], metric: str, at: dict[Load, float])
     """The band and the percentiles of an engine, where the sample supports them."""
     label, ordered = pooled[0].label, sorted(pooled, key=lambda summary: at[summary.load])
     both = [summary for summary in ordered if _value(summary, metric, 90) is not None]
-    found = [
+    series = [
         Series(
             label,
             "band",
@@ -170,7 +170,7 @@ def _engine(pooled: Sequence[OnlineSummary], metric: str, at: dict[Load, float])
     for q in COMPARED_PERCENTILES:
         there = [summary for summary in ordered if _value(summary, metric, q) is not None]
         ends = [summary.latency(metric).ci.get(f"p{q}", (math.nan, math.nan)) for summary in there]
-        found.append(
+        series.append(
             Series(
                 label,
                 "line",
@@ -184,18 +184,18 @@ def _engine(pooled: Sequence[OnlineSummary], metric: str, at: dict[Load, float])
                 invalid=[i for i, summary in enumerate(there) if not summary.valid],
             )
         )
-    return found
+    return series
 
 
 def _crosses(pooled: Sequence[OnlineSummary]) -> str:
-    """What crosses mean, where there are some."""
+    """The meaning of crosses, where there are some."""
     return "; × invalid" if any(not summary.valid for summary in pooled) else ""
 
 
 def _value(summary: OnlineSummary, metric: str, q: int) -> float | None:
-    found = summary.latency(metric)
-    value: float | None = getattr(found, f"p{q}")
-    return None if value is None or missing(q, found.n) else value
+    latency = summary.latency(metric)
+    value: float | None = getattr(latency, f"p{q}")
+    return None if value is None or missing(q, latency.n) else value
 
 
 def _size(pooled: Sequence[OnlineSummary], metric: str) -> str:

@@ -42,7 +42,7 @@ Numbers = Sequence[float]
 
 @dataclass(frozen=True)
 class Axis:
-    """What is along a side.
+    """A side of a chart.
 
     Attributes:
         label: The quantity with its unit: `TTFT, ms`.
@@ -119,7 +119,7 @@ class Limit:
 
 @dataclass(frozen=True)
 class View:
-    """What a reader picks: its name, and the parts that it shows.
+    """A choice of a reader: its name, and the parts that it shows.
 
     Those in `marks` are hollow markers, without lines; `whiskers` says whether intervals are drawn.
     """
@@ -132,7 +132,7 @@ class View:
 
 @dataclass(frozen=True)
 class Chart:
-    """What is drawn.
+    """Everything that is drawn.
 
     Attributes:
         name: Of files and addresses, unique in a run: letters, digits, `_`, `.` and `-`.
@@ -160,12 +160,12 @@ class Chart:
 
     @property
     def multiples(self) -> bool:
-        """Whether each engine has a panel of its own: no mark may hide another's."""
+        """Each engine has a panel of its own: no mark may hide another's."""
         return len(self.labels) > MANY and not any(s.kind == "spans" for s in self.series)
 
     @property
     def rows(self) -> int:
-        """How many rows of bars it has, which say how high it is; 0: its height does not depend on them."""
+        """Number of rows of bars, which decides the height; 0: the height does not depend on rows."""
         return len(self.y.ticks) if any(s.kind == "spans" for s in self.series) else 0
 
     @property
@@ -182,7 +182,7 @@ class Chart:
         return {series.part: series.color for series in self.series if series.color}
 
     def data(self) -> dict[str, object]:
-        """As JSON has it for the page, without what is at its default."""
+        """Return the chart as JSON has it for the page, without fields that have their default."""
         return {
             "title": one_line(self.title, 200),
             "x": _fields(self.x),
@@ -213,7 +213,7 @@ class Chart:
 
 
 def is_wide(values: Iterable[float]) -> bool:
-    """Whether positive values span so much that a linear axis would hide the small ones."""
+    """Positive values span so much that a linear axis would hide the small ones."""
     shown = [value for value in values if math.isfinite(value) and value > 0]
     return bool(shown) and max(shown) / min(shown) > LOG_FROM
 
@@ -230,7 +230,7 @@ def values_of(series: Iterable[Series], which: str) -> Iterable[float]:
 
 
 def rounded(value: float) -> float | None:
-    """With six significant digits; None for what is no number, as JSON has no NaN."""
+    """A value with six significant digits; None for NaN and infinity, which JSON does not have."""
     return float(f"{value:.6g}") if math.isfinite(value) else None
 
 

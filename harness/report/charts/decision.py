@@ -18,26 +18,28 @@ from harness.schema.online_summary import OnlineSummary
 
 def decision_charts(decision: Decision, pooled: Sequence[OnlineSummary]) -> list[Chart]:
     """The frontier and, with limits, the requests within them and the goodput by load."""
-    made = [_frontier(decision)] if len(decision.served) > 1 else []
+    charts = [_frontier(decision)] if len(decision.served) > 1 else []
     if decision.slo is not None and len(decision.within) > 1:
-        made += [
+        charts += [
             _by_load(decision, pooled, "attainment", "Requests within the limits, %", _share),
             _by_load(decision, pooled, "goodput", "Goodput, requests/s", lambda point: point.goodput),
         ]
-    return [chart for chart in made if chart.series]
+    return [chart for chart in charts if chart.series]
 
 
 def _frontier(decision: Decision) -> Chart:
-    """Of each engine the valid loads that none of its others beats as a line, the other valid ones pale."""
+    """A line of each engine's valid loads that none of its others beats; the other valid ones are pale."""
     served = [point for point in decision.served if point.valid]
     series = []
     for label in dict.fromkeys(point.label for point in served):
-        own = sorted((point for point in served if point.label == label), key=lambda point: point.user.value)
-        best = [point for point in own if not point.dominated]
+        points = sorted(
+            (point for point in served if point.label == label), key=lambda point: point.user.value
+        )
+        best = [point for point in points if not point.dominated]
         if all(point.total.ci for point in best):
             series.append(_points(decision, label, best, "band"))
         series.append(_points(decision, label, best, "line"))
-        if beaten := [point for point in own if point.dominated]:
+        if beaten := [point for point in points if point.dominated]:
             series.append(_points(decision, label, beaten, "points"))
     limits = []
     if decision.slo is not None and (tpot := decision.slo.model_dump(exclude_none=True).get("tpot_ms")):
@@ -61,12 +63,12 @@ def _frontier(decision: Decision) -> Chart:
     )
 
 
-def _points(decision: Decision, label: str, found: Sequence[Served], kind: str) -> Series:
-    x, y = [point.user.value for point in found], [point.total.value for point in found]
-    low, high = _ends([point.total for point in found])
+def _points(decision: Decision, label: str, points: Sequence[Served], kind: str) -> Series:
+    x, y = [point.user.value for point in points], [point.total.value for point in points]
+    low, high = _ends([point.total for point in points])
     if kind == "band":
         return Series(label, "band", x, y, part="95 % interval", low=low, high=high, opacity=0.3)
-    notes = [_note(decision, point) for point in found]
+    notes = [_note(decision, point) for point in points]
     if kind == "line":
         return Series(label, "line", x, y, part="frontier", low=low, high=high, notes=notes)
     return Series(label, "points", x, y, part="dominated", low=low, high=high, notes=notes, opacity=0.35)
@@ -90,21 +92,22 @@ def _by_load(
     axis, at = load_axis(pooled)
     series = []
     for label in dict.fromkeys(point.label for point in decision.within):
-        own = sorted(
+        points = sorted(
             (point for point in decision.within if point.label == label), key=lambda point: point.load.weight
         )
-        known = [(point, found) for point in own if (found := value(point)) is not None and point.load in at]
-        low, high = _ends([found for _, found in known])
+        pairs = [(point, value(point)) for point in points if point.load in at]
+        measured = [(point, number) for point, number in pairs if number is not None]
+        low, high = _ends([number for _, number in measured])
         series.append(
             Series(
                 label,
                 "line",
-                [at[point.load] for point, _ in known],
-                [found.value for _, found in known],
+                [at[point.load] for point, _ in measured],
+                [number.value for _, number in measured],
                 low=low,
                 high=high,
-                notes=[str(point.load) for point, _ in known],
-                invalid=[i for i, (point, _) in enumerate(known) if not point.valid],
+                notes=[str(point.load) for point, _ in measured],
+                invalid=[i for i, (point, _) in enumerate(measured) if not point.valid],
             )
         )
     return Chart(
@@ -126,6 +129,6 @@ def _share(point: Within) -> Measurement | None:
     return None if point.attained is None else point.attained.times(100.0)
 
 
-def _ends(found: Sequence[Measurement]) -> tuple[list[float], list[float]]:
-    pairs = [point.ci or (math.nan, math.nan) for point in found]
+def _ends(points: Sequence[Measurement]) -> tuple[list[float], list[float]]:
+    pairs = [point.ci or (math.nan, math.nan) for point in points]
     return [low for low, _ in pairs], [high for _, high in pairs]

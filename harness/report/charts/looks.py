@@ -1,4 +1,4 @@
-"""How engines look: one colour and marker each, distinct in print and by colour-blind readers."""
+"""Looks of engines: one colour and marker each, distinct in print and by colour-blind readers."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ SHAPES: dict[str, Sequence[tuple[float, float]]] = {
 
 @dataclass(frozen=True)
 class Look:
-    """How one label is drawn: `#rrggbb`, a matplotlib marker and line style."""
+    """The look of one label: `#rrggbb`, a matplotlib marker and line style."""
 
     color: str
     marker: str

@@ -31,7 +31,7 @@ def latency_over_time(groups: list[Group]) -> Chart:
     for group in groups:
         due, ttft = over_due(group)
         series.append(Series(group.label, "points", _list(due), _list(ttft), part="TTFT", opacity=0.75))
-    values = [value for found in series for value in found.y]
+    values = [value for each in series for value in each.y]
     return Chart(
         name=f"timeline_{load_file_name(load)}",
         title=f"TTFT of each request, ms, {where(load)}",
@@ -212,7 +212,7 @@ def _rates(chunks: pd.DataFrame, parts: Sequence[Power]) -> list[float]:
 
 
 def power_is_known(machines: Mapping[int, MachineLoad]) -> bool:
-    """Whether any cell has it."""
+    """Some cell has power over time."""
     return any(machine.power for machine in machines.values())
 
 
@@ -237,7 +237,7 @@ def server_charts(groups: Sequence[Group], readings: pd.DataFrame) -> list[Chart
         readings: Rows of `records.columns.SERVER`, of any cells.
     """
     load = groups[0].load
-    made = [
+    charts = [
         Chart(
             name=f"server_{quantity.name}_{load_file_name(load)}",
             title=f"{quantity.title}, {where(load)}",
@@ -248,19 +248,19 @@ def server_charts(groups: Sequence[Group], readings: pd.DataFrame) -> list[Chart
         )
         for quantity in (_QUANTITIES if len(readings) else ())
     ]
-    return [chart for chart in made if chart.series]
+    return [chart for chart in charts if chart.series]
 
 
 def _series(groups: Sequence[Group], readings: pd.DataFrame, quantity: _Quantity) -> list[Series]:
-    found = []
+    series = []
     for group in groups:
-        own = readings[readings["cell"].isin(group.requests["cell"].unique())]
-        values = quantity.values(own)
-        known = values.notna()
-        if known.any():
-            x, y = (numbers[known].to_numpy(np.float64).tolist() for numbers in (own["t"], values))
-            found.append(Series(group.label, "line", x, y, part=quantity.unit, markers=False))
-    return found
+        measured = readings[readings["cell"].isin(group.requests["cell"].unique())]
+        values = quantity.values(measured)
+        is_reported = values.notna()
+        if is_reported.any():
+            x, y = (numbers[is_reported].to_numpy(np.float64).tolist() for numbers in (measured["t"], values))
+            series.append(Series(group.label, "line", x, y, part=quantity.unit, markers=False))
+    return series
 
 
 def _prefix_hits(readings: pd.DataFrame) -> pd.Series[float]:
@@ -280,19 +280,22 @@ def _if_any(values: pd.Series[float]) -> pd.Series[float]:
 def _tokens_per_step(readings: pd.DataFrame) -> pd.Series[float]:
     """Since the reading before; NaN where no step was done."""
     steps = readings["steps"].diff()
-    found: pd.Series[float] = readings["step_tokens"].diff() / steps.where(steps > 0)
-    return found
+    per_step: pd.Series[float] = readings["step_tokens"].diff() / steps.where(steps > 0)
+    return per_step
 
 
 _QUANTITIES = (
-    _Quantity("running", "Requests that run in the server", "requests", lambda found: found["running"]),
+    _Quantity("running", "Requests that run in the server", "requests", lambda readings: readings["running"]),
     _Quantity(
-        "waiting", "Requests that wait in the server", "requests", lambda found: _if_any(found["waiting"])
+        "waiting",
+        "Requests that wait in the server",
+        "requests",
+        lambda readings: _if_any(readings["waiting"]),
     ),
-    _Quantity("kv_usage", "KV cache in use, %", "%", lambda found: 100 * found["kv_usage"]),
+    _Quantity("kv_usage", "KV cache in use, %", "%", lambda readings: 100 * readings["kv_usage"]),
     _Quantity("prefix_hits", "Prompt tokens from the prefix cache, %", "%", _prefix_hits),
     _Quantity("steps", "Tokens of a step", "tokens", _tokens_per_step),
     _Quantity(
-        "preemptions", "Preemptions so far", "preemptions", lambda found: _if_any(found["preemptions"])
+        "preemptions", "Preemptions so far", "preemptions", lambda readings: _if_any(readings["preemptions"])
     ),
 )

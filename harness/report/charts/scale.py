@@ -55,12 +55,12 @@ def _fit(axis: Axis, values: list[float]) -> tuple[float, float]:
         places = [place for place, _ in axis.ticks]
         margin = 0.08 * (max(places) - min(places)) or 0.6
         return min(places) - margin, max(places) + margin
-    known = [value for value in values if math.isfinite(value) and (value > 0 or not axis.log)]
-    if not known:
+    finite = [value for value in values if math.isfinite(value) and (value > 0 or not axis.log)]
+    if not finite:
         return (0.1, 1.0) if axis.log else (0.0, 1.0)
     if axis.log:
-        return _log_ends(min(known) / 1.05, max(known) * 1.15)
-    return min(0.0, *known), max(0.0, *known) * 1.06 or 1.0
+        return _log_ends(min(finite) / 1.05, max(finite) * 1.15)
+    return min(0.0, *finite), max(0.0, *finite) * 1.06 or 1.0
 
 
 def _steps(low: float, high: float) -> list[float]:
@@ -79,7 +79,7 @@ def _log_ends(low: float, high: float) -> tuple[float, float]:
 
 
 def _digits(low: float, high: float) -> tuple[int, ...]:
-    """What marks are multiples of, beside powers of ten: 1 alone where there are many powers."""
+    """Multiples of powers of ten that have marks: 1 alone where there are many powers."""
     return (1, 2, 5) if math.log10(high / low) < _MANY_DECADES else (1,)
 
 
@@ -100,7 +100,7 @@ def few_marks(shown: Sequence[Series]) -> Iterator[tuple[str, float, float]]:
 
 
 def free_start(y: float, width: float, x: Scale, marks: Sequence[tuple[float, float]]) -> float:
-    """Where a text of that width above `y` begins so that it covers no mark, as far to the right as there is
+    """The start of a text of that width above `y` that covers no mark, as far to the right as there is
     room. In pixels or points; y grows downwards."""
     start = x.end - width
     while start > x.start:

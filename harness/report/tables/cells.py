@@ -172,7 +172,7 @@ def _known(value: float) -> float | None:
 
 
 def server_table(groups: Sequence[Group], readings: pd.DataFrame) -> Table | None:
-    """What servers report of themselves, a row an engine and load, of all repeats; None where none does."""
+    """Load, caches and steps that servers report, a row an engine and load; None where none reports any."""
     if readings.empty:
         return None
     rows = []
@@ -269,7 +269,7 @@ def _foreign_cell(row: _Sender) -> Cell:
 
 
 def node_effect_table(groups: Sequence[Group], nodes: Mapping[int, str]) -> Table | None:
-    """How much the nodes of engines differ, a row a metric; None where one node measured all.
+    """Differences between the nodes of engines, a row a metric; None where one node measured all.
 
     Args:
         groups: Of each repeat.

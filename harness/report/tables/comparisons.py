@@ -239,7 +239,7 @@ def caveats(results: CompareResults) -> list[str]:
 
 
 def _pairing(batches: Sequence[Difference], *, one_run: bool) -> str:
-    """How repeats of batches are compared, and what that rests on."""
+    """The way in which repeats of batches are compared, and what that rests on."""
     if not all(difference.paired for difference in batches):
         return "The repeats of A and B have other prompts, which is part of how repeats differ."
     paired = "Each repeat has the same prompts in A and B, so they are compared repeat by repeat."
@@ -256,15 +256,15 @@ def noise_tables(comparisons: Sequence[Comparison]) -> list[Table]:
     plans = any(comparison.spread is not None for comparison in comparisons)
 
     def repeats(effect: str) -> Field[Comparison]:
-        return field(f"repeats to find {effect}", lambda found: Cell(repeats_to_find(found)[effect]))
+        return field(f"repeats to find {effect}", lambda pair: Cell(repeats_to_find(pair)[effect]))
 
     fields: list[Field[Comparison]] = [
-        field(head_of(found.load for found in comparisons), lambda found: Cell(load_number(found.load))),
-        text("statistic", lambda found: statistic_name(found.metric, found.statistic)),
-        field("A", lambda found: number_cell(found.value_a, _places(found))),
-        field("B", lambda found: number_cell(found.value_b, _places(found))),
+        field(head_of(pair.load for pair in comparisons), lambda pair: Cell(load_number(pair.load))),
+        text("statistic", lambda pair: statistic_name(pair.metric, pair.statistic)),
+        field("A", lambda pair: number_cell(pair.value_a, _places(pair))),
+        field("B", lambda pair: number_cell(pair.value_b, _places(pair))),
         field("noise", _noise_cell),
-        text("A against B", lambda found: found.verdict),
+        text("A against B", lambda pair: pair.verdict),
         *(map(repeats, EFFECTS) if plans else []),
     ]
     by_engine: dict[str, list[Comparison]] = {}
@@ -294,7 +294,7 @@ def _noise_cell(comparison: Comparison) -> Cell:
 
 
 def planning_tables(comparisons: Sequence[Comparison]) -> list[Table]:
-    """How many repeats a difference between two engines of a run needs; nothing where none has several."""
+    """Repeats that a difference between two engines of a run needs; nothing where none has several."""
     by_pair: dict[tuple[str, str, Load], dict[Key, Comparison]] = {}
     for comparison in comparisons:
         if comparison.spread is not None:
@@ -322,7 +322,7 @@ def planning_tables(comparisons: Sequence[Comparison]) -> list[Table]:
 
 
 def repeats_to_find(comparison: Comparison | Difference) -> dict[str, str]:
-    """How many repeats find each of `EFFECTS`; a dash where one repeat shows no spread."""
+    """Number of repeats that finds each of `EFFECTS`; a dash where one repeat shows no spread."""
     if comparison.spread is None:
         return dict.fromkeys(EFFECTS, DASH)
     return {

@@ -6,7 +6,7 @@ from harness.metrics.digits import per_cent
 from harness.metrics.frontier import Served
 from harness.metrics.intervals import Measurement
 from harness.report.decision import Box, Decision
-from harness.report.tables.table import Cell, Column, Table, interval_text
+from harness.report.tables.table import Cell, Column, Table, interval_cell
 from harness.report.text.limits import term_words
 from harness.report.text.load_words import head_of, load_number
 from harness.report.text.numbers import DASH, decimals, number
@@ -24,20 +24,20 @@ def within_table(decision: Decision) -> Table | None:
     """Every limit at every load of every engine, pass or fail; None without limits."""
     if not decision.within:
         return None
-    terms, found = decision.terms, decision.within
-    columns = [Column("engine", numeric=False), Column(head_of(point.load for point in found))]
+    terms, points = decision.terms, decision.within
+    columns = [Column("engine", numeric=False), Column(head_of(point.load for point in points))]
     columns += [Column(term_words(term)) for term in terms]
     if decision.slo is not None:
         columns += [Column("requests within"), Column("goodput req/s")]
     rows = []
-    for point in found:
+    for point in points:
         row = [Cell(point.label, invalid=not point.valid), Cell(load_number(point.load), point.load.value)]
         row += [_box(*three) for three in zip(terms, point.values, point.boxes, strict=True)]
         if decision.slo is not None:
             row += [_share(point.attained), known_cell(point.goodput)]
         rows.append(row)
     notes = [_KEY] if terms else []
-    if any(value is None for point in found for value in point.values):
+    if any(value is None for point in points for value in point.values):
         notes.append(f"{DASH}: there is none, or it is withheld: p99 needs 100 samples, p90 10.")
     if decision.slo is not None:
         limits = limits_text(decision.slo)
@@ -52,8 +52,8 @@ def limits_text(slo: Slo) -> str:
 
 
 def frontier_table(decision: Decision) -> Table | None:
-    """What each load gives all users and one, and what its tokens cost in money and energy; None: nothing
-    was served."""
+    """Tokens a second of each load for all users and for one, and their price and energy; None where nothing was
+    served."""
     if not decision.served:
         return None
     columns = [
@@ -80,7 +80,7 @@ def frontier_table(decision: Decision) -> Table | None:
 
 
 def cost_table(decision: Decision) -> Table | None:
-    """What a million output tokens cost within the limits, a row an engine; None without prices or limits."""
+    """Price of a million output tokens within the limits, a row an engine; None without prices or limits."""
     if decision.hourly is None or not decision.terms:
         return None
     labels = list(dict.fromkeys(point.label for point in decision.within))
@@ -108,17 +108,16 @@ def cost_table(decision: Decision) -> Table | None:
 
 
 def decision_tables(decision: Decision) -> list[Table]:
-    """Those that there are, the most decided first."""
-    made = (cost_table(decision), within_table(decision), frontier_table(decision))
-    return [table for table in made if table is not None]
+    """The tables of a decision that there are, the most decided first."""
+    tables = (cost_table(decision), within_table(decision), frontier_table(decision))
+    return [table for table in tables if table is not None]
 
 
-def known_cell(known: Measurement | None) -> Cell:
+def known_cell(measurement: Measurement | None) -> Cell:
     """A value with its interval."""
-    if known is None:
+    if measurement is None:
         return Cell(DASH)
-    places = decimals([known.value])
-    return Cell(number(known.value, places), known.value, interval_text(known.ci, places), ends=known.ci)
+    return interval_cell(measurement.value, measurement.ci, decimals([measurement.value]))
 
 
 def _identity(point: Served) -> list[Cell]:
@@ -133,11 +132,13 @@ def _box(term: GateTerm, value: Measurement | None, box: Box) -> Cell:
     return Cell(f"{text} {_SIGNS[box]}", value.value, ends=value.ci)
 
 
-def _share(known: Measurement | None) -> Cell:
-    if known is None:
+def _share(measurement: Measurement | None) -> Cell:
+    if measurement is None:
         return Cell(DASH)
-    interval = "" if known.ci is None else f"{100 * known.ci[0]:.1f}–{100 * known.ci[1]:.1f}"
-    return Cell(per_cent(known.value, 1), known.value, interval, ends=known.ci)
+    interval = (
+        "" if measurement.ci is None else f"{100 * measurement.ci[0]:.1f}–{100 * measurement.ci[1]:.1f}"
+    )
+    return Cell(per_cent(measurement.value, 1), measurement.value, interval, ends=measurement.ci)
 
 
 def _price_head(decision: Decision) -> str:

@@ -129,7 +129,7 @@ def steps(figures: Sequence[ProfileFigures]) -> Table:
 
 
 def categories(figures: Sequence[ProfileFigures]) -> Table:
-    """Where the time of a step goes, in ms: one row an engine, tool and kind of step."""
+    """Parts of the time of a step, in ms: one row an engine, tool and kind of step."""
     times: dict[str, Callable[[_Step], float]] = {
         "together": lambda step: step.figures.period_ms,
         "idle": lambda step: step.figures.idle_ms,
