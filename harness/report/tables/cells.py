@@ -125,7 +125,7 @@ def _lengths(repeats: Sequence[Group]) -> _Lengths:
 
 def _prompt_tokens(repeats: Sequence[Group]) -> npt.NDArray[np.float64]:
     """(U,) prompt tokens of the successful requests; as planned where a server does not report them."""
-    tokens = np.concatenate([prompt_tokens(group.good) for group in repeats])
+    tokens: npt.NDArray[np.float64] = np.concatenate([prompt_tokens(group.good) for group in repeats])
     return tokens[np.isfinite(tokens)]
 
 

@@ -52,7 +52,7 @@ def limits_text(slo: Slo) -> str:
 
 
 def frontier_table(decision: Decision) -> Table | None:
-    """Tokens a second of each load for all users and for one, and their cost; None where nothing was served."""
+    """Tokens a second of each load for all users and for one, with their cost; None: nothing was served."""
     if not decision.served:
         return None
     columns = [
