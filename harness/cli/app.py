@@ -7,8 +7,7 @@ import os
 import sys
 from typing import Any
 
-from harness.cli.interrupts import handle_interrupts, ignore_interrupts
-from harness.cli.refused import refused
+from harness.cli.faults import handle_interrupts, ignore_interrupts, refused
 from harness.errors import BenchError
 from harness.plain_text import hide_values, visible
 

@@ -11,7 +11,7 @@ from typing import Annotated, Literal
 import typer
 from pydantic.fields import FieldInfo
 
-from harness.cli.option_groups import in_groups
+from harness.cli.help import in_groups
 from harness.cli.options import default_text, metavar, settings_of
 from harness.cli.terminal import echo
 from harness.errors import UsageError

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from harness.cli.interrupts import is_pressed_again
+from harness.cli.faults import is_pressed_again
 from harness.cli.progress import Display
 from harness.errors import BenchError
 from harness.report.best import best_labels

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from harness.cli.ending import print_ending, report_so_far
+from harness.cli.faults import refused
 from harness.cli.outcome import conclude
 from harness.cli.profile import profile_after
 from harness.cli.progress import Display
-from harness.cli.refused import refused
 from harness.errors import BenchError, InterruptedRunError, NothingMeasuredError
 from harness.profiling.plan import unprofiled
 from harness.report.render import write_outputs, write_without_figures

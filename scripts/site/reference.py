@@ -14,7 +14,7 @@ from mkdocs.structure.files import File, Files
 from pydantic import TypeAdapter
 
 from harness.cli.commands import COMMANDS, load_command
-from harness.cli.option_groups import in_groups
+from harness.cli.help import in_groups
 from harness.cli.schema import SCHEMAS
 from roseinfer.cli import app as roseinfer_app
 

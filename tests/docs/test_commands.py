@@ -9,7 +9,7 @@ import pytest
 import typer
 
 from harness.cli.commands import COMMANDS, load_command
-from harness.cli.option_groups import GROUPS
+from harness.cli.help import GROUPS
 from harness.schema.loader import build
 from harness.schema.online_settings import OnlineSettings
 from harness.schema.search import SearchPlan

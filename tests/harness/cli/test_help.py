@@ -15,7 +15,7 @@ import pytest
 
 from harness.cli import offline, online
 from harness.cli.commands import load_command
-from harness.cli.option_groups import GROUPS, OTHERS
+from harness.cli.help import GROUPS, OTHERS
 from harness.cli.options import settings_of
 from harness.errors import UsageError
 from harness.schema.loader import build

@@ -10,9 +10,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from harness.cli import live, progress
-from harness.cli.live import LiveStatus
-from harness.cli.progress import Display, make_display
+from harness.cli import progress
+from harness.cli.progress import Display, LiveStatus, make_display
 from harness.cli.terminal import Terminal
 from harness.engines.base import EngineVariant
 from harness.engines.variants import Variant
@@ -198,8 +197,7 @@ def test_a_window_without_requests_is_not_called_failed(capsys: pytest.CaptureFi
 
 def test_time_left_in_the_first_cell_leaves_out_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = [0.0]
-    for module in (live, progress):
-        monkeypatch.setattr(module, "monotonic", lambda: clock[0])
+    monkeypatch.setattr(progress, "monotonic", lambda: clock[0])
     console = Terminal(file=io.StringIO(), force_terminal=True)
     status = LiveStatus(console)
     display = Display(console, status, quiet=False)
