@@ -19,8 +19,8 @@ import numpy as np
 
 from benchmarks.llama.kernels import table
 from benchmarks.llama.steps import engine_of, run
+from roseinfer.bench.cost import StepTimes, TimedRunner
 from roseinfer.bench.replay import WallClock
-from roseinfer.bench.steps import StepTimes, TimedRunner
 from roseinfer.engine.core import Engine
 from roseinfer.request.params import SamplingParams
 

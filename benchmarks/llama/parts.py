@@ -25,8 +25,8 @@ from torch.nn import functional as F
 
 from benchmarks.llama.steps import median
 from benchmarks.models import llama_shape
-from roseinfer.attention.flash3 import FlashAttention3, loads
 from roseinfer.attention.prefill import Spans
+from roseinfer.attention.prefill_backends import FlashAttention3, flash3_loads
 from roseinfer.kernels.cuda.gqa_decode import Heads, How, Rotation, gqa_decode, how_for
 from roseinfer.kernels.triton.gated import GatedTile, gated_product
 from roseinfer.kernels.triton.pipelined import PipelinedTile
@@ -169,7 +169,7 @@ def prompts(shape: llama.Shape) -> Iterator[str]:
     dim, sizes = shape.head_dim, [shape.heads, shape.kv_heads, shape.kv_heads]
     yield "| tokens | cached | in a row, µs | in blocks | FA-3 | cuDNN | TFLOP/s in a row | furthest |"
     yield "|---|---|---:|---:|---:|---:|---:|---:|"
-    fa3 = FlashAttention3() if loads() else None
+    fa3 = FlashAttention3() if flash3_loads() else None
     for counts, contexts in PROMPTS:
         lengths = [a + b for a, b in zip(counts, contexts, strict=True)]
         query, key = (

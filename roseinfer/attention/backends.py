@@ -6,8 +6,7 @@ import logging
 from dataclasses import dataclass
 
 from roseinfer.attention.base import Attention
-from roseinfer.attention.cpu_invariant import CpuInvariantAttention
-from roseinfer.attention.cpu_paged import CpuPagedAttention
+from roseinfer.attention.cpu_paged import CpuInvariantAttention, CpuPagedAttention
 from roseinfer.attention.cpu_prefill import CpuPrefillAttention
 from roseinfer.attention.torch_paged import TorchPagedAttention
 from roseinfer.config import ConfigError, PrefillBackend

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from roseinfer.attention.cpu_paged import CpuPagedAttention
-from roseinfer.kernels.cpu.dot import has_bf16_products
+from roseinfer.kernels.cpu.build import has_bf16_products
 from roseinfer.kernels.cpu.paged import MAX_PREFILL_DIM, paged_prefill, workspace_size
 from roseinfer.kvcache.pool import KVShape
 

@@ -1,16 +1,15 @@
-"""Chooses the prefill attention backend of a GPU."""
+"""Prefill attention backends of a GPU, and the choice between them."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from importlib import import_module
 from importlib.util import find_spec
 
 import torch
 from torch import Tensor
 
-from roseinfer.attention.flash3 import PACKAGE, FlashAttention3, loads
-from roseinfer.attention.flashinfer import FlashInfer
-from roseinfer.attention.prefill import Prefill, Spans, flash, sdpa
+from roseinfer.attention.prefill import Prefill, Spans, flash, into, sdpa
 from roseinfer.config import ConfigError, PrefillBackend
 from roseinfer.kernels.capability import is_hopper
 from roseinfer.kernels.triton import prefill as kernel
@@ -21,6 +20,54 @@ _ORDERS: dict[PrefillBackend | None, tuple[PrefillBackend, ...]] = {
     "auto": ("flashinfer", "flash-attn", "sdpa"),
     "auto2": ("flash-attn", "flashinfer", "sdpa"),
 }
+
+
+_FLASH3 = "fa3_fwd_interface"
+
+
+def flash3_loads() -> bool:
+    """Return whether FlashAttention-3's package is installed and was built for this release of PyTorch."""
+    try:
+        import_module(_FLASH3)
+    except (ImportError, OSError):
+        return False
+    return True
+
+
+class FlashAttention3:
+    """FlashAttention-3 (Shah et al., 2024), a `Prefill` for bfloat16 on GPUs of compute capability 9.0."""
+
+    def __init__(self) -> None:
+        import_module(_FLASH3)  # which registers the operator
+        self._attend = torch.ops.fa3_fwd.fwd
+
+    def __call__(self, q: Tensor, k: Tensor, v: Tensor, spans: Spans, out: Tensor | None = None) -> Tensor:
+        attended: Tensor = self._attend(
+            q, k, v, out=out, cu_seqlens_q=spans.query, cu_seqlens_k=spans.key, is_causal=True, num_splits=1,
+            max_seqlen_q=spans.longest_query, max_seqlen_k=spans.longest_key, softmax_scale=q.shape[2] ** -0.5
+        )[0]  # fmt: skip
+        return attended
+
+
+#: The size that FlashInfer recommends for its workspace.
+_WORKSPACE_BYTES = 128 << 20
+
+
+class FlashInfer:
+    """FlashInfer (Ye et al., 2025), a `Prefill` for half precision. It plans a step on the host, before the
+    first layer, and waits for the device there, so a CUDA graph cannot capture it."""
+
+    def __init__(self, device: torch.device) -> None:
+        workspace = torch.empty(_WORKSPACE_BYTES, dtype=torch.uint8, device=device)
+        self._wrapper = import_module("flashinfer").BatchPrefillWithRaggedKVCacheWrapper(workspace, "NHD")
+        self._planned: Spans | None = None
+
+    def __call__(self, q: Tensor, k: Tensor, v: Tensor, spans: Spans, out: Tensor | None = None) -> Tensor:
+        if spans is not self._planned:
+            heads, kv_heads, dim = q.shape[1], k.shape[1], q.shape[2]
+            self._wrapper.plan(spans.query, spans.key, heads, kv_heads, dim, causal=True, q_data_type=q.dtype)
+            self._planned = spans
+        return into(out, self._wrapper.run(q, k, v))
 
 
 @dataclass(frozen=True)
@@ -59,12 +106,12 @@ def _lacking(name: PrefillBackend, head_dim: int, dtype: torch.dtype, device: to
     if name == "flash-attn" and not (half and head_dim % 8 == 0 and head_dim <= 256):
         return "fp16 or bf16, and a head size that is a multiple of 8, up to 256"
     if name == "flash-attn-3":
-        if find_spec(PACKAGE) is None:
+        if find_spec(_FLASH3) is None:
             return "its package: pip install fa3-fwd"
         hopper = is_hopper(device) and torch.cuda.get_device_capability(device) == (9, 0)  # not later ones
         if not (hopper and dtype == torch.bfloat16 and head_dim in (64, 128, 256)):
             return "a GPU of compute capability 9.0, bf16, and a head size of 64, 128 or 256"
-        if not loads():
+        if not flash3_loads():
             return "a package fa3-fwd that was built for this release of PyTorch"
     if name == "triton" and head_dim > kernel.MAX_DIM:
         return f"a head size of at most {kernel.MAX_DIM}"

@@ -11,10 +11,9 @@ import msgspec
 import numpy as np
 import torch
 
-from roseinfer.bench.cost import GPT2_ON_H200, StepCost
+from roseinfer.bench.cost import GPT2_ON_H200, StepCost, StepTimes, TimedRunner
 from roseinfer.bench.replay import Arrival, Floats, Replayed, WallClock, replay
 from roseinfer.bench.simulator import SimulatedEngine, SimulatedRunner, VirtualClock
-from roseinfer.bench.steps import StepTimes, TimedRunner
 from roseinfer.config import ConfigError, EngineConfig
 from roseinfer.engine.cache_size import configured_blocks
 from roseinfer.engine.core import Engine

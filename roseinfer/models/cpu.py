@@ -7,8 +7,7 @@ from torch import Tensor
 
 from roseinfer.kernels.cpu import linear as products
 from roseinfer.kernels.cpu import ops
-from roseinfer.kernels.cpu.build import load_library
-from roseinfer.kernels.cpu.dot import has_bf16_products
+from roseinfer.kernels.cpu.build import has_bf16_products, load_library
 from roseinfer.models.config import ModelConfig
 from roseinfer.models.linear import Linear
 from roseinfer.models.ops import Ops

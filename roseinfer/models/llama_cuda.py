@@ -14,12 +14,15 @@ from roseinfer.kernels.cuda import stream
 from roseinfer.kernels.cuda.gqa_decode import Heads, Rotation
 from roseinfer.kernels.triton.argmax import argmax
 from roseinfer.kernels.triton.embed import embed_rows
+from roseinfer.kernels.triton.fp8 import norm_rows_, round_rows, swiglu_rows
+from roseinfer.kernels.triton.fp8_product import Fp8Tile, fp8_product
 from roseinfer.kernels.triton.gated import GatedTile, gated_product
 from roseinfer.kernels.triton.pipelined import PipelinedTile
 from roseinfer.kernels.triton.products import product_in_parts
 from roseinfer.kernels.triton.rms_norm import add_rms_norm_, rms_norm
 from roseinfer.kernels.triton.swiglu import swiglu
 from roseinfer.models.cuda_ranks import CudaRanks
+from roseinfer.models.fp8 import Fp8Linear, Rows
 from roseinfer.models.linear import Linear
 from roseinfer.models.llama import Layer, Llama
 
@@ -30,7 +33,7 @@ from roseinfer.models.llama import Layer, Llama
 _SMALL = 7 << 20
 #: Tiles of GEMMs of up to so many rows with a small weight: of those whose result is added to the residual
 #: stream, which have few outputs, and of gate and up. Measured on an H200, 2026-11-22.
-TILES: dict[int, tuple[PipelinedTile, GatedTile]] = {
+_FP8_TILES: dict[int, tuple[PipelinedTile, GatedTile]] = {
     16: (PipelinedTile(16, 32, splits=4), GatedTile(16, 32, inputs=128)),
     64: (PipelinedTile(64, 64, splits=4, stages=4), GatedTile(64, 32, stages=5)),
     256: (PipelinedTile(128, 64, splits=4, stages=5), GatedTile(128, 64, warps=8)),
@@ -159,4 +162,46 @@ def _branch(x: Tensor, linear: Linear) -> Tensor:
 def _tiles(x: Tensor, linear: Linear) -> tuple[PipelinedTile, GatedTile] | None:
     if linear.bias is not None or linear.weight.numel() > _SMALL:
         return None
-    return next((tiles for rows, tiles in TILES.items() if len(x) <= rows), None)
+    return next((tiles for rows, tiles in _FP8_TILES.items() if len(x) <= rows), None)
+
+
+#: The first that takes a GEMM runs it; otherwise cuBLAS does. Measured on an H200, 2026-11-22.
+_FP8_TILES = (Fp8Tile(16, 32, inputs=256, stages=4), Fp8Tile(64, 32, inputs=256, stages=4))
+
+
+class Fp8CudaLlama(CudaLlama):
+    """Linear layers in FP8: the kernels between them quantize their outputs. Nine kernels a layer, where only
+    weights are quantized and rows are few as many as in CudaLlama."""
+
+    def _layers_of(self, x: Tensor, positions: Tensor | None, attention: CudaPagedAttention) -> Tensor:
+        if self._streams(x) and attention.decodes_alone is not None:
+            return self._few_rows(x, attention)
+        eps, layers = self.config.norm_eps, self._layers
+        gains = [*(layer.norm_1 for layer in layers[1:]), self._norm]
+        normed = norm_rows_(x, None, layers[0].norm_1, eps)
+        for index, (layer, gain) in enumerate(zip(layers, gains, strict=True)):
+            qkv = _product(normed, layer.qkv, x)
+            attended = attention.attend_product(index, qkv, positions, self._heads, self._rotations[index])
+            normed = self._added(x, round_rows(attended), layer.out, layer.norm_2)
+            gated = swiglu_rows(_product(normed, layer.gate_up, x))
+            normed = self._added(x, gated, layer.down, gain)
+        return x
+
+    def _added(
+        self, x: Tensor, rows: tuple[Tensor, Tensor], linear: Linear, gain: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """Add a linear layer of `rows` to `x` in place. Returns its RMS norm with `gain`, quantized."""
+        product, eps = _product(rows, linear, x), self.config.norm_eps
+        if isinstance(self.ranks, CudaRanks):
+            part = self.ranks.part(len(x)).copy_(product)
+            return round_rows(self.ranks.add_part_norm(part, x, gain, eps))
+        return norm_rows_(x, product, gain, eps)
+
+
+def _product(rows: tuple[Tensor, Tensor], linear: Linear, like: Tensor) -> Tensor:
+    assert isinstance(linear, Fp8Linear)
+    values, scales = rows
+    tile = next((tile for tile in _FP8_TILES if tile.takes(values, linear.weight)), None)
+    if tile is None or linear.bias is not None:
+        return linear.times(Rows(values, scales), like.dtype)
+    return fp8_product(values, scales, linear.weight, linear.scales, tile, like.dtype)

@@ -113,7 +113,7 @@ def _fp8(
             "multiples of 16, on each rank"
         )
     if fused:
-        from roseinfer.models.llama_fp8_cuda import Fp8CudaLlama
+        from roseinfer.models.llama_cuda import Fp8CudaLlama
 
         return Fp8CudaLlama(
             shape, weights, device, dtype, linear=Fp8Linear, ops=Ops(), head=head, ranks=ranks

@@ -13,7 +13,7 @@ import psutil
 import pytest
 import torch
 
-from roseinfer.attention import flash3
+from roseinfer.attention import prefill_backends
 
 from .conftest import LLAMAS, VOCAB, greedy, make_llama
 from .schedules import Case, check_llama
@@ -76,7 +76,7 @@ def test_answers_do_not_depend_on_the_schedule(
     ranks = settings.get("tensor_parallel_size", 1)
     if torch.cuda.device_count() < ranks:
         pytest.skip("there are not so many GPUs")
-    if settings.get("prefill_backend") == "flash-attn-3" and not flash3.loads():
+    if settings.get("prefill_backend") == "flash-attn-3" and not prefill_backends.flash3_loads():
         pytest.skip("fa3-fwd is not installed")
     if ranks == 1:
         check_llama(folder, cases, settings)

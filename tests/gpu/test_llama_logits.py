@@ -21,8 +21,7 @@ from roseinfer.models.config import LlamaConfig
 from roseinfer.models.fp8 import Fp8Linear
 from roseinfer.models.linear import Linear
 from roseinfer.models.llama import Llama
-from roseinfer.models.llama_cuda import CudaLlama
-from roseinfer.models.llama_fp8_cuda import Fp8CudaLlama
+from roseinfer.models.llama_cuda import CudaLlama, Fp8CudaLlama
 from roseinfer.models.load import load
 from roseinfer.models.ops import Ops
 from roseinfer.models.shard import Shard

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from roseinfer.attention import flash3
+from roseinfer.attention import prefill_backends
 from roseinfer.attention.prefill import Spans, sdpa
 from roseinfer.attention.prefill_backends import choose
 from roseinfer.config import PrefillBackend
@@ -30,7 +30,7 @@ def test_one_captured_launch_serves_any_lengths(
 ) -> None:
     if backend == "flash-attn" and dtype == torch.float32:
         pytest.skip("flash-attn is for half precision")
-    if backend == "flash-attn-3" and not flash3.loads():
+    if backend == "flash-attn-3" and not prefill_backends.flash3_loads():
         pytest.skip("fa3-fwd is not installed")
     if backend == "flash-attn-3" and (dtype != torch.bfloat16 or shape[2] == 32):
         pytest.skip("flash-attn-3 is for bf16 and heads of 64 and more")

@@ -20,13 +20,13 @@ from pathlib import Path
 
 import msgspec
 import torch
+from torch.profiler import ProfilerActivity, profile
 
 from roseinfer.config import ConfigError, EngineConfig
 from roseinfer.engine.choose import choose_runner
 from roseinfer.engine.eager import EagerRunner
 from roseinfer.engine.load import LoadedModel, load_model
 from roseinfer.engine.ranks.messages import PROFILE, Profile, RankDone, Start, StepLimits, line_of
-from roseinfer.engine.ranks.rank_profile import RankProfile
 from roseinfer.engine.ranks.step_memory import Step, StepMemory
 from roseinfer.kvcache.pool import KVPool
 from roseinfer.models.ranks import is_missing
@@ -36,6 +36,36 @@ from roseinfer.tensors import no_memory
 #: From prctl(2).
 _PR_SET_PDEATHSIG = 1
 _TRACE = ".trace.json.gz"
+
+
+class RankProfile:
+    """Off until started."""
+
+    def __init__(self) -> None:
+        self._running: profile | None = None
+        self._path = Path()
+
+    def start(self, path: Path, with_stack: bool) -> None:
+        """Start profiling; the trace (gzip) goes to `path`."""
+        activities = [ProfilerActivity.CPU]
+        if torch.cuda.is_available():
+            activities.append(ProfilerActivity.CUDA)
+        self._path, self._running = path, profile(activities=activities, with_stack=with_stack)
+        self._running.start()
+
+    def stop(self) -> str | None:
+        """End the profile and write the trace. Returns an error message, or None."""
+        if self._running is None:
+            return None
+        running, self._running = self._running, None
+        running.stop()
+        partial = self._path.with_name(f".{self._path.name}")
+        try:
+            running.export_chrome_trace(str(partial))
+            partial.replace(self._path)
+        except (OSError, RuntimeError) as error:
+            return f"the profile of a rank cannot be written: {error}"
+        return None
 
 
 def run(config: EngineConfig, rank: int, sock: socket.socket) -> int:

@@ -127,3 +127,9 @@ def _cpu_flags() -> str:
     """Flags on which `-march=native` depends, so that machines can share a cache folder."""
     lines = Path("/proc/cpuinfo").read_text().splitlines()
     return next((line for line in lines if line.startswith(("flags", "Features"))), "")
+
+
+def has_bf16_products() -> bool:
+    """Return whether the processor has AVX-512, and the system lets this process use AMX where it has that
+    too: then the bfloat16 GEMM kernels are used. Raises BuildError."""
+    return bool(load_library().has_bf16_products())

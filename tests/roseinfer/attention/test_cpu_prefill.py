@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from roseinfer.attention.backends import make_attention
 from roseinfer.attention.cpu_prefill import CpuPrefillAttention
 from roseinfer.batch import Batch, Segment
-from roseinfer.kernels.cpu.dot import has_bf16_products
+from roseinfer.kernels.cpu.build import has_bf16_products
 from roseinfer.kvcache.pool import KVPool
 from roseinfer.models.config import parse
 from tests.roseinfer.conftest import lay_out

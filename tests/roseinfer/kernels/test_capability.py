@@ -40,7 +40,7 @@ def test_flash_attention_3_is_for_compute_capability_9(
     gpu: torch.device, runs: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(prefill_backends, "find_spec", lambda name: True)
-    monkeypatch.setattr(prefill_backends, "loads", lambda: True)
+    monkeypatch.setattr(prefill_backends, "flash3_loads", lambda: True)
     monkeypatch.setattr(prefill_backends, "FlashAttention3", object)
     found = prefill_backends.choose(None, 128, torch.bfloat16, gpu)
     assert found.name == ("flash-attn-3" if runs else "triton")

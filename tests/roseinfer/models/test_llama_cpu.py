@@ -13,7 +13,7 @@ import torch
 from roseinfer.attention.cpu_paged import CpuPagedAttention
 from roseinfer.config import EngineConfig
 from roseinfer.engine.core import Engine
-from roseinfer.kernels.cpu.dot import has_bf16_products
+from roseinfer.kernels.cpu.build import has_bf16_products
 from roseinfer.models.llama_cpu import MOST_ROWS, CpuLlama, Step
 from roseinfer.request.params import SamplingParams
 from tests.roseinfer.conftest import LLAMAS, make_llama

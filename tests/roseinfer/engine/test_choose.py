@@ -10,7 +10,7 @@ import pytest
 
 from roseinfer.config import ConfigError, EngineConfig
 from roseinfer.engine.core import Engine
-from roseinfer.kernels.cpu.dot import has_bf16_products
+from roseinfer.kernels.cpu.build import has_bf16_products
 from roseinfer.request.params import SamplingParams
 from tests.roseinfer.conftest import KV_TOKENS, make_gpt2, make_llama
 
