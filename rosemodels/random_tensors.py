@@ -114,8 +114,8 @@ def _write_shard(
             for (number, tensor), start in zip(shard, starts, strict=True)
             for piece in range(-(-tensor.size // PIECE))
         ]
-        for write in writes:
-            write.result()
+        for pending in writes:
+            pending.result()
 
 
 def to_bfloat16(x: NDArray[np.float32]) -> NDArray[np.uint16]:

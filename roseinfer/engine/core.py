@@ -70,11 +70,11 @@ class Engine:
             overlap=bool(resolved.overlap_schedule),
             late=bool(resolved.late_launch),
         )
-        dtypes = (str(kind).removeprefix("torch.") for kind in (dtype, loaded.cache_dtype))
+        names = [str(kind).removeprefix("torch.") for kind in (dtype, loaded.cache_dtype)]
         self.info = EngineInfo(
             config=resolved,
             limits=Limits(shape.vocab_size, max_model_len, blocks * config.block_size),
-            model=ModelInfo(*dtypes, model.fused, model.linear.name),
+            model=ModelInfo(names[0], names[1], model.fused, model.linear.name),
             runner=choice.info,
         )
         if config.warmup:

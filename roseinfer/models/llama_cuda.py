@@ -33,7 +33,7 @@ from roseinfer.models.llama import Layer, Llama
 _SMALL = 7 << 20
 #: Tiles of GEMMs of up to so many rows with a small weight: of those whose result is added to the residual
 #: stream, which have few outputs, and of gate and up. Measured on an H200, 2026-11-22.
-_FP8_TILES: dict[int, tuple[PipelinedTile, GatedTile]] = {
+TILES: dict[int, tuple[PipelinedTile, GatedTile]] = {
     16: (PipelinedTile(16, 32, splits=4), GatedTile(16, 32, inputs=128)),
     64: (PipelinedTile(64, 64, splits=4, stages=4), GatedTile(64, 32, stages=5)),
     256: (PipelinedTile(128, 64, splits=4, stages=5), GatedTile(128, 64, warps=8)),
@@ -162,7 +162,7 @@ def _branch(x: Tensor, linear: Linear) -> Tensor:
 def _tiles(x: Tensor, linear: Linear) -> tuple[PipelinedTile, GatedTile] | None:
     if linear.bias is not None or linear.weight.numel() > _SMALL:
         return None
-    return next((tiles for rows, tiles in _FP8_TILES.items() if len(x) <= rows), None)
+    return next((tiles for rows, tiles in TILES.items() if len(x) <= rows), None)
 
 
 #: The first that takes a GEMM runs it; otherwise cuBLAS does. Measured on an H200, 2026-11-22.

@@ -30,10 +30,10 @@ def special_tokens(config: dict[str, Any]) -> dict[str, str]:
 
 def add_configured(tokenizer: FastTokenizer, config: dict[str, Any]) -> None:
     """Add the tokens of `config` that `tokenizer` does not have. Raises KeyError, ValueError or TypeError."""
-    listed, special = config.get("added_tokens_decoder") or {}, _named(config)
+    listed, named_tokens = config.get("added_tokens_decoder") or {}, _named(config)
     extra = config.get("extra_special_tokens") or config.get("additional_special_tokens") or []
     tokens = [listed[id] for id in sorted(listed, key=int)]
-    special = [*special.values(), *([] if isinstance(extra, dict) else extra)]
+    special = [*named_tokens.values(), *([] if isinstance(extra, dict) else extra)]
     names = {*map(_content, special)}
     missing: dict[str, AddedToken] = {}
     present = {added.content for added in tokenizer.get_added_tokens_decoder().values()}

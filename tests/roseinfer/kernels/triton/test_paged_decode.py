@@ -60,7 +60,9 @@ steps = st.builds(
     seeds,
     st.lists(st.integers(1, 5 * SIZE), min_size=1, max_size=4),
     st.sampled_from([1, 2, 4]),
-    st.sampled_from([torch.float32] if DEVICE == "cpu" else [torch.float32, torch.float16, torch.bfloat16]),
+    st.sampled_from(
+        [torch.float32] if DEVICE.type == "cpu" else [torch.float32, torch.float16, torch.bfloat16]
+    ),
 )
 
 
