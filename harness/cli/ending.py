@@ -27,21 +27,17 @@ MOST_WARNINGS = 8
 MOST_DETAIL = 240
 
 
-def report_so_far(
-    load: Callable[[], Run], display: Display, shows_something: Callable[[], bool] = lambda: True
-) -> tuple[Run, Path] | None:
+def report_so_far(load: Callable[[], Run | None], display: Display) -> tuple[Run, Path] | None:
     """An interrupted run and the report of what was measured; None where there is none, or the user does not
     wait for it.
 
     Args:
-        load: Reads the run.
-        shows_something: Whether it has what a report can show.
+        load: Returns the run with the results that it has; None: they show nothing yet.
     """
     try:
-        if is_pressed_again() or not shows_something():
+        if is_pressed_again() or (run := load()) is None:
             return None
         display.line("interrupted: writing the report of what is measured; Ctrl-C again ends at once")
-        run = load()
         return run, write_without_figures(run)
     except KeyboardInterrupt:
         return None

@@ -1,103 +1,173 @@
-"""A benchmark from its first cell to its report, however it ends: online, offline, search and tune."""
+"""`bench online`, `offline`, `search` and `tune`, from their first cell to the report.
+
+Apart from the commands, because it imports what takes a second, which help and the shell's completion need
+not wait for.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
+from socket import socket
 
+from harness.cli.command_line import clear_process_list, command_line
 from harness.cli.ending import print_ending, report_so_far
 from harness.cli.faults import refused
+from harness.cli.live_server import listen, served
 from harness.cli.outcome import conclude
-from harness.cli.profile import profile_after
-from harness.cli.progress import Display
+from harness.cli.profile import profile_after, profile_only
+from harness.cli.progress import Display, make_display
 from harness.errors import BenchError, InterruptedRunError, NothingMeasuredError
+from harness.metrics.validity import few_rounds
 from harness.profiling.plan import unprofiled
 from harness.report.render import write_outputs, write_without_figures
-from harness.runs.events import Event, Notify, Started
+from harness.report.text.cell_notices import MORE_ROUNDS
+from harness.report.text.numbers import plural, several
+from harness.runs.events import Event, Started
 from harness.runs.folder import resume_command
-from harness.runs.reader import Run, load_run, load_unmeasured
+from harness.runs.online import results_so_far, resume_online, run_online
+from harness.runs.reader import Run, load_unmeasured
+from harness.schema.load import ClosedLoop
+from harness.schema.online_settings import OnlineSettings
+from harness.schema.search import SearchPlan
+from harness.schema.tune import TunePlan
 
 
-@dataclass(frozen=True)
-class Ended:
-    """A run that has a report, and the error that ended it or its profiling."""
-
-    run: Run
-    report: Path
-    fault: BenchError | None = None
-
-
-def measure_and_report(
-    measure: Callable[[Notify], object],
-    results_so_far: Callable[[Path], object | None],
-    display: Display,
-    notify: Notify,
-) -> Ended:
-    """Measure, write the report, and profile where that was asked for.
-
-    Args:
-        measure: Measures a run or the rest of one, and writes its results.
-        results_so_far: Writes the results of what an interrupted run has; None: they show nothing yet.
-        notify: Gets the run's events.
+def measure(
+    settings: OnlineSettings | None,
+    resume: Path | None,
+    search: SearchPlan | None = None,
+    tune: TunePlan | None = None,
+    *,
+    serve: int | None = None,
+    open_report: bool,
+    as_json: bool,
+    quiet: bool,
+) -> None:
+    """Run, or finish the run `resume`, show its progress, write its report and print where that is.
 
     Raises:
-        BenchError: As `measure`, with how to go on, and there is no report; or the user interrupted it.
+        BenchError: There is no report, or something failed after it was written.
     """
+    clear_process_list()
+    with make_display(quiet) as display, ExitStack() as stack:
+        listener = None if serve is None else stack.enter_context(listen(serve))
+        if settings is not None and settings.profile_only:
+            profile_only(settings, display)
+            return
+        if settings is not None:
+            for line in _said_before(settings, search):
+                display.line(line)
+        watcher, run, fault = _Watcher(display, stack, listener), None, None
+        try:
+            if settings is not None:
+                run = run_online(settings, command_line(), watcher, search, tune)
+            else:
+                assert resume is not None
+                run = resume_online(resume, watcher)
+            report = write_outputs(run)
+        except KeyboardInterrupt:
+            run, report, fault = _after_interruption(watcher, run)
+        except NothingMeasuredError as error:
+            run, report, fault = _nothing_measured(watcher, error)
+        except BenchError as error:
+            raise _with_way_on(watcher, error) from None
+        except OSError as error:
+            way_on = watcher.folder and refused(error, _finish(watcher.folder))
+            raise way_on or error from None
+        if fault is None:
+            fault = _profiled(run, display)
+    if not isinstance(fault, NothingMeasuredError):
+        print_ending(run, display)
+    conclude(run.results, report, fault, as_json=as_json, open_report=open_report)
+
+
+@dataclass
+class _Watcher:
+    """Shows the events of a run, serves its live page from when it has a folder, and remembers the folder."""
+
+    display: Display
+    stack: ExitStack
+    listener: socket | None
     folder: Path | None = None
-    measured: Run | None = None
-    fault: BenchError | None = None
 
-    def show(event: Event) -> None:
-        nonlocal folder
+    def __call__(self, event: Event) -> None:
         if isinstance(event, Started):
-            folder = event.folder
-        notify(event)
-
-    try:
-        measure(show)
-        assert folder is not None
-        measured = load_run(folder, trust=True)
-        report = write_outputs(measured)
-    except KeyboardInterrupt:
-        if folder is None:
-            raise
-        begun, complete = folder, measured
-        fault = InterruptedRunError("interrupted; every finished cell is saved", _finish(folder))
-        so_far = report_so_far(
-            lambda: complete or load_run(begun, trust=True),
-            display,
-            shows_something=lambda: complete is not None or results_so_far(begun) is not None,
-        )
-        if so_far is None:
-            raise fault from None
-        measured, report = so_far
-    except BenchError as error:
-        if folder is not None:
-            after = "start a new run" if error.new_run else _finish(folder)
-            error.hint = "; then ".join(filter(None, (error.hint, after)))
-        if folder is not None and isinstance(error, NothingMeasuredError):
-            failed = load_unmeasured(folder)
-            return Ended(failed, write_without_figures(failed), error)
-        raise
-    except OSError as error:
-        raise (folder and refused(error, _finish(folder))) or error from None
-    tools = measured.meta.settings.profile
-    if fault is None and tools is not None and (engines := unprofiled(folder, measured.results, tools)):
-        fault = profile_after(folder, tools, display, engines)
-    return Ended(measured, report, fault)
+            self.folder = event.folder
+        self.display.show(event)
+        if isinstance(event, Started) and self.listener is not None:
+            page = self.stack.enter_context(served(event.folder, self.listener))
+            self.display.line(f"live page: {page}")
 
 
-def print_end(ended: Ended, display: Display, *, open_report: bool, as_json: bool) -> None:
-    """Print how a run ended, and exit with its code; where nothing was measured, the error says why.
+def _after_interruption(watcher: _Watcher, run: Run | None) -> tuple[Run, Path, BenchError]:
+    """Report what an interrupted run has. Raises InterruptedRunError where it has nothing to show."""
+    folder = watcher.folder
+    if folder is None:
+        raise KeyboardInterrupt
+    fault = InterruptedRunError("interrupted; every finished cell is saved", _finish(folder))
+    so_far = report_so_far(lambda: run or results_so_far(folder), watcher.display)
+    if so_far is None:
+        raise fault from None
+    return *so_far, fault
 
-    Raises:
-        BenchError: The error that ended it.
-    """
-    if not isinstance(ended.fault, NothingMeasuredError):
-        print_ending(ended.run, display)
-    conclude(ended.run.results, ended.report, ended.fault, as_json=as_json, open_report=open_report)
+
+def _nothing_measured(watcher: _Watcher, error: NothingMeasuredError) -> tuple[Run, Path, BenchError]:
+    """Report why no cell was measured."""
+    assert watcher.folder is not None
+    failed = load_unmeasured(watcher.folder)
+    return failed, write_without_figures(failed), _with_way_on(watcher, error)
+
+
+def _with_way_on(watcher: _Watcher, error: BenchError) -> BenchError:
+    """Add to an error's hint how to go on with a run that has begun."""
+    if watcher.folder is not None:
+        after = "start a new run" if error.new_run else _finish(watcher.folder)
+        error.hint = "; then ".join(filter(None, (error.hint, after)))
+    return error
+
+
+def _profiled(run: Run, display: Display) -> BenchError | None:
+    """Profile a run where that was asked for. Returns the error that ended it."""
+    tools = run.meta.settings.profile
+    engines = unprofiled(run.path, run.results, tools) if tools is not None else []
+    return profile_after(run.path, tools, display, engines) if tools is not None and engines else None
 
 
 def _finish(folder: Path) -> str:
     return f"finish the run with `{resume_command(folder)}`"
+
+
+def _said_before(settings: OnlineSettings, search: SearchPlan | None) -> Iterator[str]:
+    """What a user may want to know before the run begins."""
+    if settings.preset_text is not None:
+        yield settings.preset_text
+    if search is not None:
+        if settings.settle is not None:
+            yield (
+                f"each cell: {settings.settle:g} s to settle, then {settings.measured_s:g} s or more "
+                "are measured (--settle, --min-duration)"
+            )
+        return
+    for load in settings.loads if settings.min_duration is None else ():
+        if short := few_rounds(load, settings.requests(load)):
+            yield f"{short.text}. {MORE_ROUNDS}"
+    if more := _more_than_rounds(settings):
+        yield more
+
+
+def _more_than_rounds(settings: OnlineSettings) -> str:
+    """Where --n sends more than --rounds asks for; empty where it does not."""
+    rounds = settings.rounds or settings.n
+    levels = [load.concurrency for load in settings.loads if isinstance(load, ClosedLoop)]
+    fewer = [level for level in levels if level * rounds < settings.n]
+    if not fewer:
+        return ""
+    *most, last = (level * rounds for level in fewer)
+    needed = several([*map(str, most), plural(last, "request")])
+    return (
+        f"With {several(map(str, fewer))} in flight, --rounds {rounds} needs {needed}; "
+        f"--n {settings.n} sends {settings.n}; a lower --n sends fewer."
+    )

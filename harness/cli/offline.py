@@ -23,7 +23,7 @@ def offline(
     roseinfer is measured twice: through its server, as `roseinfer`, and as `roseinfer (in-process)`.
     """
 
-    from harness.cli.measure_online import measure
+    from harness.cli.measure import measure
 
     run_settings = None if settings is None else OnlineSettings.of_batch(settings)
     measure(run_settings, resume, open_report=open_report, as_json=as_json, quiet=quiet)

@@ -35,6 +35,6 @@ def online(
     quiet: Quiet = False,
 ) -> None:
     """Measure each engine's server under load: a trace, or a fixed number of requests in flight."""
-    from harness.cli.measure_online import measure
+    from harness.cli.measure import measure
 
     measure(settings, resume, serve=serve, open_report=open_report, as_json=as_json, quiet=quiet)

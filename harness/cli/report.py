@@ -13,7 +13,7 @@ from harness.files import check_writable
 from harness.report.decision import Asked
 from harness.report.index import write_index
 from harness.report.render import write_report
-from harness.runs.search_state import parse_limits
+from harness.runs.limits import parse_limits
 from harness.schema.prices import read_prices
 
 REPORTS = Path("reports")

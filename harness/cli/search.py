@@ -68,7 +68,7 @@ def _plan(values: dict[str, Any]) -> SearchPlan:
     """
     if values["slo"] is None:
         raise UsageError("a search needs limits", "give --slo 'ttft_p99<=200ms,tpot_p99<=30ms'")
-    from harness.runs.search_state import parse_limits
+    from harness.runs.limits import parse_limits
 
     for term in parse_limits(values["slo"]):
         if not term.at_most:
@@ -119,7 +119,7 @@ def search(
         plan = _plan(locals()).model_copy(update={"of": settings.counted})
         settings = _lasting(settings, plan)
         _check(settings, plan)
-    from harness.cli.measure_online import measure
+    from harness.cli.measure import measure
 
     measure(settings, resume, plan, open_report=open_report, as_json=as_json, quiet=quiet)
 
@@ -130,7 +130,7 @@ def _check(settings: OnlineSettings, plan: SearchPlan) -> None:
     Raises:
         UsageError: They cannot.
     """
-    from harness.runs.search_state import check_limits, enough_requests, parse_limits
+    from harness.runs.limits import check_limits, enough_requests, parse_limits
 
     seconds = settings.cell_s
     check_limits(terms := parse_limits(plan.limits), settings)

@@ -85,9 +85,9 @@ def tune(
     """Find settings of an engine that are better than its defaults, with a verdict on each."""
     plan = None
     if settings is not None:
-        from harness.runs.tune.plan import plan_tuning
+        from harness.runs.tune_plan import plan_tuning
 
         settings, plan = plan_tuning(settings, space, objective, slo, configurations, reduction, finalists)
-    from harness.cli.measure_online import measure
+    from harness.cli.measure import measure
 
     measure(settings, resume, tune=plan, open_report=open_report, as_json=as_json, quiet=quiet)

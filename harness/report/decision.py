@@ -12,8 +12,8 @@ from harness.metrics.attainment import attained, each_request, goodput, reached
 from harness.metrics.frontier import Served, served
 from harness.metrics.intervals import Measurement
 from harness.metrics.samples import Group, by_load
+from harness.runs.limits import parse_limits
 from harness.runs.reader import OnlineRun
-from harness.runs.search_state import parse_limits
 from harness.schema.limits import GateTerm, Slo
 from harness.schema.load import Load
 from harness.schema.metrics import METRICS, latencies

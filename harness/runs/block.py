@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+import threading
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import replace
 
 from harness.engines.base import EngineVariant, RequestSettings
@@ -11,44 +13,46 @@ from harness.errors import BenchError, CleanupError, LostNodeError, is_interrupt
 from harness.runs.accuracy import score_engine, task_tokenizer
 from harness.runs.answers import ask_engine, prompts_to_check
 from harness.runs.cell_runner import CellRunner, LostError
-from harness.runs.events import EngineNotAsked, EngineSkipped, EngineStarting, Notify
+from harness.runs.events import EngineNotAsked, EngineSkipped, EngineStarting, Event, Notify
 from harness.runs.folder import log_file
 from harness.runs.in_process import measure_in_process
+from harness.runs.plans import Grid, Plan
 from harness.runs.resolved import Resolved
 from harness.runs.run_state import Run
-from harness.runs.schedule import Block, Cell
+from harness.runs.schedule import Block, Cell, blocks_of
 from harness.runs.server_session import ServerSession
-from harness.schema.online_summary import OnlineSummary
 from harness.schema.run_info import Check, Unasked
 
-#: The cell that the same server measures after one; None: no more.
-Following = Callable[[Cell, OnlineSummary], Cell | None]
 
-
-def measure_block(
-    run: Run,
-    resolved: Resolved,
-    block: Block,
-    notify: Notify,
-    following: Following = lambda cell, summary: None,
-    side: int = 0,
+def measure_side_by_side(
+    run: Run, resolved: Resolved, plan: Plan, sides: Sequence[Sequence[Block]], notify: Notify
 ) -> None:
-    """Measure the cells of `block` that are not in the journal.
-
-    What goes wrong is noted as a fault of every cell that is left, and the run can continue.
-
-    Args:
-        following: What comes after the block's last cell.
-        side: Which of the run's sets of machines.
+    """Measure blocks on several sets of machines at once; `sides` has the blocks of each.
 
     Raises:
-        CleanupError: The engine could not be ended. Nothing can be measured while it runs.
+        CleanupError: As `measure_block`; what the other sides measured so far is kept.
     """
-    left = [cell for cell in block.cells if cell.index not in run.done]
-    if left and block.engine_variant.in_process:
-        _use_worker(run, resolved, block.engine_variant, left, notify)
-    elif left:
-        _use_server(run, resolved, block, left, notify, following, side)
+    lock = threading.Lock()
+
+    def notify_in_turn(event: Event) -> None:
+        with lock:
+            notify(event)
+
+    def measure(blocks: Sequence[Block]) -> None:
+        for block in blocks:
+            if not run.is_ending:
+                measure_block(run, resolved, plan, block, notify_in_turn)
+
+    with ThreadPoolExecutor(len(sides)) as threads:
+        measuring = [threads.submit(measure, blocks) for blocks in sides]
+        try:
+            for ended in as_completed(measuring):
+                ended.result()
+        except BaseException:
+            run.end_early()
+            for testbed in resolved.machines.testbeds:
+                testbed.abandon()
+            raise
 
 
 def ask_what_is_left(run: Run, resolved: Resolved, unasked: Iterable[Unasked], notify: Notify) -> None:
@@ -58,11 +62,12 @@ def ask_what_is_left(run: Run, resolved: Resolved, unasked: Iterable[Unasked], n
         CleanupError: As `measure_block`.
     """
     for asked in unasked:
-        if run.left_to_ask(asked.label, asked.repeat):
-            whole = (block for block in run.blocks() if run.done >= {cell.index for cell in block.cells})
-            block = next((block for block in whole if _place(block) == (asked.label, asked.repeat)), None)
+        place = asked.label, asked.repeat
+        if run.left_to_ask(*place):
+            blocks = blocks_of(cell for cell in run.cells() if cell.index in run.done)
+            block = next((block for block in blocks if _place(block) == place), None)
             if block is not None:
-                _use_server(run, resolved, block, [], notify)
+                measure_block(run, resolved, Grid([]), block, notify)
 
 
 def _use_worker(
@@ -90,17 +95,20 @@ def _skip(run: Run, cell: Cell, error: BenchError, notify: Notify) -> None:
     notify(EngineSkipped(fault))
 
 
-def _use_server(
-    run: Run,
-    resolved: Resolved,
-    block: Block,
-    left: list[Cell],
-    notify: Notify,
-    following: Following = lambda cell, summary: None,
-    side: int = 0,
-) -> None:
-    """Start the server of `block`, measure the cells that are `left`, ask what follows them."""
-    engine_variant, (label, repeat) = block.engine_variant, _place(block)
+def measure_block(run: Run, resolved: Resolved, plan: Plan, block: Block, notify: Notify) -> None:
+    """Measure the cells of `block` that are not in the journal: start its server, ask what follows them.
+
+    What goes wrong is noted as a fault of every cell that is left, and the run can continue. Where no cell is
+    left, its server is only asked what follows.
+
+    Raises:
+        CleanupError: The engine could not be ended. Nothing can be measured while it runs.
+    """
+    left = [cell for cell in block.cells if cell.index not in run.done]
+    engine_variant, (label, repeat), side = block.engine_variant, _place(block), block.cells[0].side
+    if engine_variant.in_process:
+        _use_worker(run, resolved, engine_variant, left, notify)
+        return
     engine = resolved.engines[engine_variant.label]
     log = log_file(run.folder, engine_variant.ref, f"server.{side}" if side else "server")
     notify(EngineStarting(engine_variant.label, log))
@@ -126,9 +134,9 @@ def _use_server(
                 if left:
                     ask_engine(run, resolved, engine_variant, server, checking, asked.ignore_eos)
             while left:
-                summary = measuring.measure(left[0])
+                measuring.measure(left[0])
                 cell = left.pop(0)
-                if not left and (more := following(cell, summary)):
+                if not left and (more := plan.next_of_server(cell, run.state)):
                     left.append(more)
                     measuring.go_on(more)
             if checked is not None:

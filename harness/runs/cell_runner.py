@@ -25,7 +25,7 @@ from harness.runs.events import (
     WarmupProgress,
 )
 from harness.runs.journal import ClientSpent
-from harness.runs.kept_cell import entry_of, keep_cell
+from harness.runs.kept_cell import Kept, keep_cell
 from harness.runs.run_state import Run
 from harness.runs.schedule import Cell
 from harness.runs.server_session import ServerSession
@@ -163,19 +163,17 @@ class CellRunner:
         write_server(self.run.folder, cell.index, sent.server.table(cell.index, answers.t0))
         before, after, histogram = sent.counters_before, self.to.samples(), self.to.engine.histograms
         counted = (counters.count(before, after) for counters in self.to.counters)
-        entry = entry_of(cell, sent.records).model_copy(
-            update={
-                "clients": [ClientSpent(**msgspec.structs.asdict(usage)) for usage in sent.load.usage],
-                "prefix_cache": next(filter(None, counted), None),
-                "speculation": self.to.speculation(before, after),
-                "reported": mean_between(histograms(before, histogram), histograms(after, histogram)),
-                "machine": sent.machine,
-                "node": self.to.testbed.node,
-                "senders": sent.load.hosts,
-                "prompt_nonce": None if cell.engine_variant.server is None else self.run.nonce,
-            }
+        kept = Kept(
+            clients=[ClientSpent(**msgspec.structs.asdict(usage)) for usage in sent.load.usage],
+            prefix_cache=next(filter(None, counted), None),
+            speculation=self.to.speculation(before, after),
+            reported=mean_between(histograms(before, histogram), histograms(after, histogram)),
+            machine=sent.machine,
+            node=self.to.testbed.node,
+            senders=sent.load.hosts,
+            prompt_nonce=None if cell.engine_variant.server is None else self.run.nonce,
         )
-        return keep_cell(self.run, cell, sent.records, entry, self.notify)
+        return keep_cell(self.run, cell, sent.records, kept, self.notify)
 
     def _send_until_enough(self, cell: Cell) -> CellRun:
         """Send the cell's load. One that keeps requests in flight is sent again, with more requests or from

@@ -25,7 +25,7 @@ from harness.plugins import adapter_call
 from harness.records.cell import CellRecords
 from harness.records.columns import CHUNKS, REQUESTS
 from harness.runs.events import CellProgress, EngineWarming, Notify
-from harness.runs.kept_cell import entry_of, keep_cell
+from harness.runs.kept_cell import Kept, keep_cell
 from harness.runs.resolved import Resolved
 from harness.runs.run_state import Run
 from harness.runs.schedule import Cell
@@ -98,8 +98,7 @@ def measure_in_process(run: Run, resolved: Resolved, cell: Cell, log: Path, noti
     records = batch_records(cell, batch, batches)
     machine = monitor.summary(batches[0].begin, batches[-1].end)
     run.launched(record)
-    entry = entry_of(cell, records).model_copy(update={"machine": machine})
-    return keep_cell(run, cell, records, entry, notify)
+    return keep_cell(run, cell, records, Kept(machine=machine), notify)
 
 
 def batch_records(cell: Cell, batch: Batch, batches: Sequence[BatchTimes]) -> CellRecords:

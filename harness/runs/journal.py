@@ -16,6 +16,7 @@ from harness.schema.base import Strict, first_fault
 from harness.schema.fairness import ReportedMean
 from harness.schema.load import Load
 from harness.schema.machines import HostCell, MachineLoad
+from harness.schema.online_summary import OnlineSummary
 from harness.schema.results import PrefixCount
 from harness.schema.speculation import Speculation, SpeculationCount
 
@@ -59,6 +60,20 @@ class JournalEntry(Strict):
     start: int | None = Field(
         None, description="of a search: which start of the engine's server measured it, from 0"
     )
+
+    summary: OnlineSummary | None = Field(
+        None, description="figures of the cell by itself; null: of a run of an earlier version"
+    )
+
+    @property
+    def figures(self) -> OnlineSummary:
+        """Summary of the cell. Raises UsageError where the journal has none."""
+        if self.summary is None:
+            raise UsageError(
+                f"the journal has no figures of {self.label}, {self.load}: an earlier version wrote it",
+                "start a new run",
+            )
+        return self.summary
 
     @property
     def drafted(self) -> list[Speculation]:

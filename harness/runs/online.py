@@ -13,26 +13,23 @@ from harness.fairness.ledger import ledger
 from harness.files import write_json
 from harness.metrics.prefixes import prefix_hits
 from harness.metrics.samples import split
-from harness.metrics.summary import summarize
-from harness.records.parquet import assemble, read_records
+from harness.records.parquet import assemble, read_records, read_server
 from harness.runs.accuracy import task_scores
 from harness.runs.answers import judge_answers, judged_answers
-from harness.runs.block import ask_what_is_left
+from harness.runs.block import ask_what_is_left, measure_block, measure_side_by_side
 from harness.runs.events import EngineNotAsked, EngineSkipped, Notify, Reporting, Started
-from harness.runs.folder import JOURNAL, OFFLINE_RESULTS, ONLINE_RESULTS, lock_run, make_folder
+from harness.runs.folder import OFFLINE_RESULTS, ONLINE_RESULTS, lock_run, make_folder
 from harness.runs.info import make_info
-from harness.runs.journal import read_journal, watched
+from harness.runs.journal import watched
+from harness.runs.plans import Done, Grid, Plan
+from harness.runs.reader import Run, with_categories
 from harness.runs.recompute import compared_rows, recompute
 from harness.runs.resolved import Resolved, draw_nonce, resolve_online
-from harness.runs.run_state import Run
-from harness.runs.search import search_is_over, search_loads
-from harness.runs.search_state import search_results
-from harness.runs.side_by_side import measure_blocks, sides
-from harness.runs.tune.found import tune_results
-from harness.runs.tune.measure import measure_tuning, tuning_is_over
-from harness.runs.tune.tuning import tuning_of
+from harness.runs.run_state import Run as RunState
+from harness.runs.schedule import Cell, blocks_of, grid_blocks
+from harness.runs.search import Search
+from harness.runs.tuning import Tune
 from harness.schema.online_settings import OnlineSettings
-from harness.schema.online_summary import OnlineSummary
 from harness.schema.prices import hourly, read_prices
 from harness.schema.results import BatchRow, OnlineResults
 from harness.schema.search import SearchPlan
@@ -45,8 +42,8 @@ def run_online(
     notify: Notify,
     search: SearchPlan | None = None,
     tune: TunePlan | None = None,
-) -> tuple[Path, OnlineResults]:
-    """Measure every cell that `settings` ask for. Returns the run's folder and its results.
+) -> Run:
+    """Measure every cell that `settings` ask for, and return the finished run.
 
     A server is started for each engine and repeat and answers its loads one after the other, with prompts of
     their own. Failures are recorded in `skipped`, and the rest continues.
@@ -82,11 +79,11 @@ def run_online(
             hourly(prices, info.environment, resolved.settings.device)
         folder = make_folder(settings.out, info.kind)
         with lock_run(folder):
-            begun.append(run := Run.create(folder, info, resolved.missing))
-            return folder, _complete(run, resolved, notify)
+            begun.append(run := RunState.create(folder, info, resolved.missing))
+            return _measure(run, resolved, notify)
 
 
-def resume_online(folder: Path, notify: Notify) -> tuple[Path, OnlineResults]:
+def resume_online(folder: Path, notify: Notify) -> Run:
     """Measure the cells that the run in `folder` has not finished; nothing is measured twice.
 
     A cell that failed is tried again. Engines that were not asked everything after their cells are started
@@ -100,8 +97,8 @@ def resume_online(folder: Path, notify: Notify) -> tuple[Path, OnlineResults]:
         BenchError: No cell could be measured, or an engine could not be ended.
     """
     with _ended_early() as begun, lock_run(folder), ExitStack() as stack:
-        begun.append(run := Run.open(folder))
-        measured, resolved = _all_measured(run), None
+        begun.append(run := RunState.open(folder))
+        measured, resolved = make_plan(run).next(run.state) is None, None
         if not measured or any(unasked.what for unasked in run.info.unasked):
             try:
                 machines = stack.enter_context(machines_of(run.settings))
@@ -116,28 +113,38 @@ def resume_online(folder: Path, notify: Notify) -> tuple[Path, OnlineResults]:
                     if old.what:
                         asked = run.to_ask(old.label, old.repeat, old.what, error.message, error.hint)
                         notify(EngineNotAsked(asked))
-        return folder, _complete(run, resolved, notify)
+        return _measure(run, resolved, notify)
 
 
-def results_so_far(folder: Path) -> OnlineResults | None:
+def results_so_far(folder: Path) -> Run | None:
     """Write the results of the cells that an interrupted run has; None where they show nothing yet.
 
     Raises:
         UsageError: The folder holds no run, or another process works on it.
     """
     with lock_run(folder):
-        run = Run.open(folder)
-        repeats = {cell.repeat for block in run.blocks() for cell in block.cells if cell.index in run.done}
-        if not any(map(run.info.counts, repeats)):
+        run = RunState.open(folder)
+        if not any(run.info.counts(entry.repeat) for entry in run.entries):
             return None
         run.interrupted(is_so=True)
-        return _write_results(run)
+        return _write_results(run, make_plan(run))
+
+
+def make_plan(run: RunState, sides: int = 1, notify: Notify = lambda event: None) -> Plan:
+    """Return the plan of a run that is measured on so many sets of machines at once."""
+    if run.info.search is not None:
+        interrupted = run.info.interrupted
+        variants = run.engine_variants
+        return Search(run.info.search, run.settings_now, variants, run.state, interrupted=interrupted)
+    if run.info.tune is not None:
+        return Tune(run.info.tune, run.settings_now, run.engine_variants, sides, notify)
+    return Grid(grid_blocks(run.settings_now, run.engine_variants, sides))
 
 
 @contextmanager
-def _ended_early() -> Iterator[list[Run]]:
+def _ended_early() -> Iterator[list[RunState]]:
     """Ends the run in the list where the user interrupts, be it while machines are given back."""
-    begun: list[Run] = []
+    begun: list[RunState] = []
     try:
         yield begun
     except KeyboardInterrupt:
@@ -147,16 +154,79 @@ def _ended_early() -> Iterator[list[Run]]:
         raise
 
 
-def _all_measured(run: Run) -> bool:
-    """Whether no cell is left to measure."""
-    if run.info.search is not None:
-        return bool(run.done) and search_is_over(run, _results(run).summaries)
-    if run.info.tune is not None:
-        return tuning_is_over(run, _each_cell(run))
-    return run.done == {cell.index for block in run.blocks() for cell in block.cells}
+def _measure(run: RunState, resolved: Resolved | None, notify: Notify) -> Run:
+    """Measure and judge what is left, write the results. `resolved` is None where no cell is left."""
+    plan = make_plan(run, 1 if resolved is None else len(resolved.machines.testbeds), notify)
+    unasked = list(run.info.unasked)
+    expected = len(run.entries) if resolved is None else plan.expected(run.state)
+    notify(Started(run.folder, expected, len(run.entries), run.info.trace, about=plan.is_estimate))
+    for skipped in run.skipped:
+        if skipped.is_whole_engine:
+            notify(EngineSkipped(skipped))
+    while resolved is not None and (cells := plan.next(run.state)):
+        sides: dict[int, list[Cell]] = {}
+        for cell in cells:
+            sides.setdefault(cell.side, []).append(cell)
+        blocks = [blocks_of(of_side) for of_side in sides.values()]
+        if len(blocks) > 1:
+            measure_side_by_side(run, resolved, plan, blocks, notify)
+        else:
+            for block in blocks[0]:
+                measure_block(run, resolved, plan, block, notify)
+    if resolved is not None:
+        ask_what_is_left(run, resolved, unasked, notify)
+    if not run.entries:
+        raise run.nothing_measured()
+    notify(Reporting())
+    judge_answers(run, resolved)
+    run.interrupted(is_so=False)
+    return _write_results(run, make_plan(run))
 
 
-def _unchanged(run: Run, resolved: Resolved) -> None:
+def _write_results(run: RunState, plan: Plan) -> Run:
+    """Compute the results from the stored tables, engines in the order of the settings, and write them."""
+    records = with_categories(read_records(run.folder, run.done))
+    labels = [engine_variant.label for engine_variant in make_engine_variants(run.settings)]
+    requests = compared_rows(run.info, records.requests)
+    groups = split(requests, records.chunks, run.settings.cut, labels)
+    measured_labels = {group.label for group in groups}
+    entries = run.entries
+    counts = {entry.cell: entry.prefix_cache for entry in entries if entry.prefix_cache is not None}
+    prefixes = sorted(prefix_hits(requests, counts), key=lambda hits: labels.index(hits.label))
+    measured = OnlineResults(
+        meta=run.info,
+        summaries=[],
+        comparisons=[],
+        skipped=[fault for fault in run.left_out() if run.info.counts(fault.repeat)],
+        prefixes=prefixes,
+        speculation=[drafted for entry in entries for drafted in entry.drafted],
+        ledger=ledger([launch for launch in run.info.launches if launch.label in measured_labels]),
+        answers=judged_answers(run.folder),
+        accuracy=task_scores(run.folder),
+        reported={entry.cell: entry.reported for entry in entries if entry.reported},
+        machines=watched(entries),
+        senders={entry.cell: entry.senders for entry in entries if entry.senders},
+        nodes={entry.cell: entry.node for entry in entries if entry.node is not None},
+    )
+    results = recompute(measured, groups)
+    by_cell = {(cell.label, cell.load, cell.repeat): cell for cell in results.summaries}
+    final = [
+        entry.model_copy(
+            update={"summary": by_cell.get((entry.label, entry.load, entry.repeat), entry.summary)}
+        )
+        for entry in entries
+    ]
+    results = plan.result(Done(final, run.left_out()), results, groups)
+    if run.info.kind == "offline":
+        results.results = [BatchRow.of(cell) for cell in results.summaries if cell.repeat is not None]
+    assemble(run.folder, run.done)
+    name = ONLINE_RESULTS if run.info.kind == "online" else OFFLINE_RESULTS
+    write_json(run.folder / name, results)
+    server = read_server(run.folder)
+    return Run(run.folder, results, records.requests, records.chunks, groups, server=server)
+
+
+def _unchanged(run: RunState, resolved: Resolved) -> None:
     """Raises UsageError when what is left would be measured with something else."""
     run.check_unchanged(resolved.missing, resolved.found, resolved.machines.environment())
     here = {engine_variant.label for engine_variant in resolved.engine_variants}
@@ -171,102 +241,3 @@ def _unchanged(run: Run, resolved: Resolved) -> None:
             raise UsageError(
                 f"the {what} is not the one that the run began with", "bring it back, or start a new run"
             )
-
-
-def _complete(run: Run, resolved: Resolved | None, notify: Notify) -> OnlineResults:
-    """Measure and judge what is left, write the results. `resolved` is None where no cell is left."""
-    blocks, search, tune = run.blocks(), run.info.search, run.info.tune
-    unasked = list(run.info.unasked)
-    cells = sum(len(block.cells) for block in blocks)
-    if search is not None and resolved is not None:
-        cells = search.cells * len(resolved.engine_variants)
-    elif tune is not None and resolved is not None:
-        cells = tune.cells(run.settings.repeats)
-    notify(Started(run.folder, cells, len(run.done), run.info.trace, about=tune is not None))
-    for skipped in run.skipped:
-        if skipped.is_whole_engine:
-            notify(EngineSkipped(skipped))
-    if resolved is not None and search is not None:
-        search_loads(run, resolved, _results(run).summaries if run.done else [], notify)
-    elif resolved is not None and tune is not None:
-        measure_tuning(run, resolved, _each_cell(run), notify)
-    elif resolved is not None:
-        measure_blocks(run, resolved, sides(blocks, len(resolved.machines.testbeds)), notify)
-    if resolved is not None:
-        ask_what_is_left(run, resolved, unasked, notify)
-    if not run.done:
-        raise run.nothing_measured()
-    notify(Reporting())
-    judge_answers(run, resolved)
-    run.interrupted(is_so=False)
-    return _write_results(run)
-
-
-def _write_results(run: Run) -> OnlineResults:
-    results = _results(run)
-    assemble(run.folder, run.done)
-    name = ONLINE_RESULTS if run.info.kind == "online" else OFFLINE_RESULTS
-    write_json(run.folder / name, results)
-    return results
-
-
-def _results(run: Run) -> OnlineResults:
-    """Everything in the results comes from the stored tables; engines are in the order of the settings."""
-    records = read_records(run.folder, run.done)
-    labels = [engine_variant.label for engine_variant in make_engine_variants(run.settings)]
-    requests = compared_rows(run.info, records.requests)
-    groups = split(requests, records.chunks, run.settings.cut, labels)
-    measured_labels = {group.label for group in groups}
-    del records  # the gaps between chunks are what is needed of them
-    entries = read_journal(run.folder / JOURNAL)
-    reported = {entry.cell: entry.reported for entry in entries if entry.reported}
-    counts = {entry.cell: entry.prefix_cache for entry in entries if entry.prefix_cache is not None}
-    prefixes = sorted(prefix_hits(requests, counts), key=lambda hits: labels.index(hits.label))
-    senders = {entry.cell: entry.senders for entry in entries if entry.senders}
-    measured = OnlineResults(
-        meta=run.info,
-        summaries=[],
-        comparisons=[],
-        skipped=[fault for fault in run.left_out() if run.info.counts(fault.repeat)],
-        prefixes=prefixes,
-        speculation=[drafted for entry in entries for drafted in entry.drafted],
-        ledger=ledger([launch for launch in run.info.launches if launch.label in measured_labels]),
-        answers=judged_answers(run.folder),
-        accuracy=task_scores(run.folder),
-        reported=reported,
-        machines=watched(entries),
-        senders=senders,
-        nodes={entry.cell: entry.node for entry in entries if entry.node is not None},
-    )
-    results = recompute(measured, groups)
-    if run.info.kind == "offline":
-        results.results = [BatchRow.of(cell) for cell in results.summaries if cell.repeat is not None]
-    if run.info.search is not None:
-        results.search = search_results(
-            run.info.search,
-            entries,
-            results.summaries,
-            results.skipped,
-            interrupted=run.info.interrupted,
-        )
-    if run.info.tune is not None:
-        tuning = tuning_of(run.info.tune, _each_cell(run), run.left_out())
-        results.tune = tune_results(tuning, groups, results.summaries, run.settings.slo)
-    return results
-
-
-def _each_cell(run: Run) -> list[OnlineSummary]:
-    """A summary of each cell, in the order in which they were measured."""
-    if not run.done:
-        return []
-    records = read_records(run.folder, run.done)
-    made = summarize(
-        records.requests,
-        records.chunks,
-        slo=run.settings.slo,
-        cut=run.settings.cut,
-        calibration=run.calibration,
-        wanted_s=run.settings.measured_s,
-    )
-    by_cell = {(summary.label, summary.repeat): summary for summary in made}
-    return [by_cell[entry.label, entry.repeat] for entry in read_journal(run.folder / JOURNAL)]

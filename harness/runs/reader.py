@@ -119,7 +119,7 @@ def load_run(path: Path, *, trust: bool = False) -> Run:
         raise UsageError(f"{path} {why}", "name the folder of a run, such as outputs/…/online_…")
     if (name := results_name(path)) is not None:
         stored = read_of_run(path, name, OnlineResults)
-        raw, server = _tables(path), read_server(path)
+        raw, server = with_categories(read_records(path)), read_server(path)
         groups = regroup(stored, raw.requests, raw.chunks)
         if trust:
             return Run(path, stored, raw.requests, raw.chunks, groups, server=server)
@@ -159,7 +159,7 @@ def read_raw(path: Path, *, finished: bool = False) -> RawRun:
         raise UsageError(f"the run in {path} is not finished", f"finish it: {resume_command(path)}")
     answers, scores = judged_answers(path), task_scores(path)
     worse = {label: f"fewer right items, {why}" for label, why in (scores.worse if scores else {}).items()}
-    return RawRun(path, info, _tables(path), worse | (answers.wrong if answers else {}))
+    return RawRun(path, info, with_categories(read_records(path)), worse | (answers.wrong if answers else {}))
 
 
 def load_runs(paths: Sequence[Path]) -> list[Run]:
@@ -169,7 +169,6 @@ def load_runs(paths: Sequence[Path]) -> list[Run]:
     return [load_run(path) for path in paths]
 
 
-def _tables(path: Path) -> CellRecords:
-    """Raw tables whose repeated text is in categories, so that 10⁵ rows stay small."""
-    records = read_records(path)
+def with_categories(records: CellRecords) -> CellRecords:
+    """Return raw tables whose repeated text is in categories, so that 10⁵ rows stay small."""
     return CellRecords(records.requests.astype(dict.fromkeys(_TEXT, "category")), records.chunks)

@@ -20,7 +20,8 @@ from harness.files import write_json, write_whole
 from harness.plain_text import visible
 from harness.runs.folder import JOURNAL, REQUESTS_TABLE, RUN, SKIPPED, read_info
 from harness.runs.journal import JournalEntry, append_journal, read_journal
-from harness.runs.schedule import Block, measured_blocks, plan
+from harness.runs.plans import Done
+from harness.runs.schedule import Cell, grid_blocks, measured_cells
 from harness.schema.calibration import Calibration
 from harness.schema.engine_ref import RUNNING_SERVER
 from harness.schema.fairness import EngineFact
@@ -47,14 +48,16 @@ class Run:
     """A run and its folder. Every change is on disk before the method returns.
 
     `skipped` holds the engines that were not there when the run began (no repeat), which stay left out, and
-    every cell that failed, in whichever part of the run; `done` the cells in the journal. `clients` is the
+    every cell that failed, in whichever part of the run; `entries` the journal. `clients` is the
     most client processes of one of its cells.
     """
 
     folder: Path
     info: RunInfo
     skipped: list[Skipped] = field(default_factory=list)
-    done: set[int] = field(default_factory=set)
+    entries: list[JournalEntry] = field(default_factory=list)
+    #: Cells that failed since the run was begun or resumed.
+    failed: list[Skipped] = field(default_factory=list)
     #: Held by whoever changes a file of the run: blocks may be measured side by side.
     lock: threading.RLock = field(default_factory=threading.RLock, repr=False, compare=False, kw_only=True)
     clients: int = 0
@@ -72,7 +75,8 @@ class Run:
     def create(cls, folder: Path, info: RunInfo, missing: list[Skipped]) -> Self:
         """A run that begins in an empty folder."""
         run = cls(folder, info, list(missing))
-        info.order = [(block.engine_variant.label, block.cells[0].repeat) for block in run.blocks()]
+        info.order = [(cell.engine_variant.label, cell.repeat) for cell in run.cells()]
+        info.order = list(dict.fromkeys(info.order))
         run._keep_skipped()
         write_json(folder / RUN, info)  # last: a folder with it holds a whole run
         return run
@@ -212,15 +216,27 @@ class Run:
             if engine_variant.label not in self.absent
         ]
 
-    def blocks(self) -> list[Block]:
-        """Every block of the run, measured or not: the same whenever it is asked, but for the prompts of a
+    def cells(self) -> list[Cell]:
+        """Every cell of the run, measured or not: the same whenever it is asked, but for the prompts of a
         running server, which it may have answered before the run was resumed.
 
         A search or tuning has those that are measured: what comes next depends on them.
         """
         if self.info.is_adaptive:
-            return measured_blocks(self.engine_variants, read_journal(self.folder / JOURNAL))
-        return plan(self.settings_now, self.engine_variants)
+            return measured_cells(self.engine_variants, self.entries)
+        blocks = grid_blocks(self.settings_now, self.engine_variants)
+        return [cell for block in blocks for cell in block.cells]
+
+    @property
+    def done(self) -> set[int]:
+        """Numbers of the cells in the journal."""
+        return {entry.cell for entry in self.entries}
+
+    @property
+    def state(self) -> Done:
+        """The run as a plan sees it."""
+        with self.lock:
+            return Done(list(self.entries), list(self.failed))
 
     def knows_idle_cores(self, label: str) -> bool:
         """Whether an engine's cores that are busy with waiting are known."""
@@ -280,6 +296,7 @@ class Run:
                 self.lost.append((monotonic(), fault))
             self.skipped = [old for old in self.skipped if place(old) != place(fault)]
             self.skipped.append(fault)
+            self.failed.append(fault)
             self._keep_skipped()
 
     def end_early(self) -> None:
@@ -297,12 +314,7 @@ class Run:
     def left_out(self) -> list[Skipped]:
         """What is missing from the results. A cell that failed at first and was measured later is not
         missing."""
-        done = {
-            (cell.engine_variant.label, cell.load, cell.repeat)
-            for block in self.blocks()
-            for cell in block.cells
-            if cell.index in self.done
-        }
+        done = {(entry.label, entry.load, entry.repeat) for entry in self.entries}
         return [fault for fault in self.skipped if place(fault) not in done]
 
     def _keep_unasked(self, unasked: list[Unasked]) -> None:
@@ -311,12 +323,15 @@ class Run:
             write_json(self.folder / RUN, self.info)
 
     def _take(self, entry: JournalEntry) -> None:
-        self.done.add(entry.cell)
+        self.entries.append(entry)
         self.clients = max(self.clients, len(entry.clients))
 
     def _read_journal(self) -> None:
-        cells = {cell.index: cell for block in self.blocks() for cell in block.cells}
         entries = read_journal(self.folder / JOURNAL)
+        if self.info.is_adaptive:
+            cells = {cell.index: cell for cell in measured_cells(self.engine_variants, entries)}
+        else:
+            cells = {cell.index: cell for cell in self.cells()}
         if not entries and _has_rows(self.folder / REQUESTS_TABLE):
             raise self._no_journal()
         for entry in entries:

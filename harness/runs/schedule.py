@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from itertools import count
 from typing import TypeVar
 
+import numpy as np
+
 from harness.engines.base import EngineVariant
-from harness.runs.balanced_orders import balanced_orders
 from harness.runs.journal import JournalEntry
 from harness.schema.engine_ref import RUNNING_SERVER
 from harness.schema.load import Load
@@ -27,7 +28,8 @@ class Cell:
     `index` is its number in the run. `load_seed` is that of its prompts, which come in no other load or
     repeat. Every engine that is started here gets the same ones; a running server, whose cache may outlive
     the run, gets its own in each run. `shape_seed` is that of its times, lengths and order, which are the
-    same for every engine. `start` is which start of the engine's server measures it, in a search.
+    same for every engine. `start` is which start of the engine's server measures it, in a search. `side` is
+    which of the run's sets of machines measures it, where there are several.
     """
 
     index: int
@@ -37,6 +39,13 @@ class Cell:
     load_seed: int
     shape_seed: int
     start: int | None = None
+    side: int = 0
+
+    @property
+    def server(self) -> tuple[str, int, int | None]:
+        """Name the start of a server that answers it: label, repeat and, of a search, the start alone."""
+        repeat = self.repeat if self.start is None else 0
+        return self.engine_variant.label, repeat, self.start
 
     def __str__(self) -> str:
         return f"{self.engine_variant.label}, {self.load}, {repeat_text(self.repeat)}"
@@ -50,10 +59,13 @@ class Block:
     cells: tuple[Cell, ...]
 
 
-def plan(settings: OnlineSettings, engine_variants: list[EngineVariant]) -> list[Block]:
-    """All blocks of a run, in the order in which they are measured.
+def grid_blocks(
+    settings: OnlineSettings, engine_variants: list[EngineVariant], sides: int = 1
+) -> list[Block]:
+    """Return all blocks of a run, in the order in which they are measured.
 
-    Engines go in the order of `turns`, an engine's loads from light to heavy.
+    Engines go in the order of `turns`, an engine's loads from light to heavy. All engines of a repeat are on
+    one side, so that a difference between machines is none between engines.
     """
     index = count()
     seeds = {v.label: engine_seed(settings, v, engine_variants) for v in engine_variants}
@@ -68,6 +80,7 @@ def plan(settings: OnlineSettings, engine_variants: list[EngineVariant]) -> list
                     repeat,
                     prompt_seed([*seeds[engine_variant.label], repeat, position]),
                     shape_seed,
+                    side=repeat % sides,
                 )
                 for position, (load, shape_seed) in enumerate(
                     zip(settings.loads, shape_seeds(settings.seed, repeat, len(settings.loads)), strict=True)
@@ -101,12 +114,44 @@ def turns(engines: Sequence[T], settings: CommonSettings) -> list[tuple[T, int]]
     return [(engines[i], repeat) for repeat, order in enumerate(orders) for i in order]
 
 
-def measured_blocks(engine_variants: Sequence[EngineVariant], entries: Iterable[JournalEntry]) -> list[Block]:
-    """The blocks of a search, of which only the journal knows. Their seeds are not needed any more."""
+def blocks_of(cells: Iterable[Cell]) -> list[Block]:
+    """Group cells by the server that answers them, in the order of the first of each."""
+    groups: dict[tuple[str, int, int | None], list[Cell]] = {}
+    for cell in cells:
+        groups.setdefault(cell.server, []).append(cell)
+    return [Block(group[0].engine_variant, tuple(group)) for group in groups.values()]
+
+
+def measured_cells(engine_variants: Sequence[EngineVariant], entries: Iterable[JournalEntry]) -> list[Cell]:
+    """Return the cells of a journal, which alone knows those of a search. Their seeds are not needed."""
     variants = {variant.label: variant for variant in engine_variants}
-    blocks: dict[tuple[str, int | None], list[Cell]] = {}
-    for entry in entries:
-        if variant := variants.get(entry.label):
-            cell = Cell(entry.cell, variant, entry.load, entry.repeat, 0, 0, entry.start)
-            blocks.setdefault((entry.label, entry.start), []).append(cell)
-    return [Block(cells[0].engine_variant, tuple(cells)) for cells in blocks.values()]
+    return [
+        Cell(entry.cell, variants[entry.label], entry.load, entry.repeat, 0, 0, entry.start)
+        for entry in entries
+        if entry.label in variants
+    ]
+
+
+def balanced_orders(engines: int, repeats: int, seed: int) -> list[list[int]]:
+    """For each repeat the engines in the order in which they are measured.
+
+    The rows of Williams designs (E. J. Williams, Australian Journal of Scientific Research A 2, 1949): over a
+    whole design each engine is at each place equally often, and after each other engine equally often. It
+    has as many rows as engines, twice as many where their number is odd; engines and rows are drawn from the
+    seed, anew for each design. A row is followed by its reverse, so after every second repeat each engine has
+    been before and after each other one equally often, and a steady drift of the machine meets all alike.
+
+    Returns:
+        `repeats` permutations of range(engines).
+    """
+    rng = np.random.default_rng(seed)
+    zigzag = np.array([(place + 1) // 2 * (1 if place % 2 else -1) for place in range(engines)])
+    orders: list[list[int]] = []
+    while len(orders) < repeats:
+        names = rng.permutation(engines)
+        # With an even number the reverse of a row is another row of the same square.
+        for shift in rng.permutation(engines if engines % 2 else engines // 2):
+            row = names[(zigzag + shift) % engines].tolist()
+            pair = [row, row[::-1]]
+            orders += pair if rng.integers(2) else pair[::-1]
+    return orders[:repeats]

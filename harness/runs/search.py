@@ -1,117 +1,122 @@
-"""`bench search`: measures cell by cell, each load chosen by what the cells before have shown.
+"""`bench search`: the highest load within limits, for each engine.
 
-Engines take turns in balanced orders: a block of each, in which one start of its server answers a few cells.
+Each load is chosen by what the cells before have shown. Engines take turns in balanced orders: a few cells of
+each, which one start of its server answers.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from itertools import count
+from collections.abc import Sequence
+from itertools import combinations
 from math import inf
 from time import monotonic
 
 import numpy as np
 
 from harness.engines.base import EngineVariant
-from harness.runs.balanced_orders import balanced_orders
-from harness.runs.block import measure_block
-from harness.runs.events import Notify
-from harness.runs.folder import JOURNAL
-from harness.runs.journal import read_journal
-from harness.runs.resolved import Resolved
-from harness.runs.run_state import Run
-from harness.runs.schedule import Block, Cell, engine_seed
-from harness.runs.search_state import EngineSearch, searches_of
+from harness.metrics.capacity import CONFIDENCE, Bounds, Knowledge, Trial
+from harness.metrics.digits import per_cent
+from harness.metrics.samples import Group
+from harness.runs.journal import JournalEntry
+from harness.runs.limits import BEHIND, MAX_FAILED, OF_FAILURES, failed_share, holds, parse_limits, value_of
+from harness.runs.plans import Done, Plan
+from harness.runs.schedule import Cell, balanced_orders, engine_seed
+from harness.schema.online_settings import OnlineSettings
 from harness.schema.online_summary import OnlineSummary
+from harness.schema.results import OnlineResults, Skipped
+from harness.schema.search import Bound, CapacityFound, CapacityRatio, SearchPlan, SearchResults, SearchTrial
 from harness.traces.sampling import prompt_seed
 
+#: Cells that may be invalid before an engine's search ends: what makes them so is not the engine's load.
+MAX_INVALID = 3
 #: Sets the seeds of a search apart from those of other runs.
 _SEARCH = 2
 
 
-class _Deadline:
-    """When a search is to have ended, and how long each engine took from its start to its first cell."""
+class Search(Plan):
+    """The search of every engine.
 
-    def __init__(self, seconds: float | None) -> None:
-        self._end = monotonic() + (inf if seconds is None else seconds)
+    Args:
+        settings: Of the run; its loads are of the kind that is searched.
+        interrupted: Whether the user ended the run early.
+    """
+
+    def __init__(
+        self,
+        plan: SearchPlan,
+        settings: OnlineSettings,
+        engine_variants: Sequence[EngineVariant],
+        done: Done,
+        *,
+        interrupted: bool = False,
+    ) -> None:
+        self.plan, self.settings = plan, settings
+        self._variants = {variant.label: variant for variant in engine_variants}
+        self._interrupted = interrupted
+        #: Cells of an earlier command, whose servers are gone.
+        self._before = len(done.entries)
+        self._end = monotonic() + (inf if plan.max_seconds is None else plan.max_seconds)
+        self._begun: dict[tuple[str, int], float] = {}
+        #: Seconds from the beginning of an engine's last start to the end of its first cell.
         self._to_first_cell: dict[str, float] = {}
 
-    def allows_start(self, label: str) -> bool:
+    def next(self, done: Done) -> list[Cell] | None:
+        searches, failed = self._searches(done), {fault.label for fault in done.failed}
+        starts = {label: search.next_start for label, search in searches.items()}
+        for label in self._in_turn(starts):
+            if label not in failed and not searches[label].ended and self._allows_start(label):
+                self._begun[label, starts[label]] = monotonic()
+                return [self._cell(searches[label], starts[label], done)]
+        return None
+
+    def next_of_server(self, cell: Cell, done: Done) -> Cell | None:
+        label, start = cell.engine_variant.label, cell.start
+        assert start is not None
+        search = self._searches(done)[label]
+        here = sum(trial.start == start for trial in search.trials)
+        if here == 1:
+            self._to_first_cell[label] = monotonic() - self._begun[label, start]
+        seconds = (self.settings.settle or 0.0) + done.entries[-1].figures.duration_s
+        if search.ended or here >= self.plan.cells_per_start or monotonic() + seconds > self._end:
+            return None
+        return self._cell(search, start, done)
+
+    def expected(self, done: Done) -> int:
+        return max(len(done.entries), self.plan.cells * len(self._variants))
+
+    def result(self, done: Done, results: OnlineResults, groups: Sequence[Group]) -> OnlineResults:
+        capacities = search_results(
+            self.plan, done.entries, results.summaries, results.skipped, interrupted=self._interrupted
+        )
+        return results.model_copy(update={"search": capacities})
+
+    def _searches(self, done: Done) -> dict[str, EngineSearch]:
+        """Return the search of each engine with all of its cells, by label."""
+        return searches_of(self.plan, list(self._variants), done.entries)
+
+    def _in_turn(self, starts: dict[str, int]) -> list[str]:
+        """Order the engines: fewest starts first, of these as the balanced order of that turn has them."""
+        labels = list(self._variants)
+        orders = balanced_orders(len(labels), max(starts.values()) + 1, self.settings.seed)
+
+        def turn(label: str) -> tuple[int, int]:
+            return starts[label], orders[starts[label]].index(labels.index(label))
+
+        return sorted(labels, key=turn)
+
+    def _allows_start(self, label: str) -> bool:
         """Whether a cell of a new start would end in time. An engine's first start always begins."""
-        return label not in self._to_first_cell or self.allows(self._to_first_cell[label])
+        return monotonic() + self._to_first_cell.get(label, -inf) <= self._end
 
-    def allows(self, seconds: float) -> bool:
-        """Whether so many seconds are left."""
-        return monotonic() + seconds <= self._end
-
-    def first_cell(self, label: str, begun: float) -> None:
-        """The first cell of the start that begun then has ended."""
-        self._to_first_cell[label] = monotonic() - begun
-
-
-def search_loads(run: Run, resolved: Resolved, summaries: Sequence[OnlineSummary], notify: Notify) -> None:
-    """Measure until each engine's capacity is known, or the cells or the time are spent. A server that fails
-    ends the search of its engine.
-
-    Args:
-        summaries: Of each cell that was measured before.
-    """
-    assert run.info.search is not None
-    engines = {engine_variant.label: engine_variant for engine_variant in resolved.engine_variants}
-    entries = read_journal(run.folder / JOURNAL)
-    searches = searches_of(run.info.search, list(engines), entries, summaries)
-    indices = count(1 + max((entry.cell for entry in entries), default=-1))
-    deadline = _Deadline(run.info.search.max_seconds)
-    going = list(engines)
-    turn = 0
-    while going := [label for label in going if not searches[label].ended]:
-        order = balanced_orders(len(engines), turn + 1, run.settings.seed)[turn]
-        for label in (list(engines)[position] for position in order):
-            if label in going and not (
-                deadline.allows_start(label)
-                and _measure_start(run, resolved, searches[label], engines[label], indices, deadline, notify)
-            ):
-                going.remove(label)
-        turn += 1
-
-
-def search_is_over(run: Run, summaries: Sequence[OnlineSummary]) -> bool:
-    """Whether every engine's search has ended by itself, so that nothing is left to measure.
-
-    Args:
-        summaries: Of each cell that was measured.
-    """
-    assert run.info.search is not None
-    labels = [engine_variant.label for engine_variant in run.engine_variants]
-    entries = read_journal(run.folder / JOURNAL)
-    searches = searches_of(run.info.search, labels, entries, summaries)
-    return all(search.ended for search in searches.values())
-
-
-def _measure_start(
-    run: Run,
-    resolved: Resolved,
-    search: EngineSearch,
-    engine_variant: EngineVariant,
-    indices: Iterator[int],
-    deadline: _Deadline,
-    notify: Notify,
-) -> bool:
-    """Measure the cells of one start of an engine's server. Returns whether none failed."""
-    start = 1 + max((trial.start for trial in search.trials), default=-1)
-    asked, measured_before = 0, len(search.trials)
-    begun, label = monotonic(), engine_variant.label
-    seed = engine_seed(run.settings_now, engine_variant, resolved.engine_variants)
-
-    def cell() -> Cell:
-        nonlocal asked
-        asked += 1
-        load = search.plan.load(search.next_value, run.settings.loads[0])
+    def _cell(self, search: EngineSearch, start: int, done: Done) -> Cell:
+        variant, settings = self._variants[search.label], self.settings
+        load = self.plan.load(search.next_value, settings.loads[0])
         number = len(search.trials)
-        shape = np.random.SeedSequence([run.settings.seed, number], spawn_key=(_SEARCH,))
+        seed = engine_seed(settings, variant, list(self._variants.values()))
+        shape = np.random.SeedSequence([settings.seed, number], spawn_key=(_SEARCH,))
         return Cell(
-            next(indices),
-            engine_variant,
+            done.next_index,
+            variant,
             load,
             repeat=sum(trial.load == load for trial in search.trials),
             load_seed=prompt_seed([*seed, _SEARCH, start, number]),
@@ -119,14 +124,155 @@ def _measure_start(
             start=start,
         )
 
-    def following(measured: Cell, summary: OnlineSummary) -> Cell | None:
-        search.take(summary, start)
-        here = sum(trial.start == start for trial in search.trials)
-        if here == 1:
-            deadline.first_cell(label, begun)
-        enough = search.ended or here >= search.plan.cells_per_start
-        seconds = (run.settings.settle or 0.0) + summary.duration_s
-        return None if enough or not deadline.allows(seconds) else cell()
 
-    measure_block(run, resolved, Block(engine_variant, (cell(),)), notify, following)
-    return len(search.trials) - measured_before == asked
+class EngineSearch:
+    """The search of the engine with that label."""
+
+    def __init__(self, plan: SearchPlan, label: str) -> None:
+        self.plan, self.label = plan, label
+        self.trials: list[SearchTrial] = []
+        self._terms = parse_limits(plan.limits)
+        self._known = Knowledge(Bounds(plan.lowest, plan.highest, whole=plan.by == "concurrency"), plan.first)
+
+    def take(self, summary: OnlineSummary, start: int) -> None:
+        """A cell was measured by that start of the engine's server."""
+        trial = self._judge(summary, start)
+        if not self.trials or self.trials[-1].start != start:
+            self._known.start()
+        self.trials.append(trial)
+        if trial.met is not None:
+            self._known.add(Trial(trial.value, trial.met))
+
+    @property
+    def next_start(self) -> int:
+        """Number of the next start of the engine's server."""
+        return 1 + max((trial.start for trial in self.trials), default=-1)
+
+    @property
+    def has_trials(self) -> bool:
+        """Whether a cell says anything of the capacity."""
+        return bool(self._known.trials)
+
+    @property
+    def guessed(self) -> bool:
+        """Whether all that is known is that the capacity is above some load, or below one."""
+        return self._bound is None and len({trial.met for trial in self._known.trials}) == 1
+
+    @property
+    def next_value(self) -> float:
+        """The load that is measured next."""
+        return self._known.next_load()
+
+    @property
+    def ended(self) -> str:
+        """Why no more is to be measured; empty while there is."""
+        plan, known = self.plan, self._known
+        if known.trials and known.known_within(plan.tolerance):
+            return f"known within {per_cent(plan.tolerance)}"
+        if self._bound == "heaviest":
+            return f"the limits are met at the heaviest load, {plan.amount(plan.highest)}"
+        if self._bound == "lightest":
+            return f"the limits are not met at the lightest load, {plan.amount(plan.lowest)}"
+        if (invalid := sum(trial.met is None for trial in self.trials)) >= MAX_INVALID:
+            return f"{invalid} cells were invalid"
+        if len(self.trials) >= plan.cells:
+            return f"{len(self.trials)} cells were measured"
+        return ""
+
+    def capacity(self, engine: str, variant: str | None, otherwise: str) -> CapacityFound:
+        """What is known now.
+
+        Args:
+            otherwise: Why no more was measured, where there is more to measure.
+        """
+        ends = self._known.capacity() if self.has_trials else None
+        return CapacityFound(
+            engine=engine,
+            variant=variant,
+            label=self.label,
+            value=None if ends is None or self.guessed else ends.value,
+            low=ends and ends.low,
+            high=ends and ends.high,
+            bound=self._bound,
+            trials=self.trials,
+            ended=self.ended or otherwise,
+        )
+
+    @property
+    def _bound(self) -> Bound | None:
+        """The end of the loads that the capacity is beyond."""
+        if not self._known.exhausted:
+            return None
+        return "heaviest" if self._known.trials[-1].met else "lightest"
+
+    def against(self, other: EngineSearch, pairs: int) -> CapacityRatio:
+        """Its capacity as a multiple of the other's, judged as one of so many pairs."""
+        ends = self._known.times(other._known, 1 - (1 - CONFIDENCE) / pairs)
+        more = ends.low is not None and ends.low > 1
+        less = ends.high is not None and ends.high < 1
+        return CapacityRatio(
+            a=self.label,
+            b=other.label,
+            value=ends.value,
+            low=ends.low,
+            high=ends.high,
+            verdict="more" if more else "less" if less else "no difference shown",
+        )
+
+    def _judge(self, summary: OnlineSummary, start: int) -> SearchTrial:
+        """Whether a cell met every limit; None where it does not count, as it is invalid. One that is invalid
+        by failed requests alone counts: it was too heavy. One in which the queue grew did not meet them, as
+        later requests would miss the limits."""
+        failed = failed_share(summary)
+        measured = {term.text: value_of(summary, term) for term in self._terms}
+        held = all(holds(term, measured[term.text]) for term in self._terms)
+        kinds = summary.invalid_kinds
+        counts = summary.valid or (bool(kinds) and OF_FAILURES.issuperset(kinds))
+        behind = any(notice.kind in BEHIND for notice in summary.notices)
+        return SearchTrial(
+            load=summary.load,
+            value=self.plan.value(summary.load),
+            repeat=summary.repeat or 0,
+            start=start,
+            met=(held and failed <= MAX_FAILED and not behind) if counts else None,
+            measured=measured,
+            behind=behind,
+        )
+
+
+def searches_of(
+    plan: SearchPlan, labels: Sequence[str], entries: Sequence[JournalEntry]
+) -> dict[str, EngineSearch]:
+    """Return the searches of these engines with all cells of the journal, by label."""
+    searches = {label: EngineSearch(plan, label) for label in labels}
+    for entry in entries:
+        if entry.label in searches:
+            searches[entry.label].take(entry.figures, entry.start or 0)
+    return searches
+
+
+def search_results(
+    plan: SearchPlan,
+    entries: Sequence[JournalEntry],
+    summaries: Sequence[OnlineSummary],
+    skipped: Sequence[Skipped],
+    *,
+    interrupted: bool,
+) -> SearchResults:
+    """Return what the cells of a search show, engines in the order of the summaries.
+
+    Args:
+        skipped: Cells and engines that could not be measured.
+        interrupted: Whether the user ended the run early.
+    """
+    refs = {summary.label: (summary.engine, summary.variant) for summary in summaries}
+    searches = searches_of(plan, list(refs), entries)
+    ends = dict.fromkeys(refs, "it was interrupted" if interrupted else "the time was over")
+    ends |= dict.fromkeys((fault.label for fault in skipped), "its server could not be measured any further")
+    comparable = [search for search in searches.values() if search.has_trials and not search.guessed]
+    pairs = list(combinations(comparable, 2))
+    return SearchResults(
+        plan=plan,
+        engines=[search.capacity(*refs[label], ends[label]) for label, search in searches.items()],
+        ratios=[a.against(b, len(pairs)) for a, b in pairs],
+    )

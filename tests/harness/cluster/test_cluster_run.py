@@ -23,12 +23,12 @@ from harness.errors import UsageError
 from harness.records.parquet import read_records
 from harness.report.markdown import summary
 from harness.runs.events import Event, TooFewClients
-from harness.runs.online import run_online
 from harness.runs.reader import load_run
 from harness.schema.calibration import Calibration, ClientCeiling
 from harness.schema.online_settings import OnlineSettings
 from harness.schema.results import OnlineResults
 from tests.harness.cluster.conftest import STORE_BYTES
+from tests.harness.measured import run_online
 
 QUICK: dict[str, Any] = {
     "model": "random:gpt2-tiny",

@@ -18,9 +18,9 @@ import pytest
 
 from harness.records.parquet import read_records
 from harness.runs.events import CellProgress, Event
-from harness.runs.online import resume_online, run_online
 from harness.runs.run_state import Run
 from harness.schema.online_settings import OnlineSettings
+from tests.harness.measured import resume_online, run_online
 
 pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("cluster")]
 

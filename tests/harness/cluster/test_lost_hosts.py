@@ -13,11 +13,11 @@ import pytest
 from harness.records.parquet import read_records
 from harness.report.markdown import summary
 from harness.runs.events import CellProgress, Event
-from harness.runs.online import resume_online, run_online
 from harness.runs.reader import load_run
 from harness.schema.online_settings import OnlineSettings
 from tests.harness.cluster.network import Network, SimulatedHost, Skew, ray_network
 from tests.harness.cluster.test_faults import GIVEN, N, gone, tables, wait_until
+from tests.harness.measured import resume_online, run_online
 
 pytestmark = pytest.mark.cluster
 

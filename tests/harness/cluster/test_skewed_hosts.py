@@ -11,10 +11,10 @@ import pytest
 
 from harness.cluster.clocks import Offset, host_clock
 from harness.records.parquet import read_records
-from harness.runs.online import run_online
 from harness.schema.machines import HostClock
 from harness.schema.online_settings import OnlineSettings
 from tests.harness.cluster.network import Network, Skew, ray_network
+from tests.harness.measured import run_online
 
 pytestmark = pytest.mark.cluster
 

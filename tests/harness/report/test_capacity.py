@@ -13,7 +13,7 @@ from harness.report.tables.table import Cell
 from harness.report.text.capacity import capacity_verdict
 from harness.report.text.numbers import DASH
 from harness.runs.journal import JournalEntry
-from harness.runs.search_state import EngineSearch, search_results
+from harness.runs.search import EngineSearch, search_results
 from harness.schema.cell_notice import CellNotice, NoticeKind
 from harness.schema.invalid_reason import InvalidKind
 from harness.schema.load import ClosedLoop
@@ -52,7 +52,7 @@ def searched(**capacities: float) -> SearchResults:
     a, b = searches
     ratios = [a.against(b, pairs=1)]
     return SearchResults(
-        plan=PLAN, engines=[s.found(s.label, None, "the time was over") for s in searches], ratios=ratios
+        plan=PLAN, engines=[s.capacity(s.label, None, "the time was over") for s in searches], ratios=ratios
     )
 
 
@@ -89,7 +89,7 @@ def test_one_cell_is_no_capacity() -> None:
         searches[0].take(cell(load, ttft=10 if load <= 20 else 90), start=0)
     searches[1].take(cell(32, ttft=90), start=0)
     found = SearchResults(
-        plan=PLAN, engines=[s.found(s.label, None, "the time was over") for s in searches],
+        plan=PLAN, engines=[s.capacity(s.label, None, "the time was over") for s in searches],
         ratios=[searches[0].against(searches[1], pairs=3)],
     )  # fmt: skip
     assert [engine.guessed for engine in found.engines] == [False, True]
@@ -108,7 +108,11 @@ def test_a_server_that_died_before_it_missed_the_limits_is_not_the_best() -> Non
     for place, (label, load, met) in enumerate(measured):
         summaries.append(cell(load, ttft=10 if met else 90).model_copy(update={"label": label}))
         name = {"engine": "x", "label": label, "finished": ""}
-        entries.append(JournalEntry(cell=place, load=summaries[-1].load, repeat=0, start=0, **name))
+        entries.append(
+            JournalEntry(
+                cell=place, load=summaries[-1].load, repeat=0, start=0, summary=summaries[-1], **name
+            )
+        )
     skipped = [Skipped(engine="x", label="a", reason="it ended with code 137")]
     found = search_results(PLAN, entries, summaries, skipped, interrupted=False)
     a, b = found.engines
@@ -126,7 +130,7 @@ def test_a_server_that_died_before_it_missed_the_limits_is_not_the_best() -> Non
 def test_one_cell_at_the_lightest_load_tells_nothing() -> None:
     search = EngineSearch(PLAN, "a")
     search.take(cell(1, ttft=10), start=0)
-    found = SearchResults(plan=PLAN, engines=[search.found("a", None, "it was interrupted")])
+    found = SearchResults(plan=PLAN, engines=[search.capacity("a", None, "it was interrupted")])
     assert capacity_verdict(found) == [
         "Within TTFT p50 ≤ 50 ms, what a carries is not known, as it was interrupted."
     ]
@@ -136,7 +140,7 @@ def test_cells_that_all_miss_the_limits_are_no_capacity() -> None:
     search = EngineSearch(PLAN, "a")
     for load in (4, 2, 1):
         search.take(cell(load, ttft=90), start=0)
-    found = SearchResults(plan=PLAN, engines=[search.found("a", None, "3 cells were measured")])
+    found = SearchResults(plan=PLAN, engines=[search.capacity("a", None, "3 cells were measured")])
     first, hint = capacity_verdict(found)
     assert first == (
         "No cell of a meets TTFT p50 ≤ 50 ms; the lightest load that was measured is 1 request in flight."
@@ -161,7 +165,7 @@ def test_a_cell_in_which_the_engine_falls_behind_misses_the_limits(noticed: Noti
     search.take(cell(4, ttft=10, noticed=noticed), start=0)
     [trial] = search.trials
     assert trial.met is met and trial.behind is not met
-    found = SearchResults(plan=PLAN, engines=[search.found("a", None, "the time was over")])
+    found = SearchResults(plan=PLAN, engines=[search.capacity("a", None, "the time was over")])
     said = any("falls behind misses" in note for note in capacity_tables(found)[0].notes)
     assert said is not met
 

@@ -12,9 +12,9 @@ import pytest
 
 from harness.report.render import write_without_figures
 from harness.runs.events import CellDone, Event, Started
-from harness.runs.online import run_online
 from harness.runs.reader import load_run
 from harness.schema.online_settings import OnlineSettings
+from tests.harness.measured import run_online
 
 Act = Callable[[], object]
 Make = Callable[..., OnlineSettings]

@@ -15,8 +15,8 @@ from harness.fairness.task import make_items
 from harness.models.model_folder import resolve
 from harness.runs import accuracy
 from harness.runs.folder import ACCURACY
-from harness.runs.online import resume_online, run_online
 from harness.schema.online_settings import OnlineSettings
+from tests.harness.measured import resume_online, run_online
 
 
 @pytest.fixture

@@ -26,10 +26,10 @@ from harness.report.text.run_notices import notices
 from harness.runs.accuracy import score_engine
 from harness.runs.events import CellDone, EngineNotAsked, EngineStarting, Started
 from harness.runs.folder import ANSWERS
-from harness.runs.online import results_so_far, resume_online, run_online
 from harness.runs.reader import load_run
 from harness.schema.run_info import Unasked
 from harness.schema.search import SearchPlan
+from tests.harness.measured import results_so_far, resume_online, run_online
 
 from .conftest import Make, Watcher, interrupted, press_ctrl_c
 

@@ -12,8 +12,8 @@ from harness.compare.stored_run import StoredRun
 from harness.fairness.answer_check import LENGTHS
 from harness.runs.events import CellDone
 from harness.runs.folder import ANSWERS
-from harness.runs.online import resume_online, run_online
 from harness.schema.online_settings import OnlineSettings
+from tests.harness.measured import resume_online, run_online
 
 from .conftest import Watcher, edit
 

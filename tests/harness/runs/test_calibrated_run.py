@@ -14,9 +14,9 @@ from harness.cluster import this_machine as this_machine_module
 from harness.errors import BenchError
 from harness.runs import resolved
 from harness.runs.events import Calibrating, Event
-from harness.runs.online import run_online
 from harness.schema.calibration import Calibration, ClientCeiling
 from harness.schema.online_settings import OnlineSettings
+from tests.harness.measured import run_online
 
 
 def calibration(

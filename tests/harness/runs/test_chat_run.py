@@ -11,9 +11,9 @@ import pytest
 
 from harness.records.parquet import read_records
 from harness.runs.folder import RUN
-from harness.runs.online import run_online
 from harness.schema.online_settings import OnlineSettings
 from harness.schema.setting_types import HIDDEN
+from tests.harness.measured import run_online
 
 pytestmark = pytest.mark.integration
 

@@ -11,12 +11,12 @@ import pytest
 from harness.engines.base import EngineVariant
 from harness.records.parquet import read_records
 from harness.runs.events import CellProgress
-from harness.runs.online import run_online
 from harness.schema.online_settings import OnlineSettings
 from harness.schema.results import OnlineResults
 from harness.schema.setting_types import Uniform
 from harness.traces.sampling import shape_seeds
 from harness.workload.content import SyntheticContent
+from tests.harness.measured import run_online
 
 from .conftest import Make, Watcher, report_of
 

@@ -17,8 +17,8 @@ from harness.engines.placement import physical_cores, split
 from harness.errors import BenchError, LostNodeError
 from harness.runs import run_state
 from harness.runs.events import EngineSkipped, Event, Started
-from harness.runs.online import resume_online, run_online
 from harness.runs.run_state import Run
+from tests.harness.measured import resume_online, run_online
 
 from .conftest import Make, Watcher, press_ctrl_c
 

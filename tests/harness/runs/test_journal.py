@@ -30,6 +30,7 @@ entries = st.builds(
     finished=st.just("2030-01-01T00:00:00Z"),
     clients=st.lists(st.builds(ClientSpent, client=st.integers(0, 9), cpu_s=SECONDS, wall_s=SECONDS)),
     prefix_cache=st.none() | st.builds(PrefixCount, hits=SECONDS, queries=SECONDS, source=TEXT),
+    summary=st.none(),
     reported=st.dictionaries(TEXT, st.builds(ReportedMean, mean_ms=SECONDS, n=st.integers(1, 9))),
 )
 

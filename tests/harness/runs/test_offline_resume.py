@@ -15,12 +15,12 @@ from harness.engines.local import LocalEngine
 from harness.errors import EngineError, NothingMeasuredError, UsageError
 from harness.runs.events import CellDone, CellProgress, Event, Started
 from harness.runs.in_process import Batch, BatchTimes
-from harness.runs.online import results_so_far, resume_online, run_online
 from harness.runs.reader import load_run
 from harness.schema.online_settings import OnlineSettings
 from harness.schema.run_info import LaunchRecord
 from harness.schema.settings import OfflineSettings
 from harness.telemetry.cell_monitor import CellMonitor
+from tests.harness.measured import results_so_far, resume_online, run_online
 
 from .conftest import edit, journal, report_of
 

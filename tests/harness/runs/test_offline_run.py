@@ -26,7 +26,6 @@ from harness.models import resolve
 from harness.report.render import write_run_outputs
 from harness.runs.events import EngineStarting
 from harness.runs.in_process import Batch, time_batches
-from harness.runs.online import run_online
 from harness.runs.reader import load_run
 from harness.schema.engine_ref import EngineRef
 from harness.schema.machines import MachineLoad
@@ -37,6 +36,7 @@ from harness.telemetry import gpu
 from harness.telemetry.cell_monitor import CellMonitor
 from harness.telemetry.gpu import GpuReader
 from harness.workload import closed_loop
+from tests.harness.measured import run_online
 
 pytestmark = pytest.mark.integration
 

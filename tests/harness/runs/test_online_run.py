@@ -24,12 +24,12 @@ from harness.records.parquet import write_cell
 from harness.report.text import provenance
 from harness.runs.events import EngineSkipped, EngineStarting, Started
 from harness.runs.journal import JournalEntry
-from harness.runs.online import resume_online, run_online
 from harness.runs.run_state import Run
 from harness.schema.load import TraceLoad, load_text
 from harness.schema.online_settings import OnlineSettings
 from harness.schema.results import OnlineResults
 from harness.schema.run_info import RunInfo, Versions
+from tests.harness.measured import resume_online, run_online
 
 from .conftest import Make, Watcher, press_ctrl_c
 
@@ -214,7 +214,7 @@ def test_engines_are_in_the_order_asked_for(tmp_path: Path) -> None:
         versions=Versions(rosebench="1", python="3"),
     )  # fmt: skip
     run = Run.create(tmp_path, info, [])
-    cells = [cell for block in run.blocks() for cell in block.cells]
+    cells = run.cells()
     order = [("roseinfer", 0), ("vLLM", 0), ("vLLM", 1), ("roseinfer", 1)]
     assert [(cell.engine_variant.label, cell.repeat) for cell in cells] == order == info.order
     assert provenance.order(info) == ["repeat 1: roseinfer, vLLM", "repeat 2: vLLM, roseinfer"]

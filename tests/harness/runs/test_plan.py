@@ -14,8 +14,8 @@ from harness.engines.registry import get_engine_variant
 from harness.engines.selection import make_engine_variants
 from harness.engines.variants import Variant
 from harness.errors import UsageError
-from harness.runs.balanced_orders import balanced_orders
-from harness.runs.schedule import Cell, plan
+from harness.runs.schedule import Cell, balanced_orders
+from harness.runs.schedule import grid_blocks as plan
 from harness.schema.engine_ref import EngineRef
 from harness.schema.load import Load
 from harness.schema.online_settings import OnlineSettings

@@ -11,8 +11,8 @@ import pytest
 
 from harness.compare.compare_runs import compare_runs
 from harness.errors import UsageError
-from harness.runs.online import resume_online, run_online
 from harness.schema.results import OnlineResults
+from tests.harness.measured import resume_online, run_online
 
 from .conftest import Make, Watcher, interrupted, journal, report_of
 

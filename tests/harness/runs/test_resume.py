@@ -14,11 +14,11 @@ from harness.datasets.catalog import load_dataset
 from harness.errors import UsageError
 from harness.records.parquet import read_records
 from harness.runs.events import CellDone, EngineStarting, Started
-from harness.runs.online import resume_online, run_online
 from harness.runs.run_state import Run
 from harness.schema.load import ClosedLoop
 from harness.schema.results import OnlineResults
 from harness.schema.run_info import Code
+from tests.harness.measured import resume_online, run_online
 
 from .conftest import Make, Watcher, edit, interrupted, journal, report_of
 

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from harness.runs.events import CellDone, CellProgress, EngineWarming, Event, WarmupProgress
-from harness.runs.online import resume_online, run_online
 from harness.schema.results import OnlineResults
 from harness.schema.search import SearchPlan
+from tests.harness.measured import resume_online, run_online
 
 from .conftest import Make, Watcher, journal
 

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from harness.runs.online import run_online
 from harness.runs.reader import Run, load_run
+from tests.harness.measured import run_online
 
 from .conftest import Make, Watcher, report_of
 

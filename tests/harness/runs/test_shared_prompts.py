@@ -19,8 +19,8 @@ from harness.loadgen.load_plan import Target
 from harness.records.parquet import read_records
 from harness.report.tables.cells import prefix_table
 from harness.runs import server_session
-from harness.runs.online import run_online
 from harness.schema.online_settings import OnlineSettings
+from tests.harness.measured import run_online
 
 pytestmark = pytest.mark.integration
 

@@ -11,7 +11,7 @@ import pytest
 
 from harness.errors import BenchError
 from harness.runs.events import CellProgress, Event
-from harness.runs.online import run_online
+from tests.harness.measured import run_online
 
 from .conftest import Make
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from harness.engines.selection import make_engine_variants
 from harness.errors import UsageError
-from harness.runs.schedule import plan
+from harness.runs.schedule import grid_blocks as plan
 from harness.schema.load import ClosedLoop, TraceLoad
 from harness.schema.online_settings import OnlineSettings
 from harness.workload import PlannedRequest

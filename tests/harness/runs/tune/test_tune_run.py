@@ -25,13 +25,13 @@ from harness.errors import EngineError, UsageError
 from harness.report.render import write_outputs
 from harness.runs.events import CellDone, CellsExpected, Started
 from harness.runs.folder import resume_command
-from harness.runs.online import resume_online, run_online
 from harness.runs.reader import Run, load_run
-from harness.runs.tune.halving import Halving
-from harness.runs.tune.plan import plan_tuning
+from harness.runs.tune_plan import plan_tuning
+from harness.runs.tuning import Halving
 from harness.schema.online_settings import OnlineSettings
 from harness.schema.results import OnlineResults
 from harness.schema.tune import TunePlan
+from tests.harness.measured import resume_online, run_online
 
 from ..conftest import Watcher, journal, press_ctrl_c
 
@@ -218,7 +218,7 @@ def test_a_setting_with_which_the_server_does_not_start_is_left_out(
             case CellDone(cell, _):
                 numbers.append(cell.index + 1)
                 assert cell.index < expected
-    assert numbers[-1] == expected > plan.cells(settings.repeats)
+    assert numbers[-1] == expected >= plan.cells(settings.repeats)
 
 
 @pytest.mark.parametrize(

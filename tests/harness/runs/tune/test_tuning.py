@@ -9,9 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.runs.tune.found import tune_results
-from harness.runs.tune.halving import Halving
-from harness.runs.tune.tuning import Tuning, tuning_of
+from harness.runs.tuning import Halving, Tuning, tune_results, tuning_of
 from harness.schema.load import ClosedLoop
 from harness.schema.metrics import LATENCIES
 from harness.schema.online_summary import Distribution, OnlineSummary
@@ -141,7 +139,7 @@ def test_nothing_is_better_than_a_default_that_is_invalid_or_missing(
 ) -> None:
     rate, value = SimpleNamespace(value=2.0, ci=(1.9, 2.1)), SimpleNamespace(value=1.0)
     better = SimpleNamespace(a=value, b=value, ratio=rate, verdict="better", repeats=(2, 2))
-    monkeypatch.setattr("harness.runs.tune.found._contrasts", lambda *given: {"x (c1)": better})
+    monkeypatch.setattr("harness.runs.tuning._contrasts", lambda *given: {"x (c1)": better})
     whole = {"x (c1)": {}, **({} if default is None else {"x": default})}
     pooled = [cell(label, 9, 1.0).model_copy(update={"repeat": None, **own}) for label, own in whole.items()]
     found = tune_results(Tuning(plan_of(1, finalists=1)), [], pooled, None)

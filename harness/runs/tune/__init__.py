@@ -1,1 +1,0 @@
-"""`bench tune`: the settings of one engine that are better than its defaults."""
