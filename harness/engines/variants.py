@@ -61,10 +61,6 @@ class BundleRecipe(Strict):
     torch: str = Field(description="version of the host's torch, as a prefix, e.g. 2.11")
     wheels: str = Field(description="a file of pinned requirements next to the YAML file")
     drop: list[str] = Field(default_factory=list, description="globs of files and folders left out")
-    gpu_arch: int | None = Field(None, description="the GPU whose code in `slim` is kept: 90 is sm_90")
-    slim: list[str] = Field(
-        default_factory=list, description="libraries whose code for other GPUs is left out"
-    )
 
 
 class Variant(Strict):

@@ -11,15 +11,10 @@ from __future__ import annotations
 
 import hashlib
 import json
-import lzma
-import mmap
 import re
 import shutil
-import struct
 import sys
 import tarfile
-from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -32,11 +27,9 @@ from harness.environments.install import pip
 from harness.errors import UsageError
 from harness.files import write_whole
 
-MANYLINUX = [f"manylinux_2_{minor}_x86_64" for minor in (5, 17, 24, 26, 27, 28, 31, 34, 35, 39)]
-PLATFORMS = [
-    *MANYLINUX,
-    *(f"{name}_x86_64" for name in ("manylinux2014", "manylinux2010", "manylinux1", "linux")),
-]
+_GLIBC_MINORS = (5, 17, 24, 26, 27, 28, 31, 34, 35, 39)
+_SYSTEMS = [*(f"manylinux_2_{minor}" for minor in _GLIBC_MINORS), "manylinux2014", "manylinux2010", "linux"]
+PLATFORMS = [f"{system}_x86_64" for system in (*_SYSTEMS, "manylinux1")]
 UNITS = {"K": 2**10, "M": 2**20, "G": 2**30}
 XZ_LEVEL = 6
 
@@ -50,7 +43,7 @@ def read_size(text: str) -> int:
 
 
 def find_bundle(engine: Engine, version: str | None) -> tuple[str, BundleRecipe]:
-    """The recipe of that version, or the first one. Raises UsageError if there is none."""
+    """Return the recipe of that version, or the first one. Raises UsageError if there is none."""
     recipes = load_file(engine.config_file).bundles
     if not recipes:
         raise UsageError(f"{engine.name} has no bundle recipe", f"add one as in {CONFIGS / 'vllm.yaml'}")
@@ -77,12 +70,8 @@ def make_bundle(engine: Engine, version: str, recipe: BundleRecipe, out: Path, p
     ]
     pinned = str(engine.config_file.parent / recipe.wheels)
     python = Path(sys.executable)
-    pip(
-        f"fetching {engine.name} {version}",
-        python,
-        ["download", *target, "-d", str(wheels), "-r", pinned],
-        log,
-    )
+    download = ["download", *target, "-d", str(wheels), "-r", pinned]
+    pip(f"fetching {engine.name} {version}", python, download, log)
     with TemporaryDirectory(prefix="rosebench-bundle-", dir=CACHE) as scratch:
         site = Path(scratch, "site")
         local = ["--no-index", "--find-links", str(wheels), "--no-compile", "--target", str(site)]
@@ -92,58 +81,32 @@ def make_bundle(engine: Engine, version: str, recipe: BundleRecipe, out: Path, p
 
 
 def _reduce(site: Path, recipe: BundleRecipe) -> None:
-    """Remove what the recipe names, compiled Python, static libraries, and code for other GPUs."""
+    """Remove the files that the recipe names, compiled Python and static libraries."""
     for pattern in [*recipe.drop, "**/__pycache__", "**/*.a"]:
         for path in list(site.glob(pattern)):
             if path.is_dir():
                 shutil.rmtree(path)
             else:
                 path.unlink()
-    if recipe.gpu_arch is not None:
-        for library in recipe.slim:
-            slim(site / library, recipe.gpu_arch)
-
-
-class _Parts:
-    """A writable file that is cut into parts of at most `size` bytes."""
-
-    def __init__(self, folder: Path, size: int) -> None:
-        self._folder, self._size = folder, size
-        self.parts: list[dict[str, Any]] = []
-        self._buffer = bytearray()
-
-    def write(self, data: bytes) -> int:
-        self._buffer += data
-        while len(self._buffer) >= self._size:
-            self._cut(self._size)
-        return len(data)
-
-    def close(self) -> None:
-        if self._buffer:
-            self._cut(len(self._buffer))
-
-    def _cut(self, size: int) -> None:
-        part = bytes(self._buffer[:size])
-        del self._buffer[:size]
-        name = f"part-{len(self.parts):02d}"
-        write_whole(self._folder / name, part)
-        self.parts.append({"name": name, "bytes": size, "sha256": hashlib.sha256(part).hexdigest()})
 
 
 def _pack(site: Path, out: Path, part_size: int, what: dict[str, Any], recipe: BundleRecipe) -> Path:
+    """Write the packages at `site` as parts of one archive, and then the manifest. Returns its path."""
     out.mkdir(parents=True, exist_ok=True)
     for old in [out / "bundle.json", *out.glob("part-*")]:
         old.unlink(missing_ok=True)
-    parts = _Parts(out, part_size)
-    with (
-        lzma.open(parts, "wb", preset=XZ_LEVEL) as packed,  # type: ignore[call-overload]
-        tarfile.open(fileobj=packed, mode="w|") as tar,
-    ):
+    archive = site.with_name("site.tar.xz")
+    with tarfile.open(archive, "w:xz", preset=XZ_LEVEL) as tar:
         for path in sorted(site.rglob("*")):  # the order must not depend on the disk
             tar.add(path, path.relative_to(site), recursive=False, filter=_anonymous)
-    parts.close()
+    parts = []
+    with archive.open("rb") as file:
+        while part := file.read(part_size):
+            name = f"part-{len(parts):02d}"
+            write_whole(out / name, part)
+            parts.append({"name": name, "bytes": len(part), "sha256": hashlib.sha256(part).hexdigest()})
     write_whole(out / "unpack.py", Path(unpack.__file__).read_bytes())
-    manifest = {**what, "python": recipe.python, "torch": recipe.torch, "parts": parts.parts}
+    manifest = {**what, "python": recipe.python, "torch": recipe.torch, "parts": parts}
     write_whole(out / "bundle.json", json.dumps(manifest, indent=2).encode() + b"\n")
     return out / "bundle.json"
 
@@ -152,67 +115,3 @@ def _anonymous(member: tarfile.TarInfo) -> tarfile.TarInfo:
     member.uid = member.gid = 0
     member.uname = member.gname = ""
     return member
-
-
-MAGIC = b"\x50\xed\x55\xba"
-REGION = struct.Struct("<IHHQ")  # magic, version, header size, bytes of entries
-ENTRY = struct.Struct("<HHIQIIHHI")  # kind, version, header size, bytes, compressed, -, minor, major, arch
-PTX, CUBIN = 1, 2
-KINDS = (PTX, CUBIN, 4, 8, 16, 32, 64)
-MAX_HEADER = 4096
-
-
-@dataclass(frozen=True)
-class Entry:
-    """One payload at `start`, for compute capability `arch` (90 is 9.0)."""
-
-    kind: int
-    arch: int
-    start: int
-    size: int
-
-
-def regions(data: mmap.mmap | bytes) -> Iterator[list[Entry]]:
-    """The entries of each region of GPU code."""
-    at = data.find(MAGIC)
-    while at >= 0:
-        end = at + 4
-        if at + REGION.size <= len(data):
-            _, version, header, size = REGION.unpack_from(data, at)
-            if (version, header) == (1, REGION.size) and at + header + size <= len(data):
-                end = at + header + size
-                yield list(_entries(data, at + header, end))
-        at = data.find(MAGIC, end)
-
-
-def _entries(data: mmap.mmap | bytes, at: int, end: int) -> Iterator[Entry]:
-    while at + ENTRY.size <= end:
-        kind, _, header, size, _, _, _, _, arch = ENTRY.unpack_from(data, at)
-        if kind not in KINDS or not ENTRY.size <= header <= MAX_HEADER or at + header + size > end:
-            return
-        yield Entry(kind, arch, at + header, size)
-        at += header + size
-
-
-def loaded(entries: list[Entry], arch: int) -> list[Entry]:
-    """The entries that a device of that capability may load: its own cubins, else those that can run on
-    it."""
-    exact = [e for e in entries if e.kind == CUBIN and e.arch == arch]
-    return exact or [
-        e
-        for e in entries
-        if e.arch <= arch and (e.kind == PTX or (e.kind == CUBIN and e.arch // 10 == arch // 10))
-    ]
-
-
-def slim(path: Path, arch: int) -> int:
-    """Zero every payload that a device of capability `arch` never loads. Returns the number of bytes."""
-    zeroed = 0
-    with path.open("r+b") as file, mmap.mmap(file.fileno(), 0) as data:
-        for entries in regions(data):
-            needed = loaded(entries, arch)
-            for entry in entries:
-                if entry not in needed:
-                    data[entry.start : entry.start + entry.size] = bytes(entry.size)
-                    zeroed += entry.size
-    return zeroed

@@ -41,8 +41,8 @@ def find_recipe(engine: LocalEngine, build: Build) -> Recipe:
     """Return the recipe for that kind of device. Raises UsageError when there is none."""
     recipes = load_file(engine.config_file).environments
     if build not in recipes:
-        known = ", ".join(f"--{known}" for known in recipes)
-        hint = f"choose {known}" if known else f"install it yourself: {engine.install}"
+        options = ", ".join(f"--{name}" for name in recipes)
+        hint = f"choose {options}" if options else f"install it yourself: {engine.install}"
         raise UsageError(f"{engine.name} cannot be installed for {build}", hint)
     return recipes[build]
 
@@ -96,12 +96,8 @@ def _fill(engine: LocalEngine, recipe: Recipe, version: str, folder: Path, pytho
         requirements += ["-r", str(engine.config_file.parent / recipe.requirements)]
     pip(what, python, ["install", *requirements], log, recipe.env)
     if recipe.alone:
-        pip(
-            what,
-            python,
-            ["install", "--no-deps", *(package.format(version=version) for package in recipe.alone)],
-            log,
-        )
+        alone = [package.format(version=version) for package in recipe.alone]
+        pip(what, python, ["install", "--no-deps", *alone], log)
     if recipe.remove:
         pip(what, python, ["uninstall", "--yes", *recipe.remove], log)
     [packages] = folder.glob("lib/python3*/site-packages")

@@ -19,7 +19,7 @@ import subprocess
 import sys
 import tarfile
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 _VERSIONS = """
 import sys
@@ -31,8 +31,7 @@ except ImportError as error:
 print("%d.%d" % sys.version_info[:2], torch.__version__ if torch else "none")
 """
 
-
-#: What a manifest has.
+#: Keys of a manifest.
 _KEYS = ("engine", "version", "python", "torch", "parts")
 
 
@@ -40,40 +39,24 @@ class UnpackError(Exception):
     """The bundle cannot be installed; the message says why and what to do."""
 
 
-class _Joined:
-    """The parts as one readable file."""
-
-    def __init__(self, parts: list[Path]) -> None:
-        self._left = list(parts)
-        self._file: BinaryIO | None = None
-
-    def read(self, size: int) -> bytes:
-        while self._file is not None or self._left:
-            if self._file is None:
-                self._file = self._left.pop(0).open("rb")
-            if data := self._file.read(size):
-                return data
-            self._file.close()
-            self._file = None
-        return b""
-
-
 def read_manifest(bundle: Path) -> dict[str, Any]:
     """Read `bundle.json`. Raises UnpackError if it is missing or incomplete."""
+    file = bundle / "bundle.json"
     try:
-        manifest: dict[str, Any] = json.loads((bundle / "bundle.json").read_text())
+        manifest: dict[str, Any] = json.loads(file.read_text())
     except FileNotFoundError:
         raise UnpackError(f"{bundle} has no bundle.json; copy the whole bundle") from None
     except (OSError, ValueError) as error:
-        raise UnpackError(f"{bundle / 'bundle.json'} is incomplete: {error}; copy it again") from None
-    if not isinstance(manifest, dict) or (lacking := [key for key in _KEYS if key not in manifest]):
-        what = f"has no {lacking[0]}" if isinstance(manifest, dict) else "is not that of a bundle"
-        raise UnpackError(f"{bundle / 'bundle.json'} {what}; copy it again")
+        raise UnpackError(f"{file} is incomplete: {error}; copy it again") from None
+    if not isinstance(manifest, dict):
+        raise UnpackError(f"{file} is not that of a bundle; copy it again")
+    if lacking := [key for key in _KEYS if key not in manifest]:
+        raise UnpackError(f"{file} has no {lacking[0]}; copy it again")
     return manifest
 
 
 def check_parts(bundle: Path, manifest: dict[str, Any]) -> list[Path]:
-    """The parts in order. Raises UnpackError naming every part that is missing or damaged."""
+    """Return the parts in order. Raises UnpackError naming every part that is missing or damaged."""
     wrong = []
     for part in manifest["parts"]:
         path = bundle / part["name"]
@@ -89,7 +72,7 @@ def check_parts(bundle: Path, manifest: dict[str, Any]) -> list[Path]:
 
 
 def check_host(python: str, manifest: dict[str, Any]) -> None:
-    """Raises UnpackError if the bundle was packed for another version of Python or torch."""
+    """Check the interpreter. Raises UnpackError if the bundle is for another version of Python or torch."""
     try:
         output = subprocess.run([python, "-c", _VERSIONS], capture_output=True, text=True, check=True).stdout
     except (OSError, subprocess.SubprocessError) as error:
@@ -127,24 +110,25 @@ def unpack(bundle: Path, to: Path, python: str) -> Path:
     folder = to / f"{manifest['engine']}-{manifest['version']}"
     partial = to / f".{folder.name}.partial"
     shutil.rmtree(partial, ignore_errors=True)
-    with tarfile.open(fileobj=_Joined(parts), mode="r|xz") as tar:  # type: ignore[call-overload]
+    (partial / "bin").mkdir(parents=True)
+    archive = partial / "site.tar.xz"
+    with archive.open("wb") as joined:
+        for part in parts:
+            joined.write(part.read_bytes())
+    with tarfile.open(archive, "r:xz") as tar:
         tar.extractall(partial / "site", filter="data")
+    archive.unlink()
     program = partial / "bin" / "python"
-    program.parent.mkdir()
     site = shlex.quote(str(folder.resolve() / "site"))
     program.write_text(f'#!/bin/sh\nexport PYTHONPATH={site}\nexec {shlex.quote(python)} "$@"\n')
     program.chmod(0o755)
     shutil.rmtree(folder, ignore_errors=True)  # only now: unpacking may fail, as on a full disk
     partial.rename(folder)
-    _compile(python, folder / "site")
+    # Compile all modules now, on every core, rather than in the engine's first start.
+    compileall = [python, "-m", "compileall", "-q", "-j", "0", str(folder / "site")]
+    subprocess.run(compileall, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=False)
     point(to / manifest["engine"], folder)
     return folder
-
-
-def _compile(python: str, site: Path) -> None:
-    """Compile all modules now, on every core, rather than in the engine's first start."""
-    command = [python, "-m", "compileall", "-q", "-j", "0", str(site)]
-    subprocess.run(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=False)
 
 
 def main() -> int:
