@@ -33,13 +33,13 @@ def test_a_batch_is_settled_and_then_timed(
 ) -> None:
     engine = Engine()
     monkeypatch.setattr(run_worker, "load", lambda target: lambda **arguments: engine)
-    monkeypatch.setattr(time, "perf_counter", lambda: engine.now)
+    monkeypatch.setattr(time, "monotonic", lambda: engine.now)
     warmup, batch = [[7]], [[1, 2], [3]]
     job: dict[str, Any] = {"target": "x:Engine", "arguments": {}, "ignore_eos": True}
     job |= {"warmup": warmup, "warmup_limits": [1], "prompts": batch, "prompt_limits": [4, 5]}
     (tmp_path / "job").write_text(json.dumps(job | {"settle_s": settle_s, "min_s": min_s}))
     run_worker.main(str(tmp_path / "job"), str(tmp_path / "result"))
-    ready, result = map(json.loads, (tmp_path / "result").read_text().splitlines())
-    assert (ready["event"], result["event"], result["seconds"]) == ("ready", "result", seconds)
-    assert result["output_tokens"] == [4, 5] * result["batches"]
-    assert engine.generated == [warmup] + [batch] * (settled + result["batches"])
+    batches = json.loads((tmp_path / "result").read_text())["batches"]
+    assert sum(timed["end"] - timed["begin"] for timed in batches) == seconds
+    assert [timed["output_tokens"] for timed in batches] == [[4, 5]] * len(batches)
+    assert engine.generated == [warmup] + [batch] * (settled + len(batches))

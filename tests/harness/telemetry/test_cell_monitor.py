@@ -32,8 +32,8 @@ pytestmark = pytest.mark.integration
 
 #: As psutil has them on Linux, in this order.
 CpuTimes = namedtuple("CpuTimes", ["user", "nice", "system", "idle", "iowait", "irq", "softirq", "steal"])
-#: Takes a second of a processor, however long it waits for one.
-BURN = "import time\nwhile time.process_time() < 1: pass"
+#: Takes 0.4 s of a processor, however long it waits for one.
+BURN = "import time\nwhile time.process_time() < 0.4: pass"
 
 
 def reading(t: float, busy_s: float, own_s: float, **other: object) -> Reading:
@@ -173,7 +173,7 @@ def test_the_engine_is_watched_by_its_pids() -> None:
             engine.stdout.readline()
         engine.communicate("\n")
     spent = monitor.summary().engine_cpu_s
-    assert spent is not None and 0.5 < spent < monitor.summary().own_cpu_s + 0.1
+    assert spent is not None and 0.2 < spent < monitor.summary().own_cpu_s + 0.1
 
 
 def test_counters_of_energy_start_again_at_zero(tmp_path: Path) -> None:
@@ -198,9 +198,9 @@ def test_children_are_ours_and_processes_of_others_are_not() -> None:
     with CellMonitor(period_s=0.1) as monitor:
         foreign.communicate(b"\n")
         deadline = time.monotonic() + 60
-        while foreign_s(monitor) < 0.3 and time.monotonic() < deadline:
+        while foreign_s(monitor) < 0.2 and time.monotonic() < deadline:
             time.sleep(0.05)
-    assert foreign_s(monitor) >= 0.3
+    assert foreign_s(monitor) >= 0.2
     with CellMonitor(period_s=0.1) as monitor:
         subprocess.run([sys.executable, "-c", BURN], check=True)
     load = monitor.summary()
@@ -212,7 +212,7 @@ def test_what_a_process_spends_after_the_last_sample_is_ours() -> None:
     """Clients end with their load, between two samples."""
     with CellMonitor(period_s=60) as monitor:
         subprocess.run([sys.executable, "-c", BURN], check=True)
-    assert 0.9 <= monitor.summary().own_cpu_s < 1.9
+    assert 0.35 <= monitor.summary().own_cpu_s < 0.8
 
 
 def test_a_process_counts_once_whoever_waited_for_it() -> None:
@@ -226,7 +226,7 @@ def test_a_process_counts_once_whoever_waited_for_it() -> None:
         before = spent.read(tree)
         parent.stdout.readline()
         seen = spent.read(tree)
-        assert 0.9 <= seen - before < 1.9
+        assert 0.35 <= seen - before < 0.8
         parent.communicate("\n")
     assert spent.read(tree) == spent.read([]) == seen
 
