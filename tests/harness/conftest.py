@@ -102,27 +102,43 @@ def any_lag(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(validity, "LAG_LIMIT_MS", math.inf)
 
 
+def _start_mock(log: Path, *options: str) -> MockServer:
+    log.touch()
+    command = [sys.executable, "-m", "harness.mock_server", "--log", str(log)]
+    process = subprocess.Popen(
+        [*command, "--ttft-ms", "4", "--itl-ms", "1", *options], stdout=subprocess.PIPE, text=True
+    )
+    assert process.stdout is not None
+    word, port = process.stdout.readline().split()
+    assert word == "port"
+    return MockServer(int(port), process, log)
+
+
 @pytest.fixture
 def start_mock(tmp_path: Path, integration: None) -> Iterator[Callable[..., MockServer]]:
     """Starts mock servers with the options of `python -m harness.mock_server`."""
     running: list[MockServer] = []
 
     def start(*options: str) -> MockServer:
-        log = tmp_path / f"mock-{len(running)}.jsonl"
-        log.touch()
-        command = [sys.executable, "-m", "harness.mock_server", "--log", str(log)]
-        process = subprocess.Popen(
-            [*command, "--ttft-ms", "4", "--itl-ms", "1", *options], stdout=subprocess.PIPE, text=True
-        )
-        assert process.stdout is not None
-        word, port = process.stdout.readline().split()
-        assert word == "port"
-        running.append(MockServer(int(port), process, log))
+        running.append(_start_mock(tmp_path / f"mock-{len(running)}.jsonl", *options))
         return running[-1]
 
     yield start
     for server in running:
         server.end()
+
+
+@pytest.fixture(scope="session")
+def running_mock(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MockServer]:
+    server = _start_mock(tmp_path_factory.mktemp("mock") / "mock.jsonl")
+    yield server
+    server.end()
+
+
+@pytest.fixture
+def shared_mock(integration: None, running_mock: MockServer) -> MockServer:
+    """A server for tests whose requests say how they are answered, and which do not read its log."""
+    return running_mock
 
 
 @pytest.fixture

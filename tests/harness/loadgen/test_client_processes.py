@@ -29,7 +29,7 @@ def workers_of(pid: int) -> list[psutil.Process]:
     return [child for child in alive if "harness.loadgen.client_main" in child.cmdline()]
 
 
-def test_a_client_that_crashes_is_an_error_and_takes_the_others_with_it(mock_server: Any) -> None:
+def test_a_client_that_crashes_is_an_error_and_takes_the_others_with_it(shared_mock: Any) -> None:
     found: list[psutil.Process] = []
 
     def crash_one(_: Progress) -> None:
@@ -38,12 +38,12 @@ def test_a_client_that_crashes_is_an_error_and_takes_the_others_with_it(mock_ser
             found[0].kill()
 
     with pytest.raises(BenchError, match=r"client process \d ended with code -9"):
-        run_load(make_plan(mock_server, _STALL), clients=2, progress=crash_one, start_delay_s=0.05)
+        run_load(make_plan(shared_mock, _STALL), clients=2, progress=crash_one, start_delay_s=0.05)
     assert len(found) == 2
     assert not any(process.is_running() for process in found)
 
 
-def test_an_interrupt_ends_the_clients(mock_server: Any) -> None:
+def test_an_interrupt_ends_the_clients(shared_mock: Any) -> None:
     found: list[psutil.Process] = []
 
     def interrupt(_: Progress) -> None:
@@ -51,7 +51,7 @@ def test_an_interrupt_ends_the_clients(mock_server: Any) -> None:
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        run_load(make_plan(mock_server, _STALL), clients=2, progress=interrupt, start_delay_s=0.05)
+        run_load(make_plan(shared_mock, _STALL), clients=2, progress=interrupt, start_delay_s=0.05)
     assert len(found) == 2
     assert not any(process.is_running() for process in found)
 
@@ -65,8 +65,8 @@ run_load(plan, clients=2, progress=lambda _: print("started", flush=True), start
 """
 
 
-def test_clients_die_with_a_parent_that_is_killed(mock_server: Any) -> None:
-    plan = msgspec.json.encode(make_plan(mock_server, _STALL)).decode()
+def test_clients_die_with_a_parent_that_is_killed(shared_mock: Any) -> None:
+    plan = msgspec.json.encode(make_plan(shared_mock, _STALL)).decode()
     with subprocess.Popen([sys.executable, "-c", _PARENT, plan], stdout=subprocess.PIPE) as parent:
         assert parent.stdout is not None
         parent.stdout.readline()
@@ -77,7 +77,7 @@ def test_clients_die_with_a_parent_that_is_killed(mock_server: Any) -> None:
     assert not alive
 
 
-def test_clients_stay_on_their_cores(mock_server: Any) -> None:
+def test_clients_stay_on_their_cores(shared_mock: Any) -> None:
     core = min(os.sched_getaffinity(0))
     kept: list[list[int]] = []
 
@@ -86,7 +86,7 @@ def test_clients_stay_on_their_cores(mock_server: Any) -> None:
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        run_load(make_plan(mock_server, _STALL), clients=2, cpus=[core], progress=look, start_delay_s=0.05)
+        run_load(make_plan(shared_mock, _STALL), clients=2, cpus=[core], progress=look, start_delay_s=0.05)
     assert kept == [[core], [core]]
 
 

@@ -107,15 +107,15 @@ def test_what_is_measured_is_what_the_server_did(
     assert records(result).requests["error"].isna().all()
 
 
-def test_the_schedule_is_kept_as_it_was_given(mock_server: Any) -> None:
-    plan = make_plan(mock_server, [{}] * 30, every_s=0.003)
+def test_the_schedule_is_kept_as_it_was_given(shared_mock: Any) -> None:
+    plan = make_plan(shared_mock, [{}] * 30, every_s=0.003)
     result = run_load(plan, clients=2, start_delay_s=0.1)
     offsets = [response.t_sched - result.t0 for response in result.responses]
     assert offsets == pytest.approx([request.t_sched_s for request in plan.requests], abs=1e-6)
 
 
-def test_a_closed_loop_holds_its_concurrency(mock_server: Any) -> None:
-    result = run_load(make_plan(mock_server, [{}] * 24, concurrency=3), clients=2, start_delay_s=0.1)
+def test_a_closed_loop_holds_its_concurrency(shared_mock: Any) -> None:
+    result = run_load(make_plan(shared_mock, [{}] * 24, concurrency=3), clients=2, start_delay_s=0.1)
     moments = sorted(
         event
         for response in result.responses
@@ -129,8 +129,8 @@ def test_a_closed_loop_holds_its_concurrency(mock_server: Any) -> None:
     assert sum(response.client == 0 for response in result.responses) == 16
 
 
-def test_a_batch_begins_when_the_one_before_has_ended(mock_server: Any) -> None:
-    plan = make_plan(mock_server, [{}, {"hang_up": True}, *[{}] * 6], concurrency=3)
+def test_a_batch_begins_when_the_one_before_has_ended(shared_mock: Any) -> None:
+    plan = make_plan(shared_mock, [{}, {"hang_up": True}, *[{}] * 6], concurrency=3)
     result = run_load(msgspec.structs.replace(plan, in_batches=True), start_delay_s=0.1)
     begin = result.t0
     for batch in (result.responses[:3], result.responses[3:6], result.responses[6:]):
@@ -138,12 +138,12 @@ def test_a_batch_begins_when_the_one_before_has_ended(mock_server: Any) -> None:
         begin = max(response.t_end or 0.0 for response in batch)
 
 
-def test_every_fault_is_counted_under_its_kind_and_stops_nothing(mock_server: Any) -> None:
+def test_every_fault_is_counted_under_its_kind_and_stops_nothing(shared_mock: Any) -> None:
     behaviours = [behaviour for fault, _ in FAULTS for behaviour in (fault, {})]
     kinds = [kind for _, fault in FAULTS for kind in (fault, None)]
     seen: list[Progress] = []
     result = run_load(
-        make_plan(mock_server, behaviours, timeout_s=3.0), progress=seen.append, start_delay_s=0.1
+        make_plan(shared_mock, behaviours, timeout_s=3.0), progress=seen.append, start_delay_s=0.1
     )
     frame = records(result).requests
     found = [None if pd.isna(kind) else kind for kind in frame["error"]]
@@ -153,8 +153,8 @@ def test_every_fault_is_counted_under_its_kind_and_stops_nothing(mock_server: An
     assert seen[-1].failed == sum(response.error is not None for response in result.responses) > 0
 
 
-def test_a_response_that_only_sends_comments_ends_at_its_deadline(mock_server: Any) -> None:
-    plan = msgspec.structs.replace(make_plan(mock_server, [{"comments": 3000}, {}]), deadline_s=1.0)
+def test_a_response_that_only_sends_comments_ends_at_its_deadline(shared_mock: Any) -> None:
+    plan = msgspec.structs.replace(make_plan(shared_mock, [{"comments": 3000}, {}]), deadline_s=1.0)
     talker, prompt = run_load(plan, start_delay_s=0.1).responses
     assert (talker.error, talker.detail) == ("timeout", "not complete after 1 s")
     assert prompt.error is None

@@ -23,12 +23,12 @@ def in_sessions(plan: LoadPlan, sessions: int) -> LoadPlan:
 
 
 @pytest.mark.parametrize("clients", [1, 2])
-def test_turns_wait_for_the_answer_before_them(mock_server: Any, clients: int) -> None:
+def test_turns_wait_for_the_answer_before_them(shared_mock: Any, clients: int) -> None:
     """An answer takes 15 ms, the turns of session 0 come each 12 ms; session 1 has a slow answer, session 2
     one that fails."""
     behaviours: list[dict[str, Any]] = [{} for _ in range(30)]
     behaviours[4], behaviours[5] = {"ttft_ms": 150}, {"cut_after": 2, "ttft_ms": 60}
-    plan = in_sessions(make_plan(mock_server, behaviours, every_s=0.004), sessions=3)
+    plan = in_sessions(make_plan(shared_mock, behaviours, every_s=0.004), sessions=3)
     result = run_load(plan, clients=clients, start_delay_s=0.1)
     responses = result.responses
     assert len(responses) == 30 and sum(r.error is not None for r in responses) == 1
@@ -48,8 +48,8 @@ def test_turns_wait_for_the_answer_before_them(mock_server: Any, clients: int) -
     assert held[7] > 0.13 and held[8] > 0.04  # as long as the answers take; more on a busy machine
 
 
-def test_turns_that_are_in_time_are_not_moved(mock_server: Any) -> None:
-    plan = in_sessions(make_plan(mock_server, [{"tokens": 1}] * 6, every_s=0.5), sessions=2)
+def test_turns_that_are_in_time_are_not_moved(shared_mock: Any) -> None:
+    plan = in_sessions(make_plan(shared_mock, [{"tokens": 1}] * 6, every_s=0.5), sessions=2)
     result = run_load(plan, start_delay_s=0.1)
     assert [response.late_s for response in result.responses] == [None, None, 0, 0, 0, 0]
     offsets = [response.t_sched - result.t0 for response in result.responses]

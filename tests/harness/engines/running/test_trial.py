@@ -30,15 +30,13 @@ TEMPLATE = (
 
 
 @pytest.fixture
-def adapt(start_mock: Any, tmp_path: Path) -> Callable[..., RequestSettings]:
+def adapt(shared_mock: Any) -> Callable[..., RequestSettings]:
     """Settings as a mock server of that behaviour takes them."""
 
-    def make(wanted: dict[str, Any], **behaviour: Any) -> RequestSettings:
-        script = tmp_path / "script.json"
-        script.write_text(json.dumps([behaviour]))
-        port = start_mock("--script", str(script)).port
-        trial = Trial(Target("127.0.0.1", port, "/v1/completions"), OpenAI().encoder, 20.0)
-        return trial.adapted(RequestSettings(**{"tokenizer": None, "served_name": "mock", **wanted}))
+    def make(settings: dict[str, Any], **behaviour: Any) -> RequestSettings:
+        defaults = {"tokenizer": None, "served_name": "mock", "body": {"behaviour": behaviour}}
+        trial = Trial(Target("127.0.0.1", shared_mock.port, "/v1/completions"), OpenAI().encoder, 20.0)
+        return trial.adapted(RequestSettings(**defaults | settings))
 
     return make
 
@@ -72,8 +70,8 @@ def test_no_more_is_left_out_than_is_refused(
     adapt: Any, refused: list[str], left_out: set[str], fixed: bool, text: bool, named: bool
 ) -> None:
     """Whether the server's message names the field or not."""
-    found = adapt({}, refuses=refused, names_field=named)
-    assert (found.left_out, found.ignore_eos, found.text) == (left_out, fixed, text)
+    accepted = adapt({}, refuses=refused, names_field=named)
+    assert (accepted.left_out, accepted.ignore_eos, accepted.text) == (left_out, fixed, text)
 
 
 @pytest.mark.parametrize("status", [429, 500])
@@ -89,8 +87,8 @@ def test_a_request_that_fails_once_says_nothing_of_its_fields(
 
 
 def test_a_chat_may_have_another_name_for_its_limit(adapt: Any) -> None:
-    found = adapt({"endpoint": "chat"}, refuses=["max_tokens"])
-    assert found.limit_field == "max_completion_tokens"
+    accepted = adapt({"endpoint": "chat"}, refuses=["max_tokens"])
+    assert accepted.limit_field == "max_completion_tokens"
 
 
 def test_a_template_is_counted_by_the_server(adapt: Any) -> None:
@@ -126,8 +124,8 @@ def test_a_chat_of_a_known_tokenizer_has_the_length_asked_for(with_template: Pat
 def test_another_template_than_the_tokenizers_is_an_offset(adapt: Any, with_template: Path) -> None:
     """The mock server counts words and 23 more; so does the tokenizer, but for its own template."""
     own = ChatTemplate(with_template).tokens([{"role": "user", "content": "the and that"}]) - 3
-    found = adapt({"endpoint": "chat", "tokenizer": with_template}, template_tokens=23)
-    assert found.lengths == Lengths(23 - own, 1.0, True)
+    accepted = adapt({"endpoint": "chat", "tokenizer": with_template}, template_tokens=23)
+    assert accepted.lengths == Lengths(23 - own, 1.0, True)
 
 
 def test_a_server_that_refuses_everything_says_why(adapt: Any) -> None:
