@@ -5,6 +5,7 @@ from __future__ import annotations
 import http.client
 import json
 import math
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -139,6 +140,25 @@ def running_mock(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MockServe
 def shared_mock(integration: None, running_mock: MockServer) -> MockServer:
     """A server for tests whose requests say how they are answered, and which do not read its log."""
     return running_mock
+
+
+@pytest.fixture(scope="session")
+def make_certificate(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """Makes a file with the key and the certificate of a host, once for each name."""
+    if shutil.which("openssl") is None:
+        pytest.skip("needs openssl to make a certificate")
+    folder = tmp_path_factory.mktemp("certificates")
+
+    @cache
+    def make(name: str) -> Path:
+        path, key = folder / f"{name}.pem", folder / f"{name}.key"
+        command = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1"]
+        command += ["-nodes", "-subj", f"/CN={name}", "-days", "2", "-addext", f"subjectAltName=DNS:{name}"]
+        subprocess.run([*command, "-keyout", key, "-out", path], check=True, capture_output=True)
+        path.write_text(path.read_text() + key.read_text())
+        return path
+
+    return make
 
 
 @pytest.fixture

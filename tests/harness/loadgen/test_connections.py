@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import shutil
 import socket
 import ssl
-import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -137,25 +135,10 @@ def test_what_is_not_http_fails_its_request() -> None:
     assert [response.error for response in result.responses] == ["protocol"] * 2
 
 
-@pytest.mark.skipif(shutil.which("openssl") is None, reason="needs openssl to make a certificate")
-def test_tls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    key, certificate = tmp_path / "key.pem", tmp_path / "certificate.pem"
-    make = [
-        "openssl",
-        "req",
-        "-x509",
-        "-newkey",
-        "rsa:2048",
-        "-nodes",
-        "-days",
-        "2",
-        "-subj",
-        "/CN=localhost",
-    ]
-    names = ["-addext", "subjectAltName=DNS:localhost"]
-    subprocess.run([*make, *names, "-keyout", key, "-out", certificate], check=True, capture_output=True)
+def test_tls(make_certificate: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    certificate = make_certificate("localhost")
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-    context.load_cert_chain(certificate, key)
+    context.load_cert_chain(certificate)
 
     def answer(connection: socket.socket, _: int) -> None:
         while receive(connection):

@@ -89,7 +89,7 @@ class Server(BaseHTTPRequestHandler):
 def server(integration: None) -> Iterator[Any]:
     server: Any = HTTPServer(("127.0.0.1", 0), Server)
     server.sent = []
-    thread = threading.Thread(target=server.serve_forever)
+    thread = threading.Thread(target=server.serve_forever, args=(0.01,))
     thread.start()
     yield server
     server.shutdown()

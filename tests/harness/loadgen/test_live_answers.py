@@ -112,7 +112,7 @@ class Echo(BaseHTTPRequestHandler):
 def echo(integration: None) -> Iterator[Any]:
     server: Any = ThreadingHTTPServer(("127.0.0.1", 0), Echo)
     server.lock, server.prompts, server.daemon_threads = threading.Lock(), [], True
-    thread = threading.Thread(target=server.serve_forever)
+    thread = threading.Thread(target=server.serve_forever, args=(0.01,))
     thread.start()
     yield server
     server.shutdown()

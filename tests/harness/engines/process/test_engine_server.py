@@ -159,7 +159,7 @@ def test_another_server_on_the_port_is_not_taken_for_the_engine(fake):
         if foreign:
             return fake.launch()(port)
         foreign.append(HTTPServer(("127.0.0.1", port), _Foreign))
-        threading.Thread(target=foreign[0].serve_forever, daemon=True).start()
+        threading.Thread(target=foreign[0].serve_forever, args=(0.01,), daemon=True).start()
         return fake.launch("deaf")(port)
 
     with EngineServer(launch, RECORD, fake.log) as server:

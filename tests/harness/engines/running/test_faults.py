@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import json
-import shutil
 import socket
 import ssl
-import subprocess
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -49,27 +47,10 @@ def listening(tls: ssl.SSLContext | None = None) -> Iterator[int]:
     server = ThreadingHTTPServer(("127.0.0.1", 0), _Handler)
     if tls is not None:
         server.socket = tls.wrap_socket(server.socket, server_side=True)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
+    threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
     yield server.server_port
     server.shutdown()
     server.server_close()
-
-
-@pytest.fixture
-def make_certificate(tmp_path: Path) -> Callable[[str], Path]:
-    if shutil.which("openssl") is None:
-        pytest.skip("needs openssl to make a certificate")
-
-    def make(name: str) -> Path:
-        path, key = tmp_path / f"{name}.pem", tmp_path / f"{name}.key"
-        command = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-subj", f"/CN={name}"]
-        command += ["-days", "2", "-addext", f"subjectAltName=DNS:{name}"]
-        command += ["-keyout", str(key), "-out", str(path)]
-        subprocess.run(command, check=True, capture_output=True)
-        path.write_text(path.read_text() + key.read_text())
-        return path
-
-    return make
 
 
 def fault(url: str, **address: object) -> BenchError:
@@ -91,8 +72,8 @@ def fault(url: str, **address: object) -> BenchError:
 )
 def test_each_status_has_its_own_words(status: int, message: str, hint: str) -> None:
     with listening() as port:
-        found = fault(f"http://127.0.0.1:{port}/{status}")
-    assert message in found.message and hint in found.hint
+        error = fault(f"http://127.0.0.1:{port}/{status}")
+    assert message in error.message and hint in error.hint
 
 
 @pytest.mark.parametrize("status", [403, 429])
@@ -111,21 +92,21 @@ def test_a_redirect_is_named_although_the_model_is_known() -> None:
 def test_a_refused_key_is_not_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SOME_KEY", KEY)
     with listening() as port:
-        found = fault(f"http://127.0.0.1:{port}/401", api_key_env="SOME_KEY")
-    assert "refuses the API key" in found.message and "[secret]" in found.message
-    assert KEY not in str(found)
+        error = fault(f"http://127.0.0.1:{port}/401", api_key_env="SOME_KEY")
+    assert "refuses the API key" in error.message and "[secret]" in error.message
+    assert KEY not in str(error)
 
 
 def test_a_name_that_is_unknown() -> None:
-    found = fault("http://no-such-host.invalid:80")
-    assert "the name no-such-host.invalid is unknown" in found.message and "DNS" in found.hint
+    error = fault("http://no-such-host.invalid:80")
+    assert "the name no-such-host.invalid is unknown" in error.message and "DNS" in error.hint
 
 
 def test_nobody_listens() -> None:
     with socket.create_server(("127.0.0.1", 0)) as reserved:
         port = reserved.getsockname()[1]
-    found = fault(f"http://127.0.0.1:{port}")
-    assert "no server answers" in found.message and "--wait-ready" in found.hint
+    error = fault(f"http://127.0.0.1:{port}")
+    assert "no server answers" in error.message and "--wait-ready" in error.hint
 
 
 def test_certificates(make_certificate: Callable[[str], Path]) -> None:
@@ -163,7 +144,7 @@ def test_a_server_is_waited_for() -> None:
         waiting.wait(20)
         server = ThreadingHTTPServer(("127.0.0.1", port), _Handler)
         servers.append(server)
-        server.serve_forever()
+        server.serve_forever(0.01)
 
     servers: list[ThreadingHTTPServer] = []
     threading.Thread(target=begin, daemon=True).start()
