@@ -47,11 +47,6 @@ class FrontendCost:
     engine_us: float
     floor_us: float
 
-    @property
-    def tokens_per_core(self) -> float:
-        """Tokens/s that a front end with a core of its own can stream."""
-        return 1e6 / self.front_end_us
-
     def lines(self) -> list[str]:
         """For reading."""
         return [
@@ -60,7 +55,7 @@ class FrontendCost:
             f"Front end: {self.front_end_us:.2f} us a token, {self.kernel_us:.2f} of it in the kernel",
             f"Floor: {self.floor_us:.2f} us, one send of a chunk",
             f"Engine process: {self.engine_us:.2f} us a token",
-            f"Tokens/s of a front end with a core of its own: {self.tokens_per_core:.0f}",
+            f"Tokens/s of a front end with a core of its own: {1e6 / self.front_end_us:.0f}",
         ]
 
 

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from benchmarks.http_cases import CASES
-from benchmarks.http_conformance import LAST, exchange, read, violation
 from tests.roseinfer.server.attack.conftest import SECONDS
+from tests.roseinfer.server.http.cases import CASES
+from tests.roseinfer.server.http.conformance import LAST, exchange, read
 
 pytestmark = [pytest.mark.slow, pytest.mark.integration]
 
@@ -28,19 +28,8 @@ PIECES = (
 )  # fmt: skip
 
 
-def test_forms(serving: Any, tried: Callable[[int], None]) -> None:
-    """HTTP/1.1 in unusual and broken forms, whole and byte by byte."""
-    small = [case for case in CASES if len(case.sent) < 1000]
-    wrong = {case.name: found for case in CASES if (found := violation(serving.port, case))}
-    wrong |= {
-        case.name: found for case in small if (found := violation(serving.port, case, byte_by_byte=True))
-    }
-    tried(len(CASES) + len(small))
-    assert not wrong
-
-
 def mutated(data: bytes, chance: random.Random) -> bytes:
-    """With a few pieces put in, taken out, doubled or exchanged."""
+    """Put a few pieces in, take some out, double or exchange them."""
     for _ in range(chance.randint(1, 4)):
         start = chance.randrange(len(data) + 1)
         end = min(len(data), start + chance.choice((0, 0, 1, 2, 8, 40)))

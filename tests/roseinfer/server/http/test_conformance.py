@@ -6,16 +6,16 @@ from typing import Any
 
 import pytest
 
-from benchmarks.http_cases import CASES, Case
-from benchmarks.http_conformance import Answers, judge, violation
+from tests.roseinfer.server.http.cases import CASES, Case
+from tests.roseinfer.server.http.conformance import Answers, judge, violation
 
 
 @pytest.mark.parametrize("byte_by_byte", [False, True])
 def test_every_form(serving: Any, byte_by_byte: bool) -> None:
     """In one piece, and in pieces of one byte."""
     cases = [case for case in CASES if not byte_by_byte or len(case.sent) < 1000]
-    found = {case.name: violation(serving.port, case, byte_by_byte=byte_by_byte) for case in cases}
-    assert not {name: wrong for name, wrong in found.items() if wrong}
+    faults = {case.name: violation(serving.port, case, byte_by_byte=byte_by_byte) for case in cases}
+    assert not {name: fault for name, fault in faults.items() if fault}
     assert not [line for line in serving.log if "Traceback" in line]
 
 

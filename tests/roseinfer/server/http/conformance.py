@@ -1,27 +1,23 @@
-"""HTTP/1.1 in unusual and broken forms, sent to a server: `python -m benchmarks.http_conformance PORT`.
-
-Prints what RFC 9112 and RFC 9110 do not allow. `benchmarks/http_cases.py` has what is sent.
-"""
+"""A check of a server's answers to HTTP/1.1 in unusual and broken forms, against RFC 9112 and RFC 9110."""
 
 from __future__ import annotations
 
 import http.client
 import io
 import socket
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from benchmarks.http_cases import CASES, Case, Expected
+from tests.roseinfer.server.http.cases import Case, Expected
 
 LAST = b"GET /health HTTP/1.1\r\nhost: localhost\r\nx-last: 1\r\nconnection: close\r\n\r\n"
-#: Seconds without a byte after which a server is said to hang.
+#: Seconds without a byte after which a server counts as hanging.
 PATIENCE = 5.0
 
 
 @dataclass
 class Answers:
-    """What a server made of a case: the statuses of its answers, and how the connection ended."""
+    """A server's reaction to a case: the statuses of its answers, and how the connection ended."""
 
     statuses: list[int] = field(default_factory=list)
     continued: bool = False
@@ -30,8 +26,8 @@ class Answers:
     without_date: bool = False
 
 
-class _Kept(io.BytesIO):
-    """Stays open when one response has been read from it."""
+class _OpenFile(io.BytesIO):
+    """A file that stays open when one response has been read from it."""
 
     def close(self) -> None:
         pass
@@ -46,7 +42,7 @@ class _Socket:
 
 
 def exchange(port: int, pieces: Sequence[bytes], patience: float = PATIENCE) -> tuple[bytes, bool]:
-    """What a server sends until it closes after it was sent `pieces`, and whether it never closed."""
+    """Send `pieces`. Returns all that the server sends until it closes, and whether it never closed."""
     data, hangs = b"", False
     with socket.create_connection(("127.0.0.1", port), timeout=patience) as client:
         client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -66,8 +62,8 @@ def exchange(port: int, pieces: Sequence[bytes], patience: float = PATIENCE) -> 
 
 
 def read(data: bytes, hangs: bool, method: str = "GET") -> Answers:
-    """The responses in `data`, of which the first answers `method`."""
-    answers, file = Answers(hangs=hangs), _Kept(data)
+    """Parse the responses in `data`, of which the first answers `method`."""
+    answers, file = Answers(hangs=hangs), _OpenFile(data)
     answers.continued = data.startswith(b"HTTP/1.1 100 ")
     while file.tell() < len(data):
         response = http.client.HTTPResponse(_Socket(file), method=method)  # type: ignore[arg-type]
@@ -84,7 +80,7 @@ def read(data: bytes, hangs: bool, method: str = "GET") -> Answers:
 
 
 def judge(case: Case, answers: Answers) -> str:
-    """What is wrong; empty if nothing is."""
+    """Return the faults of the answers; empty if there is none."""
     statuses = answers.statuses
     served = [*statuses[:-1], 0][: case.answers] == [200] * case.answers and len(statuses) == case.answers + 1
     refused = len(statuses) <= 1 and all(400 <= status < 600 for status in statuses)
@@ -110,21 +106,8 @@ def judge(case: Case, answers: Answers) -> str:
 
 
 def violation(port: int, case: Case, *, byte_by_byte: bool = False) -> str:
-    """What is wrong with a server's answer to `case`; empty if nothing is."""
+    """Send `case`. Returns the faults of the server's answers; empty if there is none."""
     sent = case.sent + LAST
     pieces = [sent[index : index + 1] for index in range(len(sent))] if byte_by_byte else [sent]
     data, hangs = exchange(port, pieces)
     return judge(case, read(data, hangs, case.method))
-
-
-def main() -> int:
-    port = int(sys.argv[1])
-    wrong = {case.name: found for case in CASES if (found := violation(port, case))}
-    for name, found in wrong.items():
-        print(f"{name}: {found}")
-    print(f"{len(CASES) - len(wrong)} of {len(CASES)} hold")
-    return bool(wrong)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

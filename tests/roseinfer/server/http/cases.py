@@ -1,8 +1,4 @@
-"""Requests in unusual and in broken forms: the bytes that are sent, and what RFC 9112 and RFC 9110 allow a
-server to make of them.
-
-`SMUGGLED` are bytes that only a server that reads another end of the message than others takes for a request.
-"""
+"""Requests in unusual and in broken forms: the bytes, and the answers that RFC 9112 and RFC 9110 allow."""
 
 from __future__ import annotations
 
@@ -10,11 +6,12 @@ from dataclasses import dataclass
 from enum import Enum
 
 BODY = b'{"prompt": [1], "max_tokens": 1}'
+#: Only a server that reads another end of the message than others takes this for a request.
 SMUGGLED = b"GET /smuggled HTTP/1.1\r\nhost: localhost\r\n\r\n"
 
 
 class Expected(Enum):
-    """What the answers to a case must be; each case is followed by a good request, the last."""
+    """The answers that a case must get; each case is followed by a good request, the last."""
 
     SERVED = "answered with success, and so is the last"
     REFUSED = "one answer, an error, or none; then the connection closes"
@@ -25,7 +22,7 @@ class Expected(Enum):
 
 @dataclass(frozen=True)
 class Case:
-    """`answers`: how many when it is served. `method`: of the first request; its answer is read by it."""
+    """One form. `answers`: their number when it is served. `method`: that of the first request."""
 
     name: str
     sent: bytes
@@ -35,12 +32,12 @@ class Case:
 
 
 def head(*lines: bytes, host: bytes = b"host: localhost") -> bytes:
-    """A GET of /health with these header lines."""
+    """Return a GET of /health with these header lines."""
     return b"\r\n".join([b"GET /health HTTP/1.1", *([host] if host else []), *lines, b"", b""])
 
 
 def post(*lines: bytes, body: bytes = b"", version: bytes = b"1.1") -> bytes:
-    """A completion with these header lines that frame its body."""
+    """Return a completion with these header lines that frame its body."""
     first = [b"POST /v1/completions HTTP/" + version, b"host: localhost", b"content-type: application/json"]
     return b"\r\n".join([*first, *lines, b"", body])
 
