@@ -135,11 +135,13 @@ class Display:
                 self._begun.add(cell.index)
                 self._first = self._first or monotonic()
                 failed = f", {progress.failed} failed" if progress.failed else ""
-                counts = f"{progress.sent - progress.done} in flight{failed}"
+                counts = f"{progress.sent - progress.completed} in flight{failed}"
                 ttft = f", TTFT p50 {progress.ttft_us / 1e3:.0f} ms" if progress.ttft_us else ""
-                self._now(f"[{cell.index + 1}/{self._cells}] {cell}: {counts}{ttft}", progress.done, requests)
+                self._now(
+                    f"[{cell.index + 1}/{self._cells}] {cell}: {counts}{ttft}", progress.completed, requests
+                )
                 since = None if self._measured else self._first
-                self._share(self._measured + progress.done / max(requests, 1), since)
+                self._share(self._measured + progress.completed / max(requests, 1), since)
             case TooFewClients(cell, clients, more):
                 few = f"{clients} client {'process is' if clients == 1 else 'processes are'} too few"
                 self.line(f"{cell}: {few}, measuring again with {more}")

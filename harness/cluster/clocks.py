@@ -1,9 +1,10 @@
 """Offset of another machine's monotonic clock from ours, with its bound.
 
-A question that was sent at `sent_at` and answered at `answered` by our clock, with the other's time `shown`,
-says that the other's clock is between `shown - answered` and `shown - asked` ahead of ours: whatever the
-network did, the answer was given in between (Cristian, "Probabilistic clock synchronization", 1989). Several
-questions narrow that to the intersection, of which the quickest round trips decide most (NTP, RFC 5905).
+A question that was sent at `sent_at` and answered at `answered` by our clock, with `remote_time` by the
+other's, says that the other's clock is between `remote_time - answered` and `remote_time - sent_at` ahead of
+ours: whatever the network did, the answer was given in between (Cristian, "Probabilistic clock
+synchronization", 1989). Several questions narrow that to the intersection, of which the quickest round trips
+decide most (NTP, RFC 5905).
 """
 
 from __future__ import annotations
@@ -35,20 +36,20 @@ def read_offset(ask: Callable[[], float], rounds: int = ROUNDS) -> Offset:
     answers = []
     for _ in range(rounds):
         sent_at = time.monotonic()
-        shown = ask()
-        answers.append((sent_at, shown, time.monotonic()))
+        remote_time = ask()
+        answers.append((sent_at, remote_time, time.monotonic()))
     return offset_of(answers)
 
 
 def offset_of(answers: Iterable[tuple[float, float, float]]) -> Offset:
-    """From `(asked, shown, answered)`: by our clock, by the other's, by ours.
+    """Offset from `(sent_at, remote_time, answered)`: by our clock, by the other's, by ours.
 
     Between an answer and the last of them a clock may have drifted by MOST_DRIFT; the bound has that too.
     """
     answers = list(answers)
     end = answers[-1][2]
-    low = max(shown - answered - MOST_DRIFT * (end - answered) for _, shown, answered in answers)
-    high = min(shown - sent_at + MOST_DRIFT * (end - sent_at) for sent_at, shown, _ in answers)
+    low = max(remote_time - answered - MOST_DRIFT * (end - answered) for _, remote_time, answered in answers)
+    high = min(remote_time - sent_at + MOST_DRIFT * (end - sent_at) for sent_at, remote_time, _ in answers)
     quickest = min(answered - sent_at for sent_at, _, answered in answers)
     return Offset(end, (low + high) / 2, (high - low) / 2, quickest)
 

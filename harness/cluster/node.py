@@ -196,7 +196,7 @@ class Node:
     def part(
         self,
         requests: range,
-        wanted: Mapping[int, Wanted],
+        expected: Mapping[int, Wanted],
         tokenizer: Tokenizer | None,
         times: TimeNames,
         host: str,
@@ -211,16 +211,16 @@ class Node:
         responses, number = self._result.responses, attrgetter("index")
         first, last = (bisect_left(responses, end, key=number) for end in (requests.start, requests.stop))
         tokens_of = counter_of(tokenizer.folder) if tokenizer else None
-        tables = parse_part(responses[first:last], self._result.t0, wanted, tokens_of, host, times)
+        tables = parse_part(responses[first:last], self._result.t0, expected, tokens_of, host, times)
         for response in responses[first:last]:
             response.segments = []
         sent, chunks = (packed(table) for table in tables)
         return (sent, chunks) if share is None else share.put(msgspec.msgpack.encode((sent, chunks)))
 
-    def texts(self, wanted: Sequence[int]) -> dict[int, str]:
+    def texts(self, indices: Sequence[int]) -> dict[int, str]:
         """Return the texts of answers to these requests that came here. Call it before the first `part`."""
         assert self._result is not None
-        needed = {*wanted}
+        needed = {*indices}
         return {raw.index: answer_text(raw) for raw in self._result.responses if raw.index in needed}
 
     def end_load(self) -> None:

@@ -72,8 +72,8 @@ class RayMachines(Machines):
 
     def calibration(self, settings: OnlineSettings, report: ReportStatus) -> Calibration | None:
         senders = list(dict.fromkeys(node for _, nodes in self._sides for node in nodes))
-        found = self._calibrations(senders)
-        missing = [node for node in senders if found[node.name] is None]
+        calibrations = self._calibrations(senders)
+        missing = [node for node in senders if calibrations[node.name] is None]
         if missing and settings.calibrate:
             report(f"ceiling and timing error of the client on {', '.join(node.name for node in missing)}")
             # one node of each machine: the others read what it stores
@@ -81,10 +81,12 @@ class RayMachines(Machines):
             measuring = [(node, node.begin("ask", calibrated, True, _silent)) for node in first]
             for node, reference in measuring:
                 node.result(reference)
-            found = self._calibrations(senders)
-        self.hosts = [host.model_copy(update={"calibration": found.get(host.name)}) for host in self.hosts]
-        stored = [calibration for calibration in found.values() if calibration is not None]
-        if len(stored) < len(found):
+            calibrations = self._calibrations(senders)
+        self.hosts = [
+            host.model_copy(update={"calibration": calibrations.get(host.name)}) for host in self.hosts
+        ]
+        stored = [calibration for calibration in calibrations.values() if calibration is not None]
+        if len(stored) < len(calibrations):
             return None
         return min(stored, key=lambda calibration: calibration.ceiling(1).chunks_per_s)
 
@@ -100,8 +102,8 @@ class RayMachines(Machines):
 
     def environment(self) -> dict[str, JsonValue]:
         engine = self._sides[0][0] or self._sides[0][1][0]
-        found: dict[str, JsonValue] = engine.call("ask", environment)
-        return found
+        description: dict[str, JsonValue] = engine.call("ask", environment)
+        return description
 
     def _check(self) -> None:
         """Check that every node runs this version, and give each a name of its own."""

@@ -236,11 +236,13 @@ def placed(bundles: list[Bundle]) -> Iterator[PlacementGroup]:
     try:
         group = placement_group(bundles, strategy="STRICT_SPREAD")
     except (RayError, ValueError) as error:  # such as a name that Ray has for itself
-        raise UsageError(f"Ray places nothing on {said(bundles)}: {error}", "change --engine-needs") from None
+        raise UsageError(
+            f"Ray places nothing on {resource_text(bundles)}: {error}", "change --engine-needs"
+        ) from None
     try:
         if not group.wait(PLACE_S):
             raise UsageError(
-                f"the cluster has no {len(bundles)} free nodes with {said(bundles)}",
+                f"the cluster has no {len(bundles)} free nodes with {resource_text(bundles)}",
                 "see `ray status`; ask for less with --load-nodes, --side-by-side or --engine-needs",
             )
         yield group
@@ -249,7 +251,7 @@ def placed(bundles: list[Bundle]) -> Iterator[PlacementGroup]:
             remove_placement_group(group)
 
 
-def said(bundles: list[Bundle]) -> str:
+def resource_text(bundles: list[Bundle]) -> str:
     """`CPU 2, GPU 1 and CPU 2`."""
     texts = dict.fromkeys(", ".join(f"{k} {v:g}" for k, v in bundle.items()) for bundle in bundles)
     return " and ".join(texts)

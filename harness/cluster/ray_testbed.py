@@ -104,8 +104,8 @@ class RayTestbed(Testbed):
 
     def idle(self, gpus: int | None) -> Idle:
         self._revive()
-        found: Idle = self._engine.call("ask", partial(idle, gpus=gpus)) if self._engine else Idle()
-        return found
+        state: Idle = self._engine.call("ask", partial(idle, gpus=gpus)) if self._engine else Idle()
+        return state
 
     def begin_watching(self) -> None:
         """Watch every node."""
@@ -117,14 +117,14 @@ class RayTestbed(Testbed):
     def end_watching(self, begin: float, end: float) -> dict[str, MachineLoad]:
         """Return the load of every node from `begin` to `end` of this machine's clock, by name; a lost node
         has none."""
-        found = {}
+        loads = {}
         for node in self.nodes:
             with suppress(LostNodeError):
                 ahead = self._offset(node).seconds
                 load = node.call("watched", begin + ahead, end + ahead, timeout_s=SILENCE_S)
                 if load is not None:
-                    found[node.name] = load
-        return found
+                    loads[node.name] = load
+        return loads
 
     def _revive(self) -> None:
         """Have every node's process running. Raises LostNodeError."""
@@ -272,15 +272,15 @@ def collected(
     for sender in senders if reading.texts_of else ():
         texts |= sender.node.call("texts", reading.texts_of)
     for part in _parts(sum(sender.requests for sender in senders), reading.most_tokens):
-        wanted = ray.put({index: reading.wanted[index] for index in part})
+        expected = ray.put({index: reading.expected[index] for index in part})
         times = reading.response_times
         nodes = [sender.node for sender in senders]
-        calls = [node.begin("part", part, wanted, tokenizer, times, node.name, share) for node in nodes]
-        found = [node.result(call) for node, call in zip(nodes, calls, strict=True)]
+        calls = [node.begin("part", part, expected, tokenizer, times, node.name, share) for node in nodes]
+        replies = [node.result(call) for node, call in zip(nodes, calls, strict=True)]
         if share is not None:
-            found = [msgspec.msgpack.decode(share.take(each), type=tuple[bytes, bytes]) for each in found]
+            replies = [msgspec.msgpack.decode(share.take(name), type=tuple[bytes, bytes]) for name in replies]
         sent, chunk_tables = (
-            [pa.ipc.open_stream(data).read_all() for data in tables] for tables in zip(*found, strict=True)
+            [pa.ipc.open_stream(data).read_all() for data in tables] for tables in zip(*replies, strict=True)
         )
         requests.append(pa.concat_tables(sent).sort_by("request"))
         chunks.append(pa.concat_tables(chunk_tables).sort_by([("request", "ascending"), ("t", "ascending")]))

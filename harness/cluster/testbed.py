@@ -30,12 +30,12 @@ ReportStatus = Callable[[str], None]
 class Reading:
     """Settings by which the answers to a load are read where they arrive.
 
-    `wanted` is by request; `tokenizer` the model's folder on this machine, to count tokens of text, None
+    `expected` is by request; `tokenizer` the model's folder on this machine, to count tokens of text, None
     where it is unknown; `texts_of` the requests whose answers' texts are kept; `most_tokens` how long each
     answer can be, by request; `response_times` the fields of a stream that may have each time.
     """
 
-    wanted: Mapping[int, Wanted] | Sequence[Wanted]
+    expected: Mapping[int, Wanted] | Sequence[Wanted]
     tokenizer: Path | None = None
     texts_of: Sequence[int] = ()
     most_tokens: Mapping[int, int] | Sequence[int] = ()

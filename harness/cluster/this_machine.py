@@ -57,7 +57,7 @@ class ThisTestbed(Testbed):
         )
         tokens_of = counter_of(reading.tokenizer) if reading.tokenizer else None
         return SentLoad(
-            parse(result, reading.wanted, tokens_of, reading.texts_of, times=reading.response_times),
+            parse(result, reading.expected, tokens_of, reading.texts_of, times=reading.response_times),
             result.usage,
         )
 

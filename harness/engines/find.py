@@ -116,14 +116,18 @@ def inspect(
     """The engine in that environment, which must have all of `needs`; its package is the first of
     `distributions` that is there."""
     versions = probe(where, [*distributions, *needs, *REPORTED])
-    found = next((distribution for distribution in distributions if distribution in versions), None)
+    distribution = next((name for name in distributions if name in versions), None)
     lacks = (
-        [" or ".join(distributions)] if found is None else [name for name in needs if name not in versions]
+        [" or ".join(distributions)]
+        if distribution is None
+        else [name for name in needs if name not in versions]
     )
-    if found is None or lacks:
+    if distribution is None or lacks:
         return Missing(engine, f"{where.how} ({where.python}) has no {', '.join(lacks)}", hint)
     reported = {name: versions[name] for name in ("python", *REPORTED) if name in versions}
-    return Installation(engine, versions[found], found, where.python, where.how, where.env, reported)
+    return Installation(
+        engine, versions[distribution], distribution, where.python, where.how, where.env, reported
+    )
 
 
 HELP_TIMEOUT_S = 180

@@ -93,7 +93,7 @@ class Words:
     def __init__(self, endpoint: Endpoint, model: Path | None, lengths: Lengths) -> None:
         self._chat = endpoint == "chat"
         self._lengths = lengths
-        self._known: dict[bytes, str] = {}
+        self._texts: dict[bytes, str] = {}
         self._template = None
         self._word: Callable[[int], str] = lambda token: COMMON_WORDS[token % len(COMMON_WORDS)]
         if model is not None:
@@ -121,11 +121,11 @@ class Words:
 
     def _text(self, request: PlannedRequest) -> str:
         key = request.prompt.tobytes()
-        if key not in self._known:
-            if len(self._known) >= HELD_TEXTS:
-                self._known.clear()
-            self._known[key] = self._write(request.prompt.tolist())
-        return self._known[key]
+        if key not in self._texts:
+            if len(self._texts) >= HELD_TEXTS:
+                self._texts.clear()
+            self._texts[key] = self._write(request.prompt.tolist())
+        return self._texts[key]
 
     def _write(self, prompt: Sequence[int]) -> str:
         words = [self._word(token).strip() for token in prompt]

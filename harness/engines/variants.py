@@ -115,8 +115,8 @@ def load_file(path: Path) -> EngineFile:
     try:
         return EngineFile.model_validate(read_yaml(path, "correct the file") or {})
     except ValidationError as error:
-        known = ", ".join(Variant.model_fields)
-        raise UsageError(f"{path}: {first_fault(error)}", f"a variant has the keys {known}") from None
+        keys = ", ".join(Variant.model_fields)
+        raise UsageError(f"{path}: {first_fault(error)}", f"a variant has the keys {keys}") from None
 
 
 GROUP = "rosebench.engines"
@@ -130,10 +130,10 @@ def engine_points() -> dict[str, EntryPoint]:
 
 def check_name(name: str) -> None:
     """Raises UsageError when there is no such engine."""
-    known = engine_points()
-    if name not in known:
-        meant = did_you_mean(name.lower(), known, cutoff=0.65)
-        raise UsageError(f"there is no engine {name!r}", f"{meant}known: {', '.join(known)}")
+    points = engine_points()
+    if name not in points:
+        meant = did_you_mean(name.lower(), points, cutoff=0.65)
+        raise UsageError(f"there is no engine {name!r}", f"{meant}known: {', '.join(points)}")
 
 
 class UserEngine(Strict):
@@ -168,18 +168,18 @@ def user_engine(engine: EngineName) -> UserEngine:
             raise UsageError(f"BENCH_ENGINES names {path}, which does not exist", "correct or unset it")
         return UserEngine()
     try:
-        known = _FILE.validate_python(read_yaml(path, "correct the file") or {})
+        engines = _FILE.validate_python(read_yaml(path, "correct the file") or {})
     except ValidationError as error:
         keys, settings = (", ".join(kind.model_fields) for kind in (UserEngine, Variant))
         raise UsageError(
             f"{path}: {first_fault(error)}", f"an engine has the keys {keys}; a variant {settings}"
         ) from None
-    for name in known:
+    for name in engines:
         try:
             check_name(name)
         except UsageError as error:
             raise UsageError(f"{path}: {error.message}", error.hint) from None
-    return known.get(engine, UserEngine())
+    return engines.get(engine, UserEngine())
 
 
 def load_variants(engine: Engine) -> dict[str, Variant]:
@@ -188,13 +188,13 @@ def load_variants(engine: Engine) -> dict[str, Variant]:
     Raises:
         UsageError: a file cannot be read, or a name is in both.
     """
-    known, user_variants = load_file(engine.config_file).variants, user_engine(engine.name).variants
-    if twice := sorted(known.keys() & user_variants.keys()):
+    variants, user_variants = load_file(engine.config_file).variants, user_engine(engine.name).variants
+    if twice := sorted(variants.keys() & user_variants.keys()):
         raise UsageError(
             f"{user_file()} has a variant {engine.name}@{twice[0]}, which comes with the engine too",
             "give it another name",
         )
-    return known | user_variants
+    return variants | user_variants
 
 
 def find_variant(engine: Engine, name: str | None) -> Variant:
@@ -207,8 +207,8 @@ def find_variant(engine: Engine, name: str | None) -> Variant:
         return Variant()
     variants = load_variants(engine)
     if name not in variants:
-        known = ", ".join(f"{engine.name}@{known}" for known in sorted(variants)) or "none"
+        names = ", ".join(f"{engine.name}@{variant}" for variant in sorted(variants)) or "none"
         raise UsageError(
-            f"{engine.name} has no variant {name!r}", f"known: {known}; your own go into {user_file()}"
+            f"{engine.name} has no variant {name!r}", f"known: {names}; your own go into {user_file()}"
         )
     return variants[name]

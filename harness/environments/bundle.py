@@ -96,10 +96,10 @@ def _pack(site: Path, out: Path, part_size: int, what: dict[str, Any], recipe: B
     for old in [out / "bundle.json", *out.glob("part-*")]:
         old.unlink(missing_ok=True)
     archive = site.with_name("site.tar.xz")
-    with tarfile.open(archive, "w:xz", preset=XZ_LEVEL) as tar:
+    with tarfile.open(archive, "w:xz", preset=XZ_LEVEL) as tar:  # type: ignore[call-overload]
         for path in sorted(site.rglob("*")):  # the order must not depend on the disk
             tar.add(path, path.relative_to(site), recursive=False, filter=_anonymous)
-    parts = []
+    parts: list[dict[str, Any]] = []
     with archive.open("rb") as file:
         while part := file.read(part_size):
             name = f"part-{len(parts):02d}"

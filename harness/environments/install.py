@@ -49,8 +49,8 @@ def find_recipe(engine: LocalEngine, build: Build) -> Recipe:
 
 def unfinished(engine: EngineName) -> list[Path]:
     """Environments in the cache whose installation was interrupted."""
-    made = (python.parents[1] for python in CACHE.glob(f"{engine}-*/bin/python"))
-    return [folder for folder in made if not (folder / LOCK).exists() and (folder / "pyvenv.cfg").exists()]
+    folders = (python.parents[1] for python in CACHE.glob(f"{engine}-*/bin/python"))
+    return [folder for folder in folders if not (folder / LOCK).exists() and (folder / "pyvenv.cfg").exists()]
 
 
 def install(engine: LocalEngine, build: Build, version: str | None = None) -> Installation:
@@ -69,10 +69,10 @@ def install(engine: LocalEngine, build: Build, version: str | None = None) -> In
             _fill(engine, recipe, version, folder, python)
         where = Place(python, f"engines/{folder.name} in the cache")
         again = f"remove {folder} and try again, with another --version if that fails too"
-        made = inspect(engine.name, where, engine.distributions, again, engine.needs)
-        if not isinstance(made, Installation):
-            raise EngineError(made.reason, made.hint)
-        if trouble := engine.trouble(made):
+        installation = inspect(engine.name, where, engine.distributions, again, engine.needs)
+        if not isinstance(installation, Installation):
+            raise EngineError(installation.reason, installation.hint)
+        if trouble := engine.trouble(installation):
             raise EngineError(f"{engine.display} {version} is installed but does not run: {trouble}", again)
         if fresh:
             # -I: only that environment, not the current folder
@@ -82,7 +82,7 @@ def install(engine: LocalEngine, build: Build, version: str | None = None) -> In
             point(CACHE / engine.name, folder)
         except UnpackError as error:
             raise UsageError(str(error)) from None
-    return made
+    return installation
 
 
 def _fill(engine: LocalEngine, recipe: Recipe, version: str, folder: Path, python: Path) -> None:

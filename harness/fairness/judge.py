@@ -1,4 +1,4 @@
-"""Are answers the same? Half precision may choose another token at a near tie."""
+"""Comparison of greedy answers; half precision may choose another token at a near tie."""
 
 from __future__ import annotations
 
@@ -47,8 +47,8 @@ class ExpectedAnswer:
 
     def until_end(self, tokens: Sequence[int], *, ended: bool) -> list[int]:
         """An answer's tokens up to its first end of sequence, which is END. `ended`: one came after them."""
-        found = next((i for i, token in enumerate(tokens) if token in self.ends), len(tokens))
-        return [*tokens[:found], *[END] * (ended or found < len(tokens))]
+        end = next((i for i, token in enumerate(tokens) if token in self.ends), len(tokens))
+        return [*tokens[:end], *[END] * (ended or end < len(tokens))]
 
     def as_good(self, position: int) -> list[int]:
         """Other tokens that are as good at this position."""
@@ -93,7 +93,11 @@ def by_majority(replies: Mapping[str, Sequence[Reply]], prompts: int) -> list[Ex
 
 
 def judge(
-    reply: Reply, prompt_tokens: int, asked: int, expected: ExpectedAnswer | None, decode: Decode | None
+    reply: Reply,
+    prompt_tokens: int,
+    output_tokens: int,
+    expected: ExpectedAnswer | None,
+    decode: Decode | None,
 ) -> Answer:
     """Judge an answer; `expected` None: unknown. Text is compared if there are no ids.
 
@@ -101,17 +105,19 @@ def judge(
     answer ends too early, not where it goes on after the reference's.
 
     Args:
-        asked: Output tokens asked for.
+        output_tokens: The number asked for.
         decode: The model's tokenizer; without one, text cannot be judged.
     """
-    found = Answer(prompt_tokens=prompt_tokens, asked=asked, got=reply.count, same=0, outcome="failed")
+    judgement = Answer(
+        prompt_tokens=prompt_tokens, asked=output_tokens, got=reply.count, same=0, outcome="failed"
+    )
     if reply.error is not None:
         outcome = "unknown" if is_unanswered(reply) else "failed"
-        return found.model_copy(update={"outcome": outcome, "detail": reply.error})
+        return judgement.model_copy(update={"outcome": outcome, "detail": reply.error})
     if expected is None:
-        return found.model_copy(update={"outcome": "unknown"})
-    known = reply.count if reply.tokens is None else len(reply.tokens)
-    ended = known < asked and expected.tolerance is not None  # a majority may show its end or not
+        return judgement.model_copy(update={"outcome": "unknown"})
+    received = reply.count if reply.tokens is None else len(reply.tokens)
+    ended = received < output_tokens and expected.tolerance is not None  # a majority may show its end or not
     if reply.tokens is not None:
         answer = expected.until_end(reply.tokens, ended=ended)
         whole = expected if reply.exact and not ended else expected.whole
@@ -124,11 +130,11 @@ def judge(
         ended = ended and _whole(reply.text) == _whole(decode(expected.tokens[:same]))
     else:
         detail = "it returned only text, and the model has no tokenizer"
-        return found.model_copy(update={"outcome": "unknown", "detail": detail})
+        return judgement.model_copy(update={"outcome": "unknown", "detail": detail})
     if complete:
-        return found.model_copy(update={"same": min(same, len(expected.tokens)), "outcome": "same"})
+        return judgement.model_copy(update={"same": min(same, len(expected.tokens)), "outcome": "same"})
     detail = f"{'an end of sequence' if ended else 'another token'} at position {same}"
-    return found.model_copy(
+    return judgement.model_copy(
         update={"same": same, "outcome": "near tie" if near else "different", "detail": detail}
     )
 

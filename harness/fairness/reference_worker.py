@@ -63,13 +63,13 @@ def main(job_path: str, result_path: str) -> None:
         ends.update(eos if isinstance(eos, list) else [eos] if eos is not None else [])
     answers, noise, spread = [], 0.0, 0.0
     with torch.inference_mode():
-        made = []
+        greedy = []
         for prompt in job["prompts"]:
             tokens, rows = answer(model, prompt, job["output_tokens"])
             stop = next((i for i, token in enumerate(tokens) if token in ends), len(tokens))
-            made.append((prompt, tokens[: stop + 1], rows[: stop + 1]))
+            greedy.append((prompt, tokens[: stop + 1], rows[: stop + 1]))
         model = model.to(getattr(torch, job["dtype"]))
-        for prompt, tokens, rows in made:
+        for prompt, tokens, rows in greedy:
             best = candidates(rows, job["candidates"])
             end = best.pop() if tokens[-1] in ends else None
             answers.append({"tokens": tokens[: len(best)], "candidates": best, "end": end})

@@ -97,9 +97,8 @@ def make_items() -> list[Item]:
     items = []
     for _ in range(EACH):
         for family, make in FAMILIES.items():
-            shown = [make(rng) for _ in range(EXAMPLES + 1)]
-            *examples, (question, answer) = shown
-            lines = [f"{asked} {solved}" for asked, solved in examples]
+            *examples, (question, answer) = [make(rng) for _ in range(EXAMPLES + 1)]
+            lines = [f"{example} {solution}" for example, solution in examples]
             items.append(Item(family, "\n".join([*lines, question]), answer))
     return items
 

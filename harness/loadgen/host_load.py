@@ -119,7 +119,7 @@ def total(parts: Sequence[Progress]) -> Progress:
     medians = [part.ttft_us for part in parts if part.ttft_us]
     return Progress(
         sum(part.sent for part in parts),
-        sum(part.done for part in parts),
+        sum(part.completed for part in parts),
         sum(part.failed for part in parts),
         round(median(medians)) if medians else 0,
     )

@@ -101,6 +101,6 @@ class Progress(msgspec.Struct, array_like=True):
     """
 
     sent: int
-    done: int
+    completed: int
     failed: int
     ttft_us: int = 0

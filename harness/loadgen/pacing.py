@@ -120,19 +120,19 @@ class Batches(ClosedLoop):
 
     def __init__(self, client: Client, requests: Sequence[WireRequest], t0: float, concurrency: int) -> None:
         super().__init__(client, requests, t0, concurrency)
-        self._left = 0
+        self._unfinished = 0
 
     def ended(self, response: RawResponse) -> None:
         """A response ended: if it was the last of its batch, send the next batch."""
-        self._left -= 1
+        self._unfinished -= 1
         # Responses that end together are not reported in the order of their ends.
         self._t0 = max(self._t0, response.t_end or monotonic())
-        if not self._left:
+        if not self._unfinished:
             self._begin()
 
     def _begin(self) -> None:
-        self._left = min(self._concurrency, len(self._waiting))
-        for _ in range(self._left):
+        self._unfinished = min(self._concurrency, len(self._waiting))
+        for _ in range(self._unfinished):
             self._client.submit(self._waiting.pop(), self._t0)
 
 

@@ -107,12 +107,9 @@ def _events(behaviour: Behaviour, max_tokens: int, prompt_tokens: int) -> tuple[
         events += [Step(i * COMMENT_GAP_S, COMMENT) for i in range(behaviour.comments)]
         at += events[-1].after_s
     if behaviour.chat:
-        spoken = (
-            _usage(behaviour, prompt_tokens, behaviour.role_usage)
-            if behaviour.usage == "continuous"
-            else None
-        )
-        events.append(Step(at - behaviour.ttft_ms / 2e3, _chunk(behaviour, "", role=True, usage=spoken)))
+        continuous = behaviour.usage == "continuous"
+        usage = _usage(behaviour, prompt_tokens, behaviour.role_usage) if continuous else None
+        events.append(Step(at - behaviour.ttft_ms / 2e3, _chunk(behaviour, "", role=True, usage=usage)))
     if behaviour.empty_first:
         events.append(Step(at - behaviour.ttft_ms / 2e3, _chunk(behaviour, "")))
     while sent < total:

@@ -109,7 +109,7 @@ class MockServer:
         self._keep_gaps = keep_gaps
         self._metrics = metrics
         self._arrived = 0
-        self._seen: set[str | tuple[int, ...]] = set()
+        self._cached_prompts: set[str | tuple[int, ...]] = set()
         self._running = 0
         self._queue: deque[_Answer] = deque()
         self._due: list[tuple[float, int, _Answer]] = []
@@ -242,8 +242,8 @@ class MockServer:
         if behaviour.cached_ttft_ms is None:
             return behaviour
         key = prompt if isinstance(prompt, str) else tuple(prompt or ())
-        if key not in self._seen:
-            self._seen.add(key)
+        if key not in self._cached_prompts:
+            self._cached_prompts.add(key)
             return behaviour
         reported = None if behaviour.cached_tokens is None else length - 1
         return replace(behaviour, ttft_ms=behaviour.cached_ttft_ms, cached_tokens=reported)

@@ -97,7 +97,7 @@ def _follow(progress: Progress, in_flight: int, recorder: _Recorder) -> None:
         raise EngineError(f"{progress.failed} requests of the sample failed", "see the engine's log")
     if recorder.over.is_set():
         raise _Captured
-    if progress.done - progress.failed >= in_flight:
+    if progress.completed - progress.failed >= in_flight:
         recorder.begin()
 
 

@@ -116,7 +116,7 @@ class CellRunner:
             self.warmed = len(wave)
 
             def progress(progress: Progress, before: int = before) -> None:
-                self.notify(WarmupProgress(label, total, before + progress.done))
+                self.notify(WarmupProgress(label, total, before + progress.completed))
 
             for _ in range(2):
                 sent = self.to.send(

@@ -62,7 +62,7 @@ class CellMonitor:
         self._gpus = gpus
         self._period_s = period_s
         self._stop = threading.Event()
-        self._own, self._engine, self._rapl = CpuTime(), CpuTime(), RaplReader()
+        self._run_cpu, self._engine, self._rapl = CpuTime(), CpuTime(), RaplReader()
         self._roots, self._engine_pids = processes_of({os.getpid(), *ours}), engine
         self._thread = threading.Thread(target=self._watch, name="cell monitor", daemon=True)
         self.readings: list[Reading] = []
@@ -101,7 +101,7 @@ class CellMonitor:
                 cpus=len(times),
                 busy_s=sum(sum(time[:3]) + time.irq + time.softirq for time in times),
                 steal_s=sum(time.steal for time in times),
-                own_s=self._own.read(tree for root in self._roots for tree in processes_below(root)),
+                own_s=self._run_cpu.read(tree for root in self._roots for tree in processes_below(root)),
                 mhz=frequency.current if frequency and frequency.current else None,
                 gpus=self._gpu.read(),
                 engine_s=self._engine.read(processes_of(engine)) if engine else None,
@@ -112,11 +112,11 @@ class CellMonitor:
 
 def processes_of(pids: Iterable[int]) -> list[psutil.Process]:
     """Return the processes that still exist."""
-    found = []
+    processes = []
     for pid in pids:
         with suppress(psutil.NoSuchProcess):
-            found.append(psutil.Process(pid))
-    return found
+            processes.append(psutil.Process(pid))
+    return processes
 
 
 def processes_below(root: psutil.Process) -> list[psutil.Process]:
@@ -213,13 +213,13 @@ def summarize_readings(readings: Sequence[Reading]) -> MachineLoad:
 
 def _power(readings: Sequence[Reading]) -> list[Power]:
     """Power of all GPUs or, without one, of the processors, between every two readings."""
-    t0, found = readings[0].t, []
+    t0, power = readings[0].t, []
     for before, after in pairwise(readings):
         energy = (joules(reading.gpus, reading.cpu_j) for reading in (before, after))
         rise, seconds = _rise(*energy), after.t - before.t
         if rise is not None and seconds >= SHORTEST_S:
-            found.append(Power(begin=before.t - t0, end=after.t - t0, watts=rise / seconds))
-    return found
+            power.append(Power(begin=before.t - t0, end=after.t - t0, watts=rise / seconds))
+    return power
 
 
 def _rise(first: float | None, last: float | None) -> float | None:

@@ -33,8 +33,8 @@ def visible_devices() -> Iterator[list[Any]]:
         if visible is None:
             yield _all_devices()
         else:
-            found = (_by_name(name.strip()) for name in visible.split(","))
-            yield list(takewhile(lambda handle: handle is not None, found))
+            handles = (_by_name(name.strip()) for name in visible.split(","))
+            yield list(takewhile(lambda handle: handle is not None, handles))
     finally:
         pynvml.nvmlShutdown()
 
@@ -113,12 +113,12 @@ def _or_none(read: Any) -> Any:
 def _memory() -> list[tuple[int, int, list[int]]]:
     """For each GPU: bytes used, bytes in total, and the PIDs that use some."""
     with visible_devices() as handles:
-        found = []
+        uses = []
         for handle in handles:
             memory = pynvml.nvmlDeviceGetMemoryInfo(handle)
             holders = [p.pid for p in pynvml.nvmlDeviceGetComputeRunningProcesses(handle)]
-            found.append((memory.used, memory.total, holders))
-        return found
+            uses.append((memory.used, memory.total, holders))
+        return uses
 
 
 @contextmanager

@@ -28,8 +28,8 @@ class Transformers:
         import torch
         from transformers import AutoModelForCausalLM
 
-        loaded = AutoModelForCausalLM.from_pretrained(model, dtype=getattr(torch, dtype))
-        self._model = loaded.to(device).eval()
+        network = AutoModelForCausalLM.from_pretrained(model, dtype=getattr(torch, dtype))
+        self._model = network.to(device).eval()
         ends = self._model.generation_config.eos_token_id
         self._ends = {*ends} if isinstance(ends, list) else {ends}
 

@@ -78,7 +78,7 @@ class KillOnce:
         self.seen: list[psutil.Process] = []
 
     def __call__(self, event: Event) -> None:
-        if isinstance(event, CellProgress) and event.progress.done > 5 and not self.seen:
+        if isinstance(event, CellProgress) and event.progress.completed > 5 and not self.seen:
             self.seen = started()
             workers()[self._position].kill()
 

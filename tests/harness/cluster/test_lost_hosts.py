@@ -42,7 +42,7 @@ class LoseOnce:
         self.seen: list[psutil.Process] = []
 
     def __call__(self, event: Event) -> None:
-        if isinstance(event, CellProgress) and event.progress.done > 5 and self.host is None:
+        if isinstance(event, CellProgress) and event.progress.completed > 5 and self.host is None:
             self.host = next(host for host in self._hosts.hosts if running(host, self._program))
             self.seen = [process for program in (SENDER, ENGINE) for process in running(self.host, program)]
             self._lose(self.host)

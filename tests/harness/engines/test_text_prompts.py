@@ -63,7 +63,7 @@ def test_texts_of_many_prompts_are_not_held(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(prompts_module, "HELD_TEXTS", 10)
     words = Words("chat", None, AS_COUNTED)
     assert [words.fields(request) for request in requests * 2] == expected * 2
-    assert len(words._known) <= 10 < len(held._known)
+    assert len(words._texts) <= 10 < len(held._texts)
 
 
 @pytest.mark.parametrize("before", ["", " "])

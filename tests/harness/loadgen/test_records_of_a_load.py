@@ -149,7 +149,7 @@ def test_every_fault_is_counted_under_its_kind_and_stops_nothing(shared_mock: An
     found = [None if pd.isna(kind) else kind for kind in frame["error"]]
     assert found == kinds
     assert frame["error_detail"].notna().tolist() == [kind is not None for kind in kinds]
-    assert seen[-1].sent == seen[-1].done == len(behaviours)
+    assert seen[-1].sent == seen[-1].completed == len(behaviours)
     assert seen[-1].failed == sum(response.error is not None for response in result.responses) > 0
 
 

@@ -27,7 +27,7 @@ LOOP: dict[str, Any] = {"concurrency": [4], "n": 8, "input_len": 16, "output_len
 
 def loads(watcher: Watcher, repeat: int = 0) -> list[int]:
     """The requests of each load of a repeat's cell: it is sent again until it lasts."""
-    begun = [event for event in watcher.of(CellProgress) if not event.progress.done]
+    begun = [event for event in watcher.of(CellProgress) if not event.progress.completed]
     return list(dict.fromkeys(event.requests for event in begun if event.cell.repeat == repeat))
 
 

@@ -68,7 +68,7 @@ def test_a_server_that_is_lost_in_the_middle_of_a_cell(
     server = start_mock("--script", str(script))
 
     def end_after_one(event: Event) -> None:
-        if isinstance(event, CellProgress) and event.progress.done == 1:
+        if isinstance(event, CellProgress) and event.progress.completed == 1:
             server.end()
 
     settings = settings_for(server.url, concurrency=[1], n=3, input_len=16, output_len=3)
