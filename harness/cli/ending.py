@@ -8,17 +8,17 @@ from pathlib import Path
 from harness.cli.faults import is_pressed_again
 from harness.cli.progress import Display
 from harness.errors import BenchError
-from harness.report.best import best_labels
+from harness.metrics.rankings import best_labels
+from harness.report.answer import answer, goodput, rankings_of, terms
+from harness.report.notices import notices
 from harness.report.render import write_without_figures
 from harness.report.tables.capacity import capacity_tables
 from harness.report.tables.comparisons import noise_tables
 from harness.report.tables.latency import overview_table
 from harness.report.tables.offline import offline_table
+from harness.report.tables.ranking import ranking_table
 from harness.report.tables.tuning import tuning_tables
 from harness.report.text.numbers import plural
-from harness.report.text.run_notices import notices
-from harness.report.text.terms import goodput, terms
-from harness.report.text.verdict import verdict
 from harness.runs.reader import Run
 
 #: Warnings in the terminal; a run in which everything went wrong has many.
@@ -49,7 +49,7 @@ def report_so_far(load: Callable[[], Run | None], display: Display) -> tuple[Run
 def print_ending(run: Run, display: Display) -> None:
     """Print it to stderr. An A/A run also has a table of its noise."""
     display.text("")
-    for sentence in filter(None, [*verdict(run), goodput(run), *terms(run)]):
+    for sentence in filter(None, [*map(str, answer(run)), goodput(run), *terms(run)]):
         display.text(sentence)
     display.text("")
     if run.is_batch:
@@ -59,8 +59,12 @@ def print_ending(run: Run, display: Display) -> None:
     elif run.results.tune is not None:
         display.print_tables(tuning_tables(run.results.tune))
     else:
-        best = best_labels(run.pooled, run.results.comparisons)
-        display.print_tables([overview_table(run, best)])
+        rankings = rankings_of(run)
+        if any(len(ranking.rows) > 1 for ranking in rankings):
+            display.print_tables([ranking_table(rankings)])
+        else:
+            best = best_labels(run.pooled, run.results.comparisons)
+            display.print_tables([overview_table(run, best)])
         if run.meta.settings.aa:
             display.print_tables(noise_tables(run.results.comparisons))
     display.text("")

@@ -23,8 +23,8 @@ from harness.errors import BenchError, InterruptedRunError, NothingMeasuredError
 from harness.metrics.validity import few_rounds
 from harness.profiling.plan import unprofiled
 from harness.report.render import write_outputs, write_without_figures
-from harness.report.text.cell_notices import MORE_ROUNDS
 from harness.report.text.numbers import plural, several
+from harness.report.wording import notices_of
 from harness.runs.events import Event, Started
 from harness.runs.folder import resume_command
 from harness.runs.online import results_so_far, resume_online, run_online
@@ -152,8 +152,8 @@ def _said_before(settings: OnlineSettings, search: SearchPlan | None) -> Iterato
             )
         return
     for load in settings.loads if settings.min_duration is None else ():
-        if short := few_rounds(load, settings.requests(load)):
-            yield f"{short.text}. {MORE_ROUNDS}"
+        for notice in notices_of(few_rounds(load, settings.requests(load))):
+            yield notice.detail
     if more := _more_than_rounds(settings):
         yield more
 

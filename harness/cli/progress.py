@@ -17,7 +17,7 @@ from harness.metrics.percentiles import missing
 from harness.report.tables.table import Table
 from harness.report.text.heading import fitted
 from harness.report.text.numbers import DASH, plural
-from harness.report.text.unfinished import lacking
+from harness.report.wording import lacking, reason_text
 from harness.runs.events import (
     Calibrating,
     CellDone,
@@ -201,7 +201,7 @@ def make_display(quiet: bool) -> Iterator[Display]:
 
 def _summary(summary: OnlineSummary) -> str:
     if not summary.num_requests:
-        return f"INVALID: {', '.join(summary.invalid_reasons)}"
+        return f"INVALID: {reason_text(summary.invalid_reasons)}"
     if not summary.num_success:
         return f"all {summary.num_requests} requests failed: {summary.errors}"
     if isinstance(summary.load, Batch):
@@ -217,11 +217,11 @@ def _summary(summary: OnlineSummary) -> str:
         parts.append(
             f"{summary.late_turns} of {summary.later_turns} later turns waited for the previous answer"
         )
-    parts += [f"INVALID: {reason}" for reason in summary.invalid_reasons]
+    parts += [f"INVALID: {reason_text([reason])}" for reason in summary.invalid_reasons]
     parts += [
-        f"NOTICE: {notice.text.partition(': ')[0]}"
-        for notice in summary.notices
-        if notice.kind != "unreported"  # alike for all cells: the run's end says it once
+        f"NOTICE: {reason_text([fact])}"
+        for fact in summary.notices
+        if fact.kind != "unreported"  # alike for all cells: the run's end says it once
     ]
     return ", ".join(parts)
 

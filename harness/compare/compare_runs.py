@@ -97,10 +97,10 @@ def _disturbed(runs: tuple[StoredRun, StoredRun], pairs: Sequence[Pair]) -> list
         (0 if same else side, label) for side in (0, 1) for label in (pair[side] for pair in pairs)
     )
     return [
-        Disturbance(run="AB"[side], label=label, load=load, texts=texts)
+        Disturbance(run="AB"[side], label=label, load=load, facts=facts)
         for side, label in compared
         for load in sorted(runs[side].cells[label])
-        if (texts := runs[side].disturbed(label, load))
+        if (facts := runs[side].disturbed(label, load))
     ]
 
 

@@ -15,6 +15,7 @@ from harness.runs.folder import JOURNAL, resume_command
 from harness.runs.journal import read_journal, watched
 from harness.runs.reader import read_raw
 from harness.runs.run_state import read_skipped
+from harness.schema.facts import DISTURBING, Fact
 from harness.schema.limits import GateTerm
 from harness.schema.load import Load
 from harness.schema.metrics import rates
@@ -43,7 +44,7 @@ class StoredRun:
     info: RunInfo
     cells: Mapping[str, Mapping[Load, Sequence[Group]]]
     skipped: Sequence[Skipped] = ()
-    wrong: Mapping[str, str] = field(default_factory=dict)
+    wrong: Mapping[str, Fact] = field(default_factory=dict)
     machines: Machines = field(default_factory=dict)
 
     @staticmethod
@@ -111,9 +112,9 @@ class StoredRun:
     def invalid(self, label: str) -> list[str]:
         """Return why cells of an engine are not to be believed."""
         calibration = client_calibration(self.info)
-        answers = [f"{label}: its answers are wrong: {self.wrong[label]}"] if label in self.wrong else []
+        answers = [f"{label}: {self.wrong[label]}"] if label in self.wrong else []
         return answers + [
-            f"{label}, {load}, {repeat_text(group.repeat)}: {reason.text}"
+            f"{label}, {load}, {repeat_text(group.repeat)}: {reason}"
             for load, repeats in self.cells[label].items()
             for group in repeats
             for reason in invalid_reasons(group, calibration)
@@ -134,13 +135,13 @@ class StoredRun:
                 found.append(f"{label}, {load}, {repeat_text(repeat)}: not {said}")
         return found
 
-    def disturbed(self, label: str, load: Load) -> list[str]:
+    def disturbed(self, label: str, load: Load) -> list[Fact]:
         """Return what else used the machine while one engine was measured at one load."""
         return [
-            f"{repeat_text(group.repeat)}: {notice.text}"
+            fact
             for group in self.cells[label][load]
-            for notice in machine_notices(group, self.machines)
-            if notice.kind == "disturbed"
+            for fact in machine_notices(group, self.machines)
+            if fact.kind in DISTURBING
         ]
 
     def check(self, gate: GateTerm) -> None:

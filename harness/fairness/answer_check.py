@@ -17,6 +17,7 @@ from harness.fairness.judge import NOISE_FACTOR, SPREAD_SHARE, by_majority, by_r
 from harness.fairness.reference import Reference
 from harness.loadgen.load_plan import Target, WireRequest
 from harness.schema.base import Strict
+from harness.schema.facts import Fact, Value
 from harness.schema.fairness import Answer, AnswerCheck, AnswerChecks
 from harness.workload import PlannedRequest
 
@@ -100,37 +101,43 @@ def check(replies: Replies, engine_variants: Sequence[EngineVariant], tokenizer:
                 variant=engine_variant.ref.variant,
                 label=engine_variant.label,
                 verdict="wrong" if reason else "same" if judged else "unknown",
-                reason=reason or ("" if judged else _unknown(answers)),
+                reason=reason or (None if judged else _unknown(answers)),
                 answers=answers,
             )
         )
     return AnswerChecks(rule=rule, reference=name, tolerance=bound, checks=checks)
 
 
-def _unknown(answers: Sequence[Answer]) -> str:
-    """Explain why nothing is known of an engine."""
+def _unknown(answers: Sequence[Answer]) -> Fact:
+    """State why nothing is known of an engine."""
     details = [answer.detail for answer in answers if answer.detail]
-    if details:
-        return f"{len(details)} of {len(answers)} answers could not be checked: {details[0]}"
-    return "nothing to compare with" if answers else "it was not asked"
+    counts: dict[str, Value] = {"unknown": len(details), "answers": len(answers)}
+    return Fact(kind="unchecked_answers", values=counts | {"detail": details[0]} if details else counts)
 
 
-def _wrong(answers: Sequence[Answer], *, by_many: bool) -> str:
-    """Explain why an engine is wrong; empty if it is not. `by_many`: it is compared with a majority."""
+def _wrong(answers: Sequence[Answer], *, by_many: bool) -> Fact | None:
+    """State why an engine is wrong; None if it is not. `by_many`: it is compared with a majority."""
     failed = [answer for answer in answers if answer.outcome == "failed"]
     if failed:
-        return f"{len(failed)} of {len(answers)} answers failed: {failed[0].detail}"
+        counts: dict[str, Value] = {"failed": len(failed), "answers": len(answers)}
+        return Fact(kind="failed_answers", values=counts | {"detail": failed[0].detail})
     different = [answer for answer in answers if answer.outcome == "different"]
     if by_many:
         different = [answer for answer in different if answer.same == 0]
         if 2 * len(different) <= len(answers):
-            return ""
+            return None
     if not different:
-        return ""
+        return None
     first = different[0]
-    return (
-        f"{len(different)} of {len(answers)} greedy answers are wrong; after a prompt of "
-        f"{first.prompt_tokens} tokens {first.detail}"
+    return Fact(
+        kind="wrong_answers",
+        values={
+            "wrong": len(different),
+            "answers": len(answers),
+            "prompt_tokens": first.prompt_tokens,
+            "position": first.same,
+            "ended": first.ended,
+        },
     )
 
 

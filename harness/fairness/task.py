@@ -15,6 +15,7 @@ from itertools import combinations
 
 from harness.metrics.holm import holm
 from harness.metrics.intervals import LEVEL, wilson
+from harness.schema.facts import Fact, FactKind
 from harness.schema.fairness import TaskReply, TaskScore, TaskScores
 
 #: Items of each family, and the examples ahead of each.
@@ -153,15 +154,15 @@ def judge_task(items: Sequence[Item], replies: Mapping[str, TaskReply]) -> TaskS
     """Score every engine, by label, and hold each against the others."""
     pairs = list(combinations(replies, 2))
     adjusted = holm([mcnemar(replies[a].right, replies[b].right) for a, b in pairs])
-    worse: dict[str, str] = {}
-    lower: dict[str, str] = {}
+    below: dict[str, Fact] = {}
     for (a, b), p in zip(pairs, adjusted, strict=True):
         if p is None or p > LEVEL:
             continue
         low, high = sorted((a, b), key=lambda label: sum(replies[label].right))
         fewer = sum(replies[high].right) - sum(replies[low].right)
-        of = worse if fewer >= MARGIN * len(items) else lower
-        of.setdefault(low, f"{_count(replies[low])}, {high} {_count(replies[high])} (p = {p:.2g})")
+        kind: FactKind = "inaccurate" if fewer >= MARGIN * len(items) else "less_accurate"
+        if low not in below or (kind == "inaccurate" and below[low].kind == "less_accurate"):
+            below[low] = _below(kind, replies[low], high, replies[high], p)
     scores = []
     for label, reply in replies.items():
         right, n = sum(reply.right), len(reply.right)
@@ -178,13 +179,23 @@ def judge_task(items: Sequence[Item], replies: Mapping[str, TaskReply]) -> TaskS
                 by_family=by_family,
                 failed=reply.failed,
                 perplexity=reply.perplexity,
-                worse=worse.get(label, ""),
-                lower="" if label in worse else lower.get(label, ""),
+                below=below.get(label),
             )
         )
     return TaskScores(rule=RULE, scores=scores)
 
 
-def _count(reply: TaskReply) -> str:
-    failed = f" ({reply.failed} requests failed)" if reply.failed else ""
-    return f"{sum(reply.right)} of {len(reply.right)}{failed}"
+def _below(kind: FactKind, reply: TaskReply, other: str, better: TaskReply, p: float) -> Fact:
+    """State that a score is below that of another engine."""
+    return Fact(
+        kind=kind,
+        values={
+            "right": sum(reply.right),
+            "items": len(reply.right),
+            "failed": reply.failed,
+            "other": other,
+            "other_right": sum(better.right),
+            "other_failed": better.failed,
+            "p": p,
+        },
+    )

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import numpy as np
 
-from harness.metrics.digits import digits
 from harness.metrics.samples import Group
-from harness.schema.cell_notice import CellNotice
+from harness.schema.facts import Fact, Value
 
 #: A chunk is large from more than so many steps' tokens on. A server that waits for the rest of a character
 #: or for a stop string, or whose front end is behind for a moment, sends two to four together.
 LARGE_STEPS = 4
 
 
-def large_chunks(group: Group, tokens_per_step: float = 1.0) -> CellNotice | None:
-    """A notice if half of the tokens came in large chunks, or half of the answers began with one.
+def large_chunks(group: Group, tokens_per_step: float = 1.0) -> Fact | None:
+    """State that half of the tokens came in large chunks, or half of the answers began with one.
 
     Args:
         tokens_per_step: What the engine reports that it decodes in one step of a request.
@@ -26,18 +25,16 @@ def large_chunks(group: Group, tokens_per_step: float = 1.0) -> CellNotice | Non
     so_far = np.cumsum(sizes * counts)
     usual = int(sizes[np.searchsorted(so_far, so_far[-1] / 2)])  # half of the tokens came in such or larger
     begin = int(np.median(first))
-    most, found = LARGE_STEPS * tokens_per_step, []
+    most = LARGE_STEPS * tokens_per_step
+    values: dict[str, Value] = {}
     if usual > most:
-        found.append(f"half of the tokens came in chunks of {usual} or more")
+        values["usual"] = usual
     if begin > most:
-        found.append(f"half of the answers began with a chunk of {begin} or more")
-    if not found:
+        values["first"] = begin
+    if not values:
         return None
-    decoded = "does not report several tokens a step"
-    if tokens_per_step > 1:
-        decoded = f"reports {digits(tokens_per_step)} a step"
+    values["tokens_per_step"] = tokens_per_step
     icl = group.sample("icl_ms")
-    seen = f"ICL p50 is {digits(icl.levels['p50'])} ms" if icl.n else "answers came whole"
-    said = f"{' and '.join(found)}; the engine {decoded}"
-    effect = "if text is held back, TTFT is too long, TPOT and ITL too short"
-    return CellNotice(kind="chunks", text=f"{said}: {effect}; {seen}")
+    if icl.n:
+        values["icl_ms"] = icl.levels["p50"]
+    return Fact(kind="large_chunks", values=values)

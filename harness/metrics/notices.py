@@ -1,4 +1,4 @@
-"""The notices of cells: everything that a reader must know before believing their numbers."""
+"""Facts of cells that a reader must know before believing their numbers."""
 
 from __future__ import annotations
 
@@ -11,24 +11,23 @@ import pandas as pd
 
 from harness.metrics.chunk_sizes import large_chunks
 from harness.metrics.definitions import succeeded
-from harness.metrics.digits import digits, per_cent
 from harness.metrics.samples import Group
 from harness.metrics.stability import (
     clocks_differ,
     disturbed,
     drift,
+    growing,
     growing_queue,
     repeats_disagree,
 )
 from harness.metrics.validity import few_rounds, one_late, too_brief
 from harness.metrics.window import in_flight, waiting
-from harness.schema.cell_notice import CellNotice
 from harness.schema.engine_ref import RUNNING_SERVER
+from harness.schema.facts import Fact, Scope, Value
 from harness.schema.load import Batch, ClosedLoop, Load, Ramp, RequestRate, from_light_to_heavy
 from harness.schema.machines import MachineLoad
-from harness.schema.metrics import METRICS, latencies
+from harness.schema.metrics import latencies
 from harness.schema.online_summary import OnlineSummary
-from harness.schema.repeat_number import repeat_text
 from harness.schema.results import PREFIX_BLOCK_TOKENS, PrefixHits
 from harness.schema.speculation import SpeculationCount
 
@@ -47,8 +46,8 @@ def cell_notices(
     machines: Machines,
     prefixes: PrefixHits | None = None,
     drafted: SpeculationCount | None = None,
-) -> list[CellNotice]:
-    """What was noticed of one cell. Its load is judged as a whole, whatever part of it is measured.
+) -> list[Fact]:
+    """State what was noticed of one cell. Its load is judged as a whole, whatever part of it is measured.
 
     Args:
         prefixes: what a prefix cache had of its prompts; None: not known.
@@ -56,7 +55,7 @@ def cell_notices(
     """
     if isinstance(group.load, Batch):
         return machine_notices(group, machines)
-    found: list[CellNotice | None] = [*_inferred(group), *_hidden(group), *one_late(group)]
+    found: list[Fact | None] = [*_inferred(group), *_hidden(group), *one_late(group)]
     found.append(large_chunks(group, drafted.tokens_per_step if drafted is not None else 1.0))
     whole = group.whole or group
     if isinstance(group.load, ClosedLoop):
@@ -66,67 +65,58 @@ def cell_notices(
         settled = np.ones(len(group.requests), dtype=bool)
     kept = settled[succeeded(group.requests)]
     sent = group.good["t_sent"].to_numpy(np.float64)[kept]
-    values = {METRICS[name].label: group.metrics[name].to_numpy()[kept] for name in _drifting(group)}
+    values = {name: group.metrics[name].to_numpy()[kept] for name in _drifting(group)}
     if not isinstance(group.load, Ramp):  # what changes with it is the load
         found += drift(sent, values)
     if isinstance(group.load, RequestRate) and group.load.arrivals != "clients":  # it comes at one rate
-        counts = in_flight(whole.requests, sent).astype(np.float64)
-        found += drift(sent, {"requests in flight": counts}, unit="", rising="growing")
+        counts = in_flight(whole.requests, sent)
+        found += growing(sent, counts.astype(np.float64))
     found += machine_notices(group, machines)
     if prefixes is not None:
         found.append(_cached(group, prefixes))
-    return [notice for notice in found if notice is not None]
+    return [fact.within(group.label, group.load, group.repeat) for fact in found if fact is not None]
 
 
-def machine_notices(group: Group, machines: Machines) -> list[CellNotice]:
-    """What else used the machine, or slowed it down, in the cells of a group."""
+def machine_notices(group: Group, machines: Machines) -> list[Fact]:
+    """State what else used the machine, or slowed it down, in the cells of a group."""
     ours = group.engine != RUNNING_SERVER
     return [
-        notice
+        fact.within(group.label, group.load, group.repeat)
         for machine in machine_loads(group, machines)
-        for notice in disturbed(machine, engine_is_ours=ours)
+        for fact in disturbed(machine, engine_is_ours=ours)
     ]
 
 
 def machine_loads(group: Group, machines: Machines) -> list[MachineLoad]:
-    """What the machine did in the cells of a group, where it was watched."""
+    """Load of the machine in the cells of a group, where it was watched."""
     cells = (group.whole or group).requests["cell"].unique()
     return [machines[int(cell)] for cell in cells if int(cell) in machines]
 
 
 def begun(group: Group) -> int:
-    """The requests of a group, or the sessions where it has those."""
+    """Number of requests of a group, or of sessions where it has those."""
     requests = (group.whole or group).requests
     return int(requests["session"].dropna().nunique()) or len(requests)
 
 
-def pooled_notices(
-    repeats: Sequence[Group], each: Sequence[OnlineSummary], machines: Machines
-) -> list[CellNotice]:
-    """What was noticed of one engine at one load: of its repeats, and between them."""
-    short = few_rounds(repeats[0].load, min(map(begun, repeats)))
-    if len(each) == 1:
-        noticed = each[0].notices
-    else:
-        medians = {
-            METRICS[name].label: [_median(summary, name) for summary in each]
-            for name in latencies("headline")
-        }
-        noticed = [] if isinstance(repeats[0].load, Batch) else repeats_disagree(medians)
-        noticed += [
-            CellNotice(kind=notice.kind, text=f"{repeat_text(summary.repeat)}: {notice.text}")
-            for summary in each
-            for notice in summary.notices
-        ]
-        if repeats[0].engine != RUNNING_SERVER:
-            noticed += clocks_differ([load for group in repeats for load in machine_loads(group, machines)])
-    return [notice for notice in (short, *noticed) if notice is not None]
+def pooled_notices(repeats: Sequence[Group], each: Sequence[OnlineSummary], machines: Machines) -> list[Fact]:
+    """State what was noticed of one engine at one load: of its repeats, and between them."""
+    first = repeats[0]
+    found = few_rounds(first.load, min(map(begun, repeats)))
+    if len(each) > 1:
+        found += repeats_disagree(
+            {name: [_median(summary, name) for summary in each] for name in latencies("headline")}
+        )
+        if first.engine != RUNNING_SERVER:
+            found += clocks_differ([load for group in repeats for load in machine_loads(group, machines)])
+    of_all = [fact.within(first.label, first.load) for fact in found]
+    return [*of_all, *(fact for summary in each for fact in summary.notices)]
 
 
 def with_order(
     summaries: Sequence[OnlineSummary], repeats: Mapping[tuple[str, Load], Sequence[Group]]
 ) -> Iterator[OnlineSummary]:
-    """The summaries; those of a load that was slower than a heavier one of the same engine say so.
+    """Add a fact to the summaries of a load that was slower than a heavier one of the same engine.
 
     Args:
         repeats: The cells of each label and load.
@@ -148,68 +138,48 @@ def with_order(
 
 
 def with_brief(summaries: Iterable[OnlineSummary], wanted_s: float) -> Iterator[OnlineSummary]:
-    """The summaries; those of all repeats say so where one was measured for too short a time."""
+    """Add a fact to the summaries of all repeats where one was measured for too short a time."""
     shortest: dict[tuple[str, Load], float] = {}
     for summary in summaries:
         cell, notices = (summary.label, summary.load), list(summary.notices)
         if summary.repeat is not None:
             shortest[cell] = min(summary.duration_s, shortest.get(cell, summary.duration_s))
         elif (brief := too_brief(shortest[cell], wanted_s)) is not None:
-            notices.append(brief)
+            notices.append(brief.within(summary.label, summary.load))
         yield summary.model_copy(update={"notices": notices})
 
 
 def _slower(
     light: OnlineSummary, heavy: OnlineSummary, repeats: Mapping[tuple[str, Load], Sequence[Group]]
-) -> CellNotice | None:
+) -> Fact | None:
     a, b = _median(light, "ttft_ms"), _median(heavy, "ttft_ms")
     if not b or a <= SLOWER_FACTOR * b:
         return None
-    text = f"TTFT p50 is {digits(a)} ms, and {digits(b)} ms at a heavier load ({heavy.load})"
-    mine, its = (_others_waiting(repeats[summary.label, summary.load]) for summary in (light, heavy))
-    if mine > its:
-        text += (
-            f"; a prompt waited for its first token together with {mine} others, there with {its} (medians)"
-        )
-    return CellNotice(kind="order", text=text)
+    values: dict[str, Value] = {"heavier": str(heavy.load), "ttft_ms": a, "heavier_ttft_ms": b}
+    waiting, fewer = (_others_waiting(repeats[summary.label, summary.load]) for summary in (light, heavy))
+    if waiting > fewer:
+        values |= {"waiting": waiting, "heavier_waiting": fewer}
+    return Fact(kind="slower_when_lighter", scope=Scope(engine=light.label, load=light.load), values=values)
 
 
 def _others_waiting(repeats: Sequence[Group]) -> int:
-    """Of the median request: how many others waited for their first token at some time while it did."""
-    return (
-        round(np.median(np.concatenate([waiting((group.whole or group).requests) for group in repeats]))) - 1
-    )
+    """Number of requests that waited for their first token while the median request did."""
+    waits = [waiting((group.whole or group).requests) for group in repeats]
+    return round(float(np.median(np.concatenate(waits)))) - 1
 
 
-def _cached(group: Group, prefixes: PrefixHits) -> CellNotice | None:
-    """Whether prompts were answered from a cache that had them before, or nobody says."""
+def _cached(group: Group, prefixes: PrefixHits) -> Fact | None:
+    """State that prompts were answered from a cache that had them before, or that nobody reports it."""
     if prefixes.reported is None:
-        if group.engine != RUNNING_SERVER:
-            return None
-        text = (
-            "the server does not report prompt tokens from a cache, so it is not known whether it had "
-            "seen some of the prompts before"
-        )
-        return CellNotice(kind="unreported", text=text)
+        return Fact(kind="unreported") if group.engine == RUNNING_SERVER else None
     if not prefixes.prompt_tokens:  # texts without a tokenizer
-        if not prefixes.reported:
-            return None
-        text = (
-            f"{per_cent(prefixes.reported)} of the prompt tokens came from a cache; without a tokenizer it "
-            "is not known how many of them were sent before in this cell, and TTFT may be too short"
-        )
-        return CellNotice(kind="cached", text=text)
+        return Fact(kind="cached", values={"share": prefixes.reported}) if prefixes.reported else None
     requests = (group.whole or group).requests
     sent = requests["reusable_tokens"].dropna()
     slack = max(BEGIN_TOKENS, _of_template(requests)) * len(sent) + PART_OF_A_BLOCK * int((sent > 0).sum())
     if (prefixes.reported - prefixes.possible) * prefixes.prompt_tokens <= slack:
         return None
-    text = (
-        f"{per_cent(prefixes.reported)} of the prompt tokens came from a cache, and only "
-        f"{per_cent(prefixes.possible)} were sent before in this cell: "
-        "the server knew the prompts from elsewhere, and TTFT is too short"
-    )
-    return CellNotice(kind="cached", text=text)
+    return Fact(kind="cached", values={"share": prefixes.reported, "possible": prefixes.possible})
 
 
 def _of_template(requests: pd.DataFrame) -> int:
@@ -219,28 +189,17 @@ def _of_template(requests: pd.DataFrame) -> int:
     return int(cached) if 2 * cached <= prompts else 0
 
 
-def _inferred(group: Group) -> Iterator[CellNotice]:
-    """Token counts that were dealt out by the length of the text."""
+def _inferred(group: Group) -> list[Fact]:
+    """State that token counts were dealt out by the length of the text."""
     sources = group.good["token_source"]
     share = float((sources == "inferred").mean()) if len(sources) else 0.0
-    if share:
-        text = (
-            f"ITL is inferred from the length of the text: in {per_cent(share)} of the answers "
-            "several tokens come in a chunk, and the server does not report how many"
-        )
-        yield CellNotice(kind="inferred", text=text)
+    return [Fact(kind="inferred", values={"share": share})] if share else []
 
 
-def _hidden(group: Group) -> Iterator[CellNotice]:
-    """Reasoning that a server counts and keeps to itself."""
+def _hidden(group: Group) -> list[Fact]:
+    """State that a server counts reasoning and does not send it."""
     hidden, sent = (int(group.good[name].sum()) for name in ("hidden_tokens", "completion_tokens"))
-    if hidden:
-        text = (
-            f"{hidden:,} of {hidden + sent:,} output tokens ({per_cent(hidden / (hidden + sent))}) were "
-            "reasoning that the server counted and did not send: they are in no rate, TPOT or ITL, and TTFT "
-            "includes the time that they took"
-        )
-        yield CellNotice(kind="hidden", text=text)
+    return [Fact(kind="hidden", values={"hidden": hidden, "tokens": hidden + sent})] if hidden else []
 
 
 def inferred(good: pd.DataFrame) -> bool:

@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 
 from pydantic import Field
 
-from harness.metrics.percentiles import missing
+from harness.metrics.percentiles import missing, supported
 from harness.metrics.primary import compared_by
 from harness.schema.base import Strict
-from harness.schema.load import AnyLoad, Load, from_light_to_heavy
+from harness.schema.facts import FELL_BEHIND
+from harness.schema.load import ClosedLoop, Load, from_light_to_heavy
 from harness.schema.metrics import COMPARED_PERCENTILES, METRICS
 from harness.schema.online_summary import OnlineSummary
-from harness.schema.results import Comparison
+from harness.schema.results import Comparison, OnlineResults
+from harness.schema.search import SearchResults
 
 #: Percentiles that are compared, from the highest on.
 PERCENTILES = tuple(f"p{q}" for q in reversed(COMPARED_PERCENTILES))
 #: Latencies that decide no winner, in which another engine may be better.
 OTHER_LATENCIES = ("itl_ms", "e2e_ms")
+#: Metric of a search: the load that an engine carries within limits.
+CAPACITY = "capacity"
 #: Verdicts on a difference that holds for all comparisons of the run together.
 REAL = ("better", "worse")
 
@@ -48,7 +53,7 @@ class Ranking(Strict):
 
     metric: str
     statistic: str = Field(description="the metric's name again where it is a rate")
-    load: AnyLoad | None = Field(description="null: the loads of a search")
+    load: Load | None = Field(description="null: the loads of a search")
     rows: list[RankingRow]
     comparisons: int = Field(0, description="how many comparisons of the run were made at once")
     headline: bool = Field(
@@ -69,6 +74,12 @@ class Ranking(Strict):
     def winner(self) -> str | None:
         """Label of the best engine where it differs significantly from another one, else None."""
         return next((self.valid[0].label for row in self.valid if row.significant), None)
+
+    @property
+    def name(self) -> str:
+        """Name of the metric with its percentile: `TTFT p50`, `output tok/s`."""
+        label = METRICS[self.metric].label
+        return label if self.statistic == self.metric else f"{label} {self.statistic}"
 
     def row(self, label: str) -> RankingRow | None:
         """Return the row of an engine; None if it has none."""
@@ -173,7 +184,7 @@ def _with_headlines(by_metric: Mapping[str, Mapping[str, Ranking]], compared: Se
         first = shared if shared in by_statistic else next(iter(by_statistic), None)
         found += [
             ranking.model_copy(update={"headline": metric in compared and statistic == first})
-            for statistic, ranking in reversed(by_statistic.items())
+            for statistic, ranking in reversed(list(by_statistic.items()))
         ]
     return found
 
@@ -186,6 +197,119 @@ def _shared_percentile(latencies: Sequence[Mapping[str, Ranking]]) -> str | None
     return next(decided, names[-1] if names else None)
 
 
-def at_load(found: Sequence[Ranking], load: Load) -> list[Ranking]:
-    """Select the rankings of one load."""
-    return [ranking for ranking in found if ranking.load == load]
+def headlines(found: Sequence[Ranking], load: Load | None) -> list[Ranking]:
+    """Select the rankings of a load by which its engines are compared first."""
+    return [ranking for ranking in found if ranking.headline and ranking.load == load]
+
+
+def batch_ranking(results: OnlineResults) -> Ranking | None:
+    """Rank the engines of an offline batch by their output tokens a second; None without a result."""
+    pooled = [summary for summary in results.summaries if summary.repeat is None]
+    return next((found for found in rankings(pooled, results.comparisons) if found.headline), None)
+
+
+def capacity_ranking(search: SearchResults) -> Ranking:
+    """Rank the engines of a search by the load that they carry; one whose value would be a guess is not
+    valid."""
+    in_order = sorted(
+        search.engines, key=lambda found: (found.guessed, -found.shown, found.bound == "lightest")
+    )
+    pairs = {frozenset((pair.a, pair.b)): pair for pair in search.ratios}
+    rows: list[RankingRow] = []
+    for found in in_order:
+        row = RankingRow(
+            label=found.label, value=found.value, interval=_closed(found.low, found.high),
+            valid=found.value is not None and not found.guessed,
+        )  # fmt: skip
+        pair = pairs.get(frozenset((found.label, in_order[0].label)))
+        if pair is not None and row.valid and rows and rows[0].valid:
+            ends, ratio = _closed(pair.low, pair.high), pair.value
+            if pair.b == found.label:
+                ratio, ends = 1 / ratio, ends and (1 / ends[1], 1 / ends[0])
+            significant = pair.verdict != "no difference shown"
+            fields = {"ratio": ratio, "ratio_interval": ends, "significant": significant}
+            row = row.model_copy(update=fields)
+        rows.append(row)
+    return Ranking(metric=CAPACITY, statistic=CAPACITY, load=None, rows=rows, headline=True)
+
+
+def _closed(low: float | None, high: float | None) -> tuple[float, float] | None:
+    return None if low is None or high is None else (low, high)
+
+
+def fell_behind(summary: OnlineSummary) -> bool:
+    """Tell whether the latencies of an open loop grew with its length."""
+    return any(fact.kind in FELL_BEHIND for fact in summary.notices)
+
+
+def shown_load(pooled: Sequence[OnlineSummary]) -> Load:
+    """Choose the load of the answer: the heaviest at which two engines are valid and no valid one fell
+    behind, else at which two are valid, else one in the same order, else the heaviest."""
+    valid = [summary.load for summary in pooled if summary.valid]
+    by_weight = list(reversed(from_light_to_heavy(valid or [summary.load for summary in pooled])))
+    behind = {summary.load for summary in pooled if summary.valid and fell_behind(summary)}
+    return max(by_weight, key=lambda load: (valid.count(load) > 1, load not in behind))
+
+
+def shown_percentile(pooled: Sequence[OnlineSummary], comparisons: Sequence[Comparison], metric: str) -> int:
+    """Choose the percentile of the answer at the shown load, else the highest that all engines have."""
+    load = shown_load(pooled)
+    for ranking in headlines(rankings(pooled, comparisons), load):
+        if ranking.metric == metric and ranking.best is not None:
+            return int(ranking.statistic[1:])
+    sizes = [each.latency(metric).n for each in pooled if each.load == load and each.num_success]
+    return supported((99, 90), sizes) or 50
+
+
+#: Labels that are better than all others but each other, by (load, metric, statistic).
+BestLabels = dict[tuple[Load, str, str], frozenset[str]]
+#: Rates that the load of an open loop sets, until an engine falls behind.
+_SET_BY_LOAD = ("req_per_s", "output_tok_per_s", "total_tok_per_s")
+
+
+def best_labels(pooled: Sequence[OnlineSummary], comparisons: Sequence[Comparison]) -> BestLabels:
+    """Labels that differ to their good from every other valid engine at that load but from each other.
+
+    An invalid cell neither wins nor loses. By a rate that the load sets, none is the best.
+    """
+    valid = valid_labels(pooled)
+    behind = {summary.load for summary in pooled if fell_behind(summary)}
+    won: defaultdict[tuple[Load, str, str], set[tuple[str, str]]] = defaultdict(set)
+    for pair in comparisons:
+        set_by_load = not isinstance(pair.load, ClosedLoop) and pair.load not in behind
+        labels = {pair.a, pair.b}
+        if (set_by_load and pair.metric in _SET_BY_LOAD) or not labels <= valid[pair.load]:
+            continue
+        if pair.verdict in REAL:
+            first = better(pair)
+            [second] = labels - {first}
+            won[pair.load, pair.metric, pair.statistic].add((first, second))
+    found = {key: _unbeaten(valid[key[0]], pairs) for key, pairs in won.items()}
+    return {key: labels for key, labels in found.items() if labels}
+
+
+def _unbeaten(labels: set[str], won: set[tuple[str, str]]) -> frozenset[str]:
+    """Labels that lose to nobody and beat everybody else; none where there are no such. `won`: pairs of a
+    better and a worse one."""
+    first = frozenset(labels - {worse for _, worse in won})
+    return first if all((a, b) in won for a in first for b in labels - first) else frozenset()
+
+
+def valid_labels(pooled: Sequence[OnlineSummary]) -> defaultdict[Load, set[str]]:
+    """Labels whose cell at a load is valid, by the load."""
+    valid: defaultdict[Load, set[str]] = defaultdict(set)
+    for summary in pooled:
+        if summary.valid:
+            valid[summary.load].add(summary.label)
+    return valid
+
+
+def better(pair: Comparison) -> str:
+    """Label with the better value, whether or not the difference is significant."""
+    lower, higher = (pair.a, pair.b) if pair.ratio < 1 else (pair.b, pair.a)
+    return lower if METRICS[pair.metric].lower_is_better else higher
+
+
+def excludes_one(ratio_ci: tuple[float, float] | None) -> bool:
+    """Tell whether a ratio's own 95 % interval does, whatever the verdict."""
+    return ratio_ci is not None and not ratio_ci[0] <= 1 <= ratio_ci[1]

@@ -1,6 +1,6 @@
-"""Whether a cell was the same all the way through: drift, an engine that fell behind, a disturbed machine.
+"""Facts of a cell that was not the same all the way through: drift, a growing queue, a disturbed machine.
 
-What is found is a notice, not a verdict: the numbers are right, and say something else than they seem to.
+The cell stays valid: its numbers are right, and mean something else than they seem to.
 """
 
 from __future__ import annotations
@@ -13,10 +13,9 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from harness.metrics.digits import digits, per_cent
 from harness.metrics.percentiles import ranks
 from harness.metrics.window import scheduled
-from harness.schema.cell_notice import CellNotice, NoticeKind
+from harness.schema.facts import Fact, FactKind, Value
 from harness.schema.machines import MachineLoad
 
 Floats = npt.NDArray[np.float64]
@@ -44,6 +43,8 @@ FOREIGN_PEAK, FOREIGN_PEAK_CORES = 0.25, 0.5
 STEAL_SHARE = 0.02
 #: Of a GPU's samples with clocks held down.
 THROTTLED_SHARE = 0.1
+#: What a GPU gives as its reason where it keeps to its power limit.
+POWER_CAP = "power cap"
 #: Of the time in which a GPU computed before its engine was started.
 GPU_BUSY_SHARE = 0.05
 #: Repeats disagree where the standard deviation of the logarithm of their medians is above this.
@@ -109,38 +110,48 @@ def _p_of_maximum(z: float) -> float:
     return min(1.0, 4 * density / z + density * (z - 1 / z) * 2 * log((1 - EDGE) / EDGE))
 
 
-def drift(
-    sent: Floats,
-    metrics: Mapping[str, Floats],
-    unit: str = " ms",
-    rising: NoticeKind = "drift",
-) -> list[CellNotice]:
-    """A notice for each metric that changed within the cell.
+def drift(sent: Floats, values_by_metric: Mapping[str, Floats]) -> list[Fact]:
+    """State each metric that changed within the cell.
 
     Args:
-        sent: when the successes of one cell that count were, without a ramp-up.
-        metrics: by name, values of the same requests, NaN where there is none.
-        unit: theirs.
-        rising: the kind of a change to higher values; others are drift.
+        sent: (n,) when the successes of one cell that count were sent, in s, without a ramp-up.
+        values_by_metric: by name, (n,) values of the same requests, NaN where there is none.
     """
+    return [
+        Fact(kind="drift", values={"metric": name, **change})
+        for name, values in values_by_metric.items()
+        if (change := _changed(sent, values)) is not None
+    ]
+
+
+def growing(sent: Floats, in_flight: Floats) -> list[Fact]:
+    """State that the requests in flight changed within the cell; that they grew is a kind of its own.
+
+    Args:
+        sent: (n,) as of `drift`.
+        in_flight: (n,) requests in flight at those times.
+    """
+    change = _changed(sent, in_flight)
+    if change is None:
+        return []
+    kind: FactKind = "growing" if change["after"] > change["before"] else "drift"
+    return [Fact(kind=kind, values={**change})]
+
+
+def _changed(sent: Floats, values: Floats) -> dict[str, float] | None:
+    """Medians before and after the change point of a series, and its moment in s; None without one."""
     order = np.argsort(sent, kind="stable")
-    found = []
-    for name, given in metrics.items():
-        values = given[order]
-        known = np.isfinite(values)
-        change = find_change(values[known])
-        if change is not None:
-            moment = float(sent[order[known][change.at]])
-            text = (
-                f"{name} changed within the cell: median {digits(change.before)}{unit} before "
-                f"{moment:.1f} s, {digits(change.after)}{unit} after"
-            )
-            found.append(CellNotice(kind=rising if change.after > change.before else "drift", text=text))
-    return found
+    in_order = values[order]
+    finite = np.isfinite(in_order)
+    change = find_change(in_order[finite])
+    if change is None:
+        return None
+    moment = float(sent[order[finite][change.at]])
+    return {"before": change.before, "after": change.after, "moment_s": moment}
 
 
-def growing_queue(requests: pd.DataFrame) -> CellNotice | None:
-    """Whether an open loop's requests arrived faster than they were answered, so that a queue grew.
+def growing_queue(requests: pd.DataFrame) -> Fact | None:
+    """State that an open loop's requests arrived faster than they were answered, so that a queue grew.
 
     Arrivals and ends are counted from when the first answers could be there to the last arrival; where almost
     all had been sent by then, over the whole cell. A request that timed out was never answered.
@@ -178,16 +189,10 @@ def growing_queue(requests: pd.DataFrame) -> CellNotice | None:
     stalled_s = 0.0 if slowed else _stalled_s(requests)
     if stalled_s is None:
         return None
-    text = (
-        f"fell behind: {digits(offered)} requests/s offered, {digits(achieved)} answered meanwhile; "
-        "latencies measure the queue, and grow with the length of the run"
-    )
+    values: dict[str, Value] = {"offered": float(offered), "answered": float(achieved)}
     if stalled_s:
-        text = (
-            f"fell behind: {digits(offered)} requests/s offered, and no token came in the first "
-            f"{digits(stalled_s)} s, until all had arrived; latencies measure this wait"
-        )
-    return CellNotice(kind="behind", text=text)
+        return Fact(kind="stalled", values=values | {"stalled_s": stalled_s})
+    return Fact(kind="behind", values=values)
 
 
 def _stalled_s(requests: pd.DataFrame) -> float | None:
@@ -221,67 +226,63 @@ def _outer_quarters(values: Floats) -> tuple[Floats, Floats]:
     return np.sort(values[:quarter]), np.sort(values[-quarter:])
 
 
-def disturbed(load: MachineLoad, engine_is_ours: bool = True) -> list[CellNotice]:
-    """What else used the machine, or slowed it down, during a cell.
+def disturbed(load: MachineLoad, engine_is_ours: bool = True) -> list[Fact]:
+    """State what else used the machine, or slowed it down, during a cell.
 
     Args:
         engine_is_ours: False for a server that ran already: its own work looks like that of others.
     """
-    found, throttled = [], []
-    if engine_is_ours and (kept := kept_busy(load)):
+    found = []
+    if engine_is_ours and is_busy(load):
         most = max(load.foreign_cores_max, load.foreign_cores_mean)
-        found.append(f"other processes {kept} ({most:.2g} at most)")
+        values: dict[str, Value] = {"cores": load.foreign_cores_mean, "most": most, "of": load.cpus}
+        found.append(Fact(kind="foreign_load", values=values))
     if load.steal_share > STEAL_SHARE:
-        found.append(f"the hypervisor took {per_cent(load.steal_share)} of the CPUs' time")
+        found.append(Fact(kind="stolen_time", values={"share": load.steal_share}))
     for index, share in enumerate(load.gpus_busy_before if engine_is_ours else ()):
         if share is not None and share > GPU_BUSY_SHARE:
-            found.append(f"GPU {index} was busy {per_cent(share)} of the time before the engine was started")
+            found.append(Fact(kind="gpu_in_use", values={"gpu": str(index), "share": share}))
     for index, gpu in enumerate(load.gpus):
-        held_down = [
-            f"{reason} in {per_cent(share)}"
-            for reason, share in gpu.throttled.items()
-            if share > THROTTLED_SHARE
-        ]
-        if held_down:
-            throttled.append(f"GPU {index} lowered its clocks: {', '.join(held_down)} of the samples")
-    return [
-        *(CellNotice(kind="disturbed", text=text) for text in found),
-        *(CellNotice(kind="throttled", text=text) for text in throttled),
-    ]
+        for reason, share in gpu.throttled.items():
+            if share <= THROTTLED_SHARE:
+                continue
+            values = {"gpu": str(index), "share": share}
+            if reason == POWER_CAP:
+                found.append(Fact(kind="power_capped", values=values))
+            else:
+                found.append(Fact(kind="throttled", values=values | {"reason": reason}))
+    return found
 
 
-def kept_busy(load: MachineLoad) -> str:
-    """`kept 1.8 of 2 cores busy`, of other processes; empty where that disturbs no cell."""
+def is_busy(load: MachineLoad) -> bool:
+    """Tell whether other processes used so many cores that they disturb a cell."""
     mean_limit = max(FOREIGN_MEAN * load.cpus, FOREIGN_MEAN_CORES)
     peak_limit = max(FOREIGN_PEAK * load.cpus, FOREIGN_PEAK_CORES)
-    if load.foreign_cores_mean <= mean_limit and load.foreign_cores_max <= peak_limit:
-        return ""
-    return f"kept {load.foreign_cores_mean:.2g} of {load.cpus} cores busy"
+    return load.foreign_cores_mean > mean_limit or load.foreign_cores_max > peak_limit
 
 
-def clocks_differ(repeats: Sequence[MachineLoad]) -> list[CellNotice]:
-    """A notice if the CPUs of an engine that computes on them ran slower in one repeat than in another.
+def clocks_differ(repeats: Sequence[MachineLoad]) -> list[Fact]:
+    """State that the CPUs of an engine that computes on them ran slower in one repeat than in another.
 
     Beside a GPU most CPUs are idle, and idle ones lower their clocks.
     """
     clocks = [load.cpu_mhz_median for load in repeats if load.cpu_mhz_median is not None and not load.gpus]
     if not clocks or min(clocks) >= SLOWED_CLOCK * max(clocks):
         return []
-    text = f"the CPUs ran at {min(clocks):,.0f} MHz in one repeat and at {max(clocks):,.0f} MHz in another"
-    return [CellNotice(kind="disturbed", text=text)]
+    return [Fact(kind="slower_clock", values={"low_mhz": min(clocks), "high_mhz": max(clocks)})]
 
 
-def repeats_disagree(medians: Mapping[str, Sequence[float]]) -> list[CellNotice]:
-    """A notice for each metric whose repeats differ by far more than their requests explain.
+def repeats_disagree(medians: Mapping[str, Sequence[float]]) -> list[Fact]:
+    """State each metric whose repeats differ by far more than their requests explain.
 
     Args:
-        medians: by name, the median of each repeat in ms.
+        medians: by the metric's name, the median of each repeat in ms.
     """
     found = []
     for name, values in medians.items():
-        known = [value for value in values if value > 0]
-        if len(known) >= 2 and float(np.std([log(value) for value in known], ddof=1)) > REPEATS_SPREAD:
-            low, high = digits(min(known)), digits(max(known))
-            text = f"the {name} median is {low} ms in one repeat and {high} ms in another"
-            found.append(CellNotice(kind="repeats", text=text))
+        positive = [value for value in values if value > 0]
+        if len(positive) < 2 or float(np.std([log(value) for value in positive], ddof=1)) <= REPEATS_SPREAD:
+            continue
+        ends: dict[str, Value] = {"metric": name, "low": min(positive), "high": max(positive)}
+        found.append(Fact(kind="repeats_differ", values=ends))
     return found

@@ -22,16 +22,16 @@ from harness.metrics.notices import (
 )
 from harness.metrics.rates import NO_TIME_S, Flow, flow, peak_in_flight, requests_within, total
 from harness.metrics.samples import Group, by_load, split
-from harness.metrics.validity import discredit, invalid_reasons, scored
+from harness.metrics.validity import clients_of, discredit, invalid_reasons, scored
 from harness.metrics.waterfall import Reported, reported_mean, waterfall
 from harness.metrics.window import Cut, scheduled
 from harness.schema.calibration import Calibration
+from harness.schema.facts import Fact
 from harness.schema.fairness import TaskScores
 from harness.schema.limits import Slo
 from harness.schema.load import Load
 from harness.schema.metrics import LATENCIES, METRICS
 from harness.schema.online_summary import Distribution, OnlineSummary
-from harness.schema.repeat_number import repeat_text
 from harness.schema.results import PrefixHits
 from harness.schema.speculation import Speculation
 
@@ -48,7 +48,7 @@ class Known(TypedDict, total=False):
     #: What the engines' histograms say of each cell.
     reported: Reported | None
     #: Engines whose answers are wrong, by label, and why: their cells are invalid.
-    wrong: Mapping[str, str] | None
+    wrong: Mapping[str, Fact] | None
     #: What else the machine did during each cell.
     machines: Machines | None
     #: What a prefix cache had of each cell's prompts.
@@ -111,13 +111,12 @@ def summarize_points(points: Sequence[Point], **known: Unpack[Known]) -> list[On
 
 
 def _judgement(repeats: Sequence[OnlineSummary]) -> dict[str, Any]:
-    """Whether all of the repeats can be believed, as fields of their pooled summary."""
-    reasons = [f"{repeat_text(cell.repeat)}: {why}" for cell in repeats for why in cell.invalid_reasons]
+    """Fields of the pooled summary that tell whether all of the repeats can be believed."""
+    reasons = [reason for summary in repeats for reason in summary.invalid_reasons]
     return {
         "valid": not reasons,
         "invalid_reasons": reasons,
-        "invalid_kinds": [kind for summary in repeats for kind in summary.invalid_kinds],
-        "clients_needed": max((summary.clients_needed or 0 for summary in repeats), default=0) or None,
+        "clients_needed": clients_of(reasons) or None,
     }
 
 
@@ -180,9 +179,8 @@ def _summary(
         rates_ci=_rates_ci(found),
         peak_in_flight=max(peak_in_flight((group.whole or group).requests) for group in repeats),
         valid=not reasons,
-        invalid_reasons=[reason.text for reason in reasons],
-        invalid_kinds=[reason.kind for reason in reasons],
-        clients_needed=max((reason.clients or 0 for reason in reasons), default=0) or None,
+        invalid_reasons=reasons,
+        clients_needed=clients_of(reasons) or None,
         window_s=None if group.window is None else (group.window.start_s, group.window.end_s),
         left_out=sum(len((group.whole or group).requests) - len(group.requests) for group in repeats),
         later_turns=int(requests["late_s"].notna().sum()),

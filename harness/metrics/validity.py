@@ -1,22 +1,21 @@
-"""Whether a cell can be believed."""
+"""Facts that make a cell invalid, and those of cells too short to judge."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from dataclasses import dataclass
 from math import ceil
-from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from harness.metrics.digits import digits
 from harness.metrics.percentiles import Ordered, missing
 from harness.metrics.rates import duration_s
 from harness.metrics.samples import Group
 from harness.schema.calibration import Calibration
-from harness.schema.cell_notice import CellNotice
+from harness.schema.facts import Fact, Scope, Value
 from harness.schema.fairness import TaskScores
-from harness.schema.invalid_reason import InvalidReason
 from harness.schema.load import Batch, ClosedLoop, Load
 from harness.schema.online_summary import OnlineSummary
 from harness.schema.settings import SHORT_CELL_S
@@ -32,84 +31,100 @@ CEILING_SHARE = 0.5
 #: Requests of a closed loop for each one in flight, below which little but its beginning and end is measured.
 MIN_ROUNDS = 3
 
-#: What is said of requests that were late on connections that had to be opened.
-OPENING = "all of these on a new connection"
 
-#: What the notice of a cell of few seconds begins with.
-BRIEF = "measured for"
-
-
-def invalid_reasons(group: Group, calibration: Calibration | None = None) -> list[InvalidReason]:
-    """Why one repeat is not to be believed; nothing where it is.
+def invalid_reasons(group: Group, calibration: Calibration | None = None) -> list[Fact]:
+    """State why one repeat is not to be believed; nothing where it is.
 
     Failures and the client's load count over the whole cell, lag and TTFT in its window.
 
     Args:
-        calibration: What client processes sustain; None: not known, and not judged by.
+        calibration: what client processes sustain; None: not known, and not judged by.
     """
+    found = _invalid(group)
+    if not isinstance(group.load, Batch):
+        found += _too_busy((group.whole or group).requests, group.load, calibration)
+    return [fact.within(group.label, group.load, group.repeat) for fact in found]
+
+
+def _invalid(group: Group) -> list[Fact]:
+    """State what is wrong with the cell whatever the client's ceiling is."""
     everything = (group.whole or group).requests
     failed = int(everything["error"].notna().sum())
-    above = [] if calibration is None else _too_busy(everything, group.load, calibration)
     if group.metrics.empty:
         unmeasured = group.whole is not None and group.requests.empty
-        none = (
-            InvalidReason("unmeasured", "no request was sent in the part that is measured")
-            if unmeasured
-            else InvalidReason("no_success", "no request succeeded")
-        )
-        return [none, *above]
-    reasons = [InvalidReason("failures", f"{failed} of {len(everything)} requests failed")] if failed else []
+        return [Fact(kind="unmeasured" if unmeasured else "no_success")]
+    failures = Fact(kind="failures", values={"failed": failed, "requests": len(everything)})
     if isinstance(group.load, Batch):
-        return reasons  # its clock runs from the first prompt that may be sent
-    for who, lag, limit in _lags(group):
-        if lag.judged_ms > limit:
-            reasons.append(InvalidReason("late", f"{who} sent late: {lag.seen}{_opening(group, limit)}"))
-    return reasons + above
+        return [failures] if failed else []  # its clock runs from the first prompt that may be sent
+    late = [
+        Fact(kind="late", values=lag.values | {"opening": _only_new_connections(group, lag.limit_ms)})
+        for lag in _lags(group)
+        if lag.judged_ms > lag.limit_ms
+    ]
+    return [failures, *late] if failed else late
 
 
-def one_late(group: Group) -> list[CellNotice]:
-    """A notice for each sender of fewer than 100 requests that sent one of them late."""
+def one_late(group: Group) -> list[Fact]:
+    """State each sender of fewer than 100 requests that sent one of them late."""
     return [
-        CellNotice(
-            kind="late",
-            text=f"{who} sent one request late: submit lag {lag.highest_ms:.2f} ms, above {limit:.2f} ms",
-        )
-        for who, lag, limit in _lags(group)
-        if lag.few and lag.judged_ms <= limit < lag.highest_ms
+        Fact(kind="one_late", values=lag.sender | {"lag_ms": lag.highest_ms, "limit_ms": lag.limit_ms})
+        for lag in _lags(group)
+        if lag.few and lag.judged_ms <= lag.limit_ms < lag.highest_ms
     ]
 
 
 def clients_needed(requests: pd.DataFrame, load: Load, calibration: Calibration) -> int:
-    """Client processes that would have done for the requests of a whole cell; 0: those that it had did."""
-    return max((reason.clients or 0 for reason in _too_busy(requests, load, calibration)), default=0)
+    """Number of client processes that would do for the requests of a whole cell; 0: those it had did."""
+    return clients_of(_too_busy(requests, load, calibration))
 
 
-class _Lag(NamedTuple):
-    """The submit lag of one sender: what is above the limit in words, the value that it is judged by, and the
-    highest one."""
+def clients_of(reasons: Iterable[Fact]) -> int:
+    """Number of client processes that would do by the facts of a cell; 0: those it had did."""
+    return max((int(fact.values["clients"]) for fact in reasons if fact.kind == "busy"), default=0)
 
-    seen: str
+
+@dataclass(frozen=True)
+class _Lag:
+    """The submit lag of one sender, in ms.
+
+    Attributes:
+        sender: the node as a value of a fact; nothing for this machine's client.
+        late: requests above the limit.
+        judged_ms: the p99, or of a sample too small for it the second highest.
+    """
+
+    sender: dict[str, Value]
+    late: int
+    requests: int
     judged_ms: float
     highest_ms: float
+    limit_ms: float
     few: bool
 
-    @classmethod
-    def of(cls, values: npt.NDArray[np.float64], limit_ms: float) -> _Lag:
-        ordered, few = Ordered(values, None), bool(missing(99, values.size))
-        second, highest = ordered.at_ranks([max(1, values.size - 1), values.size])
-        judged = second if few else float(ordered.percentiles([99])[0])
-        if few and values.size > 1:
-            late = (
-                f"{np.count_nonzero(values > limit_ms)} of {values.size} requests by over {limit_ms:.2f} ms"
-            )
-            return cls(f"{late} (second highest: {judged:.2f} ms)", judged, highest, few)
-        statistic = "of the only request" if few else "p99"
-        seen = f"submit lag {statistic} {judged:.2f} ms, above {limit_ms:.2f} ms"
-        return cls(seen, judged, highest, few)
+    @staticmethod
+    def of(sender: dict[str, Value], lag_ms: npt.NDArray[np.float64], limit_ms: float) -> _Lag:
+        """Judge (n,) lags in ms, n at least 1."""
+        ordered, few = Ordered(lag_ms, None), bool(missing(99, lag_ms.size))
+        second, highest = ordered.at_ranks([max(1, lag_ms.size - 1), lag_ms.size])
+        judged = float(second) if few else float(ordered.percentiles([99])[0])
+        late = int(np.count_nonzero(lag_ms > limit_ms))
+        return _Lag(sender, late, lag_ms.size, judged, float(highest), limit_ms, few)
+
+    @property
+    def values(self) -> dict[str, Value]:
+        """Values of a fact `late`."""
+        statistic = "p99" if not self.few else "second highest" if self.requests > 1 else "only"
+        return self.sender | {
+            "statistic": statistic,
+            "late": self.late,
+            "requests": self.requests,
+            "lag_ms": self.judged_ms,
+            "limit_ms": self.limit_ms,
+        }
 
 
-def _lags(group: Group) -> list[tuple[str, _Lag, float]]:
-    """Each node that sent, or this machine's client, with its submit lag and the limit in ms."""
+def _lags(group: Group) -> list[_Lag]:
+    """Submit lag of each node that sent, or of this machine's client."""
     lag, ttft = group.sample("submit_lag_ms").values, group.sample("ttft_ms").values
     if not lag.size or not ttft.size:
         return []
@@ -117,95 +132,83 @@ def _lags(group: Group) -> list[tuple[str, _Lag, float]]:
     lag = group.metrics["submit_lag_ms"].to_numpy()
     known = np.isfinite(lag)
     if "host" not in group.requests or group.requests["host"].isna().all():
-        return [("the client", _Lag.of(lag[known], limit), limit)]
+        return [_Lag.of({}, lag[known], limit)]
     hosts = group.good["host"]
-    of = {str(host): known & (hosts == host).to_numpy() for host in hosts.dropna().unique()}
+    rows_by_host = {str(host): known & (hosts == host).to_numpy() for host in hosts.dropna().unique()}
     return [
-        (f"node {host}", _Lag.of(lag[rows], limit), limit) for host, rows in sorted(of.items()) if rows.any()
+        _Lag.of({"node": host}, lag[rows], limit) for host, rows in sorted(rows_by_host.items()) if rows.any()
     ]
 
 
-def _opening(group: Group, limit_ms: float) -> str:
-    """Where the client may have waited for the server: connections that it had to open."""
+def _only_new_connections(group: Group, limit_ms: float) -> bool:
+    """Tell whether all late requests opened a connection, where the client may have waited for the server."""
     late = group.metrics["submit_lag_ms"].to_numpy() > limit_ms
-    if not group.good[late]["connection_reused"].eq(False).all():
-        return ""
-    return f"; {OPENING}, which the server may have been slow to accept"
+    return bool(group.good[late]["connection_reused"].eq(False).all())
 
 
-def few_rounds(load: Load, sent: int) -> CellNotice | None:
-    """Whether a closed loop of `sent` requests is over before it is steady."""
+def few_rounds(load: Load, sent: int) -> list[Fact]:
+    """State that a closed loop of `sent` requests is over before it is steady."""
     if not isinstance(load, ClosedLoop) or sent >= MIN_ROUNDS * load.concurrency:
-        return None
-    text = f"{sent:,} requests for {load}: most are sent while the load begins or ends"
-    return CellNotice(kind="short", text=text)
+        return []
+    return [Fact(kind="few_rounds", scope=Scope(load=load), values={"requests": sent})]
 
 
-def too_brief(seconds: float, wanted_s: float = 0.0) -> CellNotice | None:
-    """Whether a cell was measured for less than SHORT_CELL_S, or than was asked for."""
+def too_brief(seconds: float, wanted_s: float = 0.0) -> Fact | None:
+    """State that a cell was measured for less than SHORT_CELL_S, or than `wanted_s`."""
     if seconds >= max(wanted_s, SHORT_CELL_S):
         return None
-    asked = (
-        f" instead of the {wanted_s:g} s asked for: the load has no more requests"
-        if wanted_s > seconds
-        else ""
-    )
-    text = f"{BRIEF} {digits(seconds)} s{asked}; for numbers to publish use --settle 30 --min-duration 30"
-    return CellNotice(kind="short", text=text)
+    values: dict[str, Value] = {"seconds": seconds}
+    return Fact(kind="brief", values=values | {"wanted_s": wanted_s} if wanted_s > seconds else values)
 
 
-def discredit(summary: OnlineSummary, why: str | None) -> OnlineSummary:
-    """The summary of an engine whose answers are wrong: no figure of it counts. None: they are not."""
-    if why is None:
-        return summary
-    return _with_reason(summary, InvalidReason("answers", f"its answers are wrong: {why}"))
+def discredit(summary: OnlineSummary, why: Fact | None) -> OnlineSummary:
+    """Make the summary of an engine whose answers are wrong invalid. None: they are not."""
+    return summary if why is None else _with_reason(summary, why)
 
 
 def scored(summary: OnlineSummary, scores: TaskScores | None) -> OnlineSummary:
-    """The summary with its engine's score; one that is far below another's makes it invalid."""
-    own = next((score for score in scores.scores if score.label == summary.label), None) if scores else None
-    if own is None:
+    """Add its engine's score to a summary; one that is far below another's makes it invalid."""
+    score = next((score for score in scores.scores if score.label == summary.label), None) if scores else None
+    if score is None:
         return summary
-    known: dict[str, object] = {"accuracy": own.share, "accuracy_ci": own.ci}
-    if found := own.worse or own.lower:
-        why = f"it answers fewer items of the accuracy task rightly: {found}"
-        known["notices"] = [*summary.notices, CellNotice(kind="accuracy", text=why)]
-    summary = summary.model_copy(update=known)
-    return _with_reason(summary, InvalidReason("accuracy", why)) if own.worse else summary
+    summary = summary.model_copy(update={"accuracy": score.share, "accuracy_ci": score.ci})
+    if score.below is None:
+        return summary
+    if score.below.kind == "inaccurate":
+        return _with_reason(summary, score.below)
+    below = score.below.within(summary.label, summary.load, summary.repeat)
+    return summary.model_copy(update={"notices": [*summary.notices, below]})
 
 
-def _with_reason(summary: OnlineSummary, reason: InvalidReason) -> OnlineSummary:
-    """The summary, invalid for one more reason."""
-    return summary.model_copy(
-        update={
-            "valid": False,
-            "invalid_reasons": [*summary.invalid_reasons, reason.text],
-            "invalid_kinds": [*summary.invalid_kinds, reason.kind],
-        }
-    )
+def _with_reason(summary: OnlineSummary, reason: Fact) -> OnlineSummary:
+    """Make the summary invalid for one more reason."""
+    reason = reason.within(summary.label, summary.load, summary.repeat)
+    return summary.model_copy(update={"valid": False, "invalid_reasons": [*summary.invalid_reasons, reason]})
 
 
-def _too_busy(requests: pd.DataFrame, load: Load, calibration: Calibration) -> list[InvalidReason]:
-    """Each reason why the busiest client process may have been the bottleneck, over the whole cell."""
+def _too_busy(requests: pd.DataFrame, load: Load, calibration: Calibration | None) -> list[Fact]:
+    """State each way in which the busiest client process may have been the bottleneck of a whole cell."""
     seconds = duration_s(requests)
-    if not seconds:
+    if calibration is None or not seconds:
         return []
     of_each = requests.groupby("client")["chunks"].agg(["sum", "size"])
     busiest, together, clients = of_each.max() / seconds, of_each.sum() / seconds, len(of_each)
     ceiling = calibration.ceiling(clients)
     found = []
-    for what, of, most in (
+    for unit, column, most in (
         ("chunks", "sum", ceiling.chunks_per_s),
         ("requests", "size", ceiling.requests_per_s),
     ):
         limit = CEILING_SHARE * most
-        if busiest[of] > limit:
-            needed = max(clients + 1, _processes(together[of] / limit, load))
-            text = (
-                f"a client process took {busiest[of]:,.0f} {what}/s, above half of the {most:,.0f} that it "
-                f"can; --clients {needed} would do"
-            )
-            found.append(InvalidReason("busy", text, needed))
+        if busiest[column] > limit:
+            needed = max(clients + 1, _processes(together[column] / limit, load))
+            values: dict[str, Value] = {
+                "unit": unit,
+                "per_s": float(busiest[column]),
+                "ceiling_per_s": float(most),
+                "clients": needed,
+            }
+            found.append(Fact(kind="busy", values=values))
     return found
 
 

@@ -10,11 +10,13 @@ from functools import cached_property
 from pathlib import Path
 from urllib.parse import quote
 
-from harness.report.best import BestLabels, best_labels
+from harness.metrics.rankings import BestLabels, Ranking, best_labels, shown_load
+from harness.report.answer import answer, rankings_of, terms
 from harness.report.charts.chart import View
 from harness.report.charts.looks import Look, looks
 from harness.report.charts.over_time import power_is_known
 from harness.report.charts.run_charts import Charts
+from harness.report.notices import Badge, badges, notices
 from harness.report.profile_section import ProfileSection, profile_section
 from harness.report.tables.capacity import capacity_tables
 from harness.report.tables.cells import (
@@ -31,16 +33,13 @@ from harness.report.tables.decision import decision_tables
 from harness.report.tables.fairness import SideBySide, accuracy_table, answers_table, side_by_side, sources
 from harness.report.tables.latency import first_table, headline_table, latency_table, shown_latencies
 from harness.report.tables.offline import batch_ratios_table, offline_repeats_table, offline_table
+from harness.report.tables.ranking import ranking_table
 from harness.report.tables.rates import costs_table, rates_of, repeats_table, throughput_table
 from harness.report.tables.table import Table
 from harness.report.tables.tuning import tuning_tables
 from harness.report.text import provenance
-from harness.report.text.badges import Badge, badges
-from harness.report.text.cell_notices import slower_loads
 from harness.report.text.heading import about, facts, machine, model, names, repeat_counts, title, versions
-from harness.report.text.notice import Notice
-from harness.report.text.terms import terms
-from harness.report.text.verdict import shown_load, verdict, why_none_is_best
+from harness.report.wording import Notice, Sentence
 from harness.runs.reader import OnlineRun, Run
 from harness.schema.fairness import Ledger
 from harness.schema.metric import Metric
@@ -103,8 +102,19 @@ class Chapter(ABC):
         return about(self.run)
 
     @property
-    def verdict(self) -> list[str]:
-        return verdict(self.run)
+    def verdict(self) -> list[Sentence]:
+        return answer(self.run)
+
+    @cached_property
+    def rankings(self) -> list[Ranking]:
+        return rankings_of(self.run)
+
+    @property
+    def ranking(self) -> Table | None:
+        """Table of the rankings; None where there are not two engines at a load, and of a search."""
+        known = [found for found in self.rankings if found.load is not None]
+        several = any(len(found.rows) > 1 for found in known)
+        return ranking_table(known) if several else None
 
     @property
     def terms(self) -> list[str]:
@@ -162,7 +172,7 @@ class OnlineChapter(Chapter):
             return self.searched[0]
         if not self.run.pooled:
             return headline_table([], {})
-        return first_table(self.run.pooled, shown_load(self.run), self.best_labels)
+        return first_table(self.run.pooled, shown_load(self.run.pooled), self.best_labels)
 
     @property
     def defined(self) -> list[Metric]:
@@ -212,19 +222,14 @@ class OnlineChapter(Chapter):
         return bool(self.run.meta.settings.concurrency)
 
     @property
-    def why_none_is_best(self) -> str:
-        """Why no number of the first table is marked; empty where there is nothing to compare."""
-        return why_none_is_best(self.run)
-
-    @property
     def views(self) -> Sequence[View]:
         """What the charts by load can show."""
         return max((chart.views for chart in self.charts.by_load.values()), key=len, default=())
 
     @property
     def slower_loads(self) -> list[Notice]:
-        """What is said of latencies that fall where the load grows."""
-        return slower_loads(self.run)
+        """Notices of latencies that fall where the load grows."""
+        return [notice for notice in notices(self.run) if notice.kind == "slower_when_lighter"]
 
     @property
     def headline(self) -> Table:

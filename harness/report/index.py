@@ -16,10 +16,11 @@ from pydantic import ValidationError
 from harness.errors import UsageError
 from harness.files import write_whole
 from harness.metrics.primary import LATENCIES, RATE
-from harness.report.findings import FINDINGS, Answer, Finding, findings
+from harness.metrics.rankings import Ranking
+from harness.report.findings import FINDINGS, Finding, findings
+from harness.report.notices import ENOUGH_REPEATS
 from harness.report.page import environment, script, text_of
-from harness.report.text.badges import ENOUGH_REPEATS
-from harness.report.text.numbers import few
+from harness.report.text.numbers import decimals, few, number
 from harness.report.text.provenance import assumed
 from harness.runs.reader import load_run
 from harness.schema.metrics import METRICS
@@ -62,12 +63,6 @@ class Group:
         return self.model.partition(" ")[0].rstrip(",")
 
     @property
-    def metrics(self) -> list[str]:
-        """What the findings answer: latencies, then rates."""
-        found = {answer.metric for finding, _ in self.rows for answer in finding.answers}
-        return [label for label in COLUMNS if label in found]
-
-    @property
     def engines(self) -> list[str]:
         """All that were measured."""
         return list(dict.fromkeys(engine for finding, _ in self.rows for engine in finding.engines))
@@ -77,7 +72,7 @@ class Group:
         """The engines with the versions that were measured."""
         said = []
         for engine in self.engines:
-            named = (dict(finding.versions).get(engine) for finding, _ in self.rows)
+            named = (finding.versions.get(engine) for finding, _ in self.rows)
             known = dict.fromkeys(version for version in named if version)
             said.append(f"{engine} {' and '.join(known)}".rstrip())
         return said
@@ -98,15 +93,33 @@ class Group:
         return len({file for _, file in self.rows}) > 1
 
 
-def answer_of(finding: Finding, metric: str) -> Answer | None:
-    """What a load says of a metric; None where engines are not compared by it."""
-    found = (answer for answer in finding.answers if answer.metric == metric and answer.compared)
-    return next(found, None)
+def rankings_by(finding: Finding, label: str) -> list[Ranking]:
+    """Select the rankings of a load by a metric's label: each percentile from low to high, or the rate."""
+    return [
+        found
+        for found in finding.rankings
+        if found.metric in METRICS and METRICS[found.metric].label == label
+    ]
+
+
+def value_text(ranking: Ranking) -> str:
+    """Best value of a ranking with its unit."""
+    value = ranking.best.value if ranking.best else None
+    return f"{number(value, decimals([value]))} {METRICS[ranking.metric].unit}".strip()
+
+
+def ratio_text(ratio: float | None) -> str:
+    """Ratio to the best value: three decimals near 1, else three digits or fewer."""
+    return (
+        ""
+        if ratio is None
+        else f"{number(ratio, 3 if abs(ratio - 1) < 0.02 else min(2, decimals([ratio])))}×"
+    )
 
 
 def caveat(finding: Finding) -> str:
-    """What keeps a load from being believed at sight: engines that are invalid, else what its validity
-    says beside, and how much was measured where it is one repeat or a short one."""
+    """Say what keeps a load from being believed at sight: engines that are invalid, else its grave badges,
+    and how much was measured where it is one repeat or a short one."""
     said = [f"{few(finding.invalid)} invalid"] if finding.invalid else [*finding.caveats]
     if finding.repeats == 1 or finding.seconds < SHORT_CELL_S:
         said.append(finding.measured)
@@ -127,7 +140,9 @@ def write_index(folder: Path) -> Path:
             entries=entries,
             groups=_groups(entries),
             columns=COLUMNS,
-            answer_of=answer_of,
+            rankings_by=rankings_by,
+            value_text=value_text,
+            ratio_text=ratio_text,
             caveat=caveat,
             css=text_of("report.css"),
             assumed=assumed,
@@ -144,11 +159,11 @@ def _groups(entries: list[Entry]) -> list[Group]:
     """The findings of all reports by model and machine, one model after the other, and last where one engine
     was compared with itself; of a run that is in several reports once."""
     groups: dict[tuple[str, str], Group] = {}
-    seen: set[Finding] = set()
+    seen: list[Finding] = []
     for entry in entries:
         for finding in entry.findings or ():
             if finding not in seen:
-                seen.add(finding)
+                seen.append(finding)
                 key = finding.model, finding.machine
                 groups.setdefault(key, Group(*key, [])).rows.append((finding, entry.file))
     names = list(dict.fromkeys(group.name for group in groups.values()))

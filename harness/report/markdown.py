@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from harness.metrics.rankings import best_labels
 from harness.plain_text import one_line
-from harness.report.best import best_labels
+from harness.report.answer import answer, rankings_of, terms
 from harness.report.decision import decide
+from harness.report.notices import notices
 from harness.report.tables.capacity import capacity_tables
 from harness.report.tables.cells import (
     lengths_table,
@@ -20,13 +22,11 @@ from harness.report.tables.decision import decision_tables
 from harness.report.tables.fairness import accuracy_table, answers_table, ledger_table
 from harness.report.tables.latency import headline_table, latency_table, shown_latencies
 from harness.report.tables.offline import batch_ratios_table, offline_table
+from harness.report.tables.ranking import ranking_table
 from harness.report.tables.rates import costs_table, throughput_table
 from harness.report.tables.table import Table
 from harness.report.tables.tuning import tuning_tables
 from harness.report.text.heading import facts, title
-from harness.report.text.run_notices import notices
-from harness.report.text.terms import terms
-from harness.report.text.verdict import verdict
 from harness.runs.reader import Run
 
 
@@ -36,7 +36,10 @@ def summary(run: Run) -> str:
     lines = [f"- {_text(name)}: {_text(value)}" for name, value in facts(run)]
     parts.append("\n".join(lines) + "\n")
     parts += [f"> **{_text(notice.title)}** {_text(notice.detail, 4000)}\n" for notice in notices(run)]
-    parts.append(_text(" ".join([*verdict(run), *terms(run)]), 2000) + "\n")
+    parts.append(_text(" ".join([*map(str, answer(run)), *terms(run)]), 2000) + "\n")
+    rankings = [ranking for ranking in rankings_of(run) if ranking.load is not None]
+    if rankings:
+        parts.append(table(ranking_table(rankings)))
     if not run.has_results:
         return "\n".join(parts)
     if not run.is_batch:

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import base64
 import hashlib
-import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from functools import cache, partial
 from itertools import groupby
 from pathlib import Path
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
-from markupsafe import Markup, escape
+from markupsafe import Markup
 
 from harness.plain_text import one_line, visible
 from harness.report.tables.table import Column
@@ -34,7 +33,6 @@ def environment() -> Environment:
         finalize=_visible,
     )
     templates.filters["runs"] = _runs
-    templates.filters["claim"] = _claim
     templates.filters["unbroken"] = unbroken
     templates.filters["ten_digits"] = _ten_digits
     templates.filters["one_line"] = partial(one_line, limit=200)  # as the data of charts has labels
@@ -74,20 +72,6 @@ def script(*names: str, charts: bool = True) -> tuple[Markup, str]:
     drawing = [_SHARP, library("uPlot.iife.min.js")] if charts else []
     code = Markup("\n").join([*drawing, *map(text_of, names)])
     return code, base64.b64encode(hashlib.sha256(code.encode()).digest()).decode()
-
-
-def _claim(sentence: str, labels: Iterable[str]) -> Markup:
-    """A sentence of a verdict, in which the winner and how much better it is stand out."""
-    text = unbroken(visible(sentence))
-    names = "|".join(re.escape(visible(label)) for label in sorted(labels, key=len, reverse=True))
-    found = re.fullmatch(
-        rf"(.*?)({names})( has an? | reaches )(.*?(?:, |; (?:{names}) has ))([\d.,]+×)( .*)",
-        text,
-        re.S,
-    ) or re.fullmatch(rf"(Within .*?, )({names})( carries )()((?:at \w+ )?[\d.,]+)( .*)", text, re.S)
-    if found is None:
-        return escape(text)
-    return Markup("{}<strong>{}</strong>{}{}<strong>{}</strong>{}").format(*found.groups())
 
 
 def _runs(columns: Sequence[Column]) -> list[tuple[str, list[Column]]]:

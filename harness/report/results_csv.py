@@ -63,7 +63,8 @@ def results_csv(run: Run) -> str:
 
 
 def _rows(result: OnlineSummary) -> Iterator[_Row]:
-    notices = " ".join(dict.fromkeys(notice.kind for notice in result.notices))
+    facts = [*result.invalid_reasons, *result.notices]
+    notices = " ".join(dict.fromkeys(fact.kind for fact in facts))
     for name, metric in METRICS.items():
         if not metric.is_latency:
             numbers = {"value": getattr(result, name, None)}

@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from harness.compare.compare_runs import compare_runs
+from harness.metrics.rankings import REAL
+from harness.report.answer import answer, assumption
 from harness.report.charts.by_load import alone, by_load
 from harness.report.charts.looks import Look, looks
 from harness.report.charts.run_charts import Charts
@@ -16,16 +18,12 @@ from harness.report.tables.table import Table
 from harness.report.text.heading import facts, versions
 from harness.report.text.load_words import where
 from harness.report.text.numbers import AS_TIMES, change_text, plural, several
-from harness.report.text.terms import assumption
-from harness.report.text.verdict import verdict
 from harness.runs.reader import Run
 from harness.schema.compare_results import CompareResults
 from harness.schema.metrics import latencies
 
 #: Statistics of a change that its sentence names, the first that differ.
 _NAMED = 3
-#: Verdicts on a difference that is shown.
-_REAL = ("better", "worse")
 #: Facts that follow from others.
 _LEFT_OUT = ("Scales", "Sample", "Engines")
 
@@ -64,7 +62,7 @@ def together(runs: Sequence[Run]) -> Together:
     """
     names, differing = run_names(runs), _differing(runs)
     named = list(zip(names, runs, strict=True))
-    verdicts = [f"{name}: {verdict(run)[0]} {assumption(run)}".rstrip() for name, run in named]
+    verdicts = [f"{name}: {answer(run)[0]} {assumption(run)}".rstrip() for name, run in named]
     online = [(name, run) for name, run in named if not run.is_batch]
     found = [(name, s) for name, run in online for s in run.pooled if s.num_success]
     traces = {run.meta.trace.name for _, run in online if run.meta.trace is not None}
@@ -112,7 +110,7 @@ def _differing(runs: Sequence[Run]) -> list[str]:
 
 def _verdict(results: CompareResults) -> str:
     """The differences that hold for all comparisons together, headline latencies first."""
-    real = [d for d in results.differences if d.verdict in _REAL]
+    real = [d for d in results.differences if d.verdict in REAL]
     if not real:
         return f"no difference is shown in {plural(results.comparisons, 'comparison')}."
     headline = latencies("headline")
@@ -157,7 +155,7 @@ def changes(runs: Sequence[Run]) -> list[Change]:
                 names[id(first)],
                 names[id(run)],
                 _verdict(results),
-                any(d.verdict in _REAL for d in results.differences),
+                any(d.verdict in REAL for d in results.differences),
                 difference_tables(results),
                 caveats(results) if results.differences else [],
                 [obstacle.reason for obstacle in results.obstacles],

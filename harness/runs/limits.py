@@ -7,8 +7,7 @@ from math import ceil
 
 from harness.errors import UsageError
 from harness.metrics.percentiles import needed
-from harness.schema.cell_notice import NoticeKind
-from harness.schema.invalid_reason import InvalidKind
+from harness.schema.facts import FactKind
 from harness.schema.limits import ERROR_RATE, LIMIT_HINT, GateTerm, parse_gate
 from harness.schema.metrics import METRICS
 from harness.schema.online_settings import OnlineSettings
@@ -17,9 +16,9 @@ from harness.schema.online_summary import OnlineSummary
 #: A cell in which more requests than this share fail does not meet the limits, whatever these are.
 MAX_FAILED = 0.01
 #: Why a cell is invalid in which requests failed, where nothing else is wrong with it.
-OF_FAILURES: frozenset[InvalidKind] = frozenset({"failures", "no_success"})
+OF_FAILURES: frozenset[FactKind] = frozenset({"failures", "no_success"})
 #: Notices of a queue that grew.
-BEHIND: tuple[NoticeKind, ...] = ("behind", "growing")
+BEHIND: tuple[FactKind, ...] = ("behind", "stalled", "growing")
 
 
 def parse_limits(text: str) -> list[GateTerm]:

@@ -26,6 +26,7 @@ from harness.runs.folder import (
 )
 from harness.runs.recompute import disagreements, recompute, regroup
 from harness.runs.run_state import read_skipped
+from harness.schema.facts import Fact
 from harness.schema.online_summary import OnlineSummary
 from harness.schema.results import OnlineResults
 from harness.schema.run_info import RunInfo
@@ -97,7 +98,7 @@ class RawRun:
     path: Path
     info: RunInfo
     records: CellRecords
-    wrong: dict[str, str]
+    wrong: dict[str, Fact]
 
     @cached_property
     def groups(self) -> list[Group]:
@@ -158,7 +159,8 @@ def read_raw(path: Path, *, finished: bool = False) -> RawRun:
     if finished and (info.interrupted or not (path / REQUESTS_TABLE).is_file()):
         raise UsageError(f"the run in {path} is not finished", f"finish it: {resume_command(path)}")
     answers, scores = judged_answers(path), task_scores(path)
-    worse = {label: f"fewer right items, {why}" for label, why in (scores.worse if scores else {}).items()}
+    below = {score.label: score.below for score in (scores.scores if scores else ())}
+    worse = {label: fact for label, fact in below.items() if fact and fact.kind == "inaccurate"}
     return RawRun(path, info, with_categories(read_records(path)), worse | (answers.wrong if answers else {}))
 
 

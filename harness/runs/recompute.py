@@ -22,7 +22,7 @@ from harness.schema.stored import client_calibration
 
 #: Floating-point sums may differ this much between machines.
 _CLOSE = 1e-9
-#: Not compared: versions notice more, and say the same in other words.
+#: Not compared: later versions notice more.
 _UNLIKE = {"notices"}
 
 
@@ -99,14 +99,9 @@ def _named(
     for summary in summaries:
         found |= _leaves(
             _name(summary),
-            summary.model_dump(exclude={*without, *_UNLIKE, *_pooled_texts(summary)}, exclude_unset=stored),
+            summary.model_dump(exclude={*without, *_UNLIKE}, exclude_unset=stored),
         )
     return found
-
-
-def _pooled_texts(summary: OnlineSummary) -> set[str]:
-    """Texts that only put those of the repeats together, in words that differ between versions."""
-    return {"invalid_reasons"} if summary.repeat is None else set()
 
 
 def _name(summary: OnlineSummary) -> str:

@@ -226,7 +226,7 @@ class EngineSearch:
         failed = failed_share(summary)
         measured = {term.text: value_of(summary, term) for term in self._terms}
         held = all(holds(term, measured[term.text]) for term in self._terms)
-        kinds = summary.invalid_kinds
+        kinds = {reason.kind for reason in summary.invalid_reasons}
         counts = summary.valid or (bool(kinds) and OF_FAILURES.issuperset(kinds))
         behind = any(notice.kind in BEHIND for notice in summary.notices)
         return SearchTrial(

@@ -375,7 +375,7 @@ def tune_results(
         configurations=tuning.found(points.keys()),
         finalists=finalists,
         best=best and best.label,
-        default_invalid="" if default is None else next(iter(default.invalid_reasons), ""),
+        default_invalid=None if default is None else next(iter(default.invalid_reasons), None),
     )
 
 

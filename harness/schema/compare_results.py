@@ -7,6 +7,7 @@ from typing import Literal
 from pydantic import Field
 
 from harness.schema.base import Strict
+from harness.schema.facts import Fact
 from harness.schema.load import Load
 from harness.schema.run_info import SCHEMA_VERSION
 from harness.schema.verdict import Verdict
@@ -81,7 +82,7 @@ class Disturbance(Strict):
     run: Literal["A", "B"]
     label: str
     load: Load
-    texts: list[str] = Field(description="one a repeat and cause")
+    facts: list[Fact] = Field(description="one a repeat and cause")
 
 
 class CompareResults(Strict):

@@ -12,7 +12,7 @@ from typing import Literal, NamedTuple, Self
 from pydantic import ConfigDict, Field, model_validator
 
 from harness.schema.base import Strict
-from harness.schema.load import AnyLoad
+from harness.schema.load import Load
 
 Value = float | int | str | bool
 
@@ -47,6 +47,23 @@ FactKind = Literal[
     "less_accurate",
     "one_late",
     "unchecked_answers",
+    "stored_differently",
+    "code_changed",
+    "same_code",
+    "differs_from_itself",
+    "interrupted",
+    "skipped",
+    "failed_after",
+    "answers_unchecked",
+    "unlisted_model",
+    "unequal_setting",
+    "uncalibrated",
+    "sent_again",
+    "window",
+    "fitted",
+    "uncommitted",
+    "few_repeats",
+    "few_starts",
 ]
 
 
@@ -61,8 +78,10 @@ class Kind(NamedTuple):
 KINDS: dict[FactKind, Kind] = {
     # of a cell that is invalid
     "unmeasured": Kind("No request was sent in the part of the cell that is measured."),
-    "no_success": Kind("No request succeeded."),
-    "failures": Kind("Some requests failed.", ("failed", "requests")),
+    "no_success": Kind("No request succeeded; `first` is the error of the first one.", ("first",)),
+    "failures": Kind(
+        "Some requests failed; `first` is the error of the first one.", ("failed", "requests", "first")
+    ),
     "late": Kind(
         "The client, or the node `node`, sent requests late; `opening`: all of these on new connections.",
         ("node", "statistic", "late", "requests", "lag_ms", "limit_ms", "opening"),
@@ -129,7 +148,42 @@ KINDS: dict[FactKind, Kind] = {
         "Nothing is known of `unknown` of `answers` answers; `detail` is the first reason.",
         ("unknown", "answers", "detail"),
     ),
+    # of a run
+    "stored_differently": Kind(
+        "Stored results are not those of the raw times; `first` is one of them.", ("count", "first")
+    ),
+    "code_changed": Kind("Later starts of an engine found other code in `folders`.", ("folders",)),
+    "same_code": Kind("Two variants that were to run other code ran the same.", ("other", "folders")),
+    "differs_from_itself": Kind("An engine that was measured twice differs from itself."),
+    "interrupted": Kind(
+        "The user ended the run early; `absent` engines were not measured, `lacking` were not checked.",
+        ("measured", "cells", "absent", "lacking", "subcommand"),
+    ),
+    "skipped": Kind("An engine has no result in `cells` cells.", ("reason", "hint", "cells")),
+    "failed_after": Kind(
+        "An engine failed after its cells; `checks` are missing.", ("checks", "reason", "subcommand")
+    ),
+    "answers_unchecked": Kind("No answer was compared; `option` asked for that.", ("option", "offline")),
+    "unlisted_model": Kind("A server does not list `model`, it lists `listed`.", ("model", "listed")),
+    "unequal_setting": Kind(
+        "A setting differs between engines; `ample`: a limit that no engine reaches.",
+        ("setting", "reported", "ample"),
+    ),
+    "uncalibrated": Kind("The client was not calibrated; `option` asked for that.", ("option",)),
+    "sent_again": Kind(
+        "A cell was sent more `items` than `dataset` has.", ("items", "dataset", "available", "sent")
+    ),
+    "window": Kind("A part of each cell is measured.", ("steady", "left_out", "requests")),
+    "fitted": Kind("The trace was fitted to the model's context.", ("fit", "dropped", "changed", "requests")),
+    "uncommitted": Kind("The measured code is in no commit.", ("commit",)),
+    "few_repeats": Kind("Few repeats of an engine at a load.", ("repeats", "enough")),
+    "few_starts": Kind("Few starts of an engine's server.", ("starts", "enough")),
 }
+
+#: Kinds that say that something else used the machine, or slowed its CPUs down.
+DISTURBING: frozenset[FactKind] = frozenset({"foreign_load", "stolen_time", "gpu_in_use", "slower_clock"})
+#: Kinds that say that the latencies of an open loop grew with its length.
+FELL_BEHIND: frozenset[FactKind] = frozenset({"behind", "stalled"})
 
 
 class Scope(Strict):
@@ -138,7 +192,7 @@ class Scope(Strict):
     model_config = ConfigDict(frozen=True)
 
     engine: str | None = None
-    load: AnyLoad | None = None
+    load: Load | None = None
     repeat: int | None = None
 
 
@@ -157,9 +211,15 @@ class Fact(Strict):
             raise ValueError(f"a fact {self.kind!r} has no value {min(unknown)!r}")
         return self
 
-    def within(
-        self, engine: str | None = None, load: AnyLoad | None = None, repeat: int | None = None
-    ) -> Fact:
+    def __str__(self) -> str:
+        """Kind and values, as errors name a fact: `failures (failed 3, requests 200)`."""
+        values = ", ".join(
+            f"{name} {value:.4g}" if isinstance(value, float) else f"{name} {value}"
+            for name, value in self.values.items()
+        )
+        return f"{self.kind} ({values})" if values else self.kind
+
+    def within(self, engine: str | None = None, load: Load | None = None, repeat: int | None = None) -> Fact:
         """Copy the fact into a narrower scope; what it says of its own scope stays."""
         scope = Scope(
             engine=self.scope.engine or engine,
@@ -186,7 +246,7 @@ class Merged:
     """
 
     kind: FactKind
-    load: AnyLoad | None
+    load: Load | None
     facts: tuple[Fact, ...]
     values: dict[str, Range | str | bool]
 

@@ -7,6 +7,7 @@ from typing import Literal
 from pydantic import Field, JsonValue
 
 from harness.schema.base import Strict
+from harness.schema.facts import Fact
 
 Source = Literal["measured", "inferred", "unknown"]
 
@@ -56,7 +57,8 @@ class Answer(Strict):
         description="near tie: the first token that is another was as good as the reference's own, and those "
         "after it are not judged; unknown: nothing to judge it by"
     )
-    detail: str = ""
+    ended: bool = Field(False, description="whether the first other token is an end of sequence")
+    detail: str = Field("", description="the error of a request that failed, or why nothing is known")
 
 
 class AnswerCheck(Strict):
@@ -66,7 +68,7 @@ class AnswerCheck(Strict):
     variant: str | None = None
     label: str
     verdict: Literal["same", "wrong", "unknown"] = Field(description="unknown: nothing to judge them by")
-    reason: str = Field("", description="why they are wrong, or why that is unknown")
+    reason: Fact | None = Field(None, description="why they are wrong, or why that is unknown")
     answers: list[Answer]
 
 
@@ -81,9 +83,10 @@ class AnswerChecks(Strict):
     checks: list[AnswerCheck]
 
     @property
-    def wrong(self) -> dict[str, str]:
-        """The engines whose answers are wrong, by label, and why."""
-        return {check.label: check.reason for check in self.checks if check.verdict == "wrong"}
+    def wrong(self) -> dict[str, Fact]:
+        """Why the answers of an engine are wrong, by its label."""
+        wrong = [check for check in self.checks if check.verdict == "wrong"]
+        return {check.label: check.reason for check in wrong if check.reason is not None}
 
 
 class TaskReply(Strict):
@@ -106,8 +109,14 @@ class TaskScore(Strict):
     by_family: dict[str, int] = Field(description="right items of each kind")
     failed: int = 0
     perplexity: float | None = None
-    worse: str = Field("", description="the scores of it and of an engine that it is significantly below")
-    lower: str = Field("", description="the same, where the difference is too small to make it invalid")
+    below: Fact | None = Field(
+        None, description="that it is significantly below another; `inaccurate` where that makes it invalid"
+    )
+
+    @property
+    def is_invalid(self) -> bool:
+        """Whether the score is so low that the engine is invalid."""
+        return self.below is not None and self.below.kind == "inaccurate"
 
     @property
     def share(self) -> float:
@@ -120,11 +129,6 @@ class TaskScores(Strict):
 
     rule: str = Field(description="what was asked and how it was judged, in words")
     scores: list[TaskScore]
-
-    @property
-    def worse(self) -> dict[str, str]:
-        """The engines that score significantly below another, by label, and the counts."""
-        return {score.label: score.worse for score in self.scores if score.worse}
 
 
 Part = Literal["client lag", "http", "queue", "prefill", "delivery", "unexplained"]

@@ -8,9 +8,8 @@ from pydantic import ConfigDict, Field, model_validator
 
 from harness.schema.base import Strict
 from harness.schema.built_in_metrics import BUILT_IN
-from harness.schema.cell_notice import CellNotice
+from harness.schema.facts import Fact
 from harness.schema.fairness import Source, Waterfall
-from harness.schema.invalid_reason import InvalidKind
 from harness.schema.load import Load
 from harness.schema.metrics import LATENCIES, METRICS
 
@@ -129,14 +128,11 @@ class OnlineSummary(WithLatencies):
     joules_per_request: float | None = None
     joules_per_request_ci: tuple[float, float] | None = None
     valid: bool = True
-    invalid_reasons: list[str] = Field(default_factory=list)
-    invalid_kinds: list[InvalidKind] = Field(
-        default_factory=list, description="of each of invalid_reasons; older runs lack them"
-    )
+    invalid_reasons: list[Fact] = Field(default_factory=list)
     clients_needed: int | None = Field(
         None, description="client processes that would do; null: those it had did, or that is not known"
     )
-    notices: list[CellNotice] = Field(
+    notices: list[Fact] = Field(
         default_factory=list, description="what to know before believing the figures of a valid cell"
     )
     window_s: tuple[float, float] | None = Field(

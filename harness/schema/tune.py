@@ -8,6 +8,7 @@ from pydantic import Field
 
 from harness.schema.base import Strict
 from harness.schema.engine_ref import EngineName
+from harness.schema.facts import Fact
 from harness.schema.space import Settings, Space
 from harness.schema.verdict import Verdict
 
@@ -94,6 +95,6 @@ class TuneResults(Strict):
     configurations: list[ConfigurationFound]
     finalists: list[FinalistFound]
     best: str | None = Field(description="label of the best finalist that is better than the default")
-    default_invalid: str = Field(
-        "", description="why cells of the default are invalid, so that nothing is best; empty: they are valid"
+    default_invalid: Fact | None = Field(
+        None, description="why cells of the default are invalid, so that nothing is best; null: all are valid"
     )

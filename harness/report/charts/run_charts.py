@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 
+from harness.metrics.rankings import shown_load, shown_percentile
 from harness.metrics.samples import Group, by_load, pool
 from harness.report.charts.by_load import alone, ecdf, tradeoff
 from harness.report.charts.by_load import by_load as latency_by_load
@@ -24,7 +25,6 @@ from harness.report.charts.rows import bars, capacity, waterfall
 from harness.report.decision import NOTHING, Asked, Decision, decide
 from harness.report.tables.cells import with_waterfall
 from harness.report.tables.latency import shown_latencies
-from harness.report.text.verdict import shown_load, shown_percentile
 from harness.runs.reader import OnlineRun, Run
 from harness.schema.load import Load, from_light_to_heavy, heaviest
 from harness.schema.metrics import latencies
@@ -97,9 +97,10 @@ def _online(run: OnlineRun, asked: Asked) -> Charts:
     decided = decide(run, asked)
     first = [] if search is None else [capacity(search)]
     if not search and "ttft_ms" in shown:
-        load = shown_load(run)
+        load = shown_load(run.pooled)
         at = loads.index(load if load in loads else heaviest(loads))
-        first = [alone(shown["ttft_ms"], shown_percentile(run, "ttft_ms")), ecdfs["ttft_ms"][at]]
+        percentile = shown_percentile(run.pooled, run.results.comparisons, "ttft_ms")
+        first = [alone(shown["ttft_ms"], percentile), ecdfs["ttft_ms"][at]]
     return Charts(
         first=first,
         by_load=shown,
@@ -135,7 +136,7 @@ def _online(run: OnlineRun, asked: Asked) -> Charts:
 
 def _verdict_first(run: OnlineRun, loads: Iterable[Load]) -> list[Load]:
     """The load that the verdict speaks of, then the others from heavy to light."""
-    shown = shown_load(run)
+    shown = shown_load(run.pooled)
     heavy_first = list(reversed(from_light_to_heavy(loads)))
     return [load for load in heavy_first if load == shown] + [load for load in heavy_first if load != shown]
 

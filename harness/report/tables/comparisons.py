@@ -10,7 +10,8 @@ from harness.metrics.estimates import Key
 from harness.metrics.intervals import LEVEL, Ends
 from harness.metrics.power import MAX_REPEATS, POWER
 from harness.metrics.primary import RATE, SHARE
-from harness.report.best import better, differs, excludes_one, says_nothing, valid_labels
+from harness.metrics.rankings import REAL as SIGNIFICANT
+from harness.metrics.rankings import better, excludes_one, valid_labels
 from harness.report.tables.latency import SHOWN
 from harness.report.tables.table import (
     TOO_WIDE,
@@ -21,13 +22,13 @@ from harness.report.tables.table import (
     build,
     field,
     number_cell,
+    says_nothing,
     text,
 )
-from harness.report.text.cell_notices import of_repeats
-from harness.report.text.claims import not_significant
 from harness.report.text.load_words import head_of, load_number, where
 from harness.report.text.numbers import DASH, change_text, decimals, number, plural, with_ends
 from harness.report.text.provenance import assumed, assumed_of_rates
+from harness.report.wording import not_significant, reason_text
 from harness.schema.compare_results import EFFECTS, CompareResults, Difference, Gated
 from harness.schema.load import Batch, Load
 from harness.schema.metrics import METRICS, latencies, rates
@@ -90,8 +91,8 @@ def _ratio_cell(comparison: Comparison | None, label: str) -> Cell:
     if comparison.b == label:
         ratio, low, high = 1 / ratio, 1 / high, 1 / low
     size, *ends = with_ends(ratio, (low, high))
-    real = differs(comparison)
-    chance = not_significant(comparison) if excludes_one(comparison.ci) else _NO_DIFFERENCE
+    real = comparison.verdict in SIGNIFICANT
+    chance = not_significant(comparison.comparisons) if excludes_one(comparison.ci) else _NO_DIFFERENCE
     return Cell(
         f"{size if ratio < 10 else f'{ratio:.1f}'}×",
         ratio,
@@ -203,7 +204,7 @@ def disturbances(results: CompareResults) -> list[str]:
     one_run = results.a == results.b
     return [
         f"The machine was disturbed while {cell.label}{'' if one_run else f' of {cell.run}'} was measured "
-        f"{where(cell.load)}: {'; '.join(of_repeats(cell.texts))}."
+        f"{where(cell.load)}: {reason_text(cell.facts)}."
         for cell in results.disturbed
     ]
 

@@ -9,6 +9,7 @@ from harness.metrics.digits import per_cent
 from harness.report.tables.table import Cell, Field, Table, build, count, field, number, text
 from harness.report.text.numbers import DASH
 from harness.report.text.provenance import fact_text, say
+from harness.report.wording import reason_text
 from harness.schema.fairness import AnswerCheck, AnswerChecks, Ledger, LedgerRow, TaskScore, TaskScores
 from harness.schema.run_info import LaunchRecord
 
@@ -93,7 +94,7 @@ def answers_table(checks: AnswerChecks) -> Table:
         text("engine", lambda check: check.label),
         field("verdict", lambda check: Cell(check.verdict, invalid=check.verdict == "wrong"), numeric=False),
         *map(outcome_count, _OUTCOMES),
-        text("why", lambda check: check.reason or DASH),
+        text("why", lambda check: DASH if check.reason is None else reason_text([check.reason])),
     ]
     notes = [checks.rule, f"Reference: {checks.reference or 'none'}."]
     return build("answers", "Same answers", fields, checks.checks, notes)
@@ -112,21 +113,15 @@ def accuracy_table(scores: TaskScores) -> Table:
         *map(of_family, scores.scores[0].by_family),
         number("perplexity", lambda score: score.perplexity, 2),
         count("failed", lambda score: score.failed),
-        text("", _standing),
+        text("", lambda score: "" if score.below is None else reason_text([score.below])),
     ]
     return build("accuracy", "Accuracy", fields, scores.scores, [scores.rule, _PERPLEXITY])
 
 
 def _right_cell(score: TaskScore) -> Cell:
-    return Cell(f"{score.right} of {score.items}", score.share, invalid=bool(score.worse))
+    return Cell(f"{score.right} of {score.items}", score.share, invalid=score.is_invalid)
 
 
 def _interval_cell(score: TaskScore) -> Cell:
     low, high = score.ci
     return Cell(f"{per_cent(low, 1)} to {per_cent(high, 1)}", low)
-
-
-def _standing(score: TaskScore) -> str:
-    if score.worse:
-        return f"worse: {score.worse}"
-    return f"lower: {score.lower}" if score.lower else ""

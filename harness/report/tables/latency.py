@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from harness.metrics.percentiles import missing, needed, supported
 from harness.metrics.primary import LATENCIES
-from harness.report.best import BestLabels
+from harness.metrics.rankings import BestLabels, shown_percentile
 from harness.report.tables.table import (
     INTERVALS,
     Cell,
@@ -18,10 +18,9 @@ from harness.report.tables.table import (
     metric_decimals,
     number_cell,
 )
-from harness.report.text.claims import without_any
 from harness.report.text.load_words import head_of, with_rate
 from harness.report.text.numbers import DASH, decimals, few, number, percent, several, two_digits
-from harness.report.text.verdict import shown_percentile
+from harness.report.wording import reason_text
 from harness.runs.reader import OnlineRun
 from harness.schema.load import ClosedLoop, Load
 from harness.schema.metrics import COMPARED_PERCENTILES, METRICS, latencies, rates
@@ -97,8 +96,7 @@ def headline_table(pooled: Sequence[OnlineSummary], best_labels: BestLabels) -> 
         keys += [(load, rate, rate) for load in loads]
         columns += [Column(str(load), METRICS[rate].label) for load in loads]
     rows = grid(pooled, keys, best_labels)
-    absent = [without_any(pooled, METRICS[metric]) for metric in latencies("headline")]
-    notes = [*_why_lower(lower), *(f"{reason}." for reason in absent if reason), *_why_dashes(rows)]
+    notes = [*_why_lower(lower), *_why_dashes(rows)]
     notes += _why_no_interval(pooled, rows)
     return Table("headline", "At a glance", columns, rows, notes, intervals=intervals_text(pooled))
 
@@ -166,7 +164,7 @@ def overview_table(run: OnlineRun, best_labels: BestLabels) -> Table:
 def _higher(run: OnlineRun, metric: str) -> int:
     """The percentile of the verdict, or where that is the median the highest that every cell supports."""
     sizes = [summary.latency(metric).n for summary in run.pooled if summary.num_success]
-    q = shown_percentile(run, metric)
+    q = shown_percentile(run.pooled, run.results.comparisons, metric)
     return q if q != 50 else supported((99, 90), sizes) or 50
 
 
@@ -202,7 +200,7 @@ def percentiles_cell(summary: OnlineSummary, metric: str, places: int) -> Cell:
     return Cell(
         "/".join(number(value, places) for value in values) if latency.n else DASH,
         latency.p90,
-        remark="; ".join(summary.invalid_reasons),
+        remark=reason_text(summary.invalid_reasons),
         invalid=not summary.valid,
         inferred=latency.source == "inferred",
     )
@@ -228,7 +226,7 @@ def _cell(summary: OnlineSummary | None, metric: str, statistic: str, places: in
     if value is None:
         return Cell(DASH, remark=_why_withheld(summary, metric, statistic), invalid=not summary.valid)
     ci = summary.interval(metric, statistic)
-    remarks = [] if summary.valid else [f"invalid: {'; '.join(summary.invalid_reasons)}"]
+    remarks = [] if summary.valid else [f"invalid: {reason_text(summary.invalid_reasons)}"]
     remarks += [_NO_INTERVAL] if is_latency and ci is None else []
     return replace(
         interval_cell(value, ci, max(places, two_digits(value)) if is_latency else places),

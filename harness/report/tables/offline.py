@@ -9,12 +9,12 @@ from statistics import fmean
 from harness.metrics.digits import per_cent
 from harness.metrics.intervals import LEVEL
 from harness.metrics.primary import RATE
-from harness.report.best import excludes_one
+from harness.metrics.rankings import batch_ranking, excludes_one
 from harness.report.tables.table import Cell, Column, Table, metric_decimals, number_cell
-from harness.report.text.batches import best_of_batch, ways_asked
-from harness.report.text.claims import not_significant
+from harness.report.text.batches import ways_asked
 from harness.report.text.numbers import DASH, plural
 from harness.report.text.provenance import assumed_of_rates
+from harness.report.wording import not_significant
 from harness.schema.metrics import METRICS, rates
 from harness.schema.repeat_number import repeat_text
 from harness.schema.results import BatchRow, Comparison, OnlineResults
@@ -45,12 +45,13 @@ def offline_table(run: OnlineResults) -> Table:
     if any(count > 1 for counts in batches.values() for count in counts):
         each = (f"{label} {'/'.join(map(str, counts))}" for label, counts in batches.items())
         notes.append(f"Batches run, one after the other: {', '.join(each)}. Seconds are of one on average.")
-    best = best_of_batch(run)
     cells = _offline_rows(names, rows.items())
-    if best is not None and best.leads:
-        at = 1 + names.index(RATE)
-        row = next(row for row in cells if row[0].text == best.label)
-        row[at] = replace(row[at], best=True)
+    if (ranking := batch_ranking(run)) is not None:
+        best, *others = ranking.rows
+        if others and all(row.significant for row in others):
+            at = 1 + names.index(RATE)
+            row = next(row for row in cells if row[0].text == best.label)
+            row[at] = replace(row[at], best=True)
     return Table("offline", "Offline throughput", _offline_columns(names), cells, notes, best=MOST)
 
 
@@ -76,7 +77,7 @@ def _ratio_row(found: Comparison) -> list[Cell]:
     if found.verdict != "no difference":
         verdict = f"{found.a if found.verdict == 'better' else found.b} is faster"
     elif excludes_one(found.ci):
-        verdict = not_significant(found)
+        verdict = not_significant(found.comparisons)
     return [
         Cell(f"{found.a} / {found.b}"),
         Cell(f"{found.ratio:.3f}", found.ratio),

@@ -25,6 +25,7 @@ from harness.report.tables.table import (
 )
 from harness.report.text.numbers import DASH
 from harness.report.text.numbers import number as number_text
+from harness.report.wording import reason_text
 from harness.schema.load import ClosedLoop, Load
 from harness.schema.machines import MachineLoad
 from harness.schema.metrics import METRICS, latencies, rates
@@ -191,4 +192,4 @@ def _rate(summaries: Sequence[OnlineSummary], name: str) -> Field[OnlineSummary]
 
 
 def _valid_cell(summary: OnlineSummary) -> Cell:
-    return Cell("yes") if summary.valid else Cell("no", remark="; ".join(summary.invalid_reasons))
+    return Cell("yes") if summary.valid else Cell("no", remark=reason_text(summary.invalid_reasons))

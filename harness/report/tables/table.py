@@ -17,19 +17,21 @@ from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
 from harness.metrics.digits import per_cent
-from harness.report.best import WIDEST
 from harness.report.text.load_words import head_of, load_number
 from harness.report.text.numbers import DASH, decimals
 from harness.report.text.numbers import number as number_text
 from harness.schema.load import AnyLoad
 from harness.schema.metrics import METRICS
 
+#: An interval whose ends differ by more than this factor says nothing of a value.
+WIDEST = 10
 BEST = "Better than every valid engine without this mark, at 5 % for all comparisons of the run together."
 INTERVALS = "95 % intervals"
 #: The sign of each mark in plain text, and what it means.
 MARKS = {
     "best": ("*", BEST),
     "invalid": ("†", "Invalid: shown, and not compared."),
+    "significant": ("≠", "Differs from the best at 5 % for all comparisons of the run together."),
     "inferred": ("‡", "Inferred: the server does not say when each token came."),
 }
 TOO_WIDE = "too wide"
@@ -58,6 +60,7 @@ class Cell:
     best: bool = False
     invalid: bool = False
     inferred: bool = False
+    significant: bool = False
     ends: Ends | None = None
 
     @property
@@ -296,6 +299,12 @@ def interval_text(ends: Ends | None, places: int) -> str:
     if high > WIDEST * max(low, 0.0):
         return TOO_WIDE
     return f"{number_text(low, places)}–{number_text(high, places)}"
+
+
+def says_nothing(ratio_ci: Ends) -> bool:
+    """Tell whether the interval of a ratio leaves open which is larger, and by what order of magnitude."""
+    low, high = ratio_ci
+    return low < 1 < high and high > WIDEST * low
 
 
 def metric_decimals(metric: str, values: Iterable[float | None]) -> int:

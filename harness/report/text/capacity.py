@@ -1,18 +1,13 @@
-"""What a search found, in words."""
+"""Values of a search as text, and its answer."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
+from harness.metrics.rankings import capacity_ranking
+from harness.report import wording
 from harness.report.text.limits import limit_words
 from harness.report.text.numbers import DASH, decimals, number
-from harness.schema.search import CapacityFound, CapacityRatio, SearchResults, Verdict
-
-_OPPOSITE: dict[Verdict, Verdict] = {
-    "more": "less",
-    "less": "more",
-    "no difference shown": "no difference shown",
-}
+from harness.report.wording import Sentence
+from harness.schema.search import CapacityFound, CapacityRatio, SearchResults
 
 
 def load_value(value: float | None) -> str:
@@ -44,75 +39,22 @@ def capacity_value(found: CapacityFound) -> str:
     return {None: value, "lightest": f"under {value}", "heaviest": f"{value} or more"}[found.bound]
 
 
-def capacity_verdict(search: SearchResults) -> list[str]:
-    """How much the best engine carries, and how much more than each of the others."""
-    known = [found for found in search.engines if found.guessed or found.value is not None]
-    if not known:
-        return ["No engine has a cell that counts.", "The table says why."]
-    plan, bounds = search.plan, {found.bound for found in known}
+def capacity_answer(search: SearchResults) -> list[Sentence]:
+    """Say how much the engine carries that carries most; the table has the others."""
+    counted = [found for found in search.engines if found.guessed or found.value is not None]
+    plan, limits = search.plan, limit_words(search.plan.limits)
+    bounds = {found.bound for found in counted}
+    if not counted:
+        return [wording.no_cell_counts()]
     if bounds == {"lightest"}:
-        lightest = plan.amount(plan.lowest)
-        return [
-            f"No engine meets {limit_words(plan.limits)} at the lightest load, {lightest}.",
-            "Loosen the limits.",
-        ]
+        return [wording.none_meets(limits, plan.amount(plan.lowest))]
     if bounds == {"heaviest"}:
-        heaviest = plan.amount(plan.highest)
-        return [
-            f"Every engine meets {limit_words(plan.limits)} at the heaviest load, {heaviest}.",
-            "Raise --highest.",
-        ]
-    best, *others = sorted(known, key=lambda found: (-found.shown, found.bound == "lightest"))
-    if best.guessed and not any(trial.met for trial in best.trials):
-        lightest = plan.amount(min(trial.value for trial in best.trials if trial.met is not None))
-        return [
-            f"No cell of {best.label} meets {limit_words(plan.limits)}; the lightest load that was measured "
-            f"is {lightest}.",
-            "Allow more cells (--cells) or lighter loads (--lowest), or loosen the limits.",
-        ]
-    carries = (
-        f"{best.label} carries {capacity_value(best)} {plan.unit_of(best.shown)} "
-        f"(95 % interval {interval(best)})"
-    )
+        return [wording.all_meet(limits, plan.amount(plan.highest))]
+    best = max(counted, key=lambda found: (found.shown, found.bound != "lightest"))
+    amount = f"{capacity_value(best)} {plan.unit_of(best.shown)}"
+    if best.guessed and best.low is None and best.high is None:
+        amount = "a load that is not known"
     if best.guessed:
-        carries = _guess(best, f" {plan.unit_of(best.shown)}")
-    elif best.bound == "heaviest":
-        carries = (
-            f"{best.label} carries {plan.amount(plan.highest)} or more, the heaviest load that was allowed"
-        )
-    return [f"Within {limit_words(plan.limits)}, {carries}.", *_against(search, best, others)]
-
-
-def _guess(found: CapacityFound, unit: str = "") -> str:
-    """What is known of an engine whose cells all said the same, and why it is no more."""
-    if found.low is None and found.high is None:
-        return f"what {found.label} carries is not known, as {found.ended}"
-    return f"{found.label} carries {interval(found)}{unit}, and no more is known, as {found.ended}"
-
-
-def _against(search: SearchResults, best: CapacityFound, others: list[CapacityFound]) -> Iterator[str]:
-    ratios = {(ratio.a, ratio.b): ratio for ratio in search.ratios}
-    for other in others:
-        carries = _guess(other) if other.guessed else f"{other.label} carries {capacity_value(other)}"
-        if other.guessed or best.guessed:
-            said = f"{carries}: the two are not compared."
-            yield said[:1].upper() + said[1:] if said.startswith("what ") else said
-            continue
-        forward = ratios.get((best.label, other.label))
-        ratio = forward or _turned(ratios[other.label, best.label])
-        if ratio.verdict == "more":
-            yield f"{carries}: {best.label} carries {interval(ratio, 2)} times as much."
-        else:
-            yield f"{carries}: no difference is shown."
-
-
-def _turned(ratio: CapacityRatio) -> CapacityRatio:
-    """The same pair the other way round."""
-    return CapacityRatio(
-        a=ratio.b,
-        b=ratio.a,
-        value=1 / ratio.value,
-        low=None if ratio.high is None else 1 / ratio.high,
-        high=None if ratio.low is None else 1 / ratio.low,
-        verdict=_OPPOSITE[ratio.verdict],
-    )
+        return [wording.carries_unknown(limits, best.label, amount, best.ended)]
+    ranking = capacity_ranking(search)
+    return [wording.carries(limits, best.label, amount, interval(best), ranking.winner is not None)]

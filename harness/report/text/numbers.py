@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Sequence
-from itertools import zip_longest
 from statistics import median
 
 DASH = "–"
@@ -12,8 +10,6 @@ DASH = "–"
 MANY = 4
 #: From this ratio on a change is said as a factor.
 AS_TIMES = 2
-#: A number that is not a name, as that of a GPU is.
-_NUMBER = re.compile(r"(?<!GPU )(?<![\d.,])\d[\d,]*(?:\.\d+)?")
 
 
 def decimals(values: Iterable[float | None]) -> int:
@@ -75,19 +71,6 @@ def percent(part: int, whole: int) -> str:
     if 0 < part < whole:
         share = {"0 %": "under 1 %", "100 %": "over 99 %"}.get(share, share)
     return share
-
-
-def wording(text: str) -> tuple[str, ...]:
-    """What is left of a text without its numbers."""
-    return tuple(_NUMBER.split(text))
-
-
-def as_ranges(texts: Sequence[str]) -> str:
-    """Texts of one `wording` as one: `took 3 to 5 s of 60`."""
-    words, numbers = wording(texts[0]), zip(*map(_NUMBER.findall, texts), strict=True)
-    each = [sorted(set(found), key=lambda text: float(text.replace(",", ""))) for found in numbers]
-    spans = [found[0] if len(found) == 1 else f"{found[0]} to {found[-1]}" for found in each]
-    return "".join(part for pair in zip_longest(words, spans, fillvalue="") for part in pair)
 
 
 def few(items: Sequence[str]) -> str:

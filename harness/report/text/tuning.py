@@ -1,11 +1,13 @@
-"""What a tuning found, in words."""
+"""Values of a tuning as text, and its answer."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
+from harness.report import wording
 from harness.report.text.limits import limit_words
 from harness.report.text.numbers import DASH, decimals, number
+from harness.report.wording import Sentence
 from harness.schema.limits import names_of
 from harness.schema.metrics import METRICS
 from harness.schema.space import Settings
@@ -51,34 +53,21 @@ def ratio_ends(found: FinalistFound) -> str:
     return "" if found.ci is None else f"{found.ci[0]:.3f} to {found.ci[1]:.3f}"
 
 
-def tuning_verdict(tune: TuneResults) -> list[str]:
-    """Which settings are better than the default, and by how much."""
-    what = objective_name(tune.plan)
-    settings = {found.label: found.settings for found in tune.configurations}
-    default = tune.configurations[0].label
+def tuning_answer(tune: TuneResults) -> list[Sentence]:
+    """Say which settings are better than the default, and by how much."""
+    objective, default = objective_name(tune.plan), tune.configurations[0]
     if tune.best is not None:
         best = next(found for found in tune.finalists if found.label == tune.best)
+        settings = next(found.settings for found in tune.configurations if found.label == tune.best)
         values = [value for value in (best.value, best.default) if value is not None]
         unit = objective_unit(tune.plan)
         value, before = (f"{number(each, decimals(values))} {unit}".strip() for each in values)
-        return [
-            f"{best.label} is better than the default: {what} {value} instead of {before}, {ratio(best)} "
-            f"times as much (95 % interval {ratio_ends(best)}).",
-            f"Its settings: {written(settings[best.label])}.",
-        ]
-    if not tune.finalists:
-        return [f"No configuration but the default of {default} could be measured.", "The table says why."]
-    if tune.default_invalid:
-        return [
-            f"No configuration is called better than {default}: cells of it are invalid.",
-            f"{default}, {tune.default_invalid}.",
-        ]
+        times = f"{ratio(best)} times as much, {ratio_ends(best)}"
+        return [wording.tuned(best.label, objective, value, before, times, written(settings))]
+    if tune.default_invalid is not None:
+        return [wording.default_invalid(default.label, wording.reason_text([tune.default_invalid]))]
     if all(found.value is None for found in tune.finalists):
-        why = tune.configurations[0].reason
-        reason = f"The default could not be measured again: {why}." if why else "The table says why."
-        return [f"No configuration was compared with the default of {default}.", reason]
-    said = [f"No configuration is shown to be better than {default} by {what}."]
-    beyond = [f.label for f in tune.finalists if f.verdict == "better" and f.within is False]
-    if beyond:
-        said.append(f"{', '.join(beyond)} would be, but not within {limit_words(tune.plan.limits or '')}.")
-    return said
+        return [wording.not_tuned(default.label, default.reason)]
+    beyond = [found.label for found in tune.finalists if found.verdict == "better" and found.within is False]
+    limits = limit_words(tune.plan.limits or "") if beyond else ""
+    return [wording.none_better(default.label, objective, beyond, limits)]

@@ -11,22 +11,23 @@ import pytest
 from harness.cli.ending import MOST_WARNINGS, print_ending
 from harness.cli.progress import Display
 from harness.cli.terminal import Terminal
+from harness.metrics.rankings import shown_load
+from harness.report.answer import answer
+from harness.report.notices import notices
 from harness.report.tables.table import Cell, Column, Table
-from harness.report.text.notice import Notice
-from harness.report.text.run_notices import notices
-from harness.report.text.verdict import shown_load, verdict
-from harness.runs.reader import Run, load_run
+from harness.report.wording import Notice
+from harness.runs.reader import OnlineRun, load_run
 from tests.harness.report.conftest import make_online
 
 
 @pytest.fixture(scope="module")
-def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
+def run(tmp_path_factory: pytest.TempPathFactory) -> OnlineRun:
     found = load_run(make_online(tmp_path_factory.mktemp("ending") / "run"), trust=True)
-    assert isinstance(found, Run)
+    assert isinstance(found, OnlineRun)
     return found
 
 
-def printed(run: Run, columns: int, *, terminal: bool = True) -> list[str]:
+def printed(run: OnlineRun, columns: int, *, terminal: bool = True) -> list[str]:
     text = io.StringIO()
     console = Terminal(file=text, width=columns, force_terminal=terminal, color_system=None, soft_wrap=True)
     print_ending(run, Display(console, None, False))
@@ -34,12 +35,12 @@ def printed(run: Run, columns: int, *, terminal: bool = True) -> list[str]:
 
 
 @pytest.mark.parametrize("columns", [80, 120])
-def test_nothing_is_cut(run: Run, columns: int) -> None:
+def test_nothing_is_cut(run: OnlineRun, columns: int) -> None:
     lines = printed(run, columns)
     assert max(len(line.rstrip()) for line in lines) <= columns
     words = " ".join(" ".join(lines).split())
     assert "…" not in words
-    for sentence in [*verdict(run), *(f"warning: {notice.title}" for notice in notices(run))]:
+    for sentence in [*map(str, answer(run)), *(f"warning: {notice.title}" for notice in notices(run))]:
         assert " ".join(sentence.split()) in words
 
 
@@ -52,21 +53,21 @@ def test_a_long_note_of_a_table_is_wrapped() -> None:
     assert " ".join(" ".join(lines).split()).endswith(note.strip())
 
 
-def test_invalid_cells_are_marked_and_the_rate_stands_beside_the_one_offered(run: Run) -> None:
+def test_the_ranking_is_printed_with_invalid_cells_marked(run: OnlineRun) -> None:
     lines = printed(run, 200)
-    head = next(line.split() for line in lines if line.lstrip().startswith("scale "))
+    head = next(line.split() for line in lines if line.lstrip().startswith("engine "))
     invalid = [summary for summary in run.pooled if not summary.valid]
-    marked = [line for line in lines if line.split()[1:2] == ["vLLM"] and "†" in line]
-    assert head == ["scale", "engine", "p50", "p99", "p50", "p99", "req/s", "offered", "tok/s"]
+    marked = [line for line in lines if line.split()[:1] == ["vLLM"] and "†" in line]
+    assert head == ["engine", "scale", "latency", "TTFT", "TPOT"]
     assert [summary.label for summary in invalid] == ["vLLM"] * len(marked) and len(marked) == 1
 
 
-def test_piped_output_has_a_line_a_sentence(run: Run) -> None:
+def test_piped_output_has_a_line_a_sentence(run: OnlineRun) -> None:
     lines = printed(run, 80, terminal=False)
-    assert set(verdict(run)) <= set(lines)
+    assert {str(sentence) for sentence in answer(run)} <= set(lines)
 
 
-def test_many_warnings_are_counted(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_many_warnings_are_counted(run: OnlineRun, monkeypatch: pytest.MonkeyPatch) -> None:
     many = notices(run) * 5
     monkeypatch.setattr("harness.cli.ending.notices", lambda run: many)
     lines = printed(run, 400)
@@ -74,12 +75,12 @@ def test_many_warnings_are_counted(run: Run, monkeypatch: pytest.MonkeyPatch) ->
     assert lines[-1] == f"{len(many) - MOST_WARNINGS} more warnings are in the report"
 
 
-def test_goodput_is_said_where_limits_were_given(run: Run) -> None:
+def test_goodput_is_said_where_limits_were_given(run: OnlineRun) -> None:
     slo = run.meta.settings.slo
     assert slo is not None
     [line] = [line for line in printed(run, 400, terminal=False) if line.startswith("Goodput ")]
     assert "(TTFT ≤ 200 ms, TPOT ≤ 12 ms): " in line
-    load = shown_load(run)
+    load = shown_load(run.pooled)
     for cell in (cell for cell in run.pooled if cell.load == load):
         assert cell.goodput_req_per_s is not None and cell.slo_met is not None
         said = re.search(rf"{re.escape(cell.label)} ([\d.]+) requests/s \((.*?) of all\)", line)
@@ -89,9 +90,9 @@ def test_goodput_is_said_where_limits_were_given(run: Run) -> None:
     assert not any(line.startswith("Goodput") for line in printed(without, 400, terminal=False))
 
 
-def test_a_long_warning_ends_after_a_sentence(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_long_warning_ends_after_a_sentence(run: OnlineRun, monkeypatch: pytest.MonkeyPatch) -> None:
     same = " ".join(f"At scale {scale}, other processes kept 1 of 2 cores busy." for scale in range(9))
-    found = Notice("load", "The machine was disturbed.", same, "other")
+    found = Notice("foreign_load", "The machine was disturbed.", same)
     monkeypatch.setattr("harness.cli.ending.notices", lambda run: [found])
     last = printed(run, 800)[-1]
     assert last.startswith("warning: The machine was disturbed. At scale 0, ") and last.endswith("busy. …")

@@ -161,7 +161,10 @@ def test_failures_are_counted_by_kind(start_mock: Any, bench: Any, tmp_path: Pat
         kinds = dict.fromkeys(("http_500", "disconnected", "wrong_length", "token_mismatch"), 4)
         assert (summary["errors"], summary["num_success"], summary["num_error"]) == (kinds, 4, 16)
         # On a loaded machine the client may send late too, which is a reason of its own.
-        assert not summary["valid"] and summary["invalid_reasons"][0] == "16 of 20 requests failed"
+        assert not summary["valid"] and summary["invalid_reasons"][0]["values"] == {
+            "failed": 16,
+            "requests": 20,
+        }
     assert "INVALID: 16 of 20 requests failed" in done.err
 
 

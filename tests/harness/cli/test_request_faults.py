@@ -64,7 +64,7 @@ def test_every_fault_is_counted_under_its_kind(
         assert summary.errors == expected
         assert (summary.num_requests, summary.num_error, summary.num_success) == (N, failed, N - failed)
         assert summary.completion_tokens == 6 * summary.num_success and summary.ttft_ms.n == N - failed
-        assert not summary.valid and f"{failed} of {N} requests failed" in summary.invalid_reasons
+        assert not summary.valid and summary.invalid_reasons[0].values == {"failed": failed, "requests": N}
 
     [folder] = (tmp_path / "runs").iterdir()
     requests = read_records(folder).requests

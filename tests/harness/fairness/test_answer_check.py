@@ -13,6 +13,7 @@ from harness.fairness.asking import Reply, read_reply
 from harness.fairness.reference import Reference, ReferenceAnswer
 from harness.loadgen.load_plan import RawResponse
 from harness.schema.engine_ref import EngineRef
+from harness.schema.facts import Fact
 from harness.schema.fairness import AnswerChecks
 
 RIGHT = [list(range(10 * i, 10 * i + OUTPUT_TOKENS)) for i in range(3)]
@@ -48,6 +49,10 @@ def verdicts(
     return check(asked, engine_variants, None)
 
 
+def unknown(count: int, answers: int, **detail: str) -> Fact:
+    return Fact(kind="unchecked_answers", values={"unknown": count, "answers": answers, **detail})
+
+
 def test_an_engine_is_wrong_when_a_single_answer_is() -> None:
     found = verdicts(
         {
@@ -58,11 +63,15 @@ def test_an_engine_is_wrong_when_a_single_answer_is() -> None:
         reference(),
     )
     rose, vllm, transformers = found.checks
-    assert (rose.verdict, rose.reason) == ("same", "")
+    assert (rose.verdict, rose.reason) == ("same", None)
     assert [answer.outcome for answer in rose.answers] == ["same"] * 3 + ["near tie"] * 3
     assert vllm.verdict == "wrong"
-    assert vllm.reason.startswith("1 of 6 greedy answers are wrong; after a prompt of 6")
-    assert transformers.verdict == "wrong" and "3 of 3 answers failed: no_tokens" in transformers.reason
+    assert vllm.reason.kind == "wrong_answers"
+    assert (vllm.reason.values["wrong"], vllm.reason.values["answers"]) == (1, 6)
+    assert vllm.reason.values["prompt_tokens"] == 6
+    failed = {"failed": 3, "answers": 3, "detail": "no_tokens: the stream carries no token"}
+    assert transformers.verdict == "wrong"
+    assert transformers.reason == Fact(kind="failed_answers", values=failed)
     assert found.wrong.keys() == {"vLLM", "transformers"}
     assert found.reference == "transformers 5, float32" and found.tolerance == pytest.approx(0.06)
 
@@ -80,7 +89,7 @@ def test_two_engines_without_a_reference_judge_nothing_but_failures() -> None:
     given = {"roseinfer": [replies(RIGHT)], "vllm": [replies(WRONG, error="wrong_length: 3 tokens")]}
     found = verdicts(given, "why not", ("roseinfer", "vllm"))
     assert [check.verdict for check in found.checks] == ["unknown", "wrong"]
-    assert found.checks[0].reason == "nothing to compare with"
+    assert found.checks[0].reason == unknown(0, 3)
     assert found.reference is None and "fewer than three" in found.rule
 
 
@@ -89,11 +98,11 @@ def test_an_engine_that_had_too_much_to_do_is_not_wrong() -> None:
     found = verdicts({"vllm": [replies(RIGHT), busy], "roseinfer": [busy, busy]}, reference())
     rose, vllm, _ = found.checks
     assert (vllm.verdict, rose.verdict) == ("same", "unknown") and not found.wrong
-    assert rose.reason == "6 of 6 answers could not be checked: http_429: Too Many Requests"
+    assert rose.reason == unknown(6, 6, detail="http_429: Too Many Requests")
 
 
 def test_an_engine_that_was_not_asked_is_unknown() -> None:
-    assert verdicts({"vllm": [replies(RIGHT)]}, reference()).checks[0].reason == "it was not asked"
+    assert verdicts({"vllm": [replies(RIGHT)]}, reference()).checks[0].reason == unknown(0, 0)
 
 
 def test_a_reply_is_its_tokens_and_text() -> None:

@@ -82,42 +82,46 @@ ENDED = ExpectedAnswer(
 
 
 @pytest.mark.parametrize(
-    ("given", "outcome", "detail"),
+    ("given", "outcome", "position", "ended"),
     [
-        ([1, 2], "same", ""),
-        ([1, 2, 8], "same", ""),
-        ([1, 2, 9], "same", ""),
-        ([1, 2, 8, 7], "same", ""),  # what follows an end is not judged
-        ([1], "near tie", "an end of sequence at position 1"),
-        ([1, 9], "near tie", "an end of sequence at position 1"),
-        ([], "different", "an end of sequence at position 0"),
-        ([1, 2, 5, 6], "near tie", "another token at position 2"),
-        ([1, 2, 6, 6], "different", "another token at position 2"),
-        ([1, 6, 6, 6], "different", "another token at position 1"),
+        ([1, 2], "same", None, False),
+        ([1, 2, 8], "same", None, False),
+        ([1, 2, 9], "same", None, False),
+        ([1, 2, 8, 7], "same", None, False),  # what follows an end is not judged
+        ([1], "near tie", 1, True),
+        ([1, 9], "near tie", 1, True),
+        ([], "different", 0, True),
+        ([1, 2, 5, 6], "near tie", 2, False),
+        ([1, 2, 6, 6], "different", 2, False),
+        ([1, 6, 6, 6], "different", 1, False),
     ],
 )
 def test_where_answers_end_on_their_own_the_end_is_a_token(
-    given: list[int], outcome: str, detail: str
+    given: list[int], outcome: str, position: int | None, ended: bool
 ) -> None:
     found = judge(reply(given).model_copy(update={"exact": False}), 3, 4, ENDED, None)
-    assert (found.outcome, found.detail) == (outcome, detail)
+    assert (found.outcome, found.ended) == (outcome, ended)
+    assert position is None or found.same == position
     assert found.same <= found.got
 
 
 @pytest.mark.parametrize(
-    ("text", "outcome", "detail"),
+    ("text", "outcome", "position", "ended"),
     [
-        ("bc", "same", ""),
-        ("bcx", "same", ""),  # in text a later end is not seen
-        ("b", "near tie", "an end of sequence at position 1"),
-        ("", "different", "an end of sequence at position 0"),
-        ("bx", "different", "another token at position 1"),
+        ("bc", "same", None, False),
+        ("bcx", "same", None, False),  # in text a later end is not seen
+        ("b", "near tie", 1, True),
+        ("", "different", 0, True),
+        ("bx", "different", 1, False),
     ],
 )
-def test_text_that_ends_too_early_is_different(text: str, outcome: str, detail: str) -> None:
+def test_text_that_ends_too_early_is_different(
+    text: str, outcome: str, position: int | None, ended: bool
+) -> None:
     given = reply(None, text).model_copy(update={"exact": False})
     found = judge(given, 3, 4, ENDED, letters)
-    assert (found.outcome, found.detail) == (outcome, detail)
+    assert (found.outcome, found.ended) == (outcome, ended)
+    assert position is None or found.same == position
 
 
 def test_an_end_is_not_judged_where_a_length_is_enforced() -> None:

@@ -75,25 +75,27 @@ def _reply(right: int) -> TaskReply:
 
 def test_an_engine_that_is_plainly_worse_is_named():
     scores = judge_task(ITEMS, {"a": _reply(120), "b": _reply(119), "c": _reply(80)})
-    assert scores.worse.keys() == {"c"}
-    assert scores.worse["c"].startswith("80 of 240, a 120 of 240")
+    assert [score.label for score in scores.scores if score.is_invalid] == ["c"]
+    below = scores.scores[2].below
+    assert below is not None and below.values["other"] == "a"
+    assert (below.values["right"], below.values["items"], below.values["other_right"]) == (80, 240, 120)
     assert [score.share for score in scores.scores] == [0.5, 119 / 240, 1 / 3]
     assert sum(scores.scores[0].by_family.values()) == 120
 
 
 def test_an_engine_that_failed_to_answer_is_said_to_have_failed():
     lost = _reply(40).model_copy(update={"failed": 200})
-    worse = judge_task(ITEMS, {"a": _reply(120), "b": lost}).worse
-    assert worse["b"].startswith("40 of 240 (200 requests failed), a 120 of 240")
+    below = judge_task(ITEMS, {"a": _reply(120), "b": lost}).scores[1].below
+    assert below is not None and (below.values["failed"], below.values["other_failed"]) == (200, 0)
 
 
 @pytest.mark.parametrize(("fewer", "worse"), [(8, False), (11, False), (12, True)])
 def test_a_small_difference_that_is_no_chance_is_said_and_not_worse(fewer, worse):
     scores = judge_task(ITEMS, {"a": _reply(111), "b": _reply(111 - fewer)})
-    found = scores.scores[1].worse if worse else scores.scores[1].lower
-    assert found.startswith(f"{111 - fewer} of 240, a 111 of 240")
-    assert scores.worse.keys() == ({"b"} if worse else set())
-    assert not scores.scores[0].lower and not (scores.scores[1].lower and worse)
+    first, second = scores.scores
+    assert first.below is None and second.below is not None
+    assert second.below.kind == ("inaccurate" if worse else "less_accurate")
+    assert second.is_invalid is worse and second.below.values["right"] == 111 - fewer
 
 
 def test_half_precision_is_not_worse():
@@ -102,7 +104,7 @@ def test_half_precision_is_not_worse():
     base = rng.random(240) < 0.5
     flipped = base ^ (rng.random(240) < 0.03)
     given = {name: TaskReply(right=right.tolist()) for name, right in (("a", base), ("b", flipped))}
-    assert not judge_task(ITEMS, given).worse
+    assert all(score.below is None for score in judge_task(ITEMS, given).scores)
 
 
 def test_equal_engines_are_told_apart_in_at_most_one_run_of_twenty():
@@ -111,7 +113,7 @@ def test_equal_engines_are_told_apart_in_at_most_one_run_of_twenty():
     false = 0
     for _ in range(100):
         given = {name: TaskReply(right=(rng.random(240) < 0.6).tolist()) for name in "abcde"}
-        false += any(score.worse or score.lower for score in judge_task(ITEMS, given).scores)
+        false += any(score.below for score in judge_task(ITEMS, given).scores)
     assert false <= 11  # 5 % of 100 are 5, and 11 is its 99.5 % quantile
 
 

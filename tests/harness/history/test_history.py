@@ -229,7 +229,7 @@ def test_requests_that_fail_are_judged_by_a_gate_on_them(
     with Store.open(tmp_path / "h.sqlite", create=True) as store:
         store.add(StoredRun.read(again(1)))
         if failing == 1:
-            with pytest.raises(UsageError, match="1 of 60 requests failed"):
+            with pytest.raises(UsageError, match="failed 1, requests 60"):
                 gate(store, StoredRun.read(now), "last", terms)
             return
         judged = gate(store, StoredRun.read(now), "last", terms)

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from harness.metrics.summary import summarize
+from harness.schema.facts import Value
 from harness.schema.load import ClosedLoop, load_text
 from harness.schema.speculation import Speculation, SpeculationCount
 from tests.harness.metrics.conftest import build
@@ -32,12 +33,12 @@ def answered(*chunks: int, requests: int = 8) -> list[dict[str, Any]]:
     return rows
 
 
-def noticed(rows: Sequence[dict[str, Any]], tokens_per_step: float | None = None) -> list[str]:
-    """The notices about chunks, of the repeat; those of all repeats are the same."""
+def noticed(rows: Sequence[dict[str, Any]], tokens_per_step: float | None = None) -> list[dict[str, Value]]:
+    """Values of the facts about chunks, of the repeat; all repeats have the same."""
     count = SpeculationCount(steps=1, tokens_per_step=tokens_per_step or 1, source="a test")
     drafted = [Speculation(engine="roseinfer", label="roseinfer", load=LOAD, repeat=0, count=count)]
     summaries = summarize(*build(rows), drafted=drafted if tokens_per_step else ())
-    repeat, pooled = ([n.text for n in s.notices if n.kind == "chunks"] for s in summaries)
+    repeat, pooled = ([n.values for n in s.notices if n.kind == "large_chunks"] for s in summaries)
     assert repeat == pooled
     return repeat
 
@@ -48,27 +49,25 @@ def test_what_engines_send_is_not_noticed(chunks: tuple[int, ...]) -> None:
 
 
 def test_text_that_a_gateway_holds_back_is_noticed() -> None:
-    [text] = noticed(answered(*(16,) * 4))
-    assert "came in chunks of 16 or more" in text
-    assert "began with a chunk of 16 or more" in text
-    assert text.endswith("; ICL p50 is 80 ms")
+    [values] = noticed(answered(*(16,) * 4))
+    assert values == {"usual": 16, "first": 16, "tokens_per_step": 1, "icl_ms": pytest.approx(80)}
 
 
 def test_a_first_chunk_alone_moves_ttft() -> None:
-    [text] = noticed(answered(24, *(1,) * 40))
-    assert text.startswith("half of the answers began with a chunk of 24 or more;")
+    [values] = noticed(answered(24, *(1,) * 40))
+    assert values["first"] == 24 and "usual" not in values
 
 
 def test_an_answer_that_comes_whole_has_no_gaps() -> None:
-    [text] = noticed(answered(64))
-    assert text.endswith("answers came whole")
+    [values] = noticed(answered(64))
+    assert "icl_ms" not in values
 
 
 def test_an_engine_that_drafts_says_so() -> None:
     rows = answered(1, *(9,) * 7)
     assert noticed(rows, 2.5) == []
-    [text] = noticed(rows, 2)
-    assert "the engine reports 2 a step" in text
+    [values] = noticed(rows, 2)
+    assert values["tokens_per_step"] == 2
 
 
 @given(st.lists(st.integers(1, 40), min_size=1, max_size=12))

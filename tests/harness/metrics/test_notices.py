@@ -12,10 +12,10 @@ import pytest
 
 from harness.metrics.prefixes import prefix_hits
 from harness.metrics.summary import summarize
-from harness.metrics.validity import BRIEF, too_brief
+from harness.metrics.validity import too_brief
 from harness.report.tables.cells import prefix_table
 from harness.report.text.numbers import DASH
-from harness.schema.cell_notice import NoticeKind
+from harness.schema.facts import FactKind
 from harness.schema.load import ClosedLoop, Ramp, RequestRate, TraceLoad, load_text
 from harness.schema.machines import MachineLoad
 from harness.schema.online_summary import OnlineSummary
@@ -40,13 +40,13 @@ def cell(
 
 
 def kinds(summary: OnlineSummary) -> list[str]:
-    return [notice.kind for notice in summary.notices if not notice.text.startswith(BRIEF)]
+    return [notice.kind for notice in summary.notices if notice.kind != "brief"]
 
 
 def test_every_kind_is_documented() -> None:
-    section = (Path(__file__).parents[3] / "docs/metrics.md").read_text().partition("\n## Notices\n")[2]
+    section = (Path(__file__).parents[3] / "docs/metrics.md").read_text().partition("\n## Facts\n")[2]
     rows = [line.split("`")[1] for line in section.splitlines() if line.startswith("| `")]
-    assert sorted(rows) == sorted(get_args(NoticeKind))
+    assert sorted(rows) == sorted(get_args(FactKind))
 
 
 def test_a_steady_cell_has_no_notice(tables: Tables) -> None:
@@ -80,7 +80,7 @@ def test_a_queue_that_empties_does_not_grow(tables: Tables) -> None:
     rate = load_text(RequestRate(req_per_s=10))
     [_, pooled] = summarize(*tables(cell(lambda i: max(0.05, 4 - 0.1 * i), load=rate)))
     assert set(kinds(pooled)) == {"drift"}
-    assert any("in flight changed" in notice.text for notice in pooled.notices)
+    assert any("metric" not in notice.values for notice in pooled.notices if notice.kind == "drift")
 
 
 def test_a_session_lasts_from_its_first_request_to_its_last_token(tables: Tables) -> None:
@@ -104,7 +104,7 @@ def test_tokens_that_were_dealt_out_mark_itl(tables: Tables) -> None:
 def test_reasoning_that_was_not_sent_is_said_with_its_share(tables: Tables) -> None:
     [repeat, pooled] = summarize(*tables(cell(lambda i: 0.05, hidden_tokens=9)))
     assert kinds(repeat) == kinds(pooled) == ["hidden"]
-    assert pooled.notices[0].text.startswith("720 of 960 output tokens (75 %) were reasoning")
+    assert pooled.notices[0].values == {"hidden": 720, "tokens": 960}
     assert pooled.completion_tokens == 240
 
 
@@ -114,8 +114,9 @@ def test_a_disturbed_machine_is_noticed_in_its_repeat(tables: Tables) -> None:
         seconds=8, samples=9, cpus=2, own_cpu_s=4, foreign_cores_mean=0.9, foreign_cores_max=1, steal_share=0
     )
     first, second, pooled = summarize(*tables(rows), machines={1: busy})
-    assert (kinds(first), kinds(second), kinds(pooled)) == ([], ["disturbed"], ["disturbed"])
-    assert pooled.notices[0].text.startswith("repeat 2: other processes kept 0.9 of 2 cores busy")
+    assert (kinds(first), kinds(second), kinds(pooled)) == ([], ["foreign_load"], ["foreign_load"])
+    assert pooled.notices[0].scope.repeat == 1
+    assert pooled.notices[0].values == {"cores": 0.9, "most": 1, "of": 2}
 
 
 @pytest.mark.parametrize(("share", "slack"), [(0, 80), (0.25, 80 + 20 * 16)])
@@ -177,26 +178,26 @@ def test_a_cpu_that_ran_slower_in_one_repeat(tables: Tables) -> None:
     seen = {"seconds": 8, "samples": 9, "cpus": 2, "own_cpu_s": 4}
     quiet = seen | {"foreign_cores_mean": 0, "foreign_cores_max": 0, "steal_share": 0}
     clocks = {i: MachineLoad(**quiet, cpu_mhz_median=mhz) for i, mhz in enumerate((3000, 2000))}
-    assert kinds(summarize(*tables(rows), machines=clocks)[-1]) == ["disturbed"]
+    assert kinds(summarize(*tables(rows), machines=clocks)[-1]) == ["slower_clock"]
     theirs = [row | {"engine": "openai"} for row in rows]
     assert kinds(summarize(*tables(theirs), machines=clocks)[-1]) == []
 
 
 def test_repeats_that_disagree(tables: Tables) -> None:
     rows = cell(lambda i: 0.05) + cell(lambda i: 0.15, cell=1, repeat=1)
-    assert kinds(summarize(*tables(rows))[-1]) == ["repeats"]
+    assert kinds(summarize(*tables(rows))[-1]) == ["repeats_differ"]
     slow = cell(lambda i: 0.05, cell=1, repeat=1)
     for row in slow:
         row["chunks"] = [(t + 0.02 * k, tokens) for k, (t, tokens) in enumerate(row["chunks"])]
     [notice] = summarize(*tables(cell(lambda i: 0.05) + slow))[-1].notices[:1]
-    assert notice.kind == "repeats" and notice.text.startswith("the TPOT median is ")
+    assert notice.kind == "repeats_differ" and notice.values["metric"] == "tpot_ms"
 
 
 def test_a_lighter_load_that_is_slower(tables: Tables) -> None:
     heavy = load_text(TraceLoad(scale=0.5))
     rows = cell(lambda i: 0.2) + cell(lambda i: 0.05, every_s=0.05, cell=1, load=heavy)
     found = {(summary.load, summary.repeat): kinds(summary) for summary in summarize(*tables(rows))}
-    assert found[TraceLoad(scale=1.0), None] == ["order"]
+    assert found[TraceLoad(scale=1.0), None] == ["slower_when_lighter"]
     assert found[TraceLoad(scale=0.5), None] == []
 
 
@@ -220,18 +221,17 @@ def test_prompts_that_wait_together_are_why_a_lighter_load_is_slower(tables: Tab
         for row in waves(80, at_once, load, repeat)
     ]
     [slow] = [s for s in summarize(*tables(rows)) if s.load.value == 8 and s.repeat is None]
-    [text] = [notice.text for notice in slow.notices if notice.kind == "order"]
-    assert text == (
-        "TTFT p50 is 450 ms, and 150 ms at a heavier load (64 in flight); a prompt waited for its first "
-        "token together with 7 others, there with 1 (medians)"
-    )
+    [found] = [notice.values for notice in slow.notices if notice.kind == "slower_when_lighter"]
+    assert found == pytest.approx(found | {"ttft_ms": 450, "heavier_ttft_ms": 150})
+    assert (found["heavier"], found["waiting"], found["heavier_waiting"]) == ("64 in flight", 7, 1)
 
 
 def test_prompts_that_wait_alone_do_not_explain_it(tables: Tables) -> None:
     heavy = load_text(TraceLoad(scale=0.5))
     rows = cell(lambda i: 0.09) + cell(lambda i: 0.045, every_s=0.05, cell=1, load=heavy)
     [slow] = [s for s in summarize(*tables(rows)) if s.load.value == 1 and s.repeat is None]
-    assert [notice.text.partition(";")[1] for notice in slow.notices if notice.kind == "order"] == [""]
+    [found] = [notice for notice in slow.notices if notice.kind == "slower_when_lighter"]
+    assert "waiting" not in found.values
 
 
 def test_an_invalid_cell_says_nothing_of_a_lighter_load(tables: Tables) -> None:
@@ -246,20 +246,22 @@ def test_tokens_that_come_more_slowly_are_drift(tables: Tables) -> None:
         more = noise + (0.02 if row["request"] >= 40 else 0)
         row["chunks"] = [(t + more * k, tokens) for k, (t, tokens) in enumerate(row["chunks"])]
     notices = summarize(*tables(rows))[0].notices
-    assert [notice.text.partition(" changed")[0] for notice in notices if notice.kind == "drift"] == ["TPOT"]
+    assert [notice.values["metric"] for notice in notices if notice.kind == "drift"] == ["tpot_ms"]
 
 
 def test_a_failure_outside_of_what_is_measured_counts(tables: Tables) -> None:
     rows = cell(lambda i: 0.05)
     rows[70] |= {"error": "timeout", "chunks": []}
     [_, pooled] = summarize(*tables(rows), cut=Window(start_s=0, end_s=4))
-    assert pooled.num_error == 0 and pooled.invalid_reasons == ["1 of 80 requests failed"]
+    assert pooled.num_error == 0 and [reason.values for reason in pooled.invalid_reasons] == [
+        {"failed": 1, "requests": 80}
+    ]
 
 
 def test_the_shortest_repeat_counts(tables: Tables) -> None:
     rows = cell(lambda i: 0.05, n=120) + cell(lambda i: 0.05, n=40, cell=1, repeat=1)
-    brief = [notice for notice in summarize(*tables(rows))[-1].notices if notice.text.startswith(BRIEF)]
-    assert [notice.kind for notice in brief] == ["short"]
+    brief = [notice for notice in summarize(*tables(rows))[-1].notices if notice.kind == "brief"]
+    assert [notice.values["seconds"] < 4.1 for notice in brief] == [True]
 
 
 def test_a_load_is_judged_as_a_whole_whatever_part_is_measured(tables: Tables) -> None:
@@ -271,6 +273,6 @@ def test_a_load_is_judged_as_a_whole_whatever_part_is_measured(tables: Tables) -
 def test_a_short_cell_says_so_and_a_long_one_does_not() -> None:
     assert too_brief(10) is None and too_brief(31, 30) is None
     brief = too_brief(9.9)
-    assert brief is not None and brief.kind == "short" and brief.text.startswith("measured for 9.9 s;")
-    asked = too_brief(12, 30)
-    assert asked is not None and "instead of the 30 s asked for" in asked.text
+    assert brief is not None and brief.values == {"seconds": 9.9}
+    wanted = too_brief(12, 30)
+    assert wanted is not None and wanted.values == {"seconds": 12, "wanted_s": 30}

@@ -5,12 +5,11 @@ from collections.abc import Iterable
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.metrics.rankings import PERCENTILES, Ranking, at_load, rankings
+from harness.metrics.rankings import PERCENTILES, Ranking, rankings
 from harness.schema.load import ClosedLoop, Load, TraceLoad
 from harness.schema.metrics import LATENCIES
 from harness.schema.online_summary import Distribution, OnlineSummary
-from harness.schema.results import Comparison
-from harness.schema.verdict import Verdict
+from harness.schema.results import Comparison, Verdict
 
 CLOSED, TRACE = ClosedLoop(concurrency=8), TraceLoad(scale=0.4)
 
@@ -128,7 +127,9 @@ def test_loads_go_from_light_to_heavy_and_percentiles_ascend():
     pooled = [summary("a", 10, load=ClosedLoop(concurrency=count)) for count in (8, 1)]
     found = rankings(pooled, [])
     assert list(dict.fromkeys(ranking.load for ranking in found)) == [ClosedLoop(concurrency=1), CLOSED]
-    of_ttft = [ranking.statistic for ranking in at_load(found, CLOSED) if ranking.metric == "ttft_ms"]
+    of_ttft = [
+        ranking.statistic for ranking in found if (ranking.load, ranking.metric) == (CLOSED, "ttft_ms")
+    ]
     assert of_ttft == list(reversed(PERCENTILES))
 
 

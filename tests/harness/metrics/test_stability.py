@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
@@ -14,11 +12,12 @@ from harness.metrics.stability import (
     disturbed,
     drift,
     find_change,
+    growing,
     growing_queue,
     repeats_disagree,
 )
 from harness.metrics.window import in_flight
-from harness.schema.cell_notice import CellNotice
+from harness.schema.facts import DISTURBING, FELL_BEHIND, Fact, FactKind, Value
 from harness.schema.machines import GpuLoad, MachineLoad
 
 Floats = npt.NDArray[np.float64]
@@ -87,9 +86,7 @@ def timed_out(requests: pd.DataFrame, timeout_s: float) -> pd.DataFrame:
 def test_a_saturated_engine_fell_behind(load: float) -> None:
     notice = growing_queue(queue(20.0, load / 20, 300))
     assert notice is not None and notice.kind == "behind"
-    offered, answered = (
-        float(number) for number in re.findall(r"([\d.]+) (?:requests/s|answered)", notice.text)
-    )
+    offered, answered = notice.values["offered"], notice.values["answered"]
     assert offered == pytest.approx(20, rel=0.15)
     assert answered == pytest.approx(20 / load, rel=0.15)
 
@@ -143,9 +140,9 @@ def test_an_engine_that_stalls_until_all_requests_are_there_fell_behind(
     stall_s: float, service_s: float
 ) -> None:
     notice = growing_queue(queue(20.0, service_s, 100, stall_s=stall_s))
-    assert notice is not None and notice.kind == "behind"
+    assert notice is not None and notice.kind in FELL_BEHIND
     if stall_s == 500.0:
-        assert f"no token came in the first {stall_s:.0f} s, until all had arrived" in notice.text
+        assert notice.kind == "stalled" and notice.values["stalled_s"] == pytest.approx(stall_s, abs=1)
 
 
 @pytest.mark.parametrize("service_s", [0.3, 2.0, 1000.0])
@@ -155,8 +152,8 @@ def test_an_engine_fell_behind_whose_requests_time_out(service_s: float) -> None
     assert requests["error"].isna().sum() < 20
     notice = growing_queue(requests)
     assert notice is not None and notice.kind == "behind"
-    [answered] = re.findall(r"([\d.]+) answered", notice.text)
-    assert float(answered) == pytest.approx(1 / service_s, rel=0.3, abs=0.05)
+    answered = notice.values["answered"]
+    assert answered == pytest.approx(1 / service_s, rel=0.3, abs=0.05)
 
 
 def test_requests_that_fail_at_once_are_no_queue() -> None:
@@ -180,10 +177,10 @@ def test_requests_in_flight_are_counted_when_each_is_sent() -> None:
     assert in_flight(requests, sent).tolist() == [1, 2, 2, 3]
 
 
-def flight_drift(requests: pd.DataFrame) -> list[CellNotice]:
+def flight_drift(requests: pd.DataFrame) -> list[Fact]:
     """The notices of a change of the requests in flight."""
     sent = requests["t_sent"].to_numpy()
-    return drift(sent, {"requests in flight": in_flight(requests, sent)}, "", rising="growing")
+    return growing(sent, in_flight(requests, sent))
 
 
 @pytest.mark.parametrize("load", [0.5, 0.8])
@@ -200,7 +197,7 @@ def test_a_queue_that_gets_longer_has_more_in_flight() -> None:
     requests = pd.concat([quick, slow], ignore_index=True)
     [notice] = flight_drift(requests)
     assert notice.kind == "growing"
-    assert "requests in flight changed within the cell: median 1 before" in notice.text
+    assert notice.values["before"] == 1 < notice.values["after"]
 
 
 def test_drift_names_metric_and_moment() -> None:
@@ -208,7 +205,7 @@ def test_drift_names_metric_and_moment() -> None:
     sent = np.arange(n) / 10
     ttft = np.where(np.arange(n) < 60, 40.0, 90.0) + np.random.default_rng(5).uniform(0, 9, n)
     [notice] = drift(sent, {"TTFT": ttft, "TPOT": np.full(n, np.nan)})
-    assert "TTFT" in notice.text and "6.0 s" in notice.text
+    assert (notice.values["metric"], notice.values["moment_s"]) == ("TTFT", pytest.approx(6))
     mixed = np.random.default_rng(6).permutation(n)
     assert drift(sent[mixed], {"TTFT": ttft[mixed]}) == [notice]
 
@@ -225,22 +222,27 @@ def test_a_quiet_machine_needs_no_notice() -> None:
 
 
 @pytest.mark.parametrize(
-    ("seen", "word"),
+    ("seen", "kind", "values"),
     [
-        ({"foreign_cores_mean": 0.9}, "0.9 of 2 cores"),
-        ({"foreign_cores_max": 0.8}, "0.8 at most"),
-        ({"steal_share": 0.2}, "20 %"),
-        ({"gpus_busy_before": [0.0, 0.63]}, "GPU 1 was busy 63 % of the time before the engine was started"),
+        ({"foreign_cores_mean": 0.9}, "foreign_load", {"cores": 0.9, "most": 0.9, "of": 2}),
+        ({"foreign_cores_max": 0.8}, "foreign_load", {"cores": 0.02, "most": 0.8, "of": 2}),
+        ({"steal_share": 0.2}, "stolen_time", {"share": 0.2}),
+        ({"gpus_busy_before": [0.0, 0.63]}, "gpu_in_use", {"gpu": "1", "share": 0.63}),
     ],
 )
-def test_a_disturbed_machine_is_reported(seen: dict[str, object], word: str) -> None:
-    [notice] = disturbed(machine(**seen))
-    assert notice.kind == "disturbed" and word in notice.text
+def test_a_disturbed_machine_is_reported(
+    seen: dict[str, object], kind: FactKind, values: dict[str, Value]
+) -> None:
+    assert disturbed(machine(**seen)) == [Fact(kind=kind, values=values)]
+    assert kind in DISTURBING
 
 
 def test_clocks_of_gpus_that_were_held_down_are_not_the_doing_of_others() -> None:
     [notice] = disturbed(machine(gpus=[GpuLoad(throttled={"thermal (hardware)": 0.5})]))
-    assert notice.kind == "throttled" and "thermal (hardware) in 50 %" in notice.text
+    values = {"gpu": "0", "reason": "thermal (hardware)", "share": 0.5}
+    assert notice == Fact(kind="throttled", values=values)
+    [capped] = disturbed(machine(gpus=[GpuLoad(throttled={"power cap": 0.5})]))
+    assert capped == Fact(kind="power_capped", values={"gpu": "0", "share": 0.5})
 
 
 def test_the_cpu_time_of_a_server_that_is_not_ours_is_not_held_against_it() -> None:
@@ -254,7 +256,7 @@ def test_nobody_started_a_server_that_is_not_ours() -> None:
 def test_clocks_of_cpus_that_differ_between_repeats() -> None:
     clocks = [machine(cpu_mhz_median=mhz) for mhz in (3000.0, 2980.0, None, 2100.0)]
     [notice] = clocks_differ(clocks)
-    assert notice.kind == "disturbed" and "2,100 MHz" in notice.text and "3,000 MHz" in notice.text
+    assert notice == Fact(kind="slower_clock", values={"low_mhz": 2100, "high_mhz": 3000})
     assert clocks_differ(clocks[:3]) == clocks_differ([]) == []
     beside_a_gpu = [load.model_copy(update={"gpus": [GpuLoad()]}) for load in clocks]
     assert clocks_differ(beside_a_gpu) == []
@@ -263,4 +265,4 @@ def test_clocks_of_cpus_that_differ_between_repeats() -> None:
 def test_repeats_that_disagree() -> None:
     assert repeats_disagree({"TTFT": [40, 41, 39, 42]}) == []
     [notice] = repeats_disagree({"TTFT": [40, 20, 41, 21], "TPOT": [5.0, 5.1, 5.0, 5.1]})
-    assert "20 ms" in notice.text and "41 ms" in notice.text
+    assert notice.values == {"metric": "TTFT", "low": 20, "high": 41}

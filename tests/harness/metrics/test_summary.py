@@ -7,9 +7,11 @@ from hypothesis import strategies as st
 
 from harness.metrics.summary import summarize
 from harness.report.tables.rates import throughput_table
+from harness.schema.facts import Fact
 from harness.schema.fairness import TaskScore, TaskScores
 from harness.schema.limits import Slo
 from harness.schema.load import TraceLoad, load_text
+from harness.schema.online_summary import OnlineSummary
 
 from .conftest import build
 
@@ -126,12 +128,15 @@ def test_a_closed_loop_has_no_schedule(tables):
     assert summary.valid
 
 
+def kinds(summary: OnlineSummary) -> list[str]:
+    return [reason.kind for reason in summary.invalid_reasons]
+
+
 def test_only_failures(tables):
     rows = [{"request": i, "error": "connect", "t_sent": None, "completion_tokens": None} for i in range(3)]
     summary = summarize(*tables(rows))[0]
     assert not summary.valid
-    assert summary.invalid_reasons == ["no request succeeded"]
-    assert summary.invalid_kinds == ["no_success"]
+    assert kinds(summary) == ["no_success"]
     assert summary.errors == {"connect": 3}
     assert summary.ttft_ms.p50 is None
     assert summary.output_tok_per_s == summary.duration_s == 0
@@ -141,14 +146,9 @@ def test_one_failure_makes_its_cell_and_the_pool_invalid(tables):
     rows = regular() + [{**row, "cell": 1, "repeat": 1} for row in regular()]
     rows[3]["error"] = "timeout"
     first, second, pooled = summarize(*tables(rows))
-    assert first.invalid_reasons == ["1 of 20 requests failed"]
-    assert second.valid
-    assert pooled.invalid_reasons == ["repeat 1: 1 of 20 requests failed"]
-    assert (first.invalid_kinds, second.invalid_kinds, pooled.invalid_kinds) == (
-        ["failures"],
-        [],
-        ["failures"],
-    )
+    [reason] = first.invalid_reasons
+    assert (reason.kind, reason.values) == ("failures", {"failed": 1, "requests": 20})
+    assert second.valid and pooled.invalid_reasons == [reason] and reason.scope.repeat == 0
     assert pooled.num_success == 39
 
 
@@ -157,27 +157,21 @@ def test_one_failure_makes_its_cell_and_the_pool_invalid(tables):
 def test_a_late_client_makes_a_cell_invalid(tables, lag, ttft, valid):
     summary = summarize(*tables(regular(lag=lag, ttft=ttft)))[0]
     assert summary.valid is valid
-    assert valid or "20 of 20 requests by over" in summary.invalid_reasons[0]
-    assert summary.invalid_kinds == ([] if valid else ["late"])
+    assert kinds(summary) == ([] if valid else ["late"])
+    assert valid or summary.invalid_reasons[0].values["late"] == 20
 
 
 def test_wrong_answers_and_a_low_score_are_told_apart(tables):
-    score = {
-        "label": "roseinfer",
-        "right": 1,
-        "items": 2,
-        "ci": (0.0, 1.0),
-        "by_family": {},
-        "worse": "1 of 2",
-    }
-    scores = TaskScores(rule="", scores=[TaskScore(**score)])
-    for summary in summarize(*tables(regular()), wrong={"roseinfer": "3 differ"}, scores=scores):
-        assert not summary.valid and summary.invalid_kinds == ["answers", "accuracy"]
-        assert len(summary.invalid_reasons) == 2 and summary.clients_needed is None
-    score |= {"worse": "", "lower": "1 of 2"}
-    scores = TaskScores(rule="", scores=[TaskScore(**score)])
-    for summary in summarize(*tables(regular()), scores=scores):
-        assert summary.valid and "accuracy" in [notice.kind for notice in summary.notices]
+    score = TaskScore(label="roseinfer", right=1, items=2, ci=(0.0, 1.0), by_family={})
+    far = score.model_copy(update={"below": Fact(kind="inaccurate")})
+    wrong, scores = {"roseinfer": Fact(kind="wrong_answers")}, TaskScores(rule="", scores=[far])
+    for summary in summarize(*tables(regular()), wrong=wrong, scores=scores):
+        assert not summary.valid and kinds(summary) == ["wrong_answers", "inaccurate"]
+        assert summary.clients_needed is None
+        assert {reason.scope.load for reason in summary.invalid_reasons} == {summary.load}
+    near = score.model_copy(update={"below": Fact(kind="less_accurate")})
+    for summary in summarize(*tables(regular()), scores=TaskScores(rule="", scores=[near])):
+        assert summary.valid and "less_accurate" in [fact.kind for fact in summary.notices]
 
 
 def test_tokens_of_a_gpu_by_how_many_its_engine_has(tables):
@@ -211,7 +205,7 @@ def test_what_the_engine_tells_is_measured_and_the_rest_unknown(tables):
 
 def test_a_single_repeat_pools_to_itself(tables):
     repeat, pooled = summarize(*tables(regular()))
-    assert [notice.kind for notice in pooled.notices] == ["short"]
+    assert [fact.kind for fact in pooled.notices] == ["brief"]
     assert pooled == repeat.model_copy(update={"repeat": None, "notices": pooled.notices})
 
 

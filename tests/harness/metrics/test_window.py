@@ -78,7 +78,7 @@ def test_a_failure_outside_the_window_makes_the_cell_invalid_all_the_same():
     rows = [*ramp(), request(30, 31, 32, error="timeout", request=99)]
     [repeat, pooled] = summarize(*build(rows), cut=Window(start_s=4, end_s=20))
     assert repeat.num_error == 0 and not repeat.valid and not pooled.valid
-    assert repeat.invalid_reasons == ["1 of 26 requests failed"]
+    assert [reason.values for reason in repeat.invalid_reasons] == [{"failed": 1, "requests": 26}]
 
 
 streams = st.lists(

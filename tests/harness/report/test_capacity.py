@@ -8,14 +8,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from harness.metrics.rankings import capacity_ranking
 from harness.report.tables.capacity import capacity_tables
 from harness.report.tables.table import Cell
-from harness.report.text.capacity import capacity_verdict
+from harness.report.text.capacity import capacity_answer
 from harness.report.text.numbers import DASH
 from harness.runs.journal import JournalEntry
 from harness.runs.search import EngineSearch, search_results
-from harness.schema.cell_notice import CellNotice, NoticeKind
-from harness.schema.invalid_reason import InvalidKind
+from harness.schema.facts import Fact, FactKind
 from harness.schema.load import ClosedLoop
 from harness.schema.metrics import LATENCIES
 from harness.schema.online_summary import Distribution, OnlineSummary
@@ -28,7 +28,7 @@ PLAN = SearchPlan.make("concurrency", "ttft_p50<=50ms", lowest=1, highest=64, ce
 
 
 def cell(
-    concurrency: float, ttft: float, noticed: NoticeKind | None = None, failed: int = 0, **given: Any
+    concurrency: float, ttft: float, noticed: FactKind | None = None, failed: int = 0, **given: Any
 ) -> OnlineSummary:
     found = dict.fromkeys(LATENCIES, Distribution())
     found["ttft_ms"] = Distribution(mean=ttft, p50=ttft, p90=ttft, p95=ttft, p99=ttft, max=ttft, n=100)
@@ -36,7 +36,7 @@ def cell(
         engine="x", label="x", load=ClosedLoop(concurrency=round(concurrency)), repeat=0, num_requests=100,
         num_success=100 - failed, num_error=failed, duration_s=1, offered_req_per_s=1, req_per_s=1,
         output_tok_per_s=1, total_tok_per_s=1, prompt_tokens=1, completion_tokens=1, chunks=1, **found,
-        notices=[] if noticed is None else [CellNotice(kind=noticed, text="")], **given,
+        notices=[] if noticed is None else [Fact(kind=noticed)], **given,
     )  # fmt: skip
 
 
@@ -64,18 +64,14 @@ def searched(**capacities: float) -> SearchResults:
             {"a": 99, "b": 99},
             ["Every engine meets TTFT p50 ≤ 50 ms at the heaviest load, 64 requests in flight."],
         ),
-        (
-            {"a": 99, "b": 0},
-            ["a carries 64 requests in flight or more", "b carries under 1: a carries at least"],
-        ),
-        ({"a": 20, "b": 0}, ["requests in flight (95 % interval", "b carries under 1: a carries"]),
+        ({"a": 99, "b": 0}, ["a carries most: 64 or more requests in flight"]),
+        ({"a": 20, "b": 0}, ["requests in flight (95 % interval"]),
     ],
 )
 def test_loads_beyond_what_was_allowed_are_no_capacity(capacities: dict[str, float], said: list[str]) -> None:
     found = searched(**capacities)
-    sentences = capacity_verdict(found)
-    for words, sentence in zip(said, sentences, strict=False):
-        assert words in sentence
+    for words, sentence in zip(said, capacity_answer(found), strict=True):
+        assert words in str(sentence)
     values = [row[1].text for row in capacity_tables(found)[0].rows]
     for value, capacity in zip(values, capacities.values(), strict=True):
         assert value == BEYOND.get(capacity, value)
@@ -93,9 +89,11 @@ def test_one_cell_is_no_capacity() -> None:
         ratios=[searches[0].against(searches[1], pairs=3)],
     )  # fmt: skip
     assert [engine.guessed for engine in found.engines] == [False, True]
-    said = capacity_verdict(found)[1]
-    assert said.startswith("b carries at most ")
-    assert said.endswith(", and no more is known, as the time was over: the two are not compared.")
+    ranking = capacity_ranking(found)
+    assert [(row.label, row.valid, row.ratio) for row in ranking.rows] == [
+        ("a", True, None),
+        ("b", False, None),
+    ]
     [engines] = capacity_tables(found)
     assert engines.rows[1][1] == Cell(DASH)
 
@@ -117,23 +115,18 @@ def test_a_server_that_died_before_it_missed_the_limits_is_not_the_best() -> Non
     found = search_results(PLAN, entries, summaries, skipped, interrupted=False)
     a, b = found.engines
     assert (a.value, a.guessed, b.guessed, found.ratios) == (None, True, False, [])
-    first, second = capacity_verdict(found)
-    assert ", b carries 4" in first and "(95 % interval " in first
-    no_more = "and no more is known, as its server could not be measured any further"
-    assert second.startswith("a carries at least 1") and second.endswith(
-        f", {no_more}: the two are not compared."
-    )
-    [alone] = capacity_verdict(SearchResults(plan=PLAN, engines=[a]))
-    assert f" requests in flight, {no_more}." in alone
+    ranking = capacity_ranking(found)
+    assert [(row.label, row.valid) for row in ranking.rows] == [("b", True), ("a", False)]
+    assert ranking.winner is None
 
 
 def test_one_cell_at_the_lightest_load_tells_nothing() -> None:
     search = EngineSearch(PLAN, "a")
     search.take(cell(1, ttft=10), start=0)
     found = SearchResults(plan=PLAN, engines=[search.capacity("a", None, "it was interrupted")])
-    assert capacity_verdict(found) == [
-        "Within TTFT p50 ≤ 50 ms, what a carries is not known, as it was interrupted."
-    ]
+    assert not capacity_ranking(found).valid
+    [sentence] = capacity_answer(found)
+    assert "not known" in str(sentence) and "it was interrupted" in str(sentence)
 
 
 def test_cells_that_all_miss_the_limits_are_no_capacity() -> None:
@@ -141,11 +134,7 @@ def test_cells_that_all_miss_the_limits_are_no_capacity() -> None:
     for load in (4, 2, 1):
         search.take(cell(load, ttft=90), start=0)
     found = SearchResults(plan=PLAN, engines=[search.capacity("a", None, "3 cells were measured")])
-    first, hint = capacity_verdict(found)
-    assert first == (
-        "No cell of a meets TTFT p50 ≤ 50 ms; the lightest load that was measured is 1 request in flight."
-    )
-    assert "--cells" in hint
+    assert not capacity_ranking(found).valid
 
 
 @given(st.lists(st.tuples(st.integers(1, 64), st.booleans()), min_size=1, max_size=6), st.integers(1, 6))
@@ -160,7 +149,7 @@ def test_a_verdict_is_what_its_interval_says(cells: list[tuple[int, bool]], pair
 
 
 @pytest.mark.parametrize(("noticed", "met"), [("behind", False), ("growing", False), ("drift", True)])
-def test_a_cell_in_which_the_engine_falls_behind_misses_the_limits(noticed: NoticeKind, met: bool) -> None:
+def test_a_cell_in_which_the_engine_falls_behind_misses_the_limits(noticed: FactKind, met: bool) -> None:
     search = EngineSearch(PLAN, "a")
     search.take(cell(4, ttft=10, noticed=noticed), start=0)
     [trial] = search.trials
@@ -179,12 +168,15 @@ def test_a_cell_in_which_the_engine_falls_behind_misses_the_limits(noticed: Noti
         (["no_success"], 100, False),
         (["busy"], 0, None),
         (["failures", "busy"], 50, None),
-        (["failures", "answers"], 1, None),
+        (["failures", "wrong_answers"], 1, None),
     ],
 )
 def test_an_invalid_cell_counts_only_where_its_failures_make_it_so(
-    kinds: list[InvalidKind], failed: int, met: bool | None
+    kinds: list[FactKind], failed: int, met: bool | None
 ) -> None:
     search = EngineSearch(PLAN, "a")
-    search.take(cell(4, ttft=10, failed=failed, valid=False, invalid_kinds=kinds), start=0)
+    search.take(
+        cell(4, ttft=10, failed=failed, valid=False, invalid_reasons=[Fact(kind=kind) for kind in kinds]),
+        start=0,
+    )
     assert [trial.met for trial in search.trials] == [met]

@@ -8,10 +8,10 @@ from selenium.webdriver.common.action_chains import ActionChains
 from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.support.ui import Select
 
+from harness.report.answer import answer
 from harness.report.charts.run_charts import charts
 from harness.report.render import write_report
 from harness.report.text.heading import title
-from harness.report.text.verdict import verdict
 from harness.runs.reader import load_run
 from harness.schema.load import TraceLoad
 
@@ -285,7 +285,7 @@ def test_release_notes_have_the_verdict_the_table_and_the_chart(page, folder):
     parts = page.execute_script("return window.copied").replace("\u00a0", " ").split("\n\n")
     run = load_run(folder)
     assert parts[0] == f"### {title(run)}"
-    assert all(sentence in parts for sentence in verdict(run))
+    assert all(str(sentence) in parts for sentence in answer(run))
     assert any(part.startswith("| engine | TTFT, ms p50 |") and part.count("\n") == 3 for part in parts)
     assert "In brackets: 95 % intervals within the one repeat; rates have none." in parts
     assert parts[-1] == "![TTFT p50, ms, by load](ttft_p50.png)"

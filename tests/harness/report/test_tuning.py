@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from harness.report.tables.tuning import tuning_tables
-from harness.report.text.tuning import tuning_verdict, written
+from harness.report.text.tuning import tuning_answer, written
+from harness.schema.facts import Fact
 from harness.schema.space import Space
 from harness.schema.tune import Configuration, ConfigurationFound, FinalistFound, TunePlan, TuneResults
 
@@ -36,7 +37,7 @@ def results(**given: Any) -> TuneResults:
 
 
 def test_the_best_settings_are_named_as_a_command_line_has_them() -> None:
-    first, second = tuning_verdict(results())
+    first, second = tuning_answer(results())
     assert first == (
         "vLLM (c1) is better than the default: TPOT p50 6.00 ms instead of 9.00 ms, 0.667 times as much "
         "(95 % interval 0.600 to 0.750)."
@@ -53,19 +54,21 @@ def test_the_best_settings_are_named_as_a_command_line_has_them() -> None:
     ],
 )
 def test_what_is_not_better_is_not_best(finalist: dict[str, Any], says: list[Any]) -> None:
-    said = tuning_verdict(results(best=None, finalist=finalist, limits="ttft_p90<=1s"))
+    said = tuning_answer(results(best=None, finalist=finalist, limits="ttft_p90<=1s"))
     assert len(said) == len(says) and said[-1] == says[-1]
 
 
 def test_a_default_that_is_invalid_or_missing_is_said() -> None:
-    invalid = results(best=None).model_copy(update={"default_invalid": "repeat 1: 3 of 100 requests failed"})
-    assert tuning_verdict(invalid) == [
+    invalid = results(best=None).model_copy(
+        update={"default_invalid": Fact(kind="failures", values={"failed": 3, "requests": 100})}
+    )
+    assert tuning_answer(invalid) == [
         "No configuration is called better than vLLM: cells of it are invalid.",
         "vLLM, repeat 1: 3 of 100 requests failed.",
     ]
     missing = results(best=None, finalist={"value": None})
     missing.configurations[0].reason = "it died"
-    assert tuning_verdict(missing)[1] == "The default could not be measured again: it died."
+    assert tuning_answer(missing)[1] == "The default could not be measured again: it died."
 
 
 def test_every_configuration_has_a_row() -> None:

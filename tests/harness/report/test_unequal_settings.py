@@ -1,4 +1,4 @@
-"""The sentence of the first screen on settings that are not equal."""
+"""Facts about settings that are not equal."""
 
 from __future__ import annotations
 
@@ -7,16 +7,14 @@ from dataclasses import replace
 import pytest
 from pydantic import JsonValue
 
-from harness.report.text.badges import badges
-from harness.report.text.settings import _ends, unequal_settings
-from harness.report.text.terms import terms
-from harness.runs.reader import Run
+from harness.report.text.settings import unequal_settings
+from harness.runs.reader import OnlineRun
 from harness.schema.fairness import EngineFact, Ledger, LedgerRow
 
 _NAMES = {"kv_tokens": "KV cache (tokens)", "graphs": "CUDA graphs (batch sizes)"}
 
 
-def with_settings(run: Run, **rows: tuple[JsonValue, JsonValue]) -> Run:
+def with_settings(run: OnlineRun, **rows: tuple[JsonValue, JsonValue]) -> OnlineRun:
     """Each row has the values of two engines."""
     labels = ["roseinfer", "vLLM"]
     found = [
@@ -34,79 +32,37 @@ def with_settings(run: Run, **rows: tuple[JsonValue, JsonValue]) -> Run:
     return replace(run, results=run.results.model_copy(update={"ledger": Ledger(labels=labels, rows=found)}))
 
 
-def test_equal_settings_and_unknown_ones_are_not_spoken_of(run: Run) -> None:
-    assert unequal_settings(with_settings(run, dtype=("float16", "float16"))) == ""
-    assert unequal_settings(replace(run, results=run.results.model_copy(update={"ledger": None}))) == ""
+def differing(run: OnlineRun) -> dict[str, bool]:
+    """Names of the settings that differ, and whether each is a limit that nobody reaches."""
+    return {str(fact.values["setting"]): bool(fact.values["ample"]) for fact in unequal_settings(run)}
 
 
-@pytest.mark.parametrize(("key", "kind"), [("kv_tokens", "note"), ("threads", "warn")])
-def test_engines_may_have_limits_of_their_own(run: Run, key: str, kind: str) -> None:
-    [badge] = [badge for badge in badges(with_settings(run, **{key: (1, 2)})) if "setting" in badge.text]
-    assert (badge.kind, badge.text) == (kind, "1 setting differs")
+def test_equal_settings_and_unknown_ones_are_not_stated(run: OnlineRun) -> None:
+    assert differing(with_settings(run, dtype=("float16", "float16"))) == {}
+    assert differing(replace(run, results=run.results.model_copy(update={"ledger": None}))) == {}
 
 
-def test_settings_are_named_with_values_that_are_short_and_whose_they_are(run: Run) -> None:
-    long = ("a text of many words", "another text of many words")
-    shown = with_settings(run, dtype=("float16", "bfloat16"), chunked_prefill=(False, True), context=long)
-    said = (
-        "Settings that differ: dtype (float16 in roseinfer, bfloat16 in vLLM), chunked prefill (off in "
-        "roseinfer) and context."
-    )
-    assert unequal_settings(shown) == said and said in terms(shown)
-    ends = ("at the length asked for", "on their own")
-    assert unequal_settings(with_settings(run, answers=ends)) == (
-        "Settings that differ: answers (at the length asked for in roseinfer, on their own in vLLM)."
-    )
-    assert unequal_settings(with_settings(run, threads=(1, 2))) == (
-        "Settings that differ: threads (roseinfer 1, vLLM 2)."
-    )
+def test_a_setting_is_stated_with_the_value_of_each_engine(run: OnlineRun) -> None:
+    [fact] = unequal_settings(with_settings(run, threads=(1, 2000)))
+    assert fact.values == {"setting": "threads", "reported": "roseinfer 1, vLLM 2,000", "ample": False}
 
 
-def test_limits_that_hardly_differ_are_not_spoken_of(run: Run) -> None:
-    """As KV caches of the same memory, which the notice still has."""
+def test_limits_that_hardly_differ_are_not_stated(run: OnlineRun) -> None:
+    """As KV caches of the same memory."""
     near, far = (743_120, 749_796), (743_120, 800_000)
-    assert unequal_settings(with_settings(run, kv_tokens=near)) == ""
-    assert unequal_settings(with_settings(run, kv_tokens=near, threads=(1, 2))) == (
-        "Settings that differ: threads (roseinfer 1, vLLM 2)."
-    )
+    assert differing(with_settings(run, kv_tokens=near, threads=(1, 2))) == {"threads": False}
     shared = replace(run, requests=run.requests.assign(reusable_tokens=16.0))
-    assert "KV cache (roseinfer 743,120" in unequal_settings(with_settings(shared, kv_tokens=far))
+    assert differing(with_settings(shared, kv_tokens=far)) == {"KV cache (tokens)": False}
 
 
-@pytest.mark.parametrize(("sizes", "said"), [
-    (("23 sizes from 1 to 256", "51 sizes from 1 to 512"), "roseinfer 23, vLLM 51 batch sizes"),
-    (([], [1, 2, 4]), "roseinfer 0, vLLM 3 batch sizes"),
-    (([1, 2], [1, 4]), "1, 2 in roseinfer, 1, 4 in vLLM"),
-])  # fmt: skip
-def test_sizes_are_counted(run: Run, sizes: tuple[JsonValue, JsonValue], said: str) -> None:
-    """As those of CUDA graphs, which have many."""
-    assert (
-        unequal_settings(with_settings(run, graphs=sizes)) == f"Settings that differ: CUDA graphs ({said})."
-    )
-
-
-@pytest.mark.parametrize(("limits", "said"), [
-    ((1, 1000), "Settings that differ and can matter: max batch (roseinfer 1, vLLM 1,000)."),
-    ((900, 1000), "The settings that differ are limits, which this load does not reach."),
-])  # fmt: skip
-def test_a_limit_that_no_engine_can_reach_does_not_matter(
-    run: Run, limits: tuple[int, int], said: str
+@pytest.mark.parametrize(("limits", "ample"), [((1, 1000), False), ((900, 1000), True)])
+def test_a_limit_that_no_engine_can_reach_is_ample(
+    run: OnlineRun, limits: tuple[int, int], ample: bool
 ) -> None:
-    assert unequal_settings(with_settings(run, max_batch=limits, kv_tokens=(10**8, 10**9))) == said
+    shown = with_settings(run, max_batch=limits, kv_tokens=(10**8, 10**9))
+    assert differing(shown) == {"max batch": ample, "KV cache (tokens)": True}
 
 
-def test_a_larger_cache_matters_where_later_prompts_can_use_it(run: Run) -> None:
+def test_a_larger_cache_matters_where_later_prompts_can_use_it(run: OnlineRun) -> None:
     reusing = replace(run, requests=run.requests.assign(reusable_tokens=16))
-    said = unequal_settings(with_settings(reusing, kv_tokens=(10**8, 10**9)))
-    assert said == "Settings that differ: KV cache (roseinfer 100,000,000, vLLM 1,000,000,000 tokens)."
-
-
-@pytest.mark.parametrize(("values", "said"), [
-    ((128, 2048, 2048), "a 128, others 2,048"),
-    ((128, 512, 2048), "a 128, others up to 2,048"),
-    ((128, 4096, 128), "b 4,096, others 128"),
-    ((256, 1024, 4096, 256), "c 4,096, others down to 256"),
-    ((1, 1, 2, 2), "1 to 2"),
-])  # fmt: skip
-def test_the_engine_that_alone_has_an_end_is_named(values: tuple[int, ...], said: str) -> None:
-    assert _ends(dict(zip("abcd", values, strict=False))) == said
+    assert differing(with_settings(reusing, kv_tokens=(10**8, 10**9))) == {"KV cache (tokens)": False}

@@ -3,14 +3,11 @@
 from dataclasses import replace
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from harness.report.tables.latency import first_table
-from harness.report.text.cell_notices import of_repeats
 from harness.report.text.heading import about, names
 from harness.report.text.limits import limit_words
-from harness.report.text.numbers import as_ranges, number, two_digits, with_ends, wording
+from harness.report.text.numbers import number, two_digits, with_ends
 
 
 @pytest.mark.parametrize(
@@ -72,30 +69,3 @@ def test_a_generated_trace_says_so_in_the_first_line(small):
     trace = small.meta.trace.model_copy(update={"name": "builtin", "note": note})
     results = small.results.model_copy(update={"meta": small.meta.model_copy(update={"trace": trace})})
     assert about(replace(small, results=results)).endswith(" · builtin trace, generated")
-
-
-@given(st.text(), st.integers(1, 4))
-def test_the_same_text_several_times_is_said_once(text, times):
-    assert as_ranges([text] * times) == text
-
-
-@given(
-    st.lists(st.integers(0, 10**7), min_size=1),
-    st.sampled_from(["GPU 0: {} W", ", {} ms", "at scale 0.4: {} %"]),
-)
-def test_texts_that_differ_in_a_number_give_its_range(values, form):
-    texts = [form.format(f"{value:,}") for value in values]
-    low, high = f"{min(values):,}", f"{max(values):,}"
-    assert len({wording(text) for text in texts}) == 1
-    assert as_ranges(texts) == form.format(low if low == high else f"{low} to {high}")
-
-
-def test_the_number_of_a_gpu_is_a_name():
-    assert wording("GPU 0 was hot for 3 s") != wording("GPU 1 was hot for 3 s")
-    assert wording("GPU 0 was hot for 3 s") == wording("GPU 0 was hot for 12.5 s")
-
-
-def test_only_what_repeats_say_alike_is_one_sentence():
-    texts = ["took 3 s", "repeat 1: took 3 s", "repeat 3: took 1,200 s", "repeat 2: was late: 5 ms"]
-    assert of_repeats(texts) == ["took 3 s", "2 repeats: took 3 to 1,200 s", "repeat 2: was late: 5 ms"]
-    assert of_repeats(["late", "repeat 1: late"]) == ["late", "repeat 1: late"]

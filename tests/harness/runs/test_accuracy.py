@@ -37,10 +37,10 @@ def test_a_server_that_says_anything_scores_nothing(start_mock: Any, tmp_path: P
     [score] = results.accuracy.scores
     assert (score.label, score.right, score.items, score.failed) == ("openai", 0, len(make_items()), 0)
     assert score.ci[0] == 0 < score.ci[1] < 0.02
-    assert score.perplexity is None and not score.worse
+    assert score.perplexity is None and score.below is None
     assert {(summary.accuracy, summary.accuracy_ci) for summary in results.summaries} == {(0.0, score.ci)}
-    reasons = " ".join(why for summary in results.summaries for why in summary.invalid_reasons)
-    assert "accuracy" not in reasons  # nobody is better
+    kinds = {reason.kind for summary in results.summaries for reason in summary.invalid_reasons}
+    assert "inaccurate" not in kinds  # nobody is better
     asked = [request for request in server.served_requests if request.status == 200]
     assert len(asked) >= 2 * 3 + len(make_items())
     before = (folder / ACCURACY).read_bytes()

@@ -22,7 +22,7 @@ from harness.engines.running.address import Address
 from harness.errors import BenchError, EngineError, UsageError
 from harness.fairness.answer_check import LENGTHS
 from harness.models.model_folder import resolve
-from harness.report.text.run_notices import notices
+from harness.report.notices import notices
 from harness.runs.accuracy import score_engine
 from harness.runs.events import CellDone, EngineNotAsked, EngineStarting, Started
 from harness.runs.folder import ANSWERS

@@ -11,6 +11,7 @@ import pytest
 
 from harness.errors import BenchError
 from harness.runs.events import CellProgress, Event
+from harness.schema.facts import FELL_BEHIND, Fact
 from tests.harness.measured import run_online
 
 from .conftest import Make
@@ -28,36 +29,35 @@ TRIALS = 3
 
 
 @pytest.fixture
-def notice(start_mock: Any, settings_for: Make, tmp_path: Path) -> Callable[..., str]:
+def notice(start_mock: Any, settings_for: Make, tmp_path: Path) -> Callable[..., Fact]:
     """The notice that a server fell behind which answers the load's requests in these ways, in turn."""
 
-    def run(answers: list[dict[str, Any]], **given: Any) -> str:
+    def run(answers: list[dict[str, Any]], **given: Any) -> Fact:
         script = tmp_path / "script.json"
         script.write_text(json.dumps([{}] * TRIALS + answers))
         settings = settings_for(start_mock("--script", str(script)).url, **LOAD | given)
         _, results = run_online(settings, ["bench"], lambda _: None)
         [summary] = [summary for summary in results.summaries if summary.repeat is None]
-        [text] = [notice.text for notice in summary.notices if notice.kind == "behind"]
-        return text
+        [fact] = [fact for fact in summary.notices if fact.kind in FELL_BEHIND]
+        return fact
 
     return run
 
 
-def test_a_server_that_never_answers(notice: Callable[..., str]) -> None:
-    said = notice([{"silent": True}] * N, timeout_s=1.5)
-    assert "fell behind: 100 requests/s offered, 0 answered meanwhile" in said
+def test_a_server_that_never_answers(notice: Callable[..., Fact]) -> None:
+    fact = notice([{"silent": True}] * N, timeout_s=1.5)
+    assert fact.kind == "behind" and fact.values["answered"] == 0
+    assert fact.values["offered"] == pytest.approx(100, rel=0.05)
 
 
-def test_a_server_that_answers_a_few(notice: Callable[..., str]) -> None:
-    said = notice([{}] * 4 + [{"silent": True}] * (N - 4), timeout_s=1.5)
-    assert "answered meanwhile; latencies measure the queue" in said
+def test_a_server_that_answers_a_few(notice: Callable[..., Fact]) -> None:
+    assert notice([{}] * 4 + [{"silent": True}] * (N - 4), timeout_s=1.5).kind == "behind"
 
 
-def test_a_server_that_begins_when_all_requests_are_there(notice: Callable[..., str]) -> None:
+def test_a_server_that_begins_when_all_requests_are_there(notice: Callable[..., Fact]) -> None:
     """It answers all of them at the same time."""
-    said = notice([{"ttft_ms": 2000 - 1000 * i / RATE} for i in range(N)])
-    assert "fell behind: 100 requests/s offered, and no token came in the first 2" in said
-    assert "until all had arrived" in said
+    fact = notice([{"ttft_ms": 2000 - 1000 * i / RATE} for i in range(N)])
+    assert fact.kind == "stalled" and 2 <= fact.values["stalled_s"] < 3
 
 
 def test_a_server_that_is_lost_in_the_middle_of_a_cell(

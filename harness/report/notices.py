@@ -1,0 +1,326 @@
+"""Facts of a whole run, its notices, and its badges: what a reader must know before believing a number."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from itertools import combinations
+from typing import Literal
+
+from harness.engines.selection import make_engine_variants
+from harness.metrics.notices import begun
+from harness.metrics.rankings import REAL
+from harness.report.text.heading import repeat_counts, repeats_text
+from harness.report.text.numbers import few, plural, several
+from harness.report.text.settings import unequal_settings
+from harness.report.wording import Notice, Topic, notices_of
+from harness.runs.reader import OnlineRun, Run
+from harness.runs.warmup_hints import warmup_hint
+from harness.schema.engine_ref import RUNNING_SERVER
+from harness.schema.facts import Fact, Scope, Value
+from harness.schema.load import Load
+from harness.schema.results import Skipped
+from harness.schema.run_info import LaunchRecord
+from harness.telemetry.revision import DIRTY
+
+#: Repeats, and starts of a server in a search, from which on their spread is known well enough.
+ENOUGH_REPEATS, ENOUGH_STARTS = 5, 2
+_CHECKS = {"answers": "second answer check", "accuracy": "accuracy task"}
+
+#: From what is as it should be to what makes a number worthless; a note is about what is usual.
+Kind = Literal["good", "note", "warn", "bad"]
+_KINDS: dict[str, Kind] = {"invalid": "bad", "warning": "warn", "note": "note"}
+
+
+@dataclass(frozen=True)
+class Badge:
+    """A few words on one topic, with the notices of it."""
+
+    kind: Kind
+    text: str
+    notices: tuple[Notice, ...] = ()
+
+    @property
+    def sign(self) -> str:
+        """The kind as a character."""
+        return {"good": "✓", "note": "•", "warn": "⚠", "bad": "✗"}[self.kind]
+
+
+def notices(run: Run) -> list[Notice]:
+    """Everything that a reader must know, the gravest first."""
+    return notices_of(facts_of(run))
+
+
+def facts_of(run: Run) -> list[Fact]:
+    """State everything that a reader must know: facts of cells, then of the run."""
+    found = [*_of_code(run), *_skipped(run), *_fitted(run)]
+    if not run.has_results:
+        return found
+    if run.is_batch:
+        found += [fact for cell in run.pooled for fact in (*cell.invalid_reasons, *cell.notices)]
+        found += [Fact(kind="answers_unchecked", values={"offline": True}), *_offline_repeats(run)]
+        return [*found, *_interrupted(run)]
+    of_cells = [_with_first_failure(run, fact) for cell in run.pooled for fact in cell.invalid_reasons]
+    of_cells += [fact for cell in run.pooled for fact in cell.notices]
+    found += [*_alike_in_all_cells(of_cells), *_differing(run), *_interrupted(run), *_failed_after(run)]
+    found += [*_unfair(run), *_noise(run), *_sent_again(run), *_window(run), *_few_repeats(run)]
+    return found
+
+
+def badges(run: Run) -> list[Badge]:
+    """One badge a topic, the gravest first; each notice of the run is in exactly one."""
+    by_badge: dict[str, list[Notice]] = {}
+    found = notices(run)
+    gravest: dict[Topic, str] = {}
+    for notice in found:
+        topic = notice.wording.topic
+        joined = gravest.setdefault(topic, notice.wording.badge)
+        apart = topic in ("run", "load", "machine", "other")  # a topic of several badges
+        by_badge.setdefault(notice.wording.badge if apart else joined, []).append(notice)
+    shown = [
+        Badge(_KINDS[together[0].severity], _badge_text(run, text), tuple(together))
+        for text, together in by_badge.items()
+    ]
+    if run.has_results:
+        good: list[tuple[Topic, str]] = [("repeats", _repeats_text(run))]
+        if not run.is_batch:
+            good += [("client", "client on time"), ("answers", "answers same")]
+            if all(summary.valid for summary in run.pooled):
+                good.append(("cells", "all cells valid"))
+            if run.meta.tune is None and run.results.ledger and len(run.results.ledger.labels) > 1:
+                good.append(("settings", "equal settings"))
+        shown += [Badge("good", text) for topic, text in good if topic not in gravest]
+    order = ("bad", "warn", "note", "good")
+    return sorted(shown, key=lambda badge: order.index(badge.kind))
+
+
+def _badge_text(run: Run, text: str) -> str:
+    """Text of a badge, with its number where it has one."""
+    if text == "few repeats":
+        return _repeats_text(run)
+    if text == "invalid cells" and not run.is_batch:
+        invalid, cells = invalid_count(run)
+        return f"{invalid} of {plural(cells, 'cell')} invalid"
+    return text
+
+
+def invalid_count(run: OnlineRun) -> tuple[int, int]:
+    """Number of invalid cells, and of all cells. A cell is one repeat."""
+    cells = run.repeats if any(not cell.valid for cell in run.repeats) else run.pooled
+    return sum(not cell.valid for cell in cells), len(cells)
+
+
+def _repeats_text(run: Run) -> str:
+    if not run.is_batch and run.results.search is not None:
+        starts = [found.starts for found in run.results.search.engines if found.trials]
+        return plural(min(starts, default=0), "start")
+    if not run.is_batch:
+        return repeats_text(*repeat_counts(run))
+    counts = Counter(result.label for result in run.results.results).values()
+    return repeats_text(min(counts), max(counts))
+
+
+def _alike_in_all_cells(facts: list[Fact]) -> list[Fact]:
+    """The facts; one that is of a server and not of a cell has no load and repeat."""
+    of_server = ("unreported", "failed_answers", "wrong_answers", "inaccurate", "less_accurate")
+    kept: list[Fact] = []
+    for fact in facts:
+        if fact.kind in of_server:
+            fact = fact.model_copy(update={"scope": Scope(engine=fact.scope.engine)})
+        if fact not in kept or fact.kind not in of_server:
+            kept.append(fact)
+    return kept
+
+
+def _with_first_failure(run: OnlineRun, fact: Fact) -> Fact:
+    """Add to failures the error of the first request that failed, and what to do about it."""
+    if fact.kind not in ("failures", "no_success"):
+        return fact
+    for group in run.groups:
+        if (group.label, group.load) != (fact.scope.engine, fact.scope.load):
+            continue
+        requests = (group.whole or group).requests
+        if (failed := requests["error"].notna().to_numpy()).any():
+            first = requests.iloc[int(failed.argmax())].to_dict()
+            hint, _ = warmup_hint(first, started=group.engine != RUNNING_SERVER)
+            texts = [text for text in (first["error_detail"], hint) if isinstance(text, str)]
+            text = f"{first['error']} ({'; '.join(texts)})" if texts else str(first["error"])
+            return fact.model_copy(update={"values": fact.values | {"first": text}})
+    return fact
+
+
+def _of_code(run: Run) -> Iterator[Fact]:
+    """State code that changed, that is not another as it should be, or that nobody can fetch."""
+    hashes = {launch.label: {code.sha256 for code in launch.codes} for launch in run.meta.launches}
+    for launch in run.meta.launches:
+        if len(hashes[launch.label]) > 1:
+            scope = Scope(engine=launch.label)
+            yield Fact(kind="code_changed", scope=scope, values={"folders": _folders(launch)})
+    for a, b in combinations(run.meta.launches, 2):
+        is_meant = a.engine == b.engine and a.env.get("PYTHONPATH") != b.env.get("PYTHONPATH")
+        if is_meant and a.codes and hashes[a.label] == hashes[b.label]:
+            values: dict[str, Value] = {"other": b.label, "folders": _folders(a)}
+            yield Fact(kind="same_code", scope=Scope(engine=a.label), values=values)
+    if is_uncommitted(run):
+        commit = (run.meta.versions.git_rev or "").removesuffix(DIRTY)[:12]
+        yield Fact(kind="uncommitted", values={"commit": commit})
+
+
+def is_uncommitted(run: Run) -> bool:
+    """Tell whether the measured code is in no commit."""
+    return (run.meta.versions.git_rev or "").endswith(DIRTY)
+
+
+def _folders(launch: LaunchRecord) -> str:
+    return several(dict.fromkeys(code.folder for code in launch.codes))
+
+
+def _skipped(run: Run) -> Iterator[Fact]:
+    """State engines without a result, or without that of some cells."""
+    together: dict[tuple[str, str, str], list[Skipped]] = {}
+    for fault in run.results.skipped:
+        together.setdefault((fault.label, fault.reason, fault.hint), []).append(fault)
+    for (label, reason, hint), faults in together.items():
+        values: dict[str, Value] = {"reason": reason, "hint": hint} if hint else {"reason": reason}
+        if run.has_results and not faults[0].is_whole_engine:
+            values["cells"] = len(faults)
+        yield Fact(kind="skipped", scope=Scope(engine=label), values=values)
+
+
+def _fitted(run: Run) -> Iterator[Fact]:
+    trace = run.meta.trace
+    if trace is not None and (trace.dropped or trace.changed):
+        values: dict[str, Value] = {"dropped": trace.dropped, "changed": trace.changed}
+        yield Fact(kind="fitted", values=values | {"fit": trace.fit, "requests": trace.requests})
+
+
+def _differing(run: OnlineRun) -> Iterator[Fact]:
+    """State stored results that the raw times do not give."""
+    if found := run.disagreements:
+        yield Fact(kind="stored_differently", values={"count": len(found), "first": found[0]})
+
+
+def _interrupted(run: Run) -> Iterator[Fact]:
+    """State what is missing from a run that its user ended early."""
+    meta = run.meta
+    if meta.interrupted:
+        measured = [cell.label for cell in run.repeats]
+        values = {"measured": len(measured)}
+        if not run.meta.is_adaptive:
+            values["cells"] = len(meta.order) * len(run.meta.settings.loads)
+        planned = [label for label, _ in meta.order]
+        if run.meta.search is not None:
+            planned = [variant.label for variant in make_engine_variants(run.meta.settings)]
+        if lacking := dict.fromkeys(unasked.label for unasked in run.meta.unasked if not unasked.reason):
+            values["lacking"] = few(list(lacking))
+    else:
+        return
+    reported = {*measured, *(fault.label for fault in run.results.skipped)}
+    if absent := [label for label in dict.fromkeys(planned) if label not in reported]:
+        values["absent"] = few(absent)
+    values.setdefault("cells", values["measured"])
+    yield Fact(kind="interrupted", values=values | {"subcommand": meta.subcommand})
+
+
+def _failed_after(run: OnlineRun) -> Iterator[Fact]:
+    for fault in run.meta.unasked:
+        if fault.reason:
+            values: dict[str, Value] = {"reason": "; ".join(filter(None, (fault.reason, fault.hint)))}
+            if fault.what:
+                values["checks"] = several(_CHECKS[check] for check in fault.what)
+                values["subcommand"] = run.meta.subcommand
+            yield Fact(
+                kind="failed_after", scope=Scope(engine=fault.label, repeat=fault.repeat), values=values
+            )
+
+
+def _unfair(run: OnlineRun) -> Iterator[Fact]:
+    """State answers that were not checked, and settings that are not equal."""
+    settings, answers = run.meta.settings, run.results.answers
+    if answers is None:
+        option: dict[str, Value] = {} if settings.check_answers else {"option": "--no-check-answers"}
+        yield Fact(kind="answers_unchecked", values=option)
+    for check in answers.checks if answers else ():
+        if check.verdict == "unknown" and check.reason is not None:
+            yield check.reason.within(check.label)
+    for launch in run.meta.launches:
+        if isinstance(listed := launch.settings.get("lists_instead"), list):
+            values: dict[str, Value] = {
+                "model": str(launch.settings["model"]),
+                "listed": few(list(map(str, listed))),
+            }
+            yield Fact(kind="unlisted_model", scope=Scope(engine=launch.label), values=values)
+    if not run.meta.environment.get("calibration"):
+        option = {} if settings.calibrate else {"option": "--no-calibrate"}
+        yield Fact(kind="uncalibrated", values=option)
+    yield from unequal_settings(run)
+
+
+def _noise(run: OnlineRun) -> Iterator[Fact]:
+    """State an engine that differs from itself, of a run that measures each as two."""
+    if not run.meta.settings.aa:
+        return
+    engines = {(summary.label): (summary.engine, summary.variant) for summary in run.pooled}
+    same = [
+        pair.a
+        for pair in run.results.comparisons
+        if pair.verdict in REAL and engines.get(pair.a, "") == engines.get(pair.b)
+    ]
+    for label in dict.fromkeys(same):
+        yield Fact(kind="differs_from_itself", scope=Scope(engine=label))
+
+
+def _sent_again(run: OnlineRun) -> Iterator[Fact]:
+    """State that a dataset has fewer prompts than a cell sent."""
+    trace = run.meta.trace
+    if trace is None or trace.prompts is None:
+        return
+    counts = [(begun(group), group) for group in run.groups if group.repeat is not None]
+    most, group = max(counts, key=lambda entry: entry[0], default=(0, None))
+    if group is not None and most > trace.prompts:
+        items = "conversations" if run.meta.settings.turns is not None else "prompts"
+        values: dict[str, Value] = {
+            "items": items,
+            "dataset": trace.name,
+            "available": trace.prompts,
+            "sent": most,
+        }
+        yield Fact(kind="sent_again", scope=Scope(engine=group.label, load=group.load), values=values)
+
+
+def _window(run: OnlineRun) -> Iterator[Fact]:
+    """State what a window left out."""
+    cut = [summary for summary in run.repeats if summary.window_s is not None]
+    if cut:
+        left_out = sum(summary.left_out for summary in cut)
+        requests = left_out + sum(summary.num_requests for summary in cut)
+        values: dict[str, Value] = {"left_out": left_out, "requests": requests}
+        yield Fact(kind="window", values=values | {"steady": run.meta.settings.steady_state})
+
+
+def _few_repeats(run: OnlineRun) -> Iterator[Fact]:
+    if run.results.search is not None:
+        for found in run.results.search.engines:
+            if found.trials and found.starts < ENOUGH_STARTS:
+                values: dict[str, Value] = {"starts": found.starts, "enough": ENOUGH_STARTS}
+                yield Fact(kind="few_starts", scope=Scope(engine=found.label), values=values)
+        return
+    counts = Counter((cell.label, cell.load) for cell in run.repeats)
+    yield from _of_few(dict.fromkeys(label for label, _ in counts), lambda label: _least(counts, label))
+
+
+def _least(counts: Counter[tuple[str, Load]], label: str) -> int:
+    return min(count for (name, _), count in counts.items() if name == label)
+
+
+def _offline_repeats(run: Run) -> Iterator[Fact]:
+    counts = Counter(result.label for result in run.results.results)
+    yield from _of_few(counts, counts.__getitem__)
+
+
+def _of_few(labels: Iterable[str], count_of: Callable[[str], int]) -> Iterator[Fact]:
+    for label in labels:
+        if count_of(label) < ENOUGH_REPEATS:
+            values: dict[str, Value] = {"repeats": count_of(label), "enough": ENOUGH_REPEATS}
+            yield Fact(kind="few_repeats", scope=Scope(engine=label), values=values)

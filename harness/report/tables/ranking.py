@@ -1,0 +1,69 @@
+"""The ranking as a table: at each load and by each metric the best value, and the others' ratio to it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from harness.metrics.primary import compared_by
+from harness.metrics.rankings import Ranking, RankingRow, headlines
+from harness.report.tables.table import TOO_WIDE, WIDEST, Cell, Column, Table
+from harness.report.text.load_words import head_of, load_number
+from harness.report.text.numbers import DASH, decimals, number, with_ends
+from harness.schema.load import Load
+from harness.schema.metrics import METRICS
+
+BEST = "Best, and better than another engine at 5 % for all comparisons of the run together."
+INTERVALS = "95 % intervals of the ratio to the best value"
+
+
+def ranking_table(found: Sequence[Ranking], loads: Sequence[Load] | None = None) -> Table:
+    """Rows a load and engine, the best by the first metric first; a column a metric.
+
+    Args:
+        loads: loads that are shown; None: all.
+    """
+    shown = loads or list(dict.fromkeys(ranking.load for ranking in found if ranking.load is not None))
+    metrics = list(dict.fromkeys(name for load in shown for name in compared_by(load)))
+    rows = []
+    for load in shown:
+        first = {ranking.metric: ranking for ranking in headlines(found, load)}
+        at_load = [*first.values()] or [ranking for ranking in found if ranking.load == load]
+        percentiles = [ranking.statistic for ranking in first.values() if METRICS[ranking.metric].is_latency]
+        shared = percentiles[0] if percentiles else ""
+        for row in at_load[0].rows if at_load else ():
+            cells = [_cell(first.get(metric), row.label, shared) for metric in metrics]
+            rows.append([Cell(row.label), Cell(load_number(load), load.value), Cell(shared or DASH), *cells])
+    columns = [
+        Column("engine", numeric=False),
+        Column(head_of(shown)),
+        Column("latency", numeric=False),
+        *(Column(METRICS[metric].label) for metric in metrics),
+    ]
+    count = max((ranking.comparisons for ranking in found), default=0)
+    notes = [f"{count} comparisons were made at once."] if count > 1 else []
+    return Table("ranking", "Ranking", columns, rows, notes, best=BEST, intervals=INTERVALS)
+
+
+def _cell(ranking: Ranking | None, label: str, shared: str) -> Cell:
+    row = None if ranking is None else ranking.row(label)
+    if ranking is None or row is None or row.value is None:
+        return Cell(DASH, remark="too few requests")
+    term = METRICS[ranking.metric]
+    own = f" ({ranking.statistic})" if term.is_latency and ranking.statistic != shared else ""
+    value = f"{number(row.value, decimals([row.value]))} {term.unit}{own}".strip()
+    if not row.valid:
+        return Cell(value, row.value, remark="invalid, not compared", invalid=True)
+    if ranking.best is not None and ranking.best.label == label:
+        return Cell(value, row.value, best=ranking.winner is not None)
+    return _ratio_cell(row, value)
+
+
+def _ratio_cell(row: RankingRow, value: str) -> Cell:
+    if row.ratio is None:
+        return Cell(value, row.value, remark="not compared")
+    if row.ratio_interval is None:
+        return Cell(f"{row.ratio:.2f}×", row.value, remark=value)
+    size, *ends = with_ends(row.ratio, row.ratio_interval)
+    low, high = row.ratio_interval
+    interval = TOO_WIDE if high > WIDEST * max(low, 0.0) else "–".join(ends)
+    return Cell(f"{size}×", row.value, interval, value, significant=bool(row.significant))

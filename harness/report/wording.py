@@ -1,0 +1,514 @@
+"""Every sentence that the program says of a run: a row a kind of fact, and the templates of an answer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+from harness.metrics.digits import digits
+from harness.metrics.validity import MIN_ROUNDS
+from harness.report.text.load_words import where
+from harness.report.text.numbers import few, plural, several
+from harness.schema.facts import Fact, FactKind, Merged, Range, merge
+from harness.schema.metrics import METRICS
+from harness.schema.run_info import Unasked
+
+Severity = Literal["invalid", "warning", "note"]
+#: What a notice is about: the badge that holds it.
+Topic = Literal["cells", "client", "answers", "repeats", "settings", "run", "load", "machine", "other"]
+
+
+@dataclass(frozen=True)
+class Wording:
+    """The words for one kind of fact.
+
+    Attributes:
+        badge: text of the badge that holds it, if nothing graver is in the badge.
+        title: `{engines}` are the engines that it is about.
+        text: one clause, of the values; numbers are ranges where facts were merged.
+        more: a clause after it, where the fact has the value of that name and it is not false or 0.
+        hint: what to do about it.
+    """
+
+    severity: Severity
+    topic: Topic
+    badge: str
+    title: str
+    text: str = ""
+    more: Mapping[str, str] = field(default_factory=dict)
+    hint: str = ""
+
+
+_BELOW = "{right} of {items} items right, {other} {other_right} (p = {p})"
+_CLOCKS = "GPU {gpu}: in {share} of the samples"
+_OFFERED = "{offered} requests/s offered, {answered} answered meanwhile"
+
+#: In this order they are shown.
+WORDING: dict[FactKind, Wording] = {
+    "stored_differently": Wording(
+        "invalid", "other", "stored results differ", "The stored results are not those of the raw times.",
+        "{count} values of online_results.json differ, first {first}",
+        hint="Everything shown here is computed from the raw times.",
+    ),
+    "unmeasured": Wording(
+        "invalid", "cells", "invalid cells", "Nothing was measured of {engines}.",
+        "no request was sent in the part that is measured",
+    ),
+    "no_success": Wording(
+        "invalid", "cells", "invalid cells", "No request to {engines} succeeded.",
+        "no request succeeded", {"first": "; the first: {first}"},
+        hint="The cells are shown, marked as invalid, and not compared.",
+    ),
+    "failures": Wording(
+        "invalid", "cells", "invalid cells", "Requests to {engines} failed.",
+        "{failed} of {requests} requests failed", {"first": "; the first: {first}"},
+        hint="The cells are shown, marked as invalid, and not compared.",
+    ),
+    "late": Wording(
+        "invalid", "client", "client late", "The client sent requests to {engines} late.",
+        "{late} of {requests} requests by over {limit_ms} ms ({statistic} submit lag: {lag_ms} ms)",
+        {"node": ", sent by node {node}", "opening": "; all of these on new connections"},
+        hint="Use a lighter load, or leave the client a core of its own; see whether other programs ran, or "
+        "the server is slow to accept connections.",
+    ),
+    "busy": Wording(
+        "invalid", "client", "client late", "A client process had too much to do for {engines}.",
+        "a client process took {per_s} {unit}/s, above half of the {ceiling_per_s} that it can",
+        {"clients": "; --clients {clients} would do"},
+    ),
+    "failed_answers": Wording(
+        "invalid", "answers", "wrong answers", "{engines}: requests of the answer check failed.",
+        "{failed} of {answers} failed", {"detail": ": {detail}"},
+    ),
+    "wrong_answers": Wording(
+        "invalid", "answers", "wrong answers", "The answers of {engines} are wrong.",
+        "{wrong} of {answers} greedy answers; after a prompt of {prompt_tokens} tokens another token at "
+        "position {position}",
+        {"ended": " (an end of sequence)"},
+    ),
+    "inaccurate": Wording(
+        "invalid", "answers", "wrong answers", "{engines}: far fewer right items of the accuracy task.",
+        _BELOW,
+        {"failed": "; {failed} requests failed", "other_failed": "; of {other} {other_failed} failed"},
+    ),
+    "differs_from_itself": Wording(
+        "invalid", "other", "differs from itself", "An engine differs from itself: {engines}.",
+        "differences of this size between engines mean nothing on this machine",
+    ),
+    "code_changed": Wording(
+        "invalid", "other", "code changed", "The code of {engines} changed during the run.",
+        "later starts found other files in {folders}", hint="Measure again, and change nothing meanwhile.",
+    ),
+    "interrupted": Wording(
+        "warning", "run", "interrupted", "The run was interrupted.",
+        "{measured} of {cells} cells are measured",
+        {
+            "absent": "; nothing of {absent}", "lacking": "; not checked after its cells: {lacking}",
+            "subcommand": ". bench {subcommand} --resume, with the run's folder, does the rest",
+        },
+    ),
+    "skipped": Wording(
+        "warning", "run", "engines skipped", "Without a result: {engines}.", "{reason}",
+        {"cells": ", in {cells} cells", "hint": ". To include it: {hint}"},
+    ),
+    "failed_after": Wording(
+        "warning", "answers", "answers unchecked", "After its cells failed: {engines}.", "{reason}",
+        {
+            "checks": "; missing: {checks}",
+            "subcommand": ". bench {subcommand} --resume, with the run's folder, tries it again",
+        },
+    ),
+    "answers_unchecked": Wording(
+        "warning", "answers", "answers unchecked", "The answers were not checked.",
+        "whether the engines computed the same is not known",
+        {
+            "option": ", as {option} was given",
+            "offline": ". bench offline compares none; bench online with the same engines and model does",
+        },
+    ),
+    "unchecked_answers": Wording(
+        "warning", "answers", "answers unchecked", "The answers of {engines} could not be checked.",
+        "{unknown} of {answers} answers have nothing to be compared with", {"detail": ": {detail}"},
+    ),
+    "unlisted_model": Wording(
+        "warning", "answers", "model not listed",
+        "The server of {engines} does not list the model that was asked for.",
+        "it was asked for {model} and lists {listed}: it may answer with another model",
+    ),
+    "less_accurate": Wording(
+        "warning", "answers", "lower score", "A lower score than another engine: {engines}.", _BELOW,
+        {"failed": "; {failed} requests failed", "other_failed": "; of {other} {other_failed} failed"},
+    ),
+    "same_code": Wording(
+        "warning", "other", "same code", "{engines} and {other} ran the same code.",
+        "their PYTHONPATH differs, the files found in {folders} do not", hint="Check the paths.",
+    ),
+    "unequal_setting": Wording(
+        "warning", "settings", "settings differ", "Settings of the engines are not equal.",
+        "{setting}: {reported}", {"ample": " (a limit that this load does not reach)"},
+    ),
+    "behind": Wording(
+        "warning", "load", "not all kept up", "{engines} did not keep up with the load.", _OFFERED,
+        hint="Latencies measure the queue, and grow with the length of the run.",
+    ),
+    "stalled": Wording(
+        "warning", "load", "not all kept up", "{engines} did not keep up with the load.",
+        _OFFERED + "; no token came in the first {stalled_s} s, until all had arrived",
+        hint="Latencies measure this wait.",
+    ),
+    "growing": Wording(
+        "warning", "load", "not all kept up", "More and more requests of {engines} were in flight.",
+        "median {before} before {moment_s} s, {after} after",
+    ),
+    "foreign_load": Wording(
+        "warning", "machine", "machine disturbed", "Other programs ran in cells of {engines}.",
+        "other processes kept {cores} of {of} cores busy ({most} at most)", hint="Stop them and run again.",
+    ),
+    "stolen_time": Wording(
+        "warning", "machine", "machine disturbed", "The machine was slowed in cells of {engines}.",
+        "the hypervisor took {share} of the CPUs' time",
+    ),
+    "gpu_in_use": Wording(
+        "warning", "machine", "machine disturbed", "A GPU was in use before the start of {engines}.",
+        "GPU {gpu} was busy {share} of the time",
+    ),
+    "slower_clock": Wording(
+        "warning", "machine", "machine disturbed", "The CPUs ran slower in a repeat of {engines}.",
+        "{low_mhz} MHz in one repeat and {high_mhz} MHz in another",
+    ),
+    "throttled": Wording(
+        "warning", "machine", "GPU clocks lowered", "A GPU lowered its clocks in cells of {engines}.",
+        _CLOCKS, {"reason": " ({reason})"},
+    ),
+    "power_capped": Wording(
+        "note", "machine", "GPU power-capped", "A GPU kept to its power limit in cells of {engines}.",
+        _CLOCKS,
+    ),
+    "drift": Wording(
+        "warning", "other", "changed meanwhile", "Values changed within cells of {engines}.",
+        "median {before} before {moment_s} s, {after} after", {"metric": " ({metric})"},
+    ),
+    "repeats_differ": Wording(
+        "warning", "other", "repeats disagree", "The repeats of {engines} disagree.",
+        "the {metric} median is {low} ms in one repeat and {high} ms in another",
+    ),
+    "cached": Wording(
+        "warning", "other", "cached prompts", "{engines} may have answered from a cache.",
+        "{share} of the prompt tokens came from a cache",
+        {"possible": ", and only {possible} were sent before in this cell"}, hint="TTFT may be too short.",
+    ),
+    "uncommitted": Wording(
+        "warning", "run", "uncommitted code", "The measured code was not committed.",
+        "it was commit {commit} with changes, so the same code cannot be measured again",
+        hint="Commit first, then measure.",
+    ),
+    "few_repeats": Wording(
+        "note", "repeats", "few repeats", "Few repeats of {engines}.",
+        "{repeats} at some load; {enough} or more are better",
+        hint="Intervals of one repeat do not know how repeats differ. --repeats 5 measures the spread.",
+    ),
+    "few_starts": Wording(
+        "warning", "repeats", "few starts", "Few starts of {engines}.",
+        "{starts}; {enough} or more are better",
+        hint="One start does not show how much starts of a server differ. --cells-per-start says after how "
+        "many cells it is started again.",
+    ),
+    "uncalibrated": Wording(
+        "note", "client", "client not calibrated", "The client was not calibrated.",
+        "whether a load was too much for the client is not known", {"option": ", as {option} was given"},
+    ),
+    "one_late": Wording(
+        "note", "other", "more notices", "The client sent a request to {engines} late.",
+        "submit lag {lag_ms} ms, above {limit_ms} ms", {"node": ", by node {node}"},
+    ),
+    "large_chunks": Wording(
+        "note", "other", "more notices", "Text of {engines} came in large chunks.",
+        "the engine decodes {tokens_per_step} tokens a step",
+        {
+            "usual": "; half of the tokens came in chunks of {usual} or more",
+            "first": "; half of the answers began with a chunk of {first} or more",
+            "icl_ms": "; ICL p50 is {icl_ms} ms",
+        },
+        hint="If text is held back, TTFT is too long, TPOT and ITL are too short.",
+    ),
+    "hidden": Wording(
+        "note", "other", "more notices", "Reasoning of {engines} is not sent.",
+        "{hidden} of {tokens} output tokens were reasoning that the server counted and did not send",
+        hint="They are in no rate, TPOT or ITL, and TTFT includes the time that they took.",
+    ),
+    "inferred": Wording(
+        "note", "other", "more notices", "ITL of {engines} is inferred from the length of the text.",
+        "in {share} of the answers several tokens come in a chunk, and the server does not report how many",
+    ),
+    "slower_when_lighter": Wording(
+        "note", "other", "more notices", "Slower at a lighter load: {engines}.",
+        "TTFT p50 is {ttft_ms} ms, and {heavier_ttft_ms} ms at a heavier load ({heavier})",
+        {
+            "waiting": "; a prompt waited for its first token together with {waiting} others, there with "
+            "{heavier_waiting} (medians)"
+        },
+    ),
+    "unreported": Wording(
+        "note", "other", "more notices", "Prompt tokens from a cache are not reported by {engines}.",
+        "whether a server had seen some of the prompts before is not known",
+    ),
+    "few_rounds": Wording(
+        "note", "load", "short or cut cells",
+        f"A closed loop has fewer than {MIN_ROUNDS} requests for each in flight.",
+        "{requests} requests: most are sent while the load begins or ends",
+        hint="--rounds 10 sends ten for each in flight.",
+    ),
+    "brief": Wording(
+        "note", "load", "short or cut cells", "Cells are short.", "measured for {seconds} s",
+        {"wanted_s": " instead of the {wanted_s} s asked for: the load has no more requests"},
+        hint="For numbers to publish use --settle 30 --min-duration 30.",
+    ),
+    "window": Wording(
+        "note", "load", "short or cut cells", "Only a part of each cell is measured.",
+        "{left_out} of {requests} requests were sent before or after it and are not in the latencies",
+        {"steady": "; it is the steady state"},
+    ),
+    "fitted": Wording(
+        "note", "load", "trace fitted", "The trace was fitted to the model's context.", "--fit {fit}",
+        {
+            "dropped": ", {dropped} requests dropped",
+            "changed": ", the lengths of {changed} of {requests} changed",
+        },
+    ),
+    "sent_again": Wording(
+        "note", "load", "sent more than once", "Some {items} were sent more than once.",
+        "{dataset} has {available} that fit, and {sent} were sent to {engines}",
+        hint="A prefix cache answers faster what it has seen. Use a larger dataset, or send less.",
+    ),
+}  # fmt: skip
+
+SEVERITIES: tuple[Severity, ...] = ("invalid", "warning", "note")
+
+
+@dataclass(frozen=True)
+class Notice:
+    """Facts of one kind in words."""
+
+    kind: FactKind
+    title: str
+    detail: str
+
+    @property
+    def wording(self) -> Wording:
+        """Row of the kind."""
+        return WORDING[self.kind]
+
+    @property
+    def severity(self) -> Severity:
+        """How grave it is."""
+        return self.wording.severity
+
+
+def notices_of(facts: Iterable[Fact]) -> list[Notice]:
+    """Put facts into words, one notice a kind, the gravest first."""
+    merged: dict[FactKind, list[Merged]] = {}
+    for each in merge(facts):
+        merged.setdefault(each.kind, []).append(each)
+    notices = [_notice(kind, merged[kind]) for kind in WORDING if kind in merged]
+    return sorted(notices, key=lambda notice: SEVERITIES.index(notice.severity))
+
+
+def _notice(kind: FactKind, merged: Sequence[Merged]) -> Notice:
+    wording = WORDING[kind]
+    engines = list(dict.fromkeys(engine for each in merged for engine in each.engines))
+    names = few(engines) if engines else "the engines"
+    values = {"engines": names} | _texts(merged[0])
+    details = [_sentence(f"{_place(each, engines)}{fact_text(each)}") for each in merged]
+    details += [wording.hint] if wording.hint else []
+    return Notice(kind, wording.title.format_map(values), " ".join(dict.fromkeys(details)))
+
+
+def _place(merged: Merged, engines: Sequence[str]) -> str:
+    """Load, engines and repeats before a clause: `At scale 0.4 (vLLM, 2 repeats): `."""
+    repeats = {fact.scope.repeat for fact in merged.facts} - {None}
+    names = [few(merged.engines)] if merged.engines and merged.engines != list(engines) else []
+    names += [plural(len(repeats), "repeat")] if len(repeats) > 1 else []
+    place = where(merged.load) if merged.load is not None else ""
+    if names:
+        place = f"{place} ({', '.join(names)})" if place else ", ".join(names)
+    return f"{place}: " if place else ""
+
+
+def fact_text(merged: Merged) -> str:
+    """Clause of a merged fact, without its place."""
+    wording, values = WORDING[merged.kind], _texts(merged)
+    values.setdefault("engines", few(merged.engines) if merged.engines else "the engines")
+    clauses = [text for name, text in wording.more.items() if _holds(merged.values.get(name))]
+    return "".join([wording.text, *clauses]).format_map(values)
+
+
+def reason_text(reasons: Iterable[Fact]) -> str:
+    """Clauses of facts, one after the other, for a remark on a cell."""
+    return "; ".join(dict.fromkeys(fact_text(each) for each in merge(reasons)))
+
+
+def _holds(value: Range | str | bool | None) -> bool:
+    return value.high > 0 if isinstance(value, Range) else bool(value)
+
+
+def _texts(merged: Merged) -> dict[str, str]:
+    """Values as they stand in a sentence."""
+    return {name: _value_text(name, value) for name, value in merged.values.items()}
+
+
+def _value_text(name: str, value: Range | str | bool) -> str:
+    if isinstance(value, str):
+        return METRICS[value].label if name == "metric" and value in METRICS else value
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    low, high = (_number_text(name, end) for end in value)
+    return low if low == high else f"{low.removesuffix(' %') if high.endswith(' %') else low} to {high}"
+
+
+def _number_text(name: str, value: float) -> str:
+    if name in ("share", "possible"):
+        return f"{100 * value:.0f} %"
+    if name in ("cores", "most"):
+        return f"{value:.2g}"
+    if name in ("lag_ms", "limit_ms"):
+        return f"{value:.2f}"
+    return f"{value:,.0f}" if value == round(value) else digits(value)
+
+
+def _sentence(text: str) -> str:
+    text = text.strip()
+    end = "" if text[-1:] in (".", "!", "?") else "."
+    return f"{text[:1].upper()}{text[1:]}{end}"
+
+
+# The answer: one sentence above the ranking. `**` is around what stands out.
+
+
+class Strong(str):
+    """A part of a sentence that stands out."""
+
+
+@dataclass(frozen=True)
+class Sentence:
+    """A sentence of an answer, in parts, some of which stand out."""
+
+    parts: tuple[str, ...]
+
+    def __str__(self) -> str:
+        return "".join(self.parts)
+
+    @property
+    def marked(self) -> list[tuple[str, bool]]:
+        """Each part, and whether it stands out."""
+        return [(str(part), isinstance(part, Strong)) for part in self.parts]
+
+
+def better(
+    place: str, label: str, metrics: Sequence[str], elsewhere: Mapping[str, Sequence[str]]
+) -> Sentence:
+    """The one engine that wins, and in what others are better."""
+    costs = "".join(f"; {other} is better in {several(names)}" for other, names in elsewhere.items())
+    return Sentence((f"{place}, ", Strong(label), f" is better in {several(metrics)}{costs}."))
+
+
+def split(place: str, wins: Mapping[str, Sequence[str]]) -> Sentence:
+    """Several engines that win, each in something else."""
+    parts: list[str] = [f"{place}, "]
+    for label, metrics in wins.items():
+        parts += ["; " if len(parts) > 1 else "", Strong(label), f" is better in {several(metrics)}"]
+    return Sentence((*parts, "."))
+
+
+def no_difference(place: str, labels: Sequence[str], metrics: Sequence[str]) -> Sentence:
+    """No significant difference."""
+    return Sentence((f"{place}, no difference is shown between {few(labels)} in {several(metrics)}.",))
+
+
+def too_few_requests(place: str, metrics: Sequence[str]) -> Sentence:
+    """No statistic that every engine has enough requests for."""
+    return Sentence((f"{place}, too few requests were measured to compare {several(metrics)}.",))
+
+
+def alone(place: str, label: str) -> Sentence:
+    """One valid engine."""
+    return Sentence((f"{place}, {label} is the only engine with a valid result: nothing is compared.",))
+
+
+def nothing_valid(invalid: int, cells: int, notice: Notice | None) -> Sentence:
+    """No valid cell, and why."""
+    why = f" {notice.title} {notice.wording.hint}".rstrip() if notice else ""
+    return Sentence((f"Nothing is compared: {invalid} of {plural(cells, 'cell')} are invalid.{why}",))
+
+
+def no_result(reasons: Iterable[tuple[str, str]]) -> Sentence:
+    """No engine has a result, and why."""
+    causes = "".join(f" {label}: {reason.rstrip('.')}." for label, reason in reasons)
+    return Sentence((f"No engine has a result.{causes}",))
+
+
+def no_cell_counts() -> Sentence:
+    """A search without a cell that counts."""
+    return Sentence(("No engine has a cell that counts. The table says why.",))
+
+
+def none_meets(limits: str, amount: str) -> Sentence:
+    """A search in which every engine misses the limits at the lightest load."""
+    return Sentence((f"No engine meets {limits} at the lightest load, {amount}. Loosen the limits.",))
+
+
+def all_meet(limits: str, amount: str) -> Sentence:
+    """A search in which every engine meets the limits at the heaviest load."""
+    return Sentence((f"Every engine meets {limits} at the heaviest load, {amount}. Raise --highest.",))
+
+
+def carries(limits: str, label: str, amount: str, interval: str, wins: bool) -> Sentence:
+    """A search in which the load of the best engine is known."""
+    name: str = Strong(label) if wins else label
+    most = " most" if wins else ""
+    return Sentence(
+        (f"Within {limits}, ", name, f" carries{most}: ", Strong(amount), f" (95 % interval {interval}).")
+    )
+
+
+def carries_unknown(limits: str, label: str, amount: str, why: str) -> Sentence:
+    """A search in which every cell of the best engine gave the same answer."""
+    return Sentence((f"Within {limits}, {label} carries {amount}, and no more is known, as {why}.",))
+
+
+def tuned(label: str, objective: str, value: str, before: str, times: str, settings: str) -> Sentence:
+    """A tuning with a configuration that is better than the default."""
+    change = f" is better than the default: {objective} {value} instead of {before} ({times}). "
+    return Sentence((Strong(label), f"{change}Its settings: {settings}."))
+
+
+def default_invalid(label: str, why: str) -> Sentence:
+    """A tuning whose default is invalid."""
+    return Sentence((f"No configuration is compared with {label}: cells of it are invalid ({why}).",))
+
+
+def not_tuned(label: str, why: str) -> Sentence:
+    """A tuning without a configuration that was measured to its end."""
+    cause = f" {_sentence(why)}" if why else ""
+    return Sentence((f"No configuration was compared with the default of {label}.{cause}",))
+
+
+def none_better(label: str, objective: str, beyond: Sequence[str], limits: str) -> Sentence:
+    """A tuning in which no configuration is better than the default."""
+    but = f" {few(beyond)} would be, but not within {limits}." if beyond else ""
+    return Sentence((f"No configuration is shown to be better than {label} by {objective}.{but}",))
+
+
+def not_significant(comparisons: int) -> str:
+    """A difference whose own interval excludes a ratio of 1, but not the corrected one."""
+    return f"not significant after correction for {comparisons} comparisons"
+
+
+_CHECKS = {"answers": "its second answer check", "accuracy": "its accuracy task"}
+
+
+def lacking(unasked: Unasked) -> str:
+    """`vLLM lacks its accuracy task`."""
+    if not unasked.what:
+        return f"{unasked.label} failed after its cells"
+    return f"{unasked.label} lacks {several([_CHECKS[check] for check in unasked.what])}"

@@ -1,0 +1,96 @@
+"""The answer of a run: which template it is, what stands out, and what it costs."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from harness.metrics.rankings import Ranking, RankingRow
+from harness.report.answer import _costs, _sentence, answer, assumption, rankings_of
+from harness.report.tables.ranking import ranking_table
+from harness.report.wording import Sentence
+from harness.runs.reader import OfflineRun, OnlineRun, load_run
+from harness.schema.load import ClosedLoop
+
+from .conftest import ENGINES, make_online
+
+LOAD = ClosedLoop(concurrency=8)
+
+
+def ranking(
+    best: str, other: str, *, significant: bool, statistic: str = "p50", headline: bool = True
+) -> Ranking:
+    rows = [
+        RankingRow(label=best, value=10.0),
+        RankingRow(label=other, value=20.0, ratio=2, ratio_interval=(1.5, 2.5), significant=significant),
+    ]
+    return Ranking(metric="ttft_ms", statistic=statistic, load=LOAD, rows=rows, headline=headline)
+
+
+def strong(sentence: Sentence) -> list[str]:
+    return [part for part, stands_out in sentence.marked if stands_out]
+
+
+def test_the_winner_stands_out() -> None:
+    assert strong(_sentence("here", [ranking("a", "b", significant=True)], ["TTFT"], ["a", "b"])) == ["a"]
+
+
+@pytest.mark.parametrize("significant", [True, False])
+def test_a_statistic_in_which_another_is_better_is_a_cost(significant: bool) -> None:
+    lost = ranking("b", "a", significant=significant, statistic="p99", headline=False)
+    won = ranking("a", "b", significant=True)
+    assert _costs("a", [won, lost]) == ({"b": ["TTFT p99"]} if significant else {})
+
+
+def test_two_winners_stand_out_both() -> None:
+    each = [ranking("a", "b", significant=True), ranking("b", "a", significant=True)]
+    assert strong(_sentence("here", each, ["TTFT"], ["a", "b"])) == ["a", "b"]
+
+
+def test_nothing_stands_out_without_a_significant_difference() -> None:
+    level = _sentence("here", [ranking("a", "b", significant=False)], ["TTFT"], ["a", "b"])
+    few = _sentence("here", [], ["TTFT"], ["a", "b"])
+    alone = _sentence("here", [ranking("a", "b", significant=True)], ["TTFT"], ["a"])
+    assert (
+        strong(level) == strong(few) == strong(alone) == [] and len({str(level), str(few), str(alone)}) == 3
+    )
+
+
+def test_a_run_has_one_sentence(run: OnlineRun, small: OnlineRun, offline_run: Path) -> None:
+    offline = load_run(offline_run)
+    assert isinstance(offline, OfflineRun)
+    assert all(len(answer(each)) == 1 for each in (run, small, offline))
+    cells = [cell.model_copy(update={"valid": False}) for cell in run.results.summaries]
+    invalid = replace(run, results=run.results.model_copy(update={"summaries": cells}))
+    [sentence] = answer(invalid)
+    assert strong(sentence) == [] and str(sentence) != str(answer(run)[0])
+
+
+def test_intervals_of_one_repeat_rest_on_an_assumption(run: OnlineRun, swept: OnlineRun) -> None:
+    assert assumption(swept) and not assumption(run)
+
+
+def test_the_table_is_the_ranking(run: OnlineRun) -> None:
+    found = rankings_of(run)
+    table = ranking_table(found)
+    loads = list(dict.fromkeys(ranking.load for ranking in found))
+    assert len(table.rows) == len(loads) * len(ENGINES)
+    by_place = {(ranking.load.value, ranking.metric): ranking for ranking in found if ranking.headline}
+    for label, load, _, *cells in table.rows:
+        for metric, cell in zip(("ttft_ms", "tpot_ms"), cells, strict=True):
+            ranking = by_place[load.value, metric]
+            row = ranking.row(label.text)
+            assert row is not None and cell.value == row.value
+            assert cell.invalid is not row.valid and cell.significant is bool(row.significant)
+            assert cell.best is (ranking.winner == label.text)
+            assert cell.text.endswith("×") is (row.ratio is not None)
+
+
+def test_no_engine_comes_first_by_default(tmp_path: Path) -> None:
+    slow_first = [ENGINES[2], ENGINES[0]]
+    for name, engines in (("a", slow_first), ("b", slow_first[::-1])):
+        folder = make_online(tmp_path / name, engines=engines, scales=[0.4], repeats=5, faults=False)
+        table = ranking_table(rankings_of(load_run(folder, trust=True)))
+        assert [row[0].text for row in table.rows] == ["roseinfer", "vLLM"]

@@ -1,0 +1,167 @@
+"""Facts of a run, their severity, and the badges that hold them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from harness.report.notices import badges, facts_of, notices
+from harness.report.text.provenance import code
+from harness.report.wording import WORDING
+from harness.runs.reader import OfflineRun, OnlineRun, load_run
+from harness.schema.facts import Fact, FactKind, Scope
+from harness.schema.fairness import AnswerCheck, AnswerChecks
+from harness.schema.results import Skipped
+from harness.schema.run_info import Code, LaunchRecord
+
+from .conftest import ENGINES, make_online
+
+ONE, OTHER = Code(folder="/src/one", sha256="1" * 16), Code(folder="/src/other", sha256="2" * 16)
+
+
+def kinds(run: OnlineRun | OfflineRun) -> set[FactKind]:
+    return {fact.kind for fact in facts_of(run)}
+
+
+def with_results(run: OnlineRun, **fields: object) -> OnlineRun:
+    return replace(run, results=run.results.model_copy(update=fields))
+
+
+def with_facts(run: OnlineRun, *facts: Fact) -> OnlineRun:
+    """Each cell has these facts in place of its own."""
+    summaries = [
+        cell.model_copy(
+            update={"notices": [fact.within(cell.label, cell.load, cell.repeat) for fact in facts]}
+        )
+        for cell in run.results.summaries
+    ]
+    return with_results(run, summaries=summaries)
+
+
+def launch(label: str, path: str | None, *codes: Code, engine: str = "roseinfer") -> LaunchRecord:
+    env = {} if path is None else {"PYTHONPATH": path}
+    return LaunchRecord(engine=engine, label=label, env=env, codes=list(codes))
+
+
+def started(run: OnlineRun, *launches: LaunchRecord) -> OnlineRun:
+    return with_results(run, meta=run.meta.model_copy(update={"launches": list(launches)}))
+
+
+def test_each_notice_is_in_exactly_one_badge(run: OnlineRun) -> None:
+    folded = [notice for badge in badges(run) for notice in badge.notices]
+    assert sorted(notice.kind for notice in folded) == sorted(notice.kind for notice in notices(run))
+
+
+def test_a_badge_is_as_grave_as_its_gravest_notice(run: OnlineRun) -> None:
+    kinds = {"invalid": "bad", "warning": "warn", "note": "note"}
+    for badge in badges(run):
+        if badge.notices:
+            order = list(kinds)
+            gravest = min((notice.severity for notice in badge.notices), key=order.index)
+            assert badge.kind == kinds[gravest]
+        else:
+            assert badge.kind == "good"
+
+
+def test_invalid_cells_come_first_and_keep_the_good_badge_away(run: OnlineRun, small: OnlineRun) -> None:
+    assert badges(run)[0].kind == "bad" and "1 of 24 cells invalid" in [badge.text for badge in badges(run)]
+    texts = [badge.text for badge in badges(small)]
+    assert "all cells valid" in texts and "client on time" not in texts  # it was not calibrated
+
+
+def test_failures_have_the_first_error(run: OnlineRun) -> None:
+    [failures] = [fact for fact in facts_of(run) if fact.kind == "failures"]
+    assert (failures.scope.engine, failures.values["failed"]) == ("vLLM", 3)
+    assert str(failures.values["first"]).startswith("timeout (nothing came for 300 s")
+
+
+def test_a_power_cap_is_a_note_and_another_reason_a_warning(run: OnlineRun) -> None:
+    values = {"gpu": "0", "share": 0.5}
+    capped = with_facts(run, Fact(kind="power_capped", values=values))
+    hot = with_facts(run, Fact(kind="throttled", values=values | {"reason": "thermal"}))
+    for changed, kind in ((capped, "note"), (hot, "warn")):
+        [badge] = [badge for badge in badges(changed) if badge.text.startswith("GPU")]
+        assert (badge.kind, len(badge.notices)) == (kind, 1)
+
+
+def test_what_a_server_does_not_report_is_stated_once_an_engine(run: OnlineRun) -> None:
+    stated = [
+        fact for fact in facts_of(with_facts(run, Fact(kind="unreported"))) if fact.kind == "unreported"
+    ]
+    assert [fact.scope for fact in stated] == [Scope(engine=engine.label) for engine in ENGINES]
+
+
+def test_answers_that_were_not_checked(run: OnlineRun, offline_run: Path) -> None:
+    assert "answers_unchecked" in kinds(run)
+    offline = load_run(offline_run)
+    assert "answers_unchecked" in kinds(offline)
+    reason = Fact(kind="unchecked_answers", values={"unknown": 0, "answers": 6})
+    unknown = AnswerCheck(engine="vllm", label="vLLM", verdict="unknown", reason=reason, answers=[])
+    same = unknown.model_copy(update={"verdict": "same", "reason": None})
+    for check, badge in ((unknown, "answers unchecked"), (same, "answers same")):
+        checks = AnswerChecks(rule="", reference=None, checks=[check])
+        assert badge in [badge.text for badge in badges(with_results(run, answers=checks))]
+
+
+def test_skipped_cells_of_one_reason_are_one_fact(run: OnlineRun) -> None:
+    load = run.pooled[0].load
+    fault = Skipped(engine="x", label="x", load=load, reason="it ended", hint="look")
+    twice = with_results(run, skipped=[fault.model_copy(update={"repeat": repeat}) for repeat in (0, 1)])
+    [skipped] = [fact for fact in facts_of(twice) if fact.kind == "skipped"]
+    assert skipped == Fact(
+        kind="skipped", scope=Scope(engine="x"), values={"reason": "it ended", "hint": "look", "cells": 2}
+    )
+
+
+def test_repeats_below_enough_are_stated(tmp_path: Path, small: OnlineRun) -> None:
+    [few] = [fact for fact in facts_of(small) if fact.kind == "few_repeats"]
+    assert few.values == {"repeats": 1, "enough": 5}
+    many = make_online(tmp_path / "run", engines=ENGINES[:1], scales=[1.0], repeats=5, n=40, faults=False)
+    loaded = load_run(many, trust=True)
+    assert "few_repeats" not in kinds(loaded)
+    assert "5 repeats" in [badge.text for badge in badges(loaded)]
+
+
+def test_code_that_changed_while_it_was_measured_is_invalid(run: OnlineRun) -> None:
+    changed = started(run, launch("roseinfer", None, ONE, OTHER), launch("vLLM", None, engine="vllm"))
+    [fact] = [fact for fact in facts_of(changed) if fact.kind == "code_changed"]
+    assert fact.scope.engine == "roseinfer" and WORDING[fact.kind].severity == "invalid"
+
+
+@pytest.mark.parametrize(("codes", "same"), [((ONE, ONE), True), ((ONE, OTHER), False)])
+def test_variants_that_were_to_run_other_code(run: OnlineRun, codes: tuple[Code, Code], same: bool) -> None:
+    variants = [launch(label, f"/src/{label}", found) for label, found in zip("ab", codes, strict=True)]
+    assert ("same_code" in kinds(started(run, *variants))) is same
+
+
+def test_code_that_was_not_committed(run: OnlineRun) -> None:
+    versions = run.meta.versions.model_copy(update={"git_rev": f"{'0' * 40}-dirty"})
+    dirty = with_results(run, meta=run.meta.model_copy(update={"versions": versions}))
+    [fact] = [fact for fact in facts_of(dirty) if fact.kind == "uncommitted"]
+    assert fact.values == {"commit": "0" * 12} and "uncommitted" not in kinds(run)
+
+
+def test_the_folder_and_hash_of_what_was_started() -> None:
+    assert code(launch("a", None, ONE)) == f"/src/one ({'1' * 16})"
+
+
+def test_an_interrupted_run_states_what_is_missing(run: OnlineRun) -> None:
+    order = [(engine.label, repeat) for repeat in range(3) for engine in ENGINES]
+    meta = run.meta.model_copy(update={"interrupted": True, "order": [*order, ("x", 0)]})
+    [fact] = [fact for fact in facts_of(with_results(run, meta=meta)) if fact.kind == "interrupted"]
+    assert (fact.values["measured"], fact.values["cells"], fact.values["absent"]) == (24, 39, "x")
+
+
+def test_a_fitted_trace_is_stated(run: OnlineRun) -> None:
+    [fact] = [fact for fact in facts_of(run) if fact.kind == "fitted"]
+    assert (fact.values["changed"], fact.values["requests"]) == (75, 200)
+
+
+def test_a_dataset_with_fewer_prompts_than_were_sent(run: OnlineRun) -> None:
+    assert run.meta.trace is not None
+    for prompts, again in ((10, True), (10**6, False)):
+        trace = run.meta.trace.model_copy(update={"prompts": prompts})
+        changed = with_results(run, meta=run.meta.model_copy(update={"trace": trace}))
+        assert ("sent_again" in kinds(changed)) is again
