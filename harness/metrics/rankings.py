@@ -11,7 +11,7 @@ from harness.metrics.percentiles import missing, supported
 from harness.metrics.primary import compared_by
 from harness.schema.base import Strict
 from harness.schema.facts import FELL_BEHIND
-from harness.schema.load import ClosedLoop, Load, from_light_to_heavy
+from harness.schema.load import Batch, ClosedLoop, Load, from_light_to_heavy
 from harness.schema.metrics import COMPARED_PERCENTILES, METRICS
 from harness.schema.online_summary import OnlineSummary
 from harness.schema.results import Comparison, OnlineResults
@@ -102,10 +102,14 @@ def rankings(pooled: Sequence[OnlineSummary], comparisons: Sequence[Comparison])
         pairs = [pair for pair in comparisons if pair.load == load]
         by_metric = {
             metric: _of_metric(metric, engines, pairs)
-            for metric in dict.fromkeys((*compared_by(load), *OTHER_LATENCIES))
+            for metric in dict.fromkeys((*compared_by(load), *_other_latencies(load)))
         }
         found += _with_headlines(by_metric, compared_by(load))
     return found
+
+
+def _other_latencies(load: Load) -> tuple[str, ...]:
+    return () if isinstance(load, Batch) else OTHER_LATENCIES
 
 
 def _of_metric(

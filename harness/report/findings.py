@@ -55,7 +55,7 @@ FINDINGS = TypeAdapter(list[Finding])
 
 def findings(run: Run) -> list[Finding]:
     """One finding a load, from light to heavy; one of a search; none of a tuning, which compares settings."""
-    if not run.has_results:
+    if not run.has_results or not run.pooled:
         return []
     if run.is_batch:
         return [_of_batch(run)]

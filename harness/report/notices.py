@@ -206,7 +206,7 @@ def _interrupted(run: Run) -> Iterator[Fact]:
     meta = run.meta
     if meta.interrupted:
         measured = [cell.label for cell in run.repeats]
-        values = {"measured": len(measured)}
+        values: dict[str, Value] = {"measured": len(measured)}
         if not run.meta.is_adaptive:
             values["cells"] = len(meta.order) * len(run.meta.settings.loads)
         planned = [label for label, _ in meta.order]

@@ -11,7 +11,7 @@ from harness.metrics.rankings import Ranking, RankingRow
 from harness.report.answer import _costs, _sentence, answer, assumption, rankings_of
 from harness.report.tables.ranking import ranking_table
 from harness.report.wording import Sentence
-from harness.runs.reader import OfflineRun, OnlineRun, load_run
+from harness.runs.reader import OnlineRun, load_run
 from harness.schema.load import ClosedLoop
 
 from .conftest import ENGINES, make_online
@@ -60,7 +60,6 @@ def test_nothing_stands_out_without_a_significant_difference() -> None:
 
 def test_a_run_has_one_sentence(run: OnlineRun, small: OnlineRun, offline_run: Path) -> None:
     offline = load_run(offline_run)
-    assert isinstance(offline, OfflineRun)
     assert all(len(answer(each)) == 1 for each in (run, small, offline))
     cells = [cell.model_copy(update={"valid": False}) for cell in run.results.summaries]
     invalid = replace(run, results=run.results.model_copy(update={"summaries": cells}))

@@ -10,7 +10,7 @@ import pytest
 from harness.report.notices import badges, facts_of, notices
 from harness.report.text.provenance import code
 from harness.report.wording import WORDING
-from harness.runs.reader import OfflineRun, OnlineRun, load_run
+from harness.runs.reader import OnlineRun, load_run
 from harness.schema.facts import Fact, FactKind, Scope
 from harness.schema.fairness import AnswerCheck, AnswerChecks
 from harness.schema.results import Skipped
@@ -21,7 +21,7 @@ from .conftest import ENGINES, make_online
 ONE, OTHER = Code(folder="/src/one", sha256="1" * 16), Code(folder="/src/other", sha256="2" * 16)
 
 
-def kinds(run: OnlineRun | OfflineRun) -> set[FactKind]:
+def kinds(run: OnlineRun) -> set[FactKind]:
     return {fact.kind for fact in facts_of(run)}
 
 
