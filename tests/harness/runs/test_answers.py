@@ -12,6 +12,7 @@ from harness.compare.stored_run import StoredRun
 from harness.fairness.answer_check import LENGTHS
 from harness.runs.events import CellDone
 from harness.runs.folder import ANSWERS
+from harness.schema.facts import Fact
 from harness.schema.online_settings import OnlineSettings
 from tests.harness.measured import resume_online, run_online
 
