@@ -132,16 +132,9 @@ def judge(
         detail = "it returned only text, and the model has no tokenizer"
         return judgement.model_copy(update={"outcome": "unknown", "detail": detail})
     if complete:
-<<<<<<< HEAD
         return judgement.model_copy(update={"same": min(same, len(expected.tokens)), "outcome": "same"})
-    detail = f"{'an end of sequence' if ended else 'another token'} at position {same}"
     return judgement.model_copy(
-        update={"same": same, "outcome": "near tie" if near else "different", "detail": detail}
-=======
-        return found.model_copy(update={"same": min(same, len(expected.tokens)), "outcome": "same"})
-    return found.model_copy(
         update={"same": same, "outcome": "near tie" if near else "different", "ended": ended}
->>>>>>> cfcf1588 (State facts in metrics and runs, and put them into words in one module)
     )
 
 
