@@ -80,6 +80,19 @@ def place(engine: EngineName) -> Place:
     return Place(Path(sys.executable), "this environment", user_settings.env)
 
 
+def output_of(command: Sequence[str], env: Mapping[str, str] | None = None, timeout_s: float = 60) -> str:
+    """Run a short command and return its standard output.
+
+    Args:
+        env: Its whole environment; None: ours.
+
+    Raises:
+        OSError, subprocess.SubprocessError: It cannot be run, fails, or takes longer than `timeout_s`.
+    """
+    process = subprocess.run(command, env=env, capture_output=True, text=True, timeout=timeout_s, check=True)
+    return process.stdout
+
+
 def probe(where: Place, distributions: Sequence[str]) -> dict[str, str]:
     """Versions of those of `distributions` that are installed there, and `python`'s own.
 
@@ -87,15 +100,8 @@ def probe(where: Place, distributions: Sequence[str]) -> dict[str, str]:
         UsageError: the interpreter does not run.
     """
     try:
-        process = subprocess.run(
-            [str(where.python), "-c", ELSEWHERE + _PROBE, *distributions],
-            env=os.environ | where.env,
-            capture_output=True,
-            text=True,
-            timeout=60,
-            check=True,
-        )
-        versions: dict[str, str] = json.loads(process.stdout)
+        command = [str(where.python), "-c", ELSEWHERE + _PROBE, *distributions]
+        versions: dict[str, str] = json.loads(output_of(command, os.environ | where.env))
     except (OSError, subprocess.SubprocessError, ValueError) as error:
         raise UsageError(
             f"{where.python} ({where.how}) does not run: {failure_text(error)}", "name a working interpreter"
@@ -155,20 +161,13 @@ def supported_flags(installation: Installation, command: Sequence[str], keep: bo
 @cache
 def _run_help(command: tuple[str, ...], env: tuple[tuple[str, str], ...]) -> frozenset[str]:
     try:
-        process = subprocess.run(
-            command,
-            env=os.environ | dict(env) | WIDE,
-            capture_output=True,
-            text=True,
-            timeout=HELP_TIMEOUT_S,
-            check=True,
-        )
+        help_text = output_of(command, os.environ | dict(env) | WIDE, HELP_TIMEOUT_S)
     except (OSError, subprocess.SubprocessError) as error:
         raise EngineError(
             f"`{' '.join(command)}` failed: {failure_text(error)}",
             "run `bench engines doctor` to see what is missing",
         ) from None
-    return frozenset(_FLAG.findall(process.stdout))
+    return frozenset(_FLAG.findall(help_text))
 
 
 #: Bytes of a file above which its size stands for its contents: compiled code, kernels in binaries.
@@ -188,15 +187,7 @@ def find_code(python: Path, package: str, env: Mapping[str, str], *, here: bool)
     """
     code = _FIND if here else ELSEWHERE + _FIND
     try:
-        process = subprocess.run(
-            [str(python), "-c", code, package],
-            env=dict(env),
-            capture_output=True,
-            text=True,
-            timeout=60,
-            check=True,
-        )
-        folder = Path(process.stdout.rstrip("\n")).resolve()
+        folder = Path(output_of([str(python), "-c", code, package], env).rstrip("\n")).resolve()
         return [Code(folder=str(folder), sha256=_hash(folder))]
     except (OSError, subprocess.SubprocessError, UnicodeError):
         return []

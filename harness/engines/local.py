@@ -15,7 +15,7 @@ from typing import ClassVar, Literal
 from pydantic import JsonValue
 
 from harness.engines.base import Engine, EngineSettings, EngineVariant, Installation, Missing, Server
-from harness.engines.find import find, find_code, supported_flags
+from harness.engines.find import find, find_code, output_of, supported_flags
 from harness.engines.placement import Parallel, only_gpus
 from harness.engines.process.engine_server import EngineServer, Launch
 from harness.engines.profiler import CaptureRequest, EngineProfiler
@@ -258,14 +258,7 @@ class LocalEngine(Engine):
     def trouble(self, installation: Installation) -> str | None:
         """Return the reason why the installed engine does not run; None if it does."""
         try:
-            subprocess.run(
-                self.proof(installation),
-                env=os.environ | installation.env,
-                capture_output=True,
-                text=True,
-                timeout=180,
-                check=True,
-            )
+            output_of(self.proof(installation), os.environ | installation.env, timeout_s=180)
         except (OSError, subprocess.SubprocessError) as error:
             return failure_text(error)
         return None

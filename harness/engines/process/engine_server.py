@@ -73,6 +73,7 @@ def listeners(pids: list[int], port: int) -> int | None:
     return count
 
 
+@dataclass
 class EngineServer:
     """Context manager around one server process.
 
@@ -88,44 +89,30 @@ class EngineServer:
         EngineError: it died (with what its log says), was not ready in time, or found no free port.
     """
 
-    target: Target
-    served_name: str
+    launch: Callable[[int], Launch]
     record: LaunchRecord
-
-    def __init__(
-        self,
-        launch: Callable[[int], Launch],
-        record: LaunchRecord,
-        log: Path,
-        host: str = "127.0.0.1",
-        cpus: tuple[int, ...] | None = None,
-        pages: Sequence[str] = (),
-        facts: Callable[[SelfReport], dict[str, EngineFact]] = lambda report: {},
-        env_prefixes: tuple[str, ...] = (),
-    ) -> None:
-        self._launch = launch
-        self._label = record.label
-        self._host = host
-        self._log = log
-        self._cpus = cpus
-        self._pages = pages
-        self._facts = facts
-        self._env_prefixes = env_prefixes
-        self._process: Guarded | None = None
-        self.record = record
+    log: Path
+    host: str = "127.0.0.1"
+    cpus: tuple[int, ...] | None = None
+    pages: Sequence[str] = ()
+    facts: Callable[[SelfReport], dict[str, EngineFact]] = lambda report: {}
+    env_prefixes: tuple[str, ...] = ()
+    target: Target = field(init=False)
+    served_name: str = field(init=False)
+    _process: Guarded | None = field(default=None, init=False)
 
     def __enter__(self) -> Self:
         try:
             for _ in range(PORT_ATTEMPTS):
-                if self._try(free_port(self._host)):
+                if self._try(free_port(self.host)):
                     return self
                 self._stop()
         except BaseException:
             self._stop()
             raise
         raise EngineError(
-            f"{self._label}: other processes took {PORT_ATTEMPTS} free ports in a row before it could",
-            f"try again; its log is {self._log}",
+            f"{self.record.label}: other processes took {PORT_ATTEMPTS} free ports in a row before it could",
+            f"try again; its log is {self.log}",
         )
 
     def __exit__(
@@ -154,21 +141,21 @@ class EngineServer:
 
     def _try(self, port: int) -> bool:
         """Start on that port. False if another process took it; EngineError for any other failure."""
-        launch = self._launch(port)
+        launch = self.launch(port)
         assigned = dict(argument.split("=", 1) for argument in launch.argv if "=" in argument)
         hide_values({**launch.env, **dict(pairwise(launch.argv)), **assigned})
         begin = time.monotonic()
         process = Guarded(
-            self._label,
+            self.record.label,
             launch.argv,
             os.environ | launch.env,
-            self._log,
-            self._cpus,
+            self.log,
+            self.cpus,
             launch.stop_signal,
             launch.grace_s,
         )
         self._process = process
-        target = Target(self._host, port, COMPLETIONS)
+        target = Target(self.host, port, COMPLETIONS)
         while (status := ask(target, launch.ready_path, PROBE_TIMEOUT_S)[0]) != 200:
             if (code := process.wait(POLL_S)) is not None:
                 if any(sign in process.tail().lower() for sign in PORT_TAKEN):
@@ -185,7 +172,7 @@ class EngineServer:
             update={
                 "argv": list(launch.argv),
                 "env": dict(launch.env),
-                "inherited": inherited(os.environ, launch.env, self._env_prefixes),
+                "inherited": inherited(os.environ, launch.env, self.env_prefixes),
                 "ready_s": round(time.monotonic() - begin, 3),
                 "facts": self._processes(process, listening) | self._reported_settings(process, launch),
             }
@@ -203,25 +190,26 @@ class EngineServer:
 
     def _reported_settings(self, process: Guarded, launch: Launch) -> dict[str, EngineFact]:
         """The settings that the engine reports, and its CPUs."""
-        log = self._log.read_bytes()[process.log_start :].decode(errors="replace")
-        bodies = {path: body for path in self._pages if (body := get(self.target, path)) is not None}
-        facts = self._facts(SelfReport(log, bodies, launch.argv, launch.env))
-        if self._cpus is not None:
-            facts["cpus"] = EngineFact(value=list(self._cpus), source="set by bench")
+        log = self.log.read_bytes()[process.log_start :].decode(errors="replace")
+        bodies = {path: body for path in self.pages if (body := get(self.target, path)) is not None}
+        facts = self.facts(SelfReport(log, bodies, launch.argv, launch.env))
+        if self.cpus is not None:
+            facts["cpus"] = EngineFact(value=list(self.cpus), source="set by bench")
         return facts
 
     def _late(self, process: Guarded, launch: Launch, status: int | None) -> EngineError:
         answers = "" if status is None else f" (GET {launch.ready_path} answers {status})"
         missing = f"; perhaps ready_path {launch.ready_path} in its adapter is wrong"
+        waited = f"{launch.ready_timeout_s:.0f} s{answers}"
         return EngineError(
-            f"{self._label} was not ready after {launch.ready_timeout_s:.0f} s{answers}: {process.cause()}",
-            f"see {self._log}{missing if status == HTTPStatus.NOT_FOUND else ''}",
+            f"{self.record.label} was not ready after {waited}: {process.cause()}",
+            f"see {self.log}{missing if status == HTTPStatus.NOT_FOUND else ''}",
         )
 
     def _death(self, process: Guarded, code: int, when: str) -> EngineError:
         return EngineError(
-            f"{self._label} ended {when} with {describe_exit(code)}: {process.cause()}",
-            f"see {self._log}",
+            f"{self.record.label} ended {when} with {describe_exit(code)}: {process.cause()}",
+            f"see {self.log}",
         )
 
 

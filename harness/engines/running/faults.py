@@ -66,38 +66,32 @@ def _certificate(target: Target, error: ssl.SSLCertVerificationError) -> EngineE
     )
 
 
+#: By status, what a server does with a request, and what to do about it.
+_REFUSALS = {
+    403: (
+        "does not allow {path}",
+        "check the key, the headers that a gateway wants (--header), and --served-model",
+    ),
+    404: (
+        "has no {path}, or not this model",
+        "check the path in the address, --endpoint and --served-model",
+    ),
+    429: ("limits how much it is asked", "lower the load, or ask for a higher limit"),
+}
+
+
 def refusal(target: Target, path: str, status: int, body: str) -> EngineError:
     """An answer other than 200 to `path`."""
     place, reason = target.place, read_error(body.encode())
-    has_key = "Authorization" in target.headers
     if status == 401:
-        return EngineError(
-            f"{place} refuses the API key (401): {reason}"
-            if has_key
-            else f"{place} wants an API key (401): {reason}",
-            "check the key in the variable that --api-key-env names"
-            if has_key
-            else "put the key into an environment variable and name that with --api-key-env",
-            new_run=not has_key,
-        )
-    if status == 403:
-        return EngineError(
-            f"{place} does not allow {path} (403): {reason}",
-            "check the key, the headers that a gateway wants (--header), and --served-model",
-            new_run=True,
-        )
-    if status == 404:
-        return EngineError(
-            f"{place} has no {path}, or not this model (404): {reason}",
-            "check the path in the address, --endpoint and --served-model",
-            new_run=True,
-        )
-    if status == 429:
-        return EngineError(
-            f"{place} limits how much it is asked (429): {reason}",
-            "lower the load, or ask for a higher limit",
-            new_run=True,
-        )
+        if "Authorization" in target.headers:
+            hint = "check the key in the variable that --api-key-env names"
+            return EngineError(f"{place} refuses the API key (401): {reason}", hint)
+        hint = "put the key into an environment variable and name that with --api-key-env"
+        return EngineError(f"{place} wants an API key (401): {reason}", hint, new_run=True)
+    if status in _REFUSALS:
+        complaint, hint = _REFUSALS[status]
+        return EngineError(f"{place} {complaint.format(path=path)} ({status}): {reason}", hint, new_run=True)
     if status // 100 == 3:
         return EngineError(
             f"{place} redirects {path} to another address ({status}), which is not followed",

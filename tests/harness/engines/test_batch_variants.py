@@ -6,8 +6,8 @@ import pytest
 from pydantic import JsonValue
 
 from harness.engines.base import EngineVariant
-from harness.engines.batch_variants import batch_variants, skipped_of_batch
 from harness.engines.registry import get_engine_variant
+from harness.engines.selection import batch_variants, skipped_of_batch
 from harness.engines.variants import Variant
 from harness.schema.engine_ref import EngineRef
 
