@@ -74,7 +74,7 @@ class QueueLimits:
 
     @property
     def full(self) -> bool:
-        """Whether no client can have anything more wait."""
+        """True if no client can have anything more wait."""
         _, total = self._counters.waiting(0)
         return any(waiting >= limit for waiting, limit in zip(total, self._limits, strict=True))
 

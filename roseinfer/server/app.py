@@ -162,9 +162,9 @@ class App:
 
     async def _integrity(self, request: HttpRequest, connection: Connection) -> Response:
         """Check that every block of the KV cache is free; 409 if not, or while requests are in flight."""
-        done = await self._backend.engine.order(CheckBlocks())
-        if done.error is not None:
-            raise HttpError(409, done.error)
+        answer = await self._backend.engine.order(CheckBlocks())
+        if answer.error is not None:
+            raise HttpError(409, answer.error)
         return Response(200)
 
     async def _start_profile(self, request: HttpRequest, connection: Connection) -> Response:
@@ -188,9 +188,9 @@ class App:
         return await self._profile(StopProfile())
 
     async def _profile(self, order: StartProfile | StopProfile) -> Response:
-        done = await self._backend.engine.order(order)
-        if done.error is not None:
-            raise BadRequestError(done.error)
+        answer = await self._backend.engine.order(order)
+        if answer.error is not None:
+            raise BadRequestError(answer.error)
         return Response(200)
 
     def _completions(self, request: HttpRequest, connection: Connection) -> Answer:
@@ -203,7 +203,7 @@ class App:
 
 
 def _is_bare(request: HttpRequest) -> bool:
-    """Whether a request has neither a body nor a word of a browser, as `curl -X POST` sends it."""
+    """Return whether a request has neither a body nor a word of a browser, as `curl -X POST` sends it."""
     headers = request.headers
     no_body = headers.get(b"content-length", b"0") == b"0" and b"transfer-encoding" not in headers
     return no_body and not headers.keys() & {b"content-type", b"origin", b"sec-fetch-site"}

@@ -11,8 +11,7 @@ from roseinfer.config import ConfigError, option, setting
 
 @dataclass(frozen=True)
 class ServerConfig:
-    """Where the server listens, which clients it accepts, and how it works. The command line's options are
-    made from these fields."""
+    """Settings of the server, from which the command line's options are made."""
 
     host: str = setting("127.0.0.1", "address to listen on")
     port: int = setting(8000, "port to listen on; 0 takes a free one and prints it")

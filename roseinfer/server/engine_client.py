@@ -146,7 +146,7 @@ class EngineClient:
 
     @property
     def silent(self) -> bool:
-        """Whether the engine has work and does not respond."""
+        """True if the engine has work and does not respond."""
         return self._counters.silent
 
     def watch(self) -> None:
@@ -320,7 +320,7 @@ class Questions(Generic[Question, Answer]):
 
     @property
     def open(self) -> bool:
-        """Whether an answer has yet to come."""
+        """True if an answer has yet to come."""
         return bool(self._waiting)
 
     def put(self, question: Question) -> asyncio.Future[Answer]:

@@ -60,12 +60,12 @@ class Replicas:
 
     @property
     def alive(self) -> bool:
-        """Whether all are; the server ends when one is not."""
+        """True if all are; the server ends when one is not."""
         return all(engine.alive for engine in self._engines)
 
     @property
     def silent(self) -> bool:
-        """Whether one of them has work and does not respond."""
+        """True if one of them has work and does not respond."""
         return any(engine.silent for engine in self._engines)
 
     def watch(self) -> None:

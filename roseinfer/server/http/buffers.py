@@ -18,27 +18,27 @@ class Budget:
     """The bytes that the connections of one process hold, and the limit."""
 
     limit: int = 512 << 20
-    held: int = 0
+    held_bytes: int = 0
 
 
 class Account:
     """One connection's share of a budget."""
 
-    __slots__ = ("_budget", "held")
+    __slots__ = ("_budget", "held_bytes")
 
     def __init__(self, budget: Budget) -> None:
-        self._budget, self.held = budget, 0
+        self._budget, self.held_bytes = budget, 0
 
     def hold(self, size: int) -> None:
         """Count `size` bytes more; fewer if it is negative."""
-        self.held += size
-        self._budget.held += size
+        self.held_bytes += size
+        self._budget.held_bytes += size
 
     def check(self, more: int = 0) -> None:
         """Raise HttpError (503) if the process has no room for what this connection holds and `more`
         bytes."""
         budget = self._budget
-        if budget.held + more > budget.limit and self.held + more > SMALL:
+        if budget.held_bytes + more > budget.limit and self.held_bytes + more > SMALL:
             message = "the server holds too many requests and unread answers; ask again later"
             raise HttpError(503, message, headers=RETRY_AFTER)
 
@@ -56,7 +56,7 @@ class InputBuffer:
 
     @property
     def full(self) -> bool:
-        """Whether reading should pause."""
+        """True if reading should pause."""
         return len(self._data) >= READ
 
     def add(self, data: bytes | memoryview) -> None:

@@ -71,7 +71,7 @@ class Connection(asyncio.BufferedProtocol):
 
     @property
     def busy(self) -> bool:
-        """Whether a request is being answered."""
+        """True while a request is being answered."""
         return self._request is not None
 
     @property
@@ -108,7 +108,7 @@ class Connection(asyncio.BufferedProtocol):
         self._waiting.clear()
         self._input.clear()
         self._turn.cancel()
-        self._account.hold(-self._account.held)
+        self._account.hold(-self._account.held_bytes)
         self._error, self._request, self._write = None, None, write_nothing
 
     def get_buffer(self, sizehint: int) -> memoryview:
@@ -175,7 +175,7 @@ class Connection(asyncio.BufferedProtocol):
 
     @property
     def _blocked(self) -> bool:
-        """Whether nothing can be parsed now: an answer is in progress, the client does not read, or the
+        """True if nothing can be parsed now: an answer is in progress, the client does not read, or the
         connection is closing."""
         return self._request is not None or self._paused or self._lingering or self._transport.is_closing()
 
@@ -249,7 +249,7 @@ class Connection(asyncio.BufferedProtocol):
     def _end_answer(self) -> None:
         request = self._request
         assert request is not None
-        self._account.hold(-request.held)
+        self._account.hold(-request.held_bytes)
         self._request = self._producer = self._stream = None
         self._since = time.monotonic()
         if not request.keep_alive or self._connections.stopping:
@@ -334,7 +334,7 @@ class Connection(asyncio.BufferedProtocol):
 
     @property
     def _cannot_be_probed(self) -> bool:
-        """Whether no probe can be sent before the answer: HTTP/1.0 has no interim responses."""
+        """True if no probe can be sent before the answer: HTTP/1.0 has no interim responses."""
         return self._request is not None and not self._request.chunked and self._stream is None
 
     def _abort_if_gone(self) -> None:
@@ -342,7 +342,7 @@ class Connection(asyncio.BufferedProtocol):
             self.abort()
 
     def _has_left(self) -> bool:
-        """Whether the client has closed or reset the connection."""
+        """Return whether the client has closed or reset the connection."""
         return bool(self._poll() & (select.POLLERR | select.POLLHUP))
 
     def _poll(self) -> int:

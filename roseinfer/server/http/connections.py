@@ -42,7 +42,7 @@ class Connections:
         now = time.monotonic()
         for connection in list(self.all):
             connection.check(now)
-        if self.budget.held > self.budget.limit:
+        if self.budget.held_bytes > self.budget.limit:
             most = max(self.all, key=lambda connection: connection.unsent, default=None)
             if most is not None and most.unsent:
                 most.abort()

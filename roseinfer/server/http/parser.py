@@ -32,7 +32,7 @@ class HttpRequest:
     """A request; header names are in lower case.
 
     `received`: when it was complete (monotonic, s). `id`: the client's x-request-id, or a new one. `chunked`:
-    the client speaks HTTP/1.1 and so takes chunked bodies. `held`: its bytes that count towards the budget.
+    the client speaks HTTP/1.1 and so takes chunked bodies. `held_bytes`: those that count towards the budget.
     With a `refusal`, its body was dropped.
     """
 
@@ -43,7 +43,7 @@ class HttpRequest:
     chunked: bool
     body: bytearray = field(default_factory=bytearray)
     received: float = 0.0
-    held: int = 0
+    held_bytes: int = 0
     refusal: HttpError | None = None
     id: str = ""
 
@@ -77,14 +77,14 @@ class RequestParser:
         self._headers: dict[bytes, bytes] = {}
         self._upgrading = False
         self._head_bytes = self._body_bytes = self._trailer_bytes = 0
-        self._held = 0  # of a head that has not come completely
+        self._held_of_head = 0  # of a head that has not come completely
         self._framing = 0  # bytes of a body that are not content, less its content, at most
         self._outside = 0  # bytes since its last content, at most
         self.began = time.monotonic()
 
     @property
     def receiving(self) -> bool:
-        """Whether a part of a request has arrived, since `began` (monotonic, s)."""
+        """True if a part of a request has arrived, since `began` (monotonic, s)."""
         return bool(self._url)
 
     def close(self) -> None:
@@ -112,8 +112,8 @@ class RequestParser:
             if self._head_bytes > MAX_HEAD_BYTES:
                 raise HttpError(431, f"the head is larger than {MAX_HEAD_BYTES} bytes")
             if self.receiving:
-                self._account.hold(self._head_bytes - self._held)
-                self._held = self._head_bytes
+                self._account.hold(self._head_bytes - self._held_of_head)
+                self._held_of_head = self._head_bytes
                 self._account.check()
         elif self._outside > MAX_TRAILER_BYTES or self._framing > MAX_HEAD_BYTES:
             raise HttpError(431, f"trailers are larger than {MAX_TRAILER_BYTES} bytes, or chunks too small")
@@ -159,8 +159,8 @@ class RequestParser:
 
     def on_headers_complete(self) -> None:
         method, version, headers = self._parser.get_method(), self._parser.get_http_version(), self._headers
-        self._account.hold(-self._held)
-        self._held = 0
+        self._account.hold(-self._held_of_head)
+        self._held_of_head = 0
         path = _path_of(self._url, headers)
         size = len(self._url) + sum(map(len, headers)) + sum(map(len, headers.values()))
         _check_head(method, version, size, headers)
@@ -209,7 +209,7 @@ class RequestParser:
         self._on_request(request)
 
     def _hold(self, request: HttpRequest, size: int) -> None:
-        request.held += size
+        request.held_bytes += size
         self._account.hold(size)
 
     def _check_body(self, size: int) -> None:

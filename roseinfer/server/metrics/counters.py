@@ -62,15 +62,15 @@ class Counters:
         self._table = np.frombuffer(memory, count=front_ends * each * _WIDTH).reshape(-1, _WIDTH)
         # The same memory; a memoryview reads and writes single numbers faster.
         self._all = memoryview(memory)[:size].cast("d")
-        self._own_row = index * each
-        self._place(self._own_row, 0, 1)
+        self._first_row = index * each
+        self._place(self._first_row, 0, 1)
         self._column = {name: _FIRST_COUNT + index for index, name in enumerate(COUNTS)}
         for index, name in enumerate(HISTOGRAMS):
             self._column[name] = _FIRST_HISTOGRAM + index * (_BUCKETS + 1)
 
     def _place(self, row: int, first: int, step: int) -> None:
         """Write to `row`; read each `step`-th row from `first` on."""
-        self._own, self._first = self._table[row], row * _WIDTH
+        self._row, self._first = self._table[row], row * _WIDTH
         self._read = self._table[first::step]
         self._start, self._step = first * _WIDTH, step * _WIDTH
 
@@ -86,7 +86,7 @@ class Counters:
     def of(self, replica: int) -> Counters:
         """Return the counters of one replica: written by this front end, read as sums over all."""
         view = copy.copy(self)
-        view._place(self._own_row + 1 + replica, 1 + replica, 1 + self.replicas)
+        view._place(self._first_row + 1 + replica, 1 + replica, 1 + self.replicas)
         return view
 
     @property
@@ -96,11 +96,11 @@ class Counters:
 
     @property
     def silent(self) -> bool:
-        """Whether a front end waits for the engine, which has not responded for too long."""
+        """True if a front end waits for the engine, which has not responded for too long."""
         return self._sum(_SILENT) > 0
 
     def set_silent(self, silent: bool) -> None:
-        self._own[_SILENT] = silent
+        self._row[_SILENT] = silent
 
     def waiting(self, client: int) -> tuple[tuple[float, float], tuple[float, float]]:
         """Count the answers without a first token, and the tokens of their prompts: of `client`, and of all
@@ -143,7 +143,7 @@ class Counters:
         self._all[self._first + _INFLIGHT] = count
 
     def count_closed(self) -> None:
-        self._own[_CLOSED] += 1
+        self._row[_CLOSED] += 1
 
     def add(self, name: str, amount: int) -> None:
         """Count `amount` more."""
@@ -153,8 +153,8 @@ class Counters:
         """Add samples `[n]` (s) to a histogram."""
         start = self._column[name]
         buckets = np.bincount(np.searchsorted(BOUNDS, samples), minlength=_BUCKETS)
-        self._own[start : start + _BUCKETS] += buckets
-        self._own[start + _BUCKETS] += samples.sum()
+        self._row[start : start + _BUCKETS] += buckets
+        self._row[start + _BUCKETS] += samples.sum()
 
 
 class Observer:

@@ -125,11 +125,11 @@ class Generation(msgspec.Struct, frozen=True):
 
     def _check_logprobs(self, prompt_tokens: int) -> None:
         each = self.params.prompt_logprobs
-        held = 0 if each is None else prompt_tokens * self.n * (1 + each)
-        if held > MAX_LOGPROBS:
+        held_logprobs = 0 if each is None else prompt_tokens * self.n * (1 + each)
+        if held_logprobs > MAX_LOGPROBS:
             message = f"more than {MAX_LOGPROBS} logprobs of prompts; send fewer prompts in a request"
             raise BadRequestError(message, "logprobs")
-        if held + self._held_logprobs_of_a_token * self.params.max_tokens > MAX_LOGPROBS:
+        if held_logprobs + self._held_logprobs_of_a_token * self.params.max_tokens > MAX_LOGPROBS:
             message = f"more than {MAX_LOGPROBS} logprobs; stream the answers, or ask for fewer"
             raise BadRequestError(message, "logprobs")
 

@@ -116,7 +116,7 @@ Likeliest = Annotated[int, _stated(minimum=0, maximum=MAX_LOGPROBS)]
 
 
 class StreamOptions(msgspec.Struct, frozen=True):
-    """Whether a stream reports usage at its end, or in every chunk."""
+    """Options of a stream: usage at its end, or in every chunk."""
 
     include_usage: bool | None = False
     continuous_usage_stats: bool | None = False

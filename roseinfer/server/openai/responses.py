@@ -96,9 +96,9 @@ class CompletionLogprobs(msgspec.Struct):
         top: dict[str, float] = {}
         for name, logprob in named:
             top.setdefault(_legacy(name), logprob)
-        taken = next(iter(top))
-        self.tokens.append(taken)
-        self.token_logprobs.append(top[taken])
+        token = next(iter(top))
+        self.tokens.append(token)
+        self.token_logprobs.append(top[token])
         self.top_logprobs.append(top)
         self.text_offset.append(offset)
 
@@ -135,9 +135,9 @@ class ChatLogprobs(msgspec.Struct):
 
     def add(self, named: Named, offset: int) -> None:
         """Add the next token."""
-        (taken, logprob), *likeliest = named
-        top = [TopLogprob(name.text, value, name.bytes) for name, value in likeliest]
-        self.content.append(ContentLogprob(taken.text, logprob, taken.bytes, top))
+        (name, logprob), *likeliest = named
+        top = [TopLogprob(each.text, value, each.bytes) for each, value in likeliest]
+        self.content.append(ContentLogprob(name.text, logprob, name.bytes, top))
 
 
 Logprobs = CompletionLogprobs | ChatLogprobs

@@ -114,7 +114,7 @@ class Serving:
         return load
 
     def becomes_idle(self, headers: dict[str, Any] | None = None) -> bool:
-        """Whether the engine has no request and every block is free, after a while."""
+        """Return whether the engine has no request and every block is free, after a while."""
         return wait_for(
             lambda: (
                 not self.load(headers)["inflight"]
@@ -123,7 +123,7 @@ class Serving:
         )
 
     def ended(self, seconds: float = 60) -> bool:
-        """Whether the server and all processes below it are gone in time."""
+        """Return whether the server and all processes below it are gone in time."""
         try:
             self.process.wait(seconds)
         except subprocess.TimeoutExpired:
@@ -157,7 +157,7 @@ def start(
 
 @pytest.fixture(scope="session")
 def profile_root(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where `serving` writes profiles."""
+    """The folder to which `serving` writes profiles."""
     return tmp_path_factory.mktemp("profiles")
 
 

@@ -33,7 +33,7 @@ def test_keys(keyed: Any) -> None:
         for scheme in ("Bearer", "bearer", "BEARER"):
             reply = server.request("/v1/completions", OK, headers={"authorization": f"{scheme} {key}"})
             assert reply.status == 200
-    for given in (
+    for headers in (
         {},
         {"authorization": "first-key"},
         {"authorization": "Basic first-key"},
@@ -45,7 +45,7 @@ def test_keys(keyed: Any) -> None:
             ("/v1/completions", OK),
             ("/metrics", None),
         ):
-            reply = server.request(path, body, headers=given)
+            reply = server.request(path, body, headers=headers)
             assert reply.status == 401 and reply.headers["www-authenticate"] == "Bearer"
     assert server.request("/health").status == 200
     for process in (psutil.Process(server.process.pid), *server.below):
@@ -85,9 +85,9 @@ def test_a_post_without_a_body_needs_no_type_unless_a_browser_sends_it(serving: 
 
 def refused(*options: str) -> str:
     command = [sys.executable, "-m", "roseinfer.cli", "serve", "--port", "0", "--no-warmup", *options]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
-    assert done.returncode == 2
-    return done.stderr
+    process = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert process.returncode == 2
+    return process.stderr
 
 
 def test_listening_beyond_this_machine_needs_a_key(tmp_path: Path) -> None:

@@ -109,11 +109,11 @@ def test_questions_end_whatever_the_engine_does(text_model: Any) -> None:
         for _ in range(2):
             engine.send(0, Load(1, 0, 0.0, 0, 0, 0))
         engine.send(0, Done("late"))
-        load, done = asyncio.ensure_future(client.load()), asyncio.ensure_future(client.order(CheckBlocks()))
+        load, order = asyncio.ensure_future(client.load()), asyncio.ensure_future(client.order(CheckBlocks()))
         await asyncio.sleep(0.05)
         engine.send(0, Load(2, 0, 0.0, 0, 0, 0))
         engine.send(0, Done("in time"))
-        assert (await load).running == 2 and (await done).error == "in time"
+        assert (await load).running == 2 and (await order).error == "in time"
         client.stop()
         theirs.close()
 

@@ -25,7 +25,7 @@ def as_client(key: str) -> dict[str, str]:
 
 @contextlib.contextmanager
 def flood(server: Any, key: str, requests: int, n: int, tokens: int = 80) -> Iterator[None]:
-    """So many requests that wait for their answers, `n` each, of so many tokens."""
+    """Open that many requests that wait for their answers, `n` each, of so many tokens."""
     body = json.dumps(LONG | {"n": n, "max_tokens": tokens}).encode()
     head = (
         f"POST /v1/completions HTTP/1.1\r\nhost: localhost\r\nauthorization: Bearer {key}\r\n"
@@ -87,9 +87,9 @@ def test_shares_of_the_queue() -> None:
     limits = QueueLimits(second, 100, 1000)
     limits.check(1, 128, 5000)
     first.add_waiting(1, 50, 100)
-    for wanted, tokens, status in ((1, 0, 429), (0, 900, 429), (0, 500, None)):
+    for answers, tokens, status in ((1, 0, 429), (0, 900, 429), (0, 500, None)):
         with pytest.raises(HttpError) if status else contextlib.nullcontext() as refusal:
-            limits.check(1, wanted, tokens)
+            limits.check(1, answers, tokens)
         assert refusal is None or refusal.value.status == status
     second.add_waiting(2, 45, 100)
     limits.check(3, 5, 800)

@@ -57,9 +57,9 @@ class Pair:
         self.replicas = Replicas(self.engines, self.counters, PrefixOwners.create(self.counters.salt))
 
     async def got(self, replica: int) -> list[ToEngine]:
-        """What has arrived at an engine, at least one message."""
-        found = await asyncio.to_thread(self.channels[replica].receive, wait=True)
-        return [message for _, message in found]
+        """Return the messages that have arrived at an engine, at least one message."""
+        messages = await asyncio.to_thread(self.channels[replica].receive, wait=True)
+        return [message for _, message in messages]
 
     def submit(self) -> int:
         receiver = Kept(asyncio.Event())
@@ -86,8 +86,9 @@ def test_answers_come_from_one_and_orders_go_to_all(text_model: Any) -> None:
         assert len({*ids}) == 4 and pair.counters.inflight == 4
         for id in ids:
             pair.replicas.discard(id)
-        left = [message.id for n in range(2) for message in await pair.got(n) if isinstance(message, Discard)]
-        assert sorted(left) == sorted(ids) and pair.counters.inflight == 0
+        messages = [message for n in range(2) for message in await pair.got(n)]
+        discarded = [message.id for message in messages if isinstance(message, Discard)]
+        assert sorted(discarded) == sorted(ids) and pair.counters.inflight == 0
         order = asyncio.ensure_future(pair.replicas.order(CheckBlocks()))
         for n, answer in enumerate((Done(), Done("a block leaked"))):
             assert await pair.got(n) == [CheckBlocks()]
@@ -134,7 +135,7 @@ def test_a_profile_of_every_replica_has_the_front_ends_ranges(text_model: Any) -
         for channel in pair.channels:
             channel.send(0, Ready(text_model.llm.engine.info))
         await pair.replicas.start()
-        kept = []
+        names = []
         for n, channel in enumerate(pair.channels):
             order = asyncio.ensure_future(pair.engines[n].order(CheckBlocks()))
             assert await pair.got(n) == [CheckBlocks()]
@@ -147,10 +148,10 @@ def test_a_profile_of_every_replica_has_the_front_ends_ranges(text_model: Any) -
             channel.send(0, Record(end=True))
             (recorded,) = await pair.got(n)
             assert isinstance(recorded, Recorded)
-            kept.append([made.name for made in recorded.spans if "has" in made.name])
+            names.append([each.name for each in recorded.spans if "has" in each.name])
             with span(f"{n} has ended"):
                 pass
-        assert kept == [["0 has begun", "1 has begun"], ["1 has begun", "0 has ended"]]
+        assert names == [["0 has begun", "1 has begun"], ["1 has begun", "0 has ended"]]
         assert span("a") is span("b")  # nothing is recorded
         pair.close()
 

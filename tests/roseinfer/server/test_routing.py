@@ -1,4 +1,4 @@
-"""Which replica gets a request."""
+"""The choice of a replica for a request."""
 
 from __future__ import annotations
 
@@ -55,13 +55,13 @@ def test_a_prefix_draws_requests_until_others_have_less_to_do() -> None:
     st.integers(1, 8),
 )
 def test_a_prefix_is_found_as_far_as_it_is_shared(common: list[int], rest: list[int], block: int) -> None:
-    """Of what two prompts share, all whole blocks up to the sixteenth, then each sixteenth."""
+    """Prefixes that two prompts share, all whole blocks up to the sixteenth, then each sixteenth."""
     owners = PrefixOwners.create(b"key")
     owners.put(owners.hashes(prompt(*common), block), 1)
     whole = owners.hashes(prompt(*common, *rest), block)
-    found = owners.cached(whole).get(1, 0)
+    cached_tokens = owners.cached(whole).get(1, 0)
     blocks = len(common) // block
-    assert found == block * (blocks if blocks < 16 else blocks // 16 * 16)
+    assert cached_tokens == block * (blocks if blocks < 16 else blocks // 16 * 16)
     assert owners.cached(owners.hashes(prompt(-1, *common), block)) == {}
     assert [tokens for tokens, _ in whole] == sorted({tokens for tokens, _ in whole})
 
@@ -80,10 +80,10 @@ def test_each_front_end_and_replica_is_counted_once() -> None:
     second = Counters(first.fd, 2, 1, 3)
     for front_end, counters in enumerate((first, second)):
         for replica in range(3):
-            own = counters.of(replica)
-            own.set_inflight(10 * replica + front_end)
-            own.add_waiting(5, 1, 100 * replica)
-            own.add("requests", 1)
+            view = counters.of(replica)
+            view.set_inflight(10 * replica + front_end)
+            view.add_waiting(5, 1, 100 * replica)
+            view.add("requests", 1)
     first.set_inflight(1000)
     second.count_closed()
     assert [first.of(replica).load() for replica in range(3)] == [(1, 0), (21, 200), (41, 400)]

@@ -9,7 +9,7 @@ from roseinfer.server.engine_client import Spinner
 
 
 async def turns_until_it_sleeps(seconds: float) -> int:
-    """How often the loop turned before it had nothing left to do, after a touch."""
+    """Count the loop's turns before it had nothing left to do, after a touch."""
     spinner = Spinner(seconds, count(100.0).__next__)  # a second passes between two looks at the clock
     spinner.touch()
     turns = 0

@@ -58,9 +58,9 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
     rows: dict[str, list[float]] = {}
     for outcome in ("passed", "failed", "error"):
         for report in terminalreporter.stats.get(outcome, []):
-            found = dict(report.user_properties).get("attack")
+            attack = dict(report.user_properties).get("attack")
             file = str(config.rootpath / report.nodeid.partition("::")[0])
-            name, inputs = found or (_first_line(file), 1)
+            name, inputs = attack or (_first_line(file), 1)
             row = rows.setdefault(name, [0, 0, 0.0])
             row[0] += inputs
             row[1] += inputs if outcome == "passed" else 0
@@ -76,9 +76,9 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
     if config.getoption("--write-table", False) and rows and not failed:
         today = datetime.now(UTC).date()
         machine = f"{os.cpu_count()} cores, {os.environ[SECONDS]} s for each fuzzer"
-        said = f"roseinfer {__version__}, {today}, {machine}."
+        heading = f"roseinfer {__version__}, {today}, {machine}."
         text = DOCUMENT.read_text()
-        table = "\n".join([BEGIN, said, "", *lines, END])
+        table = "\n".join([BEGIN, heading, "", *lines, END])
         DOCUMENT.write_text(re.sub(f"{BEGIN}.*?{END}", lambda _: table, text, flags=re.DOTALL))
 
 

@@ -61,7 +61,7 @@ RAW = st.sampled_from(
 
 
 def places(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
-    """Of a value within another."""
+    """Yield the path of each value within `value`."""
     inner = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
     for key, below in inner:
         yield (*path, key)
@@ -69,7 +69,7 @@ def places(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
 
 
 def change(draw: st.DataObject, body: dict[str, Any]) -> bytes:
-    """With a few values exchanged or gone, perhaps then as text that is no JSON."""
+    """Exchange or drop a few values; the text that results is perhaps no JSON."""
     body = json.loads(json.dumps(body))
     for _ in range(draw.draw(st.integers(1, 3))):
         *path, key = draw.draw(st.sampled_from([*places(body)]))

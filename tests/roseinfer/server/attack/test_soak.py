@@ -26,8 +26,8 @@ def test_soak(tried: Callable[[int], None]) -> None:
         "--bound-mib", "24",
         "--", "--frontend-processes", "2", "--prefix-cache", "--kv-tokens", "2048", "--threads", "1",
     ]  # fmt: skip
-    done = subprocess.run(command, capture_output=True, text=True, timeout=900, cwd=ROOT)
-    assert done.returncode == 0, done.stdout + done.stderr
-    requests = re.search(r"^requests (\S+)", done.stdout, re.MULTILINE)
+    soak = subprocess.run(command, capture_output=True, text=True, timeout=900, cwd=ROOT)
+    assert soak.returncode == 0, soak.stdout + soak.stderr
+    requests = re.search(r"^requests (\S+)", soak.stdout, re.MULTILINE)
     tried(int(float(requests[1])))
-    assert "nothing leaked" in done.stdout
+    assert "nothing leaked" in soak.stdout

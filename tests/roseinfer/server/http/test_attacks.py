@@ -28,7 +28,7 @@ def connect(server: Any) -> socket.socket:
 
 
 def rss(server: Any) -> int:
-    """Of the one front end, in bytes."""
+    """Return the bytes of memory that the one front end has."""
     return psutil.Process(server.process.pid).memory_info().rss
 
 
@@ -46,18 +46,18 @@ def push(client: socket.socket, piece: bytes, total: int, seconds: float) -> int
 
 def answer(client: socket.socket, sent: bytes) -> bytes:
     """The beginning of what the server says to `sent`, which it need not take to the end."""
-    left = memoryview(sent)
-    while left and not select.select([client], [], [], 0)[0]:
+    unsent = memoryview(sent)
+    while unsent and not select.select([client], [], [], 0)[0]:
         readable, writable, _ = select.select([client], [client], [], TIMEOUT)
         assert readable or writable
         if writable:
-            left = left[client.send(left[:PIECE]) :]
+            unsent = unsent[client.send(unsent[:PIECE]) :]
     return client.recv(100)
 
 
 @contextlib.contextmanager
 def highest(server: Any) -> Iterator[Callable[[], int]]:
-    """How far the front end's memory has risen above where it is now."""
+    """Watch how many bytes the front end's memory rises above where it is now."""
     before = peak = rss(server)
     stop = threading.Event()
 

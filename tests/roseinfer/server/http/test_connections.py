@@ -85,7 +85,7 @@ UPGRADE = b"Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Setting
 
 
 def test_an_offer_of_another_protocol_is_declined(serving: Any) -> None:
-    """As Java's client makes it. The request is answered, its body included, and the connection is kept."""
+    """Java's client makes one. The request is answered, its body included, and the connection is kept."""
     head, body = post(BODY, headers=UPGRADE + b"expect: 100-continue\r\n").split(b"\r\n\r\n")
     last = post(BODY, headers=b"connection: close\r\n")
     with connect(serving) as client:
@@ -107,19 +107,22 @@ def test_an_offer_of_another_protocol_changes_nothing(cuts: list[int], chunked: 
         + b"POST /e HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Length: 1\r\n\r\nf"
         for offer in (b"", UPGRADE)
     ]  # fmt: skip
-    seen = []
+    parsed = []
     for data in requests:
-        taken: list[HttpRequest] = []
+        requests_out: list[HttpRequest] = []
         account = Account(Budget(1 << 20))
-        incoming = RequestParser(taken.append, lambda: None, lambda request: None, account)
+        incoming = RequestParser(requests_out.append, lambda: None, lambda request: None, account)
         ends = sorted(cut % len(data) for cut in cuts)
         for start, end in zip([0, *ends], [*ends, len(data)], strict=True):
             incoming.feed(data[start:end])
         assert not incoming.receiving
-        seen.append(
-            [(request.method, request.path, bytes(request.body), request.keep_alive) for request in taken]
+        parsed.append(
+            [
+                (request.method, request.path, bytes(request.body), request.keep_alive)
+                for request in requests_out
+            ]
         )
-    assert seen[0] == seen[1] and len(seen[0]) == 4
+    assert parsed[0] == parsed[1] and len(parsed[0]) == 4
 
 
 def test_old_http(serving: Any) -> None:
@@ -165,11 +168,11 @@ def test_a_client_that_reads_late_gets_everything(serving: Any) -> None:
         answer = until_closed(client)
     events = [part for part in answer.split(b"data: ")[1:] if not part.startswith(b"[DONE]")]
     chunks = [json.loads(part.partition(b"\n\n")[0]) for part in events]
-    made = dict.fromkeys(range(8), 0)
+    tokens = dict.fromkeys(range(8), 0)
     for chunk in chunks:
         (choice,) = chunk["choices"]
-        made[choice["index"]] += len(choice["token_ids"])
-    assert set(made.values()) == {200}
+        tokens[choice["index"]] += len(choice["token_ids"])
+    assert set(tokens.values()) == {200}
 
 
 def test_half_a_request_delays_no_other(serving: Any) -> None:

@@ -33,18 +33,19 @@ def answer_to(server: Any, sent: bytes) -> bytes:
 
 @pytest.mark.parametrize("stream", [False, True])
 def test_date_and_request_id(serving: Any, stream: bool) -> None:
-    def headers(given: dict[str, str]) -> dict[str, str]:
+    def headers(sent_headers: dict[str, str]) -> dict[str, str]:
         body = {"prompt": [1, 2], "max_tokens": 2, "stream": stream}
-        reply = serving.request("/v1/completions", body, headers=given)
+        reply = serving.request("/v1/completions", body, headers=sent_headers)
         return dict(reply.headers)
 
     date = email.utils.parsedate_to_datetime(headers({})["date"])
     assert abs(date.timestamp() - time.time()) < 100
     assert headers({"x-request-id": "my/id-1"})["x-request-id"] == "my/id-1"
-    own = [
-        headers(given)["x-request-id"] for given in ({}, {"x-request-id": "a b"}, {"x-request-id": "a" * 200})
+    new_ids = [
+        headers(sent_headers)["x-request-id"]
+        for sent_headers in ({}, {"x-request-id": "a b"}, {"x-request-id": "a" * 200})
     ]
-    assert len(set(own)) == 3 and all(re.fullmatch("[0-9a-f]{32}", id) for id in own)
+    assert len(set(new_ids)) == 3 and all(re.fullmatch("[0-9a-f]{32}", id) for id in new_ids)
 
 
 LONG = json.dumps({"prompt": [1, 2], "max_tokens": 900, "ignore_eos": True, "n": 16}).encode()
@@ -54,15 +55,15 @@ ASK_LONG = POST + b"content-length: %d\r\n\r\n" % len(LONG) + LONG
 @pytest.mark.parametrize("stream", [False, True])
 def test_who_sends_no_more_gets_every_answer(serving: Any, stream: bool) -> None:
     body = json.dumps({"prompt": [1, 2], "max_tokens": 60, "ignore_eos": True, "stream": stream}).encode()
-    asked = POST + b"content-length: %d\r\n\r\n" % len(body) + body
-    answers = answer_to(serving, asked * 2 + b"GET /health HTTP/1.1\r\nhost: localhost\r\n\r\n")
+    request = POST + b"content-length: %d\r\n\r\n" % len(body) + body
+    answers = answer_to(serving, request * 2 + b"GET /health HTTP/1.1\r\nhost: localhost\r\n\r\n")
     finals = re.findall(rb"HTTP/1.1 (?!100)(\d+) ", answers)
     assert finals == [b"200"] * 3
     assert answers.count(b'"finish_reason":"length"') == 2
 
 
 def counted(server: Any, name: str) -> float:
-    """What a counter of the server says."""
+    """Return the value of one of the server's counters."""
     page = server.request("/metrics").body.decode()
     return float(re.findall(rf"^roseinfer_{name}_total (\S+)", page, re.MULTILINE)[0])
 

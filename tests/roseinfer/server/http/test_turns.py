@@ -18,14 +18,14 @@ class Work:
     def __init__(self, turns: Turns, now: list[float], seconds: float, order: list[Work]) -> None:
         self.turns, self.now, self.seconds, self.order = turns, now, seconds, order
         self.turn = Turn(self.take)
-        self.left = 0
+        self.remaining = 0
 
     def take(self, end: float) -> None:
         assert end == self.now[0] + TURN
         self.now[0] += self.seconds
         self.order.append(self)
-        self.left -= 1
-        if self.left:
+        self.remaining -= 1
+        if self.remaining:
             self.turns.wait(self.turn)
 
 
@@ -37,7 +37,7 @@ class Scene:
 
     def work(self, seconds: float, turns: int) -> Work:
         work = Work(self.turns, self.now, seconds, self.order)
-        work.left = turns
+        work.remaining = turns
         return work
 
     def run(self, test: Callable[[], Awaitable[None]]) -> None:
@@ -94,7 +94,7 @@ def test_a_new_one_is_the_next(scene: Scene) -> None:
         scene.turns.ask(new.turn)
         await until(lambda: new in scene.order)
         assert scene.order.index(new) == before
-        old.left = 1
+        old.remaining = 1
         before = len(scene.order)
         scene.turns.ask(old.turn)
         await until(lambda: scene.order.count(old) == 2)

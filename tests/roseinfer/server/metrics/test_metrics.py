@@ -23,8 +23,7 @@ def scrape(server: Any) -> dict[str, float]:
 
 
 def test_what_is_counted(serve: Any) -> None:
-    """Of requests, then of a prefix cache, in usage and as a rate, until it is emptied; and what the cache
-    is."""
+    """Metrics of requests, then of a prefix cache, in usage and as a rate, until it is emptied."""
     server = serve(
         "--frontend-processes", "2", "--prefix-cache", "--kv-cache-dtype", "fp8", "--block-size", "8"
     )
@@ -32,13 +31,13 @@ def test_what_is_counted(serve: Any) -> None:
     for index in range(ANSWERS):
         reply = server.complete([index + 1] * 40, max_tokens=TOKENS, ignore_eos=True, stream=index % 2 == 0)
         assert reply.status == 200
-    seen, end = scrape(server), time.monotonic() + 60
-    while seen["roseinfer_time_per_output_token_seconds_count"] < ANSWERS and time.monotonic() < end:
+    metrics, end = scrape(server), time.monotonic() + 60
+    while metrics["roseinfer_time_per_output_token_seconds_count"] < ANSWERS and time.monotonic() < end:
         time.sleep(0.01)
-        seen = scrape(server)  # an answer is counted after its last token
-    assert seen["roseinfer_requests_total"] == ANSWERS
-    assert seen["roseinfer_prompt_tokens_total"] == 40 * ANSWERS
-    assert seen["roseinfer_generation_tokens_total"] == TOKENS * ANSWERS
+        metrics = scrape(server)  # an answer is counted after its last token
+    assert metrics["roseinfer_requests_total"] == ANSWERS
+    assert metrics["roseinfer_prompt_tokens_total"] == 40 * ANSWERS
+    assert metrics["roseinfer_generation_tokens_total"] == TOKENS * ANSWERS
     for name, samples in {
         "time_to_first_token": ANSWERS,
         "time_per_output_token": ANSWERS,
@@ -47,10 +46,10 @@ def test_what_is_counted(serve: Any) -> None:
         "prefill": ANSWERS,
     }.items():
         whole = f"roseinfer_{name}_seconds"
-        assert seen[f"{whole}_count"] == seen[f"{whole}_bucket_+Inf"] == samples
-        assert 0 <= seen[f"{whole}_sum"] < 60
-    assert seen["roseinfer_running"] == seen["roseinfer_inflight"] == 0
-    assert seen["roseinfer_prefix_hit_rate"] == 0
+        assert metrics[f"{whole}_count"] == metrics[f"{whole}_bucket_+Inf"] == samples
+        assert 0 <= metrics[f"{whole}_sum"] < 60
+    assert metrics["roseinfer_running"] == metrics["roseinfer_inflight"] == 0
+    assert metrics["roseinfer_prefix_hit_rate"] == 0
 
     prompt = list(range(1, 50))
     text = server.complete(prompt, max_tokens=2, ignore_eos=True).json["choices"][0]["text"]
@@ -71,13 +70,13 @@ def test_what_is_counted(serve: Any) -> None:
 
 def test_answers_that_a_stop_string_ends_are_counted(serving: Any, text_model: Any) -> None:
     assert serving.becomes_idle()
-    before, made = scrape(serving), []
+    before, answers = scrape(serving), []
     for place in (0, 8):
         stop = text_model.text(text_model.answer[: place + 1])[-3:]
         reply = serving.complete(text_model.prompt, max_tokens=64, ignore_eos=True, stop=stop)
         assert reply.json["choices"][0]["finish_reason"] == "stop"
-        made.append(reply.json["usage"]["completion_tokens"])
-    assert made[0] == 1 < made[1]
+        answers.append(reply.json["usage"]["completion_tokens"])
+    assert answers[0] == 1 < answers[1]
     end = time.monotonic() + 60
     while True:
         risen = {name: value - before.get(name, 0) for name, value in scrape(serving).items()}
@@ -91,13 +90,13 @@ def test_answers_that_a_stop_string_ends_are_counted(serving: Any, text_model: A
         "prefill": 2,
         "time_to_first_token": 2,
         "time_per_output_token": 1,
-        "inter_token_latency": sum(made) - 2,
+        "inter_token_latency": sum(answers) - 2,
     }.items():
         assert risen[f"roseinfer_{name}_seconds_count"] == samples
 
 
 def check_description(server: Any) -> None:
-    """Of a cache of 8-bit floats in blocks of 8 tokens."""
+    """They describe a cache of 8-bit floats in blocks of 8 tokens."""
     settings = server.request("/server_info").json["settings"]
     assert settings["kv_cache_dtype"] == "float8_e4m3fn"
     (info,) = [

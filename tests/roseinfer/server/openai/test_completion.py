@@ -37,7 +37,7 @@ class Engine:
 
 @pytest.mark.parametrize("kind", [Completion, StreamedCompletion])
 def test_an_engine_that_takes_some_of_the_choices(kind: type[Completion]) -> None:
-    """Those are discarded: their tokens would go to the connection's next answer."""
+    """They are discarded: their tokens would go to the connection's next answer."""
     engine, prompt = Engine(), np.array([1], np.int32)
     backend: Any = SimpleNamespace(engine=engine, detokenizer=lambda after: NoText(), stream_interval=1)
     connection: Any = SimpleNamespace(received=0.0)

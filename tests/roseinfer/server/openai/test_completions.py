@@ -70,10 +70,10 @@ def test_stream(serving: Any, text_model: Any, options: dict[str, bool] | None) 
         assert last["usage"] == USAGE
         assert all(chunk["usage"] is None for chunk in chunks)
     elif options == {"continuous_usage_stats": True}:
-        seen = 0
+        count = 0
         for chunk in chunks:
-            seen += len(chunk["choices"][0]["token_ids"])
-            assert chunk["usage"]["completion_tokens"] == seen
+            count += len(chunk["choices"][0]["token_ids"])
+            assert chunk["usage"]["completion_tokens"] == count
     else:
         assert not any("usage" in chunk for chunk in chunks)
     choices = [choice for chunk in chunks for choice in chunk["choices"]]
@@ -87,7 +87,7 @@ def test_stream(serving: Any, text_model: Any, options: dict[str, bool] | None) 
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("stopped", [False, True])
 def test_metrics(serving: Any, text_model: Any, stream: bool, stopped: bool) -> None:
-    """Whether the engine ends the answer or a stop string does."""
+    """Usage is the same whether the engine ends the answer or a stop string does."""
     stop = text_model.text(text_model.answer[:3])[-1] if stopped else None
     reply = serving.complete(
         text_model.prompt, max_tokens=4, ignore_eos=True, return_metrics=True, stream=stream, stop=stop
@@ -246,23 +246,23 @@ def test_models_and_server_info(serving: Any, text_model: Any) -> None:
 
 
 def test_penalties_and_stop_tokens(serving: Any, text_model: Any) -> None:
-    """What the engine makes of them; a stop token is listed, and adds no text."""
+    """The engine's tokens are returned; a stop token is listed, and adds no text."""
     how = {"repetition_penalty": 1.4, "presence_penalty": 1.5, "frequency_penalty": -0.5, "min_p": 0.2}
     bias = {str(text_model.answer[0]): -100, "77": 5}
     for settings in (how | {"temperature": 0.0}, how | {"temperature": 0.8, "seed": 3, "stream": True}):
-        asked = settings | {
+        fields = settings | {
             "logit_bias": bias,
             "max_tokens": 20,
             "ignore_eos": True,
             "return_token_ids": True,
         }
-        reply = serving.complete(text_model.prompt, **asked)
+        reply = serving.complete(text_model.prompt, **fields)
         chunks = reply.events if settings.get("stream") else [reply.json]
-        made = [token for chunk in chunks for token in chunk["choices"][0]["token_ids"]]
-        own: dict[str, Any] = {name: value for name, value in settings.items() if name != "stream"}
+        tokens = [token for chunk in chunks for token in chunk["choices"][0]["token_ids"]]
+        sampling: dict[str, Any] = {name: value for name, value in settings.items() if name != "stream"}
         biases = tuple((int(token), value) for token, value in bias.items())
-        params = SamplingParams(20, ignore_eos=True, logit_bias=biases, **own)
-        assert made == text_model.llm.generate([text_model.prompt], params)[0] != text_model.answer[:20]
+        params = SamplingParams(20, ignore_eos=True, logit_bias=biases, **sampling)
+        assert tokens == text_model.llm.generate([text_model.prompt], params)[0] != text_model.answer[:20]
     answer = text_model.answer
     for stream in (False, True):
         reply = serving.complete(

@@ -20,12 +20,12 @@ def scored(text_model: Any) -> list[tuple[list[int], list[int], torch.Tensor]]:
     reference = AutoModelForCausalLM.from_pretrained(text_model.folder, dtype=torch.float32).eval()
     rng = np.random.default_rng(2)
     prompts = [rng.integers(0, TEXT_VOCAB - 1, length).tolist() for length in (1, 70, 33)]
-    found = []
+    scores = []
     for prompt, answer in zip(prompts, text_model.greedy(prompts, 3), strict=True):
         with torch.inference_mode():
             logits = reference(torch.tensor([prompt + answer])).logits[0]
-        found.append((prompt, answer, torch.log_softmax(logits.double(), -1)))
-    return found
+        scores.append((prompt, answer, torch.log_softmax(logits.double(), -1)))
+    return scores
 
 
 def test_logprobs_of_prompts(serving: Any, text_model: Any, scored: list[Any]) -> None:
@@ -38,8 +38,8 @@ def logprobs_of_prompts(server: Any, text_model: Any, scored: list[Any]) -> None
     likeliest = [expected.topk(K).values for _, _, expected in scored]
     names = text_model.llm.tokenizer.names
     for max_tokens, stream in ((0, False), (0, True), (3, False), (3, True)):
-        asked = {"max_tokens": max_tokens, "echo": True, "logprobs": K, "n": 2, "ignore_eos": True}
-        reply = server.complete(prompts, stream=stream, **asked)
+        fields = {"max_tokens": max_tokens, "echo": True, "logprobs": K, "n": 2, "ignore_eos": True}
+        reply = server.complete(prompts, stream=stream, **fields)
         parts: dict[int, list[Any]] = {index: [] for index in range(6)}
         for chunk in reply.events if stream else [reply.json]:
             for choice in chunk["choices"]:
@@ -88,17 +88,17 @@ def a_prompt_that_fills_the_context(server: Any, serving: Any, context: int) -> 
     """It can be scored and shown where the cache has room for one, twice and again; one token more is too
     long."""
     prompt = np.random.default_rng(3).integers(0, TEXT_VOCAB - 1, context).tolist()
-    asked = {"max_tokens": 0, "echo": True, "n": 2}
-    expected = serving.complete(prompt, logprobs=K, **asked).json["choices"][0]["logprobs"]
+    fields = {"max_tokens": 0, "echo": True, "n": 2}
+    expected = serving.complete(prompt, logprobs=K, **fields).json["choices"][0]["logprobs"]
     for _ in range(2):
-        for choice in server.complete(prompt, logprobs=K, **asked).json["choices"]:
+        for choice in server.complete(prompt, logprobs=K, **fields).json["choices"]:
             assert choice["finish_reason"] == "length"
             assert choice["logprobs"]["tokens"] == expected["tokens"]
-            found, wanted = (x["token_logprobs"][1:] for x in (choice["logprobs"], expected))
-            assert np.allclose(found, wanted, atol=1e-3) and len(found) == context - 1
-        texts = {choice["text"] for choice in server.complete(prompt, **asked).json["choices"]}
+            scores, expected_logprobs = (x["token_logprobs"][1:] for x in (choice["logprobs"], expected))
+            assert np.allclose(scores, expected_logprobs, atol=1e-3) and len(scores) == context - 1
+        texts = {choice["text"] for choice in server.complete(prompt, **fields).json["choices"]}
         assert len(texts) == 1
-    assert server.complete([*prompt, 1], **asked).json["error"]["code"] == "context_length_exceeded"
+    assert server.complete([*prompt, 1], **fields).json["error"]["code"] == "context_length_exceeded"
     assert server.complete(prompt, max_tokens=1, echo=True).status == 400
     assert server.becomes_idle()
 
@@ -106,13 +106,13 @@ def a_prompt_that_fills_the_context(server: Any, serving: Any, context: int) -> 
 def test_a_prompt_that_ends_within_a_character(serving: Any, text_model: Any) -> None:
     """The answer completes it: whole, streamed, with logprobs and after its prompt."""
     *prompt, last = text_model.llm.tokenizer.encode("Où 😀").tolist()
-    asked = {"max_tokens": 3, "logit_bias": {str(last): 100}, "ignore_eos": True}
+    fields = {"max_tokens": 3, "logit_bias": {str(last): 100}, "ignore_eos": True}
     text = text_model.text([*prompt, last, last, last]).removeprefix("Où ")
     assert text[0] == "😀"
     for settings in ({}, {"logprobs": 0}, {"echo": True, "logprobs": 0}):
         begin = "Où " if "echo" in settings else ""
         for stream in (False, True):
-            reply = serving.complete(prompt, stream=stream, **asked, **settings)
+            reply = serving.complete(prompt, stream=stream, **fields, **settings)
             choices = [chunk["choices"][0] for chunk in (reply.events if stream else [reply.json])]
             assert "".join(choice["text"] for choice in choices) == begin + text
             if settings:

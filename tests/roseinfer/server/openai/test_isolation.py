@@ -25,19 +25,19 @@ REQUESTS = st.fixed_dictionaries(
 
 
 def answer(server: Any, request: dict[str, Any]) -> dict[int, tuple[list[int], str, str]]:
-    """Of each choice: tokens, text, reason to finish."""
+    """Return the tokens, the text and the finish reason of each choice."""
     reply = server.request("/v1/completions", request | {"seed": 7, "return_token_ids": True})
     assert reply.status == 200, reply.body
-    made: dict[int, tuple[list[int], str, str]] = {}
+    choices: dict[int, tuple[list[int], str, str]] = {}
     for part in reply.events if request["stream"] else [reply.json]:
         for choice in part["choices"]:
-            ids, text, _ = made.get(choice["index"], ([], "", ""))
-            made[choice["index"]] = (
+            ids, text, _ = choices.get(choice["index"], ([], "", ""))
+            choices[choice["index"]] = (
                 ids + choice["token_ids"],
                 text + choice["text"],
                 choice["finish_reason"],
             )
-    return made
+    return choices
 
 
 @settings(max_examples=12, derandomize=True, suppress_health_check=list(HealthCheck))

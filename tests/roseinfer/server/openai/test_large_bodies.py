@@ -63,7 +63,7 @@ def asked(body: bytes) -> HttpRequest:
 
 
 def test_a_body_that_there_is_no_memory_to_take_in(text_model: Any, integration: None) -> None:
-    """What was not read of it is not taken for the next one."""
+    """The rest of it is not taken for the next one."""
     bodies = LargeBodies(str(text_model.folder), None)
 
     async def read() -> None:

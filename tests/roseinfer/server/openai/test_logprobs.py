@@ -27,7 +27,7 @@ TOKENIZER = load_tokenizer("random:gpt2-tiny")
 
 
 def engine_logprobs(model: Any, prompt: list[int], k: int) -> list[TokenLogprobs]:
-    """What the engine of this process reports for a greedy answer."""
+    """Return the logprobs that the engine of this process reports for a greedy answer."""
     engine, listed = model.llm.engine, []
     params = SamplingParams(NEW, ignore_eos=True, logprobs=k)
     engine.add(0, np.array(prompt, dtype=np.int32), params)
@@ -72,17 +72,17 @@ def test_completions(serving: Any, text_model: Any, stream: bool, k: int) -> Non
         return [choice for chunk in chunks for choice in chunk["choices"]]
 
     with ThreadPoolExecutor(2) as pool:
-        asked, silent = pool.map(ask, (k, None))
+        generation, silent = pool.map(ask, (k, None))
     assert all(choice["logprobs"] is None for choice in silent)
     for index in range(4):
-        mine = [choice for choice in asked if choice["index"] == index]
-        listed = joined([choice["logprobs"] for choice in mine])
+        parts = [choice for choice in generation if choice["index"] == index]
+        listed = joined([choice["logprobs"] for choice in parts])
         assert close(listed, expected_of(text_model, prompts[index // 2], k, CompletionLogprobs))
         assert listed["token_logprobs"] == [max(top.values()) for top in listed["top_logprobs"]], (
             "it is greedy"
         )
         assert all(len(top) == max(k, 1) for top in listed["top_logprobs"])
-        for choice in mine:
+        for choice in parts:
             assert len(choice["logprobs"]["tokens"]) == len(choice["token_ids"])
 
 
@@ -106,7 +106,7 @@ def test_a_stop_string_is_listed_too(serving: Any, text_model: Any, stream: bool
 
 
 def answer_logprobs(tokens: list[int], form: type[Logprobs]) -> tuple[Any, str]:
-    """Of an answer with these tokens, whatever the model, and its text."""
+    """Return logprobs of an answer with these tokens, and its text, whatever the model."""
     assert TOKENIZER is not None
     logprobs, detokenizer = ChoiceLogprobs(form, 2, TOKENIZER.names), TOKENIZER.detokenizer()
     text = ""
@@ -169,29 +169,29 @@ def test_tokens_with_equal_names_keep_the_likelier() -> None:
     ],
 )
 def test_logprobs_that_a_request_gets(max_tokens: int, logprobs: int | None, echo: bool, fits: bool) -> None:
-    """Those of streamed tokens are not held."""
+    """Logprobs of streamed tokens are not held."""
     params = SamplingParams(max_tokens, logprobs=logprobs)
-    asked = Generation(("",), params, 128, (), False)
+    generation = Generation(("",), params, 128, (), False)
     if echo:
-        asked = asked.with_echo(only=False)
+        generation = generation.with_echo(only=False)
     limits, prompts = Limits(100, 10_000, 10_000), [np.ones(5, np.int32)]
-    streamed = msgspec.structs.replace(asked, stream=StreamOptions())
+    streamed = msgspec.structs.replace(generation, stream=StreamOptions())
     assert streamed.fit(limits, prompts) == streamed
     if fits:
-        assert asked.fit(limits, prompts) == asked
+        assert generation.fit(limits, prompts) == generation
     else:
         with pytest.raises(BadRequestError, match="stream the answers") as refused:
-            asked.fit(limits, prompts)
+            generation.fit(limits, prompts)
         assert refused.value.param == "logprobs"
 
 
 def test_a_chat_without_max_tokens_ends_at_the_last_logprob_that_it_may_have() -> None:
     params = SamplingParams(2**31 - 1, logprobs=20)
-    asked = Generation(("",), params, 1, (), False, fills_context=True)
+    generation = Generation(("",), params, 1, (), False, fills_context=True)
     limits, prompts = Limits(100, 100_000, 100_000), [np.ones(5, np.int32)]
-    streamed = msgspec.structs.replace(asked, stream=StreamOptions())
+    streamed = msgspec.structs.replace(generation, stream=StreamOptions())
     assert streamed.fit(limits, prompts).params.max_tokens == 99_995
-    assert asked.fit(limits, prompts).params.max_tokens == MAX_LOGPROBS // 21 == 49_932
-    longer = msgspec.structs.replace(asked, params=msgspec.structs.replace(params, min_tokens=60_000))
+    assert generation.fit(limits, prompts).params.max_tokens == MAX_LOGPROBS // 21 == 49_932
+    longer = msgspec.structs.replace(generation, params=msgspec.structs.replace(params, min_tokens=60_000))
     with pytest.raises(BadRequestError, match="stream the answers"):
         longer.fit(limits, prompts)

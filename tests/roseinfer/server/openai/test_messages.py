@@ -1,4 +1,4 @@
-"""What of a conversation reaches the chat template."""
+"""Messages of a conversation, and their form for the chat template."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def rendered(*messages: Any, template: ChatTemplate = TEMPLATE) -> list[Any]:
 
 
 def test_calls_of_tools() -> None:
-    """As vLLM passes them on: templates write the arguments as JSON themselves."""
+    """Templates write the arguments as JSON themselves."""
     talk = (
         {"role": "user", "content": "1 + é?"},
         {"role": "assistant", "content": None, "tool_calls": [CALL], "refusal": None, "function_call": None},
@@ -50,8 +50,8 @@ def test_calls_of_tools() -> None:
     ]
     for arguments in ("", "{}", {}):
         bare = {"function": {"name": "now", "arguments": arguments}}
-        (made,) = rendered({"role": "assistant", "tool_calls": [bare]})
-        assert made["tool_calls"] == [{"type": "function", "function": {"name": "now", "arguments": {}}}]
+        (turn,) = rendered({"role": "assistant", "tool_calls": [bare]})
+        assert turn["tool_calls"] == [{"type": "function", "function": {"name": "now", "arguments": {}}}]
 
 
 @pytest.mark.parametrize(
@@ -70,7 +70,7 @@ def test_calls_that_are_refused(message: Any, words: str) -> None:
 
 
 def test_refusals_of_the_assistant() -> None:
-    """As OpenAI's answers have them, among its text."""
+    """Answers of OpenAI have refusals among the parts of a text."""
     parts = [{"type": "text", "text": "Well,"}, {"type": "refusal", "refusal": "no."}]
     assert rendered({"role": "assistant", "content": parts}) == [
         {"role": "assistant", "content": "Well,\nno."}

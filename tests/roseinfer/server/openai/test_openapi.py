@@ -28,9 +28,9 @@ ROUTES = [
 
 def test_every_route_is_described(serving: Any) -> None:
     document = serving.request("/openapi.json").json
-    found = [(method.upper(), path) for path, methods in document["paths"].items() for method in methods]
+    described = [(method.upper(), path) for path, methods in document["paths"].items() for method in methods]
     # /start_profile slows the server down, and is not fuzzed
-    assert sorted(found) == sorted([*ROUTES, ("POST", "/start_profile")])
+    assert sorted(described) == sorted([*ROUTES, ("POST", "/start_profile")])
     assert all(next(iter(methods.values()))["summary"] for methods in document["paths"].values())
     body = document["components"]["schemas"]["CompletionRequest"]
     fields = body["properties"]

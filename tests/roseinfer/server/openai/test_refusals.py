@@ -1,4 +1,4 @@
-"""What a server does not answer: status, OpenAI's error object, and a server that still serves."""
+"""Requests that a server refuses: status, OpenAI's error object, and a server that still serves."""
 
 from __future__ import annotations
 
@@ -152,13 +152,13 @@ def test_what_changes_nothing_is_taken(serving: Any) -> None:
 
 
 def test_best_of_as_many_as_are_returned(serving: Any) -> None:
-    asked = OK | {"n": 3, "seed": 7}
-    three = serving.request("/v1/completions", asked | {"best_of": 3})
-    assert three.json["choices"] == serving.request("/v1/completions", asked).json["choices"]
+    body = OK | {"n": 3, "seed": 7}
+    three = serving.request("/v1/completions", body | {"best_of": 3})
+    assert three.json["choices"] == serving.request("/v1/completions", body).json["choices"]
 
 
 def test_a_prompt_that_is_too_long(serving: Any) -> None:
-    """As clients that shorten it look for."""
+    """Clients that shorten a prompt look for this code and message."""
     for prompt in ([1] * 1023, [1] * 1025, "word " * 2000, "word " * 200_000):
         error = check_error(serving.request("/v1/completions", OK | {"prompt": prompt}), 400)
         assert error["code"] == "context_length_exceeded"
@@ -170,8 +170,8 @@ def test_one_model(serving: Any) -> None:
     for written in ("tiny", "t%69ny"):  # clients quote names, as of `org/model`
         assert serving.request(f"/v1/models/{written}").json == listed[0]
     error = check_error(serving.request("/v1/models/an%2Fother"), 404)
-    asked = OK | {"model": "an/other"}
-    assert error == check_error(serving.request("/v1/completions", asked), 404)
+    body = OK | {"model": "an/other"}
+    assert error == check_error(serving.request("/v1/completions", body), 404)
     assert error["code"] == "model_not_found"
 
 
@@ -245,7 +245,7 @@ def with_key(body: bytes) -> bytes:
 
 
 def statuses_together(server: Any, prompt: Any) -> Counter[bytes]:
-    """Of six requests that the server reads at once."""
+    """Return the statuses of six requests that the server reads at once."""
     body = json.dumps({"prompt": prompt, "max_tokens": 200, "ignore_eos": True}).encode()
     with ExitStack() as stack:
         clients = [

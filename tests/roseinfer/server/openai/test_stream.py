@@ -80,8 +80,8 @@ def push(choice: StreamedChoice, tokens: list[int]) -> None:
 
 
 def choices(connection: Recorder) -> list[Any]:
-    *events, done = connection.written
-    assert done == b"data: [DONE]\n\n" and connection.ended
+    *events, last = connection.written
+    assert last == b"data: [DONE]\n\n" and connection.ended
     return [json.loads(event.removeprefix(b"data: "))["choices"][0] for event in events]
 
 
@@ -133,7 +133,7 @@ def test_what_comes_while_the_client_does_not_read_leaves_together(
 
 
 def test_a_client_that_stops_reading_while_it_is_written_to() -> None:
-    """What comes then is kept, as a write may pause the connection."""
+    """Later tokens are kept, as a write may pause the connection."""
     completion, connection = stream(1, True, False, "m")
     choice = completion._choices[0]
 
@@ -179,6 +179,6 @@ def test_an_error_is_the_last_event() -> None:
     completion, connection = stream(1, True, False, "m")
     completion._choices[0].push(5, None)
     completion._choices[0].fail(InternalError())
-    _, error, done = connection.written
+    _, error, last = connection.written
     assert json.loads(error.removeprefix(b"data: "))["error"]["type"] == "server_error"
-    assert done == b"data: [DONE]\n\n" and connection.ended
+    assert last == b"data: [DONE]\n\n" and connection.ended

@@ -26,15 +26,15 @@ pytestmark = pytest.mark.integration
 class Full(socket.socket):
     """A listener of a process that has no file descriptor left."""
 
-    asked = 0
+    calls = 0
 
     def __init__(self) -> None:
         super().__init__()
         self.asked_again = asyncio.Event()
 
     def accept(self) -> tuple[socket.socket, object]:
-        self.asked += 1
-        if self.asked > 1:
+        self.calls += 1
+        if self.calls > 1:
             self.asked_again.set()
         raise OSError(errno.EMFILE, "too many open files")
 
@@ -49,9 +49,9 @@ def test_it_tries_again_until_it_is_stopped() -> None:
                 dispatcher.start()
                 await listener.asked_again.wait()
                 dispatcher.stop()
-                asked = listener.asked
+                calls = listener.calls
                 await asyncio.sleep(0.2)
-                assert listener.asked == asked
+                assert listener.calls == calls
 
     asyncio.run(asyncio.wait_for(test(), 30))
 
@@ -77,9 +77,9 @@ def test_a_front_end_that_takes_no_connection_is_passed_over() -> None:
                 dispatcher._accept()
                 assert len(adopted) == 1 + number // 2
             for _ in range(2):
-                _, given, _, _ = socket.recv_fds(front_end, 1, 1)
-                assert len(given) == 1
-                os.close(*given)
+                _, descriptors, _, _ = socket.recv_fds(front_end, 1, 1)
+                assert len(descriptors) == 1
+                os.close(*descriptors)
             for sock in adopted:
                 sock.close()
 

@@ -37,7 +37,7 @@ def by_replica(server: Serving, name: str) -> list[float]:
 
 
 def rises(server: Serving, name: str, before: list[float], total: int) -> list[float]:
-    """What it rose by, once that is `total` in all: an answer is counted after its last token."""
+    """Return the growth of a counter, once it is `total` in all: answers count after their last token."""
     assert wait_for(lambda: sum(by_replica(server, name)) - sum(before) >= total)
     return [b - a for a, b in zip(before, by_replica(server, name), strict=True)]
 
@@ -89,8 +89,7 @@ def clients_leave(two: Serving) -> None:
 
 
 def one_killed(server: Serving) -> None:
-    """Its answers end with an error at once, those of the other are whole; then the server ends, and says
-    why."""
+    """Answers of its replica end with an error, those of the other are whole; then the server ends."""
     clients = []
     for index in range(2):  # each is counted before the other front end chooses
         clients.append(ask(server, index, tokens=500))
@@ -120,7 +119,7 @@ def test_huge_pages_and_bounded_spinning_unless_the_user_says_otherwise():
     ],
 )
 def test_the_users_word_wins(inherited: dict[str, str], absent: set[str]):
-    made = environment(inherited)
-    assert inherited.items() <= made.items()
+    variables = environment(inherited)
+    assert inherited.items() <= variables.items()
     added = HUGE_PAGES.keys() | KERNELS_KEPT.keys() | SPIN.keys()
-    assert made.keys() == (inherited.keys() | added) - absent
+    assert variables.keys() == (inherited.keys() | added) - absent

@@ -30,7 +30,7 @@ MARGIN = 64 << 20
 
 
 def refuses(server: Any) -> bool:
-    """Whether it takes no new client."""
+    """Return whether it takes no new client."""
     try:
         socket.create_connection(("127.0.0.1", server.port), timeout=5).close()
     except ConnectionError:
@@ -98,7 +98,7 @@ def test_two_front_ends(serve: Any, fake: Any) -> None:
 
 
 def a_signal_to_every_process(server: Any) -> None:
-    """As a service manager sends SIGTERM, and some shells SIGINT: the parent leads. One of them reads large
+    """A service manager sends SIGTERM, and some shells SIGINT: the parent leads. One of them reads large
     bodies."""
     large = b'{"prompt": [1], "max_tokens": 1}'.ljust(LARGE + 1)
     asking = http.client.HTTPConnection("127.0.0.1", server.port, timeout=60)
@@ -211,7 +211,7 @@ def suspend(server: Any, rank: psutil.Process) -> None:
 
 
 def starve(server: Any, rank: psutil.Process) -> None:
-    """Its logits of 256 tokens of a prompt take 25 MiB, and it gets 16 more than it has: enough for what else
+    """The logits of 256 tokens of a prompt take 25 MiB, and it gets 16 more than it has: enough for what else
     it computes, which oneDNN would not report as a lack of memory."""
     most = rank.memory_info().vms + (16 << 20)
     rank.rlimit(psutil.RLIMIT_AS, (most, most))
