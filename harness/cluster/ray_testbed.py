@@ -8,8 +8,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 import msgspec
 import pyarrow as pa
@@ -21,7 +20,7 @@ from harness.cluster.ray_nodes import SILENCE_S, RayNode, RemoteServer
 from harness.cluster.shared_folder import SharedFolder
 from harness.cluster.testbed import Reading, SentLoad, Testbed, Watch
 from harness.engines.base import Engine, EngineSettings, Server
-from harness.errors import EngineError, LostNodeError
+from harness.errors import LostNodeError
 from harness.loadgen.host_load import ProgressCallback, total
 from harness.loadgen.load_plan import ClientUsage, LoadPlan, Progress
 from harness.loadgen.run_load import Dealing
@@ -91,8 +90,15 @@ class RayTestbed(Testbed):
             for sender in senders:
                 sender.node.begin("end_load")
 
-    def watch(self, server: Server) -> Watch:
-        return _Watch(self)
+    @contextmanager
+    def watch(self, server: Server) -> Iterator[Watch]:
+        watch = Watch()
+        self._begin_watching()
+        try:
+            yield watch
+        finally:
+            watch.nodes = self._end_watching(watch.begin, watch.end)
+            watch.engine = watch.nodes.get(self.node or "") or next(iter(watch.nodes.values()), None)
 
     def abandon(self) -> None:
         for node in self.nodes:
@@ -107,14 +113,14 @@ class RayTestbed(Testbed):
         state: Idle = self._engine.call("ask", partial(idle, gpus=gpus)) if self._engine else Idle()
         return state
 
-    def begin_watching(self) -> None:
+    def _begin_watching(self) -> None:
         """Watch every node."""
         pids = [(node.facts.machine, node.facts.pid) for node in self.nodes]
         for node in self.nodes:
             own_pids = [pid for machine, pid in pids if machine == node.facts.machine]
             node.call("watch", own_pids, timeout_s=SILENCE_S)
 
-    def end_watching(self, begin: float, end: float) -> dict[str, MachineLoad]:
+    def _end_watching(self, begin: float, end: float) -> dict[str, MachineLoad]:
         """Return the load of every node from `begin` to `end` of this machine's clock, by name; a lost node
         has none."""
         loads = {}
@@ -220,29 +226,6 @@ class RayTestbed(Testbed):
 
     def _offset(self, node: RayNode) -> Offset:
         return read_offset(lambda: node.call("clock", timeout_s=SILENCE_S))
-
-
-class _Watch(Watch):
-    def __init__(self, testbed: RayTestbed) -> None:
-        self._testbed = testbed
-
-    def __enter__(self) -> Self:
-        self._testbed.begin_watching()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.nodes = self._testbed.end_watching(self.begin, self.end)
-
-    @property
-    def machine(self) -> MachineLoad:
-        named = self.nodes.get(self._testbed.node or "")
-        if named is None:
-            named = next(iter(self.nodes.values()), None)
-        if named is None:
-            raise EngineError("no node says what it did in the cell", "see the logs of Ray")
-        return named
 
 
 #: Answers that come at a time, and the tokens in them.

@@ -8,12 +8,12 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from math import inf
 from pathlib import Path
-from types import MappingProxyType, TracebackType
 
 from pydantic import JsonValue
 
 from harness.engines.base import Engine, EngineSettings, Server
 from harness.engines.selection import Selection
+from harness.errors import EngineError
 from harness.loadgen.host_load import ProgressCallback
 from harness.loadgen.load_plan import ClientUsage, LoadPlan
 from harness.records.answers import Answers, Wanted
@@ -51,28 +51,28 @@ class SentLoad:
     hosts: list[HostCell] = field(default_factory=list)
 
 
-class Watch(ABC):
-    """A context manager that watches the machine of an engine and those that send."""
+@dataclass
+class Watch:
+    """The machines of a cell, watched inside a `with`, and what they did after it.
 
-    @abstractmethod
-    def __enter__(self) -> Watch:
-        """Begin."""
+    Attributes:
+        begin: The first moment that counts, by this machine's monotonic clock in s; set inside the `with`.
+        end: The last one.
+        nodes: Load of each node of a cluster, by its name.
+        engine: Load of the engine's machine; None: no node reports it.
+    """
 
-    @abstractmethod
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        """End."""
-
-    #: The first and the last moment that count, by this machine's monotonic clock; set inside the `with`.
-    begin, end = -inf, inf
-    #: What each node of a cluster did, by its name; valid after the `with`.
-    nodes: Mapping[str, MachineLoad] = MappingProxyType({})
+    begin: float = -inf
+    end: float = inf
+    nodes: Mapping[str, MachineLoad] = field(default_factory=dict)
+    engine: MachineLoad | None = None
 
     @property
-    @abstractmethod
     def machine(self) -> MachineLoad:
-        """Load of the engine's machine; valid after the `with`."""
+        """Load of the engine's machine. Raises EngineError if it is unknown."""
+        if self.engine is None:
+            raise EngineError("no node says what it did in the cell", "see the logs of Ray")
+        return self.engine
 
 
 class Testbed(ABC):
@@ -101,8 +101,8 @@ class Testbed(ABC):
         """Send a load from so many client processes, and read what came back. Raises BenchError."""
 
     @abstractmethod
-    def watch(self, server: Server) -> Watch:
-        """Watches the machines of a cell."""
+    def watch(self, server: Server) -> AbstractContextManager[Watch]:
+        """Watch the machines of a cell inside the `with`."""
 
     def abandon(self) -> None:  # noqa: B027
         """End everything on its nodes at once; nothing is measured on them any more."""

@@ -7,8 +7,6 @@ from contextlib import AbstractContextManager, contextmanager, suppress
 from functools import lru_cache
 from importlib.util import find_spec
 from pathlib import Path
-from types import TracebackType
-from typing import Self
 
 from pydantic import JsonValue
 
@@ -25,7 +23,6 @@ from harness.loadgen.run_load import run_load
 from harness.models.text_tokens import token_counter
 from harness.records.answers import parse
 from harness.schema.calibration import Calibration
-from harness.schema.machines import MachineLoad
 from harness.schema.online_settings import OnlineSettings
 from harness.telemetry.cell_monitor import CellMonitor, CpuTime, processes_of
 from harness.telemetry.idle import Idle, idle
@@ -61,32 +58,18 @@ class ThisTestbed(Testbed):
             result.usage,
         )
 
-    def watch(self, server: Server) -> Watch:
-        return _Watch(server)
+    @contextmanager
+    def watch(self, server: Server) -> Iterator[Watch]:
+        watch = Watch()
+        with CellMonitor(engine=lambda: server.pids, gpus=server.record.gpus) as monitor:
+            yield watch
+        watch.engine = monitor.summary(watch.begin, watch.end)
 
     def engine_cpu_s(self, server: Server) -> float:
         return CpuTime().read(processes_of(server.pids))
 
     def idle(self, gpus: int | None) -> Idle:
         return idle(gpus=gpus)
-
-
-class _Watch(Watch):
-    def __init__(self, server: Server) -> None:
-        self._monitor = CellMonitor(engine=lambda: server.pids, gpus=server.record.gpus)
-
-    def __enter__(self) -> Self:
-        self._monitor.__enter__()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._monitor.__exit__(kind, error, trace)
-
-    @property
-    def machine(self) -> MachineLoad:
-        return self._monitor.summary(self.begin, self.end)
 
 
 class ThisMachine(Machines):

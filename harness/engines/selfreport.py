@@ -1,4 +1,4 @@
-"""Settings that a started server reports about itself, and what a trial told of a running one."""
+"""Settings that a started server reports about itself, and the result of a trial of a running one."""
 
 from __future__ import annotations
 

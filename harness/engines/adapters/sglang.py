@@ -120,7 +120,7 @@ class Sglang(LocalEngine):
     step_pattern = r"(?i)^step\[(?:(?P<prefill>EXTEND|MIXED|SPLIT_PREFILL)|\w+)\s+bs=(?P<requests>\d+)"
 
     def speculation(self, before: Samples, after: Samples) -> SpeculationCount | None:
-        """Count verifications and generated tokens; only the latest accepted share is told."""
+        """Count verifications and generated tokens; only the latest accepted share is reported."""
         steps, generated = rise(_VERIFIED, before, after), rise(_GENERATED, before, after)
         if steps <= 0 or generated < 0:
             return None

@@ -18,7 +18,7 @@ ALLOWED = {
     "schema/engine_ref.py": "the engines of a run where none is named",
     "schema/presets.py": "the name of another benchmark",
     "schema/settings.py": "an example in a help text",
-    "telemetry/revision.py": "packages of this project, by which its code is told apart",
+    "telemetry/revision.py": "packages of this project, whose code is its own",
     "mock_server/server.py": "a page for Prometheus as a real server has it",
     "environments/bundle.py": "an example of a recipe in a message",
 }
