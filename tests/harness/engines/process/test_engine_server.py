@@ -15,7 +15,7 @@ import psutil
 import pytest
 
 from harness.engines.process import engine_server
-from harness.engines.process.engine_server import EngineServer, Launch, listeners
+from harness.engines.process.engine_server import EngineServer, Launch, inherited, listeners
 from harness.engines.selfreport import SelfReport
 from harness.engines.server_pages import get
 from harness.errors import EngineError
@@ -216,3 +216,25 @@ def test_sigkill_of_the_guard(fake):
         server.check()
     assert len(fake.pids) == 3
     assert fake.left(timeout_s=60) == []
+
+
+def test_what_engines_read_is_recorded_unless_it_was_set_or_is_secret() -> None:
+    environment = {
+        "VLLM_USE_FLASHINFER_SAMPLER": "0",
+        "SGLANG_LOG_GC": "1",
+        "VLLM_API_KEY": "abc",
+        "HF_TOKEN": "hf_123",
+        "HF_HUB_OFFLINE": "1",
+        "TOKENIZERS_PARALLELISM": "false",
+        "OMP_NUM_THREADS": "4",
+        "LD_PRELOAD": "libjemalloc.so",
+        "HOME": "/home/someone",
+        "AWS_SECRET_ACCESS_KEY": "abc",
+    }
+    recorded = inherited(environment, {"OMP_NUM_THREADS": "1", "NCCL_DEBUG": "INFO"}, ("VLLM_",))
+    assert recorded == {
+        "HF_HUB_OFFLINE": "1",
+        "LD_PRELOAD": "libjemalloc.so",
+        "TOKENIZERS_PARALLELISM": "false",
+        "VLLM_USE_FLASHINFER_SAMPLER": "0",
+    }

@@ -28,7 +28,7 @@ server: error: argument --port: invalid int value: 'x'
 
 
 @pytest.mark.parametrize(
-    ("log", "said"),
+    ("log", "sentence"),
     [
         (VLLM_CORE, "ValueError: no attention kernel has blocks of 24"),
         (
@@ -46,8 +46,8 @@ server: error: argument --port: invalid int value: 'x'
         ("\n\n", ""),
     ],
 )
-def test_the_cause_in_a_log(log: str, said: str) -> None:
-    assert cause(log) == said
+def test_the_cause_in_a_log(log: str, sentence: str) -> None:
+    assert cause(log) == sentence
 
 
 def test_a_cause_is_no_longer_than_a_sentence() -> None:
