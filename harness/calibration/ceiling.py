@@ -211,7 +211,11 @@ def try_requests(rate: float, seconds: float, processes: int, cpus: CpuSplit) ->
 
 
 def usual_p99(lags: npt.NDArray[np.float64]) -> float:
-    """The median of the 99th percentiles of the PARTS of a trial, from the lags of its requests in order."""
+    """Median of the 99th percentiles of the PARTS of a trial, in s.
+
+    Args:
+        lags: (requests,) in s, in the order of the requests.
+    """
     return float(np.median([np.percentile(part, 99) for part in np.array_split(lags, PARTS) if part.size]))
 
 

@@ -46,8 +46,10 @@ def _read(path: Path, *version: int) -> Tokenizer:
 
 @lru_cache(2)
 def whole_ends(tokenizer: Tokenizer) -> NDArray[np.int32] | None:
-    """(V,) for each token itself, or the next one whose text ends with a whole character where its own does
-    not, as that of a part of a character or of a special token; None where no token's text does.
+    """Find for each token the one to end a prompt with: itself, if its text ends with a whole character.
+
+    Returns (vocabulary,) token ids, of others the next one whose text does, as for a part of a character or a
+    special token; None where no token's text does.
 
     A prompt that ends within a character comes back: servers that decode it together with what follows
     (vLLM, by the DecodeStream of tokenizers) send the text of all of it with the first token.
