@@ -68,7 +68,7 @@ if __name__ == "__main__":
     if sys.argv[1] == "serve":
         from roseinfer import cli
 
-        cli.launch = partial(cli.launch, module="tests.roseinfer.server.fake_engine")
+        cli.launch = partial(cli.launch, module="tests.roseinfer.server.fake_engine")  # type: ignore[attr-defined]
         cli.main()
     leave_signals_to_parent()
     ends = [socket.socket(fileno=int(descriptor)) for descriptor in sys.argv[2:]]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import socket
+from itertools import count
 from typing import Any
 
 import numpy as np
@@ -25,7 +26,7 @@ from roseinfer.ipc.messages import (
 )
 from roseinfer.request.logprobs import StepLogprobs, TokenLogprobs
 from roseinfer.request.params import Finished, FinishReason, SamplingParams
-from roseinfer.server.engine_client import EngineClient, Timeouts
+from roseinfer.server.engine_client import EngineClient, Spinner, Timeouts
 from roseinfer.server.http.errors import HttpError
 from roseinfer.server.metrics.counters import Counters
 
@@ -141,3 +142,22 @@ def test_a_sign_of_life_that_does_not_come(text_model: Any) -> None:
     asyncio.run(asyncio.wait_for(test(), 60))
     gc.collect()
     assert not logged
+
+
+async def turns_until_it_sleeps(seconds: float) -> int:
+    """Count the loop's turns before it had nothing left to do, after a touch."""
+    spinner = Spinner(seconds, count(100.0).__next__)  # a second passes between two looks at the clock
+    spinner.touch()
+    turns = 0
+    while spinner.awake:
+        turns += 1
+        await asyncio.sleep(0)
+    return turns
+
+
+def test_a_touched_loop_turns_for_a_while() -> None:
+    assert asyncio.run(turns_until_it_sleeps(5)) == 5
+
+
+def test_without_a_while_it_sleeps_at_once() -> None:
+    assert asyncio.run(turns_until_it_sleeps(0)) == 0

@@ -1,4 +1,4 @@
-"""A torch profile of the engine and its front ends, over its routes."""
+"""Routes of the server that start and end a torch profile of the engine and its front ends."""
 
 from __future__ import annotations
 
