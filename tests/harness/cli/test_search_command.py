@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from harness.runs.limits import EngineSearch
+from harness.runs.search import EngineSearch
 from harness.schema.load import RequestRate
 from harness.schema.search import MOST_REQUESTS, SearchAxis, SearchPlan
 
