@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from harness.metrics.rankings import Ranking, rankings
+from harness.metrics.rankings import best_labels
 from harness.runs.folder import ONLINE_RESULTS
 from harness.schema.load import ClosedLoop
 from harness.schema.online_summary import OnlineSummary
@@ -37,34 +37,33 @@ class Shown(NamedTuple):
 
 
 SHOWN = (
-    Shown("h200-qwen3-8b", "Qwen3-8B, bf16, one H200; 1,024 tokens in, 128 out", 1),
-    Shown("h200-qwen3-8b", "the same", 64),
+    Shown("h200-qwen3-8b-vllm-0.33", "Qwen3-8B, bf16, one H200; 1,024 tokens in, 128 out", 1),
+    Shown("h200-qwen3-8b-vllm-0.33", "the same", 64),
+    Shown("h200-qwen3-8b", "the same, older releases", 64),
     Shown("h200-llama-3.1-8b", "Llama-3.1-8B, bf16, one H200; a real trace (Azure)", 0.8),
-    Shown("h200-qwen3-0.6b", "Qwen3-0.6B, bf16, one H200; 256 tokens in, 64 out", 64),
+    Shown("h200-x2-qwen3-32b", "Qwen3-32B, bf16, two H200s; 1,024 tokens in, 128 out", 64),
     Shown("cpu-smollm2-135m", "SmolLM2-135M, bf16, 2 CPU cores; 128 tokens in, 64 out", 8),
 )
 
 
 def rows(shown: Shown) -> Iterator[str]:
-    """Yield a row for each engine, by name."""
+    """Yield a row for each engine, by name; values that beat all others but each other are bold."""
     results = read_of_run(REPORTS / shown.report, ONLINE_RESULTS, OnlineResults)
     pooled = [summary for summary in results.summaries if summary.repeat is None]
-    ranked = {
-        (ranking.metric, ranking.statistic): ranking
-        for ranking in rankings(pooled, results.comparisons)
-        if ranking.load is not None and ranking.load.value == shown.load
-    }
+    best = best_labels(pooled, results.comparisons)
+    versions = {launch.label: launch.version for launch in results.meta.launches}
     engines = [summary for summary in pooled if summary.load.value == shown.load]
     first = f"[{shown.what}](reports/{shown.report}.html)", load_text(engines[0])
     for summary in sorted(engines, key=lambda engine: engine.label.lower()):
-        cells = [marked(summary.label, summary.value(RATE, RATE), ranked.get((RATE, RATE)))]
-        for metric in LATENCIES:
-            values = [
-                marked(summary.label, summary.value(metric, name), ranked.get((metric, name)))
-                for name in PERCENTILES
-            ]
-            cells.append(" / ".join(values))
-        yield f"| {' | '.join((*first, summary.label, *cells))} |\n"
+
+        def cell(metric: str, statistic: str, summary: OnlineSummary = summary) -> str:
+            text = digits(summary.value(metric, statistic))
+            leads = summary.label in best.get((summary.load, metric, statistic), ())
+            return f"**{text}**" if leads else text
+
+        latencies = [" / ".join(cell(metric, name) for name in PERCENTILES) for metric in LATENCIES]
+        engine = f"{summary.label} {versions[summary.label]}"
+        yield f"| {' | '.join((*first, engine, cell(RATE, RATE), *latencies))} |\n"
         first = "", ""
 
 
@@ -78,13 +77,9 @@ def load_text(summary: OnlineSummary) -> str:
     )
 
 
-def marked(label: str, value: float | None, ranking: Ranking | None) -> str:
-    """Return a value with three digits, in bold where it is better than that of every other engine."""
-    text = "–" if value is None else f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
-    if ranking is None or ranking.best is None or ranking.best.label != label:
-        return text
-    others = [row for row in ranking.valid if row.label != label]
-    return f"**{text}**" if others and all(row.significant for row in others) else text
+def digits(value: float | None) -> str:
+    """Return a value with three digits, or whole from 100 on."""
+    return "–" if value is None else f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
 
 def table() -> str:
