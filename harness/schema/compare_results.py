@@ -88,7 +88,7 @@ class Disturbance(Strict):
 class CompareResults(Strict):
     """Run B against run A."""
 
-    schema_version: Literal[2] = SCHEMA_VERSION
+    schema_version: Literal[1] = SCHEMA_VERSION
     a: str
     b: str
     outcome: Literal["pass", "regression", "inconclusive", "not comparable", "no gate"]

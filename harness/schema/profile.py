@@ -69,7 +69,7 @@ class ProfileRun(Strict):
 class ProfileManifest(Strict):
     """`profile_manifest.json`. Paths are relative to the run's folder."""
 
-    schema_version: Literal[2] = SCHEMA_VERSION
+    schema_version: Literal[1] = SCHEMA_VERSION
     meta: RunInfo
     runs: list[ProfileRun] = Field(default_factory=list)
 
@@ -217,7 +217,7 @@ class Agreement(Strict):
 class Profiles(Strict):
     """Everything known of the profiles of a run: `profiles/figures.json`."""
 
-    schema_version: Literal[2] = SCHEMA_VERSION
+    schema_version: Literal[1] = SCHEMA_VERSION
     figures: list[ProfileFigures] = Field(default_factory=list)
     gaps: list[Gap] = Field(default_factory=list)
     agreements: list[Agreement] = Field(default_factory=list)

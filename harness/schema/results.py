@@ -149,7 +149,7 @@ class BatchRow(Strict):
 class OnlineResults(Strict):
     """`online_results.json`, and `offline_results.json` of a run whose load is a batch."""
 
-    schema_version: Literal[2] = SCHEMA_VERSION
+    schema_version: Literal[1] = SCHEMA_VERSION
     meta: RunInfo
     summaries: list[OnlineSummary]
     results: list[BatchRow] = Field(

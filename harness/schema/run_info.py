@@ -14,7 +14,7 @@ from harness.schema.prices import Prices
 from harness.schema.search import SearchPlan
 from harness.schema.tune import TunePlan
 
-SCHEMA_VERSION: Literal[2] = 2
+SCHEMA_VERSION: Literal[1] = 1
 
 
 #: What follows the cells of a server.
@@ -107,7 +107,7 @@ class TraceRecord(Strict):
 class RunInfo(Strict):
     """Everything needed to understand or repeat a run. Its settings are as resolved: nothing is auto."""
 
-    schema_version: Literal[2] = SCHEMA_VERSION
+    schema_version: Literal[1] = SCHEMA_VERSION
     created: str = Field(description="ISO 8601, UTC")
     command: list[str]
     environment: dict[str, JsonValue] = Field(default_factory=dict)

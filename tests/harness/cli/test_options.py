@@ -392,7 +392,7 @@ def test_certificates_are_for_any_server_with_tls() -> None:
         ("n: 2020-13-41", "is not YAML: month must be in"),
         ("n: " + 5000 * "[", "is not YAML: it is nested too deeply"),
         ("- n", "holds no settings by name"),
-        ('{"schema_version": 2, "command": ["bench", "online"], "n": 3}', "is the record of a run"),
+        ('{"schema_version": 1, "command": ["bench", "online"], "n": 3}', "is the record of a run"),
         ("n: [1\nk: 2", "is not YAML: line 2: expected ',' or '\\]', but got ':' in what begins in line 1"),
         ("n: 1\n\tk: 2", "is not YAML: line 2: found character"),
         ("n: 1\nscales: [1]\nn: 2", "gives n twice, in lines 1 and 3\n  hint: remove one of them$"),

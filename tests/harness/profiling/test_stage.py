@@ -374,7 +374,7 @@ def test_both_sides_of_an_aa_run_keep_their_captures(tmp_path: Path, monkeypatch
 def test_folders_that_hold_no_run(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="holds no run"):
         open_subject(tmp_path, None, lambda event: None)
-    (tmp_path / "run.json").write_text(json.dumps({"schema_version": 2, "kind": "online"}))
+    (tmp_path / "run.json").write_text(json.dumps({"schema_version": 1, "kind": "online"}))
     with pytest.raises(UsageError, match="not as this version of bench writes it"):
         open_subject(tmp_path, None, lambda event: None)
     shown = CliRunner().invoke(app, ["profile", "diff", str(tmp_path), str(tmp_path)])

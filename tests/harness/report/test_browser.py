@@ -46,8 +46,8 @@ CURRENT = sorted(REPORTS / f"{raw.parent.name}.html" for raw in REPORTS.glob("*/
 #: A published page with each kind of section: a trace with invalid cells, closed loops, prefix hits, search,
 #: batch, index.
 OF_EACH_KIND = (
-    *("h100-gpt2", "h100-qwen3-8b", "h200-qwen3-8b-shared-prefixes", "cpu-amx-smollm2-135m-search"),
-    *("h200-qwen3-0.6b-offline", "index"),
+    *("h100-gpt2", "h200-x2-qwen3-32b", "h200-qwen3-8b-shared-prefixes", "cpu-amx-smollm2-135m-search"),
+    *("cpu-smollm2-135m", "index"),
 )
 #: Rules of axe that look at colours.
 OF_COLOURS = ["color-contrast", "link-in-text-block"]
@@ -228,7 +228,7 @@ def test_nothing_moves_when_the_script_runs(browser, window, report, tmp_path, w
     """What the script shows has its place before."""
     code = re.compile("<script>.*?</script>", re.S)
     window(width, height)
-    published = [(REPORTS / f"{name}.html").as_uri() for name in ("h100-gpt2", "h200-qwen3-0.6b-offline")]
+    published = [(REPORTS / f"{name}.html").as_uri() for name in ("h100-gpt2", "cpu-smollm2-135m")]
     for address in (report, *published):
         before = tmp_path / "before.html"
         before.write_text(code.sub("", Path(url2pathname(urlparse(address).path)).read_text()))

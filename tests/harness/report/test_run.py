@@ -45,7 +45,7 @@ def test_an_unfinished_run_names_the_way_on(copy):
     assert caught.value.hint == f"finish it: bench online --resume {copy}"
 
 
-@pytest.mark.parametrize("text", ["", "{", "[]", '{"schema_version": 7}', '{"schema_version": 2, "meta": 3}'])
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"schema_version": 7}', '{"schema_version": 1, "meta": 3}'])
 def test_broken_results(copy, text):
     (copy / "online_results.json").write_text(text)
     with pytest.raises(UsageError, match=r"online_results\.json is not as this version of bench writes it: "):

@@ -225,13 +225,13 @@ def test_a_server_that_serves_another_model_is_not_measured_on(start_mock: Any, 
         ("{", r"run\.json is not as .*: Invalid JSON"),
         ({"created": None}, r"run\.json is not as .*: created: "),
         ({"settings": {"nn": 1}}, r"run\.json is not as .*: settings"),
-        ({"schema_version": 1}, r"schema_version"),
+        ({"schema_version": 2}, r"schema_version"),
         ({"kind": "offline"}, "nothing was to be measured"),
     ],
 )
 def test_what_is_no_run(content: Any, message: str, tmp_path: Path) -> None:
     whole = {
-        "schema_version": 2, "kind": "online", "created": "now", "command": [], "settings": {},
+        "schema_version": 1, "kind": "online", "created": "now", "command": [], "settings": {},
         "versions": {"rosebench": "1", "python": "3"},
     }  # fmt: skip
     if content is not None:
