@@ -141,7 +141,7 @@ def _finish(folder: Path) -> str:
 
 
 def _said_before(settings: OnlineSettings, search: SearchPlan | None) -> Iterator[str]:
-    """What a user may want to know before the run begins."""
+    """Yield lines that a user may want to read before the run begins."""
     if settings.preset_text is not None:
         yield settings.preset_text
     if search is not None:
@@ -159,7 +159,7 @@ def _said_before(settings: OnlineSettings, search: SearchPlan | None) -> Iterato
 
 
 def _more_than_rounds(settings: OnlineSettings) -> str:
-    """Where --n sends more than --rounds asks for; empty where it does not."""
+    """Return a line on loads where --n sends more than --rounds asks for; empty if there are none."""
     rounds = settings.rounds or settings.n
     levels = [load.concurrency for load in settings.loads if isinstance(load, ClosedLoop)]
     fewer = [level for level in levels if level * rounds < settings.n]

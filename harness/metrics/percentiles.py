@@ -47,17 +47,17 @@ class Ordered:
             values: (S,) one at least.
             weights: (S,) how many samples each value counts for; None: one each.
         """
-        self._counted: npt.NDArray[np.int64] | None = None
+        self._cumulative: npt.NDArray[np.int64] | None = None
         if weights is None or np.all(weights == 1):
             self._values, self.n = np.sort(values), values.size
         else:
             order = np.argsort(values)
-            self._values, self._counted = values[order], np.cumsum(weights[order], dtype=np.int64)
-            self.n = int(self._counted[-1])
+            self._values, self._cumulative = values[order], np.cumsum(weights[order], dtype=np.int64)
+            self.n = int(self._cumulative[-1])
 
     def percentiles(self, qs: Sequence[float], *, unbiased: bool = False) -> Floats:
         """Return what `np.percentile` gives for each of `qs`; `unbiased` is its method `median_unbiased`."""
-        if self._counted is None:
+        if self._cumulative is None:
             method = "median_unbiased" if unbiased else "linear"
             return np.percentile(self._values, qs, method=method)  # type: ignore[call-overload, no-any-return]
         shares = np.asarray(qs, dtype=np.float64) / 100
@@ -73,8 +73,8 @@ class Ordered:
 
     def _at(self, places: npt.NDArray[np.int64]) -> Floats:
         """Return the values at `places`, the smallest being at 0."""
-        if self._counted is not None:
-            places = np.searchsorted(self._counted, places, side="right")
+        if self._cumulative is not None:
+            places = np.searchsorted(self._cumulative, places, side="right")
         return self._values[places]
 
 

@@ -42,7 +42,7 @@ class Tune(Plan):
     Args:
         settings: Of the run; its engines are the configurations.
         sides: Sets of machines that measure at once.
-        notify: Is told which configurations are left out.
+        notify: Receives an event for each configuration that is left out.
     """
 
     is_estimate = True

@@ -19,7 +19,7 @@ from harness.cli.schema import SCHEMAS
 from roseinfer.cli import app as roseinfer_app
 
 #: Files of a run by their names in `bench schema`, each of which may use objects of those before it.
-FILES = ("online-results", "offline-results", "run", "journal-entry")
+FILES = ("online-results", "run", "journal-entry")
 ROOT = Path(__file__).parents[2]
 RECORDS = """# Files of a run
 

@@ -47,10 +47,10 @@ def example(kind: FactKind, engine: str, repeat: int) -> Fact:
 def rendered() -> str:
     lines = []
     for kind, row in WORDING.items():
-        [one] = notices_of([example(kind, "a", 0)])
+        [single] = notices_of([example(kind, "a", 0)])
         [merged] = notices_of([example(kind, engine, repeat) for engine in "ab" for repeat in (0, 1)])
         lines.append(f"{kind} ({row.severity}, {row.topic}, {row.badge})")
-        lines += [f"  {notice.title} {notice.detail}" for notice in (one, merged)]
+        lines += [f"  {notice.title} {notice.detail}" for notice in (single, merged)]
     sentences = [
         wording.better("At 8", "a", ["TTFT p50"], {"b": ["TPOT p99"]}),
         wording.split("At 8", {"a": ["TTFT p50"], "b": ["TPOT p50"]}),
