@@ -111,7 +111,8 @@ def check(replies: Replies, engine_variants: Sequence[EngineVariant], tokenizer:
 def _unknown(answers: Sequence[Answer]) -> Fact:
     """State why nothing is known of an engine."""
     details = [answer.detail for answer in answers if answer.detail]
-    counts: dict[str, Value] = {"unknown": len(details), "answers": len(answers)}
+    unknown = sum(answer.outcome == "unknown" for answer in answers)
+    counts: dict[str, Value] = {"unknown": unknown, "answers": len(answers)}
     return Fact(kind="unchecked_answers", values=counts | {"detail": details[0]} if details else counts)
 
 

@@ -16,6 +16,7 @@ from harness.history.store import alike_hash
 from harness.runs.folder import ANSWERS, JOURNAL, RUN, SKIPPED
 from harness.runs.journal import JournalEntry, append_journal
 from harness.schema.compare_results import CompareResults
+from harness.schema.facts import Fact
 from harness.schema.fairness import AnswerCheck, AnswerChecks
 from harness.schema.limits import parse_gate
 from harness.schema.load import ClosedLoop, TraceLoad
@@ -183,7 +184,10 @@ def test_failures_make_runs_incomparable_and_can_be_limited_when_allowed(make):
     a, b = make("a"), make("b", failed=30)
     refused = bench(a, b, "--gate", "error_rate<=1%")
     assert refused.exit_code == 3
-    assert "not comparable (invalid): B: vLLM, scale 1, repeat 1: 30 of 120 requests failed" in refused.stdout
+    assert (
+        "not comparable (invalid): B: vLLM, scale 1, repeat 1: failures (failed 30, requests 120)"
+        in refused.stdout
+    )
     hint = "  hint: measure the invalid cells again, or use --allow-different invalid\n"
     assert refused.stdout.endswith(hint)
     assert bench(a, b, "--gate", "error_rate<=1%", "--allow-different", "invalid").exit_code == 1
@@ -257,14 +261,13 @@ def test_no_failures_are_not_proof_of_none(make):
 
 def test_an_engine_that_answers_wrongly_is_not_comparable(make):
     a, b = make("a"), make("b", slower=0.5)
-    check = AnswerCheck(engine="vllm", label="vLLM", verdict="wrong", reason="another token", answers=[])
+    reason = Fact(kind="wrong_answers", values={"wrong": 1, "answers": 6})
+    check = AnswerCheck(engine="vllm", label="vLLM", verdict="wrong", reason=reason, answers=[])
     judged = AnswerChecks(rule="as expected", reference="transformers", checks=[check])
     (b / ANSWERS).write_text(Replies(prompts=[], judged=judged).model_dump_json())
     results = compare_runs(a, b, parse_gate("ttft_p50<=+10%"))
     assert results.outcome == "not comparable" and not results.differences
-    assert [obstacle.reason for obstacle in results.obstacles] == [
-        "B: vLLM: its answers are wrong: another token"
-    ]
+    assert [obstacle.reason for obstacle in results.obstacles] == [f"B: vLLM: {reason}"]
     assert compare_runs(a, b, parse_gate("ttft_p50<=+10%"), allowed=["invalid"]).outcome == "pass"
 
 
@@ -465,7 +468,7 @@ def test_a_disturbed_machine_is_said_of_what_is_compared(make):
         append_journal(b / JOURNAL, JournalEntry(**place, finished="2025-01-01T00:00:00Z", machine=machine))
     [found] = compare_runs(a, b).disturbed
     assert (found.run, found.label, found.load) == ("B", "roseinfer", TraceLoad(scale=1))
-    assert [text.partition(":")[0] for text in found.texts] == ["repeat 1", "repeat 2"]
+    assert [fact.scope.repeat for fact in found.facts] == [0, 1]
     assert (
         "warning: The machine was disturbed while roseinfer of B was measured at scale 1"
         in bench(a, b).stdout

@@ -89,7 +89,7 @@ def test_two_engines_without_a_reference_judge_nothing_but_failures() -> None:
     given = {"roseinfer": [replies(RIGHT)], "vllm": [replies(WRONG, error="wrong_length: 3 tokens")]}
     found = verdicts(given, "why not", ("roseinfer", "vllm"))
     assert [check.verdict for check in found.checks] == ["unknown", "wrong"]
-    assert found.checks[0].reason == unknown(0, 3)
+    assert found.checks[0].reason == unknown(3, 3)
     assert found.reference is None and "fewer than three" in found.rule
 
 

@@ -22,11 +22,12 @@ from harness.engines.running.address import Address
 from harness.errors import BenchError, EngineError, UsageError
 from harness.fairness.answer_check import LENGTHS
 from harness.models.model_folder import resolve
-from harness.report.notices import notices
+from harness.report.notices import facts_of
 from harness.runs.accuracy import score_engine
 from harness.runs.events import CellDone, EngineNotAsked, EngineStarting, Started
 from harness.runs.folder import ANSWERS
 from harness.runs.reader import load_run
+from harness.schema.facts import Fact, FactKind, Scope
 from harness.schema.run_info import Unasked
 from harness.schema.search import SearchPlan
 from tests.harness.measured import results_so_far, resume_online, run_online
@@ -50,10 +51,9 @@ def scored(tmp_path: Path) -> dict[str, Any]:
     }
 
 
-def said_of(folder: Path) -> list[str]:
-    """Titles and details of the notices of a run."""
-    run = load_run(folder)
-    return [f"{notice.title} {notice.detail}" for notice in notices(run)]
+def facts(folder: Path, kind: FactKind) -> list[Fact]:
+    """The facts of that kind which the report of a run states."""
+    return [fact for fact in facts_of(load_run(folder)) if fact.kind == kind]
 
 
 def test_an_interrupted_accuracy_task_is_asked_on_resume(
@@ -62,8 +62,8 @@ def test_an_interrupted_accuracy_task_is_asked_on_resume(
     server = start_mock("--ttft-ms", "1", "--itl-ms", "0.1")
     folder = interrupted(settings_for(server.url, **scored))
     assert results_so_far(folder) is not None
-    [said] = [text for text in said_of(folder) if "interrupted" in text]
-    assert "after its last cell. openai lacks its accuracy task. bench online --resume" in said
+    [fact] = facts(folder, "interrupted")
+    assert fact.values == {"measured": 1, "cells": 1, "lacking": "openai", "subcommand": "online"}
     before = (folder / "journal.jsonl").read_bytes()
 
     _, results = resume_online(folder, watch := Watcher())
@@ -115,7 +115,8 @@ def test_what_cannot_be_asked_on_resume_is_said(
     assert fault.what == ["answers"] and fault.reason and fault.hint
     assert [event.unasked for event in watch.of(EngineNotAsked)] == [fault]
     assert len(results.summaries) == 2 and not results.meta.interrupted
-    assert [text for text in said_of(folder) if "openai lacks its second answer check, repeat 1" in text]
+    [fact] = facts(folder, "failed_after")
+    assert fact.scope == Scope(engine="openai", repeat=0) and fact.values["checks"] == "second answer check"
 
 
 def test_where_nothing_follows_the_last_cell_no_engine_is_needed(start_mock: Any, settings_for: Make) -> None:
@@ -145,11 +146,13 @@ def test_an_accuracy_task_that_fails_is_said_and_tried_again(
     )
     assert results.meta.unasked == [fault] and results.skipped == [] and len(results.summaries) == 2
     assert [event.unasked for event in watch.of(EngineNotAsked)] == [fault]
-    [said] = [text for text in said_of(folder) if "lacks" in text]
-    assert said == (
-        "openai lacks its accuracy task, repeat 1: the client process ended; try it without limits. "
-        "bench online --resume, with the run's folder, tries it again."
-    )
+    [fact] = facts(folder, "failed_after")
+    assert fact.scope == Scope(engine="openai", repeat=0)
+    assert fact.values == {
+        "reason": "the client process ended; try it without limits",
+        "checks": "accuracy task",
+        "subcommand": "online",
+    }
     with make_display(quiet=False) as display:
         display.show(watch.of(EngineNotAsked)[0])
     assert (
@@ -163,7 +166,7 @@ def test_an_accuracy_task_that_fails_is_said_and_tried_again(
     monkeypatch.setattr("harness.runs.block.score_engine", score_engine)
     _, results = resume_online(folder, again := Watcher())
     assert results.accuracy is not None and results.meta.unasked == []
-    assert not again.measured and not [text for text in said_of(folder) if "lacks" in text]
+    assert not again.measured and not facts(folder, "failed_after")
 
 
 class FailsAtItsEnd(OpenAI):
@@ -187,7 +190,9 @@ def test_a_server_that_fails_at_its_end_is_said(
     folder, results = run_online(settings, ["bench"], watch := Watcher())
     [event] = watch.of(EngineNotAsked)
     assert results.meta.unasked == [event.unasked] and event.unasked.what == []
-    assert "openai failed after its cells, repeat 1: it crashed as it ended; see its log." in said_of(folder)
+    [fact] = facts(folder, "failed_after")
+    assert fact.scope == Scope(engine="openai", repeat=0)
+    assert fact.values == {"reason": "it crashed as it ended; see its log"}
     replies = json.loads((folder / ANSWERS).read_text())["given"]["openai"]
     assert len(replies) == 2
     assert resume_online(folder, again := Watcher())[1] == results and not again.of(EngineStarting)

@@ -53,7 +53,7 @@ def test_a_server_whose_model_nobody_knows_is_judged_by_lengths_alone(
     [check] = results.answers.checks
     assert (check.verdict, check.reason) == (
         "unknown",
-        Fact(kind="unchecked_answers", values={"unknown": 0, "answers": 6}),
+        Fact(kind="unchecked_answers", values={"unknown": 12, "answers": 12}),
     )
     assert results.answers.reference is None
     kinds = {reason.kind for summary in results.summaries for reason in summary.invalid_reasons}

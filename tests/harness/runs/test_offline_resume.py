@@ -95,7 +95,7 @@ def test_a_resumed_run_is_that_of_an_uninterrupted_one(
     so_far = results_so_far(folder)
     if cell:
         assert so_far is not None and len(so_far.results) == cell
-        assert f"The run was interrupted with {cell} of {CELLS} cells measured." in report_of(folder)
+        assert f"{cell} of {CELLS} cells are measured" in report_of(folder)
     else:
         assert so_far is None
         with pytest.raises(UsageError, match="is not finished") as raised:
