@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from urllib.parse import quote
@@ -42,6 +42,7 @@ from harness.report.text.heading import about, facts, machine, model, names, rep
 from harness.report.wording import Notice, Sentence
 from harness.runs.reader import OnlineRun, Run
 from harness.schema.fairness import Ledger
+from harness.schema.load import Load, from_light_to_heavy
 from harness.schema.metric import Metric
 from harness.schema.metrics import LATENCIES, METRICS, rates
 from harness.schema.run_info import RunInfo
@@ -111,10 +112,20 @@ class Chapter(ABC):
 
     @property
     def ranking(self) -> Table | None:
-        """Table of the rankings; None where there are not two engines at a load, and of a search."""
-        known = [found for found in self.rankings if found.load is not None]
-        several = any(len(found.rows) > 1 for found in known)
-        return ranking_table(known) if several else None
+        """Table of the rankings at the shown load; None where it has one engine, and of a search."""
+        return self._ranking([shown_load(self.run.pooled)]) if self.run.pooled else None
+
+    @property
+    def ranking_of_all(self) -> Table | None:
+        """Table of the rankings at every load; None of less than two loads."""
+        loads = from_light_to_heavy(summary.load for summary in self.run.pooled)
+        table = self._ranking(loads) if len(loads) > 1 else None
+        return table and replace(table, name="rankings", title="Ranking at every load")
+
+    def _ranking(self, loads: Sequence[Load]) -> Table | None:
+        rankings = [ranking for ranking in self.rankings if ranking.load in loads]
+        several = any(len(ranking.rows) > 1 for ranking in rankings)
+        return ranking_table(rankings, loads) if several else None
 
     @property
     def terms(self) -> list[str]:

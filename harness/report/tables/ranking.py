@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from harness.metrics.primary import compared_by
 from harness.metrics.rankings import Ranking, RankingRow, headlines
 from harness.report.tables.table import TOO_WIDE, WIDEST, Cell, Column, Table
-from harness.report.text.load_words import head_of, load_number
+from harness.report.text.load_words import head_of, load_number, where
 from harness.report.text.numbers import DASH, decimals, number, with_ends
 from harness.schema.load import Load
 from harness.schema.metrics import METRICS
@@ -19,12 +19,16 @@ INTERVALS = "95 % intervals of the ratio to the best value"
 def ranking_table(found: Sequence[Ranking], loads: Sequence[Load] | None = None) -> Table:
     """Rows a load and engine, the best by the first metric first; a column a metric.
 
+    Of a single load, which the title names, the heads name the percentile.
+
     Args:
         loads: loads that are shown; None: all.
     """
     shown = loads or list(dict.fromkeys(ranking.load for ranking in found if ranking.load is not None))
+    single = len(shown) == 1
     metrics = list(dict.fromkeys(name for load in shown for name in compared_by(load)))
     rows = []
+    shared = ""
     for load in shown:
         first = {ranking.metric: ranking for ranking in headlines(found, load)}
         at_load = [*first.values()] or [ranking for ranking in found if ranking.load == load]
@@ -32,16 +36,26 @@ def ranking_table(found: Sequence[Ranking], loads: Sequence[Load] | None = None)
         shared = percentiles[0] if percentiles else ""
         for row in at_load[0].rows if at_load else ():
             cells = [_cell(first.get(metric), row.label, shared) for metric in metrics]
-            rows.append([Cell(row.label), Cell(load_number(load), load.value), Cell(shared or DASH), *cells])
+            place = [] if single else [Cell(load_number(load), load.value), Cell(shared or DASH)]
+            rows.append([Cell(row.label), *place, *cells])
+    place_columns = [] if single else [Column(head_of(shown)), Column("latency", numeric=False)]
     columns = [
         Column("engine", numeric=False),
-        Column(head_of(shown)),
-        Column("latency", numeric=False),
-        *(Column(METRICS[metric].label) for metric in metrics),
+        *place_columns,
+        *(_column(metric, shared if single else "") for metric in metrics),
     ]
+    title = f"Ranking {where(shown[0])}" if single else "Ranking"
     count = max((ranking.comparisons for ranking in found), default=0)
     notes = [f"{count} comparisons were made at once."] if count > 1 else []
-    return Table("ranking", "Ranking", columns, rows, notes, best=BEST, intervals=INTERVALS)
+    return Table("ranking", title, columns, rows, notes, best=BEST, intervals=INTERVALS)
+
+
+def _column(metric: str, percentile: str) -> Column:
+    """Head of a metric's column, with the percentile of a latency; a rate stays in view."""
+    term = METRICS[metric]
+    if term.is_latency:
+        return Column(f"{term.label} {percentile}".strip())
+    return Column(term.label, kept=True)
 
 
 def _cell(ranking: Ranking | None, label: str, shared: str) -> Cell:

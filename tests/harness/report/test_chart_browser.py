@@ -286,8 +286,8 @@ def test_release_notes_have_the_verdict_the_table_and_the_chart(page, folder):
     run = load_run(folder)
     assert parts[0] == f"### {title(run)}"
     assert all(str(sentence) in parts for sentence in answer(run))
-    assert any(part.startswith("| engine | TTFT, ms p50 |") and part.count("\n") == 3 for part in parts)
-    assert "In brackets: 95 % intervals within the one repeat; rates have none." in parts
+    [table] = [part for part in parts if part.startswith("| engine | TTFT p")]
+    assert table.count("\n") >= 3
     assert parts[-1] == "![TTFT p50, ms, by load](ttft_p50.png)"
     [[name, picture]] = page.execute_script("return window.saved")
     assert name == "ttft_p50.png" and picture.startswith("data:image/png;base64,iVBOR")
