@@ -9,7 +9,8 @@ from harness.metrics.rankings import PERCENTILES, Ranking, rankings
 from harness.schema.load import ClosedLoop, Load, TraceLoad
 from harness.schema.metrics import LATENCIES
 from harness.schema.online_summary import Distribution, OnlineSummary
-from harness.schema.results import Comparison, Verdict
+from harness.schema.results import Comparison
+from harness.schema.verdict import Verdict
 
 CLOSED, TRACE = ClosedLoop(concurrency=8), TraceLoad(scale=0.4)
 

@@ -107,7 +107,7 @@ def check_what_is_noticed(folder: Path, capsys: pytest.CaptureFixture[str]) -> N
     for text in ("Cells are short.", "Other programs ran in cells of "):
         assert all(text in page for page in shown)
     rows = list(csv.DictReader((folder / "results.csv").read_text().splitlines()))
-    assert rows and all("disturbed" in row["notices"].split() for row in rows)
+    assert rows and all("foreign_load" in row["notices"].split() for row in rows)
     stored = StoredRun.read(folder)
     disturbances = [stored.disturbed(label, load) for label in stored.cells for load in stored.loads]
     assert [facts[0].scope.repeat for facts in disturbances] == [0, 0]
