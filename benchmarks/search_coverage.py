@@ -88,7 +88,7 @@ def meets(rng: np.random.Generator, rate: float, service_ms: float, limit_ms: fl
     if growing_queue(requests) is not None:
         return False
     counts = in_flight(requests, arrivals)
-    change = find_change(counts[measured])
+    change = find_change(counts[measured].astype(np.float64))
     return change is None or change.after < change.before
 
 

@@ -17,7 +17,10 @@ Ints = npt.NDArray[np.integer]
 
 def request_keys(table: pd.DataFrame) -> npt.NDArray[np.int64]:
     """Return (n,) one integer for each (cell, request) pair of a table, ascending with the pair."""
-    return (table["cell"].to_numpy(np.int64) << 32) | table["request"].to_numpy(np.int64)
+    keys: npt.NDArray[np.int64] = (table["cell"].to_numpy(np.int64) << 32) | table["request"].to_numpy(
+        np.int64
+    )
+    return keys
 
 
 @dataclass(frozen=True)

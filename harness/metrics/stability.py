@@ -99,7 +99,8 @@ def _without_line(series: Floats) -> Floats:
     """Return a series (n,) without its line of least squares."""
     place = np.arange(series.size) - (series.size - 1) / 2
     slope = float(place @ series) / float(place @ place) if series.size > 1 else 0.0
-    return series - series.mean() - slope * place
+    level: npt.NDArray[np.float64] = series - series.mean()
+    return level - slope * place
 
 
 def _p_of_maximum(z: float) -> float:
@@ -184,7 +185,7 @@ def growing_queue(requests: pd.DataFrame) -> Fact | None:
         offered, achieved = arrived / (stop - start), answered / (stop - start)
     if achieved >= KEPT_UP * offered:
         return None
-    before, after = (float(np.median(part)) for part in _outer_quarters(took))
+    before, after = (float(np.median(part)) for part in _outer_quarters(np.asarray(took, np.float64)))
     slowed = after == inf or after >= SLOWED_FACTOR * max(before, 1e-9)
     stalled_s = 0.0 if slowed else _stalled_s(requests)
     if stalled_s is None:
@@ -208,8 +209,8 @@ def _stalled_s(requests: pd.DataFrame) -> float | None:
         return None
     arrived, came = due.to_numpy(np.float64)[known], first.to_numpy(np.float64)[known]
     order = np.argsort(arrived, kind="stable")
-    early, late = _outer_quarters((came - arrived)[order])
-    begin, end = (np.median(part) for part in _outer_quarters(arrived[order]))
+    early, late = _outer_quarters(np.asarray(came - arrived, np.float64)[order])
+    begin, end = (np.median(part) for part in _outer_quarters(np.asarray(arrived, np.float64)[order]))
     followed = abs(np.median(late) - np.median(early)) < STALLED_SHARE * (end - begin)
     few = early.size // 10
     apart = early[few] > late[-1 - few] or late[few] > early[-1 - few]

@@ -78,7 +78,7 @@ def _engine_part(
     if np.isfinite(values).any():
         return _part(part, values, "measured", "the engine, for each request"), values
     means = {cell: means[metric].mean_ms for cell, means in reported.items() if metric in means}
-    of_cell = good["cell"].map(means).to_numpy(np.float64)
+    of_cell: npt.NDArray[np.float64] = np.asarray(good["cell"].map(means), np.float64)
     how = "the engine's histograms, the mean of all requests of the cell"
     return _part(part, of_cell, "inferred", how), of_cell
 

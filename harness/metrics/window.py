@@ -67,7 +67,12 @@ def waiting(requests: pd.DataFrame) -> npt.NDArray[np.int64]:
     sent, first = requests["t_sent"].to_numpy(np.float64), requests["t_first"].to_numpy(np.float64)
     answered = np.isfinite(sent) & np.isfinite(first)
     sent, first = sent[answered], first[answered]
-    return np.searchsorted(np.sort(sent), first) - np.searchsorted(np.sort(first), sent, "right")
+    sent_before, ended_before = (
+        np.searchsorted(np.sort(sent), first),
+        np.searchsorted(np.sort(first), sent, "right"),
+    )
+    others: npt.NDArray[np.int64] = sent_before - ended_before
+    return others
 
 
 def _ends(requests: pd.DataFrame) -> npt.NDArray[np.float64]:

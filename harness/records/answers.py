@@ -56,7 +56,7 @@ class Answers:
     @property
     def failed(self) -> bool:
         """Whether a request failed."""
-        return self.requests["error"].null_count < len(self.requests)
+        return bool(self.requests["error"].null_count < len(self.requests))
 
     @property
     def answered(self) -> int:

@@ -49,7 +49,7 @@ def _with_engines(rules: Iterable[tuple[Name, str]]) -> tuple[tuple[Name, str], 
     """Add to each pattern, which may be empty, those that adapters have for the same name."""
     table: list[tuple[Name, str]] = []
     for name, pattern in rules:
-        engines = [engine.trace_names.get(name, "") for engine in ENGINES.values()]
+        engines: list[str] = [engine.trace_names.get(name, "") for engine in ENGINES.values()]
         table.append((name, "|".join(filter(None, [*engines, pattern]))))
     return tuple((name, pattern) for name, pattern in table if pattern)
 

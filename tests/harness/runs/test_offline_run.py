@@ -64,7 +64,7 @@ def test_both_ways_are_measured_and_saved(
 
     monkeypatch.setattr(CellMonitor, "summary", busy)
     monkeypatch.setattr(
-        GpuReader, "__init__", lambda reader, most: vars(reader).update(_handles=[None][:most])
+        GpuReader, "__init__", lambda reader, most: reader.__dict__.update(_handles=[None][:most])
     )
     monkeypatch.setattr(GpuReader, "close", lambda reader: None)
     settings = small(tmp_path, "roseinfer,openai", settle=0.1, min_duration=0.3)

@@ -38,7 +38,7 @@ def test_every_fact_is_in_one_merged_fact_whose_ranges_hold_its_numbers(found):
             assert fact.values["gpu"] == each.values["gpu"]
             share = each.values["share"]
             assert isinstance(share, Range)
-            assert share.low <= fact.values["share"] <= share.high
+            assert share.low <= float(fact.values["share"]) <= share.high
 
 
 @given(facts)

@@ -56,7 +56,7 @@ def test_statistics(name: str) -> None:
 @pytest.mark.parametrize("name", KNOWN)
 def test_the_catalog_names_the_format_that_is_detected(name: str) -> None:
     public(name)
-    entry = catalog.entry(name)
+    entry = catalog.find_entry(name)
     assert detect(Source.open(catalog.find(entry))).name == entry.format
 
 
