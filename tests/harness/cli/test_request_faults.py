@@ -93,5 +93,5 @@ def test_a_report_says_what_failed_and_what_to_do(
     )  # fmt: skip
     assert done.code == 3
     [folder] = (tmp_path / "runs").iterdir()
-    said = "first wrong_length: 4 tokens, 9 asked for; the server ends answers on its own"
+    said = "first: wrong_length (4 tokens, 9 asked for; the server ends answers on its own"
     assert said in (folder / "summary.md").read_text().replace("\\", "")

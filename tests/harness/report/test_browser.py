@@ -238,7 +238,7 @@ def test_nothing_moves_when_the_script_runs(browser, window, report, tmp_path, w
     """What the script shows has its place before."""
     code = re.compile("<script>.*?</script>", re.S)
     window(width, height)
-    published = [(REPORTS / f"{name}.html").as_uri() for name in ("h100-gpt2", "cpu-smollm2-135m")]
+    published = [(REPORTS / f"{name}.html").as_uri() for name in ("h100-gpt2", "h200-llama-3.1-8b")]
     for address in (report, *published):
         before = tmp_path / "before.html"
         before.write_text(code.sub("", Path(url2pathname(urlparse(address).path)).read_text()))

@@ -85,11 +85,9 @@ def test_the_page_asks_for_nothing(page):
 def test_a_latency_that_falls_with_the_load_is_explained_below_its_chart():
     """On a published page: with 8 requests in flight, prompts wait together, with 64 one after the other."""
     section = published("h200-qwen3-8b").text.partition("hollow markers are p99")[2]
-    assert (
-        "roseinfer was slower at a lighter load. With 8 requests in flight, TTFT p50 is 181 ms, and 85.5 "
-        "ms at a heavier load (64 in flight); a prompt waited for its first token together with 7 others, "
-        "there with 4 (medians)."
-    ) in section.partition("All loads in one table")[0]
+    chart = section.partition("All loads in one table")[0]
+    assert "lighter load: roseinfer" in chart and "181 ms, and 85.5 ms" in chart
+    assert "7 others, there with 4" in chart
 
 
 def test_the_table_of_all_loads_says_what_its_marks_and_intervals_are():
