@@ -43,6 +43,10 @@ are listed below.
 {columns}
 ```
 
+```python
+{stored}
+```
+
 {objects}
 """
 EXTEND = """# Extend it
@@ -73,10 +77,13 @@ A package of yours adds an engine, a metric or a trace format through an entry p
 def on_files(files: Files, config: MkDocsConfig) -> Files:
     """Add the pages."""
     columns = (ROOT / "harness/records/columns.py").read_text(encoding="utf-8")
+    stored = (ROOT / "harness/records/stored.py").read_text(encoding="utf-8").partition("\n\n\ndef ")[0]
     pages = {
         "bench": "# bench\n\n" + "\n".join(_bench()),
         "roseinfer": "# roseinfer\n\n" + "\n".join(_group(typer.main.get_group(roseinfer_app), "roseinfer")),
-        "records": RECORDS.replace("{columns}", columns).replace("{objects}", "\n".join(_objects())),
+        "records": RECORDS.replace("{columns}", columns)
+        .replace("{stored}", stored)
+        .replace("{objects}", "\n".join(_objects())),
         "extend": EXTEND,
     }
     for name, text in pages.items():
