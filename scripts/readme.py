@@ -13,10 +13,9 @@ from typing import NamedTuple
 
 from harness.metrics.rankings import best_labels
 from harness.runs.folder import ONLINE_RESULTS
+from harness.schema.files import read_of_run
 from harness.schema.load import ClosedLoop
-from harness.schema.online_summary import OnlineSummary
-from harness.schema.results import OnlineResults
-from harness.schema.stored import read_of_run
+from harness.schema.results import OnlineResults, OnlineSummary
 
 ROOT = Path(__file__).resolve().parents[1]
 README, REPORTS = ROOT / "README.md", ROOT / "reports"

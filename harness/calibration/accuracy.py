@@ -15,7 +15,7 @@ from harness.loadgen.load_plan import LoadPlan, RawResponse
 from harness.loadgen.run_load import run_load
 from harness.mock_server.script import ServedRequest
 from harness.records.request_record import read_request
-from harness.schema.calibration import Spread, TimingError
+from harness.schema.machines import Spread, TimingError
 
 BEHAVIOUR: Mapping[str, object] = {"ttft_ms": 40.0, "itl_ms": 5.0, "empty_first": True}
 UNPINNED = CpuSplit(None, None)

@@ -15,7 +15,7 @@ from harness.calibration.accuracy import measure_accuracy
 from harness.calibration.ceiling import measure_ceiling
 from harness.engines.placement import CpuSplit, physical_cores, split
 from harness.files import now, write_json
-from harness.schema.calibration import Calibration, ClientCeiling, MachineKey, TimingError
+from harness.schema.machines import Calibration, ClientCeiling, MachineKey, TimingError
 from harness.telemetry.machine import cpu
 
 FIRST_CHUNKS_PER_S, FIRST_REQUESTS_PER_S = 40_000.0, 2_000.0

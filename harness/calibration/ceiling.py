@@ -19,7 +19,7 @@ from harness.errors import BenchError
 from harness.loadgen.load_plan import LoadPlan, LoadResult
 from harness.loadgen.run_load import run_load
 from harness.mock_server.script import ServedRequest
-from harness.schema.calibration import ClientCeiling
+from harness.schema.machines import ClientCeiling
 
 #: The next rate is the one at which the client would be this busy, estimated from the last trial ...
 BUSY = 0.9

@@ -10,7 +10,7 @@ from rich.table import Table
 from harness.calibration.calibrate import PATH
 from harness.calibration.calibrate import calibrate as measure
 from harness.cli.terminal import Terminal, echo
-from harness.schema.calibration import Calibration
+from harness.schema.machines import Calibration
 
 
 def calibrate(

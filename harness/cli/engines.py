@@ -34,7 +34,7 @@ from harness.environments.unpack import UnpackError
 from harness.environments.unpack import unpack as unpack_bundle
 from harness.errors import BenchError, UsageError
 from harness.models.model_folder import ModelFolder, resolve
-from harness.schema.engine_ref import EngineRef
+from harness.schema.setting_types import EngineRef
 from harness.schema.settings import Device, Dtype
 from harness.telemetry import gpu
 

@@ -27,10 +27,10 @@ from harness.report.tables.table import Table
 from harness.runs.events import CaptureDone, CaptureSkipped, CaptureStarting, Event
 from harness.runs.folder import MANIFEST, OFFLINE_RESULTS, ONLINE_RESULTS, lock_run
 from harness.schema.base import first_fault, split_option
-from harness.schema.engine_ref import EngineRef
 from harness.schema.load import ClosedLoop, Load, RequestRate, TraceLoad
 from harness.schema.online_settings import OnlineSettings
 from harness.schema.profile import ProfileFigures, ProfileRun, Profiles, Tools
+from harness.schema.setting_types import EngineRef
 
 Scale = Annotated[float | None, typer.Option(help="scale of the run; default: the heaviest", metavar="S")]
 Concurrency = Annotated[

@@ -34,10 +34,9 @@ from harness.runs.events import (
     TooFewClients,
     WarmupProgress,
 )
+from harness.schema.base import repeat_text
 from harness.schema.load import Batch
-from harness.schema.online_summary import Distribution, OnlineSummary
-from harness.schema.repeat_number import repeat_text
-from harness.schema.results import BatchRow
+from harness.schema.results import BatchRow, Distribution, OnlineSummary
 
 
 class LiveStatus:

@@ -14,7 +14,7 @@ from harness.report.decision import Asked
 from harness.report.index import write_index
 from harness.report.render import write_report
 from harness.runs.limits import parse_limits
-from harness.schema.prices import read_prices
+from harness.schema.machines import read_prices
 
 REPORTS = Path("reports")
 

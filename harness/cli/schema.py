@@ -14,15 +14,14 @@ from harness.errors import UsageError
 from harness.records.columns import SERVER
 from harness.records.stored import STORED_CHUNKS, STORED_REQUESTS
 from harness.runs.journal import JournalEntry
-from harness.schema.calibration import Calibration
 from harness.schema.compare_results import CompareResults
+from harness.schema.machines import Calibration, Prices
 from harness.schema.online_settings import OnlineSettings
-from harness.schema.prices import Prices
 from harness.schema.profile import ProfileManifest, Profiles
 from harness.schema.results import OnlineResults
 from harness.schema.run_info import RunInfo
 from harness.schema.settings import OfflineSettings
-from harness.schema.space import Space
+from harness.schema.tune import Space
 
 SCHEMAS: dict[str, Any] = {
     "online-settings": OnlineSettings,

@@ -12,8 +12,8 @@ from harness.cli.options import with_settings
 from harness.cli.outcome import Json, Open, Quiet
 from harness.errors import UsageError
 from harness.schema.base import first_fault
-from harness.schema.engine_ref import RUNNING_SERVER, EngineRef
 from harness.schema.online_settings import OF_RUNNING_SERVERS, OnlineSettings
+from harness.schema.setting_types import RUNNING_SERVER, EngineRef
 
 #: Settings that a tuning decides itself, or cannot use.
 _DECIDED = (

@@ -19,10 +19,9 @@ from harness.cluster.this_machine import calibrated
 from harness.engines.placement import parallel_of
 from harness.engines.selection import Selection, select_engines
 from harness.errors import UsageError
-from harness.schema.calibration import Calibration
-from harness.schema.engine_ref import RUNNING_SERVER
-from harness.schema.machines import Host
+from harness.schema.machines import Calibration, Host
 from harness.schema.online_settings import OnlineSettings
+from harness.schema.setting_types import RUNNING_SERVER
 from harness.telemetry.machine import environment
 from harness.telemetry.revision import source_hash
 

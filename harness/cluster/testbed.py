@@ -18,8 +18,7 @@ from harness.loadgen.host_load import ProgressCallback
 from harness.loadgen.load_plan import ClientUsage, LoadPlan
 from harness.records.answers import Answers, Wanted
 from harness.records.stream import TimeNames
-from harness.schema.calibration import Calibration
-from harness.schema.machines import Host, HostCell, MachineLoad
+from harness.schema.machines import Calibration, Host, HostCell, MachineLoad
 from harness.schema.online_settings import OnlineSettings
 from harness.telemetry.idle import Idle
 

@@ -22,7 +22,7 @@ from harness.loadgen.load_plan import LoadPlan
 from harness.loadgen.run_load import run_load
 from harness.models.text_tokens import token_counter
 from harness.records.answers import parse
-from harness.schema.calibration import Calibration
+from harness.schema.machines import Calibration
 from harness.schema.online_settings import OnlineSettings
 from harness.telemetry.cell_monitor import CellMonitor, CpuTime, processes_of
 from harness.telemetry.idle import Idle, idle

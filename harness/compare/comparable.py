@@ -7,9 +7,9 @@ from collections.abc import Callable, Mapping, Sequence
 
 from harness.compare.stored_run import StoredRun
 from harness.schema.compare_results import Obstacle
-from harness.schema.engine_ref import RUNNING_SERVER
 from harness.schema.load import Load
 from harness.schema.online_settings import OnlineSettings
+from harness.schema.setting_types import RUNNING_SERVER
 from harness.telemetry.machine import hardware
 
 #: What must be alike, by the name that --allow-different takes. Cells and engines are checked apart.

@@ -15,15 +15,14 @@ from harness.runs.folder import JOURNAL, resume_command
 from harness.runs.journal import read_journal, watched
 from harness.runs.reader import read_raw
 from harness.runs.run_state import read_skipped
+from harness.schema.base import repeat_text
 from harness.schema.facts import DISTURBING, Fact
 from harness.schema.limits import GateTerm
 from harness.schema.load import Load
 from harness.schema.metrics import rates
 from harness.schema.online_settings import OnlineSettings
-from harness.schema.repeat_number import repeat_text
 from harness.schema.results import Skipped
 from harness.schema.run_info import RunInfo
-from harness.schema.stored import client_calibration
 
 #: What gates can limit in a run whose load is a batch.
 GATED_OF_BATCH = tuple(name for name in rates("offline") if name in rates("gated"))
@@ -111,7 +110,7 @@ class StoredRun:
 
     def invalid(self, label: str) -> list[str]:
         """Return why cells of an engine are not to be believed."""
-        calibration = client_calibration(self.info)
+        calibration = self.info.client_calibration
         answers = [f"{label}: {self.wrong[label]}"] if label in self.wrong else []
         return answers + [
             f"{label}, {load}, {repeat_text(group.repeat)}: {reason}"

@@ -23,13 +23,12 @@ from harness.engines.prompts import AS_COUNTED, Lengths, Prompts, Texts, TokenId
 from harness.engines.variants import CONFIGS, Variant
 from harness.loadgen.load_plan import Target
 from harness.plugins import adapter_call
-from harness.schema.engine_ref import EngineName, EngineRef
 from harness.schema.load import Load
 from harness.schema.online_settings import Endpoint
 from harness.schema.profile import Category, Component
-from harness.schema.results import Skipped
+from harness.schema.results import Skipped, SpeculationCount
 from harness.schema.run_info import LaunchRecord
-from harness.schema.speculation import SpeculationCount
+from harness.schema.setting_types import EngineName, EngineRef
 from harness.workload import PlannedRequest
 
 #: Bounds of the number of full contexts in the KV cache of an engine whose cache size is set by us.

@@ -27,8 +27,8 @@ from harness.engines.variants import user_engine, user_file
 from harness.errors import EngineError, UsageError, failure_text
 from harness.files import write_whole
 from harness.modules import ELSEWHERE
-from harness.schema.engine_ref import EngineName
 from harness.schema.run_info import Code
+from harness.schema.setting_types import EngineName
 from harness.telemetry.revision import files_hash
 
 CACHE = paths.CACHE / "engines"

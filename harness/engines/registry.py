@@ -11,7 +11,7 @@ from harness.engines.running.address import Address
 from harness.engines.variants import check_name, engine_points, find_variant
 from harness.errors import UsageError
 from harness.plugins import describe, load_plugin
-from harness.schema.engine_ref import DEFAULT_ENGINES, EngineName, EngineRef
+from harness.schema.setting_types import DEFAULT_ENGINES, EngineName, EngineRef
 
 
 def _load(point: EntryPoint) -> Engine:

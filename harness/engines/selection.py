@@ -15,9 +15,9 @@ from harness.engines.registry import LOCAL, get_engine, get_engine_variant
 from harness.engines.running.address import Address
 from harness.engines.running.model_list import listing
 from harness.errors import EngineError, UsageError
-from harness.schema.engine_ref import RUNNING_SERVER
 from harness.schema.online_settings import OnlineSettings
 from harness.schema.results import Skipped
+from harness.schema.setting_types import RUNNING_SERVER
 from harness.schema.settings import CommonSettings
 
 

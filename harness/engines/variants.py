@@ -26,8 +26,8 @@ from harness.errors import UsageError
 from harness.plain_text import one_line
 from harness.plugins import find_plugins
 from harness.schema.base import Strict, first_fault
-from harness.schema.engine_ref import EngineName
-from harness.schema.yaml_file import read_yaml
+from harness.schema.files import read_yaml
+from harness.schema.setting_types import EngineName
 
 if TYPE_CHECKING:
     from harness.engines.base import Engine

@@ -27,7 +27,7 @@ from harness.engines.variants import Build, Recipe, load_file
 from harness.environments.unpack import UnpackError, point
 from harness.errors import EngineError, UsageError
 from harness.files import locked, write_whole
-from harness.schema.engine_ref import EngineName
+from harness.schema.setting_types import EngineName
 
 LOCK = "lock.txt"
 _LIST = """

@@ -11,10 +11,10 @@ from harness.metrics.holm import holm
 from harness.metrics.intervals import LEVEL, Effect, Estimate, are_paired, common, difference, ratio, ratios
 from harness.metrics.power import repeats_to_find
 from harness.metrics.primary import SHARE, is_primary
+from harness.schema.base import Verdict
 from harness.schema.compare_results import EFFECTS
 from harness.schema.load import Batch, Load
 from harness.schema.metrics import METRICS
-from harness.schema.verdict import Verdict
 
 
 @dataclass(frozen=True)

@@ -27,7 +27,7 @@ from harness.metrics.samples import Group, Sample, pool
 from harness.schema.limits import Slo
 from harness.schema.load import Batch
 from harness.schema.metrics import COMPARED_PERCENTILES, LATENCIES, METRICS, PERCENTILES, latencies, rates
-from harness.schema.online_summary import Distribution
+from harness.schema.results import Distribution
 
 #: Metric and statistic, as in the results; a rate is its own statistic.
 Key = tuple[str, str]

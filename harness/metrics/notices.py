@@ -22,14 +22,12 @@ from harness.metrics.stability import (
 )
 from harness.metrics.validity import few_rounds, one_late, too_brief
 from harness.metrics.window import in_flight, waiting
-from harness.schema.engine_ref import RUNNING_SERVER
 from harness.schema.facts import Fact, Scope, Value
 from harness.schema.load import Batch, ClosedLoop, Load, Ramp, RequestRate, from_light_to_heavy
 from harness.schema.machines import MachineLoad
 from harness.schema.metrics import latencies
-from harness.schema.online_summary import OnlineSummary
-from harness.schema.results import PREFIX_BLOCK_TOKENS, PrefixHits
-from harness.schema.speculation import SpeculationCount
+from harness.schema.results import PREFIX_BLOCK_TOKENS, OnlineSummary, PrefixHits, SpeculationCount
+from harness.schema.setting_types import RUNNING_SERVER
 
 #: What the machine did during each cell, by cell.
 Machines = Mapping[int, MachineLoad]

@@ -13,8 +13,7 @@ from harness.schema.base import Strict
 from harness.schema.facts import FELL_BEHIND
 from harness.schema.load import Batch, ClosedLoop, Load, from_light_to_heavy
 from harness.schema.metrics import COMPARED_PERCENTILES, METRICS
-from harness.schema.online_summary import OnlineSummary
-from harness.schema.results import Comparison, OnlineResults
+from harness.schema.results import Comparison, OnlineResults, OnlineSummary
 from harness.schema.search import SearchResults
 
 #: Percentiles that are compared, from the highest on.

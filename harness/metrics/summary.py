@@ -25,15 +25,13 @@ from harness.metrics.samples import Group, by_load, split
 from harness.metrics.validity import clients_of, discredit, invalid_reasons, scored
 from harness.metrics.waterfall import Reported, reported_mean, waterfall
 from harness.metrics.window import Cut, scheduled
-from harness.schema.calibration import Calibration
 from harness.schema.facts import Fact
 from harness.schema.fairness import TaskScores
 from harness.schema.limits import Slo
 from harness.schema.load import Load
+from harness.schema.machines import Calibration
 from harness.schema.metrics import LATENCIES, METRICS
-from harness.schema.online_summary import Distribution, OnlineSummary
-from harness.schema.results import PrefixHits
-from harness.schema.speculation import Speculation
+from harness.schema.results import Distribution, OnlineSummary, PrefixHits, Speculation
 
 Seen = TypeVar("Seen", PrefixHits, Speculation)
 

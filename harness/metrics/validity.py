@@ -13,11 +13,11 @@ import pandas as pd
 from harness.metrics.percentiles import Ordered, missing
 from harness.metrics.rates import duration_s
 from harness.metrics.samples import Group
-from harness.schema.calibration import Calibration
 from harness.schema.facts import Fact, Scope, Value
 from harness.schema.fairness import TaskScores
 from harness.schema.load import Batch, ClosedLoop, Load
-from harness.schema.online_summary import OnlineSummary
+from harness.schema.machines import Calibration
+from harness.schema.results import OnlineSummary
 from harness.schema.settings import SHORT_CELL_S
 
 #: A cell is invalid when the submit lag's p99 is above this, and above this share of the median TTFT. A

@@ -12,8 +12,8 @@ from tokenizers import Tokenizer
 from harness.errors import EngineError, UsageError
 from harness.models.model_folder import ModelFolder, resolve, tokenizer_folder
 from harness.models.text_tokens import ChatTemplate, load_tokenizer
-from harness.schema.engine_ref import RUNNING_SERVER
 from harness.schema.online_settings import OnlineSettings
+from harness.schema.setting_types import RUNNING_SERVER
 from harness.schema.settings import CommonSettings
 
 #: The tokenizer of which nothing is known.

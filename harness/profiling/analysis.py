@@ -20,6 +20,7 @@ from harness.profiling.reading.timeline import Timeline
 from harness.profiling.reading.torch_trace import read_torch_trace
 from harness.runs.folder import FIGURES, MANIFEST, ONLINE_RESULTS
 from harness.runs.reader import read_raw
+from harness.schema.files import read_of_run
 from harness.schema.profile import (
     Gap,
     ProfileFigures,
@@ -30,7 +31,6 @@ from harness.schema.profile import (
     Tool,
 )
 from harness.schema.results import OnlineResults
-from harness.schema.stored import read_of_run
 
 
 def analyse(run: Path) -> Profiles:

@@ -18,12 +18,11 @@ from typing import cast
 
 from harness.profiling.reading.figures import CATEGORIES
 from harness.profiling.sides import Profiled, Side
+from harness.schema.base import Verdict
 from harness.schema.fairness import Part
 from harness.schema.load import Load
-from harness.schema.online_summary import OnlineSummary
 from harness.schema.profile import Gap, GapPart, Level, ProfiledStep, ProfileFigures, ProfileRun
-from harness.schema.results import OnlineResults
-from harness.schema.verdict import Verdict
+from harness.schema.results import OnlineResults, OnlineSummary
 
 #: Verdicts by which a difference is looked into, by the metric whose mean is taken apart.
 TRIGGERS = {"ttft_ms": ("ttft_ms",), "itl_ms": ("itl_ms", "tpot_ms"), "e2e_ms": ("e2e_ms",)}

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from harness.runs.folder import FIGURES, MANIFEST
+from harness.schema.files import Model, read_of_run
 from harness.schema.profile import ProfileManifest, Profiles
-from harness.schema.stored import Model, read_of_run
 
 
 def read_manifest(run: Path) -> ProfileManifest | None:

@@ -40,7 +40,7 @@ from harness.report.tables.tuning import tuning_tables
 from harness.report.text import provenance
 from harness.report.text.heading import about, facts, machine, model, names, repeat_counts, title, versions
 from harness.report.wording import Notice, Sentence
-from harness.runs.reader import OnlineRun, Run
+from harness.runs.reader import Run
 from harness.schema.fairness import Ledger
 from harness.schema.load import Load, from_light_to_heavy
 from harness.schema.metric import Metric
@@ -175,7 +175,7 @@ class Chapter(ABC):
 class OnlineChapter(Chapter):
     """What is also shown of a run of `bench online`, `bench search` or `bench tune`."""
 
-    run: OnlineRun
+    run: Run
 
     @property
     def first(self) -> Table:

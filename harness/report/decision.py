@@ -13,11 +13,11 @@ from harness.metrics.frontier import Served, served
 from harness.metrics.intervals import Measurement
 from harness.metrics.samples import Group, by_load
 from harness.runs.limits import parse_limits
-from harness.runs.reader import OnlineRun
+from harness.runs.reader import Run
 from harness.schema.limits import GateTerm, Slo
 from harness.schema.load import Load
+from harness.schema.machines import Hourly, Prices, hourly
 from harness.schema.metrics import METRICS, latencies
-from harness.schema.prices import Hourly, Prices, hourly
 from harness.schema.run_info import gpus_used
 
 Box = Literal["pass", "fail", "undecided", "unknown"]
@@ -97,7 +97,7 @@ class Decision:
         return max(points, key=lambda point: point.total.value, default=None)
 
 
-def decide(run: OnlineRun, asked: Asked = NOTHING) -> Decision:
+def decide(run: Run, asked: Asked = NOTHING) -> Decision:
     """Without limits of the reader's those of a search or tuning hold, or the run's own service level at p99;
     without prices those that the run was made with.
 
@@ -131,7 +131,7 @@ def decide(run: OnlineRun, asked: Asked = NOTHING) -> Decision:
     )
 
 
-def _own_terms(run: OnlineRun) -> list[GateTerm]:
+def _own_terms(run: Run) -> list[GateTerm]:
     """The limits that the run was made with."""
     if run.meta.search is not None:
         return parse_limits(run.meta.search.limits)

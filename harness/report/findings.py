@@ -16,7 +16,7 @@ from harness.report.text.limits import limit_words
 from harness.report.text.load_words import with_rate
 from harness.report.text.numbers import plural, two_digits
 from harness.report.wording import WORDING
-from harness.runs.reader import OnlineRun, Run
+from harness.runs.reader import Run
 from harness.schema.base import Strict
 from harness.schema.facts import Fact
 from harness.schema.load import ClosedLoop, Load, from_light_to_heavy
@@ -68,7 +68,7 @@ def findings(run: Run) -> list[Finding]:
     return [_at_load(run, load, found, facts) for load in loads]
 
 
-def _at_load(run: OnlineRun, load: Load, rankings: Sequence[Ranking], facts: Sequence[Fact]) -> Finding:
+def _at_load(run: Run, load: Load, rankings: Sequence[Ranking], facts: Sequence[Fact]) -> Finding:
     cells = [summary for summary in run.pooled if summary.load == load]
     rates = [cell.offered_req_per_s for cell in cells]
     trace = run.meta.trace
@@ -92,7 +92,7 @@ def _at_load(run: OnlineRun, load: Load, rankings: Sequence[Ranking], facts: Seq
     )
 
 
-def _of_search(run: OnlineRun) -> Finding:
+def _of_search(run: Run) -> Finding:
     search = run.results.search
     assert search is not None
     engines = [found for found in search.engines if found.trials]
@@ -144,7 +144,7 @@ def _rounded(seconds: float) -> float:
     return round(seconds, max(1, two_digits(seconds)))
 
 
-def _lengths(run: OnlineRun, template: str) -> str:
+def _lengths(run: Run, template: str) -> str:
     """Dataset of a closed loop, or the lengths of its prompts and answers."""
     settings = run.meta.settings
     return settings.dataset or template.format(

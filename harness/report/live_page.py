@@ -20,7 +20,6 @@ from harness.runs.folder import JOURNAL
 from harness.runs.journal import JournalEntry, read_journal
 from harness.runs.reader import RawRun, read_raw
 from harness.schema.metrics import latencies
-from harness.schema.stored import client_calibration
 
 
 @dataclass(frozen=True)
@@ -52,7 +51,7 @@ def live_page(folder: Path) -> str:
             raw.records.chunks,
             slo=raw.info.settings.slo,
             cut=raw.info.settings.cut,
-            calibration=client_calibration(raw.info),
+            calibration=raw.info.client_calibration,
         )
     )
     styles = looks((summary.engine, summary.label) for summary in summaries)

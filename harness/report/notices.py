@@ -15,13 +15,13 @@ from harness.report.text.heading import repeat_counts, repeats_text
 from harness.report.text.numbers import few, plural, several
 from harness.report.text.settings import unequal_settings
 from harness.report.wording import Notice, Topic, notices_of
-from harness.runs.reader import OnlineRun, Run
+from harness.runs.reader import Run
 from harness.runs.warmup_hints import warmup_hint
-from harness.schema.engine_ref import RUNNING_SERVER
 from harness.schema.facts import Fact, Scope, Value
 from harness.schema.load import Load
 from harness.schema.results import Skipped
 from harness.schema.run_info import LaunchRecord
+from harness.schema.setting_types import RUNNING_SERVER
 from harness.telemetry.revision import DIRTY
 
 #: Repeats, and starts of a server in a search, from which on their spread is known well enough.
@@ -105,7 +105,7 @@ def _badge_text(run: Run, text: str) -> str:
     return text
 
 
-def invalid_count(run: OnlineRun) -> tuple[int, int]:
+def invalid_count(run: Run) -> tuple[int, int]:
     """Number of invalid cells, and of all cells. A cell is one repeat."""
     cells = run.repeats if any(not cell.valid for cell in run.repeats) else run.pooled
     return sum(not cell.valid for cell in cells), len(cells)
@@ -133,7 +133,7 @@ def _alike_in_all_cells(facts: list[Fact]) -> list[Fact]:
     return kept
 
 
-def _with_first_failure(run: OnlineRun, fact: Fact) -> Fact:
+def _with_first_failure(run: Run, fact: Fact) -> Fact:
     """Add to failures the error of the first request that failed, and what to do about it."""
     if fact.kind not in ("failures", "no_success"):
         return fact
@@ -195,7 +195,7 @@ def _fitted(run: Run) -> Iterator[Fact]:
         yield Fact(kind="fitted", values=values | {"fit": trace.fit, "requests": trace.requests})
 
 
-def _differing(run: OnlineRun) -> Iterator[Fact]:
+def _differing(run: Run) -> Iterator[Fact]:
     """State stored results that the raw times do not give."""
     if found := run.disagreements:
         yield Fact(kind="stored_differently", values={"count": len(found), "first": found[0]})
@@ -223,7 +223,7 @@ def _interrupted(run: Run) -> Iterator[Fact]:
     yield Fact(kind="interrupted", values=values | {"subcommand": meta.subcommand})
 
 
-def _failed_after(run: OnlineRun) -> Iterator[Fact]:
+def _failed_after(run: Run) -> Iterator[Fact]:
     for fault in run.meta.unasked:
         if fault.reason:
             values: dict[str, Value] = {"reason": "; ".join(filter(None, (fault.reason, fault.hint)))}
@@ -235,7 +235,7 @@ def _failed_after(run: OnlineRun) -> Iterator[Fact]:
             )
 
 
-def _unfair(run: OnlineRun) -> Iterator[Fact]:
+def _unfair(run: Run) -> Iterator[Fact]:
     """State answers that were not checked, and settings that are not equal."""
     settings, answers = run.meta.settings, run.results.answers
     if answers is None:
@@ -257,7 +257,7 @@ def _unfair(run: OnlineRun) -> Iterator[Fact]:
     yield from unequal_settings(run)
 
 
-def _noise(run: OnlineRun) -> Iterator[Fact]:
+def _noise(run: Run) -> Iterator[Fact]:
     """State an engine that differs from itself, of a run that measures each as two."""
     if not run.meta.settings.aa:
         return
@@ -271,7 +271,7 @@ def _noise(run: OnlineRun) -> Iterator[Fact]:
         yield Fact(kind="differs_from_itself", scope=Scope(engine=label))
 
 
-def _sent_again(run: OnlineRun) -> Iterator[Fact]:
+def _sent_again(run: Run) -> Iterator[Fact]:
     """State that a dataset has fewer prompts than a cell sent."""
     trace = run.meta.trace
     if trace is None or trace.prompts is None:
@@ -289,7 +289,7 @@ def _sent_again(run: OnlineRun) -> Iterator[Fact]:
         yield Fact(kind="sent_again", scope=Scope(engine=group.label, load=group.load), values=values)
 
 
-def _window(run: OnlineRun) -> Iterator[Fact]:
+def _window(run: Run) -> Iterator[Fact]:
     """State what a window left out."""
     cut = [summary for summary in run.repeats if summary.window_s is not None]
     if cut:
@@ -299,7 +299,7 @@ def _window(run: OnlineRun) -> Iterator[Fact]:
         yield Fact(kind="window", values=values | {"steady": run.meta.settings.steady_state})
 
 
-def _few_repeats(run: OnlineRun) -> Iterator[Fact]:
+def _few_repeats(run: Run) -> Iterator[Fact]:
     if run.results.search is not None:
         for found in run.results.search.engines:
             if found.trials and found.starts < ENOUGH_STARTS:

@@ -11,7 +11,7 @@ from harness.metrics.percentiles import missing
 from harness.plain_text import one_line
 from harness.runs.reader import Run
 from harness.schema.metrics import METRICS, STATISTICS
-from harness.schema.online_summary import OnlineSummary
+from harness.schema.results import OnlineSummary
 
 _COLUMNS = (
     "engine",

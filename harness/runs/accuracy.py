@@ -25,7 +25,7 @@ from harness.runs.resolved import Resolved
 from harness.runs.run_state import Run
 from harness.schema.base import Strict
 from harness.schema.fairness import TaskReply, TaskScores
-from harness.schema.stored import read_stored
+from harness.schema.files import read_stored
 from harness.workload import PlannedRequest
 
 #: Requests in flight where the load is no closed loop.

@@ -15,9 +15,9 @@ from harness.models.model_folder import ModelFolder, resolve
 from harness.runs.folder import ANSWERS
 from harness.runs.resolved import Resolved
 from harness.runs.run_state import Run
-from harness.schema.engine_ref import RUNNING_SERVER
 from harness.schema.fairness import AnswerChecks
-from harness.schema.stored import read_stored
+from harness.schema.files import read_stored
+from harness.schema.setting_types import RUNNING_SERVER
 from harness.telemetry import gpu
 
 

@@ -33,7 +33,7 @@ from harness.runs.warmup_hints import warmup_hint
 from harness.schema.fairness import EngineFact
 from harness.schema.load import Batch, ClosedLoop
 from harness.schema.machines import MachineLoad
-from harness.schema.online_summary import OnlineSummary
+from harness.schema.results import OnlineSummary
 from harness.telemetry.idle import Idle
 from harness.workload import PlannedRequest
 

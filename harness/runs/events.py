@@ -8,9 +8,8 @@ from pathlib import Path
 
 from harness.loadgen.load_plan import Progress
 from harness.runs.schedule import Cell
-from harness.schema.online_summary import OnlineSummary
 from harness.schema.profile import Level, ProfileRun, Tool
-from harness.schema.results import Skipped
+from harness.schema.results import OnlineSummary, Skipped
 from harness.schema.run_info import TraceRecord, Unasked
 
 

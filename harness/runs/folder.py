@@ -12,9 +12,9 @@ from typing import Literal
 
 from harness.errors import UsageError
 from harness.files import locked
-from harness.schema.engine_ref import EngineRef
+from harness.schema.files import read_of_run
 from harness.schema.run_info import RunInfo
-from harness.schema.stored import read_of_run
+from harness.schema.setting_types import EngineRef
 
 RUN, JOURNAL, SKIPPED, ANSWERS = "run.json", "journal.jsonl", "skipped.json", "answers.json"
 ACCURACY = "accuracy.json"

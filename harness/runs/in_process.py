@@ -30,7 +30,7 @@ from harness.runs.resolved import Resolved
 from harness.runs.run_state import Run
 from harness.runs.schedule import Cell
 from harness.schema.load import load_text
-from harness.schema.online_summary import OnlineSummary
+from harness.schema.results import OnlineSummary
 from harness.schema.run_info import LaunchRecord
 from harness.telemetry.cell_monitor import CellMonitor
 from harness.telemetry.gpu import memory_restored

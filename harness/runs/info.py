@@ -12,7 +12,7 @@ from harness.cluster.testbed import Machines
 from harness.engines.base import Installation
 from harness.engines.registry import LOCAL
 from harness.files import now
-from harness.schema.calibration import Calibration
+from harness.schema.machines import Calibration
 from harness.schema.online_settings import OnlineSettings
 from harness.schema.run_info import RunInfo, TraceRecord, Versions
 from harness.telemetry.machine import environment

@@ -16,9 +16,7 @@ from harness.schema.base import Strict, first_fault
 from harness.schema.fairness import ReportedMean
 from harness.schema.load import Load
 from harness.schema.machines import HostCell, MachineLoad
-from harness.schema.online_summary import OnlineSummary
-from harness.schema.results import PrefixCount
-from harness.schema.speculation import Speculation, SpeculationCount
+from harness.schema.results import OnlineSummary, PrefixCount, Speculation, SpeculationCount
 
 
 class ClientSpent(Strict):

@@ -15,9 +15,7 @@ from harness.runs.run_state import Run
 from harness.runs.schedule import Cell
 from harness.schema.fairness import ReportedMean
 from harness.schema.machines import HostCell, MachineLoad
-from harness.schema.online_summary import OnlineSummary
-from harness.schema.results import PrefixCount
-from harness.schema.speculation import Speculation, SpeculationCount
+from harness.schema.results import OnlineSummary, PrefixCount, Speculation, SpeculationCount
 
 
 class Kept(TypedDict, total=False):

@@ -11,7 +11,7 @@ from harness.schema.facts import FactKind
 from harness.schema.limits import ERROR_RATE, LIMIT_HINT, GateTerm, parse_gate
 from harness.schema.metrics import METRICS
 from harness.schema.online_settings import OnlineSettings
-from harness.schema.online_summary import OnlineSummary
+from harness.schema.results import OnlineSummary
 
 #: A cell in which more requests than this share fail does not meet the limits, whatever these are.
 MAX_FAILED = 0.01

@@ -29,8 +29,8 @@ from harness.runs.run_state import Run as RunState
 from harness.runs.schedule import Cell, blocks_of, grid_blocks
 from harness.runs.search import Search
 from harness.runs.tuning import Tune
+from harness.schema.machines import hourly, read_prices
 from harness.schema.online_settings import OnlineSettings
-from harness.schema.prices import hourly, read_prices
 from harness.schema.results import BatchRow, OnlineResults
 from harness.schema.search import SearchPlan
 from harness.schema.tune import TunePlan

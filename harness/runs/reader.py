@@ -27,10 +27,9 @@ from harness.runs.folder import (
 from harness.runs.recompute import disagreements, recompute, regroup
 from harness.runs.run_state import read_skipped
 from harness.schema.facts import Fact
-from harness.schema.online_summary import OnlineSummary
-from harness.schema.results import OnlineResults
+from harness.schema.files import read_of_run
+from harness.schema.results import OnlineResults, OnlineSummary
 from harness.schema.run_info import RunInfo
-from harness.schema.stored import read_of_run
 
 _TEXT = ("engine", "variant", "label", "load", "token_source", "error", "finish_reason")
 
@@ -86,9 +85,6 @@ class Run:
         rank: dict[tuple[str, str | None], int]
         rank = {(ref.name, ref.variant): position for position, ref in enumerate(asked)}
         return sorted(summaries, key=lambda s: rank.get((s.engine, s.variant), len(rank)))
-
-
-OnlineRun = Run
 
 
 @dataclass(frozen=True)

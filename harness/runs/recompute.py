@@ -13,12 +13,10 @@ from harness.metrics.comparison import compare_points
 from harness.metrics.estimates import measure
 from harness.metrics.samples import Group, by_load, split
 from harness.metrics.summary import summarize_points
+from harness.schema.base import repeat_text
 from harness.schema.metrics import LATENCIES
-from harness.schema.online_summary import OnlineSummary
-from harness.schema.repeat_number import repeat_text
-from harness.schema.results import Comparison, OnlineResults
+from harness.schema.results import Comparison, OnlineResults, OnlineSummary
 from harness.schema.run_info import RunInfo, gpus_used
-from harness.schema.stored import client_calibration
 
 #: Floating-point sums may differ this much between machines.
 _CLOSE = 1e-9
@@ -47,7 +45,7 @@ def recompute(results: OnlineResults, groups: Sequence[Group]) -> OnlineResults:
     A metric that was added since the run was measured has summaries and is not compared: the verdicts, which
     hold for all comparisons together, stay those of the run.
     """
-    settings, calibration = results.meta.settings, client_calibration(results.meta)
+    settings, calibration = results.meta.settings, results.meta.client_calibration
     wrong = results.answers.wrong if results.answers else None
     with ThreadPoolExecutor(2) as threads:
         points = list(threads.map(partial(measure, slo=settings.slo), by_load(groups)))

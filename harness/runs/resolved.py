@@ -20,10 +20,10 @@ from harness.errors import UsageError
 from harness.models.choice import NO_TOKENIZER, ModelChoice, choose_model
 from harness.models.model_folder import ModelFolder
 from harness.runs.events import Calibrating, Notify
-from harness.schema.calibration import Calibration
-from harness.schema.engine_ref import RUNNING_SERVER
+from harness.schema.machines import Calibration
 from harness.schema.online_settings import OnlineSettings
 from harness.schema.results import Skipped
+from harness.schema.setting_types import RUNNING_SERVER
 from harness.schema.settings import CommonSettings
 from harness.workload.drawn_fields import DrawnFields
 from harness.workload.sources import RequestSource

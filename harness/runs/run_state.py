@@ -22,14 +22,14 @@ from harness.runs.folder import JOURNAL, REQUESTS_TABLE, RUN, SKIPPED, read_info
 from harness.runs.journal import JournalEntry, append_journal, read_journal
 from harness.runs.plans import Done
 from harness.runs.schedule import Cell, grid_blocks, measured_cells
-from harness.schema.calibration import Calibration
-from harness.schema.engine_ref import RUNNING_SERVER
 from harness.schema.fairness import EngineFact
+from harness.schema.files import read_stored
 from harness.schema.load import Load
+from harness.schema.machines import Calibration
 from harness.schema.online_settings import OnlineSettings
 from harness.schema.results import Skipped
 from harness.schema.run_info import Check, LaunchRecord, RunInfo, Unasked, Versions
-from harness.schema.stored import client_calibration, read_stored
+from harness.schema.setting_types import RUNNING_SERVER
 from harness.telemetry.machine import hardware, hardware_text
 from harness.telemetry.revision import DIRTY, source_hash
 
@@ -205,7 +205,7 @@ class Run:
     @property
     def calibration(self) -> Calibration | None:
         """What the run's client processes sustain; None where that was not measured."""
-        return client_calibration(self.info)
+        return self.info.client_calibration
 
     @property
     def engine_variants(self) -> list[EngineVariant]:

@@ -11,10 +11,10 @@ import numpy as np
 
 from harness.engines.base import EngineVariant
 from harness.runs.journal import JournalEntry
-from harness.schema.engine_ref import RUNNING_SERVER
+from harness.schema.base import repeat_text
 from harness.schema.load import Load
 from harness.schema.online_settings import OnlineSettings
-from harness.schema.repeat_number import repeat_text
+from harness.schema.setting_types import RUNNING_SERVER
 from harness.schema.settings import CommonSettings
 from harness.traces.sampling import prompt_seed, shape_seeds
 

@@ -22,8 +22,7 @@ from harness.runs.limits import BEHIND, MAX_FAILED, OF_FAILURES, failed_share, h
 from harness.runs.plans import Done, Plan
 from harness.runs.schedule import Cell, balanced_orders, engine_seed
 from harness.schema.online_settings import OnlineSettings
-from harness.schema.online_summary import OnlineSummary
-from harness.schema.results import OnlineResults, Skipped
+from harness.schema.results import OnlineResults, OnlineSummary, Skipped
 from harness.schema.search import Bound, CapacityFound, CapacityRatio, SearchPlan, SearchResults, SearchTrial
 from harness.traces.sampling import prompt_seed
 

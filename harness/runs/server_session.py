@@ -20,9 +20,9 @@ from harness.records.cell import CellIdentity, CellRecords, Expected, cell_recor
 from harness.records.stream import TimeNames
 from harness.runs.resolved import Resolved
 from harness.runs.schedule import Cell
-from harness.schema.engine_ref import RUNNING_SERVER
 from harness.schema.load import Batch, Load
-from harness.schema.speculation import SpeculationCount
+from harness.schema.results import SpeculationCount
+from harness.schema.setting_types import RUNNING_SERVER
 from harness.workload import PlannedRequest
 from harness.workload.dataset_content import answered, with_answers
 from harness.workload.prompts import reusable_tokens

@@ -13,13 +13,12 @@ from harness.errors import UsageError
 from harness.runs.limits import check_limits, enough_requests, parse_limits
 from harness.runs.tuning import optuna
 from harness.schema.base import first_fault
-from harness.schema.engine_ref import EngineName, EngineRef
+from harness.schema.files import read_yaml
 from harness.schema.limits import ERROR_RATE, names_of
 from harness.schema.load import ClosedLoop
 from harness.schema.online_settings import OnlineSettings
-from harness.schema.space import Space
-from harness.schema.tune import Configuration, TunePlan
-from harness.schema.yaml_file import read_yaml
+from harness.schema.setting_types import EngineName, EngineRef
+from harness.schema.tune import Configuration, Space, TunePlan
 
 
 def plan_tuning(

@@ -23,8 +23,7 @@ from harness.runs.schedule import Cell, balanced_orders
 from harness.schema.limits import GateTerm, Slo, names_of
 from harness.schema.metrics import METRICS
 from harness.schema.online_settings import OnlineSettings
-from harness.schema.online_summary import OnlineSummary
-from harness.schema.results import OnlineResults, Skipped
+from harness.schema.results import OnlineResults, OnlineSummary, Skipped
 from harness.schema.tune import Configuration, ConfigurationFound, FinalistFound, State, TunePlan, TuneResults
 from harness.traces.sampling import prompt_seed
 

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from reprlib import Repr
+from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 from pydantic_core import ErrorDetails
 
 from harness.errors import UsageError
+
+#: How A compares with B.
+Verdict = Literal["better", "worse", "no difference", "not enough data"]
 
 _REPR = Repr()
 _REPR.maxstring = _REPR.maxlong = _REPR.maxother = 60
@@ -82,3 +86,8 @@ def split_option(option: str, text: str) -> list[str]:
         return split(text)
     except ValueError as error:
         raise UsageError(f"{option}: {text!r} {error}", "write it like a,b,c") from None
+
+
+def repeat_text(repeat: int | None) -> str:
+    """Return `repeat 1` for the first one, which is 0 in files; None: `all repeats`."""
+    return "all repeats" if repeat is None else f"repeat {repeat + 1}"

@@ -6,11 +6,10 @@ from typing import Literal
 
 from pydantic import Field
 
-from harness.schema.base import Strict
+from harness.schema.base import Strict, Verdict
 from harness.schema.facts import Fact
 from harness.schema.load import Load
 from harness.schema.run_info import SCHEMA_VERSION
-from harness.schema.verdict import Verdict
 
 #: Differences for which the number of repeats is reported.
 EFFECTS = {"5 %": 0.05, "10 %": 0.1}

@@ -173,8 +173,6 @@ def arrivals_text(arrivals: Arrivals, cv: float | None) -> str:
 #: One load of a run.
 Load = Annotated[TraceLoad | ClosedLoop | RequestRate | Ramp | Batch, Field(discriminator="kind")]
 
-AnyLoad = Load
-
 _ADAPTER: TypeAdapter[Load] = TypeAdapter(Load)
 
 

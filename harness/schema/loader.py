@@ -13,10 +13,10 @@ from pydantic_core import ErrorDetails
 
 from harness.errors import UsageError
 from harness.schema.base import fault
-from harness.schema.engine_ref import asks_auto
+from harness.schema.files import read_yaml
 from harness.schema.presets import preset_values
+from harness.schema.setting_types import asks_auto
 from harness.schema.settings import CommonSettings
-from harness.schema.yaml_file import read_yaml
 
 Settings = TypeVar("Settings", bound=CommonSettings)
 

@@ -1,14 +1,72 @@
-"""Machines of a run: the nodes of a cluster, and what each did while a cell was measured."""
+"""Machines of a run: nodes, their clients' limits and prices, and what each did while a cell was measured."""
 
 from __future__ import annotations
 
 import math
-from typing import Literal
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import Field, ValidationError, model_validator
 
-from harness.schema.base import Strict
-from harness.schema.calibration import Calibration
+from harness.errors import UsageError
+from harness.schema.base import Strict, first_fault
+from harness.schema.files import read_yaml
+
+
+class MachineKey(Strict):
+    """Everything that the client's speed depends on. Another value needs another calibration."""
+
+    cpu: str
+    cores: int = Field(description="logical CPUs that this process may use")
+    kernel: str
+    python: str
+    uvloop: str
+
+
+class ClientCeiling(Strict):
+    """The most that each of `processes` client processes sustains while all of them run."""
+
+    processes: int
+    chunks_per_s: float = Field(description="chunks a second that are still read one by one")
+    chunks_per_cpu_s: float = Field(description="reads for each second of CPU time spent")
+    requests_per_s: float = Field(description="streamed requests a second that are still sent on time")
+    limit: Literal["client", "server"] = Field(
+        description="what gave way: the client, or the mock server, and then the client can do more"
+    )
+
+
+class Spread(Strict):
+    """Median and 99th percentile, in ms."""
+
+    p50: float
+    p99: float
+
+
+class TimingError(Strict):
+    """Measured minus true times of the mock server, request by request and token by token."""
+
+    processes: int
+    concurrency: int
+    requests: int
+    ttft_error_ms: Spread
+    itl_error_ms: Spread
+    submit_lag_ms: Spread
+
+
+class Calibration(Strict):
+    """The client on one machine."""
+
+    machine: MachineKey
+    created: str = Field(description="ISO 8601, UTC")
+    quick: bool
+    ceilings: list[ClientCeiling] = Field(min_length=1, description="by number of client processes")
+    errors: list[TimingError]
+
+    def ceiling(self, processes: int) -> ClientCeiling:
+        """The ceiling measured with the most processes that are not more than `processes`."""
+        fitting = [ceiling for ceiling in self.ceilings if ceiling.processes <= processes]
+        return max(fitting or self.ceilings, key=lambda ceiling: ceiling.processes)
 
 
 class GpuLoad(Strict):
@@ -111,3 +169,73 @@ class HostCell(Strict):
     requests: int
     clock: HostClock
     machine: MachineLoad | None = Field(None, description="what the node did meanwhile")
+
+
+HINT = "write it like `gpus: {NVIDIA H200: 3.5}` for a GPU hour, or `machine: 0.4` for a machine hour"
+Amount = Annotated[float, Field(gt=0, allow_inf_nan=False, strict=True)]  # strict: true is not 1
+
+
+class Prices(Strict):
+    """A price file. A run on GPUs pays for its GPUs, another one for the machine."""
+
+    currency: str = Field("$", min_length=1, max_length=8)
+    gpus: dict[Annotated[str, Field(min_length=1)], Amount] = Field(
+        default_factory=dict, description="of an hour, by the GPU's name or a part of it; the longest counts"
+    )
+    machine: Amount | None = Field(None, description="of an hour of the whole machine")
+
+    @model_validator(mode="after")
+    def _some(self) -> Prices:
+        if not self.gpus and self.machine is None:
+            raise ValueError("it has neither gpus nor machine")
+        return self
+
+
+class Hourly(Strict):
+    """The price of an hour of one run's machine."""
+
+    amount: float
+    currency: str
+    of: str = Field(description="what is paid for: `2 × NVIDIA H200`")
+
+
+def read_prices(path: Path) -> Prices:
+    """Read a price file, YAML.
+
+    Raises:
+        UsageError: It cannot be read, or says something else.
+    """
+    content = read_yaml(path, HINT, what="--price: ")
+    try:
+        return Prices.model_validate(content)
+    except ValidationError as error:
+        raise UsageError(f"{path}: {first_fault(error)}", HINT) from None
+
+
+def hourly(prices: Prices, environment: Mapping[str, Any], device: str) -> Hourly:
+    """Return the price of an hour of a run on that machine.
+
+    Args:
+        environment: The run's hardware and software.
+
+    Raises:
+        UsageError: The file has no price for it.
+    """
+    names = [str(gpu.get("name", "GPU")) for gpu in environment.get("gpus") or []] if device == "cuda" else []
+    if not names:
+        if prices.machine is None:
+            raise UsageError(
+                "the prices have none for a machine, and the run used no GPU", "add `machine: 0.4`"
+            )
+        return Hourly(amount=prices.machine, currency=prices.currency, of="the machine")
+    amount = math.fsum(_of_gpu(prices, name) for name in names)
+    of = ", ".join(f"{names.count(name)} × {name}" for name in dict.fromkeys(names))
+    return Hourly(amount=amount, currency=prices.currency, of=of)
+
+
+def _of_gpu(prices: Prices, name: str) -> float:
+    fitting = [priced for priced in prices.gpus if priced.casefold() in name.casefold()]
+    if not fitting:
+        priced = f"known: {', '.join(prices.gpus)}; " if prices.gpus else ""
+        raise UsageError(f"the prices have none for {name}", f"{priced}add it under gpus")
+    return prices.gpus[max(fitting, key=len)]

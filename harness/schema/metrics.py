@@ -1,14 +1,293 @@
 """The registry of metrics: what results, definitions, glossary, gates, tables and figures derive from.
 
-It holds this project's (`built_in_metrics.py`) and those that installed packages add (`metric.py`).
+It holds this project's metrics, in the order in which they are shown, and those that installed packages add
+(`metric.py`).
 """
 
 from __future__ import annotations
 
 from harness.errors import UsageError
 from harness.plugins import describe, find_plugins, load_plugin
-from harness.schema.built_in_metrics import BUILT_IN
-from harness.schema.metric import Metric, Use
+from harness.schema.metric import MS, Metric, Use
+
+_SHOWN: frozenset[Use] = frozenset({"tables", "overview", "compared", "gated", "slo"})
+_HEADLINE: frozenset[Use] = _SHOWN | {"headline"}
+
+BUILT_IN = (
+    Metric(
+        "ttft_ms",
+        "TTFT",
+        "time to first token",
+        "ms",
+        "t_first − t_sent",
+        "From the last byte of the request written to the first chunk that carries a token. Empty "
+        "chunks and chunks with only a role do not count.",
+        "request",
+        lambda t: (t.first - t.sent) * MS,
+        uses=_HEADLINE,
+    ),
+    Metric(
+        "ttfo_ms",
+        "TTFO",
+        "time to first output token",
+        "ms",
+        "t_answer − t_sent",
+        "From the last byte of the request written to the first chunk of the answer itself (text, a tool "
+        "call, a refusal), after any reasoning. Without reasoning it is TTFT; an answer of nothing but "
+        "reasoning has none.",
+        "request",
+        lambda t: (t.answer - t.sent) * MS,
+        uses=frozenset({"tables", "gated", "slo"}),
+        like="ttft_ms",
+    ),
+    Metric(
+        "tpot_ms",
+        "TPOT",
+        "time per output token",
+        "ms",
+        "(t_last − t_first) / (N − 1)",
+        "The mean time between the N output tokens of a request, for requests of two tokens or more.",
+        "request",
+        lambda t: (t.last - t.first) * MS / t.steps,
+        uses=_HEADLINE,
+    ),
+    Metric(
+        "itl_ms",
+        "ITL",
+        "inter-token latency",
+        "ms",
+        "g / k, k times",
+        "Per token: a chunk of k tokens after a gap g counts as k samples of g/k, pooled over "
+        "requests. The first chunk of a request ends no gap.",
+        "token",
+        lambda t: t.gap_ms / t.gap_tokens,
+        uses=_SHOWN,
+    ),
+    Metric(
+        "e2e_ms",
+        "E2E",
+        "end-to-end latency",
+        "ms",
+        "t_last − t_sent",
+        "From the last byte of the request written to the last chunk that carries a token.",
+        "request",
+        lambda t: (t.last - t.sent) * MS,
+        uses=_SHOWN,
+    ),
+    Metric(
+        "icl_ms",
+        "ICL",
+        "inter-chunk latency",
+        "ms",
+        "g",
+        "Per chunk: the gaps themselves, however many tokens a chunk carries. What a stutter looks like.",
+        "chunk",
+        lambda t: t.gap_ms,
+        like="itl_ms",
+        uses=frozenset({"tables", "gated", "slo"}),
+    ),
+    Metric(
+        "submit_lag_ms",
+        "Submit lag",
+        "submit lag",
+        "ms",
+        "t_sent − t_sched",
+        "How late the client sent a request. It is a property of the client, not of the engine: a "
+        "cell whose p99 (of fewer than 100 requests: whose second highest value) exceeds the larger of 1 ms "
+        "and 5 % of its TTFT p50 is invalid.",
+        "request",
+        lambda t: (t.sent - t.sched) * MS,
+    ),
+    Metric(
+        "ttft_from_schedule_ms",
+        "TTFT from schedule",
+        "time to first token, from the schedule",
+        "ms",
+        "t_first − t_sched",
+        "TTFT counted from when the schedule wanted the request sent, so that a late client hides nothing.",
+        "request",
+        lambda t: (t.first - t.sched) * MS,
+    ),
+    Metric(
+        "e2e_from_schedule_ms",
+        "E2E from schedule",
+        "end-to-end latency, from the schedule",
+        "ms",
+        "t_last − t_sched",
+        "E2E counted from when the schedule wanted the request sent.",
+        "request",
+        lambda t: (t.last - t.sched) * MS,
+    ),
+    Metric(
+        "session_ms",
+        "Session",
+        "whole session",
+        "ms",
+        "t_last of the last turn − t_sent of the first",
+        "How long a conversation or an agent's job took as a whole, time to think included, for sessions "
+        "without a failed turn.",
+        "request",
+        lambda t: (t.last - t.session_start) * MS,
+        uses=frozenset({"tables", "gated"}),
+    ),
+    Metric(
+        "queue_wait_ms",
+        "Queue wait",
+        "queue wait",
+        "ms",
+        "from the engine",
+        "How long a request waited before its prefill began, where the engine reports it.",
+        "request",
+        lambda t: t.queue_wait_ms,
+        by_engine=True,
+    ),
+    Metric(
+        "prefill_ms",
+        "Prefill",
+        "prefill",
+        "ms",
+        "from the engine",
+        "How long the prefill of a request took, where the engine reports it.",
+        "request",
+        lambda t: t.prefill_ms,
+        by_engine=True,
+    ),
+    Metric(
+        "offered_req_per_s",
+        "offered req/s",
+        "offered rate",
+        "req/s",
+        "(requests − 1) / (last t_sched − first t_sched)",
+        "What the schedule asks for. The achieved rate is a little lower, as the last answers take "
+        "their time, and much lower in a short cell. Whether an engine fell behind, a notice says.",
+        "cell",
+        lower_is_better=False,
+        uses=frozenset({"tables"}),
+    ),
+    Metric(
+        "req_per_s",
+        "req/s",
+        "achieved rate",
+        "req/s",
+        "successes / duration",
+        "Successful requests a second, from the first scheduled arrival to the end of the last stream.",
+        "cell",
+        counted=lambda c: c.ended,
+        lower_is_better=False,
+        uses=frozenset({"tables", "gated", "offline"}),
+    ),
+    Metric(
+        "output_tok_per_s",
+        "output tok/s",
+        "output token rate",
+        "tok/s",
+        "output tokens / duration",
+        "Tokens generated by successful requests a second. Below saturation the load sets it, not the "
+        "engine.",
+        "cell",
+        counted=lambda c: c.output_tokens,
+        lower_is_better=False,
+        uses=frozenset({"headline", "tables", "compared", "gated", "offline"}),
+    ),
+    Metric(
+        "total_tok_per_s",
+        "total tok/s",
+        "total token rate",
+        "tok/s",
+        "(prompt tokens + output tokens) / duration",
+        "Prompt and output tokens of successful requests a second.",
+        "cell",
+        counted=lambda c: c.prompt_tokens + c.output_tokens,
+        lower_is_better=False,
+        uses=frozenset({"tables", "gated", "offline"}),
+    ),
+    Metric(
+        "output_tok_per_s_per_gpu",
+        "tok/s/GPU",
+        "output token rate of a GPU",
+        "tok/s",
+        "output tokens / duration / GPUs",
+        "The output token rate divided by the GPUs that the engine computes on: tensor parallel size × data "
+        "parallel size. Shown where an engine has more than one.",
+        "cell",
+        lower_is_better=False,
+        uses=frozenset({"tables", "offline"}),
+        like="output_tok_per_s",
+    ),
+    Metric(
+        "goodput_req_per_s",
+        "goodput req/s",
+        "goodput",
+        "req/s",
+        "successes within the service level / duration",
+        "Successful requests a second that meet every limit of the service level. A limit on ITL "
+        "holds for every token of the request.",
+        "cell",
+        counted=lambda c: c.good,
+        lower_is_better=False,
+        uses=frozenset({"tables", "gated"}),
+    ),
+    Metric(
+        "cpu_ms_per_output_token",
+        "CPU ms/token",
+        "CPU time of an output token",
+        "ms/token",
+        "CPU seconds of the engine's processes / output tokens",
+        "What all processes of the engine spent in the whole cell, on HTTP and waiting awake too.",
+        "cell",
+    ),
+    Metric(
+        "joules_per_output_token",
+        "J/token",
+        "energy of an output token",
+        "J/token",
+        "joules / output tokens",
+        "By the energy counters of the GPUs or, where there is none, of the processors (RAPL), the whole "
+        "cell; on shared processors the client's work is in it too.",
+        "cell",
+    ),
+    Metric(
+        "joules_above_idle_per_output_token",
+        "J/token above idle",
+        "energy of an output token above idle",
+        "J/token",
+        "(joules − idle watts × seconds) / output tokens",
+        "The same without what the machine took in two seconds before the engine was started, times the "
+        "cell's length.",
+        "cell",
+    ),
+    Metric(
+        "joules_per_request",
+        "J/request",
+        "energy of a request",
+        "J/request",
+        "joules / successes",
+        "The energy of the whole cell for each successful request.",
+        "cell",
+    ),
+    Metric(
+        "accuracy",
+        "accuracy",
+        "accuracy of the task",
+        "",
+        "right items / items",
+        "Share of the generated items that the engine answers rightly, on the timed server with its timed "
+        "settings; the interval is Wilson's.",
+        "cell",
+        lower_is_better=False,
+    ),
+    Metric(
+        "total_s",
+        "total latency (s)",
+        "total latency",
+        "s",
+        "last answer complete − batch handed over",
+        "How long the whole batch took.",
+        "batch",
+        uses=frozenset({"offline"}),
+    ),
+)
+
 
 GROUP = "rosebench.metrics"
 

@@ -10,7 +10,6 @@ from typing import Annotated, Literal, Self
 from pydantic import AfterValidator, Field, model_validator
 
 from harness.schema.base import listed
-from harness.schema.engine_ref import RUNNING_SERVER
 from harness.schema.limits import Slo
 from harness.schema.load import (
     Arrivals,
@@ -26,6 +25,7 @@ from harness.schema.load import (
 )
 from harness.schema.setting_types import (
     MAX_REQUESTS,
+    RUNNING_SERVER,
     Adapters,
     ArrivalProcess,
     Concurrency,

@@ -7,10 +7,9 @@ from typing import Literal
 
 from pydantic import Field
 
-from harness.schema.base import Strict
+from harness.schema.base import Strict, Verdict
 from harness.schema.load import Load
 from harness.schema.run_info import SCHEMA_VERSION, RunInfo
-from harness.schema.verdict import Verdict
 
 Tool = Literal["torch", "nsys"]
 Tools = Literal["torch", "nsys", "both"]

@@ -8,9 +8,9 @@ from pydantic import ConfigDict, Field, JsonValue
 
 from harness.schema.base import Strict
 from harness.schema.fairness import EngineFact
-from harness.schema.machines import Host
+from harness.schema.files import checked
+from harness.schema.machines import Calibration, Host, Prices
 from harness.schema.online_settings import OnlineSettings
-from harness.schema.prices import Prices
 from harness.schema.search import SearchPlan
 from harness.schema.tune import TunePlan
 
@@ -145,6 +145,14 @@ class RunInfo(Strict):
     def is_adaptive(self) -> bool:
         """Whether what is measured next depends on what was measured before."""
         return self.search is not None or self.tune is not None
+
+    @property
+    def client_calibration(self) -> Calibration | None:
+        """Calibration of the run's load client; None if it was not measured."""
+        content = self.environment.get("calibration")
+        if not isinstance(content, dict):
+            return None
+        return checked(content, Calibration, "the client's calibration in the run")
 
     def counts(self, repeat: int | None) -> bool:
         """Whether summaries and comparisons are of this repeat; those before the end of a tuning have chosen

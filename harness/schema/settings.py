@@ -8,9 +8,8 @@ from typing import Annotated, ClassVar, Literal
 from pydantic import Field, ValidationInfo, field_validator
 
 from harness.schema.base import Strict
-from harness.schema.engine_ref import DEFAULT_ENGINES, EngineRef, Engines
 from harness.schema.presets import PRESETS
-from harness.schema.setting_types import Lengths
+from harness.schema.setting_types import DEFAULT_ENGINES, EngineRef, Engines, Lengths
 
 Device = Literal["auto", "cuda", "cpu"]
 Dtype = Literal["auto", "fp16", "bf16", "fp32"]

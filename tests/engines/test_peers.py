@@ -20,9 +20,9 @@ from harness.loadgen.load_plan import LoadPlan, WireRequest
 from harness.loadgen.run_load import run_load
 from harness.models import ModelFolder, resolve
 from harness.records.cell import CellIdentity, Expected, read_cell
-from harness.schema.engine_ref import EngineName, EngineRef
 from harness.schema.load import ClosedLoop
 from harness.schema.online_settings import OnlineSettings
+from harness.schema.setting_types import EngineName, EngineRef
 from harness.schema.settings import OfflineSettings
 from harness.workload import closed_loop
 from tests.harness.measured import run_online

@@ -21,7 +21,7 @@ from harness.engines.profiler import CaptureRequest, EngineProfiler, Route
 from harness.engines.prometheus import METRICS, Samples, rise, series_values
 from harness.engines.selfreport import LOG, OMP_THREADS, SelfReport
 from harness.schema.fairness import EngineFact
-from harness.schema.speculation import SpeculationCount
+from harness.schema.results import SpeculationCount
 
 #: Offline, and /health answers at once instead of generating a token each time, which takes a second.
 QUIET = {"HF_HUB_OFFLINE": "1", "SGLANG_ENABLE_HEALTH_ENDPOINT_GENERATION": "false"}

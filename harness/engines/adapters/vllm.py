@@ -22,7 +22,7 @@ from harness.engines.selfreport import LOG, SelfReport
 from harness.errors import EngineError
 from harness.schema.fairness import EngineFact
 from harness.schema.profile import Category, Component
-from harness.schema.speculation import SpeculationCount
+from harness.schema.results import SpeculationCount
 
 SHIM = SHIMS / "vllm_cli.py"
 QUIET = {"HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1"}

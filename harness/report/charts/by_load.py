@@ -16,7 +16,7 @@ from harness.report.text.load_words import axis_label, axis_number, axis_values,
 from harness.schema.limits import Slo
 from harness.schema.load import Load
 from harness.schema.metrics import COMPARED_PERCENTILES, METRICS
-from harness.schema.online_summary import OnlineSummary
+from harness.schema.results import OnlineSummary
 
 _BAND = "p50 to p90"
 #: Per cent at which a distribution function is drawn: even, and finer at the tail. It begins at p1: the least

@@ -13,7 +13,7 @@ from harness.report.decision import Decision, Within
 from harness.report.text.load_words import quantity
 from harness.report.text.numbers import decimals, number
 from harness.schema.metric import MS
-from harness.schema.online_summary import OnlineSummary
+from harness.schema.results import OnlineSummary
 
 
 def decision_charts(decision: Decision, pooled: Sequence[OnlineSummary]) -> list[Chart]:

@@ -9,12 +9,11 @@ from harness.report.charts.chart import Axis, Chart, Series, is_wide
 from harness.report.tables.cells import with_waterfall
 from harness.report.text.load_words import load_file_name
 from harness.report.text.numbers import plural
+from harness.schema.base import repeat_text
 from harness.schema.fairness import PARTS
 from harness.schema.load import Load
 from harness.schema.metrics import METRICS
-from harness.schema.online_summary import OnlineSummary
-from harness.schema.repeat_number import repeat_text
-from harness.schema.results import BatchRow
+from harness.schema.results import BatchRow, OnlineSummary
 from harness.schema.search import SearchResults
 
 #: From light to dark along a request's way; each differs in lightness from its neighbours.

@@ -25,7 +25,7 @@ from harness.report.charts.rows import bars, capacity, waterfall
 from harness.report.decision import NOTHING, Asked, Decision, decide
 from harness.report.tables.cells import with_waterfall
 from harness.report.tables.latency import shown_latencies
-from harness.runs.reader import OnlineRun, Run
+from harness.runs.reader import Run
 from harness.schema.load import Load, from_light_to_heavy, heaviest
 from harness.schema.metrics import latencies
 
@@ -66,7 +66,7 @@ def charts(run: Run, asked: Asked = NOTHING) -> Charts:
     return _online(run, asked)
 
 
-def _online(run: OnlineRun, asked: Asked) -> Charts:
+def _online(run: Run, asked: Asked) -> Charts:
     """Those by load from the summaries, distributions and times from the raw tables."""
     pooled = [summary for summary in run.pooled if summary.num_success]
     if not pooled:
@@ -134,7 +134,7 @@ def _online(run: OnlineRun, asked: Asked) -> Charts:
     )
 
 
-def _verdict_first(run: OnlineRun, loads: Iterable[Load]) -> list[Load]:
+def _verdict_first(run: Run, loads: Iterable[Load]) -> list[Load]:
     """The load that the verdict speaks of, then the others from heavy to light."""
     shown = shown_load(run.pooled)
     heavy_first = list(reversed(from_light_to_heavy(loads)))

@@ -35,9 +35,7 @@ from harness.schema.fairness import PARTS, Waterfall
 from harness.schema.load import Load
 from harness.schema.machines import Host, HostCell
 from harness.schema.metrics import METRICS
-from harness.schema.online_summary import OnlineSummary
-from harness.schema.results import PREFIX_BLOCK_TOKENS, PrefixHits
-from harness.schema.speculation import Speculation
+from harness.schema.results import PREFIX_BLOCK_TOKENS, OnlineSummary, PrefixHits, Speculation
 
 _LENGTH_PERCENTILES = (50, 90, 99)
 #: Reasons to finish of an answer that was not cut off at its limit.

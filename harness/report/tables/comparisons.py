@@ -32,8 +32,7 @@ from harness.report.wording import not_significant, reason_text
 from harness.schema.compare_results import EFFECTS, CompareResults, Difference, Gated
 from harness.schema.load import Batch, Load
 from harness.schema.metrics import METRICS, latencies, rates
-from harness.schema.online_summary import OnlineSummary
-from harness.schema.results import Comparison
+from harness.schema.results import Comparison, OnlineSummary
 
 #: The meaning of the mark in a table of ratios.
 BETTER = "Better than the baseline by more than chance, at 5 % for all comparisons of the run together."

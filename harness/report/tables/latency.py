@@ -21,10 +21,10 @@ from harness.report.tables.table import (
 from harness.report.text.load_words import head_of, with_rate
 from harness.report.text.numbers import DASH, decimals, few, number, percent, several, two_digits
 from harness.report.wording import reason_text
-from harness.runs.reader import OnlineRun
+from harness.runs.reader import Run
 from harness.schema.load import ClosedLoop, Load
 from harness.schema.metrics import COMPARED_PERCENTILES, METRICS, latencies, rates
-from harness.schema.online_summary import OnlineSummary
+from harness.schema.results import OnlineSummary
 
 #: Percentiles that tables show.
 SHOWN = COMPARED_PERCENTILES
@@ -136,7 +136,7 @@ def first_table(pooled: Sequence[OnlineSummary], load: Load, best_labels: BestLa
     return Table("first", title, columns, rows, notes, intervals=intervals_text(summaries))
 
 
-def overview_table(run: OnlineRun, best_labels: BestLabels) -> Table:
+def overview_table(run: Run, best_labels: BestLabels) -> Table:
     """TTFT and TPOT in ms at the median and a higher percentile, the achieved rate, that offered (not of
     closed loops), and output tokens a second: a row a load and engine, in the order of the loads."""
     pooled = run.pooled
@@ -161,7 +161,7 @@ def overview_table(run: OnlineRun, best_labels: BestLabels) -> Table:
     return Table("overview", "Latencies in ms, requests and output tokens a second", columns, rows)
 
 
-def _higher(run: OnlineRun, metric: str) -> int:
+def _higher(run: Run, metric: str) -> int:
     """The percentile of the verdict, or where that is the median the highest that every cell supports."""
     sizes = [summary.latency(metric).n for summary in run.pooled if summary.num_success]
     q = shown_percentile(run.pooled, run.results.comparisons, metric)

@@ -15,8 +15,8 @@ from harness.report.text.batches import ways_asked
 from harness.report.text.numbers import DASH, plural
 from harness.report.text.provenance import assumed_of_rates
 from harness.report.wording import not_significant
+from harness.schema.base import repeat_text
 from harness.schema.metrics import METRICS, rates
-from harness.schema.repeat_number import repeat_text
 from harness.schema.results import BatchRow, Comparison, OnlineResults
 
 #: What is marked.

@@ -29,7 +29,7 @@ from harness.report.wording import reason_text
 from harness.schema.load import ClosedLoop, Load
 from harness.schema.machines import MachineLoad
 from harness.schema.metrics import METRICS, latencies, rates
-from harness.schema.online_summary import OnlineSummary
+from harness.schema.results import OnlineSummary
 
 #: Latencies and rates of each cell.
 _LATENCIES = tuple(name for name in latencies("tables") if "overview" in METRICS[name].uses)

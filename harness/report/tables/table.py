@@ -20,7 +20,7 @@ from harness.metrics.digits import per_cent
 from harness.report.text.load_words import head_of, load_number
 from harness.report.text.numbers import DASH, decimals
 from harness.report.text.numbers import number as number_text
-from harness.schema.load import AnyLoad
+from harness.schema.load import Load
 from harness.schema.metrics import METRICS
 
 #: An interval whose ends differ by more than this factor says nothing of a value.
@@ -174,7 +174,7 @@ class Measured(Protocol):
     @property
     def label(self) -> str: ...
     @property
-    def load(self) -> AnyLoad: ...
+    def load(self) -> Load: ...
 
 
 class Repeated(Measured, Protocol):
@@ -266,7 +266,7 @@ def repeat() -> Field[Repeated]:
 # --- Cells ----------------------------------------------------------------------------------------------
 
 
-def load_cell(of: AnyLoad) -> Cell:
+def load_cell(of: Load) -> Cell:
     """The number of a load."""
     return Cell(load_number(of), of.value)
 

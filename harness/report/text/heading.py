@@ -11,7 +11,7 @@ from harness.metrics.digits import digits
 from harness.report.text.load_words import load_number
 from harness.report.text.numbers import percent, plural, several
 from harness.report.text.provenance import said_origin
-from harness.runs.reader import OnlineRun, Run
+from harness.runs.reader import Run
 from harness.schema.load import ClosedLoop, TraceLoad
 from harness.schema.online_settings import OnlineSettings
 from harness.schema.run_info import RunInfo, TraceRecord
@@ -138,7 +138,7 @@ def model(run: RunInfo) -> str:
     return f"{name}, {settings.dtype}, {settings.device}{spread}"
 
 
-def _load(run: OnlineRun, trace: TraceRecord | None) -> str:
+def _load(run: Run, trace: TraceRecord | None) -> str:
     """What was sent, where it is no trace."""
     loads = run.meta.settings.loads
     if trace is None:
@@ -153,7 +153,7 @@ def _load(run: OnlineRun, trace: TraceRecord | None) -> str:
     return origin if run.meta.settings.mixture is None else f"{'; '.join(map(str, loads))}: {origin}"
 
 
-def _scales(run: OnlineRun) -> str:
+def _scales(run: Run) -> str:
     """Each with the rate that it offers."""
     offered = {summary.load: summary.offered_req_per_s for summary in run.pooled}
     scales = several(
@@ -171,7 +171,7 @@ def _when(created: str) -> str:
         return created
 
 
-def repeat_counts(run: OnlineRun) -> tuple[int, int]:
+def repeat_counts(run: Run) -> tuple[int, int]:
     """The least and the most repeats of an engine at a load; of a search or tuning all that there are."""
     counts = Counter((cell.label, cell.load) for cell in run.repeats).values()
     if run.meta.is_adaptive or not counts:
@@ -185,7 +185,7 @@ def repeats_text(least: int, most: int) -> str:
     return plural(most, "repeat") if least == most else f"{least} to {plural(most, 'repeat')}"
 
 
-def _sample(run: OnlineRun) -> str:
+def _sample(run: Run) -> str:
     requests = sorted({summary.num_requests for summary in run.repeats})
     sizes = " to ".join(f"{size:,}" for size in dict.fromkeys(requests[:1] + requests[-1:]))
     return f"{sizes} requests × {repeats_text(*repeat_counts(run))} a point"

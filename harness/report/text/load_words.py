@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from harness.metrics.digits import digits
 from harness.report.text.numbers import decimals, number, plural
 from harness.schema.load import (
-    AnyLoad,
     Batch,
     ClosedLoop,
     Load,
@@ -18,7 +17,7 @@ from harness.schema.load import (
     arrivals_text,
     from_light_to_heavy,
 )
-from harness.schema.online_summary import OnlineSummary
+from harness.schema.results import OnlineSummary
 
 #: From this ratio on the offered rate is another than the asked one.
 FAR = 1.05
@@ -45,7 +44,7 @@ _WORDS = {
 }
 
 
-def where(load: AnyLoad) -> str:
+def where(load: Load) -> str:
     """`at scale 0.4`, `with 64 requests in flight`."""
     match load:
         case TraceLoad() | RequestRate():
@@ -74,12 +73,12 @@ def with_rate(load: Load, offered: Iterable[float]) -> str:
     return f"at {number(rate, decimals([rate]))} requests/s ({asked})"
 
 
-def load_number(load: AnyLoad) -> str:
+def load_number(load: Load) -> str:
     """Its value as text: whole numbers of requests are never rounded."""
     return f"{load.value:,}" if isinstance(load, ClosedLoop | Batch) else f"{load.value:g}"
 
 
-def head_of(loads: Iterable[AnyLoad]) -> str:
+def head_of(loads: Iterable[Load]) -> str:
     """Of a column of such numbers, of which there may be none."""
     return next((_with_noun(_WORDS[load.kind].head, load) for load in loads), "load")
 
@@ -118,9 +117,9 @@ def load_file_name(load: Load) -> str:
     return f"{head}_{load_number(load).replace(',', '')}"
 
 
-def _with_noun(words: str, load: AnyLoad) -> str:
+def _with_noun(words: str, load: Load) -> str:
     return words.format(of=load.counts, noun=_noun_of(load))
 
 
-def _noun_of(load: AnyLoad) -> str:
+def _noun_of(load: Load) -> str:
     return load.counts.removesuffix("s")

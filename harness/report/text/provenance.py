@@ -12,10 +12,10 @@ from typing import Any
 from harness.metrics.digits import per_cent
 from harness.metrics.intervals import ASSUMED_OF_LATENCIES, ASSUMED_OF_RATES
 from harness.report.text.numbers import several, signed
-from harness.schema.calibration import Calibration
-from harness.schema.repeat_number import repeat_text
+from harness.schema.base import repeat_text
+from harness.schema.files import checked
+from harness.schema.machines import Calibration
 from harness.schema.run_info import LaunchRecord, RunInfo, TraceRecord
-from harness.schema.stored import checked
 
 #: How far repeats are taken to spread where there is one.
 assumed_of_rates = f"{per_cent(ASSUMED_OF_RATES)} in rates"

@@ -9,7 +9,7 @@ from pydantic import JsonValue
 
 from harness.metrics.rankings import shown_load
 from harness.report.text.provenance import fact_text
-from harness.runs.reader import OnlineRun
+from harness.runs.reader import Run
 from harness.schema.facts import Fact, Value
 from harness.schema.fairness import LedgerRow
 from harness.schema.load import load_text
@@ -20,7 +20,7 @@ _BLOCK = 128
 _NEAR = 0.01
 
 
-def unequal_settings(run: OnlineRun) -> Iterator[Fact]:
+def unequal_settings(run: Run) -> Iterator[Fact]:
     """State each setting that differs between engines; nothing of a tuning, which sets them."""
     ledger = None if run.meta.tune is not None else run.results.ledger
     rows = [row for row in ledger.unequal if not _is_near(row)] if ledger else []
@@ -31,7 +31,7 @@ def unequal_settings(run: OnlineRun) -> Iterator[Fact]:
         yield Fact(kind="unequal_setting", values=values | {"ample": _is_ample(row, needed.get(row.key))})
 
 
-def _needed(run: OnlineRun) -> Mapping[str, int]:
+def _needed(run: Run) -> Mapping[str, int]:
     """What the requests in flight can take of a limit at most, by its key; of a cache only where it is of no
     use to later prompts."""
     load = shown_load(run.pooled)

@@ -10,8 +10,7 @@ from harness.report.text.numbers import DASH, decimals, number
 from harness.report.wording import Sentence
 from harness.schema.limits import names_of
 from harness.schema.metrics import METRICS
-from harness.schema.space import Settings
-from harness.schema.tune import FinalistFound, TunePlan, TuneResults
+from harness.schema.tune import FinalistFound, Settings, TunePlan, TuneResults
 
 
 def objective_name(plan: TunePlan) -> str:

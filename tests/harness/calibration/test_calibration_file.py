@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from harness.calibration.calibrate import load, save, this_machine
-from harness.schema.calibration import Calibration, ClientCeiling, MachineKey
+from harness.schema.machines import Calibration, ClientCeiling, MachineKey
 
 
 def calibration(machine: MachineKey, *ceilings: tuple[int, float]) -> Calibration:

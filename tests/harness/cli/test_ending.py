@@ -16,18 +16,18 @@ from harness.report.answer import answer
 from harness.report.notices import notices
 from harness.report.tables.table import Cell, Column, Table
 from harness.report.wording import Notice
-from harness.runs.reader import OnlineRun, load_run
+from harness.runs.reader import Run, load_run
 from tests.harness.report.conftest import make_online
 
 
 @pytest.fixture(scope="module")
-def run(tmp_path_factory: pytest.TempPathFactory) -> OnlineRun:
+def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
     found = load_run(make_online(tmp_path_factory.mktemp("ending") / "run"), trust=True)
-    assert isinstance(found, OnlineRun)
+    assert isinstance(found, Run)
     return found
 
 
-def printed(run: OnlineRun, columns: int, *, terminal: bool = True) -> list[str]:
+def printed(run: Run, columns: int, *, terminal: bool = True) -> list[str]:
     text = io.StringIO()
     console = Terminal(file=text, width=columns, force_terminal=terminal, color_system=None, soft_wrap=True)
     print_ending(run, Display(console, None, False))
@@ -35,7 +35,7 @@ def printed(run: OnlineRun, columns: int, *, terminal: bool = True) -> list[str]
 
 
 @pytest.mark.parametrize("columns", [80, 120])
-def test_nothing_is_cut(run: OnlineRun, columns: int) -> None:
+def test_nothing_is_cut(run: Run, columns: int) -> None:
     lines = printed(run, columns)
     assert max(len(line.rstrip()) for line in lines) <= columns
     words = " ".join(" ".join(lines).split())
@@ -53,7 +53,7 @@ def test_a_long_note_of_a_table_is_wrapped() -> None:
     assert " ".join(" ".join(lines).split()).endswith(note.strip())
 
 
-def test_the_ranking_is_printed_with_invalid_cells_marked(run: OnlineRun) -> None:
+def test_the_ranking_is_printed_with_invalid_cells_marked(run: Run) -> None:
     lines = printed(run, 200)
     head = next(line.split() for line in lines if line.lstrip().startswith("engine "))
     invalid = [summary for summary in run.pooled if not summary.valid]
@@ -62,12 +62,12 @@ def test_the_ranking_is_printed_with_invalid_cells_marked(run: OnlineRun) -> Non
     assert [summary.label for summary in invalid] == ["vLLM"] * len(marked) and len(marked) == 1
 
 
-def test_piped_output_has_a_line_a_sentence(run: OnlineRun) -> None:
+def test_piped_output_has_a_line_a_sentence(run: Run) -> None:
     lines = printed(run, 80, terminal=False)
     assert {str(sentence) for sentence in answer(run)} <= set(lines)
 
 
-def test_many_warnings_are_counted(run: OnlineRun, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_many_warnings_are_counted(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     many = notices(run) * 5
     monkeypatch.setattr("harness.cli.ending.notices", lambda run: many)
     lines = printed(run, 400)
@@ -75,7 +75,7 @@ def test_many_warnings_are_counted(run: OnlineRun, monkeypatch: pytest.MonkeyPat
     assert lines[-1] == f"{len(many) - MOST_WARNINGS} more warnings are in the report"
 
 
-def test_goodput_is_said_where_limits_were_given(run: OnlineRun) -> None:
+def test_goodput_is_said_where_limits_were_given(run: Run) -> None:
     slo = run.meta.settings.slo
     assert slo is not None
     [line] = [line for line in printed(run, 400, terminal=False) if line.startswith("Goodput ")]
@@ -90,7 +90,7 @@ def test_goodput_is_said_where_limits_were_given(run: OnlineRun) -> None:
     assert not any(line.startswith("Goodput") for line in printed(without, 400, terminal=False))
 
 
-def test_a_long_warning_ends_after_a_sentence(run: OnlineRun, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_long_warning_ends_after_a_sentence(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     same = " ".join(f"At scale {scale}, other processes kept 1 of 2 cores busy." for scale in range(9))
     found = Notice("foreign_load", "The machine was disturbed.", same)
     monkeypatch.setattr("harness.cli.ending.notices", lambda run: [found])

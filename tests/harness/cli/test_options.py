@@ -15,10 +15,9 @@ from harness.cli.options import settings_of, with_settings
 from harness.engines.base import Installation, Missing
 from harness.engines.registry import LOCAL
 from harness.errors import UsageError
-from harness.schema.engine_ref import EngineRef
 from harness.schema.limits import Slo
 from harness.schema.online_settings import OnlineSettings
-from harness.schema.setting_types import ArrivalProcess, RampSetting, Uniform, Window
+from harness.schema.setting_types import ArrivalProcess, EngineRef, RampSetting, Uniform, Window
 from harness.schema.settings import CommonSettings, OfflineSettings
 
 #: For each setting: the text of its option, what it means, and the other settings that it needs.

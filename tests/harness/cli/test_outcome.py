@@ -11,8 +11,7 @@ import pytest
 import typer
 
 from harness.cli.outcome import conclude
-from harness.schema.online_summary import OnlineSummary
-from harness.schema.results import OnlineResults
+from harness.schema.results import OnlineResults, OnlineSummary
 from harness.schema.search import SearchPlan, SearchResults
 
 

@@ -32,12 +32,11 @@ from harness.runs.events import (
     WarmupProgress,
 )
 from harness.runs.schedule import Cell
-from harness.schema.engine_ref import EngineRef
 from harness.schema.facts import Fact
 from harness.schema.load import TraceLoad
 from harness.schema.metrics import LATENCIES
-from harness.schema.online_summary import OnlineSummary
-from harness.schema.results import Skipped
+from harness.schema.results import OnlineSummary, Skipped
+from harness.schema.setting_types import EngineRef
 
 ENGINE_VARIANT = EngineVariant(
     EngineRef(name="vllm", variant="x"), Variant(), "vLLM ([bold]x[/bold] :smile:)"

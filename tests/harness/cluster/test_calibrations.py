@@ -12,7 +12,7 @@ pytest.importorskip("ray")
 
 from harness.calibration.calibrate import this_machine
 from harness.cluster.ray_cluster import RayMachines
-from harness.schema.calibration import Calibration, ClientCeiling
+from harness.schema.machines import Calibration, ClientCeiling
 
 
 def calibration(rate: float) -> Calibration:

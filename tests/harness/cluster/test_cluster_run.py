@@ -24,7 +24,7 @@ from harness.records.parquet import read_records
 from harness.report.markdown import summary
 from harness.runs.events import Event, TooFewClients
 from harness.runs.reader import load_run
-from harness.schema.calibration import Calibration, ClientCeiling
+from harness.schema.machines import Calibration, ClientCeiling
 from harness.schema.online_settings import OnlineSettings
 from harness.schema.results import OnlineResults
 from tests.harness.cluster.conftest import STORE_BYTES

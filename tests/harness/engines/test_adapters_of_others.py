@@ -14,7 +14,7 @@ from harness.engines.local import LocalEngine, OfflineFactory
 from harness.engines.process.engine_server import Launch
 from harness.engines.variants import Variant
 from harness.errors import EngineError
-from harness.schema.engine_ref import EngineRef
+from harness.schema.setting_types import EngineRef
 
 HERE = Installation("own", "1", "own", Path(sys.executable), "here")
 SETTINGS = EngineSettings(

@@ -12,7 +12,7 @@ from harness.engines.base import EngineSettings, EngineVariant
 from harness.engines.find import LARGE, find_code
 from harness.engines.registry import LOCAL
 from harness.engines.variants import Variant
-from harness.schema.engine_ref import EngineRef
+from harness.schema.setting_types import EngineRef
 
 pytestmark = pytest.mark.integration
 

@@ -21,7 +21,7 @@ from harness.engines.selfreport import SelfReport
 from harness.engines.variants import Variant
 from harness.errors import EngineError, UsageError
 from harness.models import resolve
-from harness.schema.engine_ref import EngineRef
+from harness.schema.setting_types import EngineRef
 from harness.workload import PlannedRequest
 
 #: Engines that would send the ids of the whole prompt beside those of tokens: these count in each chunk.

@@ -16,7 +16,7 @@ from harness.engines.placement import compute_threads, engine_cores, resolve_cpu
 from harness.engines.registry import LOCAL, get_engine_variant
 from harness.engines.selfreport import SelfReport
 from harness.errors import UsageError
-from harness.schema.engine_ref import EngineRef
+from harness.schema.setting_types import EngineRef
 
 CPUS = (2, 3, 4, 5, 10, 11, 12, 13)
 #: By engine: its package, and how its launch says the number of threads.

@@ -16,9 +16,9 @@ from harness.engines.profiler import Route
 from harness.engines.registry import LOCAL
 from harness.errors import BenchError
 from harness.runs.events import CellProgress, Event
-from harness.schema.engine_ref import EngineName
 from harness.schema.online_settings import OnlineSettings
 from harness.schema.results import OnlineResults
+from harness.schema.setting_types import EngineName
 from harness.telemetry import cell_monitor, idle
 from harness.telemetry.gpu import GpuReader, GpuReading
 from tests.harness.measured import run_online

@@ -15,7 +15,7 @@ ALLOWED = {
     "cli": "examples in help texts",
     "models/text_tokens.py": "the extra that brings the library transformers",
     "runs/run_state.py": "code of this project changed within a run",
-    "schema/engine_ref.py": "the engines of a run where none is named",
+    "schema/setting_types.py": "the engines of a run where none is named",
     "schema/presets.py": "the name of another benchmark",
     "schema/settings.py": "an example in a help text",
     "telemetry/revision.py": "packages of this project, whose code is its own",

@@ -27,8 +27,8 @@ from harness.engines.selection import select_engines
 from harness.engines.selfreport import SelfReport
 from harness.engines.variants import Variant
 from harness.errors import EngineError, UsageError
-from harness.schema.engine_ref import EngineRef
 from harness.schema.online_settings import OnlineSettings
+from harness.schema.setting_types import EngineRef
 from harness.telemetry import gpu
 
 #: By engine: its package on a GPU, and its options for two GPUs and for two replicas; None: it has none.

@@ -12,7 +12,7 @@ from harness.engines.placement import CpuSplit, Placement
 from harness.engines.registry import get_engine_variant
 from harness.engines.selection import Selection, batch_variants, skipped_of_batch
 from harness.engines.variants import Variant
-from harness.schema.engine_ref import EngineRef
+from harness.schema.setting_types import EngineRef
 
 pytestmark = pytest.mark.integration
 

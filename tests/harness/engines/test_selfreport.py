@@ -10,7 +10,7 @@ from pydantic import JsonValue
 
 from harness.engines.registry import LOCAL
 from harness.engines.selfreport import SelfReport, normalised
-from harness.schema.engine_ref import EngineName
+from harness.schema.setting_types import EngineName
 
 # vLLM 0.32.0 on two cores.
 VLLM_LOG = """\

@@ -11,7 +11,7 @@ from harness.engines.prometheus import Samples, parse_samples
 from harness.engines.registry import ENGINES
 from harness.report.tables.cells import speculation_table
 from harness.schema.load import ClosedLoop
-from harness.schema.speculation import Speculation, SpeculationCount
+from harness.schema.results import Speculation, SpeculationCount
 
 # vLLM 0.32.0, shortened: two engines of one server.
 VLLM = """\

@@ -10,7 +10,7 @@ from harness.engines import base
 from harness.engines.registry import LOCAL, get_engine_variant
 from harness.engines.variants import find_variant, load_variants
 from harness.errors import UsageError
-from harness.schema.engine_ref import EngineRef
+from harness.schema.setting_types import EngineRef
 
 
 def test_shipped_files_are_valid():

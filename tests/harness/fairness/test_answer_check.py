@@ -12,9 +12,9 @@ from harness.fairness.answer_check import OUTPUT_TOKENS, Replies, check
 from harness.fairness.asking import Reply, read_reply
 from harness.fairness.reference import Reference, ReferenceAnswer
 from harness.loadgen.load_plan import RawResponse
-from harness.schema.engine_ref import EngineRef
 from harness.schema.facts import Fact
 from harness.schema.fairness import AnswerChecks
+from harness.schema.setting_types import EngineRef
 
 RIGHT = [list(range(10 * i, 10 * i + OUTPUT_TOKENS)) for i in range(3)]
 WRONG = [[7, *answer[1:]] for answer in RIGHT]

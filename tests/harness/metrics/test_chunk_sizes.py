@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from harness.metrics.summary import summarize
 from harness.schema.facts import Value
 from harness.schema.load import ClosedLoop, load_text
-from harness.schema.speculation import Speculation, SpeculationCount
+from harness.schema.results import Speculation, SpeculationCount
 from tests.harness.metrics.conftest import build
 
 Tables = Callable[[Sequence[dict[str, Any]]], tuple[pd.DataFrame, pd.DataFrame]]

@@ -7,8 +7,8 @@ import pytest
 from harness.metrics.samples import split
 from harness.metrics.summary import summarize
 from harness.metrics.validity import clients_needed, invalid_reasons
-from harness.schema.calibration import Calibration, ClientCeiling, MachineKey
 from harness.schema.load import ClosedLoop, Load, TraceLoad, load_text
+from harness.schema.machines import Calibration, ClientCeiling, MachineKey
 from tests.harness.metrics.conftest import Tables, build
 
 MACHINE = MachineKey(cpu="", cores=8, kernel="", python="", uvloop="")

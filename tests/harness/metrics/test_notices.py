@@ -18,8 +18,7 @@ from harness.report.text.numbers import DASH
 from harness.schema.facts import FactKind
 from harness.schema.load import ClosedLoop, Ramp, RequestRate, TraceLoad, load_text
 from harness.schema.machines import MachineLoad
-from harness.schema.online_summary import OnlineSummary
-from harness.schema.results import PrefixHits
+from harness.schema.results import OnlineSummary, PrefixHits
 from harness.schema.setting_types import Window
 
 Tables = Callable[[Sequence[dict[str, Any]]], tuple[pd.DataFrame, pd.DataFrame]]

@@ -6,11 +6,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from harness.metrics.rankings import PERCENTILES, Ranking, rankings
+from harness.schema.base import Verdict
 from harness.schema.load import ClosedLoop, Load, TraceLoad
 from harness.schema.metrics import LATENCIES
-from harness.schema.online_summary import Distribution, OnlineSummary
-from harness.schema.results import Comparison
-from harness.schema.verdict import Verdict
+from harness.schema.results import Comparison, Distribution, OnlineSummary
 
 CLOSED, TRACE = ClosedLoop(concurrency=8), TraceLoad(scale=0.4)
 

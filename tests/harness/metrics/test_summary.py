@@ -11,7 +11,7 @@ from harness.schema.facts import Fact
 from harness.schema.fairness import TaskScore, TaskScores
 from harness.schema.limits import Slo
 from harness.schema.load import TraceLoad, load_text
-from harness.schema.online_summary import OnlineSummary
+from harness.schema.results import OnlineSummary
 
 from .conftest import build
 

@@ -21,9 +21,8 @@ from harness.schema.fairness import Waterfall, WaterfallPart
 from harness.schema.load import ClosedLoop, Load, TraceLoad
 from harness.schema.metrics import LATENCIES
 from harness.schema.online_settings import OnlineSettings
-from harness.schema.online_summary import Distribution, OnlineSummary
 from harness.schema.profile import Category, Gap, Level, ProfileFigures, ProfileRun, StepFigures
-from harness.schema.results import Comparison, OnlineResults
+from harness.schema.results import Comparison, Distribution, OnlineResults, OnlineSummary
 from harness.schema.run_info import RunInfo, Versions
 
 META = RunInfo(

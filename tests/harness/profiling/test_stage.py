@@ -31,11 +31,11 @@ from harness.profiling.subject import begin_run, open_subject
 from harness.report import figures as run_figures
 from harness.report.render import write_report, write_run_outputs
 from harness.runs.events import CaptureDone, CaptureSkipped, CaptureStarting, Event
+from harness.schema.files import read_of_run
 from harness.schema.load import ClosedLoop, TraceLoad
 from harness.schema.online_settings import OnlineSettings
 from harness.schema.profile import Gap, Level, ProfileManifest, ProfileRun
 from harness.schema.results import OnlineResults
-from harness.schema.stored import read_of_run
 from tests.harness.bench_process import first_figure
 from tests.harness.measured import run_online
 

@@ -19,12 +19,12 @@ from harness.metrics.samples import by_load, split
 from harness.metrics.summary import summarize
 from harness.records.columns import CHUNKS, REQUESTS
 from harness.runs.reader import Run, load_run
+from harness.schema.base import Verdict
 from harness.schema.limits import Slo
 from harness.schema.load import ClosedLoop, Load, RequestRate, TraceLoad, load_text
 from harness.schema.online_settings import OnlineSettings
 from harness.schema.results import Comparison, OnlineResults, Skipped
 from harness.schema.run_info import LaunchRecord, RunInfo, TraceRecord, Versions
-from harness.schema.verdict import Verdict
 from tests.harness.offline_runs import write_batches
 
 

@@ -11,7 +11,7 @@ from harness.metrics.rankings import Ranking, RankingRow
 from harness.report.answer import _costs, _sentence, answer, assumption, rankings_of
 from harness.report.tables.ranking import ranking_table
 from harness.report.wording import Sentence
-from harness.runs.reader import OnlineRun, load_run
+from harness.runs.reader import Run, load_run
 from harness.schema.load import ClosedLoop
 
 from .conftest import ENGINES, make_online
@@ -58,7 +58,7 @@ def test_nothing_stands_out_without_a_significant_difference() -> None:
     )
 
 
-def test_a_run_has_one_sentence(run: OnlineRun, small: OnlineRun, offline_run: Path) -> None:
+def test_a_run_has_one_sentence(run: Run, small: Run, offline_run: Path) -> None:
     offline = load_run(offline_run)
     assert all(len(answer(each)) == 1 for each in (run, small, offline))
     cells = [cell.model_copy(update={"valid": False}) for cell in run.results.summaries]
@@ -67,11 +67,11 @@ def test_a_run_has_one_sentence(run: OnlineRun, small: OnlineRun, offline_run: P
     assert strong(sentence) == [] and str(sentence) != str(answer(run)[0])
 
 
-def test_intervals_of_one_repeat_rest_on_an_assumption(run: OnlineRun, swept: OnlineRun) -> None:
+def test_intervals_of_one_repeat_rest_on_an_assumption(run: Run, swept: Run) -> None:
     assert assumption(swept) and not assumption(run)
 
 
-def test_the_table_is_the_ranking(run: OnlineRun) -> None:
+def test_the_table_is_the_ranking(run: Run) -> None:
     found = rankings_of(run)
     table = ranking_table(found)
     loads = list(dict.fromkeys(ranking.load for ranking in found))

@@ -18,8 +18,7 @@ from harness.runs.search import EngineSearch, search_results
 from harness.schema.facts import Fact, FactKind
 from harness.schema.load import ClosedLoop
 from harness.schema.metrics import LATENCIES
-from harness.schema.online_summary import Distribution, OnlineSummary
-from harness.schema.results import Skipped
+from harness.schema.results import Distribution, OnlineSummary, Skipped
 from harness.schema.search import SearchPlan, SearchResults
 
 #: What is said of capacities below the lightest and above the heaviest load.

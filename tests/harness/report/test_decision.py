@@ -20,8 +20,7 @@ from harness.report.tables.decision import decision_tables
 from harness.report.text.numbers import DASH
 from harness.runs.reader import Run, load_run
 from harness.schema.limits import Slo, parse_gate
-from harness.schema.machines import MachineLoad, Power
-from harness.schema.prices import Prices
+from harness.schema.machines import MachineLoad, Power, Prices
 
 from .conftest import ENGINES, make_online
 

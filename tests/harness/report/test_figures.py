@@ -22,7 +22,7 @@ from harness.report.text.load_words import axis_number, axis_values
 from harness.runs.reader import load_run
 from harness.schema.load import ClosedLoop, Ramp, TraceLoad
 from harness.schema.metrics import METRICS
-from harness.schema.online_summary import OnlineSummary
+from harness.schema.results import OnlineSummary
 
 from .conftest import ENGINES, make_online
 from .test_published import REPORTS

@@ -16,7 +16,7 @@ from harness.report.findings import FINDINGS, findings
 from harness.report.index import _entry, _groups, caveat, rankings_by, ratio_text, value_text, write_index
 from harness.report.render import write_report
 from harness.report.tables.offline import batch_ratios_table
-from harness.runs.reader import OnlineRun, load_run
+from harness.runs.reader import Run, load_run
 from tests.harness.offline_runs import write_run
 
 from .conftest import Engine, make_online
@@ -102,7 +102,7 @@ def test_a_difference_that_is_not_significant_says_so(tmp_path):
 
 def test_a_search_carries_its_ranking_and_its_answer():
     run = load_run(PUBLISHED / "cpu-amx-smollm2-135m-search", trust=True)
-    assert isinstance(run, OnlineRun) and run.results.search is not None
+    assert isinstance(run, Run) and run.results.search is not None
     [finding] = findings(run)
     assert finding.rankings == [capacity_ranking(run.results.search)]
     assert finding.carried and finding.repeats == 3

@@ -10,7 +10,7 @@ import pytest
 from harness.report.notices import badges, facts_of, notices
 from harness.report.text.provenance import code
 from harness.report.wording import WORDING
-from harness.runs.reader import OnlineRun, load_run
+from harness.runs.reader import Run, load_run
 from harness.schema.facts import Fact, FactKind, Scope
 from harness.schema.fairness import AnswerCheck, AnswerChecks
 from harness.schema.results import Skipped
@@ -21,15 +21,15 @@ from .conftest import ENGINES, make_online
 ONE, OTHER = Code(folder="/src/one", sha256="1" * 16), Code(folder="/src/other", sha256="2" * 16)
 
 
-def kinds(run: OnlineRun) -> set[FactKind]:
+def kinds(run: Run) -> set[FactKind]:
     return {fact.kind for fact in facts_of(run)}
 
 
-def with_results(run: OnlineRun, **fields: object) -> OnlineRun:
+def with_results(run: Run, **fields: object) -> Run:
     return replace(run, results=run.results.model_copy(update=fields))
 
 
-def with_facts(run: OnlineRun, *facts: Fact) -> OnlineRun:
+def with_facts(run: Run, *facts: Fact) -> Run:
     """Each cell has these facts in place of its own."""
     summaries = [
         cell.model_copy(
@@ -45,16 +45,16 @@ def launch(label: str, path: str | None, *codes: Code, engine: str = "roseinfer"
     return LaunchRecord(engine=engine, label=label, env=env, codes=list(codes))
 
 
-def started(run: OnlineRun, *launches: LaunchRecord) -> OnlineRun:
+def started(run: Run, *launches: LaunchRecord) -> Run:
     return with_results(run, meta=run.meta.model_copy(update={"launches": list(launches)}))
 
 
-def test_each_notice_is_in_exactly_one_badge(run: OnlineRun) -> None:
+def test_each_notice_is_in_exactly_one_badge(run: Run) -> None:
     folded = [notice for badge in badges(run) for notice in badge.notices]
     assert sorted(notice.kind for notice in folded) == sorted(notice.kind for notice in notices(run))
 
 
-def test_a_badge_is_as_grave_as_its_gravest_notice(run: OnlineRun) -> None:
+def test_a_badge_is_as_grave_as_its_gravest_notice(run: Run) -> None:
     kinds = {"invalid": "bad", "warning": "warn", "note": "note"}
     for badge in badges(run):
         if badge.notices:
@@ -65,19 +65,19 @@ def test_a_badge_is_as_grave_as_its_gravest_notice(run: OnlineRun) -> None:
             assert badge.kind == "good"
 
 
-def test_invalid_cells_come_first_and_keep_the_good_badge_away(run: OnlineRun, small: OnlineRun) -> None:
+def test_invalid_cells_come_first_and_keep_the_good_badge_away(run: Run, small: Run) -> None:
     assert badges(run)[0].kind == "bad" and "1 of 24 cells invalid" in [badge.text for badge in badges(run)]
     texts = [badge.text for badge in badges(small)]
     assert "all cells valid" in texts and "client on time" not in texts  # it was not calibrated
 
 
-def test_failures_have_the_first_error(run: OnlineRun) -> None:
+def test_failures_have_the_first_error(run: Run) -> None:
     [failures] = [fact for fact in facts_of(run) if fact.kind == "failures"]
     assert (failures.scope.engine, failures.values["failed"]) == ("vLLM", 3)
     assert str(failures.values["first"]).startswith("timeout (nothing came for 300 s")
 
 
-def test_a_power_cap_is_a_note_and_another_reason_a_warning(run: OnlineRun) -> None:
+def test_a_power_cap_is_a_note_and_another_reason_a_warning(run: Run) -> None:
     values = {"gpu": "0", "share": 0.5}
     capped = with_facts(run, Fact(kind="power_capped", values=values))
     hot = with_facts(run, Fact(kind="throttled", values=values | {"reason": "thermal"}))
@@ -86,14 +86,14 @@ def test_a_power_cap_is_a_note_and_another_reason_a_warning(run: OnlineRun) -> N
         assert (badge.kind, len(badge.notices)) == (kind, 1)
 
 
-def test_what_a_server_does_not_report_is_stated_once_an_engine(run: OnlineRun) -> None:
+def test_what_a_server_does_not_report_is_stated_once_an_engine(run: Run) -> None:
     stated = [
         fact for fact in facts_of(with_facts(run, Fact(kind="unreported"))) if fact.kind == "unreported"
     ]
     assert [fact.scope for fact in stated] == [Scope(engine=engine.label) for engine in ENGINES]
 
 
-def test_answers_that_were_not_checked(run: OnlineRun, offline_run: Path) -> None:
+def test_answers_that_were_not_checked(run: Run, offline_run: Path) -> None:
     assert "answers_unchecked" in kinds(run)
     offline = load_run(offline_run)
     assert "answers_unchecked" in kinds(offline)
@@ -105,7 +105,7 @@ def test_answers_that_were_not_checked(run: OnlineRun, offline_run: Path) -> Non
         assert badge in [badge.text for badge in badges(with_results(run, answers=checks))]
 
 
-def test_skipped_cells_of_one_reason_are_one_fact(run: OnlineRun) -> None:
+def test_skipped_cells_of_one_reason_are_one_fact(run: Run) -> None:
     load = run.pooled[0].load
     fault = Skipped(engine="x", label="x", load=load, reason="it ended", hint="look")
     twice = with_results(run, skipped=[fault.model_copy(update={"repeat": repeat}) for repeat in (0, 1)])
@@ -115,7 +115,7 @@ def test_skipped_cells_of_one_reason_are_one_fact(run: OnlineRun) -> None:
     )
 
 
-def test_repeats_below_enough_are_stated(tmp_path: Path, small: OnlineRun) -> None:
+def test_repeats_below_enough_are_stated(tmp_path: Path, small: Run) -> None:
     [few] = [fact for fact in facts_of(small) if fact.kind == "few_repeats"]
     assert few.values == {"repeats": 1, "enough": 5}
     many = make_online(tmp_path / "run", engines=ENGINES[:1], scales=[1.0], repeats=5, n=40, faults=False)
@@ -124,19 +124,19 @@ def test_repeats_below_enough_are_stated(tmp_path: Path, small: OnlineRun) -> No
     assert "5 repeats" in [badge.text for badge in badges(loaded)]
 
 
-def test_code_that_changed_while_it_was_measured_is_invalid(run: OnlineRun) -> None:
+def test_code_that_changed_while_it_was_measured_is_invalid(run: Run) -> None:
     changed = started(run, launch("roseinfer", None, ONE, OTHER), launch("vLLM", None, engine="vllm"))
     [fact] = [fact for fact in facts_of(changed) if fact.kind == "code_changed"]
     assert fact.scope.engine == "roseinfer" and WORDING[fact.kind].severity == "invalid"
 
 
 @pytest.mark.parametrize(("codes", "same"), [((ONE, ONE), True), ((ONE, OTHER), False)])
-def test_variants_that_were_to_run_other_code(run: OnlineRun, codes: tuple[Code, Code], same: bool) -> None:
+def test_variants_that_were_to_run_other_code(run: Run, codes: tuple[Code, Code], same: bool) -> None:
     variants = [launch(label, f"/src/{label}", found) for label, found in zip("ab", codes, strict=True)]
     assert ("same_code" in kinds(started(run, *variants))) is same
 
 
-def test_code_that_was_not_committed(run: OnlineRun) -> None:
+def test_code_that_was_not_committed(run: Run) -> None:
     versions = run.meta.versions.model_copy(update={"git_rev": f"{'0' * 40}-dirty"})
     dirty = with_results(run, meta=run.meta.model_copy(update={"versions": versions}))
     [fact] = [fact for fact in facts_of(dirty) if fact.kind == "uncommitted"]
@@ -147,19 +147,19 @@ def test_the_folder_and_hash_of_what_was_started() -> None:
     assert code(launch("a", None, ONE)) == f"/src/one ({'1' * 16})"
 
 
-def test_an_interrupted_run_states_what_is_missing(run: OnlineRun) -> None:
+def test_an_interrupted_run_states_what_is_missing(run: Run) -> None:
     order = [(engine.label, repeat) for repeat in range(3) for engine in ENGINES]
     meta = run.meta.model_copy(update={"interrupted": True, "order": [*order, ("x", 0)]})
     [fact] = [fact for fact in facts_of(with_results(run, meta=meta)) if fact.kind == "interrupted"]
     assert (fact.values["measured"], fact.values["cells"], fact.values["absent"]) == (24, 39, "x")
 
 
-def test_a_fitted_trace_is_stated(run: OnlineRun) -> None:
+def test_a_fitted_trace_is_stated(run: Run) -> None:
     [fact] = [fact for fact in facts_of(run) if fact.kind == "fitted"]
     assert (fact.values["changed"], fact.values["requests"]) == (75, 200)
 
 
-def test_a_dataset_with_fewer_prompts_than_were_sent(run: OnlineRun) -> None:
+def test_a_dataset_with_fewer_prompts_than_were_sent(run: Run) -> None:
     assert run.meta.trace is not None
     for prompts, again in ((10, True), (10**6, False)):
         trace = run.meta.trace.model_copy(update={"prompts": prompts})

@@ -18,7 +18,7 @@ from harness.report.tables.latency import (
 )
 from harness.report.tables.rates import throughput_table
 from harness.report.tables.table import MARKS, Cell, Column, Table
-from harness.runs.reader import OnlineRun, load_run
+from harness.runs.reader import Run, load_run
 
 from .conftest import ENGINES
 
@@ -142,7 +142,7 @@ def test_a_closed_loop_s_levels_are_its_loads(swept):
 
 def test_the_first_table_of_a_closed_loop_has_tokens_a_second_and_no_offered_rate() -> None:
     run = load_run(Path(__file__).parents[3] / "reports/h200-qwen3-8b", trust=True)
-    assert isinstance(run, OnlineRun)
+    assert isinstance(run, Run)
     table = first_table(run.pooled, shown_load(run.pooled), best_labels(run.pooled, run.results.comparisons))
     names = [column.full for column in table.columns]
     assert not {"requests/s offered", "most in flight"} & set(names)

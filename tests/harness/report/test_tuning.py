@@ -9,8 +9,7 @@ import pytest
 from harness.report.tables.tuning import tuning_tables
 from harness.report.text.tuning import tuning_answer, written
 from harness.schema.facts import Fact
-from harness.schema.space import Space
-from harness.schema.tune import Configuration, ConfigurationFound, FinalistFound, TunePlan, TuneResults
+from harness.schema.tune import Configuration, ConfigurationFound, FinalistFound, Space, TunePlan, TuneResults
 
 SPACE = Space.model_validate({"engine": "vllm", "args": {"--n": [1, 2, 3], "--a": [True, False]}})
 

@@ -14,7 +14,7 @@ from harness.cluster import this_machine as this_machine_module
 from harness.errors import BenchError
 from harness.runs import resolved
 from harness.runs.events import Calibrating, Event
-from harness.schema.calibration import Calibration, ClientCeiling
+from harness.schema.machines import Calibration, ClientCeiling
 from harness.schema.online_settings import OnlineSettings
 from tests.harness.measured import run_online
 

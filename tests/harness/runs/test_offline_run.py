@@ -27,10 +27,10 @@ from harness.report.render import write_run_outputs
 from harness.runs.events import EngineStarting
 from harness.runs.in_process import Batch, time_batches
 from harness.runs.reader import load_run
-from harness.schema.engine_ref import EngineRef
 from harness.schema.machines import MachineLoad
 from harness.schema.online_settings import OnlineSettings
 from harness.schema.results import OnlineResults
+from harness.schema.setting_types import EngineRef
 from harness.schema.settings import OfflineSettings
 from harness.telemetry import gpu
 from harness.telemetry.cell_monitor import CellMonitor

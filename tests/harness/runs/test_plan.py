@@ -16,9 +16,9 @@ from harness.engines.variants import Variant
 from harness.errors import UsageError
 from harness.runs.schedule import Cell, balanced_orders
 from harness.runs.schedule import grid_blocks as plan
-from harness.schema.engine_ref import EngineRef
 from harness.schema.load import Load
 from harness.schema.online_settings import OnlineSettings
+from harness.schema.setting_types import EngineRef
 
 NAMES = ["roseinfer", "roseinfer@a", "vllm", "vllm@a", "transformers"]
 

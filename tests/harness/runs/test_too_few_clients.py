@@ -13,7 +13,7 @@ from harness.calibration.calibrate import this_machine
 from harness.cluster import this_machine as this_machine_module
 from harness.records.parquet import read_records
 from harness.runs.events import TooFewClients
-from harness.schema.calibration import Calibration, ClientCeiling
+from harness.schema.machines import Calibration, ClientCeiling
 from tests.harness.measured import resume_online, run_online
 
 from .conftest import Make, Watcher, interrupted, journal

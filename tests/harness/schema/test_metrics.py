@@ -6,8 +6,7 @@ from pathlib import Path
 import pytest
 
 from harness.errors import UsageError
-from harness.schema.built_in_metrics import BUILT_IN
-from harness.schema.metrics import LATENCIES, METRICS, add, latencies, rates
+from harness.schema.metrics import BUILT_IN, LATENCIES, METRICS, add, latencies, rates
 
 REFERENCE = (Path(__file__).parents[3] / "docs" / "metrics.md").read_text(encoding="utf-8")
 

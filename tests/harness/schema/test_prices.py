@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from harness.errors import UsageError
-from harness.schema.prices import Prices, hourly, read_prices
+from harness.schema.machines import Prices, hourly, read_prices
 
 H200 = {"gpus": [{"name": "NVIDIA H200"}, {"name": "NVIDIA H200"}]}
 

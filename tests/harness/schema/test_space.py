@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from harness.schema.space import Parameter, Space
+from harness.schema.tune import Parameter, Space
 
 _values = st.lists(st.integers(1, 99), min_size=1, max_size=4, unique=True)
 _spaces = st.builds(

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from harness.errors import UsageError
+from harness.schema.files import OTHER_VERSION, checked, read_stored
 from harness.schema.limits import Slo
-from harness.schema.stored import OTHER_VERSION, checked, read_stored
 
 OTHER = "is not as this version of bench writes it"
 

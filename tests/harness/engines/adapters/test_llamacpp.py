@@ -17,7 +17,7 @@ from harness.engines.registry import LOCAL, get_engine_variant
 from harness.errors import EngineError, UsageError
 from harness.records.stream import read_stream
 from harness.records.tokens import count_tokens
-from harness.schema.engine_ref import EngineRef
+from harness.schema.setting_types import EngineRef
 from rosemodels import folder
 
 pytestmark = pytest.mark.integration

@@ -17,8 +17,8 @@ from harness.engines.registry import get_engine_variant
 from harness.engines.running.address import Address
 from harness.engines.selection import address_of, reported_context
 from harness.errors import EngineError, UsageError
-from harness.schema.engine_ref import EngineRef
 from harness.schema.online_settings import OnlineSettings
+from harness.schema.setting_types import EngineRef
 
 pytestmark = pytest.mark.integration
 

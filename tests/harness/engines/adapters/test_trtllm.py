@@ -18,7 +18,7 @@ from harness.engines.registry import LOCAL, get_engine_variant
 from harness.errors import EngineError
 from harness.loadgen.load_plan import RawResponse
 from harness.records.request_record import read_request
-from harness.schema.engine_ref import EngineRef
+from harness.schema.setting_types import EngineRef
 from harness.workload import PlannedRequest
 
 ENGINE = LOCAL["trtllm"]

@@ -13,10 +13,8 @@ from harness.runs.tuning import Halving, Tuning, tune_results, tuning_of
 from harness.schema.facts import Fact
 from harness.schema.load import ClosedLoop
 from harness.schema.metrics import LATENCIES
-from harness.schema.online_summary import Distribution, OnlineSummary
-from harness.schema.results import Skipped
-from harness.schema.space import Space
-from harness.schema.tune import Configuration, TunePlan
+from harness.schema.results import Distribution, OnlineSummary, Skipped
+from harness.schema.tune import Configuration, Space, TunePlan
 
 
 def plan_of(count: int, **given: Any) -> TunePlan:

@@ -1,13 +1,17 @@
-"""YAML files that users write."""
+"""Readers of files that users write in YAML and of stored JSON. Errors name file, fault and hint."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import yaml
+from pydantic import TypeAdapter, ValidationError
+from pydantic_core import from_json
 
 from harness.errors import UsageError
+from harness.plain_text import visible_content
+from harness.schema.base import first_fault
 
 _TAG = "tag:yaml.org,2002:"
 
@@ -74,3 +78,59 @@ def _fault(error: yaml.YAMLError | ValueError | RecursionError) -> str:
         since = f" in what begins in line {begin + 1}" if begin != mark.line else ""
         return f"line {mark.line + 1}: {error.problem}{since}"
     return " ".join(str(error).partition("; use sys.")[0].split())
+
+
+Model = TypeVar("Model")
+
+OTHER_VERSION = (
+    "read it with the version of bench that wrote it (versions in run.json), or make the run again"
+)
+
+
+def read_stored(path: Path, kind: type[Model] | TypeAdapter[Model]) -> Model:
+    """A JSON file as `kind`.
+
+    Raises:
+        UsageError: It cannot be read, or is not what this version of bench writes.
+    """
+    return checked(read_json(path), kind, str(path))
+
+
+def read_of_run(
+    run: Path, name: str, kind: type[Model] | TypeAdapter[Model], hint: str = OTHER_VERSION
+) -> Model:
+    """Return the file `name` of the run in the folder `run`. Raises UsageError as `read_stored`."""
+    return checked(read_json(run / name, hint), kind, str(run / name), hint)
+
+
+def read_json(path: Path, hint: str = OTHER_VERSION) -> object:
+    """Return the content of a JSON file, its text without hidden characters.
+
+    Raises:
+        UsageError: It cannot be read, or is no JSON.
+    """
+    try:
+        content: object = from_json(path.read_bytes())
+    except OSError as error:
+        raise UsageError(f"{path} cannot be read: {error.strerror}", hint) from None
+    except ValueError as error:
+        raise UsageError(
+            f"{path} is not as this version of bench writes it: Invalid JSON: {error}", hint
+        ) from None
+    return visible_content(content)
+
+
+def checked(
+    content: object, kind: type[Model] | TypeAdapter[Model], name: str, hint: str = OTHER_VERSION
+) -> Model:
+    """The content of the file called `name`, as `kind`.
+
+    Raises:
+        UsageError: It is not what this version of bench writes.
+    """
+    adapter = kind if isinstance(kind, TypeAdapter) else TypeAdapter(kind)
+    try:
+        return adapter.validate_python(content)
+    except ValidationError as error:
+        fault = first_fault(error)
+        raise UsageError(f"{name} is not as this version of bench writes it: {fault}", hint) from None
