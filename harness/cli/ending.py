@@ -66,7 +66,7 @@ def print_ending(run: Run, display: Display) -> None:
             best = best_labels(run.pooled, run.results.comparisons)
             display.print_tables([overview_table(run, best)])
         if run.meta.settings.aa:
-            display.print_tables(noise_tables(run.results.comparisons))
+            display.print_tables(noise_tables(run.results.comparisons, run.meta.launches))
     display.text("")
     warnings = notices(run)
     for notice in warnings[:MOST_WARNINGS]:

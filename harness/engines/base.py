@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import ClassVar, Literal, Protocol
+from typing import Any, ClassVar, Literal, Protocol
 
 import msgspec
 from pydantic import JsonValue
@@ -87,14 +87,16 @@ class Encoder:
 @dataclass(frozen=True)
 class EngineVariant:
     """An engine with one of its variants, as compared in a run. `label` is its name in tables and figures;
-    `server` is that of a running server in the settings. With `in_process` a batch goes through the engine's
-    own API, in a process of its own, and not through its server."""
+    `server` is that of a running server in the settings, and `side_of` the label of an engine that an A/A run
+    measures as two. With `in_process` a batch goes through the engine's own API, in a process of its own, and
+    not through its server."""
 
     ref: EngineRef
     variant: Variant
     label: str
     server: str | None = None
     in_process: bool = False
+    side_of: str | None = None
 
     def caches_prefixes(self, prefix_cache: bool) -> bool:
         """Return whether the prefix cache is on: the variant's setting, else the run's."""
@@ -109,6 +111,18 @@ class EngineVariant:
         """Parallelism of the variant, else the run's, `parallel`."""
         tensor, data = self.variant.tensor_parallel_size, self.variant.data_parallel_size
         return Parallel(tensor or parallel.tensor, data or parallel.data)
+
+    def launch_record(self, **fields: Any) -> LaunchRecord:
+        """Make the record of its start. `fields` are those that the variant does not know."""
+        return LaunchRecord(
+            engine=self.ref.name,
+            variant=self.ref.variant,
+            label=self.label,
+            side_of=self.side_of,
+            in_process=self.in_process,
+            about=self.variant.about,
+            **fields,
+        )
 
     def skipped(
         self, reason: str, hint: str = "", *, load: Load | None = None, repeat: int | None = None

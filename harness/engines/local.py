@@ -24,7 +24,7 @@ from harness.errors import EngineError, UsageError, failure_text
 from harness.modules import ELSEWHERE
 from harness.plugins import adapter_call
 from harness.schema.fairness import EngineFact
-from harness.schema.run_info import Code, LaunchRecord
+from harness.schema.run_info import Code
 from harness.telemetry.gpu import memory_restored
 
 GIVE_ONE = "leave this engine out, or give it sizes of 1"
@@ -219,11 +219,7 @@ class LocalEngine(Engine):
         installation = self.installed()
         engine_variant = settings.engine_variant
         launch = self.server(installation, settings, port=0)
-        record = LaunchRecord(
-            engine=self.name,
-            variant=engine_variant.ref.variant,
-            label=engine_variant.label,
-            about=engine_variant.variant.about,
+        record = engine_variant.launch_record(
             version=installation.version,
             gpus=settings.gpus,
             codes=self.codes(installation, launch.argv, launch.env),

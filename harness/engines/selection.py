@@ -112,7 +112,7 @@ def make_engine_variants(settings: CommonSettings) -> list[EngineVariant]:
         return batch_variants(list(by_label.values()))
     if isinstance(settings, OnlineSettings) and settings.aa:
         return [
-            replace(engine_variant, label=f"{label} ({side})")
+            replace(engine_variant, label=f"{label} ({side})", side_of=label)
             for label, engine_variant in by_label.items()
             for side in "AB"
         ]

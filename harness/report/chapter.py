@@ -296,7 +296,8 @@ class OnlineChapter(Chapter):
     @property
     def noise(self) -> list[Table]:
         """Of a run that measures every engine as two."""
-        return noise_tables(self.run.results.comparisons) if self.run.meta.settings.aa else []
+        pairs, launches = self.run.results.comparisons, self.meta.launches
+        return noise_tables(pairs, launches) if self.meta.settings.aa else []
 
     @property
     def planning(self) -> list[Table]:

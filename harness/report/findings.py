@@ -10,8 +10,7 @@ from pydantic import Field, TypeAdapter
 from harness.metrics.rankings import Ranking
 from harness.report.answer import answer, rankings_of
 from harness.report.notices import facts_of
-from harness.report.text.batches import ways_asked
-from harness.report.text.heading import machine, model, versions
+from harness.report.text.heading import lengths, machine, model, versions, ways_asked
 from harness.report.text.limits import limit_words
 from harness.report.text.load_words import with_rate
 from harness.report.text.numbers import plural, two_digits
@@ -20,7 +19,6 @@ from harness.runs.reader import Run
 from harness.schema.base import Strict
 from harness.schema.facts import Fact
 from harness.schema.load import ClosedLoop, Load, from_light_to_heavy
-from harness.schema.setting_types import lengths_text
 
 #: Of prompts and answers.
 LONG, SHORT = "{} tokens in, {} out", "{}/{} tokens"
@@ -75,7 +73,7 @@ def _at_load(run: Run, load: Load, rankings: Sequence[Ranking], facts: Sequence[
     full = f"{trace.name if trace else 'requests'} {with_rate(load, rates)}"
     short = with_rate(load, rates)
     if isinstance(load, ClosedLoop):
-        full, short = (f"{load}, {_lengths(run, template)}" for template in (LONG, SHORT))
+        full, short = (f"{load}, {lengths(run, template)}" for template in (LONG, SHORT))
     return Finding(
         model=model(run.meta),
         machine=machine(run.meta),
@@ -98,7 +96,7 @@ def _of_search(run: Run) -> Finding:
     engines = [found for found in search.engines if found.trials]
     within = f"within {limit_words(search.plan.limits)}"
     trace = None if search.plan.by == "concurrency" else run.meta.trace
-    long, short = (trace.name if trace else _lengths(run, template) for template in (LONG, SHORT))
+    long, short = (trace.name if trace else lengths(run, template) for template in (LONG, SHORT))
     return Finding(
         model=model(run.meta),
         machine=machine(run.meta),
@@ -117,7 +115,7 @@ def _of_search(run: Run) -> Finding:
 
 def _of_batch(run: Run) -> Finding:
     results = run.results.results
-    ways = ways_asked(results)
+    ways = ways_asked(run.meta.launches)
     return Finding(
         model=model(run.meta),
         machine=machine(run.meta),
@@ -142,11 +140,3 @@ def _caveats(facts: Iterable[Fact]) -> list[str]:
 def _rounded(seconds: float) -> float:
     """Seconds with one decimal, or two digits of less than a second."""
     return round(seconds, max(1, two_digits(seconds)))
-
-
-def _lengths(run: Run, template: str) -> str:
-    """Dataset of a closed loop, or the lengths of its prompts and answers."""
-    settings = run.meta.settings
-    return settings.dataset or template.format(
-        lengths_text(settings.input_len), lengths_text(settings.output_len)
-    )

@@ -58,8 +58,9 @@ def summary(run: Run) -> str:
             parts.append(table(costs))
         if said := server_table(run.groups, run.server):
             parts.append(table(said))
-        tables = noise_tables if run.meta.settings.aa else planning_tables
-        parts += [table(found) for found in tables(run.results.comparisons)]
+        pairs, launches = run.results.comparisons, run.meta.launches
+        repeats = noise_tables(pairs, launches) if run.meta.settings.aa else planning_tables(pairs)
+        parts += [table(found) for found in repeats]
         if waterfall := waterfall_table(run.pooled):
             parts.append(table(waterfall))
         if run.results.answers is not None:

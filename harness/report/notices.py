@@ -261,11 +261,11 @@ def _noise(run: Run) -> Iterator[Fact]:
     """State an engine that differs from itself, of a run that measures each as two."""
     if not run.meta.settings.aa:
         return
-    engines = {(summary.label): (summary.engine, summary.variant) for summary in run.pooled}
+    sides = {launch.label: launch.side_of for launch in run.meta.launches}
     same = [
         pair.a
         for pair in run.results.comparisons
-        if pair.verdict in REAL and engines.get(pair.a, "") == engines.get(pair.b)
+        if pair.verdict in REAL and sides.get(pair.a, "") == sides.get(pair.b)
     ]
     for label in dict.fromkeys(same):
         yield Fact(kind="differs_from_itself", scope=Scope(engine=label))

@@ -203,11 +203,7 @@ def time_batches(
         if code != 0 or not result_file.exists():
             raise EngineError(f"{label} ended with {describe_exit(code)}: {process.cause()}", f"see {log}")
         result = msgspec.json.decode(result_file.read_bytes(), type=_Result)
-    record = LaunchRecord(
-        engine=engine.name,
-        variant=settings.engine_variant.ref.variant,
-        label=label,
-        about=variant.about,
+    record = settings.engine_variant.launch_record(
         version=installation.version,
         gpus=settings.gpus,
         argv=[*argv[:2], "JOB", "RESULT"],

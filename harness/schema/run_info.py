@@ -48,6 +48,10 @@ class LaunchRecord(Strict):
     engine: str
     variant: str | None = None
     label: str
+    side_of: str | None = Field(None, description="label of an engine that an A/A run measures as two")
+    in_process: bool | None = Field(
+        None, description="whether a batch went through its own API and not its server; null in older runs"
+    )
     about: str = Field("", description="what its variant does, by the engine's file; empty: not known")
     version: str | None = None
     gpus: int | None = Field(None, description="that it was started on; null: of an older run, or not known")

@@ -90,11 +90,7 @@ class OpenAI(Engine):
         assert self._target is not None and self._address is not None
         check_answers(self._target)
         engine_variant, context = settings.engine_variant, model.max_model_len
-        record = LaunchRecord(
-            engine=self.name,
-            variant=engine_variant.ref.variant,
-            label=engine_variant.label,
-            about=engine_variant.variant.about,
+        record = engine_variant.launch_record(
             settings={"base_url": self._address.url, "model": model.name},
             facts={} if context is None else {"context": EngineFact(value=context, source=_MODELS)},
         )

@@ -30,7 +30,7 @@ def by_load(pooled: Sequence[OnlineSummary], metric: str, slo: Slo | None) -> Ch
     """One latency at every load: a band from p50 to p90, p90 as a line, p99 as hollow markers; each
     percentile alone with its 95 % intervals.
     """
-    term, (axis, at) = METRICS[metric], load_axis(pooled)
+    term, (axis, at), by = METRICS[metric], load_axis(pooled), quantity(pooled[0].load)
     labels = list(dict.fromkeys(summary.label for summary in pooled))
     series = [
         each
@@ -44,13 +44,14 @@ def by_load(pooled: Sequence[OnlineSummary], metric: str, slo: Slo | None) -> Ch
     alone = [View(f"p{q}", [f"p{q}"]) for q in reversed(COMPARED_PERCENTILES) if f"p{q}" in parts]
     return Chart(
         name=term.short_name,
-        title=f"{term.label}, {term.unit}, by {quantity(pooled[0].load)}",
+        title=f"{term.label}, {term.unit}, by {by}",
         x=axis,
         y=Axis(f"{term.label}, {term.unit}", term.unit, log=is_wide(values_of(series, "y"))),
         series=series,
         note=f"{_size(pooled, metric)}{_crosses(pooled)}",
         limits=limits(slo, metric, "y"),
         views=[whole, *alone] if "p90" in parts else alone,
+        titles={view.name: f"{term.label} {view.name}, {term.unit}, by {by}" for view in alone},
         dodge=True,
     )
 
@@ -59,9 +60,7 @@ def alone(chart: Chart, q: int) -> Chart:
     """The same chart, which shows a percentile by itself at first."""
     first = [view for view in chart.views if view.name == f"p{q}"]
     rest = [view for view in chart.views if view not in first]
-    what, _, by = chart.title.rpartition(", by ")
-    quantity_, _, unit = what.partition(", ")
-    title = f"{quantity_} p{q}, {unit}, by {by}" if first else chart.title
+    title = chart.titles[f"p{q}"] if first else chart.title
     return replace(chart, name=f"{chart.name}_p{q}", title=title, views=[*first, *rest])
 
 

@@ -18,7 +18,7 @@ import io
 import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from markupsafe import Markup
@@ -140,6 +140,7 @@ class Chart:
         note: How to read it, in small print.
         limits: Service levels.
         views: The first is shown at first; without any, all series are.
+        titles: Of the chart as it shows one view alone, by the view's name.
         dodge: Engines at the same place of x stand side by side.
     """
 
@@ -151,6 +152,7 @@ class Chart:
     note: str = ""
     limits: Sequence[Limit] = ()
     views: Sequence[View] = ()
+    titles: Mapping[str, str] = field(default_factory=dict)
     dodge: bool = False
 
     @property
@@ -175,6 +177,11 @@ class Chart:
             return list(self.series)
         view = self.views[0]
         return [in_view(series, view) for series in self.series if series.part in view.parts]
+
+    @property
+    def has_invalid(self) -> bool:
+        """Some points are of invalid cells, which the note says."""
+        return any(len(series.invalid) for series in self.series)
 
     @property
     def key(self) -> dict[str, str]:

@@ -15,14 +15,17 @@ from harness.report.text.numbers import decimals, number
 from harness.schema.metric import MS
 from harness.schema.results import OnlineSummary
 
+_SHARE = Axis("Requests within the limits, %", "%", ends=(0.0, 100.0))
+_GOODPUT = Axis("Goodput, requests/s", "requests/s")
+
 
 def decision_charts(decision: Decision, pooled: Sequence[OnlineSummary]) -> list[Chart]:
     """The frontier and, with limits, the requests within them and the goodput by load."""
     charts = [_frontier(decision)] if len(decision.served) > 1 else []
     if decision.slo is not None and len(decision.within) > 1:
         charts += [
-            _by_load(decision, pooled, "attainment", "Requests within the limits, %", _share),
-            _by_load(decision, pooled, "goodput", "Goodput, requests/s", lambda point: point.goodput),
+            _by_load(decision, pooled, "attainment", _SHARE, _share),
+            _by_load(decision, pooled, "goodput", _GOODPUT, lambda point: point.goodput),
         ]
     return [chart for chart in charts if chart.series]
 
@@ -86,7 +89,7 @@ def _by_load(
     decision: Decision,
     pooled: Sequence[OnlineSummary],
     name: str,
-    what: str,
+    y: Axis,
     value: Callable[[Within], Measurement | None],
 ) -> Chart:
     axis, at = load_axis(pooled)
@@ -112,13 +115,9 @@ def _by_load(
         )
     return Chart(
         name=name,
-        title=f"{what}, by {quantity(pooled[0].load)}",
+        title=f"{y.label}, by {quantity(pooled[0].load)}",
         x=axis,
-        y=Axis(
-            what,
-            "%" if what.endswith("%") else "requests/s",
-            ends=(0.0, 100.0) if what.endswith("%") else None,
-        ),
+        y=y,
         series=[point for point in series if len(point.x)],
         note="95 % intervals; × invalid",
         dodge=True,

@@ -33,6 +33,7 @@ from harness.schema.compare_results import EFFECTS, CompareResults, Difference, 
 from harness.schema.load import Batch, Load
 from harness.schema.metrics import METRICS, latencies, rates
 from harness.schema.results import Comparison, OnlineSummary
+from harness.schema.run_info import LaunchRecord
 
 #: The meaning of the mark in a table of ratios.
 BETTER = "Better than the baseline by more than chance, at 5 % for all comparisons of the run together."
@@ -117,7 +118,7 @@ def difference_tables(results: CompareResults) -> list[Table]:
             tables.setdefault(key, []).append((engines, difference))
         else:
             key = (f"{engines}, {load}; latencies in ms", "statistic")
-            tables.setdefault(key, []).append((_short_name(difference), difference))
+            tables.setdefault(key, []).append((short_name(difference), difference))
     plans = _spread_is_known(results)
     return [_difference_table(*key, rows, plans=plans) for key, rows in tables.items()]
 
@@ -251,7 +252,7 @@ def _pairing(batches: Sequence[Difference], *, one_run: bool) -> str:
 # --- Noise, and repeats that find a difference ----------------------------------------------------------
 
 
-def noise_tables(comparisons: Sequence[Comparison]) -> list[Table]:
+def noise_tables(comparisons: Sequence[Comparison], launches: Sequence[LaunchRecord]) -> list[Table]:
     """The noise floor of an A/A run: one table an engine, a row a load and statistic."""
     plans = any(comparison.spread is not None for comparison in comparisons)
 
@@ -268,9 +269,11 @@ def noise_tables(comparisons: Sequence[Comparison]) -> list[Table]:
         *(map(repeats, EFFECTS) if plans else []),
     ]
     by_engine: dict[str, list[Comparison]] = {}
+    sides = {launch.label: launch.side_of for launch in launches}
     for comparison in comparisons:
-        if comparison.a.endswith(" (A)") and comparison.b == f"{comparison.a.removesuffix(' (A)')} (B)":
-            by_engine.setdefault(comparison.a.removesuffix(" (A)"), []).append(comparison)
+        engine = sides.get(comparison.a)
+        if engine is not None and sides.get(comparison.b) == engine:
+            by_engine.setdefault(engine, []).append(comparison)
     return [
         build("noise", f"{engine} against itself: {_verdict_on_noise(rows)}", fields, rows)
         for engine, rows in by_engine.items()
@@ -341,7 +344,7 @@ def statistic_name(metric: str, statistic: str) -> str:
     return term.label if statistic == metric else f"{term.label} {statistic}, {term.unit}"
 
 
-def _short_name(difference: Difference) -> str:
+def short_name(difference: Difference) -> str:
     """`TTFT p99`; of a rate `output tok/s`."""
     return METRICS[difference.metric].label + _suffix(difference.metric, difference.statistic)
 

@@ -11,7 +11,7 @@ from harness.metrics.intervals import LEVEL
 from harness.metrics.primary import RATE
 from harness.metrics.rankings import batch_ranking, excludes_one
 from harness.report.tables.table import Cell, Column, Table, metric_decimals, number_cell
-from harness.report.text.batches import ways_asked
+from harness.report.text.heading import ways_asked
 from harness.report.text.numbers import DASH, plural
 from harness.report.text.provenance import assumed_of_rates
 from harness.report.wording import not_significant
@@ -39,7 +39,7 @@ def offline_table(run: OnlineResults) -> Table:
     }
     most = max((len(found) for found in by_label.values()), default=1)
     notes = [f"Means of {most} repeats."] if most > 1 else []
-    if ways := ways_asked(results):
+    if ways := ways_asked(run.meta.launches):
         notes.append(f"Measured: {ways}.")
     batches = {label: [result.batches for result in found] for label, found in by_label.items()}
     if any(count > 1 for counts in batches.values() for count in counts):

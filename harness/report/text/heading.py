@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
 from harness.metrics.digits import digits
 from harness.report.text.load_words import load_number
-from harness.report.text.numbers import percent, plural, several
-from harness.report.text.provenance import said_origin
+from harness.report.text.numbers import few, percent, plural, several
 from harness.runs.reader import Run
 from harness.schema.load import ClosedLoop, TraceLoad
 from harness.schema.online_settings import OnlineSettings
-from harness.schema.run_info import RunInfo, TraceRecord
+from harness.schema.run_info import LaunchRecord, RunInfo, TraceRecord
 from harness.schema.setting_types import lengths_text
+from harness.traces.builtin import NAME as GENERATED
 from rosemodels.store import RANDOM
 
 #: Engines that a title names one by one.
@@ -73,8 +73,7 @@ def about(run: Run) -> str:
 
 def _brief(trace: TraceRecord) -> str:
     """Its name, and that it is no recorded one."""
-    generated = (trace.note or "").startswith("generated")
-    return f"{trace.name} trace, generated" if generated else trace.name
+    return f"{trace.name} trace, generated" if trace.name == GENERATED else trace.name
 
 
 def machine(run: RunInfo) -> str:
@@ -96,6 +95,13 @@ def batch(settings: OnlineSettings) -> str:
         f"{settings.num_prompts:,} prompts of {lengths_text(settings.input_len)} tokens, "
         f"{lengths_text(settings.output_len)} tokens generated for each"
     )
+
+
+def ways_asked(launches: Sequence[LaunchRecord]) -> str:
+    """`roseinfer through its server, all others in-process`; empty where all are, or it is not known."""
+    served = [launch.label for launch in launches if launch.in_process is False]
+    others = ", all others in-process" if len(served) < len(launches) else ""
+    return f"{few(served)} through its server{others}" if served else ""
 
 
 def fitted(trace: TraceRecord) -> str:
@@ -144,13 +150,20 @@ def _load(run: Run, trace: TraceRecord | None) -> str:
     if trace is None:
         return ""
     if (plan := run.meta.search) is not None:
-        last = plan.unit if plan.by == "concurrency" else str(loads[-1])
-        what = said_origin(trace).rpartition(f"{last}, ")[2]
-        return f"searched from {plan.lowest:g} to {plan.highest:g} {plan.unit}, {what}"
+        sent = lengths(run, "{} tokens in, {} out")
+        return f"searched from {plan.lowest:g} to {plan.highest:g} {plan.unit}, {sent}"
     if isinstance(loads[0], ClosedLoop):
-        return f"closed loop, {said_origin(trace)}"
-    origin = f"{said_origin(trace)} ({trace.note})" if trace.note else said_origin(trace)
+        return f"closed loop, {trace.origin}"
+    origin = f"{trace.origin} ({trace.note})" if trace.note else trace.origin
     return origin if run.meta.settings.mixture is None else f"{'; '.join(map(str, loads))}: {origin}"
+
+
+def lengths(run: Run, template: str) -> str:
+    """Dataset of a run, or the lengths of its prompts and answers."""
+    settings = run.meta.settings
+    return settings.dataset or template.format(
+        lengths_text(settings.input_len), lengths_text(settings.output_len)
+    )
 
 
 def _scales(run: Run) -> str:

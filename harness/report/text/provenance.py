@@ -24,8 +24,6 @@ assumed = f"{assumed_of_rates}, " + several(
 )
 #: What is known in bytes: of the machine, and of each GPU.
 _SIZE = re.compile(r"\bmemory_(total|available|used)$")
-#: A number of tokens without commas in the origin of a load.
-_LENGTH = re.compile(r"\b\d{4,}(?=(?: to \d+)? (?:tokens in|out)\b)")
 
 
 def command(run: RunInfo) -> str:
@@ -129,17 +127,12 @@ def trace_facts(trace: TraceRecord) -> list[tuple[str, str]]:
     said = {
         "name": trace.name,
         "note": trace.note,
-        "origin": said_origin(trace),
+        "origin": trace.origin,
         "licence": trace.licence,
         "citation": trace.citation,
         "sha256": trace.sha256,
     }
     return flat(said | {name: None if value is None else fact_text(value) for name, value in counts.items()})
-
-
-def said_origin(trace: TraceRecord) -> str:
-    """Where it comes from. Earlier versions stored lengths of 1,000 tokens or more without commas."""
-    return _LENGTH.sub(lambda match: f"{int(match[0]):,}", trace.origin)
 
 
 def fact_text(value: Any) -> str:

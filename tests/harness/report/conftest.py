@@ -198,6 +198,7 @@ def info(kind: Any, labels: Sequence[str], **settings: Any) -> Any:
             label=label,
             about=ABOUT if "async admit" in label else "",
             version="0.1.0",
+            in_process=kind == "offline" and "(server)" not in label,
             ready_s=4.2,
             argv=["python", "-m", label.split()[0].lower(), "serve", "--model", "gpt2", "--port", "0"],
             settings={"dtype": "bf16", "max_num_seqs": 256 if label == "vLLM" else 64, "prefix_cache": False},

@@ -7,6 +7,7 @@ import pytest
 from harness.report.tables.comparisons import noise_tables, planning_tables
 from harness.schema.load import TraceLoad
 from harness.schema.results import Comparison
+from harness.schema.run_info import LaunchRecord
 
 
 def comparison(metric: str, statistic: str, spread: float | None = 0.05, **given: object) -> Comparison:
@@ -32,6 +33,8 @@ def test_without_repeats_there_is_no_plan():
 
 @pytest.mark.parametrize(("spread", "columns"), [(0.05, 8), (None, 6)])
 def test_noise_has_a_plan_where_the_spread_is_known(spread: float | None, columns: int):
-    found = comparison("tpot_ms", "p50", spread).model_copy(update={"a": "x (A)", "b": "x (B)"})
-    [table] = noise_tables([found])
+    pair = comparison("tpot_ms", "p50", spread)
+    launches = [LaunchRecord(engine="x", label=label, side_of="x") for label in (pair.a, pair.b)]
+    [table] = noise_tables([pair], launches)
+    assert noise_tables([pair], launches[:1]) == []
     assert len(table.headers) == len(table.rows[0]) == columns
