@@ -14,7 +14,7 @@ from transformers import AutoModelForCausalLM
 from transformers.generation import TemperatureLogitsWarper, TopKLogitsWarper, TopPLogitsWarper
 
 from roseinfer.config import EngineConfig
-from roseinfer.engine.sampler import sample, top_k_top_p
+from roseinfer.engine.sampler import keep_likeliest, sample, top_k_top_p
 from roseinfer.llm import LLM
 from roseinfer.request.params import SAMPLING, SamplingParams, SamplingRows
 
@@ -115,6 +115,49 @@ def test_top_p_of_a_row_does_not_depend_on_others() -> None:
                     assert torch.equal(alone[0], among[0])
     finally:
         torch.set_num_threads(before)
+
+
+@given(
+    seed=st.integers(0, 99),
+    spread=st.sampled_from([0.0, 1e-3, 0.1, 2.0, 30.0]),
+    levels=st.sampled_from([1, 3, 1000]),
+    top_k=st.sampled_from([0, 1, 2, 77, 998, 1000, 2000]),
+    top_p=st.sampled_from([1e-9, 0.1, 0.5, 0.9, 0.999999, 1.0]),
+)
+def test_selection_keeps_what_sorting_keeps(
+    seed: int, spread: float, levels: int, top_k: int, top_p: float
+) -> None:
+    """Also of equal and of nearly equal probabilities."""
+    logits = torch.randint(levels, (1000,), generator=torch.Generator().manual_seed(seed)) * spread / levels
+    probabilities = torch.softmax(logits, -1)
+    descending, order = probabilities.sort(descending=True, stable=True)
+    expected = torch.zeros(1000).scatter_(
+        0, order, top_k_top_p(descending[None], params_of([(1, top_k, top_p, 0)]))[0]
+    )
+    keep_likeliest(probabilities, top_k, top_p)
+    differing = torch.where(probabilities != expected)[0]
+    assert len(differing) <= 1, "sums in another order may round to the other side of top_p"
+    assert not len(differing) or 0 < top_p < 1
+
+
+def test_a_row_pays_for_its_own_top_p(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Few tokens are sorted, and only those of rows that have one."""
+    sorted_tokens, argsort = [], torch.Tensor.argsort
+
+    def counted(tensor: torch.Tensor, **settings: bool) -> torch.Tensor:
+        sorted_tokens.append(tensor.numel())
+        return argsort(tensor, **settings)
+
+    monkeypatch.setattr(torch.Tensor, "argsort", counted)
+    monkeypatch.setattr(torch.Tensor, "sort", None)
+    logits = torch.randn(128, 50_000, generator=torch.Generator().manual_seed(0)) * 2
+    params = params_of([(temperature, 0, 1.0, 5) for temperature in (0, 1) for _ in range(64)])
+    sample(logits, params, np.arange(128))
+    assert not sorted_tokens
+    params["top_p"][::32], params["temperature"][-1] = 0.9, 100
+    params["top_k"][-1] = 20_000
+    sample(logits, params, np.arange(128))
+    assert len(sorted_tokens) == 3 and max(sorted_tokens) < 2_000
 
 
 PROMPT = [17, 4, 1999]
