@@ -11,7 +11,7 @@ from rich.table import Table as RichTable
 from rich.text import Text
 
 from harness.plain_text import visible
-from harness.report.tables.table import Cell, Column, Table
+from harness.report.tables.table import Column, Table
 
 #: Columns between two columns, and at both ends of a line.
 _BETWEEN, _ENDS = 2, 3
@@ -88,8 +88,9 @@ class TerminalTable:
 
 def listing(title: str, heads: Sequence[str], rows: Iterable[Sequence[str]]) -> TerminalTable:
     """A table of texts."""
-    columns = [Column(head, numeric=False) for head in heads]
-    return TerminalTable(Table(title, title, columns, [[*map(Cell, row)] for row in rows]))
+    lines = list(rows)
+    columns = [Column.text(head, [line[at] for line in lines]) for at, head in enumerate(heads)]
+    return TerminalTable(Table(title, title, columns))
 
 
 def _longest_line(text: str) -> int:

@@ -13,18 +13,7 @@ from harness.metrics.primary import RATE, SHARE
 from harness.metrics.rankings import REAL as SIGNIFICANT
 from harness.metrics.rankings import better, excludes_one, valid_labels
 from harness.report.tables.latency import SHOWN
-from harness.report.tables.table import (
-    TOO_WIDE,
-    Cell,
-    Column,
-    Field,
-    Table,
-    build,
-    field,
-    number_cell,
-    says_nothing,
-    text,
-)
+from harness.report.tables.table import TOO_WIDE, Cell, Column, Table, says_nothing
 from harness.report.text.load_words import head_of, load_number, where
 from harness.report.text.numbers import DASH, change_text, decimals, number, plural, with_ends
 from harness.report.text.provenance import assumed, assumed_of_rates
@@ -73,13 +62,12 @@ def ratios(
     }
     keys = [(load, f"p{q}") for load in sorted({summary.load for summary in pooled}) for q in SHOWN]
     title = f"{METRICS[metric].label}, ratio to {baseline}"
-    columns = [Column(statistic, str(load), measure=title) for load, statistic in keys]
-    rows = [
-        [Cell(label), *(_ratio_cell(compared.get((*key, (label, baseline))), label) for key in keys)]
-        for label in labels
-        if label != baseline
-    ]
-    return Table(f"{metric}-ratios", title, [Column("engine", numeric=False), *columns], rows, best=BETTER)
+    others = [label for label in labels if label != baseline]
+    columns = [Column.text("engine", others)]
+    for load, statistic in keys:
+        cells = [_ratio_cell(compared.get((load, statistic, (label, baseline))), label) for label in others]
+        columns.append(Column(statistic, cells, str(load), measure=title))
+    return Table(f"{metric}-ratios", title, columns, best=BETTER)
 
 
 def _ratio_cell(comparison: Comparison | None, label: str) -> Cell:
@@ -114,42 +102,43 @@ def difference_tables(results: CompareResults) -> list[Table]:
         a, b, load = difference.engine_a, difference.engine_b, difference.load
         engines = a if a == b else f"{b} (B) against {a} (A)"
         if isinstance(load, Batch):
-            key = (f"{METRICS[difference.metric].label}, {load}", "engine")
-            tables.setdefault(key, []).append((engines, difference))
+            title = f"{METRICS[difference.metric].label}, {load}"
+            tables.setdefault((title, "engine"), []).append((engines, difference))
         else:
-            key = (f"{engines}, {load}; latencies in ms", "statistic")
-            tables.setdefault(key, []).append((short_name(difference), difference))
+            title = f"{engines}, {load}; latencies in ms"
+            tables.setdefault((title, "statistic"), []).append((short_name(difference), difference))
     plans = _spread_is_known(results)
     return [_difference_table(*key, rows, plans=plans) for key, rows in tables.items()]
 
 
-def _difference_table(title: str, head: str, rows: Sequence[tuple[str, Difference]], *, plans: bool) -> Table:
-    """A table of differences.
+def _difference_table(
+    title: str, head: str, named: Sequence[tuple[str, Difference]], *, plans: bool
+) -> Table:
+    """Return a table of differences.
 
     Args:
-        head: Of the column with the names in `rows`.
+        head: The head of the column with the names.
         plans: The spread of some repeats is known, and so the number that finds a difference.
     """
-    fields: list[Field[tuple[str, Difference]]] = [
-        text(head, lambda row: row[0]),
-        field("A", lambda row: number_cell(row[1].value_a, _places(row[1]))),
-        field("B", lambda row: number_cell(row[1].value_b, _places(row[1]))),
-        field("change", lambda row: Cell(change_text(row[1].ratio), row[1].ratio)),
-        text("95 % interval", lambda row: _ends(row[1].ratio, row[1].ratio_ci)),
-        text("verdict on B", lambda row: _verdict_on(row[1])),
+    rows = [difference for _, difference in named]
+    columns = [
+        Column.text(head, [name for name, _ in named]),
+        *_both_values(rows),
+        Column("change", [Cell(change_text(row.ratio), row.ratio) for row in rows]),
+        Column.text("95 % interval", [_ends(row.ratio, row.ratio_ci) for row in rows]),
+        Column.text("verdict on B", map(_verdict_on, rows)),
     ]
     if plans:
-        fields.append(
-            field(
-                f"repeats to find {_EFFECTS}", lambda row: Cell(" / ".join(repeats_to_find(row[1]).values()))
-            )
-        )
-    return build("difference", title, fields, rows)
+        cells = [Cell(" / ".join(repeats_to_find(row).values())) for row in rows]
+        columns.append(Column(f"repeats to find {_EFFECTS}", cells))
+    return Table("difference", title, columns)
 
 
-def _places(compared: Comparison | Difference) -> int:
-    """Decimals of both values."""
-    return decimals([compared.value_a, compared.value_b])
+def _both_values(rows: Sequence[Comparison] | Sequence[Difference]) -> list[Column]:
+    """Return the columns of both values, with the same decimals in a row."""
+    places = [decimals([row.value_a, row.value_b]) for row in rows]
+    both = {"A": [row.value_a for row in rows], "B": [row.value_b for row in rows]}
+    return [Column(head, list(map(Cell.number, values, places))) for head, values in both.items()]
 
 
 def _verdict_on(difference: Difference) -> str:
@@ -171,21 +160,20 @@ def _spread_is_known(results: CompareResults) -> bool:
 
 def gates_table(results: CompareResults) -> Table:
     """One row a gate, engine and load."""
-    fields: list[Field[Gated]] = [
-        text("gate", lambda gated: gated.gate),
-        text("engine", _engines),
-        field(head_of(gated.load for gated in results.gates), lambda gated: Cell(load_number(gated.load))),
-        field("found", lambda gated: Cell(_gated_values(gated)[0])),
-        text("95 % interval", lambda gated: _gated_values(gated)[1]),
-        text("outcome", lambda gated: gated.outcome),
-        text("why", lambda gated: gated.reason),
+    gates = results.gates
+    values = list(map(_gated_values, gates))
+    sides = [(gate.engine_a, gate.engine_b) for gate in gates]
+    loads = [gate.load for gate in gates]
+    columns = [
+        Column.text("gate", [gate.gate for gate in gates]),
+        Column.text("engine", [b if a == b else f"{b} against {a}" for a, b in sides]),
+        Column(head_of(loads), [Cell(load_number(load)) for load in loads]),
+        Column("found", [Cell(value) for value, _ in values]),
+        Column.text("95 % interval", [ends for _, ends in values]),
+        Column.text("outcome", [gate.outcome for gate in gates]),
+        Column.text("why", [gate.reason for gate in gates]),
     ]
-    return build("gates", "Gates", fields, results.gates)
-
-
-def _engines(gated: Gated) -> str:
-    same = gated.engine_a == gated.engine_b
-    return gated.engine_b if same else f"{gated.engine_b} against {gated.engine_a}"
+    return Table("gates", "Gates", columns)
 
 
 def _gated_values(gated: Gated) -> tuple[str, str]:
@@ -255,29 +243,30 @@ def _pairing(batches: Sequence[Difference], *, one_run: bool) -> str:
 def noise_tables(comparisons: Sequence[Comparison], launches: Sequence[LaunchRecord]) -> list[Table]:
     """The noise floor of an A/A run: one table an engine, a row a load and statistic."""
     plans = any(comparison.spread is not None for comparison in comparisons)
-
-    def repeats(effect: str) -> Field[Comparison]:
-        return field(f"repeats to find {effect}", lambda pair: Cell(repeats_to_find(pair)[effect]))
-
-    fields: list[Field[Comparison]] = [
-        field(head_of(pair.load for pair in comparisons), lambda pair: Cell(load_number(pair.load))),
-        text("statistic", lambda pair: statistic_name(pair.metric, pair.statistic)),
-        field("A", lambda pair: number_cell(pair.value_a, _places(pair))),
-        field("B", lambda pair: number_cell(pair.value_b, _places(pair))),
-        field("noise", _noise_cell),
-        text("A against B", lambda pair: pair.verdict),
-        *(map(repeats, EFFECTS) if plans else []),
-    ]
     by_engine: dict[str, list[Comparison]] = {}
     sides = {launch.label: launch.side_of for launch in launches}
     for comparison in comparisons:
         engine = sides.get(comparison.a)
         if engine is not None and sides.get(comparison.b) == engine:
             by_engine.setdefault(engine, []).append(comparison)
-    return [
-        build("noise", f"{engine} against itself: {_verdict_on_noise(rows)}", fields, rows)
-        for engine, rows in by_engine.items()
-    ]
+    tables = []
+    for engine, rows in by_engine.items():
+        repeats = list(map(repeats_to_find, rows))
+        columns = [
+            Column(head_of(row.load for row in rows), [Cell(load_number(row.load)) for row in rows]),
+            Column.text("statistic", [statistic_name(row.metric, row.statistic) for row in rows]),
+            *_both_values(rows),
+            Column("noise", list(map(_noise_cell, rows))),
+            Column.text("A against B", [row.verdict for row in rows]),
+        ]
+        if plans:
+            columns += [
+                Column(f"repeats to find {effect}", [Cell(each[effect]) for each in repeats])
+                for effect in EFFECTS
+            ]
+        title = f"{engine} against itself: {_verdict_on_noise(rows)}"
+        tables.append(Table("noise", title, columns))
+    return tables
 
 
 def _verdict_on_noise(comparisons: Sequence[Comparison]) -> str:
@@ -306,22 +295,19 @@ def planning_tables(comparisons: Sequence[Comparison]) -> list[Table]:
     if not by_pair:
         return []
 
-    def repeats(row: dict[Key, Comparison], key: Key) -> Cell:
-        return Cell(" / ".join(repeats_to_find(row[key]).values()) if key in row else DASH)
-
-    planned = [key for key in PLANNED if any(key in row for row in by_pair.values())]
+    loads = [load for *_, load in by_pair]
     columns = [
-        Column("engines", numeric=False),
-        Column(head_of(load for *_, load in by_pair), numeric=False),
-        *(Column(METRICS[metric].label + _suffix(metric, statistic)) for metric, statistic in planned),
+        Column.text("engines", [f"{a} and {b}" for a, b, _ in by_pair]),
+        Column.text(head_of(loads), map(load_number, loads)),
     ]
-    rows = [
-        [Cell(f"{a} and {b}"), Cell(load_number(load)), *(repeats(row, key) for key in planned)]
-        for (a, b, load), row in by_pair.items()
-    ]
+    for key in PLANNED:
+        rows = [row.get(key) for row in by_pair.values()]
+        texts = [" / ".join(repeats_to_find(row).values()) if row else DASH for row in rows]
+        if any(rows):
+            columns.append(Column(METRICS[key[0]].label + _suffix(*key), list(map(Cell, texts))))
     title = f"Repeats of each engine that find a difference of {_EFFECTS}"
     note = f"With a chance of {per_cent(POWER)}, for all comparisons of the run together."
-    return [Table("planning", title, columns, rows, [note])]
+    return [Table("planning", title, columns, [note])]
 
 
 def repeats_to_find(comparison: Comparison | Difference) -> dict[str, str]:
@@ -332,10 +318,6 @@ def repeats_to_find(comparison: Comparison | Difference) -> dict[str, str]:
         effect: f"over {MAX_REPEATS:,}" if repeats is None else str(repeats)
         for effect, repeats in comparison.repeats_to_find.items()
     }
-
-
-def _repeats_cell(comparison: Comparison | Difference) -> Cell:
-    return Cell(" / ".join(repeats_to_find(comparison).values()))
 
 
 def statistic_name(metric: str, statistic: str) -> str:

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
+
 from harness.metrics.digits import per_cent
 from harness.metrics.frontier import Served
 from harness.metrics.intervals import Measurement
-from harness.report.decision import Box, Decision
-from harness.report.tables.table import Cell, Column, Table, interval_cell
+from harness.report.decision import Box, Decision, Within
+from harness.report.tables.table import Cell, Column, Table
 from harness.report.text.limits import term_words
 from harness.report.text.load_words import head_of, load_number
 from harness.report.text.numbers import DASH, decimals, number
 from harness.schema.limits import ERROR_RATE, GateTerm, Slo
+from harness.schema.machines import Hourly
 from harness.schema.metrics import METRICS
 
 _SIGNS: dict[Box, str] = {"pass": "✓", "fail": "✗", "undecided": "?", "unknown": ""}
@@ -22,27 +25,20 @@ _KEY = (
 
 def within_table(decision: Decision) -> Table | None:
     """Every limit at every load of every engine, pass or fail; None without limits."""
-    if not decision.within:
+    points, slo = decision.within, decision.slo
+    if not points:
         return None
-    terms, points = decision.terms, decision.within
-    columns = [Column("engine", numeric=False), Column(head_of(point.load for point in points))]
-    columns += [Column(term_words(term)) for term in terms]
-    if decision.slo is not None:
-        columns += [Column("requests within"), Column("goodput req/s")]
-    rows = []
-    for point in points:
-        row = [Cell(point.label, invalid=not point.valid), Cell(load_number(point.load), point.load.value)]
-        row += [_box(*three) for three in zip(terms, point.values, point.boxes, strict=True)]
-        if decision.slo is not None:
-            row += [_share(point.attained), known_cell(point.goodput)]
-        rows.append(row)
-    notes = [_KEY] if terms else []
+    columns = _places(points)
+    for at, term in enumerate(decision.terms):
+        columns.append(Column(term_words(term), [_box(term, p.values[at], p.boxes[at]) for p in points]))
+    notes = [_KEY] if decision.terms else []
     if any(value is None for point in points for value in point.values):
         notes.append(f"{DASH}: there is none, or it is withheld: p99 needs 100 samples, p90 10.")
-    if decision.slo is not None:
-        limits = limits_text(decision.slo)
-        notes.append(f"Requests within: the share that meets {limits}, of all that were sent.")
-    return Table("within", "Within the limits", columns, rows, notes)
+    if slo is not None:
+        columns.append(Column("requests within", [_share(point.attained) for point in points]))
+        columns.append(_known("goodput req/s", [point.goodput for point in points]))
+        notes.append(f"Requests within: the share that meets {limits_text(slo)}, of all that were sent.")
+    return Table("within", "Within the limits", columns, notes)
 
 
 def limits_text(slo: Slo) -> str:
@@ -53,57 +49,64 @@ def limits_text(slo: Slo) -> str:
 
 def frontier_table(decision: Decision) -> Table | None:
     """Tokens a second of each load for all users and for one, with their cost; None: nothing was served."""
-    if not decision.served:
+    points = decision.served
+    if not points:
         return None
-    columns = [
-        Column("engine", numeric=False),
-        Column(head_of(point.load for point in decision.served)),
-        Column(f"tok/s per {decision.unit}"),
-        Column("tok/s per user"),
-        *([Column(_price_head(decision))] if decision.hourly else []),
-        *([Column(METRICS["joules_per_output_token"].label)] if decision.joules else []),
-        Column("", numeric=False),
-    ]
-    rows = []
-    for point in decision.served:
-        spent = [known_cell(decision.cost(point))] if decision.hourly else []
-        spent += [known_cell(decision.joules.get((point.label, point.load)))] if decision.joules else []
-        remark = DASH if not point.valid else "dominated" if point.dominated else "frontier"
-        rates = [known_cell(point.total), known_cell(point.user)]
-        rows.append([*_identity(point), *rates, *spent, Cell(remark)])
+    columns = [*_places(points), *_rates(decision, points)]
+    if decision.hourly:
+        columns.append(_price(decision.hourly, decision, points))
+    if decision.joules:
+        joules = [decision.joules.get((point.label, point.load)) for point in points]
+        columns.append(_known(METRICS["joules_per_output_token"].label, joules))
+    where = ["dominated" if point.dominated else "frontier" for point in points]
+    remarks = [remark if point.valid else DASH for remark, point in zip(where, points, strict=True)]
+    columns.append(Column.text("", remarks))
     notes = [
         "Output tokens. Per user: 1 / TPOT at the median. Dominated: another load of the engine gives more "
         "of one and no less of the other."
     ]
-    return Table("frontier", "Tokens for all and for each", columns, rows, notes)
+    return Table("frontier", "Tokens for all and for each", columns, notes)
 
 
 def cost_table(decision: Decision) -> Table | None:
     """Price of a million output tokens within the limits, a row an engine; None without prices or limits."""
-    if decision.hourly is None or not decision.terms:
+    hour = decision.hourly
+    if hour is None or not decision.terms:
         return None
     labels = list(dict.fromkeys(point.label for point in decision.within))
-    columns = [
-        Column("engine", numeric=False),
-        Column(head_of(point.load for point in decision.within)),
-        Column(_price_head(decision)),
-        Column(f"tok/s per {decision.unit}"),
-        Column("tok/s per user"),
+    points = [decision.at_limits(label) for label in labels]
+    loads = [
+        Cell(load_number(p.load), p.load.value) if p else Cell("no load within the limits") for p in points
     ]
-    rows = []
-    for label in labels:
-        point = decision.at_limits(label)
-        if point is None:
-            rows.append([Cell(label), Cell("no load within the limits"), *[Cell(DASH)] * 3])
-        else:
-            cost = known_cell(decision.cost(point))
-            rows.append([*_identity(point), cost, known_cell(point.total), known_cell(point.user)])
-    hour = decision.hourly
+    columns = [
+        Column.text("engine", labels),
+        Column(head_of(point.load for point in decision.within), loads),
+        _price(hour, decision, points),
+        *_rates(decision, points),
+    ]
     notes = [
         f"An hour of {hour.of} costs {hour.amount:g} {hour.currency}. At the load that gives the most tokens "
         f"of those whose values are within {', '.join(term.text for term in decision.terms)}."
     ]
-    return Table("cost", "What tokens cost within the limits", columns, rows, notes)
+    return Table("cost", "What tokens cost within the limits", columns, notes)
+
+
+def _places(points: Sequence[Within] | Sequence[Served]) -> list[Column]:
+    """Return the columns of the engine, marked where it is invalid, and of the load."""
+    engines = Column.engine(points).marked("invalid", (not point.valid for point in points))
+    return [engines, Column.load(points)]
+
+
+def _rates(decision: Decision, points: Sequence[Served | None]) -> list[Column]:
+    return [
+        _known(f"tok/s per {decision.unit}", [point.total if point else None for point in points]),
+        _known("tok/s per user", [point.user if point else None for point in points]),
+    ]
+
+
+def _price(hour: Hourly, decision: Decision, points: Sequence[Served | None]) -> Column:
+    head = f"{hour.currency} per million output tokens"
+    return _known(head, [decision.cost(point) if point else None for point in points])
 
 
 def decision_tables(decision: Decision) -> list[Table]:
@@ -112,15 +115,9 @@ def decision_tables(decision: Decision) -> list[Table]:
     return [table for table in tables if table is not None]
 
 
-def known_cell(measurement: Measurement | None) -> Cell:
-    """A value with its interval."""
-    if measurement is None:
-        return Cell(DASH)
-    return interval_cell(measurement.value, measurement.ci, decimals([measurement.value]))
-
-
-def _identity(point: Served) -> list[Cell]:
-    return [Cell(point.label, invalid=not point.valid), Cell(load_number(point.load), point.load.value)]
+def _known(title: str, measurements: Iterable[Measurement | None]) -> Column:
+    """Return a column of values with their intervals."""
+    return Column(title, [Cell.number(m.value, ends=m.ci) if m else Cell(DASH) for m in measurements])
 
 
 def _box(term: GateTerm, value: Measurement | None, box: Box) -> Cell:
@@ -134,11 +131,5 @@ def _box(term: GateTerm, value: Measurement | None, box: Box) -> Cell:
 def _share(measurement: Measurement | None) -> Cell:
     if measurement is None:
         return Cell(DASH)
-    interval = (
-        "" if measurement.ci is None else f"{100 * measurement.ci[0]:.1f}–{100 * measurement.ci[1]:.1f}"
-    )
+    interval = "–".join(f"{100 * end:.1f}" for end in measurement.ci or ())
     return Cell(per_cent(measurement.value, 1), measurement.value, interval, ends=measurement.ci)
-
-
-def _price_head(decision: Decision) -> str:
-    return f"{decision.hourly.currency if decision.hourly else ''} per million output tokens"

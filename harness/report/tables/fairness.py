@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from dataclasses import dataclass
 
 from harness.metrics.digits import per_cent
-from harness.report.tables.table import Cell, Field, Table, build, count, field, number, text
+from harness.report.tables.table import Cell, Column, Table
 from harness.report.text.numbers import DASH
 from harness.report.text.provenance import fact_text, say
 from harness.report.wording import reason_text
-from harness.schema.fairness import AnswerCheck, AnswerChecks, Ledger, LedgerRow, TaskScore, TaskScores
+from harness.schema.fairness import AnswerChecks, Ledger, LedgerRow, TaskScores
 from harness.schema.run_info import LaunchRecord
 
 _AGREEMENTS = {"differs": "differs", "own": "own design", "equal": "", "unknown": ""}
@@ -24,20 +24,18 @@ _PERPLEXITY = (
 
 def ledger_table(ledger: Ledger) -> Table:
     """One row a setting, one column an engine; a setting that an engine does not report is unknown."""
-
-    def cell(row: LedgerRow, label: str) -> Cell:
-        fact = row.facts.get(label)
-        return Cell(fact_text(fact.value), remark=fact.source) if fact else Cell("unknown")
-
-    def engine(label: str) -> Field[LedgerRow]:
-        return field(label, lambda row: cell(row, label), numeric=False)
-
-    fields: list[Field[LedgerRow]] = [
-        text("setting", lambda row: row.name),
-        *map(engine, ledger.labels),
-        text("", lambda row: _AGREEMENTS[row.agreement]),
+    rows = ledger.rows
+    columns = [
+        Column.text("setting", [row.name for row in rows]),
+        *(Column(label, [_fact(row, label) for row in rows], numeric=False) for label in ledger.labels),
+        Column.text("", [_AGREEMENTS[row.agreement] for row in rows]),
     ]
-    return build("ledger", "Settings side by side", fields, ledger.rows, sources(ledger))
+    return Table("ledger", "Settings side by side", columns, sources(ledger))
+
+
+def _fact(row: LedgerRow, label: str) -> Cell:
+    fact = row.facts.get(label)
+    return Cell(fact_text(fact.value), remark=fact.source) if fact else Cell("unknown")
 
 
 def sources(ledger: Ledger) -> list[str]:
@@ -86,42 +84,33 @@ def _started(launch: LaunchRecord, key: str) -> str:
 
 def answers_table(checks: AnswerChecks) -> Table:
     """The answers of each engine to the same prompts, counted by how they compare with the reference."""
-
-    def outcome_count(outcome: str) -> Field[AnswerCheck]:
-        return count(outcome, lambda check: sum(answer.outcome == outcome for answer in check.answers))
-
-    fields: list[Field[AnswerCheck]] = [
-        text("engine", lambda check: check.label),
-        field("verdict", lambda check: Cell(check.verdict, invalid=check.verdict == "wrong"), numeric=False),
-        *map(outcome_count, _OUTCOMES),
-        text("why", lambda check: DASH if check.reason is None else reason_text([check.reason])),
+    engines = checks.checks
+    outcomes = [Counter[str](answer.outcome for answer in engine.answers) for engine in engines]
+    verdicts = [engine.verdict for engine in engines]
+    reasons = [DASH if engine.reason is None else reason_text([engine.reason]) for engine in engines]
+    columns = [
+        Column.text("engine", [engine.label for engine in engines]),
+        Column.text("verdict", verdicts).marked("invalid", (v == "wrong" for v in verdicts)),
+        *(Column.count(outcome, [counts[outcome] for counts in outcomes]) for outcome in _OUTCOMES),
+        Column.text("why", reasons),
     ]
     notes = [checks.rule, f"Reference: {checks.reference or 'none'}."]
-    return build("answers", "Same answers", fields, checks.checks, notes)
+    return Table("answers", "Same answers", columns, notes)
 
 
-def accuracy_table(scores: TaskScores) -> Table:
+def accuracy_table(results: TaskScores) -> Table:
     """Right answers of each engine with the interval of their share, right items of each kind, perplexity."""
-
-    def of_family(family: str) -> Field[TaskScore]:
-        return count(family, lambda score: score.by_family[family])
-
-    fields: list[Field[TaskScore]] = [
-        text("engine", lambda score: score.label),
-        field("right", _right_cell),
-        field("95 % interval", _interval_cell),
-        *map(of_family, scores.scores[0].by_family),
-        number("perplexity", lambda score: score.perplexity, 2),
-        count("failed", lambda score: score.failed),
-        text("", lambda score: "" if score.below is None else reason_text([score.below])),
+    scores = results.scores
+    right = [Cell(f"{s.right} of {s.items}", s.share, invalid=s.is_invalid) for s in scores]
+    ends = [(" to ".join(per_cent(end, 1) for end in score.ci), score.ci[0]) for score in scores]
+    families = scores[0].by_family
+    columns = [
+        Column.text("engine", [score.label for score in scores]),
+        Column("right", right),
+        Column("95 % interval", [Cell(*end) for end in ends]),
+        *(Column.count(family, [score.by_family[family] for score in scores]) for family in families),
+        Column.number("perplexity", [score.perplexity for score in scores], 2),
+        Column.count("failed", [score.failed for score in scores]),
+        Column.text("", ["" if s.below is None else reason_text([s.below]) for s in scores]),
     ]
-    return build("accuracy", "Accuracy", fields, scores.scores, [scores.rule, _PERPLEXITY])
-
-
-def _right_cell(score: TaskScore) -> Cell:
-    return Cell(f"{score.right} of {score.items}", score.share, invalid=score.is_invalid)
-
-
-def _interval_cell(score: TaskScore) -> Cell:
-    low, high = score.ci
-    return Cell(f"{per_cent(low, 1)} to {per_cent(high, 1)}", low)
+    return Table("accuracy", "Accuracy", columns, [results.rule, _PERPLEXITY])

@@ -8,17 +8,8 @@ from dataclasses import replace
 from harness.metrics.percentiles import missing, needed, supported
 from harness.metrics.primary import LATENCIES
 from harness.metrics.rankings import BestLabels, shown_percentile
-from harness.report.tables.table import (
-    INTERVALS,
-    Cell,
-    Column,
-    Table,
-    interval_cell,
-    load_cell,
-    metric_decimals,
-    number_cell,
-)
-from harness.report.text.load_words import head_of, with_rate
+from harness.report.tables.table import INTERVALS, Cell, Column, Table, metric_decimals, stacked
+from harness.report.text.load_words import with_rate
 from harness.report.text.numbers import DASH, decimals, few, number, percent, several, two_digits
 from harness.report.wording import reason_text
 from harness.runs.reader import Run
@@ -63,106 +54,98 @@ def loads_of(summaries: Sequence[OnlineSummary]) -> list[Load]:
 
 def latency_table(pooled: Sequence[OnlineSummary], metric: str, best_labels: BestLabels) -> Table:
     """A latency in ms: a row an engine; for each load a column a percentile, the best marked."""
-    term, loads = METRICS[metric], loads_of(pooled)
-    keys = [(load, metric, f"p{q}") for load in loads for q in SHOWN]
-    measure = f"{term.label}, {term.unit}"
-    columns = [Column(statistic, str(load), measure=measure) for load, _, statistic in keys]
-    rows = grid(pooled, keys, best_labels)
-    return Table(
-        metric,
-        f"{term.label} ({term.unit})",
-        [Column("engine", numeric=False), *columns],
-        rows,
-        [*withheld_notes(pooled, (metric,)), *_why_no_interval(pooled, rows)],
-        intervals=intervals_text(pooled, rates=False),
-    )
+    term = METRICS[metric]
+    heads = {
+        (load, metric, f"p{q}"): Column(f"p{q}", group=str(load), measure=f"{term.label}, {term.unit}")
+        for load in loads_of(pooled)
+        for q in SHOWN
+    }
+    columns = grid(pooled, heads, best_labels)
+    notes = [*withheld_notes(pooled, (metric,)), *_why_no_interval(pooled, columns)]
+    intervals = intervals_text(pooled, rates=False)
+    return Table(metric, f"{term.label} ({term.unit})", columns, notes, intervals=intervals)
 
 
 def headline_table(pooled: Sequence[OnlineSummary], best_labels: BestLabels) -> Table:
     """Engine rows; each headline latency at p99 (a lower one where a cell withholds it) and rate, a column a
     load."""
-    loads = loads_of(pooled)
-    keys: list[Key] = []
-    columns = [Column("engine", numeric=False)]
+    statistics: dict[tuple[str, str], str] = {}
     lower: dict[int, list[str]] = {}
     for metric in latencies("headline"):
         sizes = [n for summary in pooled if (n := summary.latency(metric).n)]
         q = supported((99, 90), sizes) or 50
         if sizes and q < 99:
             lower.setdefault(q, []).append(METRICS[metric].label)
-        keys += [(load, metric, f"p{q}") for load in loads]
-        columns += [Column(str(load), f"{METRICS[metric].label} p{q}, ms") for load in loads]
-    for rate in rates("headline"):
-        keys += [(load, rate, rate) for load in loads]
-        columns += [Column(str(load), METRICS[rate].label) for load in loads]
-    rows = grid(pooled, keys, best_labels)
-    notes = [*_why_lower(lower), *_why_dashes(rows)]
-    notes += _why_no_interval(pooled, rows)
-    return Table("headline", "At a glance", columns, rows, notes, intervals=intervals_text(pooled))
+        statistics[metric, f"p{q}"] = f"{METRICS[metric].label} p{q}, ms"
+    statistics |= {(rate, rate): METRICS[rate].label for rate in rates("headline")}
+    heads = {
+        (load, *statistic): Column(str(load), group=group)
+        for statistic, group in statistics.items()
+        for load in loads_of(pooled)
+    }
+    columns = grid(pooled, heads, best_labels)
+    notes = [*_why_lower(lower), *_why_dashes(columns), *_why_no_interval(pooled, columns)]
+    return Table("headline", "At a glance", columns, notes, intervals=intervals_text(pooled))
 
 
 def first_table(pooled: Sequence[OnlineSummary], load: Load, best_labels: BestLabels) -> Table:
     """Engine rows at one load: first tokens, tokens after it, whole answers, what was answered of what was
     offered. A closed loop offers as much as is answered: it has the tokens a second instead."""
     summaries = [summary for summary in pooled if summary.load == load]
-    keys: list[Key] = []
-    columns = [Column("engine", numeric=False)]
-    for metric in latencies("headline"):
-        group = f"{METRICS[metric].label}, ms"
-        keys += [(load, metric, f"p{q}") for q in SHOWN]
-        columns += [Column(f"p{q}", group) for q in SHOWN]
-    keys.append((load, "e2e_ms", "p50"))
-    columns.append(Column("p50", f"{METRICS['e2e_ms'].label}, ms"))
     closed = isinstance(load, ClosedLoop)
+    shown = [(metric, q) for metric in latencies("headline") for q in SHOWN]
+    heads: dict[Key, Column] = {
+        (load, metric, f"p{q}"): Column(f"p{q}", group=f"{METRICS[metric].label}, ms")
+        for metric, q in [*shown, ("e2e_ms", 50)]
+    }
     if closed:
-        keys.append((load, "output_tok_per_s", "output_tok_per_s"))
-        columns.append(Column("output", "tokens/s", kept=True))
-    rows = grid(summaries, keys, best_labels)
+        heads[load, "output_tok_per_s", "output_tok_per_s"] = Column("output", group="tokens/s", kept=True)
+    columns = grid(summaries, heads, best_labels)
     places = decimals(summary.req_per_s for summary in summaries)
-    has_peak = not closed or any(summary.peak_in_flight != load.value for summary in summaries)
-    has_slo = any(summary.goodput_req_per_s is not None for summary in summaries)
-    columns.append(Column("achieved", "requests/s"))
-    columns += [] if closed else [Column("offered", "requests/s")]
-    columns += [Column("in flight", "most")] if has_peak else []
-    columns += [Column("SLO met", "requests")] if has_slo else []
-    for row, summary in zip(rows, summaries, strict=True):
-        row.append(_cell(summary, "req_per_s", "req_per_s", places))
-        row += [] if closed else [number_cell(summary.offered_req_per_s, places)]
-        row += [number_cell(summary.peak_in_flight, 0)] if has_peak else []
-        row += [slo_met(summary)] if has_slo else []
+    achieved = [_cell(summary, "req_per_s", "req_per_s", places) for summary in summaries]
+    columns.append(Column("achieved", achieved, "requests/s"))
+    if not closed:
+        offered = [Cell.number(summary.offered_req_per_s, places) for summary in summaries]
+        columns.append(Column("offered", offered, "requests/s"))
+    peaks = [summary.peak_in_flight for summary in summaries]
+    if not closed or any(peak != load.value for peak in peaks):
+        columns.append(replace(Column.count("in flight", peaks), group="most"))
+    if any(summary.goodput_req_per_s is not None for summary in summaries):
+        columns.append(Column("SLO met", list(map(slo_met, summaries)), "requests"))
     words = with_rate(load, (summary.offered_req_per_s for summary in summaries))
-    notes = [*_why_dashes(rows), *_why_no_interval(summaries, rows)]
     title = f"{words[:1].upper()}{words[1:]}"
-    return Table("first", title, columns, rows, notes, intervals=intervals_text(summaries))
+    notes = [*_why_dashes(columns), *_why_no_interval(summaries, columns)]
+    return Table("first", title, columns, notes, intervals=intervals_text(summaries))
 
 
 def overview_table(run: Run, best_labels: BestLabels) -> Table:
     """TTFT and TPOT in ms at the median and a higher percentile, the achieved rate, that offered (not of
     closed loops), and output tokens a second: a row a load and engine, in the order of the loads."""
     pooled = run.pooled
-    percentiles = [(metric, f"p{q}") for metric in LATENCIES for q in sorted({50, _higher(run, metric)})]
-    heads = {"req_per_s": "req/s", "offered_req_per_s": "offered", "output_tok_per_s": "tok/s"}
+    heads = {
+        (metric, f"p{q}"): Column(f"p{q}", group=METRICS[metric].label)
+        for metric in LATENCIES
+        for q in sorted({50, _higher(run, metric)})
+    }
+    names = {"req_per_s": "req/s", "offered_req_per_s": "offered", "output_tok_per_s": "tok/s"}
     if all(isinstance(summary.load, ClosedLoop) for summary in pooled):
-        del heads["offered_req_per_s"]  # it offers what is answered
-    columns = [
-        Column(head_of(summary.load for summary in pooled)),
-        Column("engine", numeric=False),
-        *(Column(statistic, METRICS[metric].label) for metric, statistic in percentiles),
-        *map(Column, heads.values()),
-    ]
-    statistics = [*percentiles, *((name, name) for name in heads)]
-    rows = []
+        del names["offered_req_per_s"]  # it offers what is answered
+    heads |= {(name, name): Column(title) for name, title in names.items()}
+    parts = []
     for load in loads_of(pooled):
         engines = [summary for summary in pooled if summary.load == load]
-        keys = [(load, metric, statistic) for metric, statistic in statistics]
-        for label, *cells in grid(engines, keys, best_labels):
-            plain = (replace(cell, interval="") for cell in cells)
-            rows.append([load_cell(load), label, *plain])
-    return Table("overview", "Latencies in ms, requests and output tokens a second", columns, rows)
+        columns = grid(engines, {(load, *key): head for key, head in heads.items()}, best_labels)
+        parts.append([Column.load(engines), *map(_without_intervals, columns)])
+    return Table("overview", "Latencies in ms, requests and output tokens a second", stacked(parts))
+
+
+def _without_intervals(column: Column) -> Column:
+    return replace(column, cells=[replace(cell, interval="") for cell in column.cells])
 
 
 def _higher(run: Run, metric: str) -> int:
-    """The percentile of the verdict, or where that is the median the highest that every cell supports."""
+    """Return the percentile of the verdict, or where that is the median the highest that every cell
+    supports."""
     sizes = [summary.latency(metric).n for summary in run.pooled if summary.num_success]
     q = shown_percentile(run.pooled, run.results.comparisons, metric)
     return q if q != 50 else supported((99, 90), sizes) or 50
@@ -171,9 +154,11 @@ def _higher(run: Run, metric: str) -> int:
 # --- Cells ----------------------------------------------------------------------------------------------
 
 
-def grid(pooled: Sequence[OnlineSummary], keys: Sequence[Key], best_labels: BestLabels) -> list[list[Cell]]:
-    """One row a label: the statistic of each key, decimals alike down a column where these show two digits of
-    each.
+def grid(
+    pooled: Sequence[OnlineSummary], heads: Mapping[Key, Column], best_labels: BestLabels
+) -> list[Column]:
+    """The columns of the labels and of the statistic of each key, decimals alike down a column where these
+    show two digits of each.
 
     Winners are not marked where the number of one reads like that of an engine that is none: so small a
     difference decides nothing.
@@ -181,34 +166,36 @@ def grid(pooled: Sequence[OnlineSummary], keys: Sequence[Key], best_labels: Best
     by_label: dict[str, dict[Load, OnlineSummary]] = {}
     for summary in pooled:
         by_label.setdefault(summary.label, {})[summary.load] = summary
-    columns = []
-    for load, metric, statistic in keys:
+    columns = [Column.text("engine", by_label)]
+    for (load, metric, statistic), head in heads.items():
         summaries = {label: by_load.get(load) for label, by_load in by_label.items()}
         places = metric_decimals(metric, (_value(each, metric, statistic) for each in summaries.values()))
         cells = {label: _cell(each, metric, statistic, places) for label, each in summaries.items()}
         best = cells.keys() & best_labels.get((load, metric, statistic), frozenset())
         if not {cells[label].text for label in best} & {cells[label].text for label in cells.keys() - best}:
             cells |= {label: replace(cells[label], best=True) for label in best}
-        columns.append(list(cells.values()))
-    return [[Cell(label), *(column[row] for column in columns)] for row, label in enumerate(by_label)]
+        columns.append(replace(head, cells=list(cells.values())))
+    return columns
 
 
-def percentiles_cell(summary: OnlineSummary, metric: str, places: int) -> Cell:
-    """A latency as `p50/p90/p99`."""
-    latency = summary.latency(metric)
-    values = [_value(summary, metric, f"p{q}") for q in SHOWN]
-    return Cell(
-        "/".join(number(value, places) for value in values) if latency.n else DASH,
-        latency.p90,
-        remark=reason_text(summary.invalid_reasons),
-        invalid=not summary.valid,
-        inferred=latency.source == "inferred",
-    )
-
-
-def latency_decimals(summaries: Sequence[OnlineSummary], metric: str) -> int:
-    """Decimals of a column of `percentiles_cell`."""
-    return metric_decimals(metric, (_value(summary, metric, f"p{q}") for summary in summaries for q in SHOWN))
+def percentiles_column(summaries: Sequence[OnlineSummary], metric: str) -> Column:
+    """The column of a latency as `p50/p90/p99`."""
+    statistics = [f"p{q}" for q in SHOWN]
+    places = metric_decimals(metric, (_value(s, metric, name) for s in summaries for name in statistics))
+    cells = []
+    for summary in summaries:
+        latency = summary.latency(metric)
+        values = [_value(summary, metric, name) for name in statistics]
+        cells.append(
+            Cell(
+                "/".join(number(value, places) for value in values) if latency.n else DASH,
+                latency.p90,
+                remark=reason_text(summary.invalid_reasons),
+                invalid=not summary.valid,
+                inferred=latency.source == "inferred",
+            )
+        )
+    return Column(f"{METRICS[metric].label} {METRICS[metric].unit}", cells)
 
 
 def slo_met(summary: OnlineSummary) -> Cell:
@@ -229,7 +216,7 @@ def _cell(summary: OnlineSummary | None, metric: str, statistic: str, places: in
     remarks = [] if summary.valid else [f"invalid: {reason_text(summary.invalid_reasons)}"]
     remarks += [_NO_INTERVAL] if is_latency and ci is None else []
     return replace(
-        interval_cell(value, ci, max(places, two_digits(value)) if is_latency else places),
+        Cell.number(value, max(places, two_digits(value)) if is_latency else places, ci),
         remark="; ".join(remarks),
         invalid=not summary.valid,
         inferred=is_latency and summary.latency(metric).source == "inferred",
@@ -237,7 +224,7 @@ def _cell(summary: OnlineSummary | None, metric: str, statistic: str, places: in
 
 
 def _value(summary: OnlineSummary | None, metric: str, statistic: str) -> float | None:
-    """A rate, or a percentile that its sample supports."""
+    """Return a rate, or a percentile that its sample supports."""
     if summary is None or (not METRICS[metric].is_latency and not summary.num_success):
         return None
     if METRICS[metric].is_latency and missing(float(statistic[1:]), summary.latency(metric).n):
@@ -249,7 +236,7 @@ def _value(summary: OnlineSummary | None, metric: str, statistic: str) -> float 
 
 
 def _why_lower(labels: Mapping[int, Sequence[str]]) -> list[str]:
-    """Why latencies are shown at a lower percentile than p99: one note for each that is."""
+    """Say why latencies are shown at a lower percentile than p99: one note for each that is."""
     above = {90: 99, 50: 90}
     return [
         f"p{q} of {several(names)}: "
@@ -258,10 +245,10 @@ def _why_lower(labels: Mapping[int, Sequence[str]]) -> list[str]:
     ]
 
 
-def _why_dashes(rows: Sequence[Sequence[Cell]]) -> list[str]:
-    """One note for each reason why a number is missing."""
+def _why_dashes(columns: Sequence[Column]) -> list[str]:
+    """Write one note for each reason why a number is missing."""
     by_reason: dict[str, list[str]] = {}
-    for label, *cells in rows:
+    for label, *cells in zip(*(column.cells for column in columns), strict=True):
         for cell in cells:
             if cell.text == DASH and cell.remark:
                 by_reason.setdefault(cell.remark, []).append(label.text)
@@ -292,9 +279,10 @@ def withheld_note(statistic: str, more: int) -> str:
     return f"{DASH}: {statistic} needs {least} samples; up to {more} are missing."
 
 
-def _why_no_interval(pooled: Sequence[OnlineSummary], rows: Sequence[Sequence[Cell]]) -> list[str]:
-    """In a table with intervals, why some percentile has none, and why it is marked as best nevertheless."""
-    cells = [cell for row in rows for cell in row]
+def _why_no_interval(pooled: Sequence[OnlineSummary], columns: Sequence[Column]) -> list[str]:
+    """Say, in a table with intervals, why some percentile has none, and why it is marked as best
+    nevertheless."""
+    cells = [cell for column in columns for cell in column.cells]
     without = [cell for cell in cells if _NO_INTERVAL in cell.remark]
     if not without or not any(cell.interval for cell in cells):
         return []
@@ -318,5 +306,5 @@ def intervals_text(pooled: Sequence[OnlineSummary], *, rates: bool = True) -> st
 
 
 def _is_single(summary: OnlineSummary) -> bool:
-    """The summary is of one repeat, which has no interval of a rate."""
+    """Tell whether the summary is of one repeat, which has no interval of a rate."""
     return summary.num_success > 0 and not summary.rates_ci

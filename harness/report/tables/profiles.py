@@ -4,42 +4,18 @@ differences between engines taken apart."""
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
-from functools import partial
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from harness.profiling.reading.figures import CATEGORIES
 from harness.profiling.reading.rules import CATEGORIES as CATEGORY_RULES
 from harness.profiling.reading.rules import COMPONENTS, STEP_RANGES
-from harness.report.tables.table import (
-    Cell,
-    Column,
-    Field,
-    Table,
-    build,
-    count,
-    field,
-    number,
-    number_cell,
-    share,
-    text,
-)
+from harness.report.tables.table import Cell, Column, Table
 from harness.report.text.load_words import where
 from harness.report.text.numbers import DASH, decimals, plural, signed
 from harness.schema.load import ClosedLoop
 from harness.schema.metrics import METRICS
-from harness.schema.profile import (
-    Agreement,
-    Category,
-    Gap,
-    GapPart,
-    KernelFigures,
-    ProfileFigures,
-    ProfileRun,
-    RankFigures,
-    StepFigures,
-    StepKind,
-)
+from harness.schema.profile import Agreement, Gap, GapPart, ProfileFigures, ProfileRun, StepFigures, StepKind
 
 _KINDS: tuple[StepKind, ...] = ("decode", "prefill")
 #: Parts that leave more than this share of a difference do not explain it.
@@ -82,42 +58,38 @@ def _steps(profiles: Sequence[ProfileFigures]) -> list[_Step]:
     ]
 
 
-_WHICH: list[Field[_Step]] = [
-    text("engine", lambda step: step.profile.label),
-    text("tool", lambda step: step.profile.tool),
-    text("step", lambda step: step.kind),
-]
+def _profiled_columns(profiles: Sequence[ProfileFigures]) -> list[Column]:
+    """Return the columns of engine and tool."""
+    labels, tools = [profile.label for profile in profiles], [profile.tool for profile in profiles]
+    return [Column.text("engine", labels), Column.text("tool", tools)]
 
 
-def _times(times: dict[str, Callable[[_Step], float]]) -> list[Field[_Step]]:
-    """Columns of times in ms, by their heads; those of a step have the same decimals."""
+def _step_columns(steps: Sequence[_Step]) -> list[Column]:
+    """Return the columns that name a step."""
+    kinds = Column.text("step", [step.kind for step in steps])
+    return [*_profiled_columns([step.profile for step in steps]), kinds]
 
-    def column(head: str) -> Field[_Step]:
-        time = times[head]
-        return field(
-            head, lambda step: number_cell(time(step), decimals([of(step) for of in times.values()]))
-        )
 
-    return list(map(column, times))
+def _times(heads: Sequence[str], rows: Sequence[Sequence[float]]) -> list[Column]:
+    """Return columns of times in ms; those of a row have the same decimals."""
+    cells = [[Cell.number(time, decimals(times)) for time in times] for times in rows]
+    return [Column(head, [row[at] for row in cells]) for at, head in enumerate(heads)]
 
 
 def steps(figures: Sequence[ProfileFigures]) -> Table:
     """Mean times of a step in ms, its kernels and its requests: one row an engine, tool and kind of step."""
-    fields: list[Field[_Step]] = [
-        *_WHICH,
-        count("steps", lambda step: step.figures.n),
+    rows = _steps(figures)
+    each = [step.figures for step in rows]
+    columns = [
+        *_step_columns(rows),
+        Column.count("steps", [step.n for step in each]),
         *_times(
-            {
-                "period ms": lambda step: step.figures.period_ms,
-                "p50": lambda step: step.figures.period_p50_ms,
-                "busy ms": lambda step: step.figures.busy_ms,
-                "idle ms": lambda step: step.figures.idle_ms,
-                "gap before, ms": lambda step: step.figures.gap_ms,
-            }
+            ("period ms", "p50", "busy ms", "idle ms", "gap before, ms"),
+            [(s.period_ms, s.period_p50_ms, s.busy_ms, s.idle_ms, s.gap_ms) for s in each],
         ),
-        number("kernels", lambda step: step.figures.kernels, 0),
-        number("mean µs", lambda step: step.figures.kernel_us, 1),
-        number("batch", lambda step: step.figures.batch, 1),
+        Column.number("kernels", [step.kernels for step in each], 0),
+        Column.number("mean µs", [step.kernel_us for step in each], 1),
+        Column.number("batch", [step.batch for step in each], 1),
     ]
     notes = [
         f"{profile.label}, {profile.tool}: steps are found by {profile.steps_by}." for profile in figures
@@ -125,138 +97,126 @@ def steps(figures: Sequence[ProfileFigures]) -> Table:
     notes.append(f"Batch: requests in a step on average; {DASH} where the engine's ranges do not say.")
     if any(profile.device == "cpu" for profile in figures):
         notes.append("On a CPU kernels are operators, and busy is the time in which one runs.")
-    return build("profile-steps", "A step, mean times", fields, _steps(figures), notes)
+    return Table("profile-steps", "A step, mean times", columns, notes)
 
 
 def categories(figures: Sequence[ProfileFigures]) -> Table:
     """Parts of the time of a step, in ms: one row an engine, tool and kind of step."""
-    times: dict[str, Callable[[_Step], float]] = {
-        "together": lambda step: step.figures.period_ms,
-        "idle": lambda step: step.figures.idle_ms,
-    }
-    times |= {category: partial(_category_ms, category=category) for category in CATEGORIES}
+    rows = _steps(figures)
+    times = [
+        (step.period_ms, step.idle_ms, *(step.categories_ms[category] for category in CATEGORIES))
+        for _, _, step in rows
+    ]
+    columns = [*_step_columns(rows), *_times(("together", "idle", *CATEGORIES), times)]
     notes = ["Together: a whole step, idle time and all categories.", _FUSED]
     if any(profile.device == "cuda" for profile in figures):
         notes.append("Where kernels overlap, the one that began first has the time.")
-    title = "Where the time of a step goes, ms"
-    return build("profile-categories", title, [*_WHICH, *_times(times)], _steps(figures), notes)
-
-
-def _category_ms(step: _Step, category: Category) -> float:
-    return step.figures.categories_ms[category]
-
-
-class _Rank(NamedTuple):
-    """A rank of a profiled engine."""
-
-    profile: ProfileFigures
-    figures: RankFigures
-
-    def cell(self, ms: float) -> Cell:
-        """A time, with decimals for all times of the rank."""
-        figures = self.figures
-        return number_cell(ms, decimals([figures.step_ms, figures.busy_ms, figures.communication_ms]))
+    return Table("profile-categories", "Where the time of a step goes, ms", columns, notes)
 
 
 def ranks(figures: Sequence[ProfileFigures]) -> Table:
     """Times of a step in ms and its share of communication, one row a rank."""
-    fields: list[Field[_Rank]] = [
-        text("engine", lambda rank: rank.profile.label),
-        text("tool", lambda rank: rank.profile.tool),
-        count("rank", lambda rank: rank.figures.rank),
-        field("step ms", lambda rank: rank.cell(rank.figures.step_ms)),
-        field("busy ms", lambda rank: rank.cell(rank.figures.busy_ms)),
-        field("communication ms", lambda rank: rank.cell(rank.figures.communication_ms)),
-        share(
-            "share of the step",
-            lambda rank: (
-                rank.figures.communication_ms / rank.figures.step_ms if rank.figures.step_ms else 0.0
-            ),
-            0,
+    profiles = [profile for profile in figures for _ in profile.ranks]
+    each = [rank for profile in figures for rank in profile.ranks]
+    shares = [rank.communication_ms / rank.step_ms if rank.step_ms else 0.0 for rank in each]
+    columns = [
+        *_profiled_columns(profiles),
+        Column.count("rank", [rank.rank for rank in each]),
+        *_times(
+            ("step ms", "busy ms", "communication ms"),
+            [(rank.step_ms, rank.busy_ms, rank.communication_ms) for rank in each],
         ),
+        Column.share("share of the step", shares, 0),
     ]
-    rows = [_Rank(profile, rank) for profile in figures for rank in profile.ranks]
     notes = ["A rank that is done first waits for the others within communication."]
-    return build("profile-ranks", "Ranks that share a model, mean of all steps", fields, rows, notes)
+    return Table("profile-ranks", "Ranks that share a model, mean of all steps", columns, notes)
 
 
 def components(figures: Sequence[ProfileFigures]) -> Table:
     """Times in parts of the server, where ranges mark them: one row an engine, tool and part."""
-    columns = [Column(head, numeric=False) for head in ("engine", "tool", "part")]
-    columns += [Column("ranges"), Column("mean ms"), Column("total ms")]
-    rows = [
-        [
-            *map(Cell, (profile.label, profile.tool, name, str(part.n))),
-            number_cell(part.mean_ms, 3),
-            number_cell(part.total_ms, 1),
-        ]
-        for profile in figures
-        for name, part in profile.components.items()
+    rows = [(profile, *item) for profile in figures for item in profile.components.items()]
+    parts = [part for _, _, part in rows]
+    columns = [
+        *_profiled_columns([profile for profile, _, _ in rows]),
+        Column.text("part", [name for _, name, _ in rows]),
+        Column("ranges", [Cell(str(part.n)) for part in parts]),
+        Column.number("mean ms", [part.mean_ms for part in parts], 3),
+        Column.number("total ms", [part.total_ms for part in parts], 1),
     ]
-    return Table("profile-components", "Parts of the server, where ranges mark them", columns, rows)
+    return Table("profile-components", "Parts of the server, where ranges mark them", columns)
 
 
 def agreements(engines: Sequence[Agreement]) -> Table:
     """Kernel times of both tools in ms, one row an engine that both captured."""
-    fields: list[Field[Agreement]] = [
-        text("engine", lambda engine: engine.label),
-        count("steps", lambda engine: engine.steps),
-        count("kernels", lambda engine: engine.kernels),
-        number("torch, ms", lambda engine: engine.torch_ms, 2),
-        number("nsys, ms", lambda engine: engine.nsys_ms, 2),
-        number("nsys / torch", lambda engine: engine.nsys_ms / engine.torch_ms, 3),
+    columns = [
+        Column.text("engine", [engine.label for engine in engines]),
+        Column.count("steps", [engine.steps for engine in engines]),
+        Column.count("kernels", [engine.kernels for engine in engines]),
+        Column.number("torch, ms", [engine.torch_ms for engine in engines], 2),
+        Column.number("nsys, ms", [engine.nsys_ms for engine in engines], 2),
+        Column.number("nsys / torch", [engine.nsys_ms / engine.torch_ms for engine in engines], 3),
     ]
-    return build("profile-agreement", "Two profilers, the same steps", fields, engines, [_SAME_STEPS])
+    return Table("profile-agreement", "Two profilers, the same steps", columns, [_SAME_STEPS])
 
 
 def kernels(profile: ProfileFigures) -> Table:
     """The kernels or operators that took longest, one row each."""
-    fields: list[Field[KernelFigures]] = [
-        field("kernel" if profile.device == "cuda" else "operator", _kernel_cell, numeric=False),
-        text("category", lambda kernel: kernel.category),
-        count("count", lambda kernel: kernel.n),
-        number("total ms", lambda kernel: kernel.total_ms, 2),
-        number("mean µs", lambda kernel: 1e3 * kernel.total_ms / kernel.n, 1),
+    on_gpu, longest = profile.device == "cuda", profile.kernels
+    names = [Cell(_cut(kernel.name), remark=kernel.name) for kernel in longest]
+    columns = [
+        Column("kernel" if on_gpu else "operator", names, numeric=False),
+        Column.text("category", [kernel.category for kernel in longest]),
+        Column.count("count", [kernel.n for kernel in longest]),
+        Column.number("total ms", [kernel.total_ms for kernel in longest], 2),
+        Column.number("mean µs", [1e3 * kernel.total_ms / kernel.n for kernel in longest], 1),
     ]
     notes = []
-    if profile.device == "cuda":
+    if on_gpu:
         notes.append("Each kernel by itself: where one begins before the one ahead has ended, both count.")
-    name, title = f"profile-kernels-{profile.tool}", f"{profile.label}, {profile.tool}: the longest"
-    return build(name, title, fields, profile.kernels, notes)
+    title = f"{profile.label}, {profile.tool}: the longest"
+    return Table(f"profile-kernels-{profile.tool}", title, columns, notes)
 
 
-def _kernel_cell(kernel: KernelFigures) -> Cell:
-    shown = kernel.name if len(kernel.name) <= _LONGEST else f"{kernel.name[: _LONGEST - 3]}…"
-    return Cell(shown, remark=kernel.name)
+def _cut(name: str) -> str:
+    return name if len(name) <= _LONGEST else f"{name[: _LONGEST - 3]}…"
 
 
 def rules() -> Table:
     """Every rule by which names are read."""
-    columns = [Column(head, numeric=False) for head in ("what", "name contains")]
     pairs: list[tuple[str, str]] = [*CATEGORY_RULES, ("other", "anything else")]
     pairs += [(f"part of the server: {name}", pattern) for name, pattern in COMPONENTS]
     pairs += [(f"step of {name}", pattern) for name, pattern in STEP_RANGES.items()]
-    rows = [list(map(Cell, pair)) for pair in pairs]
-    return Table("profile-rules", "Rules, the first that matches decides", columns, rows)
+    columns = [
+        Column.text("what", [subject for subject, _ in pairs]),
+        Column.text("name contains", [pattern for _, pattern in pairs]),
+    ]
+    return Table("profile-rules", "Rules, the first that matches decides", columns)
 
 
 def difference(a: ProfileFigures, b: ProfileFigures) -> Table:
     """Two profiles part by part: times of a step in ms, and A − B."""
-    columns = [Column("step", numeric=False), Column("part", numeric=False)]
-    columns += [Column(f"A: {a.label}"), Column(f"B: {b.label}"), Column("A − B")]
-    rows = []
-    for kind in _KINDS:
-        steps_a, steps_b = a.steps.get(kind), b.steps.get(kind)
-        if steps_a is None or steps_b is None:
-            continue
-        for name, of_a, of_b in _parts(steps_a, steps_b):
-            delta = Cell(signed(of_a - of_b, 3), of_a - of_b)
-            rows.append([Cell(kind), Cell(name), number_cell(of_a, 3), number_cell(of_b, 3), delta])
+    rows = [
+        (kind, *part)
+        for kind in _KINDS
+        if (of_a := a.steps.get(kind)) is not None and (of_b := b.steps.get(kind)) is not None
+        for part in _parts(of_a, of_b)
+    ]
+    columns = [
+        Column.text("step", [kind for kind, *_ in rows]),
+        Column.text("part", [name for _, name, _, _ in rows]),
+        Column.number(f"A: {a.label}", [of_a for *_, of_a, _ in rows], 3),
+        Column.number(f"B: {b.label}", [of_b for *_, of_b in rows], 3),
+        Column("A − B", [_signed(of_a - of_b, 3) for *_, of_a, of_b in rows]),
+    ]
     notes = [
         f"{side}, {profile.tool}: steps are found by {profile.steps_by}."
         for side, profile in (("A", a), ("B", b))
     ]
-    return Table("profile-difference", f"Profiles by {a.tool}, ms a step", columns, rows, notes)
+    return Table("profile-difference", f"Profiles by {a.tool}, ms a step", columns, notes)
+
+
+def _signed(value: float, places: int) -> Cell:
+    return Cell(signed(value, places), value)
 
 
 def _parts(a: StepFigures, b: StepFigures) -> list[tuple[str, float, float]]:
@@ -293,43 +253,42 @@ def _load_text(profile_run: ProfileRun) -> str:
 
 def gap_table(gap: Gap) -> Table:
     """One difference and its parts."""
-    heads = ("part", gap.a, gap.b, "difference", "source")
-    columns = [Column(head, numeric=head not in ("part", "source")) for head in heads]
-    places = decimals([gap.value_a, gap.value_b, gap.delta, *(part.delta for part in gap.parts)])
-
-    def row(name: str, a: float | None, b: float | None, delta: float, source: str) -> list[Cell]:
-        values = (number_cell(a, places), number_cell(b, places))
-        return [Cell(name), *values, Cell(signed(delta, places), delta), Cell(source)]
-
     verdicts = [f"{METRICS[metric].label} {name}" for metric, by in gap.verdicts.items() for name in by]
-    source = f"by the client; a difference in {', '.join(verdicts)}"
-    rows = [row(f"{METRICS[gap.metric].label}, mean", gap.value_a, gap.value_b, gap.delta, source)]
-    rows += [row(part.name, part.value_a, part.value_b, part.delta, part.source) for part in gap.parts]
-    rows.append(row("not explained", None, None, gap.unexplained, "what the parts leave over"))
+    client = f"by the client; a difference in {', '.join(verdicts)}"
+    rows: list[tuple[str, float | None, float | None, float, str]] = [
+        (f"{METRICS[gap.metric].label}, mean", gap.value_a, gap.value_b, gap.delta, client),
+        *((part.name, part.value_a, part.value_b, part.delta, part.source) for part in gap.parts),
+        ("not explained", None, None, gap.unexplained, "what the parts leave over"),
+    ]
+    places = decimals([gap.value_a, gap.value_b, *(delta for *_, delta, _ in rows[:-1])])
+    columns = [
+        Column.text("part", [name for name, *_ in rows]),
+        Column.number(gap.a, [of_a for _, of_a, *_ in rows], places),
+        Column.number(gap.b, [of_b for _, _, of_b, *_ in rows], places),
+        Column("difference", [_signed(delta, places) for *_, delta, _ in rows]),
+        Column.text("source", [source for *_, source in rows]),
+    ]
     notes = [f"{note}." for note in _gap_notes(gap)]
     if gap.artifacts:
         notes.append(f"From {' and '.join(gap.artifacts)}.")
-    return Table(f"gap-{gap.metric}", f"{_pair(gap)}: {conclusion(gap)}", columns, rows, notes)
+    return Table(f"gap-{gap.metric}", f"{_pair(gap)}: {conclusion(gap)}", columns, notes)
 
 
 def gaps_table(gaps: Sequence[Gap]) -> Table:
     """Every difference in a row, in ms: its size, the part that adds most, and what the parts leave over."""
-
-    def places(gap: Gap) -> int:
-        return decimals([gap.value_a, gap.value_b, gap.delta])
-
-    fields: list[Field[Gap]] = [
-        text("metric", lambda gap: METRICS[gap.metric].label),
-        text("A", lambda gap: gap.a),
-        text("B", lambda gap: gap.b),
-        text("load", lambda gap: str(gap.load)),
-        field("A, ms", lambda gap: number_cell(gap.value_a, places(gap))),
-        field("B, ms", lambda gap: number_cell(gap.value_b, places(gap))),
-        field("difference, ms", lambda gap: Cell(signed(gap.delta, places(gap)), gap.delta)),
-        field("largest part", _largest_cell, numeric=False),
-        field("not explained, ms", lambda gap: Cell(signed(gap.unexplained, places(gap)), gap.unexplained)),
+    places = [decimals([gap.value_a, gap.value_b, gap.delta]) for gap in gaps]
+    columns = [
+        Column.text("metric", [METRICS[gap.metric].label for gap in gaps]),
+        Column.text("A", [gap.a for gap in gaps]),
+        Column.text("B", [gap.b for gap in gaps]),
+        Column.text("load", [str(gap.load) for gap in gaps]),
+        Column("A, ms", list(map(Cell.number, [gap.value_a for gap in gaps], places))),
+        Column("B, ms", list(map(Cell.number, [gap.value_b for gap in gaps], places))),
+        Column("difference, ms", list(map(_signed, [gap.delta for gap in gaps], places))),
+        Column("largest part", list(map(_largest_cell, gaps)), numeric=False),
+        Column("not explained, ms", list(map(_signed, [gap.unexplained for gap in gaps], places))),
     ]
-    return build("gaps", "Differences, taken apart", fields, gaps)
+    return Table("gaps", "Differences, taken apart", columns)
 
 
 def _largest_cell(gap: Gap) -> Cell:

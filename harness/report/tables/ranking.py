@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from harness.metrics.primary import compared_by
 from harness.metrics.rankings import Ranking, RankingRow, headlines
-from harness.report.tables.table import TOO_WIDE, WIDEST, Cell, Column, Table
+from harness.report.tables.table import TOO_WIDE, WIDEST, Cell, Column, Table, stacked
 from harness.report.text.load_words import head_of, load_number, where
 from harness.report.text.numbers import DASH, decimals, number, with_ends
 from harness.schema.load import Load
@@ -16,7 +16,7 @@ BEST = "Best, and better than another engine at 5 % for all comparisons of the r
 INTERVALS = "95 % intervals of the ratio to the best value"
 
 
-def ranking_table(found: Sequence[Ranking], loads: Sequence[Load] | None = None) -> Table:
+def ranking_table(rankings: Sequence[Ranking], loads: Sequence[Load] | None = None) -> Table:
     """Rows a load and engine, the best by the first metric first; a column a metric.
 
     Of a single load, which the title names, the heads name the percentile.
@@ -24,38 +24,31 @@ def ranking_table(found: Sequence[Ranking], loads: Sequence[Load] | None = None)
     Args:
         loads: loads that are shown; None: all.
     """
-    shown = loads or list(dict.fromkeys(ranking.load for ranking in found if ranking.load is not None))
+    shown = loads or list(dict.fromkeys(ranking.load for ranking in rankings if ranking.load is not None))
     single = len(shown) == 1
     metrics = list(dict.fromkeys(name for load in shown for name in compared_by(load)))
-    rows = []
-    shared = ""
+    parts = []
     for load in shown:
-        first = {ranking.metric: ranking for ranking in headlines(found, load)}
-        at_load = [*first.values()] or [ranking for ranking in found if ranking.load == load]
+        first = {ranking.metric: ranking for ranking in headlines(rankings, load)}
+        at_load = [*first.values()] or [ranking for ranking in rankings if ranking.load == load]
+        labels = [row.label for row in at_load[0].rows] if at_load else []
         percentiles = [ranking.statistic for ranking in first.values() if METRICS[ranking.metric].is_latency]
         shared = percentiles[0] if percentiles else ""
-        for row in at_load[0].rows if at_load else ():
-            cells = [_cell(first.get(metric), row.label, shared) for metric in metrics]
-            place = [] if single else [Cell(load_number(load), load.value), Cell(shared or DASH)]
-            rows.append([Cell(row.label), *place, *cells])
-    place_columns = [] if single else [Column(head_of(shown)), Column("latency", numeric=False)]
-    columns = [
-        Column("engine", numeric=False),
-        *place_columns,
-        *(_column(metric, shared if single else "") for metric in metrics),
-    ]
+        columns = [Column.text("engine", labels)]
+        if not single:
+            place = Cell(load_number(load), load.value)
+            columns.append(Column(head_of(shown), [place for _ in labels]))
+            columns.append(Column.text("latency", [shared or DASH for _ in labels]))
+        for metric in metrics:
+            cells = [_cell(first.get(metric), label, shared) for label in labels]
+            is_latency, title = METRICS[metric].is_latency, METRICS[metric].label
+            title = f"{title} {shared}".strip() if single and is_latency else title
+            columns.append(Column(title, cells, kept=not is_latency))
+        parts.append(columns)
     title = f"Ranking {where(shown[0])}" if single else "Ranking"
-    count = max((ranking.comparisons for ranking in found), default=0)
+    count = max((ranking.comparisons for ranking in rankings), default=0)
     notes = [f"{count} comparisons were made at once."] if count > 1 else []
-    return Table("ranking", title, columns, rows, notes, best=BEST, intervals=INTERVALS)
-
-
-def _column(metric: str, percentile: str) -> Column:
-    """Head of a metric's column, with the percentile of a latency; a rate stays in view."""
-    term = METRICS[metric]
-    if term.is_latency:
-        return Column(f"{term.label} {percentile}".strip())
-    return Column(term.label, kept=True)
+    return Table("ranking", title, stacked(parts), notes, best=BEST, intervals=INTERVALS)
 
 
 def _cell(ranking: Ranking | None, label: str, shared: str) -> Cell:
@@ -63,8 +56,8 @@ def _cell(ranking: Ranking | None, label: str, shared: str) -> Cell:
     if ranking is None or row is None or row.value is None:
         return Cell(DASH, remark="too few requests")
     term = METRICS[ranking.metric]
-    own = f" ({ranking.statistic})" if term.is_latency and ranking.statistic != shared else ""
-    value = f"{number(row.value, decimals([row.value]))} {term.unit}{own}".strip()
+    statistic = f" ({ranking.statistic})" if term.is_latency and ranking.statistic != shared else ""
+    value = f"{number(row.value, decimals([row.value]))} {term.unit}{statistic}".strip()
     if not row.valid:
         return Cell(value, row.value, remark="invalid, not compared", invalid=True)
     if ranking.best is not None and ranking.best.label == label:

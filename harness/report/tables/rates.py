@@ -2,38 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
-from typing import NamedTuple
+from collections.abc import Mapping, Sequence
 
-from harness.report.tables.latency import latency_decimals, loads_of, percentiles_cell, withheld_notes
-from harness.report.tables.table import (
-    Cell,
-    Column,
-    Field,
-    Table,
-    build,
-    count,
-    engine,
-    field,
-    load,
-    metric_decimals,
-    number,
-    number_cell,
-    repeat,
-    text,
-)
-from harness.report.text.numbers import DASH
-from harness.report.text.numbers import number as number_text
+from harness.report.tables.latency import loads_of, percentiles_column, withheld_notes
+from harness.report.tables.table import Cell, Column, Table, metric_decimals, stacked
+from harness.report.text.numbers import DASH, number
 from harness.report.wording import reason_text
-from harness.schema.load import ClosedLoop, Load
+from harness.schema.load import ClosedLoop
 from harness.schema.machines import MachineLoad
 from harness.schema.metrics import METRICS, latencies, rates
-from harness.schema.results import OnlineSummary
+from harness.schema.results import BatchRow, OnlineSummary
 
-#: Latencies and rates of each cell.
+#: Latencies of each cell.
 _LATENCIES = tuple(name for name in latencies("tables") if "overview" in METRICS[name].uses)
-_RATES = rates("headline")
 
 _UNKNOWN = "unknown"
 _CPU = "CPU time is that of all processes of the engine"
@@ -47,15 +28,16 @@ _NO_ENERGY = f"{_CPU}, {_WHOLE}. Energy is unknown: nothing here counts it."
 
 def throughput_table(summaries: Sequence[OnlineSummary]) -> Table:
     """Rates a second and failures, a row an engine and load (and repeat, where the summaries have one)."""
-    fields: list[Field[OnlineSummary]] = [
+    errors = [", ".join(f"{kind} {n}" for kind, n in summary.errors.items()) for summary in summaries]
+    columns = [
         *_identity(summaries),
-        *(_rate(summaries, name) for name in rates_of(summaries) if _adds(summaries, name)),
-        count("requests", lambda summary: summary.num_requests),
-        count("failed", lambda summary: summary.num_error),
-        text("errors", _errors),
-        field("valid", _valid_cell, numeric=False),
+        *rate_columns(summaries, rates_of(summaries)),
+        Column.count("requests", [summary.num_requests for summary in summaries]),
+        Column.count("failed", [summary.num_error for summary in summaries]),
+        Column.text("errors", [kinds or DASH for kinds in errors]),
+        _valid(summaries),
     ]
-    return build("throughput", "Throughput and failures", fields, summaries)
+    return Table("throughput", "Throughput and failures", columns)
 
 
 def rates_of(summaries: Sequence[OnlineSummary]) -> list[str]:
@@ -64,15 +46,22 @@ def rates_of(summaries: Sequence[OnlineSummary]) -> list[str]:
     return [name for name in rates("tables") if not (closed and name == "offered_req_per_s")]
 
 
-def _adds(summaries: Sequence[OnlineSummary], name: str) -> bool:
-    """Some summary has the rate, and one that is `like` another differs from that one."""
-    like = METRICS[name].like
-    values = [(summary.value(name, name), like and summary.value(like, like)) for summary in summaries]
-    return any(value is not None and value != other for value, other in values)
+def rate_columns(rows: Sequence[OnlineSummary] | Sequence[BatchRow], names: Sequence[str]) -> list[Column]:
+    """A column for each rate that some row has; of one that is `like` another, with another value."""
+    columns = []
+    for name in names:
+        like = METRICS[name].like
+        values = [getattr(row, name) for row in rows]
+        others = [getattr(row, like) if like else None for row in rows]
+        if any(value not in (None, other) for value, other in zip(values, others, strict=True)):
+            columns.append(_rate(rows, name))
+    return columns
 
 
-def _errors(summary: OnlineSummary) -> str:
-    return ", ".join(f"{kind} {errors}" for kind, errors in summary.errors.items()) or DASH
+def _rate(rows: Sequence[OnlineSummary] | Sequence[BatchRow], name: str) -> Column:
+    values = [getattr(row, name) for row in rows]
+    column = Column.number(METRICS[name].label, values, metric_decimals(name, values))
+    return column.marked("invalid", (not getattr(row, "valid", True) for row in rows))
 
 
 def costs_table(
@@ -88,37 +77,39 @@ def costs_table(
     if all(summary.engine_cpu_s is None and summary.joules is None for summary in summaries):
         return None
     counted = any(summary.joules is not None for summary in summaries)
-    fields: list[Field[OnlineSummary]] = [
+    columns = [
         *_identity(summaries),
-        number("CPU seconds", lambda summary: summary.engine_cpu_s, 1, unknown=_UNKNOWN),
-        number("joules", lambda summary: summary.joules, 0, unknown=_UNKNOWN),
+        Column.number("CPU seconds", [summary.engine_cpu_s for summary in summaries], 1, _UNKNOWN),
+        Column.number("joules", [summary.joules for summary in summaries], 0, _UNKNOWN),
     ]
     each = ["cpu_ms_per_output_token", "joules_per_output_token"]
     if counted:
-        fields.append(number("above idle", lambda summary: summary.joules_above_idle, 0, unknown=_UNKNOWN))
+        idle = [summary.joules_above_idle for summary in summaries]
+        columns.append(Column.number("above idle", idle, 0, _UNKNOWN))
         each += ["joules_above_idle_per_output_token", "joules_per_request"]
-    fields += [_cost(summaries, name) for name in each]
+    columns += [_cost(summaries, name) for name in each]
     notes = [_ENERGY if counted else _NO_ENERGY, *_idle(machines or {})]
-    return build("costs", "CPU time and energy", fields, summaries, notes)
+    return Table("costs", "CPU time and energy", columns, notes)
 
 
-def _cost(summaries: Sequence[OnlineSummary], name: str) -> Field[OnlineSummary]:
-    """A cost of a request or token, with its interval."""
-    return number(
-        METRICS[name].label,
-        lambda summary: summary.value(name, name),
-        metric_decimals(name, (summary.value(name, name) for summary in summaries)),
-        ends=lambda summary: getattr(summary, f"{name}_ci", None),
-        unknown=_UNKNOWN,
-    )
+def _cost(summaries: Sequence[OnlineSummary], name: str) -> Column:
+    """Return the column of a cost of a request or token, with its interval."""
+    values = [summary.value(name, name) for summary in summaries]
+    places = metric_decimals(name, values)
+    ends = [getattr(summary, f"{name}_ci", None) for summary in summaries]
+    cells = [
+        Cell(_UNKNOWN) if value is None else Cell.number(value, places, ci)
+        for value, ci in zip(values, ends, strict=True)
+    ]
+    return Column(METRICS[name].label, cells)
 
 
 def _idle(machines: Mapping[int, MachineLoad]) -> list[str]:
-    """Watts that the idle machine took, from the least to the most."""
+    """Return the note on the watts that the idle machine took, from the least to the most."""
     watts = sorted(machine.idle_watts for machine in machines.values() if machine.idle_watts is not None)
     if not watts:
         return []
-    ends = dict.fromkeys(number_text(end, 1) for end in (watts[0], watts[-1]))
+    ends = dict.fromkeys(number(end, 1) for end in (watts[0], watts[-1]))
     return [f"Idle before the engines were started: {' to '.join(ends)} W."]
 
 
@@ -127,16 +118,8 @@ def _idle(machines: Mapping[int, MachineLoad]) -> list[str]:
 
 def repeats_table(summaries: Sequence[OnlineSummary]) -> Table:
     """Latencies in ms as `p50/p90/p99` and the rates that matter most, a row a cell."""
-    fields = [*_identity(summaries), *_measured(summaries)]
-    notes = withheld_notes(summaries, _LATENCIES)
-    return build("repeats", "Each repeat, p50/p90/p99", fields, summaries, notes)
-
-
-class _OfRun(NamedTuple):
-    """A summary, the name of its run, and all summaries at its load."""
-
-    run: str
-    summary: OnlineSummary
+    columns = [*_identity(summaries), *_measured(summaries)]
+    return Table("repeats", "Each repeat, p50/p90/p99", columns, withheld_notes(summaries, _LATENCIES))
 
 
 def all_runs_table(pooled: Mapping[str, Sequence[OnlineSummary]]) -> Table:
@@ -144,52 +127,36 @@ def all_runs_table(pooled: Mapping[str, Sequence[OnlineSummary]]) -> Table:
 
     Decimals are alike at a load, since two loads can be a hundred times apart.
     """
-    every = [_OfRun(run, summary) for run, summaries in pooled.items() for summary in summaries]
-    summaries = [row.summary for row in every]
-    rows = [row for at in loads_of(summaries) for row in _at_load(every, at)]
-    columns = [Column("engine", numeric=False), Column("run", numeric=False), Column("load")]
-    columns += [cells.column for cells in _measured(summaries)]
+    every = [(run, summary) for run, summaries in pooled.items() for summary in summaries]
+    summaries = [summary for _, summary in every]
+    parts = []
+    for load in loads_of(summaries):
+        names = [run for run, summary in every if summary.load == load]
+        rows = [summary for summary in summaries if summary.load == load]
+        loads = Column("load", [Cell(str(load), load.value)] * len(rows))
+        parts.append([Column.engine(rows), Column.text("run", names), loads, *_measured(rows)])
     notes = withheld_notes(summaries, _LATENCIES)
-    return Table("all-runs", "All online runs, p50/p90/p99", columns, rows, notes)
+    return Table("all-runs", "All online runs, p50/p90/p99", stacked(parts), notes)
 
 
-def _at_load(every: Sequence[_OfRun], at: Load) -> Iterator[list[Cell]]:
-    rows = [row for row in every if row.summary.load == at]
-    summaries = [row.summary for row in rows]
-    columns = [measured.cells(summaries) for measured in _measured(summaries)]
-    for row, *cells in zip(rows, *columns, strict=True):
-        yield [Cell(row.summary.label), Cell(row.run), Cell(str(at), at.value), *cells]
+def _measured(summaries: Sequence[OnlineSummary]) -> list[Column]:
+    """Return validity, latencies and rates. Validity stands first: the last columns of a wide table are out
+    of sight."""
+    latency_columns = [percentiles_column(summaries, name) for name in _LATENCIES]
+    return [_valid(summaries), *latency_columns, *(_rate(summaries, name) for name in rates("headline"))]
 
 
-def _measured(summaries: Sequence[OnlineSummary]) -> list[Field[OnlineSummary]]:
-    """Validity, latencies and rates. Validity stands first: the last columns of a wide table are out of
-    sight."""
-    places = {name: latency_decimals(summaries, name) for name in _LATENCIES}
+def _identity(summaries: Sequence[OnlineSummary]) -> list[Column]:
+    """Return engine, load and, where the summaries have one, the repeat."""
+    columns = [Column.engine(summaries), Column.load(summaries)]
+    has_repeats = any(summary.repeat is not None for summary in summaries)
+    return [*columns, Column.repeat(summaries)] if has_repeats else columns
 
-    def latency(name: str) -> Field[OnlineSummary]:
-        head = f"{METRICS[name].label} {METRICS[name].unit}"
-        return field(head, lambda summary: percentiles_cell(summary, name, places[name]))
 
-    return [
-        field("valid", _valid_cell, numeric=False),
-        *map(latency, _LATENCIES),
-        *(_rate(summaries, name) for name in _RATES),
+def _valid(summaries: Sequence[OnlineSummary]) -> Column:
+    reasons = [reason_text(summary.invalid_reasons) for summary in summaries]
+    cells = [
+        Cell("yes") if summary.valid else Cell("no", remark=reason)
+        for summary, reason in zip(summaries, reasons, strict=True)
     ]
-
-
-def _identity(summaries: Sequence[OnlineSummary]) -> list[Field[OnlineSummary]]:
-    """Engine, load and, where the summaries have one, the repeat."""
-    fields: list[Field[OnlineSummary]] = [engine(), load(summaries)]
-    return [*fields, repeat()] if any(summary.repeat is not None for summary in summaries) else fields
-
-
-def _rate(summaries: Sequence[OnlineSummary], name: str) -> Field[OnlineSummary]:
-    places = metric_decimals(name, (summary.value(name, name) for summary in summaries))
-    return field(
-        METRICS[name].label,
-        lambda summary: replace(number_cell(summary.value(name, name), places), invalid=not summary.valid),
-    )
-
-
-def _valid_cell(summary: OnlineSummary) -> Cell:
-    return Cell("yes") if summary.valid else Cell("no", remark=reason_text(summary.invalid_reasons))
+    return Column("valid", cells, numeric=False)

@@ -1,25 +1,25 @@
-"""A table as plain data, which a terminal, Markdown and HTML render alike, and the fields it is built of.
+"""A table as plain data, which a terminal, Markdown and HTML render alike.
 
-A table of one row an item is a list of fields, each a head with the cells below it:
+A table is its columns, each a head with one cell for each row:
 
-    fields: list[Field[HostCell]] = [
-        text("node", lambda host: host.name),
-        count("requests", lambda host: host.requests),
-        number("round trip ms", lambda host: host.clock.round_trip_ms, 2),
+    columns = [
+        Column.text("node", [host.name for host in hosts]),
+        Column.count("requests", [host.requests for host in hosts]),
+        Column.number("round trip ms", [host.clock.round_trip_ms for host in hosts], 2),
     ]
-    build("nodes", "Nodes that sent", fields, hosts)
+    Table("nodes", "Nodes that sent", columns)
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
-from typing import Generic, Protocol, TypeVar
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any, Protocol
 
 from harness.metrics.digits import per_cent
 from harness.report.text.load_words import head_of, load_number
-from harness.report.text.numbers import DASH, decimals
-from harness.report.text.numbers import number as number_text
+from harness.report.text.numbers import DASH, decimals, number
 from harness.schema.load import Load
 from harness.schema.metrics import METRICS
 
@@ -39,6 +39,22 @@ _APART = f"the ends of an interval are over {WIDEST} times apart"
 _WHY_WIDE = f"Too wide: {_APART}. More repeats make it narrower."
 
 Ends = tuple[float, float]
+
+
+class Measured(Protocol):
+    """An engine at a load."""
+
+    @property
+    def label(self) -> str: ...
+    @property
+    def load(self) -> Load: ...
+
+
+class Repeated(Protocol):
+    """A repeat, from 0; None for all together."""
+
+    @property
+    def repeat(self) -> int | None: ...
 
 
 @dataclass(frozen=True)
@@ -63,6 +79,23 @@ class Cell:
     significant: bool = False
     ends: Ends | None = None
 
+    @classmethod
+    def number(cls, value: float | None, places: int | None = None, ends: Ends | None = None) -> Cell:
+        """Make the cell of a number above its 95 % interval; a dash for None.
+
+        Args:
+            places: Decimals; None: as many as show three digits.
+        """
+        if value is None:
+            return cls(DASH)
+        shown = decimals([value]) if places is None else places
+        return cls(number(value, shown), value, interval_text(ends, shown), ends=ends)
+
+    @classmethod
+    def share(cls, value: float | None, places: int = 1) -> Cell:
+        """Make the cell of a share, 0 to 1, in per cent; a dash for None."""
+        return cls(DASH) if value is None else cls(per_cent(value, places), value)
+
     @property
     def marks(self) -> list[str]:
         """Names of its marks, in the order of MARKS."""
@@ -77,7 +110,7 @@ class Cell:
 
 @dataclass(frozen=True)
 class Column:
-    """The head of a column.
+    """A head with the cells below it.
 
     Attributes:
         title: Its own head.
@@ -88,10 +121,63 @@ class Column:
     """
 
     title: str
+    cells: Sequence[Cell] = ()
     group: str = ""
     numeric: bool = True
     measure: str = ""
     kept: bool = False
+
+    @classmethod
+    def text(cls, title: str, texts: Iterable[str]) -> Column:
+        """Make a column of words."""
+        return cls(title, list(map(Cell, texts)), numeric=False)
+
+    @classmethod
+    def count(cls, title: str, counts: Iterable[int | None]) -> Column:
+        """Make a column of whole numbers."""
+        return cls.number(title, counts, 0)
+
+    @classmethod
+    def number(
+        cls, title: str, values: Iterable[float | None], places: int | None = None, unknown: str = DASH
+    ) -> Column:
+        """Make a column of numbers with the same decimals.
+
+        Args:
+            places: Decimals; None: as many as show three digits of a middling value.
+            unknown: The text of a value that is None.
+        """
+        numbers = list(values)
+        shown = decimals(numbers) if places is None else places
+        cells = [Cell(unknown) if value is None else Cell.number(value, shown) for value in numbers]
+        return cls(title, cells)
+
+    @classmethod
+    def share(cls, title: str, values: Iterable[float | None], places: int = 1) -> Column:
+        """Make a column of shares, 0 to 1, shown in per cent."""
+        return cls(title, [Cell.share(value, places) for value in values])
+
+    @classmethod
+    def engine(cls, rows: Iterable[Measured]) -> Column:
+        """Make the column of the engines' labels."""
+        return cls.text("engine", (row.label for row in rows))
+
+    @classmethod
+    def load(cls, rows: Sequence[Measured]) -> Column:
+        """Make the column of the loads, which are of one kind."""
+        loads = [row.load for row in rows]
+        return cls(head_of(loads), [Cell(load_number(load), load.value) for load in loads])
+
+    @classmethod
+    def repeat(cls, rows: Iterable[Repeated]) -> Column:
+        """Make the column of the repeats: shown from 1, and from 0 in files."""
+        return cls("repeat", [Cell(str((row.repeat or 0) + 1), row.repeat) for row in rows])
+
+    def marked(self, mark: str, flags: Iterable[bool]) -> Column:
+        """Return the column with a mark in the cells whose flag is set."""
+        changes: list[dict[str, Any]] = [{mark: flag} for flag in flags]
+        cells = zip(self.cells, changes, strict=True)
+        return replace(self, cells=[replace(cell, **change) for cell, change in cells])
 
     @property
     def full(self) -> str:
@@ -101,7 +187,7 @@ class Column:
 
 @dataclass(frozen=True)
 class Table:
-    """Rows of cells under columns.
+    """Columns of as many cells as there are rows.
 
     Attributes:
         name: A short identifier.
@@ -113,10 +199,19 @@ class Table:
     name: str
     title: str
     columns: Sequence[Column]
-    rows: Sequence[Sequence[Cell]]
     notes: Sequence[str] = ()
     best: str = BEST
     intervals: str = INTERVALS
+
+    @cached_property
+    def rows(self) -> list[tuple[Cell, ...]]:
+        """The cells, row by row."""
+        return list(zip(*(column.cells for column in self.columns), strict=True))
+
+    @cached_property
+    def cells(self) -> list[Cell]:
+        """All cells of the table."""
+        return [cell for column in self.columns for cell in column.cells]
 
     @property
     def headers(self) -> list[str]:
@@ -126,7 +221,7 @@ class Table:
     @property
     def legend(self) -> list[str]:
         """The meaning of each mark that some cell has, and how intervals are written."""
-        used = {mark for row in self.rows for cell in row for mark in cell.marks}
+        used = {mark for cell in self.cells for mark in cell.marks}
         lines = [
             f"{sign} {self.best if name == 'best' else meaning}"
             for name, (sign, meaning) in MARKS.items()
@@ -145,17 +240,17 @@ class Table:
     @property
     def has_too_wide(self) -> bool:
         """A cell has an interval that is too wide to be written."""
-        return any(cell.interval == TOO_WIDE for row in self.rows for cell in row)
+        return any(cell.interval == TOO_WIDE for cell in self.cells)
 
     @property
     def marked(self) -> bool:
         """A cell is marked as the best."""
-        return any(cell.best for row in self.rows for cell in row)
+        return any(cell.best for cell in self.cells)
 
     @property
     def has_intervals(self) -> bool:
         """A cell has an interval, be it too wide to be written."""
-        return any(cell.interval for row in self.rows for cell in row)
+        return any(cell.interval for cell in self.cells)
 
     @property
     def lines(self) -> list[list[str]]:
@@ -163,142 +258,22 @@ class Table:
         return [[cell.line for cell in row] for row in self.rows]
 
 
-# --- Fields ---------------------------------------------------------------------------------------------
-
-Item = TypeVar("Item", contravariant=True)
-
-
-class Measured(Protocol):
-    """Something measured of an engine at a load."""
-
-    @property
-    def label(self) -> str: ...
-    @property
-    def load(self) -> Load: ...
-
-
-class Repeated(Measured, Protocol):
-    """Something measured in one repeat, which is None for all together."""
-
-    @property
-    def repeat(self) -> int | None: ...
-
-
-@dataclass(frozen=True)
-class Field(Generic[Item]):
-    """A column: its head, and its cells for all items of the table."""
-
-    column: Column
-    cells: Callable[[Sequence[Item]], list[Cell]]
-
-
-def build(
-    name: str, title: str, fields: Sequence[Field[Item]], items: Sequence[Item], notes: Sequence[str] = ()
-) -> Table:
-    """Build a table of one row an item."""
-    columns = [field.cells(items) for field in fields]
-    rows = [list(row) for row in zip(*columns, strict=True)]
-    return Table(name, title, [field.column for field in fields], rows, notes)
-
-
-def field(head: str, cell: Callable[[Item], Cell], *, numeric: bool = True) -> Field[Item]:
-    """A column of cells that are made one by one."""
-    return Field(Column(head, numeric=numeric), lambda items: [cell(item) for item in items])
-
-
-def text(head: str, value: Callable[[Item], str]) -> Field[Item]:
-    """A column of words."""
-    return field(head, lambda item: Cell(value(item)), numeric=False)
-
-
-def count(head: str, value: Callable[[Item], int | None]) -> Field[Item]:
-    """A column of whole numbers."""
-    return field(head, lambda item: number_cell(value(item), 0))
-
-
-def share(head: str, value: Callable[[Item], float | None], places: int = 1) -> Field[Item]:
-    """A column of shares, 0 to 1, shown in per cent."""
-    return field(head, lambda item: share_cell(value(item), places))
-
-
-def number(
-    head: str,
-    value: Callable[[Item], float | None],
-    places: int | None = None,
-    *,
-    ends: Callable[[Item], Ends | None] = lambda item: None,
-    unknown: str = DASH,
-) -> Field[Item]:
-    """A column of numbers with the same decimals.
-
-    Args:
-        places: Decimals; None: as many as show three digits of a middling value.
-        ends: The 95 % interval of an item's number.
-        unknown: The text of an item that has no number.
-    """
-
-    def cells(items: Sequence[Item]) -> list[Cell]:
-        values = [value(item) for item in items]
-        shown = decimals(values) if places is None else places
-        return [
-            Cell(unknown) if found is None else interval_cell(found, ends(item), shown)
-            for found, item in zip(values, items, strict=True)
-        ]
-
-    return Field(Column(head), cells)
-
-
-def engine() -> Field[Measured]:
-    """The column of the engines' labels."""
-    return text("engine", lambda item: item.label)
-
-
-def load(items: Iterable[Measured]) -> Field[Measured]:
-    """The column of the loads of `items`, which are of one kind."""
-    return field(head_of(item.load for item in items), lambda item: load_cell(item.load))
-
-
-def repeat() -> Field[Repeated]:
-    """The column of the repeats' numbers."""
-    return field("repeat", lambda item: repeat_cell(item.repeat))
-
-
-# --- Cells ----------------------------------------------------------------------------------------------
-
-
-def load_cell(of: Load) -> Cell:
-    """The number of a load."""
-    return Cell(load_number(of), of.value)
-
-
-def repeat_cell(repeat: int | None) -> Cell:
-    """The number of a repeat, from 1; it sorts by that in files, from 0."""
-    return Cell(str((repeat or 0) + 1), repeat)
-
-
-def number_cell(value: float | None, places: int) -> Cell:
-    """A number with so many decimals; a dash for None."""
-    return Cell(number_text(value, places), value)
-
-
-def share_cell(value: float | None, places: int = 1) -> Cell:
-    """A share, 0 to 1, in per cent; a dash for None."""
-    return Cell(DASH) if value is None else Cell(per_cent(value, places), value)
-
-
-def interval_cell(value: float, ends: Ends | None, places: int) -> Cell:
-    """A number above its 95 % interval."""
-    return Cell(number_text(value, places), value, interval_text(ends, places), ends=ends)
+def stacked(parts: Iterable[Sequence[Column]]) -> list[Column]:
+    """Join tables of the same heads, one below the other."""
+    return [
+        replace(columns[0], cells=[cell for column in columns for cell in column.cells])
+        for columns in zip(*parts, strict=True)
+    ]
 
 
 def interval_text(ends: Ends | None, places: int) -> str:
-    """`1.2–3.4` of a value that is above 0; empty without an interval."""
+    """Return `1.2–3.4` of a value that is above 0; empty without an interval."""
     if ends is None:
         return ""
     low, high = ends
     if high > WIDEST * max(low, 0.0):
         return TOO_WIDE
-    return f"{number_text(low, places)}–{number_text(high, places)}"
+    return f"{number(low, places)}–{number(high, places)}"
 
 
 def says_nothing(ratio_ci: Ends) -> bool:
@@ -308,6 +283,6 @@ def says_nothing(ratio_ci: Ends) -> bool:
 
 
 def metric_decimals(metric: str, values: Iterable[float | None]) -> int:
-    """Decimals of a column of a metric: its own, else as many as the values need."""
+    """Return the decimals of a column of a metric: its own, else as many as the values need."""
     places = METRICS[metric].decimals
     return decimals(values) if places is None else places

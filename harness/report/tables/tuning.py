@@ -1,4 +1,4 @@
-"""What a tuning found, as tables."""
+"""The findings of a tuning as tables."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from statistics import fmean
 
 from harness.report.tables.table import Cell, Column, Table
 from harness.report.text.limits import limit_words
-from harness.report.text.numbers import DASH, decimals, number, plural
+from harness.report.text.numbers import DASH, plural
 from harness.report.text.tuning import objective_name, objective_unit, ratio, ratio_ends, written
-from harness.schema.tune import ConfigurationFound, FinalistFound, TunePlan, TuneResults
+from harness.schema.tune import ConfigurationFound, TunePlan, TuneResults
 
 
 def tuning_tables(tune: TuneResults) -> list[Table]:
@@ -17,95 +17,65 @@ def tuning_tables(tune: TuneResults) -> list[Table]:
 
 
 def _finalists(tune: TuneResults) -> Table:
-    plan = tune.plan
+    plan, finalists = tune.plan, tune.finalists
+    settings = {each.label: written(each.settings) for each in tune.configurations}
     columns = [
-        Column("configuration", numeric=False),
-        Column(_head(plan)),
-        Column("default"),
-        Column("times as much"),
-        Column("95 % interval"),
-        Column("", numeric=False),
-        *([Column("within the limits", numeric=False)] if plan.limits else []),
-        Column("settings", numeric=False),
+        Column.text("configuration", [each.label for each in finalists]),
+        Column(_head(plan), [Cell.number(each.value) for each in finalists]),
+        Column("default", [Cell.number(each.default) for each in finalists]),
+        Column("times as much", [Cell(ratio(each), each.ratio) for each in finalists]),
+        Column("95 % interval", [Cell(ratio_ends(each) or DASH, ends=each.ci) for each in finalists]),
+        Column.text("", [each.verdict for each in finalists]),
     ]
-    settings = {found.label: written(found.settings) for found in tune.configurations}
-    rows = [
-        [
-            Cell(found.label),
-            _number(found.value),
-            _number(found.default),
-            Cell(ratio(found), found.ratio),
-            Cell(ratio_ends(found) or DASH, ends=found.ci),
-            Cell(found.verdict),
-            *([Cell(_within(found))] if plan.limits else []),
-            Cell(settings[found.label]),
-        ]
-        for found in tune.finalists
-    ]
-    repeats = max((found.repeats[0] for found in tune.finalists), default=0)
+    repeats = max((each.repeats[0] for each in finalists), default=0)
     notes = [
         f"Measured in turns with the default, {plural(repeats, 'repeat')} each with a fresh server; what "
         "chose the finalists does not count. Better or worse: at 5 % for all finalists together."
     ]
     if plan.limits:
+        words = {None: DASH, True: "yes", False: "no"}
+        columns.append(Column.text("within the limits", [words[each.within] for each in finalists]))
         notes.append(f"Limits: {limit_words(plan.limits)}.")
-    return Table("finalists", "Finalists against the default", columns, rows, notes)
+    columns.append(Column.text("settings", [settings[each.label] for each in finalists]))
+    return Table("finalists", "Finalists against the default", columns, notes)
 
 
 def _configurations(tune: TuneResults) -> Table:
-    plan, limits = tune.plan, list(tune.configurations[0].limits) if tune.configurations else []
+    plan, tried = tune.plan, tune.configurations
+    limits = list(tried[0].limits) if tried else []
     columns = [
-        Column("configuration", numeric=False),
-        Column("repeats"),
-        Column(f"{_head(plan)}, mean"),
-        *map(Column, limits),
-        Column("", numeric=False),
-        Column("settings", numeric=False),
+        Column.text("configuration", [each.label for each in tried]),
+        Column.count("repeats", [len(each.values) for each in tried]),
+        Column(f"{_head(plan)}, mean", [Cell.number(_mean(each)) for each in tried]),
+        *(Column(limit, [Cell.number(each.limits.get(limit)) for each in tried]) for limit in limits),
+        Column.text("", map(_state, tried)),
+        Column.text("settings", [written(each.settings) for each in tried]),
     ]
-    rows = []
-    for found in tune.configurations:
-        state = f"failed: {found.reason}" if found.state == "failed" else found.state
-        if found.invalid:
-            state += f"; {plural(found.invalid, 'cell')} invalid"
-        measured = [_number(found.limits.get(limit)) for limit in limits]
-        rows.append(
-            [
-                Cell(found.label),
-                Cell(str(len(found.values)), len(found.values)),
-                _number(_mean(found)),
-                *measured,
-                Cell(state),
-                Cell(written(found.settings)),
-            ]
-        )
     notes = [
-        f"{plural(len(tune.configurations) - 1, 'configuration')} of {plan.space.size - 1:,}, drawn at "
-        f"random; about one in {plan.reduction} goes on at {_rungs(tune)} (asynchronous successive halving "
+        f"{plural(len(tried) - 1, 'configuration')} of {plan.space.size - 1:,}, drawn at "
+        f"random; about one in {plan.reduction} goes on at {_rungs(plan)} (asynchronous successive halving "
         "by Optuna)."
     ]
-    return Table("configurations", "Configurations that were tried", columns, rows, notes)
+    return Table("configurations", "Configurations that were tried", columns, notes)
 
 
 def _head(plan: TunePlan) -> str:
     return ", ".join(filter(None, (objective_name(plan), objective_unit(plan))))
 
 
-def _rungs(tune: TuneResults) -> str:
-    rungs, at = [1], tune.plan.reduction
-    while at <= tune.plan.rounds:
+def _rungs(plan: TunePlan) -> str:
+    rungs, at = [1], plan.reduction
+    while at <= plan.rounds:
         rungs.append(at)
-        at *= tune.plan.reduction
+        at *= plan.reduction
     return f"{', '.join(map(str, rungs))} {'repeat' if rungs == [1] else 'repeats'}"
 
 
-def _mean(found: ConfigurationFound) -> float | None:
-    known = [value for value in found.values if value is not None]
-    return fmean(known) if known else None
+def _mean(tried: ConfigurationFound) -> float | None:
+    values = [value for value in tried.values if value is not None]
+    return fmean(values) if values else None
 
 
-def _number(value: float | None) -> Cell:
-    return Cell(DASH) if value is None else Cell(number(value, decimals([value])), value)
-
-
-def _within(found: FinalistFound) -> str:
-    return DASH if found.within is None else "yes" if found.within else "no"
+def _state(tried: ConfigurationFound) -> str:
+    state = f"failed: {tried.reason}" if tried.state == "failed" else tried.state
+    return f"{state}; {plural(tried.invalid, 'cell')} invalid" if tried.invalid else state

@@ -14,7 +14,7 @@ from harness.cli.terminal import Terminal
 from harness.metrics.rankings import shown_load
 from harness.report.answer import answer
 from harness.report.notices import notices
-from harness.report.tables.table import Cell, Column, Table
+from harness.report.tables.table import Column, Table
 from harness.report.wording import Notice
 from harness.runs.reader import Run, load_run
 from tests.harness.report.conftest import make_online
@@ -47,7 +47,7 @@ def test_nothing_is_cut(run: Run, columns: int) -> None:
 def test_a_long_note_of_a_table_is_wrapped() -> None:
     text, note = io.StringIO(), "The words of a note. " * 9
     console = Terminal(file=text, width=80, force_terminal=True, color_system=None, soft_wrap=True)
-    Display(console, None, False).print_tables([Table("t", "t", [Column("engine")], [[Cell("a")]], [note])])
+    Display(console, None, False).print_tables([Table("t", "t", [Column.text("engine", ["a"])], [note])])
     lines = text.getvalue().splitlines()
     assert max(len(line.rstrip()) for line in lines) <= 80
     assert " ".join(" ".join(lines).split()).endswith(note.strip())

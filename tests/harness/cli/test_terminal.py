@@ -37,7 +37,7 @@ def printed(what: object, *, color: bool = False) -> str:
 
 def report_table(text: str) -> ReportTable:
     return ReportTable(
-        "t", text, [Column(text), Column(text, text)], [[Cell(text), Cell(text, remark=text)]], [text]
+        "t", text, [Column(text, [Cell(text)]), Column(text, [Cell(text, remark=text)], text)], [text]
     )
 
 
@@ -78,14 +78,16 @@ WORDS = st.text("abcé…", min_size=1, max_size=14)
 
 @given(st.lists(st.tuples(WORDS, WORDS, WORDS, st.booleans()), min_size=1, max_size=9), st.integers(40, 120))
 def test_no_word_of_a_table_is_cut(columns: list[tuple[str, str, str, bool]], width: int) -> None:
-    heads = [Column(f"{head} {more}", numeric=numeric) for head, more, _, numeric in columns]
-    cells = [Cell(cell if numeric else f"{cell} {head}") for head, _, cell, numeric in columns]
+    shown_columns = [
+        Column(f"{head} {more}", [Cell(cell if numeric else f"{cell} {head}")], numeric=numeric)
+        for head, more, cell, numeric in columns
+    ]
     out = io.StringIO()
-    Terminal(file=out, width=width).print(TerminalTable(ReportTable("t", "A title", heads, [cells])))
+    Terminal(file=out, width=width).print(TerminalTable(ReportTable("t", "A title", shown_columns)))
     shown = out.getvalue()
     assert all(len(line.rstrip()) <= width for line in shown.splitlines())
-    words = {word for column in heads for word in column.title.split()}
-    words |= {word for cell in cells for word in cell.text.split()}
+    words = {word for column in shown_columns for word in column.title.split()}
+    words |= {word for column in shown_columns for word in column.cells[0].text.split()}
     assert words <= set(shown.split())
 
 

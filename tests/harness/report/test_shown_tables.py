@@ -186,8 +186,8 @@ def test_summary_markdown_has_the_same_rows_as_the_tables(run):
 @pytest.mark.parametrize("mark", ["best", "invalid", "inferred"])
 def test_marks_travel_in_text(mark):
     marked: dict[str, Any] = {mark: True}
-    cells = [Cell("a"), Cell("1.5", 1.5, "1.4–1.6", **marked)]
-    given = Table("t", "t", [Column("engine"), Column("p50")], [cells])
+    columns = [Column.text("engine", ["a"]), Column("p50", [Cell("1.5", 1.5, "1.4–1.6", **marked)])]
+    given = Table("t", "t", columns)
     sign, meaning = MARKS[mark]
     assert given.lines == [["a", f"1.5 (1.4–1.6) {sign}"]]
     assert given.legend == [f"{sign} {meaning}", "In brackets: 95 % intervals."]
@@ -219,6 +219,6 @@ def test_results_csv_marks_what_is_withheld(small):
 
 
 def test_markdown_cells_hold_hostile_text():
-    hostile = Table("t", "t", [Column("a|b")], [[Cell("x|y\n| <b>`*_[z](u)")]])
+    hostile = Table("t", "t", [Column.text("a|b", ["x|y\n| <b>`*_[z](u)"])])
     line = table(hostile).splitlines()[4]
     assert line == r"| x\|y \| &lt;b>\`\*\_\[z\](u) |"

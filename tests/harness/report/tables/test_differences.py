@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from harness.report.tables.comparisons import caveats, difference_tables
-from harness.report.tables.table import TOO_WIDE, Cell, Table, interval_text
+from harness.report.tables.table import TOO_WIDE, Cell, Column, Table, interval_text
 from harness.report.text.numbers import change_text
 from harness.schema.compare_results import CompareResults, Difference
 from harness.schema.load import TraceLoad
@@ -89,7 +89,7 @@ def test_an_interval_whose_ends_are_far_apart_is_not_written() -> None:
         interval_text(wide, 0) == interval_text((-1.0, 2.0), 0) == interval_text((1.0, 10.1), 1) == TOO_WIDE
     )
     assert interval_text((1.0, 9.9), 1) == "1.0–9.9" and interval_text(None, 1) == ""
-    table = Table("t", "t", [], [[Cell("3", 3, interval_text(wide, 0), ends=wide)]])
+    table = Table("t", "t", [Column("a", [Cell.number(3, 0, wide)])])
     assert table.lines == [["3 (too wide)"]]
     assert table.legend == [
         "In brackets: 95 % intervals.",
