@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from reprlib import Repr
-from typing import Literal
+from typing import Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 from pydantic_core import ErrorDetails
 
 from harness.errors import UsageError
+
+T = TypeVar("T")
 
 #: How A compares with B.
 Verdict = Literal["better", "worse", "no difference", "not enough data"]
@@ -22,6 +23,14 @@ class Strict(BaseModel):
     """A settings or result record. Unknown keys and non-finite numbers are errors."""
 
     model_config = ConfigDict(extra="forbid", allow_inf_nan=False, validate_default=True)
+
+
+class OfEngine(Strict):
+    """A record about one engine variant."""
+
+    engine: str
+    variant: str | None = None
+    label: str
 
 
 def first_fault(error: ValidationError) -> str:
@@ -59,24 +68,11 @@ def listed(value: object) -> object:
     return split(value) if isinstance(value, str) else value
 
 
-def by_name(value: object, form: str, read: Callable[[str], tuple[str, str]]) -> object:
-    """Accept a list with commas, as `form` shows it, for a mapping.
-
-    Args:
-        read: Returns the name and the value of a part.
-
-    Raises:
-        ValueError: The value is neither, or a name is given twice.
-    """
-    if isinstance(value, dict):
-        return value
-    if not isinstance(value, str):
-        raise ValueError(f"must be {form}")
-    values: dict[str, str] = {}
-    for name, text in map(read, split(value)):
-        if name in values:
-            raise ValueError(f"{name} is given twice")
-        values[name] = text
+def each_once(values: list[T]) -> list[T]:
+    """Return `values`. Raises ValueError if one is given twice."""
+    texts = list(map(str, values))
+    if twice := sorted({text for text in texts if texts.count(text) > 1}):
+        raise ValueError(f"given twice: {', '.join(twice)}")
     return values
 
 

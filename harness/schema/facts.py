@@ -67,117 +67,106 @@ FactKind = Literal[
 ]
 
 
-class Kind(NamedTuple):
-    """The meaning of a kind of fact, and the names of the values that it can have."""
-
-    states: str
-    values: tuple[str, ...] = ()
-
-
-#: Every kind. A value that is text or a truth value names what the fact is of, and a number measures it.
-KINDS: dict[FactKind, Kind] = {
-    # of a cell that is invalid
-    "unmeasured": Kind("No request was sent in the part of the cell that is measured."),
-    "no_success": Kind("No request succeeded; `first` is the error of the first one.", ("first",)),
-    "failures": Kind(
-        "Some requests failed; `first` is the error of the first one.", ("failed", "requests", "first")
-    ),
-    "late": Kind(
-        "The client, or the node `node`, sent requests late; `opening`: all of these on new connections.",
-        ("node", "statistic", "late", "requests", "lag_ms", "limit_ms", "opening"),
-    ),
-    "busy": Kind(
-        "A client process took more `unit` a second than half of what it can; `clients` would do.",
-        ("unit", "per_s", "ceiling_per_s", "clients"),
-    ),
-    "failed_answers": Kind(
-        "Requests of the answer check failed; `detail` is the first error.", ("failed", "answers", "detail")
-    ),
-    "wrong_answers": Kind(
-        "Answers differ from the reference; the first by token `position` after `prompt_tokens`, or `ended` "
-        "there.",
-        ("wrong", "answers", "prompt_tokens", "position", "ended"),
-    ),
-    "inaccurate": Kind(
-        "The engine scores so far below `other` in the accuracy task that it is invalid.",
-        ("right", "items", "failed", "other", "other_right", "other_failed", "p"),
-    ),
-    # of a cell that is valid, or of its repeats together
-    "behind": Kind("The engine answered fewer requests/s than were offered.", ("offered", "answered")),
-    "stalled": Kind(
-        "The engine fell behind, and no token came until all requests had arrived.",
-        ("offered", "answered", "stalled_s"),
-    ),
-    "growing": Kind("Requests in flight grew within the cell.", ("before", "after", "moment_s")),
-    "drift": Kind(
-        "`metric`, or requests in flight without one, changed within the cell.",
-        ("metric", "before", "after", "moment_s"),
-    ),
-    "foreign_load": Kind("Other processes kept cores busy.", ("cores", "most", "of")),
-    "stolen_time": Kind("The hypervisor took a share of the CPUs' time.", ("share",)),
-    "gpu_in_use": Kind("A GPU was busy before the engine was started.", ("gpu", "share")),
-    "slower_clock": Kind("The CPUs ran slower in one repeat than in another.", ("low_mhz", "high_mhz")),
-    "power_capped": Kind("A GPU lowered its clocks to keep to its power limit.", ("gpu", "share")),
-    "throttled": Kind("A GPU lowered its clocks for another `reason`.", ("gpu", "reason", "share")),
-    "repeats_differ": Kind("Repeats' medians of `metric` are far apart.", ("metric", "low", "high")),
-    "inferred": Kind("Tokens of a share of the answers were not counted one by one.", ("share",)),
-    "hidden": Kind("Reasoning was counted and not sent.", ("hidden", "tokens")),
-    "large_chunks": Kind(
-        "Half of the tokens came in chunks of `usual` or more, or half of the answers began with `first`.",
-        ("usual", "first", "tokens_per_step", "icl_ms"),
-    ),
-    "few_rounds": Kind("A closed loop has few requests for each in flight.", ("requests",)),
-    "brief": Kind("A cell was measured for few seconds, or fewer than asked for.", ("seconds", "wanted_s")),
-    "cached": Kind(
-        "More prompt tokens came from a cache than were sent before; without `possible`, that is unknown.",
-        ("share", "possible"),
-    ),
-    "unreported": Kind("The server does not report prompt tokens from a cache."),
-    "slower_when_lighter": Kind(
-        "TTFT p50 is above that at the heavier load `heavier`; `waiting`: prompts that waited meanwhile.",
-        ("heavier", "ttft_ms", "heavier_ttft_ms", "waiting", "heavier_waiting"),
-    ),
-    "less_accurate": Kind(
-        "The engine scores below `other` in the accuracy task, by little.",
-        ("right", "items", "failed", "other", "other_right", "other_failed", "p"),
-    ),
-    "one_late": Kind(
-        "The client, or the node `node`, sent one of few requests late.", ("node", "lag_ms", "limit_ms")
-    ),
-    "unchecked_answers": Kind(
-        "Nothing is known of `unknown` of `answers` answers; `detail` is the first reason.",
-        ("unknown", "answers", "detail"),
-    ),
-    # of a run
-    "stored_differently": Kind(
-        "Stored results are not those of the raw times; `first` is one of them.", ("count", "first")
-    ),
-    "code_changed": Kind("Later starts of an engine found other code in `folders`.", ("folders",)),
-    "same_code": Kind("Two variants that were to run other code ran the same.", ("other", "folders")),
-    "differs_from_itself": Kind("An engine that was measured twice differs from itself."),
-    "interrupted": Kind(
-        "The user ended the run early; `absent` engines were not measured, `lacking` were not checked.",
-        ("measured", "cells", "absent", "lacking", "subcommand"),
-    ),
-    "skipped": Kind("An engine has no result in `cells` cells.", ("reason", "hint", "cells")),
-    "failed_after": Kind(
-        "An engine failed after its cells; `checks` are missing.", ("checks", "reason", "subcommand")
-    ),
-    "answers_unchecked": Kind("No answer was compared; `option` asked for that.", ("option", "offline")),
-    "unlisted_model": Kind("A server does not list `model`, it lists `listed`.", ("model", "listed")),
-    "unequal_setting": Kind(
-        "A setting differs between engines; `ample`: a limit that no engine reaches.",
-        ("setting", "reported", "ample"),
-    ),
-    "uncalibrated": Kind("The client was not calibrated; `option` asked for that.", ("option",)),
-    "sent_again": Kind(
-        "A cell was sent more `items` than `dataset` has.", ("items", "dataset", "available", "sent")
-    ),
-    "window": Kind("A part of each cell is measured.", ("steady", "left_out", "requests")),
-    "fitted": Kind("The trace was fitted to the model's context.", ("fit", "dropped", "changed", "requests")),
-    "uncommitted": Kind("The measured code is in no commit.", ("commit",)),
-    "few_repeats": Kind("Few repeats of an engine at a load.", ("repeats", "enough")),
-    "few_starts": Kind("Few starts of an engine's server.", ("starts", "enough")),
+#: Names of the values of every kind. Text and truth values name what the fact is of; numbers measure it.
+KINDS: dict[FactKind, tuple[str, ...]] = {
+    # --- of a cell that is invalid
+    # No request was sent in the part of the cell that is measured.
+    "unmeasured": (),
+    # No request succeeded; `first` is the error of the first one.
+    "no_success": ("first",),
+    # Some requests failed; `first` is the error of the first one.
+    "failures": ("failed", "requests", "first"),
+    # The client, or the node `node`, sent requests late; `opening`: all of these on new connections.
+    "late": ("node", "statistic", "late", "requests", "lag_ms", "limit_ms", "opening"),
+    # A client process took more `unit` a second than half of what it can; `clients` would do.
+    "busy": ("unit", "per_s", "ceiling_per_s", "clients"),
+    # Requests of the answer check failed; `detail` is the first error.
+    "failed_answers": ("failed", "answers", "detail"),
+    # Answers differ from the reference; the first by token `position` after `prompt_tokens`, or `ended`
+    # there.
+    "wrong_answers": ("wrong", "answers", "prompt_tokens", "position", "ended"),
+    # The engine scores so far below `other` in the accuracy task that it is invalid.
+    "inaccurate": ("right", "items", "failed", "other", "other_right", "other_failed", "p"),
+    # --- of a cell that is valid, or of its repeats together
+    # The engine answered fewer requests/s than were offered.
+    "behind": ("offered", "answered"),
+    # The engine fell behind, and no token came until all requests had arrived.
+    "stalled": ("offered", "answered", "stalled_s"),
+    # Requests in flight grew within the cell.
+    "growing": ("before", "after", "moment_s"),
+    # `metric`, or requests in flight without one, changed within the cell.
+    "drift": ("metric", "before", "after", "moment_s"),
+    # Other processes kept cores busy.
+    "foreign_load": ("cores", "most", "of"),
+    # The hypervisor took a share of the CPUs' time.
+    "stolen_time": ("share",),
+    # A GPU was busy before the engine was started.
+    "gpu_in_use": ("gpu", "share"),
+    # The CPUs ran slower in one repeat than in another.
+    "slower_clock": ("low_mhz", "high_mhz"),
+    # A GPU lowered its clocks to keep to its power limit.
+    "power_capped": ("gpu", "share"),
+    # A GPU lowered its clocks for another `reason`.
+    "throttled": ("gpu", "reason", "share"),
+    # Repeats' medians of `metric` are far apart.
+    "repeats_differ": ("metric", "low", "high"),
+    # Tokens of a share of the answers were not counted one by one.
+    "inferred": ("share",),
+    # Reasoning was counted and not sent.
+    "hidden": ("hidden", "tokens"),
+    # Half of the tokens came in chunks of `usual` or more, or half of the answers began with `first`.
+    "large_chunks": ("usual", "first", "tokens_per_step", "icl_ms"),
+    # A closed loop has few requests for each in flight.
+    "few_rounds": ("requests",),
+    # A cell was measured for few seconds, or fewer than asked for.
+    "brief": ("seconds", "wanted_s"),
+    # More prompt tokens came from a cache than were sent before; without `possible`, that is unknown.
+    "cached": ("share", "possible"),
+    # The server does not report prompt tokens from a cache.
+    "unreported": (),
+    # TTFT p50 is above that at the heavier load `heavier`; `waiting`: prompts that waited meanwhile.
+    "slower_when_lighter": ("heavier", "ttft_ms", "heavier_ttft_ms", "waiting", "heavier_waiting"),
+    # The engine scores below `other` in the accuracy task, by little.
+    "less_accurate": ("right", "items", "failed", "other", "other_right", "other_failed", "p"),
+    # The client, or the node `node`, sent one of few requests late.
+    "one_late": ("node", "lag_ms", "limit_ms"),
+    # Nothing is known of `unknown` of `answers` answers; `detail` is the first reason.
+    "unchecked_answers": ("unknown", "answers", "detail"),
+    # --- of a run
+    # Stored results are not those of the raw times; `first` is one of them.
+    "stored_differently": ("count", "first"),
+    # Later starts of an engine found other code in `folders`.
+    "code_changed": ("folders",),
+    # Two variants that were to run other code ran the same.
+    "same_code": ("other", "folders"),
+    # An engine that was measured twice differs from itself.
+    "differs_from_itself": (),
+    # The user ended the run early; `absent` engines were not measured, `lacking` were not checked.
+    "interrupted": ("measured", "cells", "absent", "lacking", "subcommand"),
+    # An engine has no result in `cells` cells.
+    "skipped": ("reason", "hint", "cells"),
+    # An engine failed after its cells; `checks` are missing.
+    "failed_after": ("checks", "reason", "subcommand"),
+    # No answer was compared; `option` asked for that.
+    "answers_unchecked": ("option", "offline"),
+    # A server does not list `model`, it lists `listed`.
+    "unlisted_model": ("model", "listed"),
+    # A setting differs between engines; `ample`: a limit that no engine reaches.
+    "unequal_setting": ("setting", "reported", "ample"),
+    # The client was not calibrated; `option` asked for that.
+    "uncalibrated": ("option",),
+    # A cell was sent more `items` than `dataset` has.
+    "sent_again": ("items", "dataset", "available", "sent"),
+    # A part of each cell is measured.
+    "window": ("steady", "left_out", "requests"),
+    # The trace was fitted to the model's context.
+    "fitted": ("fit", "dropped", "changed", "requests"),
+    # The measured code is in no commit.
+    "uncommitted": ("commit",),
+    # Few repeats of an engine at a load.
+    "few_repeats": ("repeats", "enough"),
+    # Few starts of an engine's server.
+    "few_starts": ("starts", "enough"),
 }
 
 #: Kinds that say that something else used the machine, or slowed its CPUs down.
@@ -207,7 +196,7 @@ class Fact(Strict):
 
     @model_validator(mode="after")
     def _has_its_names(self) -> Self:
-        if unknown := self.values.keys() - set(KINDS[self.kind].values):
+        if unknown := self.values.keys() - set(KINDS[self.kind]):
             raise ValueError(f"a fact {self.kind!r} has no value {min(unknown)!r}")
         return self
 

@@ -6,7 +6,7 @@ from typing import Literal
 
 from pydantic import Field, JsonValue
 
-from harness.schema.base import Strict
+from harness.schema.base import OfEngine, Strict
 from harness.schema.facts import Fact
 
 Source = Literal["measured", "inferred", "unknown"]
@@ -61,12 +61,9 @@ class Answer(Strict):
     detail: str = Field("", description="the error of a request that failed, or why nothing is known")
 
 
-class AnswerCheck(Strict):
+class AnswerCheck(OfEngine):
     """One engine's answers to the prompts of the check."""
 
-    engine: str
-    variant: str | None = None
-    label: str
     verdict: Literal["same", "wrong", "unknown"] = Field(description="unknown: nothing to judge them by")
     reason: Fact | None = Field(None, description="why they are wrong, or why that is unknown")
     answers: list[Answer]

@@ -25,9 +25,10 @@ _TERM = re.compile(
 _EACH = re.compile(r"(?P<metric>[a-z0-9_]+)\s*=\s*(?P<number>\d+(\.\d+)?)")
 #: The statistic that is to be within a limit on each request.
 OF_EACH = "p99"
-_HINT = "write it like ttft_p99<=+10%, output_tok_per_s>=-3% or ttft_p99<=200ms"
-#: How a limit by itself is written.
+#: Form of a limit by itself.
 LIMIT_HINT = "write it like ttft_p99<=200ms, ttft_ms=200, output_tok_per_s>=500 or error_rate<=1%"
+#: Form of a term, by its name in errors.
+_HINTS = {"gate": "write it like ttft_p99<=+10%, output_tok_per_s>=-3% or e2e_p50<=2s", "limit": LIMIT_HINT}
 
 
 class GateTerm(Strict):
@@ -58,19 +59,14 @@ def parse_gate(text: str, word: str = "gate") -> list[GateTerm]:
     request, `ttft_ms=200`, is `ttft_p99<=200ms`.
 
     Args:
-        word: Name of a term in errors.
+        word: Name of a term in errors: gate, or limit.
 
     Raises:
         UsageError: A term is none of this.
     """
     parts = [part.strip() for part in text.split(",")]
     if "" in parts:
-        empty = (
-            f"{text!r} must have a {word} before and after each comma"
-            if parts[1:]
-            else f"the {word} is empty"
-        )
-        raise UsageError(empty, _HINT if word == "gate" else LIMIT_HINT)
+        raise UsageError(f"{text!r} must have a {word} before and after each comma", _HINTS[word])
     return [_term(part, word) for part in parts]
 
 
@@ -80,29 +76,18 @@ def _term(text: str, word: str) -> GateTerm:
         text = f"{METRICS[each['metric']].short_name}_{OF_EACH}<={each['number']}ms"
     match = _TERM.fullmatch(text)
     if match is None or isinf(float(match["number"])):
-        raise UsageError(f"{text!r} is not a {word}", _HINT if word == "gate" else LIMIT_HINT)
+        raise UsageError(f"{text!r} is not a {word}", _HINTS[word])
     metric, statistic = names_of(match["name"])
     relative, unit = bool(match["sign"]), match["unit"]
-    number = float(f"{match['sign']}{match['number']}")
-    if relative:
-        if unit != "%":
-            raise UsageError(f"the {word} {text!r} has a sign, but is not a share of run A", _HINT)
-        if metric == ERROR_RATE:
-            raise UsageError(
-                f"the {word} {text!r} limits a ratio of error rates", "write it like error_rate<=1%"
-            )
-        if number <= -100:
-            raise UsageError(f"the {word} {text!r} asks for less than nothing", _HINT)
-        limit = number / 100
-    else:
-        limit = number * _scale(text, metric, unit, word)
+    if relative and (unit != "%" or metric == ERROR_RATE):
+        raise UsageError(f"the {word} {text!r} has a sign and is no share of run A", _HINTS[word])
+    number = float(match["sign"] + match["number"])
+    if relative and number <= -100:
+        raise UsageError(f"the {word} {text!r} asks for less than nothing", _HINTS[word])
+    limit = number / 100 if relative else number * _scale(text, metric, unit, word)
+    at_most = match["op"] == "<="
     return GateTerm(
-        text=text,
-        metric=metric,
-        statistic=statistic,
-        at_most=match["op"] == "<=",
-        limit=limit,
-        relative=relative,
+        text=text, metric=metric, statistic=statistic, at_most=at_most, limit=limit, relative=relative
     )
 
 
@@ -123,18 +108,15 @@ def names_of(name: str) -> tuple[str, str]:
 
 def _scale(text: str, metric: str, unit: str, word: str) -> float:
     """Return one of the term's unit in the unit of the results."""
-    if metric == ERROR_RATE:
-        units = {"%": 0.01, "": 1.0}
-    elif metric in _RATES:
-        units = {"": 1.0}
-    else:
-        units = {"ms": 1.0, "s": 1000.0}
+    units = {"ms": 1.0, "s": 1000.0}
+    if metric == ERROR_RATE or metric in _RATES:
+        units = {"": 1.0} | ({"%": 0.01} if metric == ERROR_RATE else {})
     if unit in units:
         return units[unit]
     if unit == "%":
         raise UsageError(f"the {word} {text!r} does not say whether more or less", "write +10% or -10%")
     named = " or ".join(f"a number in {name}" if name else "a plain number" for name in units)
-    raise UsageError(f"the {word} {text!r} needs {named}", _HINT if word == "gate" else LIMIT_HINT)
+    raise UsageError(f"the {word} {text!r} needs {named}", _HINTS[word])
 
 
 def _list_limits(schema: dict[str, Any]) -> None:
@@ -145,13 +127,14 @@ def _list_limits(schema: dict[str, Any]) -> None:
 
 def _of_each(limits: str) -> dict[str, float]:
     """Return limits on p99 as limits on each request, the strictest of each metric."""
+    try:
+        terms = parse_gate(limits, "limit")
+    except UsageError as error:
+        raise ValueError(f"{error.message}; {error.hint}") from None
     limits_ms: dict[str, float] = {}
-    for term in parse_gate(limits, "limit"):
+    for term in terms:
         if term.statistic != OF_EACH or not term.at_most or term.relative:
-            raise ValueError(
-                f"{term.text!r} is no limit on a request, as ttft_ms=200 and ttft_p99<=200ms are; "
-                "bench report --slo holds a run to it"
-            )
+            raise ValueError(f"{term.text!r} is no limit on a request: write ttft_ms=200 or ttft_p99<=200ms")
         limits_ms[term.metric] = min(term.limit, limits_ms.get(term.metric, term.limit))
     return limits_ms
 
@@ -169,15 +152,7 @@ class Slo(Strict):
             return value
         if not isinstance(value, str):
             raise ValueError("must be like ttft_ms=200,tpot_ms=50 or ttft_p99<=200ms")
-        if "<=" in value or ">=" in value:
-            return _of_each(value)
-        pairs = [part.partition("=") for part in value.split(",")]
-        if any(not sep for _, sep, _ in pairs):
-            raise ValueError(f"{value!r} is not like ttft_ms=200,tpot_ms=50 or ttft_p99<=200ms")
-        limits = {key.strip(): limit.strip() for key, _, limit in pairs}
-        if len(limits) < len(pairs):
-            raise ValueError(f"{value!r} limits a metric twice")
-        return limits
+        return _of_each(value)
 
     @model_validator(mode="after")
     def _known(self) -> Self:

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Callable
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, TypeVar
 
 from pydantic import ValidationError
-from pydantic_core import ErrorDetails
 
+from harness.did_you_mean import did_you_mean
 from harness.errors import UsageError
 from harness.schema.base import fault
 from harness.schema.files import read_yaml
@@ -56,7 +55,7 @@ def build(
 
 
 def _read(path: Path) -> dict[str, Any]:
-    content = read_yaml(path, "write one `key: value` a line", "check --config", "the settings file ")
+    content = read_yaml(path, "write one `key: value` a line")
     if content is None:
         return {}
     if not isinstance(content, dict):
@@ -78,17 +77,7 @@ def _read(path: Path) -> dict[str, Any]:
 def _meant(error: ValidationError, kind: type[CommonSettings]) -> str:
     """Return the settings whose names are like unknown ones, as the beginning of a hint."""
     unknown = [it for it in error.errors() if it["type"] == "extra_forbidden" and not it["loc"][1:]]
-    similar = [match for detail in unknown for match in _similar(detail, kind)]
-    return f"did you mean {' and '.join(similar)}? " if similar else ""
-
-
-def _similar(detail: ErrorDetails, kind: type[CommonSettings]) -> list[str]:
-    """Return `NAME: false` for `no_NAME: true`, which is an option and no key, else similar names."""
-    name = str(detail["loc"][0])
-    switch = name.removeprefix("no_")
-    if switch in kind.model_fields and kind.model_fields[switch].annotation is bool:
-        return [f"{switch}: {'true' if detail['input'] is False else 'false'}"]
-    return get_close_matches(name, kind.model_fields, 1)
+    return "".join(did_you_mean(str(detail["loc"][0]), kind.model_fields) for detail in unknown)
 
 
 def _problems(error: ValidationError, name: Callable[[str], str]) -> list[str]:
@@ -96,11 +85,6 @@ def _problems(error: ValidationError, name: Callable[[str], str]) -> list[str]:
     problems: dict[str, list[str]] = {}
     for detail in error.errors():
         key, *inner = map(str, detail["loc"] or ("",))
-        if detail["type"] == "extra_forbidden" and not inner:
-            message = "it is not a setting of this command"
-        elif detail["type"] == "missing":
-            message = f"{inner[-1]}: {fault(detail)}"
-        else:
-            message = fault(detail)
-        problems.setdefault(name(key) if key else "", []).append(message)
+        place = f"{inner[-1]}: " if detail["type"] == "missing" else ""
+        problems.setdefault(name(key) if key else "", []).append(place + fault(detail))
     return [": ".join(filter(None, (key, "; ".join(faults)))) for key, faults in problems.items()]

@@ -205,7 +205,7 @@ def read_prices(path: Path) -> Prices:
     Raises:
         UsageError: It cannot be read, or says something else.
     """
-    content = read_yaml(path, HINT, what="--price: ")
+    content = read_yaml(path, HINT)
     try:
         return Prices.model_validate(content)
     except ValidationError as error:

@@ -71,11 +71,11 @@ class Counts(Protocol):
 
     @property
     def good(self) -> int | None:
-        """Those of them within the service level; None without one."""
+        """Successful requests within the service level; None without one."""
 
     @property
     def prompt_tokens(self) -> int:
-        """Theirs."""
+        """Prompt tokens of the successful requests."""
 
     @property
     def output_tokens(self) -> int:
@@ -104,11 +104,11 @@ class Metric:
     name: str
     label: str
     title: str
-    unit: str
     formula: str
     meaning: str
-    sample: SampleKind
     of: Callable[[Times], Floats] | None = None
+    unit: str = "ms"
+    sample: SampleKind = "request"
     counted: Callable[[Counts], int | None] | None = None
     lower_is_better: bool = True
     by_engine: bool = False

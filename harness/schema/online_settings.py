@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import re
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated, Literal, Self
 
 from pydantic import AfterValidator, Field, model_validator
 
-from harness.schema.base import listed
 from harness.schema.limits import Slo
 from harness.schema.load import (
     Arrivals,
@@ -40,20 +40,14 @@ from harness.schema.setting_types import (
     check_for_servers,
     for_server,
 )
-from harness.schema.settings import CommonSettings, OfflineSettings
+from harness.schema.settings import CommonSettings, Group, OfflineSettings
 
 Fit = Literal["drop", "clip", "scale"]
 Endpoint = Literal["completions", "chat"]
 
-#: Settings of clusters alone.
-_OF_CLUSTERS = ("engine_needs", "load_nodes", "side_by_side", "engines_per_node", "share")
-#: Settings of running servers alone.
-OF_RUNNING_SERVERS = (
-    *("base_url", "server", "served_model", "tokenizer", "header", "api_key_env", "ca_cert", "wait_ready"),
-    "prompt_nonce",
-)
 #: Settings of engines that are started here alone.
 _OF_STARTED = ("dtype", "cpu_threads", "max_running_requests", "gpu_memory_utilization", "prefix_cache")
+_LENGTHS = ("input_len", "output_len")
 
 
 def _cluster_address(text: str) -> str:
@@ -62,10 +56,10 @@ def _cluster_address(text: str) -> str:
     return text
 
 
-class OnlineSettings(CommonSettings):
-    """`bench online`: replay a trace, keep requests in flight, or send so many a second."""
+class ServerGroup(Group):
+    """Running servers, which somebody else started."""
 
-    command = "online"
+    title = "Servers that are running already"
 
     base_url: str | None = Field(
         None, min_length=1, description="address of a running server, called openai in tables and charts"
@@ -115,19 +109,28 @@ class OnlineSettings(CommonSettings):
         "drawn for each run unless given",
         json_schema_extra={"shown": "drawn"},
     )
+
+    @property
+    def servers(self) -> dict[str, str]:
+        """Addresses of the running servers by label."""
+        return self.server or ({} if self.base_url is None else {RUNNING_SERVER: self.base_url})
+
+    def of_server(self, text: str | None, label: str) -> str | None:
+        """Return the part of a setting, `VALUE` or `LABEL=VALUE,…`, for the running server of that label."""
+        return for_server(text, label, self.servers)
+
+
+class LoadGroup(Group):
+    """Requests, and when they are sent."""
+
+    title = "Load"
+
     trace: str = Field("builtin", description="a name from the catalog, or a file")
     fit: Fit = Field("drop", description="what happens to a request that does not fit the context")
     max_output_len: int | None = Field(
         None, ge=1, description="most output tokens, with --fit clip, or with --dataset (256 if not given)"
     )
     scales: Scales = Field([1.0], description="factors on the time between arrivals; smaller is heavier")
-    n: int = Field(
-        200,
-        ge=1,
-        le=MAX_REQUESTS,
-        description="requests taken from the head of the trace; otherwise those of each --concurrency or "
-        "--request-rate",
-    )
     concurrency: Concurrency | None = Field(
         None,
         description="closed loop instead of a trace: requests in flight, each number measured in turn",
@@ -141,12 +144,12 @@ class OnlineSettings(CommonSettings):
         None,
         description="requests a second instead of a trace, each rate measured in turn; inf: all --n at once",
     )
-    ramp: RampSetting | None = Field(
-        None, description="request rate that rises or falls evenly from one to another in so many seconds"
-    )
     arrivals: ArrivalProcess = Field(
         default_factory=lambda: ArrivalProcess(kind="poisson"),
         description="how the times between requests are distributed with --request-rate or --ramp",
+    )
+    ramp: RampSetting | None = Field(
+        None, description="request rate that rises or falls evenly from one to another in so many seconds"
     )
     mixture: str | None = Field(
         None,
@@ -167,17 +170,23 @@ class OnlineSettings(CommonSettings):
     max_think_s: float | None = Field(
         None, ge=0, description="longest wait between an answer and the next turn; else as recorded"
     )
+    n: int = Field(
+        200,
+        ge=1,
+        le=MAX_REQUESTS,
+        description="requests taken from the head of the trace; otherwise those of each --concurrency or "
+        "--request-rate",
+    )
+    num_prompts: int | None = Field(
+        None,
+        ge=1,
+        description="prompts that are all there from the start; null: a load of bench online",
+        json_schema_extra={"of_command": "offline"},
+    )
     input_len: Lengths = Field(128, description="prompt tokens without a trace: a number, or uniform:A:B")
     output_len: Lengths = Field(64, description="output tokens without a trace: a number, or uniform:A:B")
     text_prompts: bool = Field(
         False, description="send text of as many tokens instead of token ids, so that engines tokenize"
-    )
-    clients: Literal["auto"] | Annotated[int, Field(ge=1)] = Field(
-        "auto",
-        description="client processes; auto: estimated; a cell that turns out to need more is measured again",
-    )
-    calibrate: bool = Field(
-        True, description="measure the client itself first where this machine has no calibration: 15 s"
     )
     lora: Adapters = Field(
         default_factory=dict,
@@ -196,11 +205,89 @@ class OnlineSettings(CommonSettings):
         gt=0,
         description="longest time from a request to the end of its answer, however slowly it comes",
     )
+
+    @property
+    def counted(self) -> Counted:
+        """Unit of a rate, or of a number in flight."""
+        return "requests" if self.turns is None else "sessions"
+
+    @property
+    def loads(self) -> list[Load]:
+        """Loads that each engine is measured at, from light to heavy."""
+        of = self.counted
+        if self.num_prompts is not None:
+            return [Batch(prompts=self.num_prompts)]
+        if self.concurrency is not None:
+            return from_light_to_heavy(ClosedLoop(of=of, concurrency=count) for count in self.concurrency)
+        kind: Arrivals = self.arrivals.kind
+        cv = self.arrivals.cv
+        if self.ramp is not None:
+            return [Ramp(**self.ramp.model_dump(), of=of, arrivals=kind, cv=cv)]
+        if self.request_rate is not None:
+            if self.mixture is not None:
+                kind, cv = "clients", None
+            return from_light_to_heavy(
+                RequestRate(of=of, req_per_s=rate, arrivals=kind, cv=cv) for rate in self.request_rate
+            )
+        return from_light_to_heavy(TraceLoad(scale=scale) for scale in self.scales)
+
+    @property
+    def _chosen(self) -> list[str]:
+        """Options that say what the loads are; empty for a trace's scales."""
+        names = ("num_prompts", "concurrency", "request_rate", "ramp")
+        return [f"--{name.replace('_', '-')}" for name in names if getattr(self, name) is not None]
+
+    def requests(self, load: Load) -> int:
+        """Return how many requests are sent at a load; of a trace at most."""
+        return requests_at(load, self.n, self.rounds)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _all_at_once(cls, values: object) -> object:
+        """An infinite rate is a closed loop with all requests in flight."""
+        if not isinstance(values, dict):
+            return values
+        rates = values.get("request_rate")
+        texts = [str(rate) for rate in rates] if isinstance(rates, list) else str(rates).split(",")
+        if not {"inf", ".inf"} & {text.strip() for text in texts}:
+            return values
+        if len(texts) > 1 or values.get("concurrency") is not None:
+            raise ValueError("--request-rate inf stands alone: it sends all --n requests at once")
+        rest = {key: value for key, value in values.items() if key != "request_rate"}
+        return rest | {"concurrency": values.get("n", cls.model_fields["n"].default)}
+
+
+#: Settings of running servers alone.
+OF_RUNNING_SERVERS = ServerGroup.__annotations__.keys() - {"title", "endpoint"}
+
+
+class ValidityGroup(Group):
+    """Checks of the numbers, and their limits."""
+
+    title = "Confidence in the numbers"
+
+    aa: bool = Field(
+        False,
+        description="A/A test: measure every engine as if it were two; the difference found is the noise",
+    )
+    window: Window | None = Field(None, description="measure only from START to END seconds of each cell")
+    steady_state: bool = Field(False, description="measure each cell without its ramp-up and ramp-down")
     check_answers: bool = Field(
         True, description="hold greedy answers to a few prompts against transformers in float32"
     )
     accuracy: bool = Field(
         True, description="score a small task on the timed server where the model has trained weights"
+    )
+    slo: Slo | None = Field(
+        None,
+        description="service level for goodput: ttft_ms=200,tpot_ms=50 or ttft_p99<=200ms,tpot_p99<=50ms",
+    )
+    clients: Literal["auto"] | Annotated[int, Field(ge=1)] = Field(
+        "auto",
+        description="client processes; auto: estimated; a cell that turns out to need more is measured again",
+    )
+    calibrate: bool = Field(
+        True, description="measure the client itself first where this machine has no calibration: 15 s"
     )
     server_metrics: bool = Field(
         True,
@@ -209,88 +296,17 @@ class OnlineSettings(CommonSettings):
     metrics_interval: float = Field(
         1.0, ge=0.05, le=3600, description="seconds from one reading of a server's metrics to the next"
     )
-    slo: Slo | None = Field(
+    price: Path | None = Field(
         None,
-        description="service level for goodput: ttft_ms=200,tpot_ms=50 or ttft_p99<=200ms,tpot_p99<=50ms",
+        description="YAML file of what an hour of a GPU or of the machine costs, for what tokens cost",
+        json_schema_extra={"metavar": "FILE"},
     )
 
-    def idle(self) -> dict[str, str]:
-        chosen, idle = self._loads_option, dict[str, str]()
-        if chosen is None:
-            needed = "needs --concurrency, --request-rate or --ramp"
-            idle |= dict.fromkeys(("input_len", "output_len"), needed)
-        else:
-            idle |= dict.fromkeys(("trace", "scales"), f"excludes {chosen}")
-            if self.mixture is not None:
-                idle |= dict.fromkeys(
-                    ("arrivals", "input_len", "output_len", "dataset"), "excludes --mixture"
-                )
-            elif self.dataset is not None:
-                idle |= dict.fromkeys(("input_len", "output_len", "fit"), "excludes --dataset")
-            else:
-                idle |= dict.fromkeys(("fit", "max_output_len"), f"excludes {chosen}")
-        if self.fit != "clip" and self.dataset is None:
-            idle.setdefault("max_output_len", "needs --fit clip or --dataset")
-        if self.dataset is None:
-            idle["turns"] = "needs --dataset"
-        if self.turns is None:
-            idle["max_think_s"] = "needs --turns"
-        if chosen != "--concurrency":
-            idle["rounds"] = "needs --concurrency"
-        if chosen not in ("--request-rate", "--ramp"):
-            idle["arrivals"] = "needs --request-rate or --ramp"
-        if chosen != "--request-rate":
-            idle["mixture"] = "needs --request-rate"
-        if chosen == "--ramp":
-            idle["n"] = "excludes --ramp, which lasts its own time"
-        if not self.server_metrics:
-            idle["metrics_interval"] = "excludes --no-server-metrics"
-        if self.cluster is None:
-            idle |= dict.fromkeys(_OF_CLUSTERS, "needs --cluster")
-        if self.response_format is None:
-            idle["response_format_share"] = "needs --response-format"
-        if all(engine.name != RUNNING_SERVER for engine in self.engines):
-            idle |= dict.fromkeys(OF_RUNNING_SERVERS, "needs engine openai")
-        elif not any(url.lower().startswith("https://") for url in self.servers.values()):
-            idle["ca_cert"] = "needs a server whose address begins with https://: http has no certificates"
-        if all(engine.name == RUNNING_SERVER for engine in self.engines):
-            idle |= dict.fromkeys(_OF_STARTED, "has no effect on a server that runs already")
-        return idle
 
-    @model_validator(mode="before")
-    @classmethod
-    def _running_server(cls, values: object) -> object:
-        """An address alone means the server at that address."""
-        if not isinstance(values, dict) or "engines" in values:
-            return values
-        named = values.get("base_url") is not None or values.get("server")
-        return values | {"engines": [RUNNING_SERVER]} if named else values
+class ClusterGroup(Group):
+    """Nodes of a Ray cluster."""
 
-    @property
-    def servers(self) -> dict[str, str]:
-        """Addresses of the running servers by label."""
-        return self.server or ({} if self.base_url is None else {RUNNING_SERVER: self.base_url})
-
-    def of_server(self, text: str | None, label: str) -> str | None:
-        """Return the part of a setting, `VALUE` or `LABEL=VALUE,…`, for the running server of that label."""
-        return for_server(text, label, self.servers)
-
-    @model_validator(mode="before")
-    @classmethod
-    def _all_at_once(cls, values: object) -> object:
-        """An infinite rate is a closed loop with all requests in flight."""
-        if not isinstance(values, dict) or "request_rate" not in values:
-            return values
-        try:
-            rates = listed(values["request_rate"])
-        except ValueError:
-            return values  # for the setting itself to refuse
-        if not isinstance(rates, list) or all(str(rate) not in ("inf", ".inf") for rate in rates):
-            return values
-        if len(rates) > 1 or values.get("concurrency") is not None:
-            raise ValueError("--request-rate inf stands alone: it sends all --n requests at once")
-        rest = {key: value for key, value in values.items() if key != "request_rate"}
-        return rest | {"concurrency": values.get("n", cls.model_fields["n"].default)}
+    title = "More than one machine"
 
     cluster: Annotated[str, AfterValidator(_cluster_address)] | None = Field(
         None,
@@ -323,24 +339,12 @@ class OnlineSettings(CommonSettings):
         description="folder of all nodes and this machine through which nodes send tables, as an fsspec URL",
         json_schema_extra={"metavar": "URL"},
     )
-    price: Path | None = Field(
-        None,
-        description="YAML file of what an hour of a GPU or of the machine costs, for what tokens cost",
-        json_schema_extra={"metavar": "FILE"},
-    )
-    window: Window | None = Field(None, description="measure only from START to END seconds of each cell")
-    steady_state: bool = Field(False, description="measure each cell without its ramp-up and ramp-down")
-    aa: bool = Field(
-        False,
-        description="A/A test: measure every engine as if it were two; the difference found is the noise",
-    )
 
-    num_prompts: int | None = Field(
-        None,
-        ge=1,
-        description="prompts that are all there from the start; null: a load of bench online",
-        json_schema_extra={"of_command": "offline"},
-    )
+
+class OnlineSettings(ClusterGroup, ValidityGroup, LoadGroup, ServerGroup, CommonSettings):
+    """`bench online`: replay a trace, keep requests in flight, or send so many a second."""
+
+    command = "online"
 
     @classmethod
     def of_batch(cls, settings: OfflineSettings) -> Self:
@@ -354,49 +358,6 @@ class OnlineSettings(CommonSettings):
         return super().measured_s if self.num_prompts is None else self.min_duration or 0.0
 
     @property
-    def counted(self) -> Counted:
-        """Unit of a rate, or of a number in flight."""
-        return "requests" if self.turns is None else "sessions"
-
-    @property
-    def loads(self) -> list[Load]:
-        """Loads that each engine is measured at, from light to heavy."""
-        of = self.counted
-        if self.num_prompts is not None:
-            return [Batch(prompts=self.num_prompts)]
-        if self.concurrency is not None:
-            return from_light_to_heavy(ClosedLoop(of=of, concurrency=count) for count in self.concurrency)
-        kind: Arrivals = self.arrivals.kind
-        cv = self.arrivals.cv
-        if self.ramp is not None:
-            return [Ramp(**self.ramp.model_dump(), of=of, arrivals=kind, cv=cv)]
-        if self.request_rate is not None:
-            if self.mixture is not None:
-                kind, cv = "clients", None
-            return from_light_to_heavy(
-                RequestRate(of=of, req_per_s=rate, arrivals=kind, cv=cv) for rate in self.request_rate
-            )
-        return from_light_to_heavy(TraceLoad(scale=scale) for scale in self.scales)
-
-    @property
-    def _loads_option(self) -> str | None:
-        """The option that says what the loads are; None: a trace's scales."""
-        return next((option for option, value in self._loads_options.items() if value is not None), None)
-
-    @property
-    def _loads_options(self) -> dict[str, object]:
-        return {
-            "--num-prompts": self.num_prompts,
-            "--concurrency": self.concurrency,
-            "--request-rate": self.request_rate,
-            "--ramp": self.ramp,
-        }
-
-    def requests(self, load: Load) -> int:
-        """Return how many requests are sent at a load; of a trace at most."""
-        return requests_at(load, self.n, self.rounds)
-
-    @property
     def cut(self) -> Window | Literal["steady"] | None:
         """The part of each cell that is measured; None: all."""
         if self.num_prompts is not None:
@@ -405,45 +366,72 @@ class OnlineSettings(CommonSettings):
             return Window(start_s=self.settle, end_s=sys.float_info.max)
         return "steady" if self.steady_state else self.window
 
+    @model_validator(mode="before")
+    @classmethod
+    def _running_server(cls, values: object) -> object:
+        """An address alone means the server at that address."""
+        if not isinstance(values, dict) or "engines" in values:
+            return values
+        named = values.get("base_url") is not None or values.get("server")
+        return values | {"engines": [RUNNING_SERVER]} if named else values
+
+    def idle(self) -> dict[str, str]:
+        load = next(iter(self._chosen), None)
+        has_lengths = load is not None and self.mixture is None and self.dataset is None
+        can_be_cut = self.fit == "clip" or self.dataset is not None
+        running = {engine.name == RUNNING_SERVER for engine in self.engines}
+        has_tls = any(url.lower().startswith("https://") for url in self.servers.values())
+        # The first reason of a setting counts.
+        reasons: list[tuple[bool, str, Iterable[str]]] = [
+            (load not in ("--request-rate", "--ramp"), "needs --request-rate or --ramp", ["arrivals"]),
+            (load is None, "needs --concurrency, --request-rate or --ramp", _LENGTHS),
+            (load is not None, f"excludes {load}", ["trace", "scales"]),
+            (load != "--request-rate", "needs --request-rate", ["mixture"]),
+            (self.mixture is not None, "excludes --mixture", ["arrivals", *_LENGTHS, "dataset"]),
+            (self.dataset is not None, "excludes --dataset", [*_LENGTHS, "fit"]),
+            (has_lengths, f"excludes {load}", ["fit", "max_output_len"]),
+            (not can_be_cut, "needs --fit clip or --dataset", ["max_output_len"]),
+            (self.dataset is None, "needs --dataset", ["turns"]),
+            (self.turns is None, "needs --turns", ["max_think_s"]),
+            (load != "--concurrency", "needs --concurrency", ["rounds"]),
+            (load == "--ramp", "excludes --ramp, which lasts its own time", ["n"]),
+            (not self.server_metrics, "excludes --no-server-metrics", ["metrics_interval"]),
+            (self.cluster is None, "needs --cluster", ClusterGroup.__annotations__.keys() - {"cluster"}),
+            (self.response_format is None, "needs --response-format", ["response_format_share"]),
+            (running == {False}, "needs engine openai", OF_RUNNING_SERVERS),
+            (not has_tls, "needs a server whose address begins with https://", ["ca_cert"]),
+            (running == {True}, "has no effect on a server that runs already", _OF_STARTED),
+        ]
+        idle: dict[str, str] = {}
+        for applies, reason, names in reasons:
+            idle = (dict.fromkeys(names, reason) if applies else {}) | idle
+        return idle
+
     @model_validator(mode="after")
     def _consistent(self) -> Self:
-        if self.window is not None and self.steady_state:
-            raise ValueError("--window and --steady-state are two answers to one question: give one of them")
-        if self.cluster is not None and self.profile is not None:
-            raise ValueError("--profile is taken on this machine: leave it out with --cluster")
-        if self.side_by_side > self.repeats:
-            raise ValueError(
-                f"--side-by-side {self.side_by_side} needs --repeats {self.side_by_side} or more"
-            )
-        if self.engines_per_node > self.side_by_side:
-            count = self.engines_per_node
-            raise ValueError(f"--engines-per-node {count} needs --side-by-side {count} or more")
-        if self.settle is not None and (self.window is not None or self.steady_state):
-            raise ValueError("--settle is a window of its own: leave out --window and --steady-state")
-        if self.aa and self.repeats < 2:
-            raise ValueError("--aa needs repeats to see how they differ: give --repeats 2 or more, best 5")
-        served = any(engine.name == RUNNING_SERVER for engine in self.engines)
-        if served and not self.servers and self.num_prompts is None:
-            raise ValueError("engine openai needs --base-url, the address of the running server")
-        for option, text in (("--served-model", self.served_model), ("--api-key-env", self.api_key_env)):
-            check_for_servers(option, text, self.servers)
-        options = [option for option, value in self._loads_options.items() if value is not None]
-        if len(options) > 1:
-            raise ValueError(f"{options[0]} and {options[1]} are two kinds of load: give one of them")
-        if (self.dataset or "").startswith(("weka:", "tracelab:")) and self.turns != "recorded":
-            raise ValueError("such a --dataset has jobs of agents without text: give --turns recorded")
-        if self.dataset is not None and not options:
-            raise ValueError(
-                "--dataset says what is sent, not when: give --concurrency, --request-rate or --ramp"
-            )
-        if len(set(self.request_rate or ())) != len(self.request_rate or ()):
-            raise ValueError("--request-rate: a rate is given twice")
-        if self.response_format is not None and self.ignore_eos:
-            raise ValueError("--response-format needs --no-ignore-eos: such an answer ends on its own")
-        if self.base_url is not None and self.server:
-            raise ValueError("--base-url is a server of its own: give it as another --server LABEL=URL")
-        if len(set(self.scales)) != len(self.scales):
-            raise ValueError("--scales: a scale is given twice")
-        if len(set(self.concurrency or ())) != len(self.concurrency or ()):
-            raise ValueError("--concurrency: a number of requests in flight is given twice")
+        sides, beside = self.side_by_side, self.engines_per_node
+        is_cut = self.window is not None or self.steady_state
+        has_server = bool(self.servers) or self.num_prompts is not None
+        needs_server = any(engine.name == RUNNING_SERVER for engine in self.engines) and not has_server
+        of_data = self.dataset is not None
+        of_agents = (self.dataset or "").startswith(("weka:", "tracelab:"))
+        faults = {
+            "give --window or --steady-state, not both": self.window is not None and self.steady_state,
+            "--settle excludes --window and --steady-state": self.settle is not None and is_cut,
+            "--profile excludes --cluster": None not in (self.cluster, self.profile),
+            f"--side-by-side {sides} needs --repeats {sides} or more": sides > self.repeats,
+            f"--engines-per-node {beside} needs --side-by-side {beside} or more": beside > sides,
+            "--aa needs --repeats 2 or more, best 5": self.aa and self.repeats < 2,
+            "engine openai needs --base-url, the address of the running server": needs_server,
+            f"give only one of {' and '.join(self._chosen)}": len(self._chosen) > 1,
+            "jobs of agents have no text: give --turns recorded": of_agents and self.turns != "recorded",
+            "--dataset needs --concurrency, --request-rate or --ramp": of_data and not self._chosen,
+            "--response-format needs --no-ignore-eos": self.response_format is not None and self.ignore_eos,
+            "give --base-url as another --server LABEL=URL": self.base_url is not None and bool(self.server),
+        }
+        for fault, applies in faults.items():
+            if applies:
+                raise ValueError(fault)
+        check_for_servers("--served-model", self.served_model, self.servers)
+        check_for_servers("--api-key-env", self.api_key_env, self.servers)
         return self

@@ -22,15 +22,6 @@ class Preset:
     source: str
     values: dict[str, Any]
 
-    @property
-    def texts(self) -> dict[str, str]:
-        """Each value as the command line takes it, by its key."""
-        return {key: _text(value) for key, value in self.values.items()}
-
-
-def _text(value: object) -> str:
-    return ",".join(map(str, value)) if isinstance(value, list) else str(value)
-
 
 def _nominal(tokens: int) -> str:
     """Lengths from 0.8 of the nominal one to that."""
@@ -40,7 +31,7 @@ def _nominal(tokens: int) -> str:
 def _inferencex(input_len: int, output_len: int) -> Preset:
     """Ten prompts for each in flight at every level, and a warm-up of twice the highest level."""
     values = {
-        "concurrency": list(_LADDER),
+        "concurrency": ",".join(map(str, _LADDER)),
         "rounds": 10,
         "n": 1,
         "warmup": 2 * max(_LADDER),
@@ -55,7 +46,7 @@ def _mlperf(ttft_ms: int, tpot_ms: int) -> Preset:
     """The limits hold for 99 % of the requests; a run lasts ten minutes."""
     values = {
         "slo": f"ttft_ms={ttft_ms},tpot_ms={tpot_ms}",
-        "request_rate": [1, 2, 4, 8],
+        "request_rate": "1,2,4,8",
         "arrivals": "poisson",
         "min_duration": 600,
     }

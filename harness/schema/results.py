@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 from pydantic import ConfigDict, Field, model_validator
 
 from harness.plain_text import one_line
-from harness.schema.base import Strict, Verdict
+from harness.schema.base import OfEngine, Strict, Verdict
 from harness.schema.facts import Fact
 from harness.schema.fairness import AnswerChecks, Ledger, ReportedMean, Source, TaskScores, Waterfall
 from harness.schema.load import Batch, Load
@@ -168,12 +168,9 @@ class SpeculationCount(Strict):
     source: str = Field(description="the page and the counters")
 
 
-class Speculation(Strict):
+class Speculation(OfEngine):
     """The same beside the engine, the load and the repeat of its cell."""
 
-    engine: str
-    variant: str | None = None
-    label: str
     load: Load
     repeat: int
     count: SpeculationCount
@@ -183,12 +180,9 @@ class Speculation(Strict):
 PREFIX_BLOCK_TOKENS = 16
 
 
-class Skipped(Strict):
+class Skipped(OfEngine):
     """An engine that was asked for and is not in the results, and what would bring it in."""
 
-    engine: str
-    variant: str | None = None
-    label: str
     load: Load | None = Field(None, description="null: the engine is absent from every load")
     repeat: int | None = None
     reason: str
@@ -251,12 +245,9 @@ class PrefixCount(Strict):
     source: str = Field(description="the page and the counters")
 
 
-class PrefixHits(Strict):
+class PrefixHits(OfEngine):
     """How much of the prompts of one cell a prefix cache could have held, and how much it did."""
 
-    engine: str
-    variant: str | None = None
-    label: str
     load: Load
     repeat: int
     block_tokens: int = PREFIX_BLOCK_TOKENS
@@ -268,12 +259,9 @@ class PrefixHits(Strict):
     source: str = Field(description="of what is reported")
 
 
-class BatchRow(Strict):
+class BatchRow(OfEngine):
     """Throughput of one engine on a batch in one repeat: a row of `offline_results.json`."""
 
-    engine: str
-    variant: str | None = None
-    label: str
     repeat: int
     num_prompts: int
     batches: int = Field(1, description="how often it was run; tokens and seconds are of one on average")
@@ -290,20 +278,14 @@ class BatchRow(Strict):
         """Return the row of a cell whose load is a batch."""
         assert isinstance(summary.load, Batch) and summary.repeat is not None
         batches = max(1, summary.num_success // summary.load.prompts)
+        names = cls.model_fields.keys() & OnlineSummary.model_fields.keys()
         return cls(
-            engine=summary.engine,
-            variant=summary.variant,
-            label=summary.label,
-            repeat=summary.repeat,
+            **{name: getattr(summary, name) for name in names - {"prompt_tokens", "completion_tokens"}},
             num_prompts=summary.load.prompts,
             batches=batches,
             prompt_tokens=round(summary.prompt_tokens / batches),
             completion_tokens=round(summary.completion_tokens / batches),
             total_s=summary.duration_s / batches,
-            req_per_s=summary.req_per_s,
-            output_tok_per_s=summary.output_tok_per_s,
-            total_tok_per_s=summary.total_tok_per_s,
-            output_tok_per_s_per_gpu=summary.output_tok_per_s_per_gpu,
         )
 
 

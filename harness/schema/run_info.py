@@ -6,7 +6,7 @@ from typing import Literal
 
 from pydantic import ConfigDict, Field, JsonValue
 
-from harness.schema.base import Strict
+from harness.schema.base import OfEngine, Strict
 from harness.schema.fairness import EngineFact
 from harness.schema.files import checked
 from harness.schema.machines import Calibration, Host, Prices
@@ -42,12 +42,9 @@ class Code(Strict):
     sha256: str = Field(description="of the files: names, contents up to 1 MB, sizes above; 16 digits")
 
 
-class LaunchRecord(Strict):
+class LaunchRecord(OfEngine):
     """What one engine was started with."""
 
-    engine: str
-    variant: str | None = None
-    label: str
     side_of: str | None = Field(None, description="label of an engine that an A/A run measures as two")
     in_process: bool | None = Field(
         None, description="whether a batch went through its own API and not its server; null in older runs"

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Literal, Self
+from typing import Any, Literal, NamedTuple, Self
 
 from pydantic import Field, model_validator
 
-from harness.schema.base import Strict
+from harness.schema.base import OfEngine, Strict
 from harness.schema.limits import is_latency, parse_gate
 from harness.schema.load import Counted, Load, TraceLoad
 from harness.schema.metric import MS
@@ -15,11 +15,21 @@ Verdict = Literal["more", "less", "no difference shown"]
 SearchAxis = Literal["rate", "concurrency", "scale"]
 Bound = Literal["lightest", "heaviest"]
 
-#: What a load's value is counted in, by the axis of the search.
-UNITS: dict[SearchAxis, str] = {
-    "rate": "{of}/s",
-    "concurrency": "{of} in flight",
-    "scale": "times the trace's own rate",
+
+class Axis(NamedTuple):
+    """A kind of load that is searched: its unit, its field, and the usual bounds and first load."""
+
+    unit: str
+    field: str
+    lowest: float
+    highest: float
+    first: float
+
+
+AXES: dict[SearchAxis, Axis] = {
+    "rate": Axis("{of}/s", "req_per_s", 0.1, 10_000.0, 1.0),
+    "concurrency": Axis("{of} in flight", "concurrency", 1, 512, 4),
+    "scale": Axis("times the trace's own rate", "scale", 0.05, 100.0, 1.0),
 }
 #: Least seconds of a rate's or a scale's cell that are not measured, and that are; each also as a multiple of
 #: the largest limit on a latency. A queue takes some of these to become as long as its load makes it.
@@ -29,16 +39,10 @@ MEASURED_S, MEASURED_LIMITS = 30.0, 150
 MOST_REQUESTS = 1_000_000
 #: Requests for each one in flight.
 ROUNDS = 5
-#: Bounds and the first load where none are given.
-_USUAL: dict[SearchAxis, tuple[float, float, float]] = {
-    "rate": (0.1, 10_000.0, 1.0),
-    "concurrency": (1, 512, 4),
-    "scale": (0.05, 100.0, 1.0),
-}
 
 
-def times(by: SearchAxis, limits: str) -> dict[str, float]:
-    """`SearchPlan.times` of these limits."""
+def cell_times(by: SearchAxis, limits: str) -> dict[str, float]:
+    """Return `settle` and `min_duration` of a search's cells; none of a closed loop."""
     if by == "concurrency":
         return {}
     longest = max((term.limit / MS for term in parse_gate(limits, "limit") if is_latency(term)), default=0.0)
@@ -67,32 +71,22 @@ class SearchPlan(Strict):
     )
 
     @classmethod
-    def make(
-        cls,
-        by: SearchAxis,
-        limits: str,
-        lowest: float | None = None,
-        highest: float | None = None,
-        first: float | None = None,
-        **more: object,
-    ) -> Self:
-        """With the usual bounds where none are given."""
-        usual = _USUAL[by]
-        lowest = usual[0] if lowest is None else lowest
-        if highest is None:
-            highest = usual[1]
-            if by == "rate":
-                highest = min(highest, MOST_REQUESTS / sum(times(by, limits).values()))
-        first = min(max(usual[2], lowest), highest) if first is None else first
-        given = {"by": by, "limits": limits, "lowest": lowest, "highest": highest, "first": first}
-        return cls.model_validate(given | more)
+    def make(cls, by: SearchAxis, limits: str, **values: Any) -> Self:
+        """Return the plan with these values of its fields, and the usual bounds where there are none."""
+        usual = AXES[by]
+        given = {name: value for name, value in values.items() if value is not None}
+        lowest, highest = given.get("lowest", usual.lowest), given.get("highest", usual.highest)
+        if by == "rate" and "highest" not in given:
+            highest = min(highest, MOST_REQUESTS / sum(cell_times(by, limits).values()))
+        first = min(max(usual.first, lowest), highest)
+        plan = {"by": by, "limits": limits, "lowest": lowest, "highest": highest, "first": first}
+        return cls.model_validate(plan | given)
 
     @model_validator(mode="after")
     def _ordered(self) -> Self:
-        if self.by == "concurrency":
-            for option, value in (("lowest", self.lowest), ("highest", self.highest), ("first", self.first)):
-                if value != round(value):
-                    raise ValueError(f"--{option} {value:g} is no whole number")
+        for value in self.ends if self.by == "concurrency" else ():
+            if value != round(value):
+                raise ValueError(f"--by concurrency: {value:g} is no whole number")
         if not self.lowest < self.highest:
             raise ValueError(f"--lowest {self.lowest:g} is not below --highest {self.highest:g}")
         if not self.lowest <= self.first <= self.highest:
@@ -101,7 +95,7 @@ class SearchPlan(Strict):
 
     @property
     def unit(self) -> str:
-        return UNITS[self.by].format(of=self.of)
+        return AXES[self.by].unit.format(of=self.of)
 
     @property
     def ends(self) -> list[float]:
@@ -127,18 +121,13 @@ class SearchPlan(Strict):
                 return {"request_rate": self.ends}
 
     def times(self) -> dict[str, float]:
-        """`settle` and `min_duration` of its cells where no option names a part; none of a closed loop."""
-        return times(self.by, self.limits)
+        """Return `settle` and `min_duration` of cells where no option names a part; none of a closed loop."""
+        return cell_times(self.by, self.limits)
 
     def load(self, value: float, like: Load) -> Load:
         """The load with that value; in all else it is as `like`."""
-        match self.by:
-            case "scale":
-                return like.model_copy(update={"scale": 1 / value})
-            case "concurrency":
-                return like.model_copy(update={"concurrency": round(value)})
-            case "rate":
-                return like.model_copy(update={"req_per_s": value})
+        number = 1 / value if self.by == "scale" else round(value) if self.by == "concurrency" else value
+        return like.model_copy(update={AXES[self.by].field: number})
 
     def value(self, load: Load) -> float:
         """What a load is in the unit of the search."""
@@ -161,12 +150,9 @@ class SearchTrial(Strict):
     )
 
 
-class CapacityFound(Strict):
+class CapacityFound(OfEngine):
     """The load at which one engine's cells meet the limits every second time."""
 
-    engine: str
-    variant: str | None = None
-    label: str
     value: float | None = Field(
         description="in the unit of the search; null: no cell counted, or all that did said the same"
     )

@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import (
     AfterValidator,
     BeforeValidator,
-    Discriminator,
     Field,
     PlainSerializer,
-    Tag,
     model_validator,
 )
 
-from harness.schema.base import Strict, by_name, listed
+from harness.schema.base import Strict, each_once, listed, split
 
 #: The registry has the names: installed packages add engines.
 EngineName = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_-]*$")]
@@ -88,13 +86,16 @@ class EngineRef(Strict):
         return f"{self.name}@{self.variant}" if self.variant else self.name
 
 
-Engines = Annotated[list[EngineRef], BeforeValidator(_engines), Field(min_length=1)]
+Engines = Annotated[
+    list[EngineRef], BeforeValidator(_engines), AfterValidator(each_once), Field(min_length=1)
+]
 
 
 class _Written(Strict):
     """A model that is also written as `PART:PART`; FORM says how, for errors."""
 
     FORM: ClassVar[str]
+    SEPARATOR: ClassVar[str] = ":"
 
     @model_validator(mode="before")
     @classmethod
@@ -103,7 +104,7 @@ class _Written(Strict):
             return value
         if not isinstance(value, str):
             raise ValueError(f"must be {cls.FORM}")
-        parts = [part.strip() for part in value.split(":")]
+        parts = [part.strip() for part in value.split(cls.SEPARATOR)]
         if (fields := cls.fields_of(parts)) is None:
             raise ValueError(f"{value!r} is not {cls.FORM}")
         return fields
@@ -169,27 +170,15 @@ class Uniform(_Written):
         return f"uniform:{self.least}:{self.most}"
 
 
-def _lengths_kind(value: object) -> str | None:
-    """The tag of `Lengths` that a value has; None: it is neither."""
-    if isinstance(value, Uniform | dict) or (isinstance(value, str) and value.startswith("uniform:")):
-        return "uniform"
-    is_number = isinstance(value, int) or (isinstance(value, str) and value.strip().isdecimal())
-    return "number" if is_number else None
+#: Requests of a cell at most; their times alone take 80 MB.
+MAX_REQUESTS = 10**7
 
-
-#: Of a cell; their times alone take 0.8 GB.
-MAX_REQUESTS = 10**8
-
-Scales = Annotated[list[Annotated[float, Field(gt=0)]], BeforeValidator(listed), Field(min_length=1)]
-Concurrency = Annotated[list[Annotated[int, Field(ge=1)]], BeforeValidator(listed), Field(min_length=1)]
-Rates = Annotated[
-    list[Annotated[float, Field(gt=0, allow_inf_nan=False)]], BeforeValidator(listed), Field(min_length=1)
-]
+_LISTED = (BeforeValidator(listed), AfterValidator(each_once), Field(min_length=1))
+Scales = Annotated[list[Annotated[float, Field(gt=0)]], *_LISTED]
+Concurrency = Annotated[list[Annotated[int, Field(ge=1)]], *_LISTED]
+Rates = Annotated[list[Annotated[float, Field(gt=0, allow_inf_nan=False)]], *_LISTED]
 #: Tokens of a prompt or an answer: the same for all, or drawn for each.
-Lengths = Annotated[
-    Annotated[int, Field(ge=1), Tag("number")] | Annotated[Uniform, Tag("uniform")],
-    Discriminator(_lengths_kind, custom_error_type="lengths", custom_error_message=f"must be {Uniform.FORM}"),
-]
+Lengths = Annotated[int, Field(ge=1)] | Uniform
 
 
 def lengths_text(lengths: int | Uniform) -> str:
@@ -202,23 +191,14 @@ def most(lengths: int | Uniform) -> int:
     return lengths if isinstance(lengths, int) else lengths.most
 
 
-class Window(Strict):
+class Window(_Written):
     """A part of a cell, in seconds since its first scheduled arrival: `START,END`."""
+
+    FORM = "START,END in seconds"
+    SEPARATOR = ","
 
     start_s: float = Field(ge=0)
     end_s: float = Field(ge=0)
-
-    @model_validator(mode="before")
-    @classmethod
-    def _parse(cls, value: object) -> object:
-        if isinstance(value, dict | Window):
-            return value
-        if not isinstance(value, str):
-            raise ValueError("must be START,END in seconds")
-        start, comma, end = value.partition(",")
-        if not comma:
-            raise ValueError(f"{value!r} is not START,END in seconds")
-        return {"start_s": start.strip(), "end_s": end.strip()}
 
     @model_validator(mode="after")
     def _forward(self) -> Self:
@@ -227,28 +207,47 @@ class Window(Strict):
         return self
 
 
-def _amounts(value: object) -> object:
-    """Accept `NAME:AMOUNT,…` where a mapping is meant; a name alone is 1."""
-    return by_name(value, "NAME:AMOUNT,…", _amount)
+def _by_name(
+    form: str, read: Callable[[str], tuple[str, str]], parts: Callable[[str], list[str]] = split
+) -> BeforeValidator:
+    """Accept text, or a list of texts, for a mapping.
+
+    Args:
+        form: The form of the text, for errors.
+        read: Returns the name and the value of a part.
+        parts: Returns the parts of a text.
+    """
+
+    def parse(value: object) -> object:
+        if isinstance(value, dict):
+            return value
+        texts = parts(value) if isinstance(value, str) else value
+        if not isinstance(texts, list):
+            raise ValueError(f"must be {form}")
+        pairs = [read(str(text)) for text in texts]
+        each_once([name for name, _ in pairs])
+        return dict(pairs)
+
+    return BeforeValidator(parse)
 
 
 def _amount(part: str) -> tuple[str, str]:
+    """Return a name and its amount; a name alone is 1."""
     name, _, amount = part.partition(":")
     return name, amount or "1"
 
 
-#: How much of each of Ray's resources: `NAME:AMOUNT,…`.
-Resources = Annotated[dict[str, Annotated[float, Field(gt=0)]], BeforeValidator(_amounts)]
-
-
-def _weights(value: object) -> object:
-    """Accept `NAME:WEIGHT,…` where a mapping is meant; a name alone weighs 1."""
-    return by_name(value, "NAME:WEIGHT,…", _weight)
-
-
 def _weight(part: str) -> tuple[str, str]:
-    name, colon, weight = part.rpartition(":")  # a name may have colons
+    """Return a name, which may have colons, and its weight; a name alone weighs 1."""
+    name, colon, weight = part.rpartition(":")
     return (name, weight) if colon else (part, "1")
+
+
+def _pair(text: str) -> tuple[str, str]:
+    name, _, content = (part.strip() for part in text.partition("="))
+    if not name or not content:
+        raise ValueError(f"{text!r} is not like NAME=VALUE")
+    return name, content
 
 
 def _some(weights: dict[str, float]) -> dict[str, float]:
@@ -257,9 +256,10 @@ def _some(weights: dict[str, float]) -> dict[str, float]:
     return weights
 
 
+#: Amount of each of Ray's resources: `NAME:AMOUNT,…`.
+Resources = Annotated[dict[str, Annotated[float, Field(gt=0)]], _by_name("NAME:AMOUNT,…", _amount)]
 #: Weight of each adapter by its name in requests: `NAME:WEIGHT,…`.
-Adapters = Annotated[dict[str, float], BeforeValidator(_weights), AfterValidator(_some)]
-
+Adapters = Annotated[dict[str, float], _by_name("NAME:WEIGHT,…", _weight), AfterValidator(_some)]
 
 #: Shown and stored in place of a header's value that was given as it is.
 HIDDEN = "(hidden)"
@@ -268,29 +268,7 @@ FROM_ENV = "env:"
 
 _LABEL = re.compile(r"^[^\s=,][^=,]{0,59}$")
 _HEADER = re.compile(r"^[A-Za-z0-9!#$%&'*+.^_`|~-]+$")
-
-
-def _pairs(value: object) -> object:
-    """Accept `NAME=VALUE`, or a list of them, where a mapping is meant."""
-    if isinstance(value, str):
-        value = [value]
-    if isinstance(value, dict):
-        for name, content in value.items():
-            if not isinstance(content, str):
-                raise ValueError(f"the value of {name} must be text")
-        return value
-    if not isinstance(value, list):
-        raise ValueError("must be NAME=VALUE, or a list of them")
-    pairs: dict[str, str] = {}
-    for text in value:
-        name, equals, content = str(text).partition("=")
-        name = name.strip()
-        if not equals or not name or not content.strip():
-            raise ValueError(f"{text!r} is not like NAME=VALUE")
-        if name in pairs:
-            raise ValueError(f"{name} is given twice")
-        pairs[name] = content.strip()
-    return pairs
+_Pairs = _by_name("NAME=VALUE, or a list of them", _pair, lambda text: [text])
 
 
 def _labels(servers: dict[str, str]) -> dict[str, str]:
@@ -312,15 +290,26 @@ def _headers(headers: dict[str, str]) -> dict[str, str]:
     return headers
 
 
+def _text_values(headers: object) -> object:
+    """Raise ValueError without repeating a value, which may be a secret."""
+    if isinstance(headers, dict):
+        for name, value in headers.items():
+            if not isinstance(value, str):
+                raise ValueError(f"the value of {name} must be text")
+    return headers
+
+
 def _hide(headers: dict[str, str]) -> dict[str, str]:
     """Return what is stored: the name of an environment variable, never a value."""
     return {name: value if value.startswith(FROM_ENV) else HIDDEN for name, value in headers.items()}
 
 
 #: Addresses by label: `LABEL=URL`, as often as there are servers.
-Servers = Annotated[dict[str, str], BeforeValidator(_pairs), AfterValidator(_labels)]
+Servers = Annotated[dict[str, str], _Pairs, AfterValidator(_labels)]
 #: Values by the header's name. A value that is no `env:VARIABLE` is not stored.
-Headers = Annotated[dict[str, str], BeforeValidator(_pairs), AfterValidator(_headers), PlainSerializer(_hide)]
+Headers = Annotated[
+    dict[str, str], AfterValidator(_headers), PlainSerializer(_hide), BeforeValidator(_text_values), _Pairs
+]
 
 
 def for_server(text: str | None, label: str, labels: Iterable[str]) -> str | None:

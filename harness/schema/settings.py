@@ -1,4 +1,4 @@
-"""Settings that every benchmark shares, and those of `bench offline`."""
+"""Settings that every benchmark shares, in groups, and those of `bench offline`."""
 
 from __future__ import annotations
 
@@ -14,22 +14,38 @@ from harness.schema.setting_types import DEFAULT_ENGINES, EngineRef, Engines, Le
 Device = Literal["auto", "cuda", "cpu"]
 Dtype = Literal["auto", "fp16", "bf16", "fp32"]
 
+#: Title of the last group, which also has options of commands.
+OUTPUT = "Settings file, output and progress"
 #: Seconds below which a cell of an online run says little about the next one.
 SHORT_CELL_S = 10.0
 #: Most seconds that a cell can be asked to last: four weeks.
 LONGEST_S = 28 * 86_400.0
 
 
-class CommonSettings(Strict):
-    """Settings of every benchmark."""
+class Group(Strict):
+    """Settings that help and settings files show under one title."""
 
-    #: The command of `bench` that these are settings of.
-    command: ClassVar[str]
+    title: ClassVar[str]
 
-    preset: str | None = Field(
-        None,
-        description=f"settings of a published benchmark, which others override: {', '.join(PRESETS)}",
-        json_schema_extra={"metavar": "NAME"},
+    @field_validator("*", mode="before")
+    @classmethod
+    def _no_switch(cls, value: object, info: ValidationInfo) -> object:
+        """YAML reads `on` and `no` as true and false, which pydantic would take for 1 and 0."""
+        switched = any(isinstance(part, bool) for part in (value if isinstance(value, list) else [value]))
+        if switched and cls.model_fields[info.field_name or ""].annotation is not bool:
+            raise ValueError("must be a value of the setting, not yes or no")
+        return value
+
+
+class EngineGroup(Group):
+    """Engines, and the model that they serve."""
+
+    title = "Engines"
+
+    engines: Engines = Field(
+        default_factory=lambda: [EngineRef(name=name) for name in DEFAULT_ENGINES],
+        description="NAME or NAME@VARIANT, comma separated; auto: roseinfer, and every other installed",
+        json_schema_extra={"shown": "auto"},
     )
     model: str = Field(
         "auto", description="hub id, local folder, random:gpt2, random:gpt2-tiny or smollm2-135m"
@@ -39,28 +55,11 @@ class CommonSettings(Strict):
         "auto",
         description="weights and activations; auto: fp16 on a GPU, bf16 on a CPU that has it, else fp32",
     )
-    engines: Engines = Field(
-        default_factory=lambda: [EngineRef(name=name) for name in DEFAULT_ENGINES],
-        description="NAME or NAME@VARIANT, comma separated; auto: roseinfer, and every other installed",
-        json_schema_extra={"shown": "auto"},
-    )
     max_model_len: int | None = Field(
         None, ge=2, description="context in tokens; the model's own if not given"
     )
     vocab_size: int = Field(
         32_000, ge=2, description="token ids that prompts are drawn from, where the model's own are unknown"
-    )
-    seed: int = Field(0, ge=0, le=2**31 - 1, description="seed of prompts, order and sampling")
-    repeats: int = Field(1, ge=1, description="measure everything this many times")
-    interleave: bool = Field(
-        True,
-        description="take the engines in turn, in balanced orders drawn from the seed; "
-        "else one after the other as they are given",
-    )
-    warmup: Literal["auto"] | Annotated[int, Field(ge=0)] = Field(
-        "auto",
-        description="requests before measuring; auto: every batch size up to that of the load, for a trace "
-        "up to 32; 0: none",
     )
     cpu_threads: Literal["auto"] | Annotated[int, Field(ge=1)] = Field(
         "auto",
@@ -84,7 +83,38 @@ class CommonSettings(Strict):
         "of each engine",
     )
     prefix_cache: bool = Field(False, description="let engines reuse the KV cache of shared prefixes")
+
+
+class PromptGroup(Group):
+    """Prompts of every load."""
+
+    title = "Load"
+
+    preset: str | None = Field(
+        None,
+        description=f"settings of a published benchmark, which others override: {', '.join(PRESETS)}",
+        json_schema_extra={"metavar": "NAME"},
+    )
     ignore_eos: bool = Field(True, description="every answer has exactly the length asked for")
+    seed: int = Field(0, ge=0, le=2**31 - 1, description="seed of prompts, order and sampling")
+
+
+class RepeatGroup(Group):
+    """Repeats, and the part of each cell that is measured."""
+
+    title = "Confidence in the numbers"
+
+    repeats: int = Field(1, ge=1, description="measure everything this many times")
+    interleave: bool = Field(
+        True,
+        description="take the engines in turn, in balanced orders drawn from the seed; "
+        "else one after the other as they are given",
+    )
+    warmup: Literal["auto"] | Annotated[int, Field(ge=0)] = Field(
+        "auto",
+        description="requests before measuring; auto: every batch size up to that of the load, for a trace "
+        "up to 32; 0: none",
+    )
     settle: float | None = Field(
         None,
         gt=0,
@@ -99,27 +129,6 @@ class CommonSettings(Strict):
         description="measure each cell or batch for at least so many seconds; 30 is a good value, "
         f"in `bench online` {SHORT_CELL_S:g} with --settle",
     )
-    profile: Literal["torch", "nsys", "both"] | None = Field(
-        None,
-        description="after the benchmark, profile a sample of the heaviest load: with PyTorch's profiler, "
-        "Nsight Systems or both",
-    )
-    profile_only: bool = Field(False, description="measure nothing, only profile")
-    out: Path | None = Field(None, description="where runs are kept; default outputs/benchmarks/serving")
-
-    @property
-    def preset_text(self) -> str | None:
-        """Settings of the preset that nothing else has overridden, and its source; None without one."""
-        if self.preset is None:
-            return None
-        preset = PRESETS[self.preset]
-        published = type(self).model_validate(preset.values)
-        kept = [
-            f"--{key.replace('_', '-')} {text}".removesuffix(" True")
-            for key, text in preset.texts.items()
-            if getattr(self, key) == getattr(published, key)
-        ]
-        return f"--preset {self.preset} sets {' '.join(kept)}, as {preset.source} has it"
 
     @property
     def measured_s(self) -> float:
@@ -131,33 +140,66 @@ class CommonSettings(Strict):
         """Seconds that a cell lasts at least, the time to settle included."""
         return (self.settle or 0.0) + self.measured_s
 
+
+class ProfileGroup(Group):
+    """Profiling after a benchmark."""
+
+    title = "Profile"
+
+    profile: Literal["torch", "nsys", "both"] | None = Field(
+        None,
+        description="after the benchmark, profile a sample of the heaviest load: with PyTorch's profiler, "
+        "Nsight Systems or both",
+    )
+    profile_only: bool = Field(False, description="measure nothing, only profile")
+
+
+class OutputGroup(Group):
+    """Places of files."""
+
+    title = OUTPUT
+
+    out: Path | None = Field(None, description="where runs are kept; default outputs/benchmarks/serving")
+
+
+class CommonSettings(OutputGroup, ProfileGroup, RepeatGroup, PromptGroup, EngineGroup):
+    """Settings of every benchmark. The last group is shown first."""
+
+    #: The command of `bench` that these are settings of.
+    command: ClassVar[str]
+
+    @property
+    def preset_text(self) -> str | None:
+        """Settings of the preset that nothing else has overridden, and its source; None without one."""
+        if self.preset is None:
+            return None
+        preset = PRESETS[self.preset]
+        published = type(self).model_validate(preset.values)
+        kept = [
+            f"--{key.replace('_', '-')} {value}".removesuffix(" True")
+            for key, value in preset.values.items()
+            if getattr(self, key) == getattr(published, key)
+        ]
+        return f"--preset {self.preset} sets {' '.join(kept)}, as {preset.source} has it"
+
     def idle(self) -> dict[str, str]:
         """Fields that have no effect beside the others, each with the reason."""
         return {}
-
-    @field_validator("*", mode="before")
-    @classmethod
-    def _no_switch(cls, value: object, info: ValidationInfo) -> object:
-        """YAML reads `on` and `no` as true and false, which pydantic would take for 1 and 0."""
-        switched = any(isinstance(part, bool) for part in (value if isinstance(value, list) else [value]))
-        if switched and cls.model_fields[info.field_name or ""].annotation is not bool:
-            raise ValueError("must be a value of the setting, not yes or no")
-        return value
-
-    @field_validator("engines")
-    @classmethod
-    def _distinct(cls, engines: list[EngineRef]) -> list[EngineRef]:
-        names = [str(engine) for engine in engines]
-        if twice := sorted({name for name in names if names.count(name) > 1}):
-            raise ValueError(f"named twice: {', '.join(twice)}")
-        return engines
 
 
 class OfflineSettings(CommonSettings):
     """`bench offline`: a fixed batch of token-id prompts through each engine's own API."""
 
     command = "offline"
+    title = "Load"
 
     num_prompts: int = Field(128, ge=1, description="prompts in the batch")
     input_len: Lengths = Field(256, description="tokens of each prompt: a number, or uniform:A:B")
     output_len: Lengths = Field(64, description="tokens generated for each prompt: a number, or uniform:A:B")
+
+
+def titles_of(kind: type[CommonSettings]) -> dict[str, str]:
+    """Return the title of each setting's group, in the order in which settings are shown."""
+    groups = [part for part in reversed(kind.__mro__) if issubclass(part, Group) and "title" in vars(part)]
+    names = {name: group.title for group in groups for name in group.__annotations__}
+    return {name: title for name, title in names.items() if name in kind.model_fields}

@@ -55,7 +55,7 @@ pytestmark = pytest.mark.integration
         (["profile", "x", "--request-rate", "inf"], "--request-rate: Input should be a finite number"),
         (["profile", "x", "--engines", "a,,b"], "--engines: 'a,,b' must have a value before and after each"),
         (["compare", "x", "x", "--allow-different", "a,"], "--allow-different: 'a,' must have a value"),
-        (["compare", "x", "x", "--gate", ""], "the gate is empty"),
+        (["compare", "x", "x", "--gate", ""], "'' must have a gate"),
         (
             ["compare", "x", "x", "--gate", f"e2e_p99<={'9' * 400}ms"],
             f"'e2e_p99<={'9' * 400}ms' is not a gate",

@@ -78,14 +78,14 @@ def test_examples_are_valid(example: str) -> None:
         ("modle: x", "model"),
         ("scale: 1", "scales"),
         ("min-duratoin: 1", "min_duration"),
-        ("no_interleave: true", "interleave: false"),
-        ("no-prefix-cache: false", "prefix_cache: true"),
+        ("no_interleave: true", "interleave"),
+        ("no-prefix-cache: false", "prefix_cache"),
     ],
 )
 def test_a_misspelt_key_is_corrected(text: str, meant: str, tmp_path: Path) -> None:
     file = tmp_path / "run.yaml"
     file.write_text(text)
-    with pytest.raises(UsageError, match="is not a setting of this command") as raised:
+    with pytest.raises(UsageError, match="there is no key") as raised:
         build(OnlineSettings, file, {})
     assert raised.value.hint.startswith(f"did you mean {meant}? ")
 

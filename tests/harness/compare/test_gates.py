@@ -50,7 +50,7 @@ def test_gates_stand_between_commas():
 @pytest.mark.parametrize(
     ("text", "why"),
     [
-        ("", "the gate is empty"),
+        ("", "must have a gate"),
         ("ttft_p99<+10%", "is not a gate"),
         ("ttft_p99<=+10%,", "must have a gate before and after each comma"),
         ("ttft_p99<=ten", "is not a gate"),
@@ -58,9 +58,9 @@ def test_gates_stand_between_commas():
         ("ttft<=+10%", "no statistic 'ttft'"),
         ("ttft_p99<=10%", "does not say whether more or less"),
         ("ttft_p99<=200", "needs a number in ms or a number in s"),
-        ("ttft_p99<=+200ms", "not a share of run A"),
+        ("ttft_p99<=+200ms", "no share of run A"),
         ("req_per_s>=5ms", "needs a plain number"),
-        ("error_rate<=+10%", "ratio of error rates"),
+        ("error_rate<=+10%", "no share of run A"),
         ("ttft_p99>=-100%", "less than nothing"),
     ],
 )

@@ -44,7 +44,7 @@ def example_value(name: str, repeat: int) -> Value:
 
 def example(kind: FactKind, engine: str, repeat: int) -> Fact:
     scope = Scope(engine=engine, load=ClosedLoop(concurrency=8), repeat=repeat)
-    values = {name: example_value(name, repeat) for name in KINDS[kind].values}
+    values = {name: example_value(name, repeat) for name in KINDS[kind]}
     return Fact(kind=kind, scope=scope, values=values)
 
 
@@ -88,14 +88,14 @@ def test_every_kind_has_words_and_each_name_in_them_is_a_value() -> None:
     assert WORDING.keys() == KINDS.keys()
     for kind, row in WORDING.items():
         names = set(re.findall(r"\{(\w+)\}", " ".join([row.title, row.text, *row.more.values()])))
-        assert names <= {*KINDS[kind].values, "engines"}, kind
-        assert row.more.keys() <= set(KINDS[kind].values), kind
+        assert names <= {*KINDS[kind], "engines"}, kind
+        assert row.more.keys() <= set(KINDS[kind]), kind
 
 
 def test_every_value_of_a_kind_is_said() -> None:
     for kind, row in WORDING.items():
         said = set(re.findall(r"\{(\w+)\}", " ".join([row.title, row.text, *row.more.values()])))
-        assert {*KINDS[kind].values} <= said | row.more.keys(), kind
+        assert {*KINDS[kind]} <= said | row.more.keys(), kind
 
 
 def test_nothing_reads_the_words_of_the_program() -> None:

@@ -39,7 +39,7 @@ def test_gpus_are_paid_by_the_most_exact_name(tmp_path: Path) -> None:
         ("gpus: {H200: -1}", "greater than 0"),
         ("machine: .inf", "finite"),
         ("a: [", "is not YAML"),
-        ("machine: 1\nmachine: 2", "gives machine twice, in lines 1 and 2"),
+        ("machine: 1\nmachine: 2", "line 2: machine is given twice"),
     ],
 )
 def test_wrong_files_get_a_sentence(tmp_path: Path, text: str, said: str) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 from pydantic import ValidationError
 
-from harness.errors import UsageError
 from harness.schema.limits import Slo
 from harness.schema.online_settings import OnlineSettings
 
@@ -17,6 +16,7 @@ from harness.schema.online_settings import OnlineSettings
         ("ttft_p99<=200ms,tpot_p99<=30ms", {"ttft_ms": 200, "tpot_ms": 30}),
         ("ttft_p99<=0.2s, tpot_ms=30", {"ttft_ms": 200, "tpot_ms": 30}),
         ("ttft_p99<=300ms,ttft_p99<=200ms", {"ttft_ms": 200}),
+        ("ttft_ms=200, ttft_ms=900", {"ttft_ms": 200}),
     ],
 )
 def test_both_forms_limit_each_request(text: str, limits: dict[str, float]) -> None:
@@ -32,15 +32,8 @@ def test_what_limits_no_request_is_refused(text: str) -> None:
         OnlineSettings.model_validate({"engines": "vllm", "slo": text})
 
 
-def test_a_limit_is_given_once() -> None:
-    with pytest.raises(ValidationError, match="limits a metric twice"):
-        Slo.model_validate("ttft_ms=200, ttft_ms=900")
-
-
 def test_an_unknown_statistic_names_those_that_there_are() -> None:
-    with pytest.raises(UsageError, match="there is no statistic 'latency_p99'") as unlike:
+    with pytest.raises(ValidationError, match="there is no statistic 'latency_p99'; known: ttft_p99"):
         Slo.model_validate("latency_p99<=200ms")
-    with pytest.raises(UsageError, match="there is no statistic 'ttfp_p99'") as misspelled:
+    with pytest.raises(ValidationError, match="'ttfp_p99'; did you mean ttft_p99"):
         Slo.model_validate("ttfp_p99<=200ms")
-    assert "known: ttft_p99" in unlike.value.hint and "did you mean" not in unlike.value.hint
-    assert misspelled.value.hint.startswith("did you mean ttft_p99? known: ")
