@@ -21,7 +21,7 @@ from scipy.stats import norm
 
 from harness.metrics.contrast import Contrast, judged
 from harness.metrics.estimates import estimates_of
-from harness.metrics.intervals import Ends, Estimate, difference, own, ratio
+from harness.metrics.intervals import Ends, Estimate, difference, own_interval, ratio
 from harness.metrics.samples import Sample
 from harness.schema.load import TraceLoad
 from harness.schema.metrics import latencies as latency_metrics
@@ -80,7 +80,7 @@ def coverage(trials: int, rng: np.random.Generator) -> Iterator[str]:
             if repeats == 1:
                 scale = pairs[:, 0, 0, 0] / drawn.reshape(trials, 2, requests)[:, 0, 0]
                 centre = scale[:, None] * truth
-            held = [own(a[name]) for a, _ in engines]
+            held = [own_interval(a[name]) for a, _ in engines]
             scaled = [
                 None if ends is None else (ends[0] / c, ends[1] / c)
                 for ends, c in zip(held, centre[:, 0], strict=True)

@@ -22,7 +22,7 @@ from pathlib import Path
 from pydantic import JsonValue
 
 from harness.history.store import Store
-from harness.metrics.intervals import own
+from harness.metrics.intervals import own_interval
 from harness.schema.load import load_text
 from harness.schema.metrics import METRICS
 
@@ -66,7 +66,7 @@ def tracked(store: Store) -> Iterator[Tracked]:
                 name = short if metric == statistic else f"{short}_{statistic}"
                 values[name] = estimate.value
                 each[name] = [float(value) for value in estimate.each]
-                if (ends := own(estimate)) is not None:
+                if (ends := own_interval(estimate)) is not None:
                     values[f"{name}_low"], values[f"{name}_high"] = ends
             about: dict[str, JsonValue] = {"engine": engine, "variant": variant, "label": label}
             about |= {"load": str(load), "machine": past.machine, "rosebench": past.version}

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from harness.metrics.contrast import Contrast
-from harness.metrics.error_rate import error_rate_ends
-from harness.metrics.intervals import Ends, Estimate, level
+from harness.metrics.intervals import Ends, Estimate, error_rate_ends, level
 from harness.metrics.power import repeats_to_find
 from harness.schema.compare_results import Gated, Outcome
 from harness.schema.limits import GateTerm

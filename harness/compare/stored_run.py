@@ -8,7 +8,8 @@ from pathlib import Path
 
 from harness.errors import UsageError
 from harness.metrics.estimates import COMPARED, COMPARED_OF_BATCH, Estimates, Key, estimates
-from harness.metrics.notices import Machines, machine_notices
+from harness.metrics.notices import machine_notices
+from harness.metrics.rates import Machines
 from harness.metrics.samples import Group, by_load
 from harness.metrics.validity import invalid_reasons
 from harness.runs.folder import JOURNAL, resume_command
@@ -17,9 +18,9 @@ from harness.runs.reader import read_raw
 from harness.runs.run_state import read_skipped
 from harness.schema.base import repeat_text
 from harness.schema.facts import DISTURBING, Fact
-from harness.schema.limits import GateTerm
+from harness.schema.limits import ERROR_RATE, GateTerm
 from harness.schema.load import Load
-from harness.schema.metrics import rates
+from harness.schema.metrics import METRICS, rates
 from harness.schema.online_settings import OnlineSettings
 from harness.schema.results import Skipped
 from harness.schema.run_info import RunInfo
@@ -82,24 +83,25 @@ class StoredRun:
         """Statistics that the run is compared by where nothing else is asked for."""
         if self.is_batch:
             return COMPARED_OF_BATCH
-        goodput: Key = ("goodput_req_per_s", "goodput_req_per_s")
-        return [*COMPARED, *([goodput] if self.settings.slo else [])]
+        of_level = [(name, name) for name in rates("gated") if METRICS[name].needs_slo and self.settings.slo]
+        return [*COMPARED, *of_level]
 
     def estimates(self, label: str, load: Load) -> Estimates:
         """Estimate everything that is compared of one engine at one load.
 
         Prompts of a batch are named by all that they are drawn from, as two runs may have the same.
         """
-        settings, known = self.settings, estimates(self.cells[label][load], self.settings.slo)
+        settings = self.settings
+        every = estimates(self.cells[label][load], settings.slo, self.machines)
         if not self.is_batch:
-            return known
+            return every
         drawn = (
             f"{load} of {settings.input_len} tokens for {settings.output_len} below {settings.vocab_size}, "
             f"seed {settings.seed}"
         )
         return {
             key: replace(estimate, work=tuple(f"{drawn}, {prompts}" for prompts in estimate.work))
-            for key, estimate in known.items()
+            for key, estimate in every.items()
             if key[0] in GATED_OF_BATCH
         }
 
@@ -150,8 +152,9 @@ class StoredRun:
                 f"the gate {gate.text!r} limits what a run of bench offline does not measure",
                 f"it measures {', '.join(GATED_OF_BATCH)}",
             )
-        if gate.metric == "goodput_req_per_s" and not self.settings.slo:
-            raise UsageError("a gate on goodput needs a service level", "measure every run with --slo")
+        if gate.metric != ERROR_RATE and METRICS[gate.metric].needs_slo and not self.settings.slo:
+            label = METRICS[gate.metric].title
+            raise UsageError(f"a gate on {label} needs a service level", "measure every run with --slo")
 
     @property
     def hint(self) -> str:

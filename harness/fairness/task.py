@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 
-from harness.metrics.holm import holm
+from harness.metrics.contrast import holm
 from harness.metrics.intervals import LEVEL, wilson
 from harness.schema.facts import Fact, FactKind
 from harness.schema.fairness import TaskReply, TaskScore, TaskScores

@@ -22,14 +22,16 @@ from harness.errors import UsageError
 from harness.files import now
 from harness.metrics.estimates import Estimates
 from harness.metrics.intervals import ASSUMED_OF_LATENCIES, ASSUMED_OF_RATES, Estimate
-from harness.metrics.primary import RATE
 from harness.schema.load import Load, load_text, parse_load
+from harness.schema.metrics import rates
 from harness.schema.online_settings import OnlineSettings
 from harness.telemetry.machine import hardware_text
 
 VERSION = 1
 #: Settings that say where a server is and who asks it.
 _OF_A_SERVER = ("base_url", "api_key_env", "ca_cert", "prompt_nonce", "out")
+#: A rate that every run has.
+_RATE = rates("headline")[0]
 DEFAULT = user_data_path("rosebench") / "history.sqlite"
 
 _TABLES = """
@@ -166,9 +168,9 @@ class Store:
         old = self._db.execute(
             "SELECT label, load, each FROM result WHERE metric = :rate AND run IN "
             "(SELECT id FROM run WHERE name = :name AND created = :created)",
-            {**row, "rate": RATE},
+            {**row, "rate": _RATE},
         ).fetchall()
-        new = {(label, load, each) for _, _, label, load, name, _, _, each, *_ in results if name == RATE}
+        new = {(label, load, each) for _, _, label, load, name, _, _, each, *_ in results if name == _RATE}
         return bool(old) and bool(new) and new.isdisjoint(old)
 
     def remove(self, runs: Iterable[Past]) -> None:

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 import numpy.typing as npt
 from scipy.special import stdtrit
 
-from harness.metrics.error_rate import error_rate_ends
 from harness.metrics.estimates import estimates_of
 from harness.metrics.independence import Dependence
-from harness.metrics.intervals import LEVEL, Ends, Estimate, Measurement, level, wilson
-from harness.metrics.rates import NO_TIME_S, flow, requests_within, total
+from harness.metrics.intervals import LEVEL, Ends, Estimate, Measurement, error_rate_ends, level, wilson
+from harness.metrics.rates import NO_TIME_S, flow, rate_estimate, requests_within, total
 from harness.metrics.samples import Group, Sample, pool
 from harness.schema.limits import ERROR_RATE, GateTerm, Slo
-from harness.schema.metric import Counts
 from harness.schema.metrics import METRICS, latencies
 
 
@@ -47,55 +45,35 @@ def attained(repeats: Sequence[Group], slo: Slo) -> Measurement:
 
 
 def goodput(repeats: Sequence[Group], slo: Slo) -> Measurement:
-    """Requests a second that meet every limit."""
-    flows = [flow(group, slo) for group in repeats]
-    together, each = total(flows), np.array([passed.per_s(passed.good or 0) for passed in flows])
-    found = Estimate(together.per_s(together.good or 0), each)
-    ends = level(found) if len(each) > 1 else None
+    """Return the requests a second that meet every limit."""
+    metric, flows = METRICS["goodput_req_per_s"], [flow(group, slo) for group in repeats]
+    together, each = total(flows), np.array([passed.rate(metric) or 0.0 for passed in flows])
+    estimate = Estimate(together.rate(metric) or 0.0, each)
+    ends = level(estimate) if len(each) > 1 else None
     if ends is None:
-        return Measurement(found.value)
-    within = [requests_within(group, slo) for group in repeats]
-    sent = together.per_s(sum(met.size for met in within))
-    low, high = _by_requests(within)
-    return Measurement(found.value, (max(0.0, min(ends[0], low * sent)), max(ends[1], high * sent)))
+        return Measurement(estimate.value)
+    low, high = _by_requests([requests_within(group, slo) for group in repeats])
+    sent = together.arrivals / together.seconds if together.seconds > NO_TIME_S else 0.0
+    return Measurement(estimate.value, (max(0.0, min(ends[0], low * sent)), max(ends[1], high * sent)))
 
 
 def reached(repeats: Sequence[Group], term: GateTerm) -> Measurement | None:
-    """What the limit is on; None: there is none, or its sample is too small. Of one repeat the interval
-    assumes how repeats differ."""
+    """Return the value that a limit is on; None: there is none, or its sample is too small. Of one repeat the
+    interval assumes how repeats differ."""
     if term.metric == ERROR_RATE:
         every = [(group.whole or group).requests["error"] for group in repeats]
         failed, counts = [int(errors.notna().sum()) for errors in every], [len(errors) for errors in every]
         count = sum(counts)
         return Measurement(sum(failed) / count, error_rate_ends(failed, counts)) if count else None
-    if (counted := METRICS[term.metric].counted) is not None:
-        found = _rate(repeats, counted)
-        return None if found is None else Measurement(found.value, level(found))
+    if not METRICS[term.metric].is_latency:
+        estimate = rate_estimate(METRICS[term.metric], [flow(group, None) for group in repeats])
+        return None if estimate is None else Measurement(estimate.value, level(estimate))
     parts = [group.sample(term.metric) for group in repeats]
     if not all(part.size for part in parts):
         return None
     whole = pool(repeats).sample(term.metric) if len(repeats) > 1 else None
-    found = estimates_of(parts, whole)[term.statistic]
-    return None if found.withheld else Measurement(found.value, level(found))
-
-
-def rate(repeats: Sequence[Group], name: str) -> Measurement | None:
-    """A rate by its name in the registry; None where no time passed. One repeat gives no interval."""
-    counted = METRICS[name].counted
-    assert counted is not None, name
-    found = _rate(repeats, counted)
-    return None if found is None else Measurement(found.value, level(found) if found.repeats > 1 else None)
-
-
-def _rate(repeats: Sequence[Group], counted: Callable[[Counts], int | None]) -> Estimate | None:
-    """Counts of all repeats over their summed time."""
-    flows = [flow(group, None) for group in repeats]
-    counts = [counted(passed) for passed in flows]
-    known = [count for count in counts if count is not None]
-    if len(known) < len(counts) or any(passed.seconds <= NO_TIME_S for passed in flows):
-        return None
-    each = np.array([passed.per_s(count) for passed, count in zip(flows, known, strict=True)])
-    return Estimate(total(flows).per_s(sum(known)), each)
+    estimate = estimates_of(parts, whole)[term.statistic]
+    return None if estimate.withheld else Measurement(estimate.value, level(estimate))
 
 
 def _by_requests(each: Sequence[npt.NDArray[np.float64]]) -> Ends:

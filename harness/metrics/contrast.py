@@ -1,20 +1,36 @@
-"""Two engines at one load, statistic by statistic: how far apart, how surely, what more it would take."""
+"""Comparisons of two engines at one load by each statistic: ratio, verdict, and the repeats that it takes."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import accumulate, combinations
 
-from harness.metrics.estimates import COMPARED, COMPARED_OF_BATCH, Key
-from harness.metrics.holm import holm
+from harness.metrics.estimates import COMPARED, COMPARED_OF_BATCH, Estimates, Key, Point
 from harness.metrics.intervals import LEVEL, Effect, Estimate, are_paired, common, difference, ratio, ratios
 from harness.metrics.power import repeats_to_find
-from harness.metrics.primary import SHARE, is_primary
 from harness.schema.base import Verdict
 from harness.schema.compare_results import EFFECTS
-from harness.schema.load import Batch, Load
-from harness.schema.metrics import METRICS
+from harness.schema.load import Batch, ClosedLoop, Load
+from harness.schema.metrics import METRICS, latencies, rates
+from harness.schema.results import Comparison
+
+#: Statistic of a latency that is compared first: it varies least from repeat to repeat, so a difference shows
+#: in it first.
+STATISTIC = "p50"
+#: Part of the level that the primary comparisons share; the others have the rest.
+SHARE = 0.8
+
+
+def compared_by(load: Load) -> tuple[str, ...]:
+    """Return the headline metrics that say something at a load: not a rate that the load sets, and of a batch
+    the rates alone."""
+    if isinstance(load, Batch):
+        return rates("headline")
+    open_loop = not isinstance(load, ClosedLoop)
+    shown = [name for name in rates("headline") if not (open_loop and METRICS[name].set_by_load)]
+    return (*latencies("headline"), *shown)
 
 
 @dataclass(frozen=True)
@@ -40,12 +56,12 @@ class Contrast:
 
     @property
     def primary(self) -> bool:
-        """Whether it is one of those that the verdict is about first."""
-        return is_primary(self.load, self.metric, self.statistic)
+        """Whether it is one of the few comparisons that keep most of the level of all."""
+        return self.metric in compared_by(self.load) and self.statistic in (STATISTIC, self.metric)
 
     @property
     def verdict(self) -> Verdict:
-        """Of `a` against `b`, at 5 % for all comparisons made at once."""
+        """Verdict on `a` against `b`, at 5 % for all comparisons made at once."""
         if self.adjusted_p is None:
             return "not enough data"
         if self.adjusted_p > LEVEL or self.ratio.holds_one:
@@ -65,11 +81,11 @@ class Contrast:
             return None
         if self.paired:
             return ratios(self.a, self.b).spread(log=True)
-        found = [(estimate.spread(log=True), estimate.repeats - 1) for estimate in (self.a, self.b)]
-        known = [(spread, freedom) for spread, freedom in found if spread is not None]
-        if len(known) < 2:
+        spreads = [(estimate.spread(log=True), estimate.repeats - 1) for estimate in (self.a, self.b)]
+        both = [(spread, freedom) for spread, freedom in spreads if spread is not None]
+        if len(both) < 2:
             return None
-        return math.sqrt(math.fsum(s * s * n for s, n in known) / sum(n for _, n in known))
+        return math.sqrt(math.fsum(s * s * n for s, n in both) / sum(n for _, n in both))
 
     @property
     def repeats_to_find(self) -> dict[str, int | None]:
@@ -84,7 +100,7 @@ class Contrast:
 
     @property
     def repeats(self) -> tuple[int, int]:
-        """Of `a` and of `b`."""
+        """Number of repeats of `a` and of `b`."""
         return self.a.repeats, self.b.repeats
 
     @property
@@ -104,28 +120,99 @@ def contrast(
     """
     if keys is None:
         keys = COMPARED_OF_BATCH if isinstance(load, Batch) else COMPARED
-    known = [key for key in keys if key in a and key in b and b[key].value > 0]
     return [
         Contrast(load, *key, *both, ratio(*both), difference(*both))
-        for key in known
+        for key in keys
+        if key in a and key in b and b[key].value > 0
         for both in [common(a[key], b[key])]
     ]
 
 
 def judged(contrasts: Sequence[Contrast]) -> list[Contrast]:
-    """The same, their p-values corrected for all of them: a chance of 5 % at most of any false difference.
+    """Return contrasts with p-values corrected for all of them: at most 5 % chance of any false one.
 
     The primary ones share most of it, the others the rest.
     """
-    known = [contrast.primary for contrast in contrasts if contrast.ratio.p is not None]
-    first, others = known.count(True), known.count(False)
+    primary = [contrast.primary for contrast in contrasts if contrast.ratio.p is not None]
+    first, others = primary.count(True), primary.count(False)
     of_first, of_others = (SHARE / first, (1 - SHARE) / others) if first and others else (1.0, 1.0)
     weights = [of_first if contrast.primary else of_others for contrast in contrasts]
     total = first * of_first + others * of_others
     adjusted = holm([contrast.ratio.p for contrast in contrasts], weights)
     return [
         replace(
-            contrast, adjusted_p=p, comparisons=max(1, len(known)), level=LEVEL * weight / (total or weight)
+            contrast, adjusted_p=p, comparisons=max(1, len(primary)), level=LEVEL * weight / (total or weight)
         )
         for contrast, p, weight in zip(contrasts, adjusted, weights, strict=True)
     ]
+
+
+def holm(p_values: Sequence[float | None], weights: Sequence[float] | None = None) -> list[float | None]:
+    """Return adjusted p-values: one below a level is a difference, with at most that chance of any false one.
+
+    Holm, A Simple Sequentially Rejective Multiple Test Procedure (Scandinavian Journal of Statistics 6,
+    1979), section 4 of it with weights: valid however the statistics depend on each other, as percentiles of
+    the same requests do. A comparison without a p-value stays without one and does not count.
+
+    Args:
+        weights: Part of the level that each has, above 0; all the same if not given.
+    """
+    weights = weights or [1.0] * len(p_values)
+    ordered = sorted((p / weights[place], place) for place, p in enumerate(p_values) if p is not None)
+    adjusted: list[float | None] = [None] * len(p_values)
+    largest = 0.0
+    remaining = [*accumulate(weights[place] for _, place in reversed(ordered))][::-1]
+    for (p, place), weight in zip(ordered, remaining, strict=True):
+        largest = max(largest, min(1.0, weight * p))
+        adjusted[place] = largest
+    return adjusted
+
+
+def compare_points(points: Sequence[Point], without: Collection[str] = ()) -> list[Comparison]:
+    """Compare engines pairwise at each load, all repeats pooled; the one that appears first is `a`.
+
+    Args:
+        without: Metrics that are not compared.
+
+    Returns:
+        `a / b` for the statistics of `COMPARED`, load by load. A statistic that a sample does not
+        support (p99 of fewer than 100 samples) has no interval. The verdicts hold for all pairs, loads and
+        statistics together.
+    """
+    loads: dict[Load, dict[str, Estimates]] = {}
+    for point in points:
+        compared = {key: each for key, each in point.estimates.items() if key[0] not in without}
+        loads.setdefault(point.pooled.load, {})[point.pooled.label] = compared
+    labels = list(dict.fromkeys(point.pooled.label for point in points))
+    pairs = [
+        (pair, contrasted)
+        for load, by_label in sorted(loads.items())
+        for pair in combinations(labels, 2)
+        if pair[0] in by_label and pair[1] in by_label
+        for contrasted in contrast(load, by_label[pair[0]], by_label[pair[1]])
+    ]
+    verdicts = judged([contrasted for _, contrasted in pairs])
+    return [_comparison(*pair, contrasted) for (pair, _), contrasted in zip(pairs, verdicts, strict=True)]
+
+
+def _comparison(a: str, b: str, contrast: Contrast) -> Comparison:
+    ci = contrast.ratio.ci
+    return Comparison(
+        a=a,
+        b=b,
+        load=contrast.load,
+        metric=contrast.metric,
+        statistic=contrast.statistic,
+        value_a=contrast.a.value,
+        value_b=contrast.b.value,
+        ratio=contrast.ratio.value,
+        ci=ci,
+        difference=None if ci is None else not contrast.ratio.holds_one,
+        adjusted_p=contrast.adjusted_p,
+        comparisons=contrast.comparisons,
+        primary=contrast.primary,
+        verdict=contrast.verdict,
+        spread=contrast.spread,
+        repeats=contrast.repeats,
+        repeats_to_find=contrast.repeats_to_find,
+    )

@@ -18,11 +18,10 @@ from harness.metrics.intervals import (
     Estimate,
     bounded,
     order_statistics,
-    own,
+    own_interval,
 )
 from harness.metrics.percentiles import Ordered, missing, needed
-from harness.metrics.primary import RATE
-from harness.metrics.rates import NO_TIME_S, flow
+from harness.metrics.rates import Flow, Machines, flow, rate_estimate
 from harness.metrics.samples import Group, Sample, pool
 from harness.schema.limits import Slo
 from harness.schema.load import Batch
@@ -33,17 +32,18 @@ from harness.schema.results import Distribution
 Key = tuple[str, str]
 Estimates = dict[Key, Estimate]
 
-#: What is compared where nothing else is asked for, and what a verdict holds for together.
+#: Statistics that are compared where nothing else is asked for, and for which a verdict holds together.
 COMPARED: tuple[Key, ...] = (
     *((metric, f"p{q}") for metric in latencies("compared") for q in COMPARED_PERCENTILES),
     *((rate, rate) for rate in rates("compared")),
 )
 
 #: The same of a batch, whose answers nobody waits for one by one.
-COMPARED_OF_BATCH: tuple[Key, ...] = ((RATE, RATE),)
+COMPARED_OF_BATCH: tuple[Key, ...] = tuple((rate, rate) for rate in rates("headline"))
 
-#: Latencies that can be asked for: those compared, and those that gates limit.
-_ASKED = tuple(dict.fromkeys([*latencies("compared"), *latencies("gated")]))
+#: Metrics by which two runs can be compared: those compared in one run, and those that gates limit.
+_LATENCIES = tuple(dict.fromkeys([*latencies("compared"), *latencies("gated")]))
+_RATES = {*rates("compared"), *rates("gated")}
 
 
 @dataclass(frozen=True)
@@ -53,42 +53,59 @@ class Point:
     Attributes:
         repeats: its cells.
         pooled: all of them as one.
+        flows: sums of each repeat.
         each: the latencies of each repeat.
-        found: the latencies of all repeats pooled, and the rates.
+        estimates: the latencies of all repeats pooled, and the rates.
     """
 
     repeats: Sequence[Group]
     pooled: Group
+    flows: Sequence[Flow]
     each: Sequence[Estimates]
-    found: Estimates
+    estimates: Estimates
 
 
-def measure(repeats: Sequence[Group], slo: Slo | None = None) -> Point:
-    """Everything that is estimated of one engine at one load, from its repeats."""
-    each = [_latencies([group], group, LATENCIES) for group in repeats]
-    if len(each) == 1:
-        group, together = pool(repeats), each[0]
-    else:
-        group = pool(repeats)
-        together = _latencies(repeats, group, LATENCIES)
-    return Point(repeats, group, each, together | (_rates(repeats, slo) if together else {}))
+def measure(
+    repeats: Sequence[Group],
+    slo: Slo | None = None,
+    machines: Machines | None = None,
+    gpus: Mapping[str, int] | None = None,
+) -> Point:
+    """Estimate everything of one engine at one load, from its repeats.
+
+    Args:
+        slo: The service level that a request of the goodput meets.
+        machines: Load of the machine during each cell, for costs.
+        gpus: GPUs that each engine computes on, by label.
+    """
+    group = pool(repeats)
+    each = [_latencies([repeat], repeat, LATENCIES) for repeat in repeats]
+    together = each[0] if len(each) == 1 else _latencies(repeats, group, LATENCIES)
+    flows = [flow(repeat, slo, machines or {}, gpus or {}) for repeat in repeats]
+    return Point(repeats, group, flows, each, together | (_rates(flows, repeats) if together else {}))
 
 
-def estimates(repeats: Sequence[Group], slo: Slo | None = None) -> Estimates:
-    """Mean and percentiles of every latency that has a sample, and the rates, of one engine at one load.
+def estimates(
+    repeats: Sequence[Group], slo: Slo | None = None, machines: Machines | None = None
+) -> Estimates:
+    """Estimate mean and percentiles of every latency that is compared or gated and has a sample, and such
+    rates, of one engine at one load.
 
     Goodput needs a service level. Nothing is estimated where no request succeeded.
     """
     group = repeats[0] if len(repeats) == 1 else pool(repeats)
-    found = _latencies(repeats, group, _ASKED)
-    return found | (_rates(repeats, slo) if found else {})
+    compared = _latencies(repeats, group, _LATENCIES)
+    if not compared:
+        return {}
+    by_rate = _rates([flow(repeat, slo, machines or {}) for repeat in repeats], repeats)
+    return compared | {key: estimate for key, estimate in by_rate.items() if key[0] in _RATES}
 
 
 def distribution(sample: Sample, found: Mapping[str, Estimate] | None = None) -> Distribution:
     """A sample as mean, percentiles and maximum, with the intervals of the estimates that it supports."""
     if not sample.size:
         return Distribution()
-    ends = {name: own(estimate) for name, estimate in (found or {}).items() if not estimate.missing}
+    ends = {name: own_interval(estimate) for name, estimate in (found or {}).items() if not estimate.missing}
     ci = {name: end for name, end in ends.items() if end is not None}
     few = [f"p{q}" for q in PERCENTILES if missing(q, sample.n)]
     return Distribution(
@@ -170,25 +187,15 @@ def _order_ends(ordered: Ordered, share: float, n: int, independent: float) -> E
     return first, last
 
 
-def _rates(repeats: Sequence[Group], slo: Slo | None) -> Estimates:
-    """Counts of all repeats over their summed time."""
-    flows = [flow(group, slo) for group in repeats]
+def _rates(flows: Sequence[Flow], repeats: Sequence[Group]) -> Estimates:
+    """Estimate every rate that is known and has an interval; those of a batch by its prompts."""
     work = tuple(map(_prompts_of, repeats)) if isinstance(repeats[0].load, Batch) else ()
-    seconds = np.array([flow.seconds for flow in flows])
-    if not np.all(seconds > NO_TIME_S):
-        return {}
-    found = {}
-    for name, metric in METRICS.items():
-        if metric.counted is None:
-            continue
-        counts = [metric.counted(flow) for flow in flows]
-        if all(count is not None for count in counts):
-            passed = np.array(counts, dtype=np.float64)
-            each = passed / seconds
-            # Of batches the mean: each repeat has prompts of its own, and no repeat counts for more.
-            value = each.mean() if work else passed.sum() / seconds.sum()
-            found[name, name] = Estimate(float(value), each, work=work)
-    return found
+    every = {name: rate_estimate(metric, flows, work) for name, metric in METRICS.items()}
+    return {
+        (name, name): estimate
+        for name, estimate in every.items()
+        if estimate is not None and METRICS[name].has_interval
+    }
 
 
 def _prompts_of(batch: Group) -> str:

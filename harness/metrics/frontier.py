@@ -9,12 +9,13 @@ from __future__ import annotations
 from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from harness.metrics.attainment import rate
 from harness.metrics.estimates import estimates_of
 from harness.metrics.intervals import Measurement, level
+from harness.metrics.rates import flow, rate_estimate
 from harness.metrics.samples import Group, pool
 from harness.schema.load import Load
 from harness.schema.metric import MS
+from harness.schema.metrics import METRICS
 
 
 @dataclass(frozen=True)
@@ -50,8 +51,10 @@ def served(
     """
     found = []
     for repeats in points:
-        total, user = rate(repeats, "output_tok_per_s"), _user(repeats)
-        if total is not None and total.value > 0 and user is not None:
+        rate = rate_estimate(METRICS["output_tok_per_s"], [flow(group, None) for group in repeats])
+        user = _user(repeats)
+        if rate is not None and rate.value > 0 and user is not None:
+            total = Measurement(rate.value, level(rate) if len(repeats) > 1 else None)
             label, load = repeats[0].label, repeats[0].load
             valid = (label, load) not in invalid
             found.append(Served(label, load, total.times(1 / max(1, gpus[label])), user, valid=valid))

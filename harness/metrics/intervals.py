@@ -18,6 +18,7 @@ claims what is plain and nothing finer.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 
@@ -130,9 +131,9 @@ class Effect:
         return self.ci is not None and self.ci[0] <= 1 <= self.ci[1]
 
 
-def own(estimate: Estimate) -> Ends | None:
-    """The 95 % interval of one engine's statistic: of several repeats by t, of one by its requests."""
-    if estimate.missing or estimate.dependent:
+def own_interval(estimate: Estimate | None) -> Ends | None:
+    """Return the 95 % interval of one engine's statistic: of several repeats by t, of one by its requests."""
+    if estimate is None or estimate.missing or estimate.dependent:
         return None
     return level(estimate) if estimate.repeats >= 2 else estimate.within
 
@@ -211,6 +212,28 @@ def wilson(right: float, n: float) -> Ends:
     share, spread = right / n, z * math.sqrt(right / n * (1 - right / n) / n + z * z / (4 * n * n))
     middle, scale = share + z * z / (2 * n), 1 + z * z / n
     return max(0.0, (middle - spread) / scale), min(1.0, (middle + spread) / scale)
+
+
+def error_rate_ends(failed: Sequence[int], counts: Sequence[int]) -> Ends:
+    """Return the 95 % interval of the share of requests that fail, by `failed` of `counts` in each repeat.
+
+    Requests of one repeat share a server, so of several repeats it is that of Student's t over them, for a
+    ratio of two sums (Cochran, Sampling Techniques, 1977, chapter 6). It is never narrower than the exact one
+    of independent requests (Clopper and Pearson, Biometrika 26, 1934): repeats that are alike by chance prove
+    nothing. One repeat shows nothing of how repeats differ, so the exact interval is of its server alone.
+
+    Args:
+        failed, counts: (R,) each; there is a request.
+    """
+    k, n, repeats = sum(failed), sum(counts), len(counts)
+    low = float(special.betaincinv(k, n - k + 1, LEVEL / 2)) if k else 0.0
+    high = float(special.betaincinv(k + 1, n - k, 1 - LEVEL / 2)) if k < n else 1.0
+    if repeats < 2:
+        return low, high
+    excess = np.subtract(failed, np.multiply(counts, k / n))  # failures above the share of all
+    error = math.sqrt(repeats / (repeats - 1) * float(excess @ excess)) / n
+    half = float(special.stdtrit(repeats - 1, 1 - LEVEL / 2)) * error
+    return min(low, max(0.0, k / n - half)), max(high, min(1.0, k / n + half))
 
 
 def _only(estimate: Estimate, places: list[int]) -> Estimate:

@@ -9,8 +9,8 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from harness.metrics.chunk_sizes import large_chunks
 from harness.metrics.definitions import succeeded
+from harness.metrics.rates import Machines
 from harness.metrics.samples import Group
 from harness.metrics.stability import (
     clocks_differ,
@@ -29,14 +29,14 @@ from harness.schema.metrics import latencies
 from harness.schema.results import PREFIX_BLOCK_TOKENS, OnlineSummary, PrefixHits, SpeculationCount
 from harness.schema.setting_types import RUNNING_SERVER
 
-#: What the machine did during each cell, by cell.
-Machines = Mapping[int, MachineLoad]
-
 #: A lighter load is slower than a heavier one where its median is above the heavier one's by this factor.
 SLOWER_FACTOR = 1.5
 #: Prompt tokens beside those of a load that a cache may have: one that begins each sequence, and part of a
 #: block where prompts share some.
 BEGIN_TOKENS, PART_OF_A_BLOCK = 1, PREFIX_BLOCK_TOKENS
+#: A chunk is large from more than so many steps' tokens on. A server that waits for the rest of a character
+#: or for a stop string, or whose front end is behind for a moment, sends two to four together.
+LARGE_STEPS = 4
 
 
 def cell_notices(
@@ -54,7 +54,7 @@ def cell_notices(
     if isinstance(group.load, Batch):
         return machine_notices(group, machines)
     found: list[Fact | None] = [*_inferred(group), *_hidden(group), *one_late(group)]
-    found.append(large_chunks(group, drafted.tokens_per_step if drafted is not None else 1.0))
+    found.append(_large_chunks(group, drafted.tokens_per_step if drafted is not None else 1.0))
     whole = group.whole or group
     if isinstance(group.load, ClosedLoop):
         settled = _after(group.requests["t_sent"].to_numpy(np.float64), group.load.concurrency)
@@ -73,6 +73,34 @@ def cell_notices(
     if prefixes is not None:
         found.append(_cached(group, prefixes))
     return [fact.within(group.label, group.load, group.repeat) for fact in found if fact is not None]
+
+
+def _large_chunks(group: Group, tokens_per_step: float = 1.0) -> Fact | None:
+    """State that half of the tokens came in large chunks, or half of the answers began with one.
+
+    Args:
+        tokens_per_step: What the engine reports that it decodes in one step of a request.
+    """
+    first = group.first_chunks
+    if not first.size:
+        return None
+    sizes, counts = np.unique(np.concatenate([first, group.gaps.tokens]), return_counts=True)
+    so_far = np.cumsum(sizes * counts)
+    usual = int(sizes[np.searchsorted(so_far, so_far[-1] / 2)])  # half of the tokens came in such or larger
+    begin = int(np.median(first))
+    most = LARGE_STEPS * tokens_per_step
+    values: dict[str, Value] = {}
+    if usual > most:
+        values["usual"] = usual
+    if begin > most:
+        values["first"] = begin
+    if not values:
+        return None
+    values["tokens_per_step"] = tokens_per_step
+    icl = group.sample("icl_ms")
+    if icl.n:
+        values["icl_ms"] = icl.levels["p50"]
+    return Fact(kind="large_chunks", values=values)
 
 
 def machine_notices(group: Group, machines: Machines) -> list[Fact]:

@@ -7,19 +7,17 @@ from collections.abc import Mapping, Sequence
 
 from pydantic import Field
 
+from harness.metrics.contrast import compared_by
 from harness.metrics.percentiles import missing, supported
-from harness.metrics.primary import compared_by
 from harness.schema.base import Strict
 from harness.schema.facts import FELL_BEHIND
 from harness.schema.load import Batch, ClosedLoop, Load, from_light_to_heavy
-from harness.schema.metrics import COMPARED_PERCENTILES, METRICS
+from harness.schema.metrics import COMPARED_PERCENTILES, METRICS, latencies, rates
 from harness.schema.results import Comparison, OnlineResults, OnlineSummary
 from harness.schema.search import SearchResults
 
 #: Percentiles that are compared, from the highest on.
 PERCENTILES = tuple(f"p{q}" for q in reversed(COMPARED_PERCENTILES))
-#: Latencies that decide no winner, in which another engine may be better.
-OTHER_LATENCIES = ("itl_ms", "e2e_ms")
 #: Metric of a search: the load that an engine carries within limits.
 CAPACITY = "capacity"
 #: Verdicts on a difference that holds for all comparisons of the run together.
@@ -100,15 +98,16 @@ def rankings(pooled: Sequence[OnlineSummary], comparisons: Sequence[Comparison])
         engines = [summary for summary in pooled if summary.load == load]
         pairs = [pair for pair in comparisons if pair.load == load]
         by_metric = {
-            metric: _of_metric(metric, engines, pairs)
-            for metric in dict.fromkeys((*compared_by(load), *_other_latencies(load)))
+            metric: _of_metric(metric, engines, pairs) for metric in (*compared_by(load), *_others(load))
         }
         found += _with_headlines(by_metric, compared_by(load))
     return found
 
 
-def _other_latencies(load: Load) -> tuple[str, ...]:
-    return () if isinstance(load, Batch) else OTHER_LATENCIES
+def _others(load: Load) -> list[str]:
+    """Return the metrics that decide no winner, in which another engine may be better."""
+    every = () if isinstance(load, Batch) else (*latencies("compared"), *rates("compared"))
+    return [name for name in every if "headline" not in METRICS[name].uses]
 
 
 def _of_metric(
@@ -266,8 +265,6 @@ def shown_percentile(pooled: Sequence[OnlineSummary], comparisons: Sequence[Comp
 
 #: Labels that are better than all others but each other, by (load, metric, statistic).
 BestLabels = dict[tuple[Load, str, str], frozenset[str]]
-#: Rates that the load of an open loop sets, until an engine falls behind.
-_SET_BY_LOAD = ("req_per_s", "output_tok_per_s", "total_tok_per_s")
 
 
 def best_labels(pooled: Sequence[OnlineSummary], comparisons: Sequence[Comparison]) -> BestLabels:
@@ -281,7 +278,7 @@ def best_labels(pooled: Sequence[OnlineSummary], comparisons: Sequence[Compariso
     for pair in comparisons:
         set_by_load = not isinstance(pair.load, ClosedLoop) and pair.load not in behind
         labels = {pair.a, pair.b}
-        if (set_by_load and pair.metric in _SET_BY_LOAD) or not labels <= valid[pair.load]:
+        if (set_by_load and METRICS[pair.metric].set_by_load) or not labels <= valid[pair.load]:
             continue
         if pair.verdict in REAL:
             first = better(pair)

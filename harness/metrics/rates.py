@@ -1,10 +1,12 @@
-"""What passed through an engine, and in how much time: all that rates are made of."""
+"""Sums of an engine's repeats, and the rates and costs made of them."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields
+from types import MappingProxyType
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -12,88 +14,142 @@ import pandas as pd
 
 from harness.metrics.definitions import prompt_tokens, succeeded
 from harness.metrics.gaps import run_starts
+from harness.metrics.intervals import Estimate
 from harness.metrics.samples import Group
 from harness.metrics.window import in_flight, inside, scheduled
 from harness.schema.limits import Slo
-from harness.schema.metric import MS
+from harness.schema.machines import MachineLoad
+from harness.schema.metric import MS, Metric
 from harness.schema.setting_types import Window
+
+#: Load of the machine during each cell, by the cell's number.
+Machines = Mapping[int, MachineLoad]
 
 #: Shorter than any clock can measure.
 NO_TIME_S = 1e-9
+_NONE: Mapping[Any, Any] = MappingProxyType({})
 
 
 @dataclass(frozen=True)
 class Flow:
-    """Sums over the measured time of one repeat, or of several.
-
-    Attributes:
-        seconds: from the first scheduled arrival to the last end of a stream, or of the window.
-        ended: successful requests that ended in it.
-        good: those of them that meet the service level; None without one.
-        prompt_tokens: theirs.
-        output_tokens: that arrived in it, of successful requests.
-    """
+    """Sums over one repeat, or over several, as `harness.schema.metric.Counts` says."""
 
     seconds: float
     ended: int
     good: int | None
     prompt_tokens: int
     output_tokens: int
+    arrivals: int
+    arrival_gaps: int
+    arrival_s: float
+    gpu_s: float | None
+    cell_successes: int
+    cell_tokens: int
+    engine_cpu_s: float | None
+    joules: float | None
+    joules_above_idle: float | None
 
-    def per_s(self, count: int) -> float:
-        """A rate; 0 where no time passed."""
-        return count / self.seconds if self.seconds > NO_TIME_S else 0.0
+    def rate(self, metric: Metric) -> float | None:
+        """Return a cell's number; None where it is unknown, 0 where nothing passed in no time."""
+        fraction = None if metric.fraction is None else metric.fraction(self)
+        if fraction is None:
+            return None
+        numerator, denominator = fraction
+        return numerator / denominator if denominator > NO_TIME_S else 0.0
 
 
-def flow(group: Group, slo: Slo | None) -> Flow:
-    """The sums of one repeat.
+def flow(group: Group, slo: Slo | None, machines: Machines = _NONE, gpus: Mapping[str, int] = _NONE) -> Flow:
+    """Return the sums of one repeat.
 
     With a window, requests and tokens count when they end or arrive inside it, whenever they were sent: a
-    server that falls behind does not look as fast as its load.
+    server that falls behind does not look as fast as its load. Costs are of the whole cell.
+
+    Args:
+        gpus: GPUs that each engine computes on, by label.
     """
     whole = group.whole or group
     good = whole.good
     ended = np.ones(len(good), dtype=bool)
-    tokens, seconds = int(good["completion_tokens"].sum()), duration_s(whole.requests)
+    cell_tokens, seconds = int(good["completion_tokens"].sum()), duration_s(whole.requests)
+    tokens = cell_tokens
     if group.window is not None:
         seconds = group.window.end_s - group.window.start_s
         ended = inside(good["t_end"], group.window).to_numpy(dtype=bool)
         tokens = _arrived(whole, good, group.window)
+    arrival = scheduled(group.requests) - late_s(group.requests)
+    cells = [machines.get(int(cell)) for cell in whole.requests["cell"].unique()]
+
+    def cost(value: Callable[[MachineLoad], float | None]) -> float | None:
+        return sum_known([None if machine is None else value(machine) for machine in cells])
+
     return Flow(
         seconds=seconds,
         ended=int(ended.sum()),
         good=None if slo is None else int((meets(whole, slo) & ended).sum()),
         prompt_tokens=int(prompt_tokens(good)[ended].sum()),
         output_tokens=tokens,
+        arrivals=len(arrival),
+        arrival_gaps=max(0, len(arrival) - 1),
+        arrival_s=float(arrival.max() - arrival.min()) if len(arrival) else 0.0,
+        gpu_s=seconds * gpus[group.label] if gpus.get(group.label) else None,
+        cell_successes=len(good),
+        cell_tokens=cell_tokens,
+        engine_cpu_s=cost(lambda machine: machine.engine_cpu_s),
+        joules=cost(lambda machine: machine.joules),
+        joules_above_idle=cost(lambda machine: machine.joules_above_idle),
     )
 
 
 def total(flows: Sequence[Flow]) -> Flow:
-    """The sums of several repeats."""
-    goods = [flow.good for flow in flows if flow.good is not None]
-    return Flow(
-        seconds=math.fsum(flow.seconds for flow in flows),
-        ended=sum(flow.ended for flow in flows),
-        good=sum(goods) if len(goods) == len(flows) else None,
-        prompt_tokens=sum(flow.prompt_tokens for flow in flows),
-        output_tokens=sum(flow.output_tokens for flow in flows),
-    )
+    """Return the sums of several repeats; one that is not known of each is not known."""
+    names = [field.name for field in fields(Flow)]
+    sums: dict[str, Any] = {name: sum_known([getattr(flow, name) for flow in flows]) for name in names}
+    return Flow(**sums)
+
+
+def sum_known(numbers: Sequence[float | None]) -> float | None:
+    """Return the sum of numbers, of integers a whole one; None where one is unknown, or there is none."""
+    known = [number for number in numbers if number is not None]
+    if not known or len(known) < len(numbers):
+        return None
+    return sum(known) if isinstance(known[0], int) else math.fsum(known)
+
+
+def rate_estimate(metric: Metric, flows: Sequence[Flow], work: tuple[str, ...] = ()) -> Estimate | None:
+    """Estimate a rate of all repeats together; None where it is unknown, or no time passed in one.
+
+    With `work`, the prompts of each repeat, it is the mean of the repeats: none counts for more.
+    """
+    fractions = [metric.fraction(flow) for flow in flows] if metric.fraction is not None else []
+    known = np.array([fraction for fraction in fractions if fraction is not None and fraction[1] > NO_TIME_S])
+    if len(known) < len(flows):
+        return None
+    numerators, denominators = known.astype(np.float64).T
+    each = numerators / denominators
+    value = each.mean() if work else numerators.sum() / denominators.sum()
+    return Estimate(float(value), each, work=work)
 
 
 def duration_s(requests: pd.DataFrame) -> float:
-    """First scheduled arrival (first send without a schedule) to the last end of a stream; 0 without one."""
+    """Return the time from the first scheduled arrival (first send without a schedule) to the last end of a
+    stream, in s; 0 without one."""
     end, start = requests["t_end"].max(), scheduled(requests).min()
     return max(0.0, float(end - start)) if np.isfinite(end) and np.isfinite(start) else 0.0
 
 
+def late_s(requests: pd.DataFrame) -> pd.Series[float]:
+    """Return how long each request had to wait for the turn before it, in s; 0 for those that follow none."""
+    return requests["late_s"].astype(np.float64).fillna(0.0)
+
+
 def peak_in_flight(requests: pd.DataFrame) -> int:
-    """The most requests of one cell that were sent and not ended at once: one that ends as another is sent
-    makes room for it."""
+    """Return the most requests of one cell that were sent and not ended at once: one that ends as another is
+    sent makes room for it."""
     return int(in_flight(requests, requests["t_sent"].dropna().to_numpy(np.float64)).max(initial=0))
 
 
 def meets(group: Group, slo: Slo) -> npt.NDArray[np.bool_]:
-    """(U,) which successes meet every limit; `itl_ms` limits every token.
+    """Return (U,) which successes meet every limit; `itl_ms` limits every token.
 
     An answer of one token has no time between tokens, and meets a limit on it. Any other without a value was
     not seen to: all of it came at one moment, or nothing but reasoning did.
@@ -111,15 +167,15 @@ def meets(group: Group, slo: Slo) -> npt.NDArray[np.bool_]:
 
 
 def requests_within(group: Group, slo: Slo) -> npt.NDArray[np.float64]:
-    """(requests,) 1 where a request met every limit, in the order of the table; one that failed did not."""
+    """Return (requests,) 1 where a request met every limit, in the table's order; one that failed did not."""
     within = np.zeros(len(group.requests))
     within[succeeded(group.requests)] = meets(group, slo)
     return within
 
 
 def _arrived(group: Group, good: pd.DataFrame, window: Window) -> int:
-    """Tokens of the successes that came in the window. Rounding in the sum of the gaps puts no chunk after
-    the last one."""
+    """Return the tokens of the successes that came in the window. Rounding in the sum of the gaps puts no
+    chunk after the last one."""
     first, last = (good[name].to_numpy(np.float64) for name in ("t_first", "t_last"))
     gaps = group.gaps
     elapsed = np.cumsum(gaps.gap_ms)

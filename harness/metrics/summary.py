@@ -2,29 +2,26 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from typing import Any, TypedDict, TypeVar, Unpack
 
 import numpy as np
 import pandas as pd
 
-from harness.metrics.costs import costs
 from harness.metrics.estimates import Estimates, Point, distribution, measure, of_metric
-from harness.metrics.intervals import Ends, own
+from harness.metrics.intervals import own_interval
 from harness.metrics.notices import (
-    Machines,
     cell_notices,
     inferred,
     pooled_notices,
     with_brief,
     with_order,
 )
-from harness.metrics.rates import NO_TIME_S, Flow, flow, peak_in_flight, requests_within, total
+from harness.metrics.rates import Flow, Machines, late_s, peak_in_flight, requests_within, total
 from harness.metrics.samples import Group, by_load, split
 from harness.metrics.validity import clients_of, discredit, invalid_reasons, scored
 from harness.metrics.waterfall import Reported, reported_mean, waterfall
-from harness.metrics.window import Cut, scheduled
+from harness.metrics.window import Cut
 from harness.schema.facts import Fact
 from harness.schema.fairness import TaskScores
 from harness.schema.limits import Slo
@@ -33,31 +30,31 @@ from harness.schema.machines import Calibration
 from harness.schema.metrics import LATENCIES, METRICS
 from harness.schema.results import Distribution, OnlineSummary, PrefixHits, Speculation
 
-Seen = TypeVar("Seen", PrefixHits, Speculation)
+Reports = TypeVar("Reports", PrefixHits, Speculation)
 
 
 class Known(TypedDict, total=False):
-    """What is known of a run's cells beside the tables."""
+    """Inputs of a run's summaries beside the tables."""
 
     #: The service level that a request of the goodput meets; without it goodput is None.
     slo: Slo | None
-    #: What client processes sustain; None: not known, and not judged by.
+    #: The rates that client processes sustain; None: unknown, and not judged by.
     calibration: Calibration | None
-    #: What the engines' histograms say of each cell.
+    #: Means of each cell by the engines' histograms.
     reported: Reported | None
     #: Engines whose answers are wrong, by label, and why: their cells are invalid.
     wrong: Mapping[str, Fact] | None
-    #: What else the machine did during each cell.
+    #: Load of the machine during each cell.
     machines: Machines | None
-    #: What a prefix cache had of each cell's prompts.
+    #: Share of each cell's prompts that a prefix cache had.
     prefixes: Sequence[PrefixHits]
     #: Seconds that a cell was to be measured.
     wanted_s: float
     #: GPUs that each engine computes on, by label.
     gpus: Mapping[str, int]
-    #: What the engines score in the accuracy task.
+    #: Scores of the engines in the accuracy task.
     scores: TaskScores | None
-    #: What the engines report of speculative decoding in each cell.
+    #: Reports of the engines on speculative decoding in each cell.
     drafted: Sequence[Speculation]
 
 
@@ -75,41 +72,40 @@ def summarize(
         For each engine as it first appears and each load ascending: its repeats, then all of them pooled
         (`repeat` None).
     """
-    points = [measure(repeats, known.get("slo")) for repeats in by_load(split(requests, chunks, cut))]
-    return summarize_points(points, **known)
+    slo, machines, gpus = known.get("slo"), known.get("machines"), known.get("gpus")
+    groups = by_load(split(requests, chunks, cut))
+    return summarize_points([measure(repeats, slo, machines, gpus) for repeats in groups], **known)
 
 
 def summarize_points(points: Sequence[Point], **known: Unpack[Known]) -> list[OnlineSummary]:
-    """`summarize` of what is estimated already."""
+    """Summarize points that were measured with the same service level, machines and GPUs."""
     summaries = []
     slo, reported, machines = known.get("slo"), known.get("reported") or {}, known.get("machines") or {}
     hits, counts = _by_cell(known.get("prefixes", ())), _by_cell(known.get("drafted", ()))
+    calibration = known.get("calibration")
     for point in points:
-        cells = zip(point.repeats, point.each, strict=True)
         each = []
-        for group, found in cells:
+        for group, cell_flow, estimates in zip(point.repeats, point.flows, point.each, strict=True):
             place = (group.label, group.load, group.repeat)
-            count = None if (spoken := counts.get(place)) is None else spoken.count
-            noticed = {"notices": cell_notices(group, machines, hits.get(place), count)}
-            summary = _summary(group, [group], found, slo, known.get("calibration"), reported)
-            each.append(summary.model_copy(update=costs([group], machines) | noticed))
+            count = None if (reported_count := counts.get(place)) is None else reported_count.count
+            summary = _summary(group, [group], [cell_flow], estimates, slo, calibration, reported)
+            notices = cell_notices(group, machines, hits.get(place), count)
+            each.append(summary.model_copy(update={"notices": notices}))
         notices = pooled_notices(point.repeats, each, machines)
         if len(each) == 1:
             pooled = each[0].model_copy(update={"repeat": None, "notices": notices})
         else:
-            pooled = _summary(point.pooled, point.repeats, point.found, slo, None, reported)
-            judgement = {**_judgement(each), "notices": notices}
-            pooled = pooled.model_copy(update=costs(point.repeats, machines) | judgement)
+            pooled = _summary(point.pooled, point.repeats, point.flows, point.estimates, slo, None, reported)
+            pooled = pooled.model_copy(update={**_judgement(each), "notices": notices})
         summaries += [*each, pooled]
     wrong, scores = known.get("wrong") or {}, known.get("scores")
-    summaries = [_per_gpu(summary, known.get("gpus") or {}) for summary in summaries]
     judged = [scored(discredit(summary, wrong.get(summary.label)), scores) for summary in summaries]
     repeats = {(point.pooled.label, point.pooled.load): point.repeats for point in points}
     return list(with_brief(with_order(judged, repeats), known.get("wanted_s", 0.0)))
 
 
 def _judgement(repeats: Sequence[OnlineSummary]) -> dict[str, Any]:
-    """Fields of the pooled summary that tell whether all of the repeats can be believed."""
+    """Return the fields of the pooled summary that tell whether all of the repeats can be believed."""
     reasons = [reason for summary in repeats for reason in summary.invalid_reasons]
     return {
         "valid": not reasons,
@@ -118,37 +114,32 @@ def _judgement(repeats: Sequence[OnlineSummary]) -> dict[str, Any]:
     }
 
 
-def _per_gpu(summary: OnlineSummary, gpus: Mapping[str, int]) -> OnlineSummary:
-    count = gpus.get(summary.label, 0)
-    if not count:
-        return summary
-    ends = summary.rates_ci.get("output_tok_per_s")
-    share = {} if ends is None else {"output_tok_per_s_per_gpu": (ends[0] / count, ends[1] / count)}
-    rate = {"output_tok_per_s_per_gpu": summary.output_tok_per_s / count}
-    return summary.model_copy(update=rate | {"rates_ci": summary.rates_ci | share})
+def _rate_fields(passed: Flow, estimates: Estimates) -> dict[str, Any]:
+    """Return every rate by its name, and the intervals: `NAME_ci` where a summary has such a field."""
+    values = {name: passed.rate(metric) for name, metric in METRICS.items() if metric.fraction is not None}
+    ends = {name: end for name in values if (end := own_interval(estimates.get((name, name)))) is not None}
+    fields = {f"{name}_ci": end for name, end in ends.items() if f"{name}_ci" in OnlineSummary.model_fields}
+    together = {name: end for name, end in ends.items() if f"{name}_ci" not in fields}
+    return values | fields | {"rates_ci": together}
 
 
-def _rates_ci(found: Estimates) -> dict[str, Ends]:
-    rates = {metric: known for (metric, _), known in found.items() if not METRICS[metric].is_latency}
-    return {metric: ends for metric, known in rates.items() if (ends := own(known)) is not None}
-
-
-def _by_cell(seen: Sequence[Seen]) -> dict[tuple[str, Load, int | None], Seen]:
-    return {(cell.label, cell.load, cell.repeat): cell for cell in seen}
+def _by_cell(reports: Sequence[Reports]) -> dict[tuple[str, Load, int | None], Reports]:
+    return {(cell.label, cell.load, cell.repeat): cell for cell in reports}
 
 
 def _summary(
     group: Group,
     repeats: Sequence[Group],
-    found: Estimates,
+    flows: Sequence[Flow],
+    estimates: Estimates,
     slo: Slo | None,
     calibration: Calibration | None,
     reported: Reported,
 ) -> OnlineSummary:
     requests, good = group.requests, group.good
     errors = requests["error"].dropna().astype(str).value_counts()
-    passed = total([flow(group, slo) for group in repeats])
-    latencies = {name: distribution(group.sample(name), of_metric(found, name)) for name in LATENCIES}
+    passed = total(flows)
+    latencies = {name: distribution(group.sample(name), of_metric(estimates, name)) for name in LATENCIES}
     unknown = [name for name in LATENCIES if METRICS[name].by_engine and not latencies[name].n]
     latencies |= {name: _engine_reported(good, name, reported) for name in unknown}
     if inferred(good):
@@ -165,16 +156,10 @@ def _summary(
         num_error=len(requests) - len(good),
         errors={str(kind): int(count) for kind, count in sorted(errors.items())},
         duration_s=passed.seconds,
-        offered_req_per_s=_offered(repeats, passed),
-        req_per_s=passed.per_s(passed.ended),
-        output_tok_per_s=passed.per_s(passed.output_tokens),
-        total_tok_per_s=passed.per_s(passed.prompt_tokens + passed.output_tokens),
-        goodput_req_per_s=None if passed.good is None else passed.per_s(passed.good),
         slo_met=None if slo is None or requests.empty else _slo_met(repeats, slo),
         prompt_tokens=passed.prompt_tokens,
         completion_tokens=passed.output_tokens,
         chunks=int(good["chunks"].sum()),
-        rates_ci=_rates_ci(found),
         peak_in_flight=max(peak_in_flight((group.whole or group).requests) for group in repeats),
         valid=not reasons,
         invalid_reasons=reasons,
@@ -182,8 +167,12 @@ def _summary(
         window_s=None if group.window is None else (group.window.start_s, group.window.end_s),
         left_out=sum(len((group.whole or group).requests) - len(group.requests) for group in repeats),
         later_turns=int(requests["late_s"].notna().sum()),
-        late_turns=int((_late_s(requests) > 0).sum()),
+        late_turns=int((late_s(requests) > 0).sum()),
         waterfall=waterfall(good, reported),
+        engine_cpu_s=passed.engine_cpu_s,
+        joules=passed.joules,
+        joules_above_idle=passed.joules_above_idle,
+        **_rate_fields(passed, estimates),
         **latencies,
     )
 
@@ -193,23 +182,9 @@ def _slo_met(repeats: Sequence[Group], slo: Slo) -> float:
 
 
 def _engine_reported(good: pd.DataFrame, metric: str, reported: Reported) -> Distribution:
-    """Only an engine knows its queue and its prefill: without each request's, the mean by its histograms."""
-    found = reported_mean(good, reported, metric)
-    if found is None:
+    """Return a latency that only an engine knows (queue, prefill) without each request's: the mean by its
+    histograms."""
+    mean = reported_mean(good, reported, metric)
+    if mean is None:
         return Distribution(source="unknown")
-    return Distribution(mean=found.mean_ms, n=found.n, source="inferred")
-
-
-def _late_s(requests: pd.DataFrame) -> pd.Series[float]:
-    """How long each request had to wait for the turn before it; 0 for those that follow none."""
-    return requests["late_s"].astype(np.float64).fillna(0.0)
-
-
-def _offered(repeats: Sequence[Group], passed: Flow) -> float:
-    """Arrivals a second by the schedule: intervals over their length, or requests over duration. A turn that
-    had to wait arrives at its own time."""
-    spans = [scheduled(group.requests) - _late_s(group.requests) for group in repeats if len(group.requests)]
-    length = math.fsum(span.max() - span.min() for span in spans)
-    if np.isfinite(length) and length > NO_TIME_S:
-        return sum(len(span) - 1 for span in spans) / length
-    return passed.per_s(sum(len(span) for span in spans))
+    return Distribution(mean=mean.mean_ms, n=mean.n, source="inferred")

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from harness.metrics.contrast import compared_by
 from harness.metrics.intervals import ASSUMED_OF_LATENCIES, ASSUMED_OF_RATES
-from harness.metrics.primary import compared_by
 from harness.metrics.rankings import (
     Ranking,
     capacity_ranking,

@@ -15,7 +15,6 @@ from pydantic import ValidationError
 
 from harness.errors import UsageError
 from harness.files import write_whole
-from harness.metrics.primary import LATENCIES, RATE
 from harness.metrics.rankings import Ranking
 from harness.report.findings import FINDINGS, Finding, findings
 from harness.report.notices import ENOUGH_REPEATS
@@ -23,14 +22,14 @@ from harness.report.page import environment, script, text_of
 from harness.report.text.numbers import decimals, few, number
 from harness.report.text.provenance import assumed
 from harness.runs.reader import load_run
-from harness.schema.metrics import METRICS
+from harness.schema.metrics import METRICS, latencies, rates
 from harness.schema.settings import SHORT_CELL_S
 
 INDEX = "index.html"
 #: The answers of a group: each metric, and what the best engine has of it.
 COLUMNS = {
     METRICS[name].label: "lowest" if METRICS[name].lower_is_better else "highest"
-    for name in (*LATENCIES, RATE)
+    for name in (*latencies("headline"), *rates("headline"))
 }
 _HEAD_BYTES = 65536
 _META = re.compile(r'<meta name="rosebench-(title|made|verdict|model|machine|findings)" content="([^"]*)">')

@@ -49,7 +49,7 @@ def parse_limits(text: str) -> list[GateTerm]:
 def check_limits(terms: Sequence[GateTerm], settings: OnlineSettings) -> None:
     """Raises UsageError where no cell of these settings has a value for a limit."""
     for term in terms:
-        if term.metric == "goodput_req_per_s":
+        if term.metric != ERROR_RATE and METRICS[term.metric].needs_slo:
             raise UsageError(
                 f"the limit {term.text!r} is on requests within limits, which are not given",
                 "give those limits",

@@ -9,12 +9,12 @@ from functools import partial
 
 import pandas as pd
 
-from harness.metrics.comparison import compare_points
+from harness.metrics.contrast import compare_points
 from harness.metrics.estimates import measure
 from harness.metrics.samples import Group, by_load, split
 from harness.metrics.summary import summarize_points
 from harness.schema.base import repeat_text
-from harness.schema.metrics import LATENCIES
+from harness.schema.metrics import METRICS
 from harness.schema.results import Comparison, OnlineResults, OnlineSummary
 from harness.schema.run_info import RunInfo, gpus_used
 
@@ -47,8 +47,11 @@ def recompute(results: OnlineResults, groups: Sequence[Group]) -> OnlineResults:
     """
     settings, calibration = results.meta.settings, results.meta.client_calibration
     wrong = results.answers.wrong if results.answers else None
+    labels = dict.fromkeys(group.label for group in groups)
+    gpus = {label: gpus_used(results.meta, label) for label in labels}
+    measured = partial(measure, slo=settings.slo, machines=results.machines, gpus=gpus)
     with ThreadPoolExecutor(2) as threads:
-        points = list(threads.map(partial(measure, slo=settings.slo), by_load(groups)))
+        points = list(threads.map(measured, by_load(groups)))
     summaries = summarize_points(
         points,
         slo=settings.slo,
@@ -60,10 +63,10 @@ def recompute(results: OnlineResults, groups: Sequence[Group]) -> OnlineResults:
         wanted_s=settings.measured_s,
         scores=results.accuracy,
         drafted=results.speculation,
-        gpus={label: gpus_used(results.meta, label) for label in {point.pooled.label for point in points}},
+        gpus=gpus,
     )
-    known = {name for summary in results.summaries for name in summary.model_extra or {}}
-    added = {*LATENCIES} - known if results.summaries else set()
+    stored = {name for summary in results.summaries for name in summary.model_fields_set}
+    added = {*METRICS} - stored if results.summaries else set()
     return results.model_copy(update={"summaries": summaries, "comparisons": compare_points(points, added)})
 
 
@@ -75,7 +78,7 @@ def disagreements(stored: OnlineResults, computed: OnlineResults) -> list[str]:
     corrected for other metrics.
     """
     absent = {*map(_name, computed.summaries)} - {*map(_name, stored.summaries)}
-    foreign = {name for summary in stored.summaries for name in summary.model_extra or {}} - {*LATENCIES}
+    foreign = {name for summary in stored.summaries for name in summary.model_extra or {}} - {*METRICS}
     return [
         *(f"{name}: not stored" for name in sorted(absent)),
         *_between(_named(stored.summaries, foreign, stored=True), _named(computed.summaries)),
@@ -97,7 +100,10 @@ def _named(
     for summary in summaries:
         found |= _leaves(
             _name(summary),
-            summary.model_dump(exclude={*without, *_UNLIKE}, exclude_unset=stored),
+            summary.model_dump(
+                exclude=dict.fromkeys((*without, *_UNLIKE), True) | {"rates_ci": {*without}},
+                exclude_unset=stored,
+            ),
         )
     return found
 

@@ -387,7 +387,7 @@ def _contrasts(tuning: Tuning, points: Mapping[str, Point]) -> dict[str, Contras
         label: made[0]
         for label in tuning.finalists
         if label in points
-        and (made := contrast(default.pooled.load, points[label].found, default.found, [key]))
+        and (made := contrast(default.pooled.load, points[label].estimates, default.estimates, [key]))
     }
     return dict(zip(found, judged(list(found.values())), strict=True))
 

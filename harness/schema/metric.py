@@ -1,6 +1,6 @@
-"""What a metric is: its names, how it comes from raw times, and where it is shown.
+"""The shape of a metric: its names, its value by raw times or counts, and the places that show it.
 
-The entries are in `metrics.py`. A package adds one of its own through an entry point of the group
+The entries are in `built_in_metrics.py`. A package adds one of its own through an entry point of the group
 `rosebench.metrics` that names a `Metric`.
 """
 
@@ -20,14 +20,15 @@ if TYPE_CHECKING:  # what only describes metrics starts without numpy
 #: Milliseconds of a second.
 MS = 1e3
 
-#: What one value is of. A rate has one value a cell; what is of a batch has one value a repeat of it.
+#: Owner of one value. A rate has one value a cell; a metric of a batch has one value a repeat of it.
 SampleKind = Literal["request", "token", "chunk", "cell", "batch"]
 
-#: Where it appears: "headline" are the first table, the verdict, the trade-off and the plan for repeats;
-#: "tables" those of its own and its figures; "overview" the figure of several metrics; "compared" what
-#: engines are compared by, and verdicts are corrected for, unless something else is asked for; "gated" what
-#: `--gate` takes; "slo" what `--slo` takes; "offline" the table of the offline batch.
-Use = Literal["headline", "tables", "overview", "compared", "gated", "slo", "offline"]
+#: Places that have it: "headline" are the first table, the verdict, the primary comparisons, the trade-off
+#: and the plan for repeats; "tables" those of its own and its figures; "overview" the figure of several
+#: metrics; "compared" the comparisons of engines, for which verdicts are corrected, unless something else is
+#: asked for; "gated" the limits of `--gate`; "slo" those of `--slo`; "offline" the table of the offline
+#: batch, and "bars" its figures.
+Use = Literal["headline", "tables", "overview", "compared", "gated", "slo", "offline", "bars"]
 
 
 class Times(Protocol):
@@ -63,7 +64,14 @@ class Times(Protocol):
 
 
 class Counts(Protocol):
-    """What passed through an engine in the measured time."""
+    """Sums over one repeat of an engine at one load, or over several: all that rates and costs are made of.
+
+    Where a part of the cell is measured, the first five are of this part, and the `cell_` ones of the whole.
+    """
+
+    @property
+    def seconds(self) -> float:
+        """Time from the first scheduled arrival to the last end of a stream, or the window's length, in s."""
 
     @property
     def ended(self) -> int:
@@ -71,20 +79,62 @@ class Counts(Protocol):
 
     @property
     def good(self) -> int | None:
-        """Successful requests within the service level; None without one."""
+        """Requests of `ended` within the service level; None without one."""
 
     @property
     def prompt_tokens(self) -> int:
-        """Prompt tokens of the successful requests."""
+        """Prompt tokens of `ended`."""
 
     @property
     def output_tokens(self) -> int:
-        """Tokens that arrived in it."""
+        """Tokens that arrived in it, of successful requests."""
+
+    @property
+    def arrivals(self) -> int:
+        """Requests that the schedule has."""
+
+    @property
+    def arrival_gaps(self) -> int:
+        """Times between these arrivals: one fewer in each repeat."""
+
+    @property
+    def arrival_s(self) -> float:
+        """Sum of the times between these arrivals, in s; NaN where one is unknown."""
+
+    @property
+    def gpu_s(self) -> float | None:
+        """Seconds times the GPUs that the engine computes on; None without one."""
+
+    @property
+    def cell_successes(self) -> int:
+        """Successful requests of the whole cell."""
+
+    @property
+    def cell_tokens(self) -> int:
+        """Output tokens of `cell_successes`."""
+
+    @property
+    def engine_cpu_s(self) -> float | None:
+        """CPU time of the engine's processes in the whole cell, in s; None: unknown."""
+
+    @property
+    def joules(self) -> float | None:
+        """Energy of the whole cell; None: unknown."""
+
+    @property
+    def joules_above_idle(self) -> float | None:
+        """Energy of the whole cell without what the idle machine takes; None: unknown."""
+
+
+#: Numerator and denominator of a rate or another single number of a cell; None: unknown.
+Fraction = tuple[float, float] | None
 
 
 @dataclass(frozen=True)
 class Metric:
-    """A metric. Latencies (of requests, tokens or chunks) are in ms and their names end in `_ms`.
+    """A metric: a latency (of requests, tokens or chunks), or one number of a cell (a rate, cost or share).
+
+    Latencies are in ms, and their names end in `_ms`.
 
     Attributes:
         name: its key in the results.
@@ -94,8 +144,13 @@ class Metric:
         meaning: the long one.
         of: a latency's values: (U,) one a request, NaN where it has none, or (S,) one a gap; of a sample of
             tokens each counts for the tokens of its chunk. A value is of its own request alone.
-        counted: what a rate counts; it is divided by the measured time.
+        fraction: a cell's number, as numerator and denominator; repeats are pooled by their summed counts. It
+            is 0 where the denominator is 0, as nothing passes in no time. Neither this nor `of`: another
+            part of the run knows the number.
         by_engine: only the engine knows it: per request, else from its histograms.
+        has_interval: repeats give its interval; of no use to a number that the schedule sets.
+        set_by_load: an open loop's load sets it, until the engine falls behind.
+        needs_slo: it is known with a service level only, and is then compared with those of another run.
         decimals: in tables; None: as many as show three digits.
         like: another metric; where every engine has the same values of both, or none of this one, this one
             is not shown.
@@ -109,9 +164,12 @@ class Metric:
     of: Callable[[Times], Floats] | None = None
     unit: str = "ms"
     sample: SampleKind = "request"
-    counted: Callable[[Counts], int | None] | None = None
+    fraction: Callable[[Counts], Fraction] | None = None
     lower_is_better: bool = True
     by_engine: bool = False
+    has_interval: bool = True
+    set_by_load: bool = False
+    needs_slo: bool = False
     uses: frozenset[Use] = frozenset()
     decimals: int | None = None
     like: str = ""
@@ -123,5 +181,5 @@ class Metric:
 
     @property
     def short_name(self) -> str:
-        """As part of a gate or of a file's name: `ttft` of `ttft_ms`."""
+        """Name as part of a gate or of a file's name: `ttft` of `ttft_ms`."""
         return self.name.removesuffix("_ms")

@@ -1,4 +1,4 @@
-"""The registry of metrics: what results, definitions, glossary, gates, tables and figures derive from.
+"""The registry of metrics, from which results, definitions, glossary, gates, tables and figures derive.
 
 It holds this project's metrics, in the order in which they are shown, and those that installed packages add
 (`metric.py`).
@@ -8,10 +8,23 @@ from __future__ import annotations
 
 from harness.errors import UsageError
 from harness.plugins import describe, find_plugins, load_plugin
-from harness.schema.metric import MS, Metric, Use
+from harness.schema.metric import MS, Counts, Fraction, Metric, Use
 
 _SHOWN: frozenset[Use] = frozenset({"tables", "overview", "compared", "gated", "slo"})
 _HEADLINE: frozenset[Use] = _SHOWN | {"headline"}
+
+
+def _each(spent: float | None, count: int) -> Fraction:
+    """Return a cost of each of `count` tokens or requests; None where it is unknown, or there are none."""
+    return None if spent is None or not count else (spent, count)
+
+
+def _offered(counts: Counts) -> Fraction:
+    """Return arrivals a second by the schedule; requests over the duration where all arrive at once."""
+    if counts.arrival_s > 1e-9:
+        return counts.arrival_gaps, counts.arrival_s
+    return counts.arrivals, counts.seconds
+
 
 BUILT_IN = (
     Metric(
@@ -139,7 +152,9 @@ BUILT_IN = (
         "their time, and much lower in a short cell. Whether an engine fell behind, a notice says.",
         unit="req/s",
         sample="cell",
+        fraction=_offered,
         lower_is_better=False,
+        has_interval=False,
         uses=frozenset({"tables"}),
     ),
     Metric(
@@ -150,8 +165,9 @@ BUILT_IN = (
         "Successful requests a second, from the first scheduled arrival to the end of the last stream.",
         unit="req/s",
         sample="cell",
-        counted=lambda c: c.ended,
+        fraction=lambda c: (c.ended, c.seconds),
         lower_is_better=False,
+        set_by_load=True,
         uses=frozenset({"tables", "gated", "offline"}),
     ),
     Metric(
@@ -163,9 +179,10 @@ BUILT_IN = (
         "engine.",
         unit="tok/s",
         sample="cell",
-        counted=lambda c: c.output_tokens,
+        fraction=lambda c: (c.output_tokens, c.seconds),
         lower_is_better=False,
-        uses=frozenset({"headline", "tables", "compared", "gated", "offline"}),
+        set_by_load=True,
+        uses=frozenset({"headline", "tables", "compared", "gated", "offline", "bars"}),
     ),
     Metric(
         "total_tok_per_s",
@@ -175,8 +192,9 @@ BUILT_IN = (
         "Prompt and output tokens of successful requests a second.",
         unit="tok/s",
         sample="cell",
-        counted=lambda c: c.prompt_tokens + c.output_tokens,
+        fraction=lambda c: (c.prompt_tokens + c.output_tokens, c.seconds),
         lower_is_better=False,
+        set_by_load=True,
         uses=frozenset({"tables", "gated", "offline"}),
     ),
     Metric(
@@ -188,6 +206,7 @@ BUILT_IN = (
         "parallel size. Shown where an engine has more than one.",
         unit="tok/s",
         sample="cell",
+        fraction=lambda c: None if c.gpu_s is None else (c.output_tokens, c.gpu_s),
         lower_is_better=False,
         uses=frozenset({"tables", "offline"}),
         like="output_tok_per_s",
@@ -201,8 +220,9 @@ BUILT_IN = (
         "holds for every token of the request.",
         unit="req/s",
         sample="cell",
-        counted=lambda c: c.good,
+        fraction=lambda c: None if c.good is None else (c.good, c.seconds),
         lower_is_better=False,
+        needs_slo=True,
         uses=frozenset({"tables", "gated"}),
     ),
     Metric(
@@ -213,6 +233,8 @@ BUILT_IN = (
         "What all processes of the engine spent in the whole cell, on HTTP and waiting awake too.",
         unit="ms/token",
         sample="cell",
+        fraction=lambda c: _each(c.engine_cpu_s and c.engine_cpu_s * MS, c.cell_tokens),
+        has_interval=False,
     ),
     Metric(
         "joules_per_output_token",
@@ -223,6 +245,7 @@ BUILT_IN = (
         "cell; on shared processors the client's work is in it too.",
         unit="J/token",
         sample="cell",
+        fraction=lambda c: _each(c.joules, c.cell_tokens),
     ),
     Metric(
         "joules_above_idle_per_output_token",
@@ -233,6 +256,7 @@ BUILT_IN = (
         "cell's length.",
         unit="J/token",
         sample="cell",
+        fraction=lambda c: _each(c.joules_above_idle, c.cell_tokens),
     ),
     Metric(
         "joules_per_request",
@@ -242,6 +266,7 @@ BUILT_IN = (
         "The energy of the whole cell for each successful request.",
         unit="J/request",
         sample="cell",
+        fraction=lambda c: _each(c.joules, c.cell_successes),
     ),
     Metric(
         "accuracy",
@@ -262,57 +287,62 @@ BUILT_IN = (
         "How long the whole batch took.",
         unit="s",
         sample="batch",
-        uses=frozenset({"offline"}),
+        uses=frozenset({"offline", "bars"}),
     ),
 )
-
 
 GROUP = "rosebench.metrics"
 
 #: Percentiles of a sample that are reported.
 PERCENTILES = (50, 90, 95, 99)
-#: Those by which engines are compared.
+#: Percentiles by which engines are compared.
 COMPARED_PERCENTILES = (50, 90, 99)
-#: What is reported of a sample and can be gated.
+#: Statistics of a sample that are reported and can be gated.
 STATISTICS = ("mean", *(f"p{q}" for q in PERCENTILES))
 
 
-def add(known: dict[str, Metric], metric: object, origin: str) -> None:
-    """Add a metric of somebody else's.
+def add(metrics: dict[str, Metric], metric: object, origin: str) -> None:
+    """Add a metric of another package to `metrics`.
 
     Raises:
-        UsageError: it is no latency with a function over raw times, or its name is taken.
+        UsageError: it is neither a latency with a function over raw times nor a number of a cell with a
+            fraction of counts, or its name is taken.
     """
     hint = "correct or uninstall its package"
     if not isinstance(metric, Metric):
         raise UsageError(f"{origin} is not a harness.schema.metric.Metric", hint)
-    if metric.name in known:
+    if metric.name in metrics:
         raise UsageError(f"{origin} is called {metric.name}, as another metric is", hint)
-    if not metric.is_latency or metric.of is None or metric.unit != "ms" or not metric.name.endswith("_ms"):
-        what = "a latency in ms, its name ending in _ms, with a function over raw times"
-        raise UsageError(f"{origin} ({metric.name}) is not {what}", hint)
-    known[metric.name] = metric
+    is_latency = metric.of is not None and metric.unit == "ms" and metric.name.endswith("_ms")
+    is_rate = metric.fraction is not None and metric.sample == "cell" and not metric.name.endswith("_ms")
+    if metric.is_latency and not is_latency:
+        kind = "a latency in ms, its name ending in _ms, with a function over raw times"
+        raise UsageError(f"{origin} ({metric.name}) is not {kind}", hint)
+    if not metric.is_latency and not is_rate:
+        kind = "one number of each cell, its name not ending in _ms, with a fraction of counts"
+        raise UsageError(f"{origin} ({metric.name}) is not {kind}", hint)
+    metrics[metric.name] = metric
 
 
 def _metrics() -> dict[str, Metric]:
-    known = {metric.name: metric for metric in BUILT_IN}
+    metrics = {metric.name: metric for metric in BUILT_IN}
     for point in find_plugins(GROUP).values():
-        add(known, load_plugin(point), describe(point))
-    return known
+        add(metrics, load_plugin(point), describe(point))
+    return metrics
 
 
 #: Every metric by its name in the results.
 METRICS = _metrics()
 
-#: Those of which every summary has a distribution.
+#: Metrics that have a distribution in every summary.
 LATENCIES = tuple(name for name, metric in METRICS.items() if metric.is_latency)
 
 
 def latencies(use: Use) -> tuple[str, ...]:
-    """Names of the latencies with that use."""
+    """Return the names of the latencies with that use."""
     return tuple(name for name in LATENCIES if use in METRICS[name].uses)
 
 
 def rates(use: Use) -> tuple[str, ...]:
-    """Names of the metrics with that use that are one number and not a sample."""
+    """Return the names of the metrics with that use that are one number and not a sample."""
     return tuple(name for name, metric in METRICS.items() if use in metric.uses and not metric.is_latency)

@@ -6,13 +6,14 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 
 from pydantic import ConfigDict, Field, model_validator
 
+from harness.errors import UsageError
 from harness.plain_text import one_line
 from harness.schema.base import OfEngine, Strict, Verdict
 from harness.schema.facts import Fact
 from harness.schema.fairness import AnswerChecks, Ledger, ReportedMean, Source, TaskScores, Waterfall
 from harness.schema.load import Batch, Load
 from harness.schema.machines import HostCell, MachineLoad
-from harness.schema.metrics import BUILT_IN, LATENCIES, METRICS
+from harness.schema.metrics import BUILT_IN, METRICS
 from harness.schema.run_info import SCHEMA_VERSION, RunInfo
 from harness.schema.search import SearchResults
 from harness.schema.tune import TuneResults
@@ -37,53 +38,34 @@ class Distribution(Strict):
     source: Source = "measured"
 
 
-#: What came later than schema 2: summaries of older runs lack it, and so it has no sample there.
-_LATER = frozenset({"ttfo_ms", "session_ms"})
-_ALWAYS = [metric for metric in BUILT_IN if metric.is_latency and metric.name not in _LATER]
+#: Latencies that every summary has. Runs that are older than another one lack it: it has no sample there.
+_ALWAYS = [metric.name for metric in BUILT_IN if metric.is_latency and "headline" in metric.uses]
 
 
-def _list_latencies(schema: dict[str, Any]) -> None:
-    """What `bench schema` shows: each latency of the registry as a field of its own."""
-    shape = schema.pop("additionalProperties")
-    for name in LATENCIES:
-        metric = METRICS[name]
-        schema["properties"][name] = shape | {"title": metric.label, "description": metric.meaning}
-    schema["required"] = [*schema["required"], *(metric.name for metric in _ALWAYS)]
+def _list_metrics(schema: dict[str, Any]) -> None:
+    """Show each metric of the registry as a field of its own in `bench schema`."""
+    [distribution, *number] = schema.pop("additionalProperties")["anyOf"]
+    for name, metric in METRICS.items():
+        if metric.is_latency or (metric.fraction is not None and name not in schema["properties"]):
+            shape = distribution if metric.is_latency else {"anyOf": number, "default": None}
+            schema["properties"][name] = shape | {"title": metric.label, "description": metric.meaning}
+    schema["required"] = [*schema["required"], *_ALWAYS]
 
 
-class WithLatencies(Strict):
-    """A record with a distribution of each latency, by its name: `record.ttft_ms`, or `record.latency(name)`.
+class OnlineSummary(Strict):
+    """One engine at one load: one repeat, or all repeats pooled (`repeat` is null).
 
-    A latency that another installation has added is kept, and one that was not measured has no sample.
+    It has a distribution of each latency by its name (`summary.ttft_ms`, or `summary.latency(name)`), and
+    each rate (`summary.req_per_s`, or `summary.value(name, name)`). A metric that another installation has
+    added is kept, and one that was not measured has no sample.
     """
 
-    model_config = ConfigDict(extra="allow", json_schema_extra=_list_latencies)
-    __pydantic_extra__: dict[str, Distribution]
+    model_config = ConfigDict(extra="allow", json_schema_extra=_list_metrics)
+    __pydantic_extra__: dict[str, Distribution | float | None]
 
     if TYPE_CHECKING:
 
         def __getattr__(self, name: str) -> Distribution: ...
-
-    @model_validator(mode="after")
-    def _complete(self) -> Self:
-        known = self.__pydantic_extra__
-        if absent := [metric.name for metric in _ALWAYS if metric.name not in known]:
-            raise ValueError(f"{', '.join(absent)} is missing")
-        return self
-
-    def latency(self, name: str) -> Distribution:
-        """The distribution of a latency; an empty one where it was not measured."""
-        return self.__pydantic_extra__.get(name, Distribution())
-
-    def value(self, metric: str, statistic: str) -> float | None:
-        """A latency's statistic, or a rate, which is its own statistic."""
-        found = self.latency(metric) if METRICS[metric].is_latency else self
-        value: float | None = getattr(found, statistic)
-        return value
-
-
-class OnlineSummary(WithLatencies):
-    """One engine at one load: one repeat, or all repeats pooled (`repeat` is null)."""
 
     engine: str
     variant: str | None = None
@@ -148,11 +130,33 @@ class OnlineSummary(WithLatencies):
     waterfall: Waterfall | None = Field(None, description="null where no request succeeded")
 
     def interval(self, metric: str, statistic: str) -> tuple[float, float] | None:
-        """The 95 % interval of `value`; None where it has none."""
+        """Return the 95 % interval of `value`; None where it has none."""
         if METRICS[metric].is_latency:
             return self.latency(metric).ci.get(statistic)
-        own: tuple[float, float] | None = getattr(self, f"{metric}_ci", None)
-        return self.rates_ci.get(metric, own)
+        interval: tuple[float, float] | None = getattr(self, f"{metric}_ci", None)
+        return self.rates_ci.get(metric, interval)
+
+    @model_validator(mode="after")
+    def _complete(self) -> Self:
+        if absent := [name for name in _ALWAYS if name not in self.__pydantic_extra__]:
+            raise ValueError(f"{', '.join(absent)} is missing")
+        return self
+
+    def latency(self, name: str) -> Distribution:
+        """Return the distribution of a latency; an empty one where it was not measured."""
+        distribution = self.__pydantic_extra__.get(name)
+        return distribution if isinstance(distribution, Distribution) else Distribution()
+
+    def value(self, metric: str, statistic: str) -> float | None:
+        """Return a latency's statistic, or a rate, which is its own statistic; None: unknown."""
+        record = self.latency(metric) if METRICS[metric].is_latency else self
+        value: float | None = getattr(record, statistic, None)
+        return value
+
+
+for metric_name in METRICS.keys() - {metric.name for metric in BUILT_IN}:
+    if metric_name in OnlineSummary.model_fields:
+        raise UsageError(f"the metric {metric_name} is called like a field of summaries", "rename it")
 
 
 class SpeculationCount(Strict):

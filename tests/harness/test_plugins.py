@@ -81,7 +81,7 @@ def start(installed: Path, tmp_path_factory: pytest.TempPathFactory) -> Bench:
 #: A run in the project that the package's metric came after.
 OLDER = ROOT / "reports" / "cpu-smollm2-135m"
 LIST, SHOW, MISSPELT = "engines list", "engines show toy@quick", "online --engines roseinfer,toi"
-SCHEMA, GATE = "schema online-results", "ttst_p50<=100000s"
+SCHEMA, GATE = "schema online-results", "ttst_p50<=100000s, prompt_tok_per_s>=0.001"
 
 
 @dataclass
@@ -153,7 +153,12 @@ def test_the_results_have_the_engine_and_the_metric(run: Path) -> None:
     assert found["ttft_ms"]["p50"] < found["ttst_ms"]["p50"] < found["e2e_ms"]["p50"]
     assert quick[0]["ttst_ms"]["n"] == 24
     assert found["goodput_req_per_s"] == found["req_per_s"]
-    assert {comparison["metric"] for comparison in results["comparisons"]} >= {"ttft_ms", "ttst_ms"}
+    tokens_of_each = (found["prompt_tokens"] / 24, found["prompt_tok_per_s"] / found["req_per_s"])
+    assert tokens_of_each[0] == pytest.approx(tokens_of_each[1])
+    low, high = found["rates_ci"]["prompt_tok_per_s"]
+    assert low < found["prompt_tok_per_s"] < high
+    compared = {comparison["metric"] for comparison in results["comparisons"]}
+    assert compared >= {"ttft_ms", "ttst_ms", "prompt_tok_per_s"}
     assert results["meta"]["trace"]["requests"] == 12
 
 
@@ -165,27 +170,31 @@ def test_the_report_shows_them(run: Path) -> None:
     assert "A token each millisecond." in page and "Toy (quick): A token each millisecond." in summary
     assert (run / "figures" / "ttst.svg").is_file()
     check_figures(run)
+    assert "Prompt tokens of successful requests a second." in page
+    [throughput] = [line for line in summary.splitlines() if "total tok/s" in line and "failed" in line]
+    assert "prompt tok/s" in throughput
     with (run / "results.csv").open() as file:
-        rows = [
-            row for row in csv.DictReader(file) if row["metric"] == "ttst_ms" and row["statistic"] == "p50"
-        ]
-    assert {row["label"] for row in rows} == {"Toy", "Toy (quick)"}
+        rows = list(csv.DictReader(file))
+    for metric, statistic in (("ttst_ms", "p50"), ("prompt_tok_per_s", "value")):
+        labels = {row["label"] for row in rows if (row["metric"], row["statistic"]) == (metric, statistic)}
+        assert labels == {"Toy", "Toy (quick)"}
 
 
 def test_gates_take_the_metric(shown: Shown) -> None:
     code, out, _ = shown.gated
     found = json.loads(out)
-    gated = found["gates"][0]
-    assert gated["gate"] == GATE and 0 < gated["value"] < 100_000, gated
+    gated, rate = found["gates"]
+    assert rate["outcome"] == "pass" and rate["gate"] == "prompt_tok_per_s>=0.001", rate
+    assert gated["gate"] == "ttst_p50<=100000s" and 0 < gated["value"] < 100_000, gated
     # On a busy machine the interval of two repeats of 12 requests can be as wide as the limit.
     assert (found["outcome"], code) in {("pass", 0), ("inconclusive", 2)}, gated
-    assert "ttst_ms" in {difference["metric"] for difference in found["differences"]}
+    assert {difference["metric"] for difference in found["differences"]} >= {"ttst_ms", "prompt_tok_per_s"}
 
 
 def test_the_schema_lists_the_metric(shown: Shown) -> None:
-    assert '"ttst_ms"' in shown.ended[SCHEMA][1]
+    assert all(name in shown.ended[SCHEMA][1] for name in ('"ttst_ms"', '"prompt_tok_per_s"'))
     ours = without("schema", "online-results").stdout
-    assert '"ttft_ms"' in ours and '"ttst_ms"' not in ours
+    assert '"ttft_ms"' in ours and '"ttst_ms"' not in ours and '"prompt_tok_per_s"' not in ours
 
 
 def test_a_limit_on_a_metric_that_is_not_installed_is_told(run: Path, tmp_path: Path) -> None:

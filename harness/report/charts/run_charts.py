@@ -27,7 +27,7 @@ from harness.report.tables.cells import with_waterfall
 from harness.report.tables.latency import shown_latencies
 from harness.runs.reader import Run
 from harness.schema.load import Load, from_light_to_heavy, heaviest
-from harness.schema.metrics import latencies
+from harness.schema.metrics import latencies, rates
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ def charts(run: Run, asked: Asked = NOTHING) -> Charts:
         results = run.results.results
         if not results:
             return Charts()
-        return Charts(bars=[bars(results, metric) for metric in ("output_tok_per_s", "total_s")])
+        return Charts(bars=[bars(results, metric) for metric in rates("bars")])
     return _online(run, asked)
 
 
@@ -96,11 +96,12 @@ def _online(run: Run, asked: Asked) -> Charts:
     }
     decided = decide(run, asked)
     first = [] if search is None else [capacity(search)]
-    if not search and "ttft_ms" in shown:
+    main, *_ = latencies("headline")
+    if not search and main in shown:
         load = shown_load(run.pooled)
         at = loads.index(load if load in loads else heaviest(loads))
-        percentile = shown_percentile(run.pooled, run.results.comparisons, "ttft_ms")
-        first = [alone(shown["ttft_ms"], percentile), ecdfs["ttft_ms"][at]]
+        percentile = shown_percentile(run.pooled, run.results.comparisons, main)
+        first = [alone(shown[main], percentile), ecdfs[main][at]]
     return Charts(
         first=first,
         by_load=shown,

@@ -5,11 +5,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from harness.metrics.contrast import SHARE
 from harness.metrics.digits import per_cent
 from harness.metrics.estimates import Key
 from harness.metrics.intervals import LEVEL, Ends
 from harness.metrics.power import MAX_REPEATS, POWER
-from harness.metrics.primary import RATE, SHARE
 from harness.metrics.rankings import REAL as SIGNIFICANT
 from harness.metrics.rankings import better, excludes_one, valid_labels
 from harness.report.tables.latency import SHOWN
@@ -212,7 +212,7 @@ def caveats(results: CompareResults) -> list[str]:
             f"it. Each interval holds alone: where nothing differs, it excludes 0 with a chance of "
             f"{per_cent(LEVEL)}."
         )
-    elif any(difference.metric != RATE for difference in batches):
+    elif any(difference.metric not in rates("headline") for difference in batches):
         together += f" The output rate has {per_cent(SHARE)} of it."
     sentences = [together]
     if batches:

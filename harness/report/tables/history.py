@@ -56,7 +56,7 @@ def _cells(series: Sequence[Entry]) -> list[tuple[Cell, Cell]]:
             cells.append((Cell(DASH, remark=f"withheld: {plural(lacking, 'more sample')} needed"), Cell("")))
             continue
         change = changes.get(place)
-        value = Cell.number(entry.estimate.value, places, intervals.own(entry.estimate))
+        value = Cell.number(entry.estimate.value, places, intervals.own_interval(entry.estimate))
         cells.append((value, Cell("" if change is None else change_text(change), change)))
         place += 1
     return cells

@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from harness.metrics.percentiles import missing, needed, supported
-from harness.metrics.primary import LATENCIES
 from harness.metrics.rankings import BestLabels, shown_percentile
 from harness.report.tables.table import INTERVALS, Cell, Column, Table, metric_decimals, stacked
 from harness.report.text.load_words import with_rate
@@ -124,7 +123,7 @@ def overview_table(run: Run, best_labels: BestLabels) -> Table:
     pooled = run.pooled
     heads = {
         (metric, f"p{q}"): Column(f"p{q}", group=METRICS[metric].label)
-        for metric in LATENCIES
+        for metric in latencies("headline")
         for q in sorted({50, _higher(run, metric)})
     }
     names = {"req_per_s": "req/s", "offered_req_per_s": "offered", "output_tok_per_s": "tok/s"}

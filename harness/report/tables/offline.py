@@ -7,7 +7,6 @@ from statistics import fmean
 
 from harness.metrics.digits import per_cent
 from harness.metrics.intervals import LEVEL
-from harness.metrics.primary import RATE
 from harness.metrics.rankings import batch_ranking, excludes_one
 from harness.report.tables.rates import rate_columns
 from harness.report.tables.table import Cell, Column, Table
@@ -42,7 +41,10 @@ def offline_table(run: OnlineResults) -> Table:
     ranked = ranking.rows if ranking is not None else []
     winner = ranked[0].label if ranked[1:] and all(row.significant for row in ranked[1:]) else None
     columns = [
-        column.marked("best", (column.title == METRICS[RATE].label and label == winner for label in by_label))
+        column.marked(
+            "best",
+            (column.title == METRICS[rates("headline")[0]].label and label == winner for label in by_label),
+        )
         for column in _columns(list(map(_mean, by_label.values())))
     ]
     return Table("offline", "Offline throughput", columns, notes, best=MOST)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from harness.metrics.primary import compared_by
+from harness.metrics.contrast import compared_by
 from harness.metrics.rankings import Ranking, RankingRow, headlines
 from harness.report.tables.table import TOO_WIDE, WIDEST, Cell, Column, Table, stacked
 from harness.report.text.load_words import head_of, load_number, where

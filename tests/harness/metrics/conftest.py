@@ -6,7 +6,7 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from harness.metrics.comparison import compare_points
+from harness.metrics.contrast import compare_points
 from harness.metrics.estimates import measure
 from harness.metrics.samples import by_load, split
 from harness.metrics.window import Cut

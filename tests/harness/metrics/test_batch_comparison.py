@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from harness.metrics.comparison import compare_points
+from harness.metrics.contrast import compare_points
 from harness.metrics.estimates import measure
 from harness.metrics.samples import by_load, split
 from harness.records.columns import CHUNKS, REQUESTS

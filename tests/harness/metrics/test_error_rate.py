@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from harness.metrics.error_rate import error_rate_ends
+from harness.metrics.intervals import error_rate_ends
 
 REPEATS = st.lists(
     st.integers(1, 300).flatmap(lambda n: st.tuples(st.integers(0, n), st.just(n))), min_size=1, max_size=6

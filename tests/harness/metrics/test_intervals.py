@@ -16,7 +16,7 @@ from harness.metrics.intervals import (
     difference,
     level,
     order_statistics,
-    own,
+    own_interval,
     ratio,
 )
 
@@ -29,7 +29,7 @@ def estimate(*each: float, missing: int = 0, within: tuple[float, float] | None 
 def test_the_interval_of_repeats_is_students_on_the_logarithm() -> None:
     values = np.log([10.0, 11.0, 9.5, 10.4])
     expected = np.exp(stats.t.interval(0.95, 3, loc=values.mean(), scale=stats.sem(values)))
-    assert own(estimate(10.0, 11.0, 9.5, 10.4)) == pytest.approx(tuple(expected))
+    assert own_interval(estimate(10.0, 11.0, 9.5, 10.4)) == pytest.approx(tuple(expected))
 
 
 def test_a_ratio_is_welchs_on_the_logarithm() -> None:
@@ -73,7 +73,7 @@ def test_intervals_hold_what_is_shown(each: list[float], others: list[float]) ->
     """Also where the value of all repeats together is beyond those of each."""
     shown, other = Estimate(2 * max(each), np.array(each)), Estimate(min(others), np.array(others))
     for found, value in (
-        (own(shown), shown.value),
+        (own_interval(shown), shown.value),
         (ratio(shown, other).ci, shown.value / other.value),
         (difference(shown, other).ci, shown.value - other.value),
     ):
@@ -82,7 +82,7 @@ def test_intervals_hold_what_is_shown(each: list[float], others: list[float]) ->
 
 def test_one_repeat_is_taken_to_differ_from_others() -> None:
     sure = estimate(100.0, within=(99.99, 100.01))
-    assert own(sure) == (99.99, 100.01)
+    assert own_interval(sure) == (99.99, 100.01)
     found = ratio(sure, sure)
     assert found.ci is not None
     half = np.log(found.ci[1])
@@ -107,18 +107,18 @@ def test_what_has_no_logarithm_has_a_difference_and_no_ratio() -> None:
 
 def test_an_unsupported_statistic_has_nothing() -> None:
     short = estimate(1.0, 1.1, 0.9, missing=7)
-    assert level(short) is None and own(short) is None
+    assert level(short) is None and own_interval(short) is None
     assert ratio(short, short).ci is None and difference(short, short).ci is None
 
 
 def test_requests_that_depend_on_each_other_have_a_ratio_and_no_interval() -> None:
     dependent = Estimate(1.0, np.array([0.9, 1.0, 1.1]), dependent=True)
-    assert own(dependent) is None and level(dependent) is None
+    assert own_interval(dependent) is None and level(dependent) is None
     assert ratio(dependent, dependent).ci is not None
 
 
 def test_an_interval_beyond_all_numbers_is_none() -> None:
-    assert own(Estimate(1.0, np.exp([-200.0, 200.0]))) is None
+    assert own_interval(Estimate(1.0, np.exp([-200.0, 200.0]))) is None
 
 
 @pytest.mark.parametrize(("n", "share"), [(40, 0.5), (100, 0.9), (1000, 0.99)])
@@ -141,7 +141,7 @@ def coverage(repeats: int, rng: np.random.Generator, spread: float) -> tuple[flo
     engines: npt.NDArray[np.float64] = rng.lognormal(0, spread, (2, 4000, repeats))
     alone = together = 0
     for a, b in zip(*engines, strict=True):
-        found, effect = own(estimate(*a)), ratio(estimate(*a), estimate(*b))
+        found, effect = own_interval(estimate(*a)), ratio(estimate(*a), estimate(*b))
         assert found is not None and effect.ci is not None
         alone += found[0] <= 1 <= found[1]
         together += effect.ci[0] <= 1 <= effect.ci[1]

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from harness.metrics.comparison import compare_points
+from harness.metrics.contrast import compare_points
 from harness.metrics.estimates import measure
 from harness.metrics.samples import by_load, split
 from harness.metrics.summary import summarize

@@ -50,7 +50,8 @@ def test_uses_are_in_the_order_of_the_registry():
         ({"name": "ttst"}, "is not a latency in ms"),
         ({"name": "ttst_ms", "unit": "s"}, "is not a latency in ms"),
         ({"name": "ttst_ms", "of": None}, "is not a latency in ms"),
-        ({"name": "ttst_ms", "sample": "cell"}, "is not a latency in ms"),
+        ({"name": "ttst_ms", "sample": "cell"}, "is not one number of each cell"),
+        ({"name": "waste", "sample": "cell", "unit": "J"}, "is not one number of each cell"),
     ],
 )
 def test_what_another_package_adds_is_checked(changes, reason):

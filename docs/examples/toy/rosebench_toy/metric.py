@@ -1,4 +1,4 @@
-"""Time to second token: the first wait that a reader sees between two tokens is in it."""
+"""A latency, the time to the second token, and a rate, the prompt tokens a second."""
 
 from __future__ import annotations
 
@@ -26,4 +26,18 @@ TTST = Metric(
     sample="request",
     of=time_to_second_token,
     uses=frozenset({"tables", "overview", "compared", "gated", "slo"}),
+)
+
+PROMPT_RATE = Metric(
+    name="prompt_tok_per_s",
+    label="prompt tok/s",
+    title="prompt token rate",
+    unit="tok/s",
+    formula="prompt tokens / duration",
+    meaning="Prompt tokens of successful requests a second.",
+    sample="cell",
+    fraction=lambda counts: (counts.prompt_tokens, counts.seconds),
+    lower_is_better=False,
+    set_by_load=True,
+    uses=frozenset({"tables", "compared", "gated"}),
 )
