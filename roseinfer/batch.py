@@ -69,7 +69,7 @@ class Batch:
 
     @property
     def prefill_requests(self) -> Ints:
-        """Running rows whose prompt ends in this batch, in the order of `last_rows`."""
+        """Running rows `[n]` whose prompt ends in this batch, in the order of `last_rows`."""
         return self.requests[: len(self.requests) - len(self.decode_lengths)]
 
     @property

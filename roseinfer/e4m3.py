@@ -11,7 +11,7 @@ LARGEST = 448.0
 
 
 def to_e4m3(x: Tensor) -> Tensor:
-    """`x` rounded to E4M3, saturating at ±LARGEST."""
+    """Round `x`, of any shape, to E4M3, saturating at ±LARGEST."""
     return x.clamp(-LARGEST, LARGEST).to(E4M3)
 
 

@@ -10,15 +10,15 @@ from torch import Tensor
 
 
 def to_device(array: NDArray[Any], device: torch.device) -> Tensor:
-    """`array` on `device`: on a CPU, in the same memory; to a GPU through pinned memory, so that the host
-    does not wait for what is queued there."""
+    """`array`, of any shape, on `device`: on a CPU, in the same memory; to a GPU through pinned memory, so
+    that the host does not wait for what is queued there."""
     tensor = torch.from_numpy(array)
     return tensor if device.type == "cpu" else tensor.pin_memory().to(device, non_blocking=True)
 
 
 def fetch(tensor: Tensor) -> Tensor:
-    """`tensor` on the host. From a GPU it is copied to new pinned memory asynchronously: it is there when the
-    current stream has reached this point."""
+    """`tensor`, of any shape, on the host. From a GPU it is copied to new pinned memory asynchronously: it is
+    there when the current stream has reached this point."""
     if tensor.device.type == "cpu":
         return tensor
     host = torch.empty_like(tensor, device="cpu", pin_memory=True)

@@ -32,12 +32,14 @@ class Prefill(Protocol):
 
 
 def into(out: Tensor | None, attended: Tensor) -> Tensor:
-    """`attended`, in `out` where that is given."""
+    """Return `attended` `[T, heads, dim]`, in `out` where that is given."""
     return attended if out is None else out.copy_(attended)
 
 
 def flash(q: Tensor, k: Tensor, v: Tensor, spans: Spans, out: Tensor | None = None) -> Tensor:
-    """PyTorch's FlashAttention-2 for variable lengths (Dao, 2023): half precision on a GPU."""
+    """Attend with PyTorch's FlashAttention-2 for variable lengths (Dao, 2023): half precision on a GPU.
+
+    Shapes as in Prefill."""
     attended = torch.ops.aten._flash_attention_forward(
         q, k, v, spans.query, spans.key, spans.longest_query, spans.longest_key, 0.0, True, False
     )[0]
@@ -45,7 +47,9 @@ def flash(q: Tensor, k: Tensor, v: Tensor, spans: Spans, out: Tensor | None = No
 
 
 def sdpa(q: Tensor, k: Tensor, v: Tensor, spans: Spans, out: Tensor | None = None) -> Tensor:
-    """PyTorch's scaled_dot_product_attention, prompt by prompt: any dtype, any device."""
+    """Attend with PyTorch's scaled_dot_product_attention, prompt by prompt: any dtype, any device.
+
+    Shapes as in Prefill."""
     if out is None:
         out = torch.empty_like(q, memory_format=torch.contiguous_format)
     queries, keys = spans.query.tolist(), spans.key.tolist()

@@ -62,17 +62,9 @@ def simulate(config: EngineConfig, arrivals: Sequence[Arrival], cost: StepCost, 
     if longest > min(max_model_len, num_blocks * config.block_size):
         raise ConfigError(f"the longest request has {longest} tokens; raise --max-model-len or --kv-tokens")
     timed = TimedRunner(SimulatedRunner(cost, host, clock), clock)
+    policies = resolve_policies(config, torch.device("cuda"))
     engine = SimulatedEngine(
-        timed,
-        resolve_policies(config, torch.device("cuda")),
-        clock,
-        capacity=config.max_active_requests,
-        max_model_len=max_model_len,
-        block_size=config.block_size,
-        num_blocks=num_blocks,
-        prefix_cache=config.prefix_cache,
-        overlap=config.overlap_schedule is not False,
-        late=config.late_launch is not False,
+        config, timed, policies, clock, max_model_len=max_model_len, num_blocks=num_blocks
     )
     start = time.process_time()
     replayed = replay(engine, arrivals, clock)

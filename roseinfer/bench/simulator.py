@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 from roseinfer.batch import Batch, Ints
 from roseinfer.bench.cost import StepCost
 from roseinfer.bench.replay import Clock
+from roseinfer.config import EngineConfig
 from roseinfer.engine.loop import Loop
 from roseinfer.engine.runner import Pending, Runner
 from roseinfer.engine.sampler import SamplingBatch
@@ -64,34 +65,29 @@ class _SimulatedPending(Pending):
 
 
 class SimulatedEngine:
-    """An engine that runs in the time of `clock`."""
+    """An engine that runs in the time of `clock`. Settings that depend on the device are those of a GPU."""
 
     def __init__(
         self,
+        config: EngineConfig,
         runner: Runner,
         policies: Policies,
         clock: Clock,
         *,
-        capacity: int,
         max_model_len: int,
-        block_size: int,
         num_blocks: int,
-        prefix_cache: bool,
-        overlap: bool,
-        late: bool,
     ) -> None:
-        self.running = Running(capacity, max_model_len, block_size)
-        self.allocator = BlockAllocator(num_blocks)
-        self.prefixes = (PrefixCache if prefix_cache else NoPrefixCache)(self.allocator, block_size)
-        self.scheduler = Scheduler(
-            self.running, self.allocator, self.prefixes, policies, eos=(), clock=clock.now
-        )
-        self._loop = Loop(self.scheduler, self.running, runner, overlap=overlap, late=late, clock=clock.now)
+        running = Running(config.max_active_requests, max_model_len, config.block_size)
+        allocator = BlockAllocator(num_blocks)
+        prefixes = (PrefixCache if config.prefix_cache else NoPrefixCache)(allocator, config.block_size)
+        self._scheduler = Scheduler(running, allocator, prefixes, policies, eos=(), clock=clock.now)
+        overlap, late = config.overlap_schedule is not False, config.late_launch is not False
+        self._loop = Loop(self._scheduler, running, runner, overlap=overlap, late=late, clock=clock.now)
         self._clock = clock
 
     @property
     def has_work(self) -> bool:
-        return self.scheduler.has_work
+        return self._scheduler.has_work
 
     @property
     def launch_at(self) -> float:
@@ -99,11 +95,11 @@ class SimulatedEngine:
 
     @property
     def preemptions(self) -> int:
-        return self.scheduler.preemptions
+        return self._scheduler.preemptions
 
     def add(self, request_id: int, prompt: NDArray[np.int32], params: SamplingParams) -> None:
         """Queue a prompt `[n]`."""
-        self.scheduler.add(Request(request_id, prompt, params, self._clock.now(), prompt))
+        self._scheduler.add(Request(request_id, prompt, params, self._clock.now(), prompt))
 
     def step(self) -> StepResult | None:
         """Step the engine, and the clock by the time that the step takes."""

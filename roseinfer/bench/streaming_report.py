@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from roseinfer.bench.streaming import Run, StreamingLoad, Timeline
+from roseinfer.bench.streaming import Run, StreamingLoad
 from roseinfer.config import ConfigError
 from roseinfer.info import EngineInfo
 
@@ -43,7 +43,7 @@ def figures(info: EngineInfo, load: StreamingLoad, runs: Sequence[Run]) -> dict[
         "Queue wait (post-tok)": _times([request.queue_wait for request in answered]),
         "Prefill->first token": _times([request.prefill for request in answered]),
         "TTFT": _times([request.shown[0] - request.received for request in answered]),
-        "TPOT": _times([_per_token(request) for request in answered if len(request.shown) > 1]),
+        "TPOT": _times([gap.mean().item() for gap in gaps]),
         "ITL": _times(np.concatenate(gaps).tolist() if gaps else []),
         "Latency": _times([request.shown[-1] - request.received for request in answered]),
         "Throughput (completion,total)": {
@@ -66,10 +66,6 @@ def write(path: Path, shown: dict[str, dict[str, Value]]) -> None:
         partial.replace(path)
     except OSError as error:
         raise ConfigError(f"cannot write {path}: {error.strerror}") from error
-
-
-def _per_token(request: Timeline) -> float:
-    return (request.shown[-1] - request.shown[0]) / (len(request.shown) - 1)
 
 
 def _times(samples: Sequence[float]) -> dict[str, float | None]:

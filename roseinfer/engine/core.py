@@ -52,12 +52,8 @@ class Engine:
         self._prefixes = cache(self._allocator, config.block_size)
         running = Running(config.max_active_requests, max_model_len, config.block_size)
         policies = resolve_policies(config, device, weight_bytes(shape, dtype) if model.mixes else 0)
-        limits = StepLimits(
-            max_model_len,
-            policies.max_batch_size,
-            policies.prefill_max_tokens,
-            captured_steps(policies, config.max_active_requests),
-        )
+        mixed = captured_steps(policies, config.max_active_requests)
+        limits = StepLimits(max_model_len, policies.max_batch_size, policies.prefill_max_tokens, mixed)
         if self._group is not None:
             self._group.connect(model.ranks, blocks, limits)
         self._scheduler = Scheduler(running, self._allocator, self._prefixes, policies, shape.eos_token_ids)

@@ -78,7 +78,7 @@ def decode_sizes(largest: int) -> tuple[int, ...]:
 
 
 def capture(step: Callable[[], Tensor], pool: torch.cuda._POOL_HANDLE) -> Captured:
-    """Run `step` once, so that its kernels are compiled, then capture it."""
+    """Run `step`, which returns logits `[R, vocab]`, so that its kernels are compiled, then capture it."""
     stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
     stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(stream):

@@ -123,6 +123,7 @@ def resolve_settings(
     on_gpu = device.type == "cuda"
     overlap = on_gpu if config.overlap_schedule is None else config.overlap_schedule
     late = on_gpu and config.tensor_parallel_size == 1 if config.late_launch is None else config.late_launch
+    mixed = policies.composition is decode_first or isinstance(policies.composition, FillUp | TakeAlong)
     return replace(
         config,
         device="cuda" if on_gpu else "cpu",
@@ -131,17 +132,12 @@ def resolve_settings(
         max_batch_size=policies.max_batch_size,
         prefill_max_tokens=policies.prefill_max_tokens,
         chunked_prefill_size=chunk_size(config, policies),
-        mixed_steps=_mixes(policies),
+        mixed_steps=mixed,
         overlap_schedule=overlap,
         late_launch=late and overlap,
         threads=config.tensor_parallel_size * torch.get_num_threads(),
         spin_ms=resolve_spin_ms(config, device),
     )
-
-
-def _mixes(policies: Policies) -> bool:
-    """Return whether a step may hold both prefill and decode rows."""
-    return policies.composition is decode_first or isinstance(policies.composition, FillUp | TakeAlong)
 
 
 def chunk_size(config: EngineConfig, policies: Policies) -> int | None:

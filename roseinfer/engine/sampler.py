@@ -125,7 +125,8 @@ def _argmax(logits: Tensor) -> Tensor:
 
 
 def top_k_top_p(sorted_probabilities: Tensor, params: SamplingRows) -> Tensor:
-    """Zero what top_k and top_p exclude. Rows are sorted in descending order; the first always stays."""
+    """Zero what top_k and top_p exclude in probabilities `[R, vocab]`, sorted in descending order; the first
+    of a row always stays."""
     device = sorted_probabilities.device
     vocab = sorted_probabilities.shape[-1]
     top_k = to_device(np.where(params["top_k"] > 0, params["top_k"], vocab), device)[:, None]

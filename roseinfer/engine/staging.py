@@ -50,7 +50,7 @@ class Inbox(_Box):
         self._pinned = pinned
 
     def array(self) -> NDArray[np.int32]:
-        """The host array to fill for this step; it still holds an earlier step's data."""
+        """The host array `[words]` to fill for this step; it still holds an earlier step's data."""
         return self._arrays[self._next()]
 
     def send(self, count: int) -> None:
@@ -59,7 +59,8 @@ class Inbox(_Box):
             self._source[0, :count].copy_(self._hosts[self._turn, :count])
 
     def take(self, out: Tensor, table: Tensor | None = None) -> None:
-        """Copy the array's first numbers to `out`, and rows of `table`: see `host_memory.read_slot`."""
+        """Copy the array's first numbers to `out` `[n]`, and rows of `table` `[rows, blocks]`: see
+        `host_memory.read_slot`."""
         host_memory.read_slot(self._source, self._ticket, out, table)
 
 
@@ -71,7 +72,7 @@ class Lines:
         self.size = 1 + rows * (1 + width)
 
     def change(self, rows: NDArray[np.int64]) -> None:
-        """Mark `rows` as changed."""
+        """Mark `rows` `[n]` as changed."""
         self._changed[rows] = True
 
     def put(self, table: NDArray[np.int64], array: NDArray[np.int32]) -> int:

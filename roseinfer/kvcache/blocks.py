@@ -39,11 +39,12 @@ class BlockAllocator:
         return self._num_free + len(self._evictable)
 
     def num_unreferenced(self, blocks: Ints) -> int:
-        """Count those of `blocks` that have no reference."""
+        """Count the ids in `blocks` `[n]` that have no reference."""
         return len(blocks) - int(np.count_nonzero(self._references[blocks]))
 
     def allocate(self, count: int) -> Ints:
-        """`count` blocks, each with one reference. Raises OutOfBlocksError, and allocates none then."""
+        """Hand out ids `[count]` of blocks, each with one reference. Raises OutOfBlocksError, and allocates
+        none then."""
         if count > self.num_free:
             raise OutOfBlocksError(f"{count} blocks wanted, {self.num_free} free")
         while self._num_free < count:
@@ -56,14 +57,14 @@ class BlockAllocator:
         return blocks
 
     def share(self, blocks: Ints) -> None:
-        """Add a reference to each of `blocks`, which have one already or are evictable."""
+        """Add a reference to each of `blocks` `[n]`, which have one already or are evictable."""
         for block in blocks[self._references[blocks] == 0].tolist():
             del self._evictable[block]
         self._references[blocks] += 1
 
     def release(self, blocks: Ints) -> None:
-        """Drop a reference of each of `blocks`, as often as it is listed. A block without references is free,
-        or evictable if it is to be kept.
+        """Drop a reference of each of `blocks` `[n]`, as often as it is listed. A block without references is
+        free, or evictable if it is to be kept.
 
         Of the blocks to keep, the last counts as released first: a prefix is evicted after what follows it.
         """

@@ -53,7 +53,8 @@ class KVPool:
         return keys, values
 
     def copy_blocks(self, sources: Ints, targets: Ints) -> None:
-        """Copy whole blocks in every layer; all sources are read before any target is written."""
+        """Copy blocks `sources` to `targets`, ids `[n]`, in every layer; all sources are read before any
+        target is written."""
         layers, sides, _, *row = self._memory.shape
         blocks = movable(self._memory).view(layers, sides, self.num_blocks, self.block_size, *row)
         source, target = (to_device(side, self.device) for side in (sources, targets))

@@ -73,7 +73,7 @@ class PrefixCache:
         yield Reuse(len(blocks) * self._block_size, blocks, blocks[:0])
 
     def insert(self, hashes: Sequence[bytes], blocks: Ints) -> None:
-        """Add `blocks`, which have references, under `hashes`. A hash that is known keeps its block."""
+        """Add `blocks` `[n]`, which have references, under `hashes`. A hash that is known keeps its block."""
         for key, block in zip(hashes, blocks.tolist(), strict=False):
             if key not in self._block_of:
                 self._block_of[key] = block

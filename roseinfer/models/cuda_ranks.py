@@ -93,7 +93,7 @@ class CudaRanks(Ranks):
         return self.memory.broadcast(len(rows))
 
     def add(self, linear: Linear, x: Tensor, residual: Tensor) -> Tensor:
-        """Add the ranks' parts in place in `residual`."""
+        """Add the ranks' products of `x` `[rows, inputs]` in place in `residual` `[rows, width]`."""
         part = self._product(linear, x)
         if self._by_nccl(part):
             return residual.add_(part)
@@ -108,7 +108,7 @@ class CudaRanks(Ranks):
         return self.memory.part(rows)
 
     def add_part_norm(self, part: Tensor, residual: Tensor, gain: Tensor, eps: float) -> Tensor:
-        """Do what `add_norm` does where this rank has written its `part`."""
+        """Do what `add_norm` does where this rank has written its `part` `[rows, width]`."""
         if self._by_nccl(part):
             return add_rms_norm_(residual, part[None], gain, eps)
         return self.memory.add_norm_(residual, gain, eps)

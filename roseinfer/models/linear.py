@@ -32,11 +32,11 @@ class Linear:
         return F.linear(x, self.weight, self.bias)
 
     def gelu(self, x: Tensor) -> Tensor:
-        """`GELU(x Wᵀ + b)`, the tanh form."""
+        """Compute `GELU(x Wᵀ + b)`, the tanh form, `[rows, inputs]` → `[rows, outputs]`."""
         return F.gelu(self(x), approximate="tanh")
 
     def add(self, x: Tensor, residual: Tensor) -> Tensor:
-        """`residual + x Wᵀ + b`."""
+        """Compute `residual + x Wᵀ + b`, `[rows, outputs]`."""
         return residual + self(x)
 
 

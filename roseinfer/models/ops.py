@@ -16,7 +16,7 @@ class Ops:
     rows_alone: ClassVar[bool] = False
 
     def rms_norm(self, x: Tensor, gain: Tensor, eps: float) -> Tensor:
-        """`x / sqrt(mean(x²) + eps) · gain` over the last dimension, in float32 (Zhang, Sennrich 2019)."""
+        """Compute `x / sqrt(mean(x²) + eps) · gain` of `[rows, width]` in float32 (Zhang, Sennrich 2019)."""
         wide = x.float()
         wide = wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + eps)
         return wide.to(x.dtype) * gain

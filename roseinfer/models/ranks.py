@@ -38,7 +38,8 @@ class Ranks:
         """Stop waiting for other ranks, on the GPU too. Results are invalid from now on."""
 
     def own_rows(self, table: Tensor) -> Tensor:
-        """The rows of the rank's embedding table for its part of the vocabulary, of which it makes logits."""
+        """The rows of the embedding table `[vocab, width]` for the rank's part of the vocabulary, of which it
+        makes logits."""
         return table
 
     def embed(self, tokens: Tensor, table: Tensor) -> Tensor:
@@ -88,7 +89,7 @@ class GlooRanks(Ranks):
         return self._sum(linear.add(x, residual) if self._shard.rank == 0 else linear(x))
 
     def whole(self, logits: Tensor) -> Tensor:
-        """Return all logits on rank 0, which samples; on other ranks `logits` unchanged."""
+        """Return all logits `[rows, vocab]` on rank 0, which samples; on other ranks `logits` unchanged."""
         if not len(logits):
             return logits.new_empty(0, self._vocab_size)
         share = self._shard.vocabulary_share(self._vocab_size)

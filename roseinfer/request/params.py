@@ -103,7 +103,7 @@ class SamplingParams(msgspec.Struct, frozen=True, array_like=True, dict=True):
 
     @cached_property
     def biases(self) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
-        """Tokens and values of `logit_bias`, made once for all steps."""
+        """Tokens `[n]` and values `[n]` of `logit_bias`, made once for all steps."""
         tokens, values = zip(*self.logit_bias, strict=True) if self.logit_bias else ((), ())
         return np.array(tokens, np.int64), np.array(values, np.float32)
 

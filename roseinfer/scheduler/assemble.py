@@ -10,7 +10,7 @@ from roseinfer.scheduler.running import Running
 
 
 def assemble(running: Running, chunks: list[Chunk], decode: Ints, changed: Ints, copies: Ints) -> Batch:
-    """The batch of one step; `changed` and `copies` as in Batch."""
+    """Build the batch of one step from chunks and decode rows `[D]`; `changed` and `copies` as in Batch."""
     if chunks:
         return _mixed(running, chunks, decode, changed, copies)
     lengths = running.length[decode]

@@ -73,13 +73,13 @@ Composition = Callable[[StepParts], tuple[list[Chunk], Ints]]
 
 
 def decode_first(parts: StepParts) -> tuple[list[Chunk], Ints]:
-    """Every step decodes; prompts take the blocks that are left."""
+    """Decode rows `[D]` in every step; prompts take the blocks that are left."""
     rows = parts.decode()
     return parts.prompts(), rows
 
 
 def prefill_first(parts: StepParts) -> tuple[list[Chunk], Ints]:
-    """A step with prompts computes only them: decoding waits until no prompt can be admitted."""
+    """Compute only prompts in a step that has any: decode rows `[D]` wait until no prompt can be admitted."""
     chunks = parts.prompts()
     return chunks, NO_INTS if chunks else parts.decode()
 

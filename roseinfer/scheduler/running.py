@@ -92,7 +92,7 @@ class Running:
         return row
 
     def remove(self, rows: Ints) -> None:
-        """Stop running `rows`. They keep their blocks until `vacate`."""
+        """Stop running `rows` `[n]`. They keep their blocks until `vacate`."""
         self.alive[rows] = False
         self.order = self.order[self.alive[self.order]]
         self.decoding = self.decoding[self.alive[self.decoding]]
@@ -101,14 +101,14 @@ class Running:
             del self._row_of[self.request(row).id]
 
     def vacate(self, row: int) -> Ints:
-        """Free the row of a removed request. Returns its blocks, which the caller releases."""
+        """Free the row of a removed request. Returns its blocks `[n]`, which the caller releases."""
         self.requests[row] = None
         self.stop_tokens.pop(row, None)
         self._free_rows.append(row)
         return self.blocks_of(row).copy()
 
     def blocks_of(self, row: int) -> Ints:
-        """The blocks of `row`, in the order of its tokens."""
+        """The blocks `[n]` of `row`, in the order of its tokens."""
         return self.block_table[row, : self.blocks[row]]
 
     def num_cached(self, row: int) -> int:
@@ -118,7 +118,7 @@ class Running:
         return min(len(self.known_tokens(row)), int(self.length[row]) - 1)
 
     def known_tokens(self, row: int) -> NDArray[np.int32]:
-        """Prompt and generated tokens of `row` that the host has read."""
+        """Prompt and generated tokens `[n]` of `row` that the host has read."""
         tokens: NDArray[np.int32] = self.tokens[row, : self.length[row]]
         tokens = tokens[tokens != UNKNOWN]
         return tokens

@@ -329,7 +329,8 @@ class Questions(Generic[Question, Answer]):
             raise SilentEngineError
         self._send(question)
         answer: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
-        answer.add_done_callback(_retrieve_error)
+        # An error that nothing awaits is retrieved here, so that asyncio does not log it.
+        answer.add_done_callback(lambda done: done.cancelled() or done.exception())
         self._waiting.append(answer)
         return answer
 
@@ -351,12 +352,6 @@ class Questions(Generic[Question, Answer]):
         for answer in self._waiting:
             if not answer.done():
                 answer.set_exception(EngineDeadError())
-
-
-def _retrieve_error(answer: asyncio.Future[Answer]) -> None:
-    """Mark an error as retrieved, so that asyncio does not log it if nothing awaits the answer."""
-    if not answer.cancelled():
-        answer.exception()
 
 
 class Spinner:

@@ -108,7 +108,8 @@ class RankGroup:
             raise ConfigError(error)
 
     def announce(self, batch: Batch, decoded: Ints, prompt_rows: Ints) -> None:
-        """Send a step to every rank. Raises RankError when one has ended."""
+        """Send a step to every rank: `decoded` `[D]`, input tokens of decode rows, and `prompt_rows` `[n]`,
+        rows whose logits give logprobs of prompts. Raises RankError when one has ended."""
         assert self._memory is not None
         self._memory.write(batch, decoded, prompt_rows)
         for sock in self._sockets:

@@ -99,7 +99,8 @@ class Call(partial[None]):
 
     @staticmethod
     def of(kernel: Callable[..., None], tensors: Sequence[Tensor | None], *numbers: float) -> Call:
-        """For a kernel that takes pointers to `tensors`, then `numbers`. It keeps the tensors alive."""
+        """Prepare a kernel that takes pointers to `tensors`, of any shape, then `numbers`. Keeps the tensors
+        alive."""
         call = Call(kernel, *(None if tensor is None else tensor.data_ptr() for tensor in tensors), *numbers)
         call.tensors = tensors
         return call

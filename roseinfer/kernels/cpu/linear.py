@@ -58,7 +58,10 @@ def linear(x: Tensor, packed: Packed, residual: Tensor | None = None, *, gelu: b
 def linear_call(
     x: Tensor, packed: Packed, out: Tensor, residual: Tensor | None = None, *, gelu: bool = False
 ) -> Call:
-    """`linear` of contiguous tensors into `out`, which may be `residual`. Raises BuildError."""
+    """Prepare `linear` of contiguous `x` `[rows, inputs]` into `out` `[rows, outputs]`, which may be
+    `residual`.
+
+    Raises BuildError."""
     tensors = packed.weight, packed.bias, x, residual, out
     return Call.of(_kernel(), tensors, x.shape[0], packed.inputs, packed.outputs, gelu)
 

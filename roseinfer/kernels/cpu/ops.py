@@ -28,7 +28,7 @@ def rms_norm(x: Tensor, gain: Tensor, eps: float) -> Tensor:
 
 
 def rms_norm_call(x: Tensor, gain: Tensor, eps: float, out: Tensor) -> Call:
-    """`rms_norm` into `out`."""
+    """Prepare `rms_norm` of `x` `[rows, width]` into `out`, of the same shape."""
     return Call.of(_rms_norm(x.dtype), (x, gain, out), len(x), x.shape[-1], eps)
 
 
@@ -39,7 +39,7 @@ def rotate(qk: Tensor, gain: Tensor | None, eps: float, turns: Tensor) -> Tensor
 
 
 def rotate_call(qk: Tensor, gain: Tensor | None, eps: float, turns: Tensor) -> Call:
-    """`rotate` as a call."""
+    """Prepare `rotate` of `qk` `[rows, heads, dim]`, in place."""
     shape = len(qk), qk.stride(0), qk.shape[1], qk.shape[2]
     return Call.of(_rotate(qk.dtype), (qk, gain, turns), *shape, eps)
 
@@ -53,7 +53,7 @@ def swiglu(gate_up: Tensor) -> Tensor:
 
 
 def swiglu_call(gate_up: Tensor, out: Tensor) -> Call:
-    """`swiglu` into `out`."""
+    """Prepare `swiglu` of `gate_up` `[rows, 2 · width]` into `out` `[rows, width]`."""
     return Call.of(_swiglu(gate_up.dtype), (gate_up, out), *out.shape)
 
 

@@ -48,7 +48,8 @@ Pointers = tuple[int, int, int, int]
 def array_pointers(
     slots: NDArray[np.int64], blocks: NDArray[np.int64], lengths: NDArray[np.int64]
 ) -> Pointers:
-    """A step's arrays, for all of its layers."""
+    """Pointers to a step's arrays, for all of its layers: `slots` `[D]`, `blocks` `[D, blocks]`, `lengths`
+    `[D]`."""
     width = blocks.strides[0] // blocks.itemsize
     return slots.ctypes.data, blocks.ctypes.data, width, lengths.ctypes.data
 
@@ -92,7 +93,7 @@ def paged_prefill(
 
 
 def workspace_size(prompts: NDArray[np.int64], kv_heads: int, dim: int) -> int:
-    """Elements of workspace that `paged_prefill` needs for `prompts`."""
+    """Elements of workspace that `paged_prefill` needs for `prompts` `[P, 4]`."""
     keys = -(-prompts[:, 1:3].sum(axis=1) // VECTOR) * VECTOR
     return 2 * int(keys.sum()) * kv_heads * dim
 

@@ -31,7 +31,7 @@ _COLDEST = 1e-30
 
 
 def takes(logits: Tensor) -> bool:
-    """Return whether the kernel can sample from `logits`."""
+    """Return whether the kernel can sample from `logits` `[R, vocab]`."""
     return (
         (logits.element_size() == 2 or logits.dtype == torch.float32)
         and logits.stride(1) == 1

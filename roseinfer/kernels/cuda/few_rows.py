@@ -56,7 +56,7 @@ class Stream:
     parts: Tensor | None = None
 
     def arguments(self, residual: Tensor) -> list[Tensor | int]:
-        """Kernel arguments for this stream, and `residual`, where the kernel writes the sum."""
+        """Kernel arguments for this stream; the kernel writes the sum to `residual` `[rows, width]`."""
         if self.bias is None or self.parts is None:
             return [self.x, self.x, self.x, 0, residual]
         return [self.x, self.bias, self.parts, len(self.parts), residual]

@@ -23,8 +23,8 @@ def launch(
     q: Tensor, k: Tensor, v: Tensor, keys: Tensor, values: Tensor, table: Tensor, rows: Tensor,
     lengths: Tensor, parts: Tensor, lse: Tensor, block_size: int, splits: int,
 ) -> None:  # fmt: skip
-    """Launch the kernel with the arguments of Triton's; `parts` is in the dtype of `q` where `splits` is
-    1."""
+    """Launch the kernel with the arguments, and their shapes, of Triton's; `parts` is in the dtype of `q`
+    where `splits` is 1."""
     count, heads, dim = q.shape
     kv_heads, warps = k.shape[1], max(_WARPS, dim // 32)
     run = kernel(

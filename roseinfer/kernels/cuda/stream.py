@@ -200,7 +200,7 @@ def _plan_16(tiles: int, inputs: int, step: int, longest: int, size: int) -> Pla
 
 
 def takes(x: Tensor, weight: Tensor, *, gated: bool = False, normed: bool = False) -> bool:
-    """Return whether the kernel can multiply `x` with `weight`."""
+    """Return whether the kernel can multiply `x` `[rows, inputs]` with `weight` `[outputs, inputs]`."""
     if len(x) > MAX_ROWS or x.element_size() != 2 or not (is_large_hopper(x.device) and available()):
         return False
     if weight.dtype != x.dtype and (weight.dtype, x.dtype) != (E4M3, torch.bfloat16):

@@ -61,7 +61,8 @@ class Fp8Tile:
     warps: int = 4
 
     def takes(self, x: Tensor, weight: Tensor) -> bool:
-        """Return whether it divides the GEMM evenly, and suits it."""
+        """Return whether it divides evenly, and suits, a GEMM of `x` `[rows, inputs]` and `weight`
+        `[outputs, inputs]`."""
         even = len(weight) % self.outputs == 0 and x.shape[1] % self.inputs == 0
         return even and len(x) <= self.rows and x.shape[1] >= 1024
 

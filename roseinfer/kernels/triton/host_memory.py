@@ -76,5 +76,5 @@ def write_slot(x: Tensor, target: Tensor, ticket: Tensor) -> None:
 
 
 def ticket(device: torch.device) -> Tensor:
-    """A new counter for `read_slot` or `write_slot`."""
+    """A new counter, `[1]` int64, for `read_slot` or `write_slot`."""
     return torch.zeros(1, dtype=torch.int64, device=device)

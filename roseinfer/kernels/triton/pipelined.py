@@ -72,7 +72,8 @@ class PipelinedTile(Tile):
     late: bool = False
 
     def takes(self, x: Tensor, weight: Tensor) -> bool:
-        """Return whether it divides the GEMM evenly, and has room for its pipeline."""
+        """Return whether it divides `x` `[rows, inputs]` times `weight` `[outputs, inputs]` evenly, and has
+        room for its pipeline."""
         buffered = 2 * (self.stages - 1) * self.inputs * (self.rows + self.outputs)
         return (
             x.element_size() == 2

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -53,22 +54,22 @@ class Response:
         return b"".join((status, _date(int(time.time())), lines.encode("latin-1"), b"\r\n", body))
 
 
-class Producer:
+class Producer(ABC):
     """Makes a connection's response. One that sends it piece by piece overrides `pause` and `resume`."""
 
-    def pause(self) -> None:
+    def pause(self) -> None:  # noqa: B027
         """Buffer new data: the client does not read fast enough."""
 
-    def resume(self) -> None:
+    def resume(self) -> None:  # noqa: B027
         """Send again: the client has read what was written."""
 
+    @abstractmethod
     def close(self) -> None:
         """Stop: the client has gone."""
-        raise NotImplementedError
 
+    @abstractmethod
     def fail(self, error: HttpError) -> None:
         """End the response with `error`."""
-        raise NotImplementedError
 
 
 #: The response; None if a Producer makes it; or a coroutine that returns either, run in a task.
