@@ -19,7 +19,7 @@ from roseinfer.config import EngineConfig
 from roseinfer.engine.core import Engine
 from roseinfer.engine.process import end_with, split
 from roseinfer.ipc.engine_channel import EngineChannels
-from roseinfer.ipc.messages import Discard, Load, Query, Ready, Submit, ToEngine
+from roseinfer.ipc.messages import Discard, Load, Query, Ready, Submit
 from roseinfer.modules import keep_what_is_made
 from roseinfer.request.params import Finished, FinishReason
 from roseinfer.scheduler.scheduler import StepResult
@@ -28,7 +28,7 @@ from roseinfer.scheduler.scheduler import StepResult
 def run(config: EngineConfig, sockets: list[socket.socket], step_s: float) -> None:
     """Answer until the first socket's other side closes."""
     end_with(sockets[0])
-    channels: EngineChannels[ToEngine] = EngineChannels(sockets, ToEngine)  # type: ignore[arg-type]
+    channels = EngineChannels(sockets)
     info = Engine(config).info
     for owner in range(len(channels)):
         channels.send(owner, Ready(info))

@@ -15,7 +15,7 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 from rosemodels.files import write_json
 
 #: GGUF's name of a tensor within a layer, and transformers'.
-_LAYER = {
+LAYER = {
     "attn_norm": "input_layernorm",
     "attn_q": "self_attn.q_proj",
     "attn_k": "self_attn.k_proj",
@@ -79,7 +79,7 @@ def _tensors(reader: gguf.GGUFReader, about: dict[str, Any]) -> Iterator[tuple[s
         if part in heads:  # GGUF turns neighbouring elements together, transformers the two halves
             count, width = about[heads[part]], values.shape[1]
             values = values.reshape(count, -1, 2, width).swapaxes(1, 2).reshape(-1, width)
-        yield f"model.layers.{layer}.{_LAYER[part]}.weight", np.ascontiguousarray(values)
+        yield f"model.layers.{layer}.{LAYER[part]}.weight", np.ascontiguousarray(values)
 
 
 def _write_tokenizer(folder: Path, about: dict[str, Any]) -> None:

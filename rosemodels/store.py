@@ -26,29 +26,29 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
-class _Recipe:
+class Recipe:
     """`write` fills an empty folder; `key` names it in the cache, and changes with what is written."""
 
     key: str
     write: Callable[[Path], None]
 
 
-_RECIPES = {
+RECIPES = {
     **{
-        RANDOM + name: _Recipe(f"random-{name}-1", partial(gpt2.write, shape=s))
+        RANDOM + name: Recipe(f"random-{name}-1", partial(gpt2.write, shape=s))
         for name, s in gpt2.SHAPES.items()
     },
     **{
-        RANDOM + name: _Recipe(f"random-{name}-2", partial(llama.write, shape=s))
+        RANDOM + name: Recipe(f"random-{name}-2", partial(llama.write, shape=s))
         for name, s in llama.SHAPES.items()
     },
-    smollm2.NAME: _Recipe(f"{smollm2.NAME}-1", smollm2.write),
+    smollm2.NAME: Recipe(f"{smollm2.NAME}-1", smollm2.write),
 }
 
 
 def names() -> list[str]:
     """Every named model."""
-    return list(_RECIPES)
+    return list(RECIPES)
 
 
 def folder(model: str, cache: Path = CACHE) -> Path | None:
@@ -56,10 +56,10 @@ def folder(model: str, cache: Path = CACHE) -> Path | None:
 
     Raises ModelError when there is no such random model or the folder cannot be made.
     """
-    recipe = _RECIPES.get(model)
+    recipe = RECIPES.get(model)
     if recipe is None:
         if model.startswith(RANDOM):
-            raise ModelError(f"there is no model {model!r}", f"there are {', '.join(_RECIPES)}")
+            raise ModelError(f"there is no model {model!r}", f"there are {', '.join(RECIPES)}")
         return None
     path = cache / recipe.key
     if not path.is_dir():

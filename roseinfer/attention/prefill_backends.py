@@ -126,9 +126,9 @@ def _make(name: PrefillBackend, device: torch.device) -> Backend:
     if name == "flash-attn-3":
         return Backend(name, FlashAttention3(), capturable=True, paged=True, gathered=True)
     if name == "triton":
-        return Backend(name, _triton, capturable=True, paged=True)
+        return Backend(name, triton_prefill, capturable=True, paged=True)
     return Backend(name, sdpa, capturable=False)
 
 
-def _triton(q: Tensor, k: Tensor, v: Tensor, spans: Spans, out: Tensor | None = None) -> Tensor:
+def triton_prefill(q: Tensor, k: Tensor, v: Tensor, spans: Spans, out: Tensor | None = None) -> Tensor:
     return kernel.prefill(q, k, v, spans.query, spans.key, out)

@@ -98,7 +98,7 @@ class StreamingBench:
             submitting = thread.submit(self._submit, texts, token_ids, arrived, timelines, failed)
             try:
                 with nvtx_ranges():
-                    self._serve(arrived, timelines)
+                    self.serve(arrived, timelines)
             except BaseException:
                 failed.set()
                 raise
@@ -144,7 +144,7 @@ class StreamingBench:
         finally:
             arrived.put(None)
 
-    def _serve(
+    def serve(
         self, arrived: queue.SimpleQueue[tuple[int, NDArray[np.int32]] | None], timelines: list[Timeline]
     ) -> None:
         engine, coming = self.engine, True

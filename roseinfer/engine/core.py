@@ -38,9 +38,9 @@ class Engine:
         """`on_rank_end` is called from another thread, with an explanation, when another rank's process ends
         or does not respond in time. Raises ConfigError where a setting cannot work, and RankError."""
         check_ranks(config)
-        self._group: RankGroup | None = None
+        self.group: RankGroup | None = None
         if config.tensor_parallel_size > 1:
-            self._group = RankGroup(config, on_rank_end)  # starts them: all ranks load at once
+            self.group = RankGroup(config, on_rank_end)  # starts them: all ranks load at once
         loaded = load_model(config)
         model, device, dtype, shape = loaded.model, loaded.device, loaded.dtype, loaded.model.config
         config = replace(config, gpu_memory_utilization=resolve_memory_share(config, device))
@@ -54,10 +54,10 @@ class Engine:
         policies = resolve_policies(config, device, weight_bytes(shape, dtype) if model.mixes else 0)
         mixed = captured_steps(policies, config.max_active_requests)
         limits = StepLimits(max_model_len, policies.max_batch_size, policies.prefill_max_tokens, mixed)
-        if self._group is not None:
-            self._group.connect(model.ranks, blocks, limits)
+        if self.group is not None:
+            self.group.connect(model.ranks, blocks, limits)
         self._scheduler = Scheduler(running, self._allocator, self._prefixes, policies, shape.eos_token_ids)
-        choice = choose_runner(config, model, pool, dtype, limits, self._group)
+        choice = choose_runner(config, model, pool, dtype, limits, self.group)
         resolved = resolve_settings(config, device, policies, max_model_len, blocks)
         self._loop = Loop(
             self._scheduler,
@@ -116,12 +116,12 @@ class Engine:
         """Start a torch profile of the engine's other ranks, into files beside `path`. Without a path, stop
         it and wait until the files are written; returns an error message or None. Without other ranks this
         does nothing."""
-        return None if self._group is None else self._group.profile(Profile(path, with_stack))
+        return None if self.group is None else self.group.profile(Profile(path, with_stack))
 
     def close(self) -> None:
         """End the engine's other processes. The engine cannot be used afterwards."""
-        if self._group is not None:
-            self._group.close()
+        if self.group is not None:
+            self.group.close()
 
     def flush_cache(self) -> None:
         """Empty the prefix cache. Running requests are not affected."""

@@ -66,7 +66,7 @@ class CudaRunner(Runner):
         pinned: bool,
         parts: Mapping[int, int],
     ) -> None:
-        self._model, self._attention, self._pool = model, attention, pool
+        self.model, self._attention, self._pool = model, attention, pool
         self._padding_row, device = capacity, pool.device
         self._longest = max_blocks * pool.block_size
         self._last = torch.zeros(capacity + 1, dtype=torch.int64, device=device)
@@ -94,9 +94,9 @@ class CudaRunner(Runner):
             size: [c for c in attention.contexts(size) if c <= self._longest] if model.by_context else [0]
             for size in self.decode_sizes
         }
-        self._decode_graphs: dict[tuple[int, int], Captured] = {}
-        self._prompt_graphs: dict[int, Captured] = {}
-        self._mixed_graphs: dict[tuple[int, int], Captured] = {}
+        self.decode_graphs: dict[tuple[int, int], Captured] = {}
+        self.prompt_graphs: dict[int, Captured] = {}
+        self.mixed_graphs: dict[tuple[int, int], Captured] = {}
         self._paged = False
 
     @torch.inference_mode()
@@ -109,13 +109,13 @@ class CudaRunner(Runner):
         pool = torch.cuda.graph_pool_handle()
         most = min(mixed.tokens if mixed.cut else PROMPT_TOKENS[-1], self._max_prompt_tokens)
         for size in reversed([size for size in PROMPT_TOKENS if size <= most] if prompts else []):
-            self._prompt_graphs[size] = capture(partial(self._prompt_step, size, MAX_PROMPTS), pool)
+            self.prompt_graphs[size] = capture(partial(self._prompt_step, size, MAX_PROMPTS), pool)
         for size in reversed(self.decode_sizes):
             for context in self._contexts[size]:
-                self._decode_graphs[size, context] = capture(partial(self._decode_step, size, context), pool)
+                self.decode_graphs[size, context] = capture(partial(self._decode_step, size, context), pool)
         self._paged = mixed.cut
         for sizes in mixed.sizes(self._max_batch, self._max_prompt_tokens) if prompts else []:
-            self._mixed_graphs[sizes] = capture(partial(self._mixed_step, *sizes, MAX_PROMPTS), pool)
+            self.mixed_graphs[sizes] = capture(partial(self._mixed_step, *sizes, MAX_PROMPTS), pool)
         for box in (self._decode_in, self._prompt_in, self._decoded_out, self._first_out, self._mixed_out):
             box.reset()
         torch.cuda.synchronize()
@@ -151,7 +151,7 @@ class CudaRunner(Runner):
             self._pool.copy_blocks(*batch.copies)
         self._lines.change(batch.changed)
         prompts, count = len(batch.prefill_requests), len(batch.decode_lengths)
-        if self._model.mixes and batch.segments and count:
+        if self.model.mixes and batch.segments and count:
             yield from self._launch_mixed(batch)
             return
         if batch.segments:
@@ -170,7 +170,7 @@ class CudaRunner(Runner):
         ends = len(batch.prefill_requests)
         keys = sum(segment.context + segment.count for segment in batch.segments)
         fits = self._attention.takes(keys) if self._paged else keys == count
-        fitting = (sizes for sizes in self._mixed_graphs if sizes[0] >= count and sizes[1] >= decodes)
+        fitting = (sizes for sizes in self.mixed_graphs if sizes[0] >= count and sizes[1] >= decodes)
         sizes = min(fitting, key=sum, default=None) if fits and prompts <= MAX_PROMPTS else None
         if sizes is None:
             with named_range("roseinfer.model.forward.eager"):
@@ -182,7 +182,7 @@ class CudaRunner(Runner):
             with named_range("roseinfer.model.forward.cuda_graph_replay"):
                 self._send_prompts(batch, sizes[0], MAX_PROMPTS)
                 self._send_decode(batch, sizes[1])
-                captured = self._mixed_graphs[sizes]
+                captured = self.mixed_graphs[sizes]
                 captured.graph.replay()
             logits, room = captured.logits, MAX_PROMPTS
         host_tokens = self._mixed_out.next()
@@ -203,14 +203,14 @@ class CudaRunner(Runner):
         blocks = Blocks(self._table, arrays.requests) if self._paged else None
         prompts = prompts or Prompts(arrays.slots, spans, blocks)
         self._attention.use(prompts, Decodes(self._table, rows, lengths))
-        hidden = self._model.forward(
+        hidden = self.model.forward(
             torch.cat((arrays.tokens, self._last.index_select(0, rows))),
             torch.cat((arrays.positions, (lengths - 1).clamp_(min=0))),
             self._attention,
         )
         hidden = torch.cat((hidden.index_select(0, arrays.last), hidden[size:]))
         out = self._mixed[: room + decodes]
-        logits = self._model.choose(hidden, torch.cat((arrays.ended, rows)), self._last, out)
+        logits = self.model.choose(hidden, torch.cat((arrays.ended, rows)), self._last, out)
         self._mixed_out.give(out)
         return logits
 
@@ -225,7 +225,7 @@ class CudaRunner(Runner):
         size = next(size for size in self.decode_sizes if size >= len(batch.decode_lengths))
         self._send_decode(batch, size)
         mean = batch.decode_lengths.mean()
-        captured = self._decode_graphs[size, max(c for c in self._contexts[size] if c <= mean)]
+        captured = self.decode_graphs[size, max(c for c in self._contexts[size] if c <= mean)]
         captured.graph.replay()
         return captured.logits, self._decoded_out.next()
 
@@ -237,7 +237,7 @@ class CudaRunner(Runner):
         self._decode_in.take(self._decode, self._table)
         rows, lengths = decode_arrays(self._decode, size, self._max_batch)
         hidden = self._hidden(rows, lengths, context)
-        logits = self._model.choose(hidden, rows, self._last, self._decoded[:size])
+        logits = self.model.choose(hidden, rows, self._last, self._decoded[:size])
         self._decoded_out.give(self._decoded[:size])
         return logits
 
@@ -253,7 +253,7 @@ class CudaRunner(Runner):
         for stream, own_rows, own_lengths in each:
             self._attention.use(None, Decodes(self._table, own_rows, own_lengths, context))
             with torch.cuda.stream(stream):
-                hidden.append(self._model.forward_last(self._last, own_rows, own_lengths, self._attention))
+                hidden.append(self.model.forward_last(self._last, own_rows, own_lengths, self._attention))
         for side in sides:
             main.wait_stream(side)
         return torch.cat(hidden) if sides else hidden[0]
@@ -262,13 +262,13 @@ class CudaRunner(Runner):
         """Returns the logits, and where the tokens will be."""
         count, prompts = batch.decode_start, len(batch.segments)
         fresh = not any(segment.context for segment in batch.segments)
-        size = min((s for s in self._prompt_graphs if s >= count), default=None) if fresh else None
+        size = min((s for s in self.prompt_graphs if s >= count), default=None) if fresh else None
         if size is None or prompts > MAX_PROMPTS:
             self._send_prompts(batch, count, prompts)
             logits = self._prompt_step(count, prompts, self._attention.prompts(batch))
         else:
             self._send_prompts(batch, size, MAX_PROMPTS)
-            captured = self._prompt_graphs[size]
+            captured = self.prompt_graphs[size]
             captured.graph.replay()
             logits = captured.logits
         return logits, self._first_out.next()
@@ -289,10 +289,10 @@ class CudaRunner(Runner):
         longest = min(size, self._longest)
         spans = Spans(arrays.queries, arrays.queries, longest, longest)
         self._attention.use(prompts or Prompts(arrays.slots, spans, None), None)
-        hidden = self._model.forward(arrays.tokens, arrays.positions, self._attention)
+        hidden = self.model.forward(arrays.tokens, arrays.positions, self._attention)
         hidden = hidden.index_select(0, arrays.last)
         first = self._first[:room]
-        logits = self._model.choose(hidden, arrays.ended, self._last, first)
+        logits = self.model.choose(hidden, arrays.ended, self._last, first)
         self._first_out.give(first)
         return logits
 
@@ -317,7 +317,7 @@ class CudaRunner(Runner):
         with named_range("roseinfer.sampler"):
             if adjustments is not None:
                 assert newest is not None
-                logits = adjustments.apply(logits, newest[start:], fused=self._model.fused)
+                logits = adjustments.apply(logits, newest[start:], fused=self.model.fused)
             if takes(logits):
                 draw(logits, params, uniform(params["seed"], position), rows, self._last, tokens)
             else:

@@ -21,7 +21,7 @@ class EagerRunner(Runner):
     """Runs the model, its attention and the sampler, for at most `capacity` running rows."""
 
     def __init__(self, model: Model, attention: Attention, pool: KVPool, capacity: int) -> None:
-        self._model, self._attention, self._pool = model, attention, pool
+        self.model, self._attention, self._pool = model, attention, pool
         self._last = torch.zeros(capacity, dtype=torch.int64, device=pool.device)
 
     @torch.inference_mode()
@@ -38,7 +38,7 @@ class EagerRunner(Runner):
         self._last[requests] = sampled
         logprobs = step_logprobs(logits, sampled, sampling.logprob_rows)
         event = torch.cuda.Event() if sampled.is_cuda else None  # type: ignore[no-untyped-call]
-        of_prompts = prompt_logprobs(hidden, self._model.logits, sampling.prompts)
+        of_prompts = prompt_logprobs(hidden, self.model.logits, sampling.prompts)
         return Fetched([sampled], sampling.logprob_rows, logprobs, event, sampling.prompts, of_prompts)
 
     @torch.inference_mode()
@@ -46,7 +46,7 @@ class EagerRunner(Runner):
         """Compute this rank's shard of a step that rank 0 launches and samples. All of `batch.tokens` are
         known. `prompt_rows` `[P]`: the rows of rank 0's `sampling.prompts`."""
         hidden, _ = self._forward(batch, self._tensor(batch.tokens))
-        for _ in prompt_logits(hidden, self._model.logits, prompt_rows):
+        for _ in prompt_logits(hidden, self.model.logits, prompt_rows):
             pass
 
     def _forward(self, batch: Batch, tokens: Tensor) -> tuple[Tensor, Tensor]:
@@ -57,8 +57,8 @@ class EagerRunner(Runner):
         self._attention.begin(batch)
         name = "roseinfer.prefill_batch.model_forward" if batch.segments else "roseinfer.model.forward.eager"
         with named_range(name):
-            hidden = self._model.forward(tokens, self._tensor(batch.positions), self._attention)
-            return hidden, self._model.logits(hidden[self._tensor(batch.last_rows)])
+            hidden = self.model.forward(tokens, self._tensor(batch.positions), self._attention)
+            return hidden, self.model.logits(hidden[self._tensor(batch.last_rows)])
 
     def _tensor(self, array: Ints) -> Tensor:
         return to_device(array, self._pool.device)

@@ -45,7 +45,6 @@ from roseinfer.ipc.messages import (
     StartProfile,
     StopProfile,
     Submit,
-    ToEngine,
     Tokens,
 )
 from roseinfer.modules import keep_what_is_made, leave_signals_to_parent
@@ -84,7 +83,7 @@ def share_cores(config: EngineConfig, environment: Mapping[str, str]) -> EngineC
 def run(config: EngineConfig, sockets: Sequence[socket.socket]) -> int:
     """Serve requests from `sockets` until the other side of the first closes. Returns the exit code."""
     end_with(sockets[0])
-    channels: EngineChannels[ToEngine] = EngineChannels(sockets, ToEngine)  # type: ignore[arg-type]
+    channels = EngineChannels(sockets)
     ready = False
 
     def end_now(why: str) -> NoReturn:
@@ -180,7 +179,7 @@ def split_logprobs(step: StepLogprobs) -> Iterator[tuple[int, PackedLogprobs]]:
         yield index, PackedLogprobs.of(step.where(owner == index))
 
 
-def serve(engine: Engine, channels: EngineChannels[ToEngine]) -> NoReturn:
+def serve(engine: Engine, channels: EngineChannels) -> NoReturn:
     """Answer the messages of `channels` and run the engine's steps. Raises EOFError when the first channel
     closes."""
     profiler = StepProfiler(len(channels), lambda message: _send_all(channels, message), engine.profile_ranks)
@@ -239,7 +238,7 @@ def _execute(order: Order, engine: Engine, profiler: StepProfiler) -> Done | Non
     return Done()
 
 
-def _send_all(channels: EngineChannels[ToEngine], message: Ready | Failed | Record) -> None:
+def _send_all(channels: EngineChannels, message: Ready | Failed | Record) -> None:
     for owner in range(len(channels)):
         channels.send(owner, message)
 

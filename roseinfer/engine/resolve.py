@@ -31,7 +31,7 @@ _SPARE_CORES = 8
 _LARGE, _MANY, _ROWS = 4 * 10**9, 128, 1024
 #: For large models: how many requests wait or decode at most, and the rows of a step then. A few prompts are
 #: computed in one step, so that all of them soon decode together. Measured on an H200, 2026-11-24.
-_STEP_ROWS = ((16, 8192), (47, 2048), (64, 768), (256, 2048))
+STEP_ROWS = ((16, 8192), (47, 2048), (64, 768), (256, 2048))
 TORCH_DTYPES = {"fp16": torch.float16, "bf16": torch.bfloat16, "fp32": torch.float32}
 
 
@@ -102,7 +102,7 @@ def resolve_composition(config: EngineConfig, device: torch.device, weights: int
         return decode_first
     if config.mixed_steps is None and weights > _LARGE:
         chunk = config.chunked_prefill_size
-        return FillUp(_STEP_ROWS if chunk is None else ((config.max_active_requests, chunk),))
+        return FillUp(STEP_ROWS if chunk is None else ((config.max_active_requests, chunk),))
     if config.mixed_steps is None and weights and config.chunked_prefill_size is None:
         return TakeAlong(_MANY, _ROWS)
     return Alternate()

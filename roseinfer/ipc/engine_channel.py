@@ -7,13 +7,11 @@ import select
 import socket
 import time
 from collections.abc import Callable, Sequence
-from typing import Generic, TypeVar
 
 import msgspec
 
 from roseinfer.ipc.framing import FrameReader, frame
-
-T = TypeVar("T")
+from roseinfer.ipc.messages import ToEngine
 
 #: Bytes that are buffered for a front end that reads too slowly: minutes of tokens, seconds of logprobs.
 #: Seconds that the engine then waits for it to read on.
@@ -26,8 +24,9 @@ class FrontEndStuckError(Exception):
     """A front end does not read what it is sent."""
 
 
-class EngineChannels(Generic[T]):
-    """Non-blocking, except `receive`. With `wait` it busy-waits for `spin_s` seconds before it sleeps.
+class EngineChannels:
+    """Channels to all front ends: non-blocking, except `receive`. With `wait` that busy-waits for `spin_s`
+    seconds before it sleeps.
 
     What a socket does not take is buffered, up to `max_backlog` bytes, and sent by a later `receive`. Above
     that `send` waits until the front end has read on, for `patience_s` seconds.
@@ -38,7 +37,6 @@ class EngineChannels(Generic[T]):
     def __init__(
         self,
         sockets: Sequence[socket.socket],
-        incoming: type[T],
         max_backlog: int = MAX_BACKLOG,
         patience_s: float = PATIENCE_S,
     ) -> None:
@@ -47,7 +45,7 @@ class EngineChannels(Generic[T]):
         self._backlogs = [bytearray() for _ in sockets]
         self._max_backlog, self._patience_s = max_backlog, patience_s
         self.on_idle: Callable[[], None] = lambda: None
-        self._decode = msgspec.msgpack.Decoder(incoming).decode
+        self._decode = msgspec.msgpack.Decoder(ToEngine).decode
         self._encode = msgspec.msgpack.Encoder().encode
         self._poll = select.poll()
         self._index_of = {sock.fileno(): index for index, sock in enumerate(sockets)}
@@ -58,7 +56,7 @@ class EngineChannels(Generic[T]):
     def __len__(self) -> int:
         return len(self._sockets)
 
-    def receive(self, *, wait: bool, until: float | None = None) -> list[tuple[int, T]]:
+    def receive(self, *, wait: bool, until: float | None = None) -> list[tuple[int, ToEngine]]:
         """Every message that has arrived, with the index of its front end.
 
         Args:
@@ -67,7 +65,7 @@ class EngineChannels(Generic[T]):
 
         Raises EOFError when the first front end, which is the server's parent process, is gone.
         """
-        messages: list[tuple[int, T]] = []
+        messages: list[tuple[int, ToEngine]] = []
         for fd, events in self._events(wait=wait, until=until):
             index = self._index_of[fd]
             if events & select.POLLOUT:
@@ -80,10 +78,8 @@ class EngineChannels(Generic[T]):
         events = self._poll.poll(0)
         if not wait:
             while not events and until is not None and (remaining_s := until - time.monotonic()) > 0:
-                asleep_ms = (
-                    0 if self.spin_s else int(1e3 * remaining_s)
-                )  # rounded down: the rest is busy-waited
-                events = self._poll.poll(asleep_ms)
+                # rounded down: the rest is busy-waited
+                events = self._poll.poll(0 if self.spin_s else int(1e3 * remaining_s))
             return events
         end = time.monotonic() + min(self.spin_s, _left(until))
         while not events and time.monotonic() < end:
@@ -133,7 +129,7 @@ class EngineChannels(Generic[T]):
         except OSError:
             return len(data)
 
-    def _read(self, index: int) -> list[T]:
+    def _read(self, index: int) -> list[ToEngine]:
         try:
             data = self._sockets[index].recv(1 << 20)
         except BlockingIOError:

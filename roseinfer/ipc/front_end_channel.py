@@ -4,24 +4,21 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import Generic, TypeVar, cast
+from typing import cast
 
 import msgspec
 
 from roseinfer.ipc.framing import FrameReader, frame
+from roseinfer.ipc.messages import FromEngine
 from roseinfer.tracing.spans import span
 
-T = TypeVar("T")
 
-
-class FrontEndChannel(asyncio.Protocol, Generic[T]):
+class FrontEndChannel(asyncio.Protocol):
     """`on_messages` is called with the messages that one read completes, `on_close` once."""
 
-    def __init__(
-        self, incoming: type[T], on_messages: Callable[[list[T]], None], on_close: Callable[[], None]
-    ) -> None:
+    def __init__(self, on_messages: Callable[[list[FromEngine]], None], on_close: Callable[[], None]) -> None:
         self._reader = FrameReader()
-        self._decode = msgspec.msgpack.Decoder(incoming).decode
+        self._decode = msgspec.msgpack.Decoder(FromEngine).decode
         self._encode = msgspec.msgpack.Encoder().encode
         self._on_messages, self._on_close = on_messages, on_close
 

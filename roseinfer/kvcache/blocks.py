@@ -26,7 +26,7 @@ class BlockAllocator:
         self._num_free = num_blocks
         self._references = np.zeros(num_blocks, dtype=np.int64)
         self._keep = np.zeros(num_blocks, dtype=np.bool_)
-        self._evictable: OrderedDict[int, None] = OrderedDict()  # the longest released first
+        self.evictable: OrderedDict[int, None] = OrderedDict()  # the longest released first
         self.on_evict: Callable[[int], None] = lambda block: None
 
     @property
@@ -36,7 +36,7 @@ class BlockAllocator:
     @property
     def num_free(self) -> int:
         """Blocks that `allocate` can hand out: free or evictable."""
-        return self._num_free + len(self._evictable)
+        return self._num_free + len(self.evictable)
 
     def num_unreferenced(self, blocks: Ints) -> int:
         """Count the ids in `blocks` `[n]` that have no reference."""
@@ -48,7 +48,7 @@ class BlockAllocator:
         if count > self.num_free:
             raise OutOfBlocksError(f"{count} blocks wanted, {self.num_free} free")
         while self._num_free < count:
-            block = next(iter(self._evictable))
+            block = next(iter(self.evictable))
             self.on_evict(block)
             self.forget(block)
         self._num_free -= count
@@ -59,7 +59,7 @@ class BlockAllocator:
     def share(self, blocks: Ints) -> None:
         """Add a reference to each of `blocks` `[n]`, which have one already or are evictable."""
         for block in blocks[self._references[blocks] == 0].tolist():
-            del self._evictable[block]
+            del self.evictable[block]
         self._references[blocks] += 1
 
     def release(self, blocks: Ints) -> None:
@@ -72,7 +72,7 @@ class BlockAllocator:
         freed = blocks[self._references[blocks] == 0]
         freed = freed[np.sort(np.unique(freed, return_index=True)[1])]
         keep = self._keep[freed]
-        self._evictable.update(dict.fromkeys(freed[keep][::-1].tolist()))
+        self.evictable.update(dict.fromkeys(freed[keep][::-1].tolist()))
         self._push(freed[~keep])
 
     def keep(self, block: int) -> None:
@@ -82,8 +82,8 @@ class BlockAllocator:
     def forget(self, block: int) -> None:
         """Do not keep `block` any longer."""
         self._keep[block] = False
-        if block in self._evictable:
-            del self._evictable[block]
+        if block in self.evictable:
+            del self.evictable[block]
             self._push(np.array([block]))
 
     def _push(self, blocks: Ints) -> None:
@@ -92,7 +92,7 @@ class BlockAllocator:
 
     def check(self) -> None:
         """Raise AssertionError unless each block is free, evictable or referenced, and only one of them."""
-        evictable = np.array(list(self._evictable), dtype=np.int64)
+        evictable = np.array(list(self.evictable), dtype=np.int64)
         unreferenced = np.concatenate([self._free[: self._num_free], evictable])
         if len(np.unique(unreferenced)) != len(unreferenced):
             raise AssertionError("a block is free twice")

@@ -60,13 +60,13 @@ class CpuLlama(Llama):
         if attention is not self._attention:
             self._attention, self._steps = attention, {}
         if rows not in self._steps:
-            self._steps[rows] = self._prepare(rows, attention)
+            self._steps[rows] = self.prepare(rows, attention)
         step = self._steps[rows]
         torch.index_select(self._tokens, 0, tokens, out=step.x)
         torch.index_select(self._turns, 0, positions, out=step.turns)
         return step.run(attention.pointers)
 
-    def _prepare(self, rows: int, attention: CpuPagedAttention) -> Step:
+    def prepare(self, rows: int, attention: CpuPagedAttention) -> Step:
         config, rotated = self.config, self.config.heads + self.config.kv_heads
         x, normed = self._tokens.new_empty(2, rows, config.width)
         qkv = x.new_empty(rows, rotated + config.kv_heads, config.head_dim)

@@ -64,9 +64,9 @@ def load(
     ranks: Ranks = ALONE
     if shard is not None:
         part = shard_config(shape, shard, device)
-        weights, ranks = ShardWeights(folder, shard, shape), _ranks(shard, shape, device, dtype)
+        weights, ranks = ShardWeights(folder, shard, shape), ranks_of(shard, shape, device, dtype)
         shape = part
-    linear = _linear(shape, device, dtype, packed=packed, kernel=cpu_kernels and cpu_linear)
+    linear = linear_kind(shape, device, dtype, packed=packed, kernel=cpu_kernels and cpu_linear)
     if quantization is not None:
         return _fp8(shape, weights, device, dtype, head=linear, fused=fused, ranks=ranks)
     if isinstance(shape, LlamaConfig):
@@ -92,7 +92,7 @@ def shard_config(whole: ModelConfig, shard: Shard, device: torch.device) -> Mode
     return shard.config(whole)
 
 
-def _ranks(shard: Shard, shape: ModelConfig, device: torch.device, dtype: torch.dtype) -> Ranks:
+def ranks_of(shard: Shard, shape: ModelConfig, device: torch.device, dtype: torch.dtype) -> Ranks:
     if device.type == "cpu":
         return GlooRanks(shard, shape.vocab_size)
     from roseinfer.models.cuda_ranks import CudaRanks
@@ -121,7 +121,7 @@ def _fp8(
     return Llama(shape, weights, device, dtype, linear=Fp8Linear, ops=Ops(), head=head, ranks=ranks)
 
 
-def _linear(
+def linear_kind(
     shape: ModelConfig, device: torch.device, dtype: torch.dtype, *, packed: bool, kernel: bool
 ) -> type[Linear]:
     if not packed:

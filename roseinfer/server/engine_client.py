@@ -128,8 +128,7 @@ class EngineClient:
         loop = asyncio.get_running_loop()
         self._ready: asyncio.Future[Ready | Failed | None] = loop.create_future()
         _, self._channel = await loop.create_unix_connection(
-            lambda: FrontEndChannel[FromEngine](FromEngine, self._on_messages, self._on_close),  # type: ignore[arg-type]
-            sock=self._socket,
+            lambda: FrontEndChannel(self._on_messages, self._on_close), sock=self._socket
         )
         answer = await self._ready
         if answer is None:

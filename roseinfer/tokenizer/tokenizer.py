@@ -39,7 +39,7 @@ class Tokenizer:
     """Tokenizes whole texts, and makes a detokenizer for each answer."""
 
     def __init__(self, tokenizer: FastTokenizer) -> None:
-        self._tokenizer = tokenizer
+        self.library = tokenizer
         tokenizer.no_truncation()  # the file may have training settings
         tokenizer.no_padding()
         decoder = {} if tokenizer.decoder is None else json.loads(tokenizer.decoder.__getstate__())
@@ -74,13 +74,13 @@ class Tokenizer:
 
         Other threads run meanwhile: the library's call for a single text would hold the GIL.
         """
-        (encoding,) = self._tokenizer.encode_batch_fast([text], add_special_tokens=special_tokens)
+        (encoding,) = self.library.encode_batch_fast([text], add_special_tokens=special_tokens)
         return np.array(encoding.ids, dtype=np.int32)
 
     def pieces(self, text: str, special_tokens: bool = True) -> list[str]:
         """For each token of `encode`, the part of `text` that it stands for, whatever the tokenizer makes of
         that. All of them joined are `text`; of several tokens of a character, the last has it."""
-        (encoding,) = self._tokenizer.encode_batch([text], add_special_tokens=special_tokens)
+        (encoding,) = self.library.encode_batch([text], add_special_tokens=special_tokens)
         begins: list[int] = []
         reached = 0  # where the furthest token ends
         for start, end in encoding.offsets:
@@ -107,7 +107,7 @@ class Tokenizer:
         that `after` begins is completed, and is in this text."""
         before = self._last_with_text(after)
         if self.vocabulary is None:
-            return WindowDetokenizer(self._tokenizer, self.token_bytes, before)
+            return WindowDetokenizer(self.library, self.token_bytes, before)
         return ByteDetokenizer(self.vocabulary, strip=self._strip and not before, before=before)
 
     def _last_with_text(self, tokens: Sequence[int] | NDArray[np.int32]) -> list[int]:
@@ -122,18 +122,18 @@ class Tokenizer:
     def longest(self) -> int:
         """An upper bound of the characters of a token; four times the longest token's where the tokenizer
         normalizes texts, as composing characters can make them fewer."""
-        vocabulary = self._tokenizer.get_vocab(with_added_tokens=True)
-        return max(map(len, vocabulary)) * (1 if self._tokenizer.normalizer is None else 4)
+        vocabulary = self.library.get_vocab(with_added_tokens=True)
+        return max(map(len, vocabulary)) * (1 if self.library.normalizer is None else 4)
 
     @cached_property
     def names(self) -> TokenNames:
         """Names of single tokens."""
-        return TokenNames(self.token_bytes, _special(self._tokenizer))
+        return TokenNames(self.token_bytes, _special(self.library))
 
     @cached_property
     def token_bytes(self) -> list[bytes]:
         """The bytes of each token id; special tokens have none."""
-        return _piece_bytes(self._tokenizer) if self.vocabulary is None else self.vocabulary.token_bytes
+        return _piece_bytes(self.library) if self.vocabulary is None else self.vocabulary.token_bytes
 
 
 def load_tokenizer(model: str) -> Tokenizer | None:

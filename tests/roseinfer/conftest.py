@@ -1,26 +1,90 @@
-"""Model folders made by transformers, with weights large enough that answers vary."""
+"""Model folders made by transformers, with weights large enough that answers vary, and answers of engines."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from transformers import AutoModelForCausalLM, GPT2Config, GPT2LMHeadModel, LlamaConfig, Qwen3Config
+from torch import Tensor
+from transformers import (
+    AutoModelForCausalLM,
+    GPT2Config,
+    GPT2LMHeadModel,
+    LlamaConfig,
+    PreTrainedConfig,
+    Qwen3Config,
+)
 
+from roseinfer.batch import Batch, Segment
 from roseinfer.config import EngineConfig
+from roseinfer.engine.core import Engine
+from roseinfer.engine.runner import Runner
 from roseinfer.kernels.cpu.build import BuildError, load_library
 from roseinfer.llm import LLM
+from roseinfer.request.logprobs import TokenLogprobs
 from roseinfer.request.params import SamplingParams
 
 #: Of a KV cache without a size, all is filled when an engine starts: what 256 requests of the longest kind
 #: need, 768 MiB for the models here. So many tokens are enough for what most tests ask for.
 KV_TOKENS = 16384
+
+
+def config_of(folder: Path, **settings: Any) -> EngineConfig:
+    """Settings of an engine on a CPU, in float32 and without warm-up unless `settings` say otherwise."""
+    usual = {"device": "cpu", "dtype": "fp32", "warmup": False, "kv_tokens": KV_TOKENS}
+    return EngineConfig(str(folder), **(usual | settings))
+
+
+@dataclass
+class Generated:
+    """The tokens of one answer, and the logprobs that came with them."""
+
+    tokens: list[int] = field(default_factory=list)
+    logprobs: list[TokenLogprobs] = field(default_factory=list)
+
+
+def generate(
+    engine: Engine, requests: Sequence[tuple[Sequence[int], SamplingParams]], interval: float = 0
+) -> list[Generated]:
+    """Answers to requests that come one after the other, `interval` steps apart. Every block is free then."""
+    answers = [Generated() for _ in requests]
+    added, number = 0, 0
+    while added < len(requests) or engine.has_work:
+        while added < len(requests) and added * interval <= number:
+            prompt, params = requests[added]
+            engine.add(added, np.array(prompt, np.int32), params)
+            added += 1
+        step = engine.step()
+        number += 1
+        if step is None:
+            continue
+        for id, token in zip(step.ids.tolist(), step.tokens.tolist(), strict=True):
+            answers[id].tokens.append(token)
+        for id, logprobs in step.logprobs.by_request().items() if step.logprobs is not None else ():
+            assert logprobs.tokens[0] == answers[id].tokens[-1]
+            answers[id].logprobs.append(logprobs)
+    engine.check_idle()
+    return answers
+
+
+def runner_of(engine: Engine) -> Any:
+    """The runner of an engine without work."""
+    runners: list[Runner] = []
+
+    def keep(runner: Runner) -> Runner:
+        runners.append(runner)
+        return runner
+
+    engine.watch(keep)
+    return runners[0]
 
 
 def lay_out(
@@ -39,6 +103,44 @@ def lay_out(
         for table, place in zip(tables, places, strict=True)
     ]
     return sum(needed) + spare, tables, slots
+
+
+def make_batch(
+    contexts: Sequence[int],
+    counts: Sequence[int],
+    table: np.ndarray,
+    slots: Sequence[np.ndarray],
+    size: int,
+    decoding: int,
+) -> Batch:
+    """A step of requests with `counts` new tokens after `contexts` cached ones, of which the last `decoding`
+    decode; `table` and `slots` as `lay_out` returns them for blocks of `size` tokens."""
+    starts, prompts = np.cumsum([0, *counts]), len(counts) - decoding
+    parts = [(context, context + count) for context, count in zip(contexts, counts, strict=True)]
+    segments = [
+        Segment(int(starts[i]), counts[i], contexts[i], table[i, : -(-contexts[i] // size)], i)
+        for i in range(prompts)
+    ]
+    return Batch(
+        tokens=np.zeros(starts[-1], dtype=np.int64),
+        positions=np.concatenate([np.arange(*part) for part in parts]),
+        cache_slots=np.concatenate([of[slice(*part)] for of, part in zip(slots, parts, strict=True)]),
+        segments=tuple(segments),
+        decode_lengths=np.array([end for _, end in parts[prompts:]], dtype=np.int64),
+        last_rows=starts[1:] - 1,
+        requests=np.arange(len(counts)),
+        block_table=table,
+        block_size=size,
+    )
+
+
+def reference_attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    """Causal attention of q `[n, heads, dim]` to k and v `[m, kv heads, dim]`, whose last n are its own
+    tokens': `[n, heads · dim]` in float64."""
+    k, v = (x.double().repeat_interleave(q.shape[1] // x.shape[1], dim=1) for x in (k, v))
+    scores = torch.einsum("qhd,khd->hqk", q.double(), k) * q.shape[-1] ** -0.5
+    later = torch.ones(len(q), len(k), dtype=torch.bool, device=q.device).triu(len(k) - len(q) + 1)
+    return torch.einsum("hqk,khd->qhd", scores.masked_fill(later, -torch.inf).softmax(-1), v).flatten(1)
 
 
 def make_gpt2(folder: Path, *, layers: int = 3, width: int = 128, heads: int = 4, vocab: int = 5003) -> Path:
@@ -79,9 +181,14 @@ LLAMAS = {
 
 
 def make_llama(folder: Path, name: str) -> Path:
-    """Also with gains and biases that are not those of a fresh model."""
+    """Save a model of LLAMAS."""
+    return save_llama(folder, LLAMAS[name])
+
+
+def save_llama(folder: Path, config: PreTrainedConfig) -> Path:
+    """Save a model with gains and biases that are not those of a fresh one."""
     torch.manual_seed(0)
-    model = AutoModelForCausalLM.from_config(LLAMAS[name])
+    model = AutoModelForCausalLM.from_config(config)
     with torch.no_grad():
         for parameter_name, parameter in model.named_parameters():
             if parameter_name.startswith("model.layers.") and parameter.dim() == 2:
@@ -145,7 +252,7 @@ def text_model(tmp_path_factory: pytest.TempPathFactory) -> TextModel:
     # A title, and a merge for each token but the bytes and the end of text.
     merges = (data / "vocab.bpe").read_text().splitlines()[: 1 + len(few) - 257]
     (folder / "merges.txt").write_text("\n".join(merges))
-    llm = LLM(EngineConfig(str(folder), device="cpu", dtype="fp32", kv_tokens=4096, warmup=False))
+    llm = LLM(config_of(folder, kv_tokens=4096))
     prompt = np.random.default_rng(5).integers(0, TEXT_VOCAB - 1, 20).tolist()
     answer = llm.generate([prompt], SamplingParams(max_tokens=24, ignore_eos=True))[0]
     config = json.loads((folder / "config.json").read_text())

@@ -54,7 +54,7 @@ def test_each_prompt_of_a_list_is_answered_as_alone(llm: LLM) -> None:
 def test_calls_of_several_threads(llm: LLM, monkeypatch: pytest.MonkeyPatch) -> None:
     """One after the other: a step lets other threads run before it ends."""
     params, step = SamplingParams(max_tokens=6, ignore_eos=True), llm.engine.step
-    wanted = [llm.generate([prompt], params) for prompt in PROMPTS]
+    expected = [llm.generate([prompt], params) for prompt in PROMPTS]
 
     def slow() -> Any:
         time.sleep(0.001)
@@ -62,7 +62,7 @@ def test_calls_of_several_threads(llm: LLM, monkeypatch: pytest.MonkeyPatch) -> 
 
     monkeypatch.setattr(llm.engine, "step", slow)
     with ThreadPoolExecutor(len(PROMPTS)) as pool:
-        assert [*pool.map(lambda prompt: llm.generate([prompt], params), PROMPTS)] == wanted
+        assert [*pool.map(lambda prompt: llm.generate([prompt], params), PROMPTS)] == expected
     llm.engine.check_idle()
 
 
@@ -82,7 +82,7 @@ def test_ctrl_c_leaves_an_engine_that_works(
     how_it_runs = EngineConfig(str(gpt2_folder), device="cpu", dtype="fp32", kv_tokens=128, warmup=False)
     llm = LLM(replace(how_it_runs, overlap_schedule=overlap))
     prompts, how = [[5 + i] * 20 for i in range(4)], SamplingParams(60, ignore_eos=True)
-    wanted = llm.generate(prompts, how)
+    expected = llm.generate(prompts, how)
     wait, steps = Fetched.tokens, iter(range(100))
 
     def tokens(self: Fetched) -> Ints:
@@ -96,7 +96,7 @@ def test_ctrl_c_leaves_an_engine_that_works(
     assert next(steps) < 10
     monkeypatch.undo()
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
-    assert llm.generate(prompts, how) == wanted
+    assert llm.generate(prompts, how) == expected
     llm.engine.check_idle()
 
 

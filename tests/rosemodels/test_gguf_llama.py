@@ -9,14 +9,14 @@ import torch
 from tokenizers import pre_tokenizers
 from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, LlamaForCausalLM
 
-from rosemodels.gguf_llama import _LAYER, convert
+from rosemodels.gguf_llama import LAYER, convert
 
 CHAT = "{{ messages[0]['content'] }}"
 WORDS = ["<|end|>", *sorted(pre_tokenizers.ByteLevel.alphabet()), "he", "11"]
 
 
 def write_gguf(file: Path, model: LlamaForCausalLM) -> None:
-    """As llama.cpp lays a Llama out: neighbouring elements of a query's or key's head turn together."""
+    """Write a Llama like llama.cpp: neighbouring elements of a query's or key's head turn together."""
     config, state = model.config, model.state_dict()
     writer = gguf.GGUFWriter(file, "llama")
     writer.add_vocab_size(config.vocab_size)
@@ -39,7 +39,7 @@ def write_gguf(file: Path, model: LlamaForCausalLM) -> None:
     writer.add_tensor("token_embd.weight", state["model.embed_tokens.weight"].numpy())
     writer.add_tensor("output_norm.weight", state["model.norm.weight"].numpy())
     for layer in range(config.num_hidden_layers):
-        for part, name in _LAYER.items():
+        for part, name in LAYER.items():
             values = state[f"model.layers.{layer}.{name}.weight"]
             if part in ("attn_q", "attn_k"):
                 heads = values.view(-1, 2, config.head_dim // 2, values.shape[1])

@@ -69,7 +69,7 @@ def test_every_config_is_read_as_it_is_meant() -> None:
 
 
 def test_several_files_of_halves(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As transformers opens them: the nearest halves of what is drawn, each where the index says."""
+    """Like transformers opens them: the nearest halves of what is drawn, each where the index says."""
     shape = llama.Shape(50_300, 64, 2, 64, 4, 2, 16, 96, 1e4, tied=False, dtype="bfloat16")
     monkeypatch.setattr(random_tensors, "SHARD", 4_000_000)
     monkeypatch.setattr(random_tensors, "PIECE", 1 << 14)
@@ -82,8 +82,8 @@ def test_several_files_of_halves(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     state = model.state_dict()
     for number, tensor in enumerate(llama.tensors(shape)):
         pieces = [random_tensors.draw(tensor, number, i) for i in range(-(-tensor.size // (1 << 14)))]
-        wanted = torch.from_numpy(np.concatenate(pieces)).view(tensor.shape).bfloat16()
-        assert torch.equal(state[tensor.name], wanted)
+        expected = torch.from_numpy(np.concatenate(pieces)).view(tensor.shape).bfloat16()
+        assert torch.equal(state[tensor.name], expected)
 
 
 def drawn(shape: llama.Shape) -> dict[str, np.ndarray]:
@@ -108,7 +108,7 @@ def test_the_same_every_time(folder: Path) -> None:
 
 
 def test_a_write_may_be_a_part(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As is the last one before a disk is full."""
+    """Like the last one before a disk is full."""
     tensors = [random_tensors.RandomTensor("a", (30, 7), 1.0), random_tensors.RandomTensor("b", (5,), None)]
     pwrite = os.pwrite
     monkeypatch.setattr(os, "pwrite", lambda fd, data, at: pwrite(fd, data[: 1 + len(data) // 2], at))

@@ -27,10 +27,10 @@ def test_two_processes_want_it_at_once(tmp_path: Path) -> None:
         )
         for _ in range(2)
     ]  # fmt: skip
-    said = [process.communicate(timeout=300) for process in both]
+    printed = [process.communicate(timeout=300) for process in both]
     assert [process.returncode for process in both] == [0, 0]
-    assert said[0][0] == said[1][0] == f"{tmp_path / 'random-gpt2-tiny-1'}\n"
-    assert "".join(errors for _, errors in said).count("making") == 1
+    assert printed[0][0] == printed[1][0] == f"{tmp_path / 'random-gpt2-tiny-1'}\n"
+    assert "".join(errors for _, errors in printed).count("making") == 1
     assert [path.name for path in tmp_path.iterdir() if not path.name.startswith(".")] == [
         "random-gpt2-tiny-1"
     ]
@@ -41,7 +41,7 @@ def test_a_folder_that_fails_half_way_is_not_there(tmp_path: Path, monkeypatch: 
         (folder / "config.json").write_text("{}")
         raise ModelError("no network", "find one")
 
-    monkeypatch.setattr(rosemodels.store, "_RECIPES", {"x": rosemodels.store._Recipe("x-1", fail)})
+    monkeypatch.setattr(rosemodels.store, "RECIPES", {"x": rosemodels.store.Recipe("x-1", fail)})
     with pytest.raises(ModelError, match="no network"):
         rosemodels.folder("x", tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == [".x-1.lock"]
@@ -52,8 +52,8 @@ def test_what_a_killed_process_has_left_is_removed(tmp_path: Path, monkeypatch: 
     for unfinished in (".x-1-abc/x-1", ".x-10-abc/x-10"):
         (tmp_path / unfinished).mkdir(parents=True)
         (tmp_path / unfinished / "model.safetensors").write_bytes(b"part")
-    recipe = rosemodels.store._Recipe("x-1", lambda folder: (folder / "config.json").touch())
-    monkeypatch.setattr(rosemodels.store, "_RECIPES", {"x": recipe})
+    recipe = rosemodels.store.Recipe("x-1", lambda folder: (folder / "config.json").touch())
+    monkeypatch.setattr(rosemodels.store, "RECIPES", {"x": recipe})
     assert rosemodels.folder("x", tmp_path) == tmp_path / "x-1"
     assert {path.name for path in tmp_path.iterdir()} == {".x-1.lock", ".x-10-abc", "x-1"}
 

@@ -32,9 +32,9 @@ from roseinfer.modules import module_command
 
 #: How long the other ranks may load after rank 0 has: so many seconds, or so many times as long as rank 0
 #: took, or the rank timeout, whichever is longest.
-_LOAD_S, _LOAD_TIMES = 60.0, 3.0
+LOAD_S, LOAD_TIMES = 60.0, 3.0
 #: Seconds that are waited for a rank to end, unless it is stopped.
-_END_S = 3.0
+END_S = 3.0
 #: Seconds that a rank may take to write its profile.
 _WRITE_S = 120.0
 
@@ -56,7 +56,7 @@ class RankGroup:
         self._on_end = on_end
         self._deadline: float | None = None  # of the wait for another rank, on the monotonic clock
         self._wait_limit_s = self._timeout_s
-        self._ranks: Ranks = ALONE
+        self.ranks: Ranks = ALONE
         self._sockets: list[socket.socket] = []
         self.processes = [self._start(config, rank) for rank in range(1, config.tensor_parallel_size)]
         self._closing = threading.Event()
@@ -80,9 +80,9 @@ class RankGroup:
             ConfigError: A rank could not load, or takes too long.
             RankError: A rank has ended since, or does not respond.
         """
-        self._ranks = ranks
+        self.ranks = ranks
         load_s = time.monotonic() - self._begun
-        limit_s = round(max(_LOAD_S, _LOAD_TIMES * load_s, self._timeout_s), 1)
+        limit_s = round(max(LOAD_S, LOAD_TIMES * load_s, self._timeout_s), 1)
         self._await_all("loaded its part of the model", limit_s)
         sizes = step_sizes(self._config, limits)
         descriptor = StepMemory.create(sizes)
@@ -171,7 +171,7 @@ class RankGroup:
         self._close()
 
     def _error(self) -> RankError:
-        patience_s = 0.0 if any(map(is_stopped, self.processes)) else _END_S
+        patience_s = 0.0 if any(map(is_stopped, self.processes)) else END_S
         with self._ended:
             self._ended.wait_for(lambda: self._ends, patience_s)
             return RankError(next(iter(self._ends.values()), self._silent()))
@@ -197,7 +197,7 @@ class RankGroup:
         with self._ended:
             self._ends[rank] = explanation
             self._ended.notify_all()
-        self._ranks.give_up()
+        self.ranks.give_up()
         if self._on_end is not None and not self._closing.is_set():
             self._on_end(explanation)
 
@@ -232,7 +232,7 @@ def _close(
         sock.close()
     for process in processes:
         try:
-            process.wait(0 if is_stopped(process) else _END_S)
+            process.wait(0 if is_stopped(process) else END_S)
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()

@@ -42,14 +42,14 @@ def load_library() -> ctypes.CDLL:
     The library is linked without an OpenMP runtime of its own: it uses the one PyTorch has loaded, and so
     shares its threads.
     """
-    loaded = _load_once()
+    loaded = load_once()
     if isinstance(loaded, str):
         raise BuildError(loaded)
     return loaded
 
 
 @cache
-def _load_once() -> ctypes.CDLL | str:
+def load_once() -> ctypes.CDLL | str:
     """The library, or why there is none: a build that has failed is not tried again."""
     try:
         return _load()

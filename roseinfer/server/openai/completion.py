@@ -187,7 +187,7 @@ class Completion(Producer):
     ) -> None:
         self.backend, self.generation, self.format = backend, generation, format
         self._connection, self._tokenize = connection, tokenize
-        self._choices: list[Choice] = []
+        self.choices: list[Choice] = []
         self._ids: list[int] = []  # the engine's, of each choice
         self._open = 0  # choices that have not ended
         self._prompt_tokens = self._cached_tokens = 0
@@ -204,7 +204,7 @@ class Completion(Producer):
             for index in range(self._open):
                 prompt = prompts[index // generation.n]
                 choice = self.choice_kind(index, prompt, self)
-                self._choices.append(choice)
+                self.choices.append(choice)
                 params = generation.params_of(index)
                 self._ids.append(self.backend.engine.submit(prompt, params, choice, received, client))
         except HttpError:
@@ -220,8 +220,8 @@ class Completion(Producer):
 
     def _forget(self) -> None:
         """Drop the choices, which refer to this object, so that no reference cycle is left to collect."""
-        self._ended_tokens += sum(choice.tokens for choice in self._choices)
-        self._choices.clear()
+        self._ended_tokens += sum(choice.tokens for choice in self.choices)
+        self.choices.clear()
 
     def fail(self, error: HttpError) -> None:
         """End all choices with `error`."""
@@ -232,7 +232,7 @@ class Completion(Producer):
 
     def usage(self) -> Usage:
         """Count the tokens so far."""
-        completion_tokens = self._ended_tokens + sum(choice.tokens for choice in self._choices)
+        completion_tokens = self._ended_tokens + sum(choice.tokens for choice in self.choices)
         total = self._prompt_tokens + completion_tokens
         return Usage(self._prompt_tokens, completion_tokens, total, PromptDetails(self._cached_tokens))
 

@@ -61,7 +61,7 @@ class LargeBodies:
         self._model = model
         self._longest = tokenizer.longest if tokenizer else 0
         self._lock = asyncio.Lock()
-        self._child: Child | None = None
+        self.child: Child | None = None
         self._reading: asyncio.Task[Generation] | None = None
 
     async def read(self, request: HttpRequest, chat: bool, max_model_len: int) -> Generation:
@@ -81,7 +81,7 @@ class LargeBodies:
     async def _read(self, request: HttpRequest, chat: bool, max_model_len: int) -> Generation:
         try:
             async with asyncio.timeout(TIMEOUT):
-                if self._child is None:
+                if self.child is None:
                     await self._start()
                 numbers = (len(request.body), chat, max_model_len, self._longest * max_model_len)
                 self._writer.write(_QUESTION.pack(*numbers))
@@ -92,7 +92,7 @@ class LargeBodies:
             self.stop()
             raise HttpError(503, f"the body was not read within {TIMEOUT:.0f} s") from None
         except (OSError, asyncio.IncompleteReadError):
-            too_much = self._child is not None and self._child.exit_code() in NO_MEMORY
+            too_much = self.child is not None and self.child.exit_code() in NO_MEMORY
             self.stop()
             if too_much:
                 raise BadRequestError(_TOO_MUCH) from None
@@ -107,14 +107,14 @@ class LargeBodies:
     async def _start(self) -> None:
         ours, theirs = socket.socketpair()
         arguments = [str(theirs.fileno()), self._model]
-        self._child = Child(_NAME, "roseinfer.server.openai.large_bodies", arguments, [theirs])
+        self.child = Child(_NAME, "roseinfer.server.openai.large_bodies", arguments, [theirs])
         self._reader, self._writer = await asyncio.open_connection(sock=ours)
 
     def stop(self) -> None:
         """End the process, whatever it is doing."""
-        if self._child is not None:
-            self._child.kill()
-            self._child = None
+        if self.child is not None:
+            self.child.kill()
+            self.child = None
             self._writer.transport.abort()  # without what it still holds of a body
 
 

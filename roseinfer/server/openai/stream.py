@@ -31,14 +31,14 @@ class StreamedChoice(Choice):
     put into a template of a chunk.
     """
 
-    __slots__ = ("_escaped", "_interval", "_stream", "_template", "_uniform", "_write", "begun", "direct")
+    __slots__ = ("_escaped", "_interval", "_stream", "_template", "_write", "begun", "direct", "uniform")
 
     def __init__(self, index: int, prompt: NDArray[np.int32], stream: StreamedCompletion) -> None:
         super().__init__(index, prompt, stream)
         self._stream, self._interval = stream, stream.backend.stream_interval
         self._escaped = self._text.escaped
         plain = not self._stops.stops and self._logprobs is None
-        self._uniform = self._interval == 1 and plain and not stream.options.continuous_usage_stats
+        self.uniform = self._interval == 1 and plain and not stream.options.continuous_usage_stats
         self._template = b""
         self.begun = self.direct = False
 
@@ -63,7 +63,7 @@ class StreamedChoice(Choice):
         self._write = self._stream.send(self._stream.event(self.take(None), first=not self.begun))
         self.begun = True
         # Sending may have paused it.
-        self.direct = self._uniform and self._text.clean and not self._stream.paused
+        self.direct = self.uniform and self._text.clean and not self._stream.paused
         if self.direct and not self._template:
             self._template = self._make_template()
 
@@ -86,7 +86,7 @@ class StreamedCompletion(Completion):
 
     choice_kind = StreamedChoice
     paused = False
-    _choices: list[StreamedChoice]  # type: ignore[assignment]
+    choices: list[StreamedChoice]  # type: ignore[assignment]
     _write: Callable[[bytes], None] | None = None
 
     def send(self, event: bytes) -> Callable[[bytes], None]:
@@ -112,19 +112,19 @@ class StreamedCompletion(Completion):
     def pause(self) -> None:
         """Buffer tokens from now on."""
         self.paused = True
-        for choice in self._choices:
+        for choice in self.choices:
             choice.direct = False
 
     def resume(self) -> None:
         """Send the buffered tokens."""
         self.paused = False
-        for choice in self._choices:
+        for choice in self.choices:
             if self.paused:  # again, by what was sent
                 break
             choice.flush()
 
     def _send_choice(self, choice: Choice, body: ChoiceBody, *, last: bool) -> None:
-        event = self.event(body, first=not self._choices[choice.index].begun)
+        event = self.event(body, first=not self.choices[choice.index].begun)
         if not last:
             self.send(event)
         elif self.options.include_usage:

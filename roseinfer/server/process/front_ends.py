@@ -112,7 +112,7 @@ class Dispatcher:
 
     def start(self) -> None:
         """Take connections from now on."""
-        asyncio.get_running_loop().add_reader(self._listener, self._accept)
+        asyncio.get_running_loop().add_reader(self._listener, self.accept)
 
     def stop(self) -> None:
         """Take no more."""
@@ -120,7 +120,7 @@ class Dispatcher:
             self._timer.cancel()
         asyncio.get_running_loop().remove_reader(self._listener)
 
-    def _accept(self) -> None:
+    def accept(self) -> None:
         for _ in range(MAX_ACCEPTED):
             try:
                 sock, _ = self._listener.accept()

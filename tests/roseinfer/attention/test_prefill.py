@@ -52,9 +52,9 @@ class Step:
 
     def check(self, got: Tensor) -> None:
         assert got.dtype == self.q.dtype and got.shape == self.q.shape
-        wanted = sdpa(self.q.float(), self.k.float(), self.v.float(), self.spans)
+        expected = sdpa(self.q.float(), self.k.float(), self.v.float(), self.spans)
         count, tolerance = int(self.spans.query[-1]), TOLERANCES[got.dtype]
-        torch.testing.assert_close(got[:count].float(), wanted[:count], rtol=tolerance, atol=tolerance)
+        torch.testing.assert_close(got[:count].float(), expected[:count], rtol=tolerance, atol=tolerance)
 
 
 def starts(lengths: list[int]) -> Tensor:
@@ -97,13 +97,13 @@ def test_keys_and_values_out_of_blocks(
     rows = torch.randperm(count + 1, generator=generator).int().to(DEVICE)
     cache = torch.randn(2, table.numel() * size, *shape, generator=generator).to(DEVICE)
     keys, values = to_e4m3(cache) if fp8 else cache
-    found = torch.full((2, sum(lengths) + 11, *shape), torch.nan, device=DEVICE)
+    gathered = torch.full((2, sum(lengths) + 11, *shape), torch.nan, device=DEVICE)
     key = starts([*lengths, 0, 0])
     padded = torch.cat((rows[:count], rows[:1], rows[:1]))
-    gather_kv(keys, values, key, table, padded, size, *found)
+    gather_kv(keys, values, key, table, padded, size, *gathered)
     slots = (table[..., None] * size + torch.arange(size, device=DEVICE)).flatten(1)
     at = torch.cat([slots[row, :length] for row, length in zip(rows, lengths, strict=False)])
-    for got, source in zip(found, (keys, values), strict=True):
+    for got, source in zip(gathered, (keys, values), strict=True):
         assert torch.equal(got[: len(at)], gather(source, at, got.dtype))
         assert got[len(at) :].isnan().all()
 

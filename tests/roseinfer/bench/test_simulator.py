@@ -82,7 +82,7 @@ def test_a_late_launch_shortens_the_wait_by_most_of_a_step() -> None:
         simulate(EngineConfig(prefix_cache=False, mixed_steps=True, late_launch=late), requests, LARGE, HOST)
         for late in (False, True)
     )
-    waits = [(found.replayed.first - found.replayed.due)[1:].mean() for found in (soon, late)]
+    waits = [(outcome.replayed.first - outcome.replayed.due)[1:].mean() for outcome in (soon, late)]
     assert waits[1] < waits[0] - LARGE.decode / 2
     assert late.replayed.last[0] == pytest.approx(soon.replayed.last[0], abs=HOST)
 

@@ -114,7 +114,7 @@ def test_what_comes_before_the_launch_is_in_it(text_model: Any, monkeypatch: pyt
     load = streaming.StreamingLoad("a", False, True, 0, 2, 1, 1, 0.0, "absolute", False)
     bench = streaming.StreamingBench(EngineConfig(str(text_model.folder)), load)
     timelines = [streaming.Timeline(0.0, 0.0) for _ in range(2)]
-    bench._serve(arrived, timelines)
+    bench.serve(arrived, timelines)
     assert engine.seen == [0, 1] and [len(timeline.shown) for timeline in timelines] == [1, 1]
 
 

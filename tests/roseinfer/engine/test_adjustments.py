@@ -1,4 +1,4 @@
-"""Penalties, biases, min_p and stop tokens, against transformers' processors and OpenAI's formula."""
+"""Penalties, biases and stop tokens, against transformers' processors and OpenAI's formula."""
 
 from __future__ import annotations
 
@@ -15,21 +15,15 @@ from hypothesis import strategies as st
 from transformers import AutoModelForCausalLM
 from transformers.generation import (
     MinNewTokensLengthLogitsProcessor,
-    MinPLogitsWarper,
     RepetitionPenaltyLogitsProcessor,
     SequenceBiasLogitsProcessor,
-    TemperatureLogitsWarper,
-    TopKLogitsWarper,
-    TopPLogitsWarper,
 )
 
 from roseinfer.batch import UNKNOWN
-from roseinfer.config import EngineConfig
 from roseinfer.engine.adjustments import Adjustments
-from roseinfer.engine.sampler import sample
 from roseinfer.llm import LLM
-from roseinfer.request.params import SAMPLING, SamplingParams
-from tests.roseinfer.conftest import KV_TOKENS
+from roseinfer.request.params import SamplingParams
+from tests.roseinfer.conftest import config_of
 
 VOCAB, EOS = 23, (4, 9)
 
@@ -53,7 +47,7 @@ REQUEST = st.tuples(PARAMS, TOKENS.filter(bool), TOKENS)
 def expected(
     logits: torch.Tensor, prompt: list[int], made: list[int], params: SamplingParams
 ) -> torch.Tensor:
-    """Of one request: logits `[vocab]`, in float32."""
+    """Adjusted logits `[vocab]` of one request, in float32."""
     ids, row = torch.tensor([prompt + made]), logits[None].float()
     if params.logit_bias:
         row = SequenceBiasLogitsProcessor([[[token], bias] for token, bias in params.logit_bias])(ids, row)
@@ -106,42 +100,15 @@ def test_logits_of_a_step(
         (0, min(cut, len(requests))),
         (min(cut, len(requests)), max(len(requests) - cut, 0)),
     ):
-        own = adjustments.part(start, count)
-        rows = slice(start, start + count)
-        got += list(logits[rows] if own is None else own.apply(logits[rows], newest[rows], fused=fused))
+        part, rows = adjustments.part(start, count), slice(start, start + count)
+        got += list(logits[rows] if part is None else part.apply(logits[rows], newest[rows], fused=fused))
     for row, request in enumerate(requests):
-        wanted = logits[row]
+        adjusted = logits[row]
         if request is not None:
             params, prompt, made = request
-            wanted = expected(logits[row], prompt, made, params)
-        torch.testing.assert_close(got[row], wanted, rtol=1e-6, atol=1e-6)
+            adjusted = expected(logits[row], prompt, made, params)
+        torch.testing.assert_close(got[row], adjusted, rtol=1e-6, atol=1e-6)
     assert torch.equal(logits, before)
-
-
-@pytest.mark.parametrize(
-    ("min_p", "top_k", "top_p"),
-    [(0.05, 0, 1.0), (0.3, 0, 1.0), (1.0, 0, 1.0), (0.05, 5, 1.0), (0.02, 0, 0.8)],
-)
-def test_min_p(min_p: float, top_k: int, top_p: float) -> None:
-    """20,000 draws: chi-squared below its 1 - 1e-6 quantile, and nothing that is left out."""
-    draws, temperature = 20_000, 1.3
-    logits = torch.randn(VOCAB, generator=torch.Generator().manual_seed(3)) * 1.5
-    warped = MinPLogitsWarper(min_p)(None, TemperatureLogitsWarper(temperature)(None, logits[None]))
-    if top_k:
-        warped = TopKLogitsWarper(top_k)(None, warped)
-    wanted = torch.softmax(TopPLogitsWarper(top_p)(None, warped), -1)[0].double().numpy() * draws
-    request = SamplingParams(1, temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p)
-    params, position = np.full(draws, np.array(request.sampling_row, SAMPLING)), np.full(draws, 5)
-    params["seed"] = np.arange(draws)
-    few = sample(logits.expand(9, -1), params[50:59], position[50:59])
-    drawn = sample(logits.expand(draws, -1), params, position, cpu_rows=draws)
-    assert torch.equal(few, drawn[50:59])
-    counts = np.bincount(drawn.numpy(), minlength=VOCAB)
-    assert counts[wanted == 0].sum() == 0
-    possible = wanted > 0
-    chi_squared = ((counts - wanted)[possible] ** 2 / wanted[possible]).sum()
-    freedom = possible.sum() - 1
-    assert chi_squared <= freedom + 5 * np.sqrt(2 * freedom) + 25
 
 
 def traffic() -> tuple[list[list[int]], list[SamplingParams]]:
@@ -169,15 +136,14 @@ def traffic() -> tuple[list[list[int]], list[SamplingParams]]:
     [{}, {"overlap_schedule": True, "kv_tokens": 320, "block_size": 4, "prefill_max_tokens": 300}],
     ids=["plain", "overlapped and preempting"],
 )
-def test_answers(gpt2_folder: Path, switches: dict[str, object]) -> None:
+def test_answers(gpt2_folder: Path, switches: dict[str, Any]) -> None:
     """Every token is the likeliest after transformers' processors, within 1e-3 of a logit."""
-    base = {"kv_tokens": KV_TOKENS, "warmup": False}
-    llm = LLM(EngineConfig(str(gpt2_folder), device="cpu", dtype="fp32", **(base | switches)))  # type: ignore[arg-type]
+    llm = LLM(config_of(gpt2_folder, **switches))
     reference = AutoModelForCausalLM.from_pretrained(gpt2_folder, dtype=torch.float32).eval()
     prompts, params = traffic()
     answers = llm.generate(prompts, params)
     assert (llm.engine.preemptions > 0) == bool(switches)
-    plain = llm.generate(prompts, [SamplingParams(asked.max_tokens, ignore_eos=True) for asked in params])
+    plain = llm.generate(prompts, [SamplingParams(how.max_tokens, ignore_eos=True) for how in params])
     assert sum(a != b for a, b in zip(answers, plain, strict=True)) > 6
     for prompt, how, made in zip(prompts, params, answers, strict=True):
         with torch.inference_mode():
@@ -199,18 +165,17 @@ def test_stop_tokens(text_model: Any) -> None:
 def test_no_end_before_min_tokens(gpt2_folder: Path, overlap: bool) -> None:
     """Each token is the likeliest of those that do not end the answer, until it has `min_tokens`, whatever
     else is in the batch; where nothing would end it, it is as without."""
-    switches: dict[str, Any] = {"kv_tokens": KV_TOKENS, "warmup": False, "overlap_schedule": overlap}
-    llm = LLM(EngineConfig(str(gpt2_folder), device="cpu", dtype="fp32", **switches))
+    llm = LLM(config_of(gpt2_folder, overlap_schedule=overlap))
     reference = AutoModelForCausalLM.from_pretrained(gpt2_folder, dtype=torch.float32).eval()
     prompts, _ = traffic()
     free = SamplingParams(12, ignore_eos=True)
     plain = llm.generate(prompts, free)
-    asked = [
+    params = [
         msgspec.structs.replace(free, min_tokens=index % 12, stop_token_ids=tuple(answer[1:3]))
         for index, answer in enumerate(plain)
     ]
     masked = 0
-    for prompt, how, made in zip(prompts, asked, llm.generate(prompts, asked), strict=True):
+    for prompt, how, made in zip(prompts, params, llm.generate(prompts, params), strict=True):
         with torch.inference_mode():
             logits = reference(torch.tensor([prompt + made])).logits[0, len(prompt) - 1 : -1]
         stops = list(how.stop_token_ids)

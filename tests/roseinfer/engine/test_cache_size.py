@@ -14,7 +14,7 @@ GPU, CPU = torch.device("cuda"), torch.device("cpu")
 
 
 def test_memory_of_the_kv_cache(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of 1,000 bytes 700 are free once the weights are there."""
+    """700 of 1,000 bytes are free once the weights are there."""
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (700, 1000))
     assert kv_bytes(EngineConfig(), GPU) == 560
     assert kv_bytes(EngineConfig(gpu_memory_utilization=0.9), GPU) == 600

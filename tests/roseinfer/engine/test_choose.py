@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
-from roseinfer.config import ConfigError, EngineConfig
+from roseinfer.config import ConfigError
 from roseinfer.engine.core import Engine
 from roseinfer.kernels.cpu.build import has_bf16_products
 from roseinfer.request.params import SamplingParams
-from tests.roseinfer.conftest import KV_TOKENS, make_gpt2, make_llama
+from tests.roseinfer.conftest import Generated, config_of, generate, make_gpt2, make_llama
 
 VOCAB = 5003
 needs_bf16_products = pytest.mark.skipif(not has_bf16_products(), reason="needs a processor with AVX-512")
@@ -25,9 +25,9 @@ def model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     return make_gpt2(path) if request.param == "gpt2" else make_llama(path, request.param)
 
 
-def load(folder: Path, **settings: object) -> Engine:
-    base = {"dtype": "bf16", "batch_invariant": True, "max_model_len": 400, "kv_tokens": KV_TOKENS}
-    return Engine(EngineConfig(str(folder), device="cpu", warmup=False, **(base | settings)))  # type: ignore[arg-type]
+def load(folder: Path, **settings: Any) -> Engine:
+    base = {"dtype": "bf16", "batch_invariant": True, "max_model_len": 400}
+    return Engine(config_of(folder, **(base | settings)))
 
 
 def traffic() -> list[Request]:
@@ -43,22 +43,11 @@ def traffic() -> list[Request]:
     return requests
 
 
-def answers(engine: Engine, requests: Sequence[Request]) -> list[list[tuple[list[int], list[float]]]]:
-    """Of each token of each request: it and the likeliest, and their logprobs."""
-    found: list[list[tuple[list[int], list[float]]]] = [[] for _ in requests]
-    for id, (prompt, params) in enumerate(requests):
-        engine.add(id, np.array(prompt, dtype=np.int32), params)
-    while (step := engine.step()) is not None:
-        if step.logprobs is not None:
-            for id, token in step.logprobs.by_request().items():
-                found[id].append((token.tokens, token.values))
-    return found
-
-
 @pytest.fixture(scope="module")
-def alone(model: Path) -> list[list[tuple[list[int], list[float]]]]:
+def alone(model: Path) -> list[Generated]:
+    """Answers of an engine that never has two requests, with the logprobs of the likeliest tokens."""
     engine = load(model)
-    return [answers(engine, [request])[0] for request in traffic()]
+    return [generate(engine, [request])[0] for request in traffic()]
 
 
 #: With so little cache, requests are interrupted and computed again.
@@ -76,23 +65,21 @@ PRESSED = {"kv_tokens": 500, "prefix_cache": True, "chunked_prefill_size": 24, "
         PRESSED,
     ],
 )
-def test_together_as_alone(
-    model: Path, alone: list[list[tuple[list[int], list[float]]]], settings: dict[str, object]
-) -> None:
+def test_together_as_alone(model: Path, alone: list[Generated], settings: dict[str, Any]) -> None:
     engine = load(model, **settings)
-    assert answers(engine, traffic()) == alone
+    assert generate(engine, traffic()) == alone
     assert settings is not PRESSED or engine.preemptions > 0
 
 
 @needs_bf16_products
 def test_without_it_bits_differ(model: Path) -> None:
-    """So that the test above can fail."""
+    """The test above can fail."""
     engine, requests = load(model, batch_invariant=False), traffic()[:8]
-    alone = [answers(engine, [request])[0] for request in requests]
-    assert answers(load(model, batch_invariant=False, **PRESSED), requests) != alone
+    alone = [generate(engine, [request])[0] for request in requests]
+    assert generate(load(model, batch_invariant=False, **PRESSED), requests) != alone
 
 
 @pytest.mark.parametrize("settings", [{"dtype": "fp32"}, {"cpu_kernels": False}, {"cpu_linear": False}])
-def test_what_cannot_be_had_is_refused(gpt2_folder: Path, settings: dict[str, object]) -> None:
+def test_what_cannot_be_had_is_refused(gpt2_folder: Path, settings: dict[str, Any]) -> None:
     with pytest.raises(ConfigError, match="--batch-invariant needs"):
         load(gpt2_folder, **settings)

@@ -7,19 +7,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from roseinfer.config import EngineConfig
 from roseinfer.llm import LLM
 from roseinfer.request.params import SamplingParams
-from tests.roseinfer.conftest import KV_TOKENS
+from tests.roseinfer.conftest import config_of
 
 pytestmark = pytest.mark.slow
 
 VOCAB = 5003
-
-
-def load(folder: Path, **settings: object) -> LLM:
-    base = {"kv_tokens": KV_TOKENS, "warmup": False}
-    return LLM(EngineConfig(str(folder), device="cpu", dtype="fp32", **(base | settings)))  # type: ignore[arg-type]
 
 
 def traffic() -> tuple[list[list[int]], list[SamplingParams]]:
@@ -29,8 +23,8 @@ def traffic() -> tuple[list[list[int]], list[SamplingParams]]:
     prompts, params = [], []
     for _ in range(22):
         shared = documents[rng.integers(3)][: rng.choice([16, 32, 100, 160, 256])]
-        own = rng.integers(0, VOCAB - 1, rng.choice([0, 0, 1, 20, 90]))
-        prompts.append([*shared.tolist(), *own.tolist()])
+        rest = rng.integers(0, VOCAB - 1, rng.choice([0, 0, 1, 20, 90]))
+        prompts.append([*shared.tolist(), *rest.tolist()])
         params.append(
             SamplingParams(
                 int(rng.integers(1, 14)),
@@ -47,7 +41,7 @@ def traffic() -> tuple[list[list[int]], list[SamplingParams]]:
 
 @pytest.fixture(scope="module")
 def plain(gpt2_folder: Path) -> list[list[int]]:
-    return load(gpt2_folder, overlap_schedule=False, prefix_cache=False).generate(*traffic())
+    return LLM(config_of(gpt2_folder, overlap_schedule=False, prefix_cache=False)).generate(*traffic())
 
 
 @pytest.mark.parametrize(
@@ -69,7 +63,7 @@ def plain(gpt2_folder: Path) -> list[list[int]]:
     ids=lambda settings: "+".join(settings),
 )  # fmt: skip
 def test_the_same_tokens(gpt2_folder: Path, plain: list[list[int]], settings: dict[str, object]) -> None:
-    llm = load(gpt2_folder, **({"prefix_cache": False} | settings))
+    llm = LLM(config_of(gpt2_folder, **({"prefix_cache": False} | settings)))
     for _ in range(2 if "prefix_cache" in settings else 1):  # the second time, it has whole prompts
         assert llm.generate(*traffic()) == plain
         llm.engine.check_idle()
@@ -79,7 +73,7 @@ def test_the_same_tokens(gpt2_folder: Path, plain: list[list[int]], settings: di
 
 
 def test_a_flush_forgets_prefixes_and_ends_no_request(gpt2_folder: Path, plain: list[list[int]]) -> None:
-    llm = load(gpt2_folder, prefix_cache=True)
+    llm = LLM(config_of(gpt2_folder, prefix_cache=True))
     prompts, params = traffic()
     engine = llm.engine
     longest = max(range(len(prompts)), key=lambda index: len(plain[index]))
@@ -98,9 +92,8 @@ def test_a_flush_forgets_prefixes_and_ends_no_request(gpt2_folder: Path, plain: 
 @pytest.mark.parametrize("overlap", [False, True])
 def test_requests_that_leave_at_any_step_leave_nothing(gpt2_folder: Path, overlap: bool) -> None:
     """Answers of other requests do not change, and every block is free at the end."""
-    llm = load(
-        gpt2_folder, prefix_cache=True, overlap_schedule=overlap, chunked_prefill_size=48, kv_tokens=600
-    )
+    settings = {"overlap_schedule": overlap, "chunked_prefill_size": 48, "kv_tokens": 600}
+    llm = LLM(config_of(gpt2_folder, prefix_cache=True, **settings))
     engine, prompt = llm.engine, list(range(7, 107))
     params = SamplingParams(12, ignore_eos=True)
     (alone,) = llm.generate([prompt], params)

@@ -43,14 +43,13 @@ from roseinfer.engine.ranks.step_memory import StepMemory, StepSizes
 from roseinfer.info import RunnerInfo
 from roseinfer.kernels.triton import rms_norm
 from roseinfer.kvcache.pool import KVPool
-from roseinfer.llm import LLM
 from roseinfer.models import load
 from roseinfer.models.cuda_ranks import CudaRanks
 from roseinfer.models.model import Model
 from roseinfer.models.ranks import Ranks
 from roseinfer.models.shard import Shard
 from roseinfer.request.params import SamplingParams
-from tests.roseinfer.conftest import make_gpt2
+from tests.roseinfer.conftest import config_of, generate, make_gpt2, runner_of
 
 pytestmark = [
     pytest.mark.slow,
@@ -61,7 +60,7 @@ CPU = torch.device("cpu")
 
 
 class Event:
-    """What was launched has ended."""
+    """An event that has come: what was launched has ended."""
 
     def record(self) -> None:
         pass
@@ -115,13 +114,14 @@ def no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
         return Captured(Graph(step, logits, pool), logits)  # type: ignore[arg-type]
 
     monkeypatch.setattr(cuda, "capture", captured)
+    monkeypatch.setattr(core, "choose_runner", choose_runner)
 
 
 def runner(model: Model, pool: KVPool, config: EngineConfig, limits: StepLimits, group: Any) -> CudaRunner:
     gathered = None  # Triton's kernel stands for one that takes them so
     if config.prefill_backend == "flash-attn-3":
         gathered = torch.full((2, 20, pool.shape.kv_heads, pool.shape.head_dim), torch.nan)
-    made: list[Any] = [model, CudaPagedAttention(pool, prefill_backends._triton, gathered), pool]
+    parts: list[Any] = [model, CudaPagedAttention(pool, prefill_backends.triton_prefill, gathered), pool]
     settings: dict[str, Any] = {
         "capacity": config.max_active_requests,
         "max_blocks": -(-limits.max_model_len // config.block_size),
@@ -130,11 +130,11 @@ def runner(model: Model, pool: KVPool, config: EngineConfig, limits: StepLimits,
         "pinned": False,
         "parts": {},
     }
-    found = CudaRunner(*made, **settings) if group is None else ParallelCudaRunner(group, *made, **settings)
+    made = CudaRunner(*parts, **settings) if group is None else ParallelCudaRunner(group, *parts, **settings)
     cut = config.chunked_prefill_size is not None
-    found.capture(prompts=True, mixed=MixedSteps(12, cut) if config.mixed_steps else MixedSteps())
-    assert len(found._mixed_graphs) == (0 if not config.mixed_steps else 4 if cut else 2)
-    return found
+    made.capture(prompts=True, mixed=MixedSteps(12, cut) if config.mixed_steps else MixedSteps())
+    assert len(made.mixed_graphs) == (0 if not config.mixed_steps else 4 if cut else 2)
+    return made
 
 
 def fused(folder: Path, settings: dict[str, Any], shard: Shard | None = None) -> LoadedModel:
@@ -156,44 +156,44 @@ SETTINGS: list[dict[str, Any]] = [
 ENDS = tuple(range(0, 192, 3))
 
 
-def answers(engine: Any, prompts: list[Ints]) -> list[list[int]]:
-    """Answers to prompts that arrive one a step; the second is drawn, the third must not end at first."""
-    found: list[list[int]] = [[] for _ in prompts]
-    for index, prompt in enumerate(prompts):
-        how = SamplingParams(2 + index % 3, ignore_eos=True, temperature=float(index == 1), seed=7)
+def answers(engine: Engine) -> list[list[int]]:
+    """Answers to prompts that begin alike and come one a step; the second is drawn, the third must not end at
+    first."""
+    vocab, rng = engine.info.limits.vocab_size, np.random.default_rng(3)
+    shared = rng.integers(0, vocab, 5).tolist()
+    requests = []
+    for index, length in enumerate((2, 1, 7, 3)):
+        params = SamplingParams(2 + index % 3, ignore_eos=True, temperature=float(index == 1), seed=7)
         if index == 2:
-            how = msgspec.structs.replace(how, min_tokens=3, stop_token_ids=ENDS)
-        engine.add(index, prompt.astype(np.int32), how)
-        take(engine.step(), found)
-    while engine.has_work:
-        take(engine.step(), found)
+            params = msgspec.structs.replace(params, min_tokens=3, stop_token_ids=ENDS)
+        requests.append(([*shared, *rng.integers(0, vocab, length).tolist()], params))
+    generated = generate(engine, requests, interval=1)
     engine.flush_cache()
     engine.check_idle()
-    return found
+    return [answer.tokens for answer in generated]
 
 
-def take(result: Any, found: list[list[int]]) -> None:
-    for index, token in zip(result.ids.tolist(), result.tokens.tolist(), strict=True) if result else ():
-        found[index].append(token)
+Load = Callable[[EngineConfig], LoadedModel]
 
 
-def prompts_of(vocab: int) -> list[Ints]:
-    rng = np.random.default_rng(3)
-    shared = rng.integers(0, vocab, 5)
-    return [np.concatenate((shared, rng.integers(0, vocab, n))) for n in (2, 1, 7, 3)]
+@pytest.fixture
+def engine_of(no_gpu: None, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Engine]:
+    """Open an engine with the runner of a GPU; `load` replaces the model of `folder`."""
 
+    def make(folder: Path, settings: dict[str, Any], load: Load | None = None, ranks: int = 1) -> Engine:
+        monkeypatch.setattr(core, "load_model", load or (lambda config: fused(folder, settings)))
+        config = config_of(
+            folder, block_size=4, kv_tokens=256, max_model_len=20, max_active_requests=4, max_batch_size=3,
+            prefill_max_tokens=12, overlap_schedule=True, threads=1, tensor_parallel_size=ranks, **settings,
+        )  # fmt: skip
+        return Engine(config)
 
-def config_of(folder: Path, settings: dict[str, Any], ranks: int = 1) -> EngineConfig:
-    return EngineConfig(
-        str(folder), device="cpu", dtype="fp32", warmup=False, block_size=4, kv_tokens=256, max_model_len=20,
-        max_active_requests=4, max_batch_size=3, prefill_max_tokens=12, overlap_schedule=True, threads=1,
-        tensor_parallel_size=ranks, **settings,
-    )  # fmt: skip
+    return make
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """With biases, of which one rank adds its own alone, a head for logits, and an odd vocabulary."""
+    """A model with biases, of which one rank adds its own alone, a head for logits, and an odd vocabulary."""
     torch.manual_seed(0)
     path = tmp_path_factory.mktemp("llama")
     config = LlamaConfig(
@@ -208,36 +208,28 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @cache
 def plain_answers(folder: Path) -> list[list[int]]:
     """By operators of PyTorch, which other tests hold against transformers."""
-    plain = EngineConfig(
-        str(folder), device="cpu", dtype="fp32", warmup=False, cpu_kernels=False, threads=1, kv_tokens=512
-    )
-    llm = LLM(plain)
-    found = answers(llm.engine, prompts_of(llm.engine.info.limits.vocab_size))
-    assert not {*found[2][:3]} & {*ENDS}
-    return found
+    expected = answers(Engine(config_of(folder, cpu_kernels=False, threads=1, kv_tokens=512)))
+    assert not {*expected[2][:3]} & {*ENDS}
+    return expected
 
 
-def chosen(config: Any, model: Any, pool: Any, dtype: Any, limits: Any, group: Any) -> choose.Chosen:
-    """Stands for choose_runner, which takes this runner on a GPU alone."""
+def choose_runner(config: Any, model: Any, pool: Any, dtype: Any, limits: Any, group: Any) -> choose.Chosen:
+    """Stands for the function of this name, which takes this runner on a GPU alone."""
     return choose.Chosen(runner(model, pool, config, limits, group), RunnerInfo("triton", "triton"))
 
 
 @pytest.mark.parametrize("settings", SETTINGS, ids=str)
 def test_answers_are_those_of_the_plain_runner(
-    folder: Path, settings: dict[str, Any], no_gpu: None, monkeypatch: pytest.MonkeyPatch
+    folder: Path, settings: dict[str, Any], engine_of: Callable[..., Engine]
 ) -> None:
-    expected = plain_answers(folder)
-    monkeypatch.setattr(core, "load_model", lambda config: fused(folder, settings))
-    monkeypatch.setattr(core, "choose_runner", chosen)
-    engine = Engine(config_of(folder, settings))
-    assert answers(engine, prompts_of(engine.info.limits.vocab_size)) == expected
+    assert answers(engine_of(folder, settings)) == plain_answers(folder)
 
 
-def test_every_graph_runs(folder: Path, no_gpu: None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_graph_runs(
+    folder: Path, engine_of: Callable[..., Engine], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Also those of sizes that no step above has; here of no request, so that what they give is undefined."""
-    monkeypatch.setattr(core, "load_model", lambda config: fused(folder, SETTINGS[1]))
-    monkeypatch.setattr(core, "choose_runner", chosen)
-    found: Any = Engine(config_of(folder, SETTINGS[1]))._loop.runner
+    made = runner_of(engine_of(folder, SETTINGS[1]))
     launch, launches = GridExecutor.__call__, Counter[str]()
 
     def counted(self: Any, *arguments: Any, **settings: Any) -> None:
@@ -245,7 +237,7 @@ def test_every_graph_runs(folder: Path, no_gpu: None, monkeypatch: pytest.Monkey
         launches[self.fn.__name__] += 1
 
     monkeypatch.setattr(GridExecutor, "__call__", counted)
-    graphs = [*found._prompt_graphs.values(), *found._decode_graphs.values(), *found._mixed_graphs.values()]
+    graphs = [*made.prompt_graphs.values(), *made.decode_graphs.values(), *made.mixed_graphs.values()]
     assert len(graphs) == 8
     with torch.inference_mode():
         for captured in graphs:
@@ -255,10 +247,9 @@ def test_every_graph_runs(folder: Path, no_gpu: None, monkeypatch: pytest.Monkey
 
 
 def test_steps_with_longer_contexts_have_graphs_of_their_own(
-    folder: Path, no_gpu: None, monkeypatch: pytest.MonkeyPatch
+    folder: Path, engine_of: Callable[..., Engine], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Which is chosen by the mean of the requests' tokens."""
-    expected = plain_answers(folder)
+    """The mean of the requests' tokens chooses the graph."""
     launched: list[tuple[int, float]] = []
 
     def decodes(table: Tensor, rows: Tensor, lengths: Tensor, context: int = 0) -> Decodes:
@@ -268,26 +259,21 @@ def test_steps_with_longer_contexts_have_graphs_of_their_own(
 
     monkeypatch.setattr(cuda, "Decodes", decodes)
     monkeypatch.setattr(CudaPagedAttention, "contexts", lambda self, rows: (0, 9, 12, 99))
-    monkeypatch.setattr(core, "load_model", lambda config: fused(folder, {}))
-    monkeypatch.setattr(core, "choose_runner", chosen)
-    engine = Engine(config_of(folder, {"mixed_steps": False}))
+    engine = engine_of(folder, {"mixed_steps": False})
     launched.clear()
-    assert answers(engine, prompts_of(engine.info.limits.vocab_size)) == expected
+    assert answers(engine) == plain_answers(folder)
     assert {context for context, _ in launched} == {0, 9, 12}
     assert all(context == max(c for c in (0, 9, 12) if c <= mean) for context, mean in launched)
 
 
 def test_prompts_and_decoding_one_after_the_other_in_a_step(
-    no_gpu: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    engine_of: Callable[..., Engine], tmp_path: Path
 ) -> None:
-    """As GPT-2 takes them: the prompts' logits are used before they are lost."""
+    """GPT-2 takes them so: the prompts' logits are used before they are lost."""
     folder = make_gpt2(tmp_path, layers=1, width=32, heads=2, vocab=203)
-    expected = plain_answers(folder)
-    monkeypatch.setattr(core, "load_model", lambda config: fused(folder, {}))
-    monkeypatch.setattr(core, "choose_runner", chosen)
-    engine = Engine(config_of(folder, {"mixed_steps": True}))
-    assert not engine._loop.runner._model.mixes  # type: ignore[attr-defined]
-    assert answers(engine, prompts_of(203)) == expected
+    settings = {"mixed_steps": True}
+    assert not fused(folder, settings).model.mixes
+    assert answers(engine_of(folder, settings)) == plain_answers(folder)
 
 
 class Meeting:
@@ -344,7 +330,7 @@ class SharedMemory:
 
 
 def on_gpus(shard: Shard, shape: Any, device: torch.device, dtype: torch.dtype) -> CudaRanks:
-    """Stands for `_ranks` of models/load.py, which takes other ones on a CPU."""
+    """Stands for `ranks_of` of models/load.py, which takes other ones on a CPU."""
     return CudaRanks(shard, shape.vocab_size, shape.width, dtype)
 
 
@@ -406,9 +392,13 @@ class ThreadGroup:
 
 @pytest.mark.parametrize("settings", [SETTINGS[0], SETTINGS[2]], ids=str)
 def test_two_ranks_give_the_answers_of_one(
-    folder: Path, settings: dict[str, Any], no_gpu: None, monkeypatch: pytest.MonkeyPatch
+    folder: Path,
+    settings: dict[str, Any],
+    engine_of: Callable[..., Engine],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     expected, meeting = plain_answers(folder), Meeting()
+    groups: list[ThreadGroup] = []
 
     def part(rank: int) -> LoadedModel:
         return fused(folder, settings, Shard(rank, 2, first_embeds=True))
@@ -419,25 +409,24 @@ def test_two_ranks_give_the_answers_of_one(
         ranks._memory = SharedMemory(meeting, ranks._shard.rank, sizes)  # type: ignore[assignment]
 
     monkeypatch.setattr(CudaRanks, "connect", connect)
-    monkeypatch.setattr(load, "_ranks", on_gpus)
-    monkeypatch.setattr(core, "load_model", lambda config: part(0))
-    monkeypatch.setattr(
-        core, "RankGroup", lambda config, on_end: ThreadGroup(config, partial(part, 1), meeting)
-    )
-    monkeypatch.setattr(core, "choose_runner", chosen)
+    monkeypatch.setattr(load, "ranks_of", on_gpus)
+
+    def group(config: EngineConfig, on_end: object) -> ThreadGroup:
+        groups.append(ThreadGroup(config, partial(part, 1), meeting))
+        return groups[-1]
+
+    monkeypatch.setattr(core, "RankGroup", group)
     with meeting.running:
-        engine = Engine(config_of(folder, settings, ranks=2))
-        group: Any = engine._group
+        engine = engine_of(folder, settings, lambda config: part(0), ranks=2)
         try:
-            found = answers(engine, prompts_of(engine.info.limits.vocab_size))
+            assert answers(engine) == expected
         finally:
             engine.close()
-    assert group.failure is None
-    assert found == expected
+    assert groups[0].failure is None
 
 
 class OwnMemory(SharedMemory):
-    """Of the only rank."""
+    """The memory of the only rank."""
 
     def __init__(self, sizes: tuple[int, int, int, int, int]) -> None:
         nobody: Any = SimpleNamespace(meet=lambda: None, parts=[None])
@@ -445,7 +434,7 @@ class OwnMemory(SharedMemory):
 
 
 def test_layers_in_8_bit_floats_on_ranks_are_those_of_one_process(
-    folder: Path, no_gpu: None, monkeypatch: pytest.MonkeyPatch
+    folder: Path, engine_of: Callable[..., Engine], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """On one rank, whose part of a sum is all of it."""
     settings: dict[str, Any] = {"mixed_steps": False, "quantization": "fp8"}
@@ -457,11 +446,6 @@ def test_layers_in_8_bit_floats_on_ranks_are_those_of_one_process(
         ranks._memory = OwnMemory((96, ranks._width, 16, ranks._vocab_size, ranks._vocab_size))
         return part
 
-    monkeypatch.setattr(load, "_ranks", on_gpus)
-    monkeypatch.setattr(core, "choose_runner", chosen)
-    found = []
-    for make in (lambda config: fused(folder, settings), on_rank):
-        monkeypatch.setattr(core, "load_model", make)
-        engine = Engine(config_of(folder, settings))
-        found.append(answers(engine, prompts_of(engine.info.limits.vocab_size)))
-    assert found[0] == found[1] != exact
+    monkeypatch.setattr(load, "ranks_of", on_gpus)
+    alone, on_ranks = (answers(engine_of(folder, settings, load)) for load in (None, on_rank))
+    assert alone == on_ranks != exact

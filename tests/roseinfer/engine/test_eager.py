@@ -19,15 +19,14 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
 
 import rosemodels
 from roseinfer.attention.backends import make_attention
-from roseinfer.batch import Batch, Segment
-from roseinfer.config import EngineConfig
+from roseinfer.engine.core import Engine
 from roseinfer.kvcache.pool import KVPool
 from roseinfer.llm import LLM
 from roseinfer.models.load import load
 from roseinfer.request.params import SamplingParams
 from roseinfer.tokenizer.chat import ChatTemplate
 from roseinfer.tokenizer.tokenizer import Tokenizer
-from tests.roseinfer.conftest import KV_TOKENS
+from tests.roseinfer.conftest import config_of, generate, lay_out, make_batch
 
 pytestmark = pytest.mark.slow
 
@@ -58,9 +57,8 @@ def greedy(model: PreTrainedModel, prompt: list[int], new_tokens: int, **setting
 @pytest.fixture(scope="module")
 def answers(folder: Path, reference: PreTrainedModel) -> list[tuple[list[int], list[int]]]:
     """Prompts of 1 to 300 tokens, and what transformers makes of them."""
-    config = EngineConfig(str(folder), device="cpu", dtype="fp32", kv_tokens=KV_TOKENS, warmup=False)
-    asked, params = prompts(20, 300), SamplingParams(max_tokens=NEW_TOKENS, ignore_eos=True)
-    pairs = list(zip(asked, LLM(config).generate(asked, params), strict=True))
+    requests, params = prompts(20, 300), SamplingParams(max_tokens=NEW_TOKENS, ignore_eos=True)
+    pairs = list(zip(requests, LLM(config_of(folder)).generate(requests, params), strict=True))
     assert all(is_greedy(reference, *pair) for pair in pairs)
     assert len({token for _, answer in pairs for token in answer}) > 100, "too uniform to prove much"
     return pairs
@@ -79,17 +77,15 @@ def answers(folder: Path, reference: PreTrainedModel) -> list[tuple[list[int], l
 def test_greedy_tokens_equal_transformers(
     folder: Path, answers: list[tuple[list[int], list[int]]], settings: dict[str, Any]
 ) -> None:
-    base = {"kv_tokens": KV_TOKENS, "warmup": False}
-    llm = LLM(EngineConfig(str(folder), device="cpu", dtype="fp32", **(base | settings)))
-    rng = np.random.default_rng(1)
-    wanted = rng.integers(1, NEW_TOKENS + 1, len(answers)).tolist()  # so that batches shrink and grow
-    outputs = llm.generate(
-        [prompt for prompt, _ in answers], [SamplingParams(max_tokens=n, ignore_eos=True) for n in wanted]
-    )
-    llm.engine.check_idle()
-    assert outputs == [answer[:count] for (_, answer), count in zip(answers, wanted, strict=True)]
-    if "kv_tokens" in settings:
-        assert llm.engine.preemptions > 0
+    engine, rng = Engine(config_of(folder, **settings)), np.random.default_rng(1)
+    counts = rng.integers(1, NEW_TOKENS + 1, len(answers)).tolist()  # so that batches shrink and grow
+    requests = [
+        (prompt, SamplingParams(count, ignore_eos=True))
+        for (prompt, _), count in zip(answers, counts, strict=True)
+    ]
+    expected = [answer[:count] for (_, answer), count in zip(answers, counts, strict=True)]
+    assert [answer.tokens for answer in generate(engine, requests)] == expected
+    assert (engine.preemptions > 0) == ("kv_tokens" in settings)
 
 
 def prompt_logits(folder: Path, dtype: torch.dtype) -> Callable[[list[int]], torch.Tensor]:
@@ -97,19 +93,12 @@ def prompt_logits(folder: Path, dtype: torch.dtype) -> Callable[[list[int]], tor
     model = load(str(folder), torch.device("cpu"), dtype)
     pool = KVPool(model.config.kv_shape(dtype), 64, 16, torch.device("cpu"))
     attention = make_attention(pool, cpu_kernels=True).attention
-    none = np.empty(0, dtype=np.int64)
 
     @torch.inference_mode()
     def logits(prompt: list[int]) -> torch.Tensor:
-        count = len(prompt)
-        rows = np.arange(count)
-        batch = Batch(
-            tokens=np.array(prompt), positions=rows, cache_slots=rows,
-            segments=(Segment(0, count, 0, none, 0),), decode_lengths=none, last_rows=rows[-1:],
-            requests=rows[:1], block_table=none.reshape(0, 0), block_size=16,
-        )  # fmt: skip
-        attention.begin(batch)
-        hidden = model.forward(torch.from_numpy(batch.tokens), torch.from_numpy(rows), attention)
+        _, table, slots = lay_out([len(prompt)], 16, np.random.default_rng(0))
+        attention.begin(make_batch([0], [len(prompt)], table, slots, 16, decoding=0))
+        hidden = model.forward(torch.tensor(prompt), torch.arange(len(prompt)), attention)
         return model.logits(hidden[-1:]).float()[0]
 
     return logits
@@ -134,7 +123,7 @@ def test_stops_at_end_of_text(folder: Path, reference: PreTrainedModel, tmp_path
     changed = shutil.copytree(folder, tmp_path / "model")
     config = json.loads((changed / "config.json").read_text())
     (changed / "config.json").write_text(json.dumps(config | {"eos_token_id": tokens[5]}))
-    llm = LLM(EngineConfig(str(changed), device="cpu", dtype="fp32", kv_tokens=KV_TOKENS, warmup=False))
+    llm = LLM(config_of(changed))
     first = tokens.index(tokens[5])
 
     def run(**params: Any) -> list[int]:
@@ -148,7 +137,7 @@ def test_stops_at_end_of_text(folder: Path, reference: PreTrainedModel, tmp_path
 
 
 def is_greedy(model: PreTrainedModel, prompt: list[int], answer: list[int]) -> bool:
-    """Whether each token of `answer` is the likeliest after those before it: so greedy decoding makes it."""
+    """Return whether each token of `answer` is the likeliest after those before it."""
     with torch.inference_mode():
         logits = model(torch.tensor([prompt + answer[:-1]])).logits[0, len(prompt) - 1 :]
     return logits.argmax(-1).tolist() == answer
@@ -175,7 +164,7 @@ TEXTS = (
 WHOLE_TOKENS = 5
 
 
-#: Of the 12 of GPT-2 and the 30 of SmolLM2. Others have the same shapes.
+#: Layers that are kept, of the 12 of GPT-2 and the 30 of SmolLM2. Others have the same shapes.
 LAYERS = 4
 
 
@@ -215,51 +204,28 @@ def wide(request: pytest.FixtureRequest, integration: None, tmp_path_factory: py
     return Wide(folder, reference, [tokenizer.encode(text).tolist() for text in TEXTS])
 
 
-def serve_over_time(llm: LLM, cases: list[list[int]], new_tokens: int) -> list[list[int]]:
-    """A request joins every second step, so that most begin while others decode."""
-    params = SamplingParams(new_tokens, ignore_eos=True)
-    outputs: list[list[int]] = [[] for _ in cases]
-    steps = 0
-    while steps < 2 * len(cases) or llm.engine.has_work:
-        if steps % 2 == 0 and steps // 2 < len(cases):
-            llm.engine.add(steps // 2, np.array(cases[steps // 2], dtype=np.int32), params)
-        result = llm.engine.step()
-        steps += 1
-        if result is not None:
-            for request, token in zip(result.ids.tolist(), result.tokens.tolist(), strict=True):
-                outputs[request].append(token)
-    llm.engine.check_idle()
-    return outputs
-
-
 def test_models_of_real_size(wide: Wide) -> None:
     """fp32 tokens equal transformers' in mixed batches, with caches and chunks, and where blocks run out."""
-
-    def load(**settings: Any) -> LLM:
-        config: dict[str, Any] = {
-            "device": "cpu",
-            "dtype": "fp32",
-            "kv_tokens": 1024,
-            "warmup": False,
-            **settings,
-        }
-        return LLM(EngineConfig(str(wide.folder), **config))
-
-    caching = load(prefix_cache=True, chunked_prefill_size=16)
-    expected = serve_over_time(caching, wide.prompts, WHOLE_TOKENS)
+    params = SamplingParams(WHOLE_TOKENS, ignore_eos=True)
+    requests = [(prompt, params) for prompt in wide.prompts]
+    caching = Engine(config_of(wide.folder, kv_tokens=1024, prefix_cache=True, chunked_prefill_size=16))
+    # a request joins every second step, so that most begin while others decode
+    expected = [answer.tokens for answer in generate(caching, requests, interval=2)]
     assert {*map(len, expected)} == {WHOLE_TOKENS}
     assert all(is_greedy(wide.reference, *pair) for pair in zip(wide.prompts, expected, strict=True))
     assert len({tuple(answer) for answer in expected}) == len(expected)
-    assert serve_over_time(caching, wide.prompts, WHOLE_TOKENS) == expected, "whole prompts are in the cache"
-    assert caching.engine.cached_tokens > caching.engine.prompt_tokens / 3
+    again = [answer.tokens for answer in generate(caching, requests, interval=2)]
+    assert again == expected, "whole prompts are in the cache"
+    assert caching.cached_tokens > caching.prompt_tokens / 3
 
-    scarce = load(kv_tokens=96, block_size=4, max_model_len=64, overlap_schedule=True)
-    assert scarce.generate(wide.prompts, SamplingParams(WHOLE_TOKENS, ignore_eos=True)) == expected
-    assert scarce.engine.preemptions > 0
+    scarce = config_of(wide.folder, kv_tokens=96, block_size=4, max_model_len=64, overlap_schedule=True)
+    engine = Engine(scarce)
+    assert [answer.tokens for answer in generate(engine, requests)] == expected
+    assert engine.preemptions > 0
 
 
 def test_bf16_logits_of_real_size(wide: Wide) -> None:
-    """Of the spread of the logits at most 1.2 % anywhere and 0.3 % in the root mean square.
+    """Errors are at most 1.2 % of the spread of the logits, and 0.3 % in the root mean square.
 
     transformers' own bf16 is as far from its fp32: up to 0.8 and 0.2 %.
     """
@@ -278,9 +244,7 @@ def test_chat_with_smollm2(integration: None) -> None:
     assert template is not None and tokenizer is not None
     reference = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
     theirs = AutoTokenizer.from_pretrained(folder)
-    llm = LLM(
-        EngineConfig(str(folder), device="cpu", dtype="fp32", kv_tokens=256, warmup=False, max_model_len=128)
-    )
+    llm = LLM(config_of(folder, kv_tokens=256, max_model_len=128))
     for question, answer in (
         ("What is the capital of France?", "The capital of France is Paris."),
         ("Who wrote Hamlet?", "The Bard's own son, William Shakespeare"),

@@ -1,4 +1,4 @@
-"""Which steps with prompts beside requests that decode have a graph."""
+"""Graphs of steps with prompts beside requests that decode."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from roseinfer.engine.graphs import LARGE_ROWS, MixedSteps
-from roseinfer.engine.resolve import _STEP_ROWS
+from roseinfer.engine.resolve import STEP_ROWS
 from roseinfer.scheduler.policies import MIXED_SIZES, FillUp
 
 
@@ -35,8 +35,8 @@ def test_no_graph_is_larger_than_a_step(tokens: int, cut: bool, max_batch: int, 
 
 @given(st.integers(1, MIXED_SIZES[-1]))
 def test_a_step_of_many_requests_has_a_graph(decoding: int) -> None:
-    """As FillUp fills it up to that many rows, whatever is the largest batch that holds these requests."""
-    rows = next(rows for most, rows in _STEP_ROWS if decoding <= most)
+    """FillUp fills it up to that many rows, whatever is the largest batch that holds these requests."""
+    rows = next(rows for most, rows in STEP_ROWS if decoding <= most)
     prompts = FillUp(((decoding, min(rows, LARGE_ROWS)),)).budget(0, decoding)
     for max_batch in (decoding, 256, 512):
         sizes = MixedSteps(LARGE_ROWS, cut=True).sizes(max_batch, 8192)

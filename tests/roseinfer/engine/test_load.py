@@ -1,4 +1,4 @@
-"""Which GPU a process of an engine takes."""
+"""GPUs that the processes of an engine take."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from rosemodels import llama
 def test_replicas_and_their_ranks_take_the_gpus_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 4)
     environments = [{REPLICAS: "2", REPLICA: str(replica)} for replica in range(2)]
-    found = [own_gpu(rank, 2, environment).index for environment in environments for rank in range(2)]
-    assert found == [0, 1, 2, 3]
+    indices = [own_gpu(rank, 2, environment).index for environment in environments for rank in range(2)]
+    assert indices == [0, 1, 2, 3]
     assert [own_gpu(rank, 4, {}).index for rank in range(4)] == [0, 1, 2, 3]
     with pytest.raises(
         ConfigError, match=r"--data-parallel-size 3 with --tensor-parallel-size 2 needs 6 GPUs; .* 4"

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -14,12 +14,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from transformers import AutoModelForCausalLM
 
-from roseinfer.config import EngineConfig
 from roseinfer.engine.core import Engine
 from roseinfer.engine.logprobs import collect, logprob_rows, logprobs, step_logprobs
-from roseinfer.request.logprobs import TokenLogprobs
 from roseinfer.request.params import RequestError, SamplingParams
-from tests.roseinfer.conftest import KV_TOKENS
+from tests.roseinfer.conftest import config_of, generate
 
 pytestmark = pytest.mark.slow
 
@@ -84,31 +82,13 @@ def test_logprobs_of_a_step_in_parts(top_tokens: list[int], data: st.DataObject)
     assert np.array_equal(apart.tokens, together.tokens) and np.allclose(apart.values, together.values)
 
 
-Answer = tuple[list[int], list[TokenLogprobs]]
-
-
-def run(engine: Engine, requests: Sequence[tuple[list[int], SamplingParams]]) -> list[Answer]:
-    """Tokens of each request, and their logprobs."""
-    answers: list[Answer] = [([], []) for _ in requests]
-    for id, (prompt, params) in enumerate(requests):
-        engine.add(id, np.array(prompt, dtype=np.int32), params)
-    while (step := engine.step()) is not None:
-        for id, token in zip(step.ids.tolist(), step.tokens.tolist(), strict=True):
-            answers[id][0].append(token)
-        for id, reported in (step.logprobs.by_request() if step.logprobs is not None else {}).items():
-            assert reported.tokens[0] == answers[id][0][-1]
-            answers[id][1].append(reported)
-    engine.check_idle()
-    return answers
-
-
 def traffic(seed: int) -> list[tuple[list[int], SamplingParams]]:
     """Prompts with common beginnings, greedy or sampled; a third of them asks for nothing."""
     rng = np.random.default_rng(seed)
     shared = rng.integers(0, VOCAB - 1, 160)
     requests = []
     for id in range(24):
-        own = rng.integers(0, VOCAB - 1, rng.integers(1, 60))
+        rest = rng.integers(0, VOCAB - 1, rng.integers(1, 60))
         params = SamplingParams(
             int(rng.integers(1, 14)),
             temperature=float(rng.choice([0.0, 0.9])),
@@ -117,13 +97,8 @@ def traffic(seed: int) -> list[tuple[list[int], SamplingParams]]:
             ignore_eos=True,
             logprobs=[None, 0, 5][id % 3],
         )
-        requests.append(([*shared[: rng.choice([0, 32, 160])].tolist(), *own.tolist()], params))
+        requests.append(([*shared[: rng.choice([0, 32, 160])].tolist(), *rest.tolist()], params))
     return requests
-
-
-def load(folder: Path, **switches: object) -> Engine:
-    base = {"kv_tokens": KV_TOKENS, "warmup": False}
-    return Engine(EngineConfig(str(folder), device="cpu", dtype="fp32", **(base | switches)))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -135,13 +110,14 @@ def load(folder: Path, **switches: object) -> Engine:
     ],
     ids=["plain", "cached", "preempting"],
 )
-def test_against_transformers(gpt2_folder: Path, switches: dict[str, object]) -> None:
-    """Of every token of every request within 1e-4 of transformers' log-softmax at the same place."""
+def test_against_transformers(gpt2_folder: Path, switches: dict[str, Any]) -> None:
+    """Every token's logprobs are within 1e-4 of transformers' log-softmax at the same place."""
     reference = AutoModelForCausalLM.from_pretrained(gpt2_folder, dtype=torch.float32).eval()
-    engine, requests = load(gpt2_folder, **switches), traffic(0)
-    answers = run(engine, requests)
+    engine, requests = Engine(config_of(gpt2_folder, **switches)), traffic(0)
+    answers = generate(engine, requests)
     assert (engine.preemptions > 0) == ("kv_tokens" in switches)
-    for (prompt, params), (tokens, reported) in zip(requests, answers, strict=True):
+    for (prompt, params), answer in zip(requests, answers, strict=True):
+        tokens, reported = answer.tokens, answer.logprobs
         if params.logprobs is None:
             assert not reported
             continue
@@ -157,29 +133,27 @@ def test_against_transformers(gpt2_folder: Path, switches: dict[str, object]) ->
             assert params.temperature > 0 or torch.equal(at[:, 0], at[:, 1])
 
 
-@pytest.mark.parametrize("chunk", [None, 24])
-@pytest.mark.parametrize("overlap", [False, True])
+@pytest.mark.parametrize(("chunk", "overlap"), [(None, False), (24, True)])
 def test_logprobs_of_prompts_come_once(gpt2_folder: Path, chunk: int | None, overlap: bool) -> None:
     """Also of those whose requests lose their blocks, within the prompt or after it, and then find some of
     them in the prefix cache."""
-    engine = load(
-        gpt2_folder, kv_tokens=320, block_size=4, max_model_len=256, prefix_cache=True,
-        chunked_prefill_size=chunk, overlap_schedule=overlap,
-    )  # fmt: skip
+    settings = {"kv_tokens": 320, "block_size": 4, "max_model_len": 256, "prefix_cache": True}
+    switches = {"chunked_prefill_size": chunk, "overlap_schedule": overlap}
+    engine = Engine(config_of(gpt2_folder, **settings, **switches))
     requests = traffic(2)
     for id, (prompt, _) in enumerate(requests):
         engine.add(id, np.array(prompt, np.int32), SamplingParams(8, ignore_eos=True, prompt_logprobs=1))
-    found: Counter[tuple[int, int]] = Counter()
+    reported: Counter[tuple[int, int]] = Counter()
     while (step := engine.step()) is not None:
         if step.prompt_logprobs is not None:
-            found.update((id, position) for id, position, _ in step.prompt_logprobs.of_prompts())
+            reported.update((id, position) for id, position, _ in step.prompt_logprobs.of_prompts())
     assert engine.preemptions > 0
     places = [(id, place) for id, (prompt, _) in enumerate(requests) for place in range(1, len(prompt))]
-    assert found == Counter(places)
+    assert reported == Counter(places)
 
 
 def test_logprobs_of_prompts_that_a_runner_cannot_give_are_refused(gpt2_folder: Path) -> None:
-    engine = load(gpt2_folder, kv_tokens=320)
+    engine = Engine(config_of(gpt2_folder, kv_tokens=320))
     runner = msgspec.structs.replace(engine.info.runner, prompt_logprobs=False)
     engine.info = msgspec.structs.replace(engine.info, runner=runner)
     with pytest.raises(RequestError, match="logprobs of prompts"):
@@ -189,14 +163,14 @@ def test_logprobs_of_prompts_that_a_runner_cannot_give_are_refused(gpt2_folder: 
 
 @pytest.fixture(scope="module")
 def engine(gpt2_folder: Path) -> Engine:
-    return load(gpt2_folder, overlap_schedule=True, prefill_max_batch_size=4)
+    return Engine(config_of(gpt2_folder, overlap_schedule=True, prefill_max_batch_size=4))
 
 
 @pytest.fixture(scope="module")
 def silent(engine: Engine) -> list[list[int]]:
     """The tokens when no request asks."""
     requests = [(prompt, msgspec.structs.replace(params, logprobs=None)) for prompt, params in traffic(1)]
-    return [tokens for tokens, _ in run(engine, requests)]
+    return [answer.tokens for answer in generate(engine, requests)]
 
 
 @settings(max_examples=5)
@@ -206,8 +180,8 @@ def test_who_asks_changes_no_token(engine: Engine, silent: list[list[int]], aski
         (prompt, msgspec.structs.replace(params, logprobs=k))
         for (prompt, params), k in zip(traffic(1), asking, strict=True)
     ]
-    answers = run(engine, requests)
-    assert [tokens for tokens, _ in answers] == silent
-    for k, (tokens, reported) in zip(asking, answers, strict=True):
-        assert len(reported) == (0 if k is None else len(tokens))
-        assert all(len(step.tokens) > k for step in reported if k is not None)
+    answers = generate(engine, requests)
+    assert [answer.tokens for answer in answers] == silent
+    for k, answer in zip(asking, answers, strict=True):
+        assert len(answer.logprobs) == (0 if k is None else len(answer.tokens))
+        assert all(len(step.tokens) > k for step in answer.logprobs if k is not None)

@@ -28,7 +28,6 @@ from roseinfer.ipc.messages import (
     Recorded,
     StartProfile,
     StopProfile,
-    ToEngine,
 )
 
 pytestmark = pytest.mark.integration
@@ -61,7 +60,7 @@ class Waits:
 def test_messages_that_come_before_the_launch_are_in_it() -> None:
     engine: Any = Waits()
     ours, theirs = socket.socketpair()
-    channels: EngineChannels[ToEngine] = EngineChannels([theirs], ToEngine)  # type: ignore[arg-type]
+    channels = EngineChannels([theirs])
 
     def serve_until_closed() -> None:
         with pytest.raises(EOFError):
@@ -86,7 +85,7 @@ def test_a_profile_of_an_idle_engine_ends(monkeypatch: pytest.MonkeyPatch, tmp_p
     engine.has_work = False
     ours, theirs = socket.socketpair()
     ours.settimeout(20)
-    channels: EngineChannels[ToEngine] = EngineChannels([theirs], ToEngine)  # type: ignore[arg-type]
+    channels = EngineChannels([theirs])
 
     def front_end() -> list[Record | Done]:
         reader, came = FrameReader(), list[bytes]()
@@ -132,8 +131,10 @@ def test_a_rank_that_is_lost_during_the_start_is_reported_once() -> None:
         child = subprocess.Popen(command, pass_fds=[theirs.fileno()], stderr=subprocess.PIPE)
         theirs.close()
         _, printed = child.communicate(timeout=60)
-        said = FrameReader().feed(ours.recv(1 << 16))
-    assert [msgspec.msgpack.decode(message, type=Failed) for message in said] == [Failed("rank 1 has ended")]
+        messages = FrameReader().feed(ours.recv(1 << 16))
+    assert [msgspec.msgpack.decode(message, type=Failed) for message in messages] == [
+        Failed("rank 1 has ended")
+    ]
     assert not printed and child.returncode == 2
 
 
@@ -147,8 +148,8 @@ def test_a_server_leaves_a_core(monkeypatch: pytest.MonkeyPatch, cores: int, thr
 
 
 def test_who_says_otherwise_wins():
-    given = EngineConfig(model="m", device="cpu", threads=5)
-    assert share_cores(given, {}) == given
+    chosen = EngineConfig(model="m", device="cpu", threads=5)
+    assert share_cores(chosen, {}) == chosen
     assert share_cores(CPU, {"OMP_NUM_THREADS": "3"}) is CPU
 
 
@@ -159,7 +160,7 @@ def test_on_a_gpu_threads_stay_pytorchs_choice(monkeypatch: pytest.MonkeyPatch):
 
 
 def test_the_replicas_of_a_server_share_the_cores(monkeypatch: pytest.MonkeyPatch):
-    """As they share --threads."""
+    """They also share --threads."""
     monkeypatch.setattr(torch, "get_num_threads", lambda: 8)
     several = {REPLICAS: "3"}
     assert share_cores(CPU, several).threads == 2

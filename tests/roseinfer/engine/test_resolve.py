@@ -1,4 +1,4 @@
-"""What an engine's steps hold, by its device, its model and its switches."""
+"""Contents of an engine's steps, by its device, its model and its switches."""
 
 from __future__ import annotations
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,12 +12,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import chi2
 from transformers import AutoModelForCausalLM
-from transformers.generation import TemperatureLogitsWarper, TopKLogitsWarper, TopPLogitsWarper
+from transformers.generation import (
+    MinPLogitsWarper,
+    TemperatureLogitsWarper,
+    TopKLogitsWarper,
+    TopPLogitsWarper,
+)
 
-from roseinfer.config import EngineConfig
 from roseinfer.engine.sampler import keep_likeliest, sample, top_k_top_p
 from roseinfer.llm import LLM
 from roseinfer.request.params import SAMPLING, SamplingParams, SamplingRows
+from tests.roseinfer.conftest import config_of
 
 VOCAB = 23
 
@@ -29,10 +35,14 @@ def params_of(rows: list[tuple[float, int, float, int]]) -> SamplingRows:
     return params
 
 
-def distribution(logits: np.ndarray, temperature: float, top_k: int, top_p: float) -> np.ndarray:
-    """Softmax, cut to the top_k likeliest, then to the smallest set that holds top_p of what is left."""
+def distribution(
+    logits: np.ndarray, temperature: float, top_k: int, top_p: float, min_p: float = 0.0
+) -> np.ndarray:
+    """Softmax, cut to tokens of min_p of the likeliest, to the top_k likeliest, then to the smallest set that
+    holds top_p of what is left."""
     scaled = logits.astype(np.float64) / temperature
     p = np.exp(scaled - scaled.max())
+    p[p < min_p] = 0
     order = np.argsort(-p, kind="stable")[: top_k or None]
     mass = np.cumsum(p[order]) / p[order].sum()
     kept = order[: np.searchsorted(mass, top_p) + 1]
@@ -70,26 +80,30 @@ def test_only_allowed_tokens_and_each_row_alone(
 
 
 @pytest.mark.parametrize(
-    ("temperature", "top_k", "top_p"),
-    [(1.0, 0, 1.0), (0.5, 0, 1.0), (2.0, 5, 1.0), (1.0, 0, 0.7), (1.5, 9, 0.8)],
-)
-@pytest.mark.parametrize("over", ["seeds", "positions"])
-def test_frequencies_are_the_distribution(temperature: float, top_k: int, top_p: float, over: str) -> None:
+    ("how", "over"),
+    [
+        ((1.0, 0, 1.0), "seeds"), ((0.5, 0, 1.0), "positions"), ((2.0, 5, 1.0), "seeds"),
+        ((1.0, 0, 0.7), "positions"), ((1.5, 9, 0.8), "seeds"), ((1.3, 0, 1.0, 0.05), "positions"),
+        ((1.3, 0, 1.0, 1.0), "seeds"), ((1.3, 5, 1.0, 0.05), "seeds"), ((1.3, 0, 0.8, 0.02), "positions"),
+    ],
+)  # fmt: skip
+def test_frequencies_are_the_distribution(how: tuple[Any, ...], over: str) -> None:
     """4,000 draws over seeds, or over the positions of one seed: chi-squared below its 1 - 1e-6 quantile."""
     draws = 4_000
     logits = torch.randn(VOCAB, generator=torch.Generator().manual_seed(3)) * 1.5
-    params = params_of([(temperature, top_k, top_p, 7)] * draws)
-    position = np.arange(draws)
+    params, position = params_of([(*how[:3], 7)] * draws), np.arange(draws)
+    params["min_p"] = how[3] if len(how) > 3 else 0
     if over == "seeds":
         params["seed"], position = position, np.full(draws, 5)
     tokens = sample(logits.expand(draws, -1), params, position, cpu_rows=draws)
+    assert torch.equal(sample(logits.expand(9, -1), params[50:59], position[50:59]), tokens[50:59])
     counts = np.bincount(tokens.numpy(), minlength=VOCAB)
-    expected = distribution(logits.numpy(), temperature, top_k, top_p) * draws
+    expected = distribution(logits.numpy(), *how) * draws
     assert counts[expected == 0].sum() == 0
     possible = expected > 0
     chi_squared = ((counts - expected)[possible] ** 2 / expected[possible]).sum()
     freedom = possible.sum() - 1
-    assert chi_squared < freedom + 5 * np.sqrt(2 * freedom) + 25
+    assert chi_squared <= freedom + 5 * np.sqrt(2 * freedom) + 25
 
 
 def test_first_of_equal_logits() -> None:
@@ -161,15 +175,19 @@ def test_a_row_pays_for_its_own_top_p(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 PROMPT = [17, 4, 1999]
-#: temperature, top_k, top_p
-SETTINGS = [(0.3, 0, 1.0), (1.3, 12, 1.0), (0.2, 0, 0.6), (0.5, 20, 0.8)]
+#: temperature, min_p, top_k, top_p
+SETTINGS = [(0.3, 0, 0, 1.0), (1.3, 0, 12, 1.0), (0.2, 0, 0, 0.6), (0.5, 0, 20, 0.8), (0.3, 0.02, 0, 1.0)]
 DRAWS, BINS = 300, 20
 
 
-def warped_distribution(logits: torch.Tensor, temperature: float, top_k: int, top_p: float) -> torch.Tensor:
+def warped_distribution(
+    logits: torch.Tensor, temperature: float, min_p: float, top_k: int, top_p: float
+) -> torch.Tensor:
     """Probabilities `[vocab]` of logits `[1, vocab]`."""
     ids = torch.tensor([PROMPT])
     warped = TemperatureLogitsWarper(temperature)(ids, logits)
+    if min_p:
+        warped = MinPLogitsWarper(min_p)(ids, warped)
     if top_k:
         warped = TopKLogitsWarper(top_k)(ids, warped)
     return torch.softmax(TopPLogitsWarper(top_p)(ids, warped), -1)[0]
@@ -185,15 +203,13 @@ def rank_bins(p: np.ndarray) -> np.ndarray:
 
 def test_answers_in_mixed_batches_follow_the_distribution(gpt2_folder: Path) -> None:
     """Chi-squared of the first token over seeds, all settings in the same batches; level 1e-6."""
-    config = EngineConfig(
-        str(gpt2_folder), device="cpu", dtype="fp32", kv_tokens=4096, prefill_max_tokens=768, warmup=False
-    )
+    llm = LLM(config_of(gpt2_folder, kv_tokens=4096, prefill_max_tokens=768))
     params = [
-        SamplingParams(1, temperature=temperature, top_k=top_k, top_p=top_p, seed=seed, ignore_eos=True)
+        SamplingParams(1, temperature=t, min_p=min_p, top_k=top_k, top_p=top_p, seed=seed, ignore_eos=True)
         for seed in range(DRAWS)
-        for temperature, top_k, top_p in SETTINGS
+        for t, min_p, top_k, top_p in SETTINGS
     ]
-    answers = np.array(LLM(config).generate([PROMPT] * len(params), params)).reshape(DRAWS, len(SETTINGS))
+    answers = np.array(llm.generate([PROMPT] * len(params), params)).reshape(DRAWS, len(SETTINGS))
     reference = AutoModelForCausalLM.from_pretrained(gpt2_folder, dtype=torch.float32).eval()
     with torch.inference_mode():
         logits = reference(torch.tensor([PROMPT])).logits[:, -1]

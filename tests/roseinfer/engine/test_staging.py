@@ -37,20 +37,20 @@ def test_every_step_takes_its_own_arrays(
     table, taken = (
         torch.zeros(shape, dtype=torch.int32, device=DEVICE) for shape in ((ROWS, WIDTH), (WORDS,))
     )
-    wanted = np.zeros((ROWS, WIDTH), dtype=np.int64)
+    expected = np.zeros((ROWS, WIDTH), dtype=np.int64)
     box.take(taken, table)  # as capturing does
     box.reset()
     for number, (changes, takes) in enumerate(steps):
         for row, value in changes:
-            wanted[row] = range(value, value + WIDTH)
+            expected[row] = range(value, value + WIDTH)
         lines.change(np.array([row for row, _ in changes], dtype=np.int64))
         if takes:
             array = box.array()
             array[:WORDS] = range(number, number + WORDS)
-            box.send(WORDS + lines.put(wanted, array[WORDS:]))
+            box.send(WORDS + lines.put(expected, array[WORDS:]))
             box.take(taken, table)
             assert taken.tolist() == list(range(number, number + WORDS))
-            assert table.tolist() == wanted.tolist()
+            assert table.tolist() == expected.tolist()
 
 
 def test_lines_that_are_not_read_take_no_more_space() -> None:

@@ -6,7 +6,6 @@ import asyncio
 import socket
 import threading
 import time
-from typing import Any
 
 import msgspec
 import numpy as np
@@ -18,7 +17,7 @@ from roseinfer.engine.process import split, split_logprobs
 from roseinfer.ipc.engine_channel import EngineChannels, FrontEndStuckError
 from roseinfer.ipc.framing import FrameReader, frame
 from roseinfer.ipc.front_end_channel import FrontEndChannel
-from roseinfer.ipc.messages import OWNER_SHIFT, Discard, FromEngine, Load, Query, Submit, ToEngine, Tokens
+from roseinfer.ipc.messages import OWNER_SHIFT, Discard, FromEngine, Load, Query, Submit, Tokens
 from roseinfer.request.logprobs import StepLogprobs
 from roseinfer.request.params import Finished, FinishReason, SamplingParams
 from roseinfer.scheduler.scheduler import StepResult
@@ -54,7 +53,7 @@ def test_both_ways_between_two_front_ends_and_the_engine() -> None:
     at_engine: list[list[object]] = [[], []]
 
     def engine() -> None:
-        channels: EngineChannels[ToEngine] = EngineChannels([end for _, end in pairs], ToEngine)  # type: ignore[arg-type]
+        channels = EngineChannels([end for _, end in pairs])
         while sum(map(len, at_engine)) < 2 * len(TO_ENGINE):
             for owner, message in channels.receive(wait=True):
                 at_engine[owner].append(message)
@@ -72,8 +71,6 @@ def test_both_ways_between_two_front_ends_and_the_engine() -> None:
         received: list[object] = []
         closed = asyncio.Event()
 
-        kinds: Any = FromEngine
-
         def on_messages(messages: list[FromEngine]) -> None:
             received.extend(messages)
             got[index] += len(messages)
@@ -81,7 +78,7 @@ def test_both_ways_between_two_front_ends_and_the_engine() -> None:
                 both_complete.set()
 
         _, channel = await asyncio.get_running_loop().create_unix_connection(
-            lambda: FrontEndChannel[Any](kinds, on_messages, closed.set), sock=pairs[index][0]
+            lambda: FrontEndChannel(on_messages, closed.set), sock=pairs[index][0]
         )
         for message in TO_ENGINE:
             channel.send(message)
@@ -108,9 +105,8 @@ def test_a_front_end_that_does_not_read_ends_the_engine_at_last() -> None:
     """Messages to it are kept up to the limit, and arrive whole once it reads."""
     (first, at_first), (second, at_second) = socket.socketpair(), socket.socketpair()
     with first, second, at_first, at_second:
-        channels: EngineChannels[ToEngine] = EngineChannels(
+        channels = EngineChannels(
             [at_first, at_second],
-            ToEngine,  # type: ignore[arg-type]
             max_backlog=2_000_000,
             patience_s=0.01,
         )
@@ -144,7 +140,7 @@ def test_the_engine_is_no_faster_than_a_front_end_that_reads() -> None:
             received += len(reader.feed(ours.recv(1 << 14)))
 
     with ours, theirs:
-        channels: EngineChannels[ToEngine] = EngineChannels([theirs], ToEngine, max_backlog=200_000)  # type: ignore[arg-type]
+        channels = EngineChannels([theirs], max_backlog=200_000)
         thread = threading.Thread(target=read)
         thread.start()
         for _ in range(200):
@@ -163,16 +159,16 @@ def test_a_step_is_split_without_loss(owners: list[int], data: st.DataObject) ->
     finished = tuple(Finished(id, FinishReason.STOP, 0, 0, 0) for id in ends)
     starts = data.draw(st.sets(st.sampled_from(ids.tolist())))
     begun = tuple(Finished(id, FinishReason.STOP, 0, 0, 0, 5) for id in starts)
-    seen, ended, started = {}, set(), set()
+    joined, ended, started = {}, set(), set()
     for owner, message in split(StepResult(ids, tokens, finished, begun=begun), 4):
-        mine = np.frombuffer(message.ids, np.int64).tolist()
-        assert {id >> OWNER_SHIFT for id in mine} == {owner}
-        assert mine == sorted(mine), "in the order of the step"
-        seen |= dict(zip(mine, np.frombuffer(message.tokens, np.int64).tolist(), strict=True))
+        ids_of_owner = np.frombuffer(message.ids, np.int64).tolist()
+        assert {id >> OWNER_SHIFT for id in ids_of_owner} == {owner}
+        assert ids_of_owner == sorted(ids_of_owner), "in the order of the step"
+        joined |= dict(zip(ids_of_owner, np.frombuffer(message.tokens, np.int64).tolist(), strict=True))
         ended |= {end.id for end in message.finished}
         started |= {begun.id for begun in message.begun}
-        assert {end.id for end in (*message.finished, *message.begun)} <= set(mine)
-    assert seen == dict(zip(ids.tolist(), tokens.tolist(), strict=True))
+        assert {end.id for end in (*message.finished, *message.begun)} <= set(ids_of_owner)
+    assert joined == dict(zip(ids.tolist(), tokens.tolist(), strict=True))
     assert ended == ends and started == starts
 
 
@@ -181,19 +177,19 @@ def test_logprobs_are_split_without_loss(owners: list[int], k: int) -> None:
     ids = np.array([owner << OWNER_SHIFT | n for n, owner in enumerate(owners)], dtype=np.int64)
     tokens = np.arange(len(ids) * (1 + k), dtype=np.int32).reshape(-1, 1 + k)
     step = StepLogprobs(ids, tokens, -tokens.astype(np.float32))
-    seen = {}
+    joined = {}
     for owner, message in split_logprobs(step):
-        mine = message.logprobs.by_request()
-        assert {id >> OWNER_SHIFT for id in mine} == {owner}
-        seen |= mine
-    assert seen == step.by_request() and len(seen) == len(ids)
+        ids_of_owner = message.logprobs.by_request()
+        assert {id >> OWNER_SHIFT for id in ids_of_owner} == {owner}
+        joined |= ids_of_owner
+    assert joined == step.by_request() and len(joined) == len(ids)
 
 
 @pytest.mark.parametrize("spin_s", [0.0, 1.0])
 def test_a_message_ends_the_wait_until_a_time(spin_s: float) -> None:
     ours, theirs = socket.socketpair()
     with ours, theirs:
-        channels: EngineChannels[ToEngine] = EngineChannels([theirs], ToEngine)  # type: ignore[arg-type]
+        channels = EngineChannels([theirs])
         channels.spin_s = spin_s
         for wait in (False, True):
             begin = time.monotonic()

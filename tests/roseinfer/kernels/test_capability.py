@@ -1,4 +1,4 @@
-"""Which GPUs have what kernels need."""
+"""GPUs that have what kernels need."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from roseinfer.kernels.capability import is_hopper, is_large_hopper, shared_memo
 
 @pytest.fixture
 def gpu(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> torch.device:
-    """Of a compute capability, with so many bytes of shared memory for a block. Its number is its own, as
-    what is known of a GPU is kept."""
+    """A GPU of a compute capability, with so many bytes of shared memory for a block. Its number is unique:
+    facts about a GPU are kept."""
     capability, size = request.param
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
     properties = SimpleNamespace(shared_memory_per_block_optin=size)
@@ -42,5 +42,5 @@ def test_flash_attention_3_is_for_compute_capability_9(
     monkeypatch.setattr(prefill_backends, "find_spec", lambda name: True)
     monkeypatch.setattr(prefill_backends, "flash3_loads", lambda: True)
     monkeypatch.setattr(prefill_backends, "FlashAttention3", object)
-    found = prefill_backends.choose(None, 128, torch.bfloat16, gpu)
-    assert found.name == ("flash-attn-3" if runs else "triton")
+    backend = prefill_backends.choose(None, 128, torch.bfloat16, gpu)
+    assert backend.name == ("flash-attn-3" if runs else "triton")

@@ -42,9 +42,9 @@ def test_two_holders_of_a_block_may_let_go_at_once() -> None:
     shared = allocator.allocate(2)
     allocator.share(shared)
     allocator.keep(int(shared[0]))
-    own = allocator.allocate(2)
-    allocator.release(np.concatenate([shared, own[:1], shared, own[1:]]))
-    assert allocator.num_free == 5 and len(allocator._evictable) == 1
+    other = allocator.allocate(2)
+    allocator.release(np.concatenate([shared, other[:1], shared, other[1:]]))
+    assert allocator.num_free == 5 and len(allocator.evictable) == 1
     allocator.check()
 
 
@@ -66,7 +66,7 @@ def test_kept_blocks_are_handed_out_last_and_the_oldest_of_them_first() -> None:
         allocator.keep(block)
     allocator.release(second)
     allocator.release(first)
-    assert allocator.num_free == 4 and len(allocator._evictable) == 3
+    assert allocator.num_free == 4 and len(allocator.evictable) == 3
     assert allocator.allocate(1) not in [*first, *second] and not evicted
     # The one that was released first, then the end of the other chain before its beginning.
     allocator.allocate(2)

@@ -12,7 +12,6 @@ import torch
 from transformers import AutoModelForCausalLM, DynamicCache
 
 from roseinfer.attention.torch_paged import TorchPagedAttention
-from roseinfer.batch import Batch, Segment
 from roseinfer.config import ConfigError, EngineConfig
 from roseinfer.e4m3 import E4M3, to_e4m3
 from roseinfer.engine import resolve
@@ -20,7 +19,7 @@ from roseinfer.engine.core import Engine
 from roseinfer.kvcache.pool import KVPool, KVShape
 from roseinfer.llm import LLM
 from roseinfer.request.params import SamplingParams
-from tests.roseinfer.conftest import KV_TOKENS, lay_out
+from tests.roseinfer.conftest import config_of, lay_out, make_batch, reference_attention
 
 CPU = torch.device("cpu")
 NEW = 10
@@ -30,7 +29,7 @@ MARGIN = 0.01
 
 
 class RoundingCache(DynamicCache):  # type: ignore[misc]
-    """As torch's own conversion to E4M3 has it, which saturates."""
+    """A cache that rounds as torch's own conversion to E4M3 does, which saturates."""
 
     def update(self, keys: torch.Tensor, values: torch.Tensor, *args: Any, **more: Any) -> Any:
         rounded = (x.clamp(-448, 448).to(torch.float8_e4m3fn).float() for x in (keys, values))
@@ -42,7 +41,7 @@ def cases(folder: Path) -> list[tuple[list[int], list[int], torch.Tensor]]:
     """Prompts, greedy answers, and the logits before each of their tokens."""
     model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
     rng = np.random.default_rng(3)
-    found = []
+    answers = []
     for length in [1, 2, 16, 17, 150, *rng.integers(1, 60, 5)]:
         prompt = rng.integers(0, 5000, length).tolist()
         with torch.inference_mode():
@@ -51,9 +50,9 @@ def cases(folder: Path) -> list[tuple[list[int], list[int], torch.Tensor]]:
                 past_key_values=RoundingCache(), max_new_tokens=NEW, do_sample=False, pad_token_id=0,
                 eos_token_id=None, output_logits=True, return_dict_in_generate=True,
             )  # fmt: skip
-        found.append((prompt, out.sequences[0, length:].tolist(), torch.cat(out.logits)))
-    assert len({token for _, answer, _ in found for token in answer}) > 30, "too uniform to prove much"
-    return found
+        answers.append((prompt, out.sequences[0, length:].tolist(), torch.cat(out.logits)))
+    assert len({token for _, answer, _ in answers for token in answer}) > 30, "too uniform to prove much"
+    return answers
 
 
 @pytest.mark.parametrize(
@@ -69,18 +68,16 @@ def cases(folder: Path) -> list[tuple[list[int], list[int], torch.Tensor]]:
 def test_answers_are_those_of_a_model_with_rounded_keys_and_values(
     folder: Path, cases: list[tuple[list[int], list[int], torch.Tensor]], settings: dict[str, Any]
 ) -> None:
-    config = {"prefix_cache": False, "kv_tokens": KV_TOKENS} | settings
-    made = EngineConfig(str(folder), device="cpu", dtype="fp32", kv_cache_dtype="fp8", warmup=False, **config)
-    llm = LLM(made)
+    llm = LLM(config_of(folder, kv_cache_dtype="fp8", **({"prefix_cache": False} | settings)))
     prompts = [prompt for prompt, _, _ in cases]
     for _ in range(2):  # the second time whole prompts may be in the cache
         answers = llm.generate(prompts, SamplingParams(NEW, ignore_eos=True))
-        for answer, (_, wanted, logits) in zip(answers, cases, strict=True):
-            differs = next((i for i, (a, b) in enumerate(zip(answer, wanted, strict=True)) if a != b), None)
+        for answer, (_, expected, logits) in zip(answers, cases, strict=True):
+            differs = next((i for i, (a, b) in enumerate(zip(answer, expected, strict=True)) if a != b), None)
             if differs is not None:
                 row = logits[differs]
                 assert row.max() - row[answer[differs]] <= MARGIN * (row.max() - row.min())
-        assert sum(answer == wanted for answer, (_, wanted, _) in zip(answers, cases, strict=True)) >= 8
+        assert sum(answer == expected for answer, (_, expected, _) in zip(answers, cases, strict=True)) >= 8
     assert (llm.engine.cached_tokens > 0) == ("prefix_cache" in settings)
     assert (llm.engine.preemptions > 0) == ("kv_tokens" in settings)
 
@@ -88,10 +85,10 @@ def test_answers_are_those_of_a_model_with_rounded_keys_and_values(
 def test_a_cache_that_rounds_changes_answers(
     folder: Path, cases: list[tuple[list[int], list[int], torch.Tensor]]
 ) -> None:
-    """So that what is compared above would show it if keys and values were not rounded."""
-    llm = LLM(EngineConfig(str(folder), device="cpu", dtype="fp32", kv_tokens=KV_TOKENS, warmup=False))
+    """The comparison above would show it if keys and values were not rounded."""
+    llm = LLM(config_of(folder))
     answers = llm.generate([prompt for prompt, _, _ in cases], SamplingParams(NEW, ignore_eos=True))
-    assert sum(answer == wanted for answer, (_, wanted, _) in zip(answers, cases, strict=True)) < 8
+    assert sum(answer == expected for answer, (_, expected, _) in zip(answers, cases, strict=True)) < 8
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
@@ -104,46 +101,24 @@ def test_attention_meets_what_is_stored(dtype: torch.dtype) -> None:
     )
     pool = KVPool(KVShape(1, 2, 16, E4M3), blocks, size, CPU)
     keys, values = pool.layer(0)
-    for own, context in zip(slots, contexts, strict=True):
+    for slot, context in zip(slots, contexts, strict=True):
         for cache in (keys, values):
-            cache.view(torch.uint8)[own[:context]] = to_e4m3(torch.randn(context, 2, 16)).view(torch.uint8)
+            cache.view(torch.uint8)[slot[:context]] = to_e4m3(torch.randn(context, 2, 16)).view(torch.uint8)
     starts = np.cumsum([0, *counts])
     q = torch.randn(starts[-1], 4, 16).to(dtype)
     k, v = (torch.randn(2, starts[-1], 2, 16) * 3).to(dtype)
     v[2, 0, 3], v[5, 1, 0], v[-1, 1, 1] = 1e4, -1e5, 600
     attention = TorchPagedAttention(pool)
-    attention.begin(
-        Batch(
-            tokens=np.zeros(starts[-1], dtype=np.int64),
-            positions=np.zeros(starts[-1], dtype=np.int64),
-            cache_slots=np.concatenate(
-                [own[c : c + n] for own, c, n in zip(slots, contexts, counts, strict=True)]
-            ),
-            segments=tuple(
-                Segment(int(starts[i]), counts[i], contexts[i], table[i, : -(-contexts[i] // size)], i)
-                for i in range(2)
-            ),
-            decode_lengths=np.array([13]),
-            last_rows=starts[1:] - 1,
-            requests=np.arange(3),
-            block_table=table,
-            block_size=size,
-        )
-    )
+    attention.begin(make_batch(contexts, counts, table, slots, size, decoding=1))
     got = attention.attend(0, q, k, v).double()
-    for i, own in enumerate(slots):
-        wide_k, wide_v = (cache.view(torch.uint8)[own].view(E4M3).double() for cache in (keys, values))
+    for slot, context, start, end in zip(slots, contexts, starts, starts[1:], strict=False):
+        wide_k, wide_v = (cache.view(torch.uint8)[slot].view(E4M3).double() for cache in (keys, values))
         for cached, new in ((wide_k, k), (wide_v, v)):
-            exact = new[starts[i] : starts[i + 1]].double().clamp(-448, 448)
-            assert ((cached[contexts[i] :] - exact).abs() <= exact.abs() / 16 + 2**-10).all()
-        for row in range(counts[i]):
-            end = contexts[i] + row + 1
-            for head in range(4):
-                scores = wide_k[:end, head // 2] @ q[starts[i] + row, head].double() / 4
-                wanted = torch.softmax(scores, 0) @ wide_v[:end, head // 2]
-                bound = (1e-5 if dtype == torch.float32 else 2e-2) * wanted.abs().max()
-                row_got = got[starts[i] + row].view(4, 16)[head]
-                torch.testing.assert_close(row_got, wanted, rtol=0, atol=float(bound))
+            exact = new[start:end].double().clamp(-448, 448)
+            assert ((cached[context:] - exact).abs() <= exact.abs() / 16 + 2**-10).all()
+        expected = reference_attention(q[start:end], wide_k, wide_v).view(-1, 4, 16)
+        bound = (1e-5 if dtype == torch.float32 else 2e-2) * expected.abs().amax(-1, keepdim=True)
+        assert ((got[start:end].view(-1, 4, 16) - expected).abs() <= bound).all()
 
 
 def test_blocks_are_copied_byte_by_byte() -> None:
@@ -162,19 +137,9 @@ def test_what_is_cached_is_said(
 ) -> None:
     """The same memory has room for four times as many tokens as in float32."""
     monkeypatch.setattr("roseinfer.engine.cache_size.KV_MEMORY_SHARE", {"cpu": 1e-4})
+    limits = {"kv_tokens": None, "max_model_len": 16, "max_active_requests": 10_000}
     engines = {
-        dtype: Engine(
-            EngineConfig(
-                str(gpt2_folder),
-                device="cpu",
-                dtype="fp32",
-                kv_cache_dtype=dtype,
-                warmup=False,
-                max_model_len=16,
-                max_active_requests=10_000,
-            )
-        )
-        for dtype in ("auto", "fp8")
+        dtype: Engine(config_of(gpt2_folder, kv_cache_dtype=dtype, **limits)) for dtype in ("auto", "fp8")
     }
     tokens = {dtype: engine.info.limits.kv_tokens for dtype, engine in engines.items()}
     assert 3.5 < tokens["fp8"] / tokens["auto"] < 4.5
@@ -192,10 +157,10 @@ def test_what_cannot_be() -> None:
 
 
 def test_older_gpus_cannot_convert(monkeypatch: pytest.MonkeyPatch) -> None:
-    gpu, found = torch.device("cuda"), [(8, 6)]
-    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: found[0])
+    gpu, capability = torch.device("cuda"), [(8, 6)]
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability[0])
     assert resolve.resolve_cache_dtype("auto", torch.bfloat16, gpu) == torch.bfloat16
     with pytest.raises(ConfigError, match=r"8\.9 or later, and this one has 8\.6; use"):
         resolve.resolve_cache_dtype("fp8", torch.bfloat16, gpu)
-    found[0] = (9, 0)
+    capability[0] = (9, 0)
     assert resolve.resolve_cache_dtype("fp8", torch.bfloat16, gpu) == E4M3

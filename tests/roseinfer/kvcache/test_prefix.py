@@ -1,4 +1,4 @@
-"""Which tokens of a prompt the prefix cache finds."""
+"""Tokens of a prompt that the prefix cache finds."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ def make(num_blocks: int = 8) -> tuple[BlockAllocator, PrefixCache]:
 
 
 def hashes(cache: PrefixCache, prompt: np.ndarray) -> list[bytes]:
-    found: list[bytes] = []
-    cache.hash(found, prompt)
-    return found
+    keys: list[bytes] = []
+    cache.hash(keys, prompt)
+    return keys
 
 
 def test_a_hash_covers_everything_before_it() -> None:
@@ -64,7 +64,7 @@ def test_what_is_evicted_or_flushed_is_not_found() -> None:
     cache.check()
     cache.flush()
     assert [reuse.tokens for reuse in cache.find(keys, 12)] == [0]
-    assert len(allocator._evictable) == 0
+    assert len(allocator.evictable) == 0
     allocator.release(second)
     allocator.check()
 
@@ -75,8 +75,8 @@ def test_equal_blocks_of_two_requests_are_kept_once() -> None:
     cache.insert(keys, first)
     cache.insert(keys, second)
     allocator.release(second)
-    assert len(allocator._evictable) == 0 and allocator.num_free == 1
+    assert len(allocator.evictable) == 0 and allocator.num_free == 1
     allocator.release(first)
-    assert len(allocator._evictable) == 1
+    assert len(allocator.evictable) == 1
     cache.check()
     allocator.check()

@@ -33,7 +33,7 @@ LLAMA = {
 def test_ends_of_text(
     tmp_path: Path, own: dict[str, object], generation: dict[str, object], ends: tuple[int, ...]
 ) -> None:
-    """Those of both files; GPT-2's own where neither names one."""
+    """Tokens of both files; GPT-2's where neither names one."""
     (tmp_path / "config.json").write_text(json.dumps({"model_type": "gpt2"} | own))
     (tmp_path / "generation_config.json").write_text(json.dumps(generation))
     assert config.read(tmp_path).eos_token_ids == ends
@@ -80,7 +80,7 @@ def test_an_index_of_something_else(tmp_path: Path, file: object) -> None:
 
 
 def test_one_file_comes_before_an_index(tmp_path: Path) -> None:
-    """As in transformers: the index is of parts that were there before."""
+    """Like transformers: the index is of parts that were there before."""
     for number, name in enumerate(("old", "model", "other")):
         save_file({"a": torch.tensor([float(number)])}, tmp_path / f"{name}.safetensors")
     index = tmp_path / "model.safetensors.index.json"

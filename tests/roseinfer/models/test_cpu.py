@@ -56,8 +56,8 @@ def tensors(case: Case) -> tuple[torch.Tensor, ...]:
     return x, residual, weight, bias
 
 
-def close(found: torch.Tensor, expected: torch.Tensor, scale: torch.Tensor) -> bool:
-    return bool(((found.double() - expected).abs() <= TOLERANCE * scale).all())
+def close(result: torch.Tensor, expected: torch.Tensor, scale: torch.Tensor) -> bool:
+    return bool(((result.double() - expected).abs() <= TOLERANCE * scale).all())
 
 
 @needs_the_kernel
@@ -87,8 +87,8 @@ def test_a_row_does_not_depend_on_those_beside_it(case: Case) -> None:
 @needs_the_kernel
 def test_gelu_far_from_zero() -> None:
     x = torch.tensor([[-1e4, -90.0, -9.0, 0.0, 9.0, 90.0, 1e4, 1.0]]).bfloat16()
-    found = CpuLinear(torch.eye(8).bfloat16(), None).gelu(x)
-    torch.testing.assert_close(found, F.gelu(x, approximate="tanh"), rtol=0, atol=1e-26)
+    result = CpuLinear(torch.eye(8).bfloat16(), None).gelu(x)
+    torch.testing.assert_close(result, F.gelu(x, approximate="tanh"), rtol=0, atol=1e-26)
 
 
 @needs_the_kernel
@@ -106,12 +106,14 @@ def test_onednn(dtype: torch.dtype) -> None:
         pytest.skip("needs oneDNN with this dtype")
     x, residual, weight, bias = (part.to(dtype) for part in tensors(Case(7, 64, 80, True, 3)))
     packed, plain = OneDnnLinear(weight, bias), Linear(weight, bias)
-    for found, expected in (
+    for result, expected in (
         (packed(x), plain(x)),
         (packed.gelu(x), plain.gelu(x)),
         (packed.add(x, residual), plain.add(x, residual)),
     ):
-        torch.testing.assert_close(found, expected, rtol=0.02, atol=0.05 if dtype == torch.bfloat16 else 1e-4)
+        torch.testing.assert_close(
+            result, expected, rtol=0.02, atol=0.05 if dtype == torch.bfloat16 else 1e-4
+        )
 
 
 @given(CASES)
@@ -119,9 +121,9 @@ def test_a_product_in_float32(case: Case) -> None:
     x, _, weight, bias = tensors(case)
     linear = WidenedLinear(weight, bias if case.bias else None)
     summed = F.linear(x.double(), weight.double(), bias.double() if case.bias else None)
-    found = linear(x)
-    assert found.dtype == torch.bfloat16
-    assert close(found, summed, summed.abs() + 0.02 * case.inputs**0.5)
+    result = linear(x)
+    assert result.dtype == torch.bfloat16
+    assert close(result, summed, summed.abs() + 0.02 * case.inputs**0.5)
 
 
 @pytest.mark.parametrize(
@@ -141,7 +143,7 @@ def test_which_layer_a_cpu_has(
     expected: type[Linear],
 ) -> None:
     monkeypatch.setattr(OneDnnLinear, "supports", staticmethod(lambda *_: has_bf16))
-    assert load._linear(SHAPE, CPU, dtype, packed=packed, kernel=False) is expected
+    assert load.linear_kind(SHAPE, CPU, dtype, packed=packed, kernel=False) is expected
 
 
 def test_what_the_kernel_does_not_do() -> None:

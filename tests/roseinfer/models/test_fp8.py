@@ -9,13 +9,13 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from roseinfer.config import ConfigError, EngineConfig
+from roseinfer.config import ConfigError
 from roseinfer.engine.core import Engine
 from roseinfer.models.fp8 import Fp8Linear, quantize
 from roseinfer.models.linear import Linear
 from roseinfer.models.load import load
 from roseinfer.models.ops import Ops
-from tests.roseinfer.conftest import KV_TOKENS, LLAMAS, make_llama
+from tests.roseinfer.conftest import LLAMAS, config_of, make_llama
 
 CPU = torch.device("cpu")
 
@@ -63,11 +63,11 @@ def test_kernels_between_products() -> None:
         (norm_rows_(x, branch, gain, 1e-5), ops.rms_norm(summed, gain, 1e-5)),
     ]
     torch.testing.assert_close(x, summed)
-    for (values, scales), wanted in cases:
-        rows = quantize(wanted)
+    for (values, scales), expected in cases:
+        rows = quantize(expected)
         torch.testing.assert_close(scales, rows.scales)
         # A sum in another order may round to a neighbour; Triton's interpreter loses a carry.
-        off = (values.float() * scales - wanted).norm() / wanted.norm()
+        off = (values.float() * scales - expected).norm() / expected.norm()
         assert off < (0.05 if values.is_cuda else 0.15)
 
 
@@ -77,10 +77,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_an_engine_with_8_bit_floats_says_so_and_keeps_its_head(folder: Path) -> None:
-    config = EngineConfig(
-        str(folder), device="cpu", dtype="fp32", quantization="fp8", kv_tokens=KV_TOKENS, warmup=False
-    )
-    engine = Engine(config)
+    engine = Engine(config_of(folder, quantization="fp8"))
     assert engine.info.model.linear == "fp8" and engine.info.settings()["quantization"] == "fp8"
     model = load(str(folder), CPU, torch.float32, quantization="fp8")
     assert type(model._layers[0].out) is Fp8Linear and type(model._head) is not Fp8Linear  # type: ignore[attr-defined]

@@ -26,9 +26,9 @@ LLAMA: dict[str, Any] = {
 }  # fmt: skip
 
 
-def close(out: torch.Tensor, wanted: torch.Tensor) -> bool:
-    assert out.shape == wanted.shape and out.dtype == wanted.dtype
-    return bool((out.double() - wanted.double()).abs().max() <= TOLERANCE[out.dtype] * wanted.abs().max())
+def close(out: torch.Tensor, expected: torch.Tensor) -> bool:
+    assert out.shape == expected.shape and out.dtype == expected.dtype
+    return bool((out.double() - expected.double()).abs().max() <= TOLERANCE[out.dtype] * expected.abs().max())
 
 
 @settings(max_examples=60)
@@ -56,14 +56,14 @@ def test_rotate(rows: int, heads: int, dim: int, dtype: torch.dtype, normed: boo
     qkv = torch.randn(rows, heads + 3, dim, generator=generator).to(dtype)
     gain = torch.randn(heads, dim, generator=generator).to(dtype) if normed else None
     turns = Rope().table(512, dim)[torch.randint(0, 512, (rows,), generator=generator)]
-    wanted = Ops().rotate(qkv[:, :heads], gain, 1e-6, turns)
+    expected = Ops().rotate(qkv[:, :heads], gain, 1e-6, turns)
     values = qkv[:, heads:].clone()
-    assert close(CpuOps().rotate(qkv[:, :heads], gain, 1e-6, turns), wanted)
+    assert close(CpuOps().rotate(qkv[:, :heads], gain, 1e-6, turns), expected)
     assert torch.equal(qkv[:, heads:], values)
 
 
 def test_scores_depend_on_distance_alone() -> None:
-    """What rotary positions are for: q at i and k at j meet as q at i + n and k at j + n do."""
+    """Rotary positions are for this: q at i and k at j meet as q at i + n and k at j + n do."""
     q, k = torch.randn(2, 1, 1, 64, generator=torch.Generator().manual_seed(0)).double()
     table = Rope().table(300, 64)
     scores = [
@@ -78,7 +78,7 @@ def test_scores_depend_on_distance_alone() -> None:
 def test_frequencies_are_those_of_transformers(
     parameters: dict[str, object], scaling: dict[str, object] | None
 ) -> None:
-    """Of a config with both dicts, too."""
+    """Also with a config that has both dicts."""
     raw = LLAMA | {"rope_parameters": {"rope_type": "default"} | parameters, "rope_scaling": scaling}
     peer = LlamaRotaryEmbedding(transformers.LlamaConfig.from_dict(json.loads(json.dumps(raw))))
     assert torch.allclose(Rope.parse(raw).frequencies(16), peer.inv_freq)

@@ -11,12 +11,11 @@ import pytest
 import torch
 
 from roseinfer.attention.cpu_paged import CpuPagedAttention
-from roseinfer.config import EngineConfig
 from roseinfer.engine.core import Engine
 from roseinfer.kernels.cpu.build import has_bf16_products
 from roseinfer.models.llama_cpu import MOST_ROWS, CpuLlama, Step
 from roseinfer.request.params import SamplingParams
-from tests.roseinfer.conftest import LLAMAS, make_llama
+from tests.roseinfer.conftest import LLAMAS, Generated, config_of, generate, make_llama, runner_of
 
 needs_bf16_products = pytest.mark.skipif(not has_bf16_products(), reason="needs a processor with AVX-512")
 
@@ -38,41 +37,28 @@ def own_threads() -> Iterator[None]:
 def prepared(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The numbers of rows of the steps that were prepared."""
     rows: list[int] = []
-    prepare = CpuLlama._prepare
+    prepare = CpuLlama.prepare
 
     def note(self: CpuLlama, count: int, attention: CpuPagedAttention) -> Step:
         rows.append(count)
         return prepare(self, count, attention)
 
-    monkeypatch.setattr(CpuLlama, "_prepare", note)
+    monkeypatch.setattr(CpuLlama, "prepare", note)
     return rows
 
 
 def engine_of(folder: Path, **settings: Any) -> Engine:
-    base: dict[str, Any] = {
-        "dtype": "bf16",
-        "max_model_len": 300,
-        "kv_tokens": 4096,
-        "max_batch_size": MOST_ROWS + 4,
-    }
-    return Engine(EngineConfig(str(folder), device="cpu", warmup=False, **(base | settings)))
+    base = {"dtype": "bf16", "max_model_len": 300, "kv_tokens": 4096, "max_batch_size": MOST_ROWS + 4}
+    return Engine(config_of(folder, **(base | settings)))
 
 
-def answers(engine: Engine, requests: int) -> list[list[tuple[int, tuple[float, ...]]]]:
-    """Of each token of each request, which come four a step: it, and the logprobs of the likeliest two."""
-    rng, found = np.random.default_rng(requests), [[] for _ in range(requests)]  # type: ignore[var-annotated]
-    added = 0
-    while True:
-        for _ in range(min(4, requests - added)):
-            prompt = rng.integers(0, 5000, rng.integers(1, 40)).astype(np.int32)
-            engine.add(added, prompt, SamplingParams(int(rng.integers(2, 30)), ignore_eos=True, logprobs=2))
-            added += 1
-        step = engine.step()
-        if step is None:
-            return found
-        assert step.logprobs is not None
-        for id, token in step.logprobs.by_request().items():
-            found[id].append((token.tokens[0], tuple(token.values)))
+def answers(engine: Engine, requests: int) -> list[Generated]:
+    """Answers to requests that come four a step, with the logprobs of the likeliest two tokens."""
+    rng = np.random.default_rng(requests)
+    prompts = [rng.integers(0, 5000, rng.integers(1, 40)).tolist() for _ in range(requests)]
+    lengths = rng.integers(2, 30, requests).tolist()
+    params = [SamplingParams(length, ignore_eos=True, logprobs=2) for length in lengths]
+    return generate(engine, list(zip(prompts, params, strict=True)), interval=0.25)
 
 
 @needs_bf16_products
@@ -97,18 +83,11 @@ def test_prepared_calls_change_no_bit(folder: Path, prepared: list[int], setting
 
 @needs_bf16_products
 def test_steps_of_many_rows_run_operator_by_operator(folder: Path, prepared: list[int]) -> None:
-    tokens: list[dict[int, list[int]]] = []
-    for engine in (engine_of(folder), engine_of(folder, prepared_decode=False)):
-        tokens.append({})
-        for id in range(MOST_ROWS + 4):
-            prompt = np.arange(1 + id % 9, dtype=np.int32)
-            engine.add(id, prompt, SamplingParams(12 + id % 8, ignore_eos=True))
-        most = 0
-        while (step := engine.step()) is not None:
-            most = max(most, len(step.ids))
-            for request, token in zip(step.ids.tolist(), step.tokens.tolist(), strict=True):
-                tokens[-1].setdefault(request, []).append(token)
-        assert most > MOST_ROWS >= max(prepared)
+    requests = [
+        ([*range(1 + id % 9)], SamplingParams(12 + id % 8, ignore_eos=True)) for id in range(MOST_ROWS + 4)
+    ]
+    tokens = [generate(engine_of(folder, **how), requests) for how in ({}, {"prepared_decode": False})]
+    assert 0 < max(prepared) <= MOST_ROWS
     assert tokens[0] == tokens[1]
 
 
@@ -121,7 +100,7 @@ def test_without_the_kernels_nothing_is_prepared(
 
 
 def test_the_table_of_rotations_has_the_rows_of_the_context(folder: Path) -> None:
-    engines: list[Any] = [engine_of(folder, dtype="fp32", max_model_len=length) for length in (300, None)]
-    short, whole = (engine._loop.runner._model._turns for engine in engines)
+    engines = [engine_of(folder, dtype="fp32", max_model_len=length) for length in (300, None)]
+    short, whole = (runner_of(engine).model._turns for engine in engines)
     assert len(short) == 300 and len(whole) == 1024
     assert torch.equal(short, whole[:300])

@@ -14,7 +14,6 @@ pytest.importorskip("triton", reason="Triton is not installed")
 from roseinfer.attention.cuda_paged import CudaPagedAttention
 from roseinfer.attention.prefill import sdpa
 from roseinfer.attention.torch_paged import TorchPagedAttention
-from roseinfer.batch import Batch, Segment
 from roseinfer.e4m3 import E4M3, movable
 from roseinfer.kvcache.pool import KVPool
 from roseinfer.models import config
@@ -24,7 +23,7 @@ from roseinfer.models.llama import Llama
 from roseinfer.models.llama_cuda import CudaLlama
 from roseinfer.models.ops import Ops
 from roseinfer.models.weights import Weights
-from tests.roseinfer.conftest import LLAMAS, lay_out, make_llama
+from tests.roseinfer.conftest import LLAMAS, lay_out, make_batch, make_llama
 from tests.roseinfer.kernels.triton.conftest import DEVICE, close, draw
 
 OPS = Ops()
@@ -53,15 +52,15 @@ def test_a_model_of_these_kernels_is_the_plain_one(folder: Path, cache: torch.dt
     blocks, table, slots = lay_out([c + n + 1 for c, n in zip(contexts, counts, strict=True)], size, rng)
     pools = [KVPool(shape.kv_shape(cache), blocks, size, DEVICE) for _ in models]
     attentions = TorchPagedAttention(pools[0]), CudaPagedAttention(pools[1], sdpa)
-    for index, (context, own) in enumerate(zip(contexts, slots, strict=True)):
+    for index, (context, slot) in enumerate(zip(contexts, slots, strict=True)):
         cached = draw(index, 2, context, shape.kv_heads, shape.head_dim)
         for pool in pools:
             for layer in range(shape.layers):
                 for memory, rows in zip(pool.layer(layer), cached, strict=True):
-                    movable(memory)[own[:context]] = movable(rows.to(cache))
-    prompts = _batch(counts, contexts, slots, table, size, decoding=2)
+                    movable(memory)[slot[:context]] = movable(rows.to(cache))
+    prompts = make_batch(contexts, counts, table, slots, size, decoding=2)
     lengths = [c + n for c, n in zip(contexts, counts, strict=True)]
-    decodes = _batch([1] * 4, lengths, slots, table, size, decoding=4)
+    decodes = make_batch(lengths, [1] * 4, table, slots, size, decoding=4)
     for batch in (prompts, decodes):
         tokens = torch.from_numpy(rng.integers(0, shape.vocab_size, len(batch.tokens))).to(DEVICE)
         positions = torch.from_numpy(batch.positions).to(DEVICE)
@@ -80,35 +79,6 @@ def test_a_model_of_these_kernels_is_the_plain_one(folder: Path, cache: torch.dt
         close(*(memory.float() for memory in memories))
 
 
-def _batch(
-    counts: list[int],
-    contexts: list[int],
-    slots: list[np.ndarray],
-    table: np.ndarray,
-    size: int,
-    *,
-    decoding: int,
-) -> Batch:
-    starts = np.cumsum([0, *counts])
-    prompts = len(counts) - decoding
-    return Batch(
-        tokens=np.zeros(starts[-1], dtype=np.int64),
-        positions=np.concatenate([np.arange(c, c + n) for c, n in zip(contexts, counts, strict=True)]),
-        cache_slots=np.concatenate(
-            [own[c : c + n] for own, c, n in zip(slots, contexts, counts, strict=True)]
-        ),
-        segments=tuple(
-            Segment(int(starts[i]), counts[i], contexts[i], table[i, : -(-contexts[i] // size)], i)
-            for i in range(prompts)
-        ),
-        decode_lengths=np.array([c + 1 for c in contexts[prompts:]], dtype=np.int64),
-        last_rows=starts[1:] - 1,
-        requests=np.arange(len(counts)),
-        block_table=table,
-        block_size=size,
-    )
-
-
 def test_every_step_of_decoding_starts_from_the_last_token(folder: Path) -> None:
     shape = config.read(folder)
     assert isinstance(shape, LlamaConfig)
@@ -117,7 +87,7 @@ def test_every_step_of_decoding_starts_from_the_last_token(folder: Path) -> None
     pool = KVPool(shape.kv_shape(torch.float32), 4, 8, DEVICE)
     attention = CudaPagedAttention(pool, sdpa)
     slots = [np.arange(16, 24), np.arange(0, 8)]
-    batch = _batch([1, 1], [2, 5], slots, np.array([[2], [0]]), 8, decoding=2)
+    batch = make_batch([2, 5], [1, 1], np.array([[2], [0]]), slots, 8, decoding=2)
     last = torch.tensor([9, 4, 7], device=DEVICE)
     rows, lengths = torch.tensor([[2, 0], [3, 6]], dtype=torch.int32, device=DEVICE)
     attention.begin(batch)

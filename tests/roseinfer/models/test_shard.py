@@ -71,10 +71,10 @@ def test_parts_of_files_make_the_whole(raw: dict[str, object], tmp_path: Path) -
             shard = Shard(rank, 2)
             cut = shard.cut(name, whole)
             assert cut is not None
-            own = list(shape)
+            part_shape = list(shape)
             if cut.size != whole.vocab_size:
-                own[cut.dim] //= 2
-            parts.append(ShardWeights(tmp_path, shard, whole).get(name, tuple(own)))
+                part_shape[cut.dim] //= 2
+            parts.append(ShardWeights(tmp_path, shard, whole).get(name, tuple(part_shape)))
         if "c_attn" in name:  # queries, keys and values of a rank are side by side
             thirds = [part.chunk(3, -1) for part in parts]
             parts = [torch.cat([third[i] for third in thirds], -1) for i in range(3)]
@@ -116,7 +116,7 @@ def test_a_tensor_of_another_shape(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("dtype", [torch.float8_e4m3fn, torch.int8])
 def test_a_quantized_tensor(tmp_path: Path, dtype: torch.dtype) -> None:
-    """Its numbers without their scales would be another model's."""
+    """Numbers without their scales would be another model's."""
     save_file({"q_proj.weight": torch.zeros(64, 64).to(dtype)}, tmp_path / "model.safetensors")
     weights = [Weights(tmp_path), ShardWeights(tmp_path, Shard(1, 2), config.parse(QWEN2))]
     for kind, rows in zip(weights, (64, 32), strict=True):

@@ -11,11 +11,11 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM, GPT2Config, LlamaConfig, PreTrainedConfig, Qwen2Config
 
-from roseinfer.config import EngineConfig
 from roseinfer.llm import LLM
 from roseinfer.models.load import load
 from roseinfer.models.shard import Shard
 from roseinfer.request.params import SamplingParams
+from tests.roseinfer.conftest import config_of
 
 VOCAB, WIDTH, PROMPT, NEW_TOKENS = 61, 64, [1, 2, 3], 8
 COMMON: dict[str, Any] = {"vocab_size": VOCAB, "eos_token_id": None, "bos_token_id": None}
@@ -49,13 +49,13 @@ def save(folder: Path, family: str, *, tied: bool, says_tied: bool) -> Path:
 
 def answers(folder: Path) -> tuple[list[int], list[int]]:
     """Greedy tokens of roseinfer and of transformers."""
-    llm = LLM(EngineConfig(str(folder), device="cpu", dtype="fp32", warmup=False, kv_tokens=96, threads=1))
-    (own,) = llm.generate([PROMPT], SamplingParams(NEW_TOKENS, ignore_eos=True))
+    llm = LLM(config_of(folder, kv_tokens=96, threads=1))
+    (answer,) = llm.generate([PROMPT], SamplingParams(NEW_TOKENS, ignore_eos=True))
     peer = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
     made = peer.generate(
         torch.tensor([PROMPT]), max_new_tokens=NEW_TOKENS, do_sample=False, pad_token_id=0, eos_token_id=None
     )
-    return own, made[0, len(PROMPT) :].tolist()
+    return answer, made[0, len(PROMPT) :].tolist()
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -70,8 +70,8 @@ def test_answers_are_those_of_transformers(
     says_tied: bool,
     warns: bool,
 ) -> None:
-    own, peer = answers(save(tmp_path, family, tied=tied, says_tied=says_tied))
-    assert own == peer
+    answer, expected = answers(save(tmp_path, family, tied=tied, says_tied=says_tied))
+    assert answer == expected
     assert ("lm_head.weight differs" in caplog.text) == warns
 
 
@@ -87,8 +87,8 @@ def test_a_tied_head_that_is_stored(
     if not both:
         del stored[TABLES[family]]
     save_file(stored, file, {"format": "pt"})
-    own, peer = answers(tmp_path)
-    assert own == peer and "lm_head.weight" not in caplog.text
+    answer, expected = answers(tmp_path)
+    assert answer == expected and "lm_head.weight" not in caplog.text
     head = stored["lm_head.weight"]
     for rank, rows in enumerate((head[:31], head[31:])):
         model: Any = load(str(tmp_path), CPU, torch.float32, packed=False, shard=Shard(rank, 2))

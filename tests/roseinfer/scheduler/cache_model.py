@@ -35,9 +35,9 @@ BLOCK, CONTEXT, VOCAB, EOS = 4, 64, 60, 7
 LOOKAHEAD = 3
 
 
-def next_token(known: np.ndarray) -> int:
-    """What the model answers to these tokens."""
-    return crc32(np.asarray(known, dtype=np.int64).tobytes()) % VOCAB
+def next_token(tokens: np.ndarray) -> int:
+    """Return the model's answer to these tokens."""
+    return crc32(np.asarray(tokens, dtype=np.int64).tobytes()) % VOCAB
 
 
 class Done(Pending):
@@ -86,8 +86,8 @@ class CacheModel(Runner):
         self._cache[batch.copies[1]] = self._cache[batch.copies[0]]
         tokens = batch.tokens.copy()
         tokens[batch.decode_start :] = self._last[batch.decode_requests]
-        known = batch.tokens[batch.decode_start :]
-        assert ((known == -1) | (known == tokens[batch.decode_start :])).all()
+        announced = batch.tokens[batch.decode_start :]
+        assert ((announced == -1) | (announced == tokens[batch.decode_start :])).all()
         self._cache.reshape(-1)[batch.cache_slots] = tokens
         position = batch.positions[batch.last_rows]
         sampled = np.array(
@@ -123,11 +123,11 @@ class CacheModel(Runner):
 
 @dataclass(frozen=True)
 class Job:
-    """A prompt is the beginning of one of few documents, and then its own; times count steps."""
+    """A prompt is the beginning of one of few documents, and then its rest; times count steps."""
 
     document: int
     shared: int
-    own: int
+    rest: int
     max_tokens: int
     min_tokens: int
     ignore_eos: bool
@@ -137,9 +137,8 @@ class Job:
 
     def prompt(self, id: int) -> np.ndarray:
         rng = np.random.default_rng(self.document)
-        return np.concatenate([rng.integers(0, VOCAB, self.shared), np.full(self.own, id % VOCAB)]).astype(
-            np.int32
-        )
+        shared = rng.integers(0, VOCAB, self.shared)
+        return np.concatenate([shared, np.full(self.rest, id % VOCAB)]).astype(np.int32)
 
     def params(self) -> SamplingParams:
         return SamplingParams(
@@ -150,26 +149,28 @@ class Job:
         return self.answer_to(self.prompt(id))
 
     def answer_to(self, prompt: np.ndarray) -> list[int]:
-        known = prompt.tolist()
         made: list[int] = []
         while len(made) < self.max_tokens:
-            made.append(next_token(np.array(known + made)))
+            made.append(next_token(np.array(prompt.tolist() + made)))
             if made[-1] == EOS and not self.ignore_eos and len(made) >= max(self.min_tokens, 1):
                 break
         return made
 
 
-JOBS = st.builds(
-    Job,
-    document=st.integers(0, 1),
-    shared=st.sampled_from([0, 3, 4, 8, 9, 16]),
-    own=st.integers(0, 8),
-    max_tokens=st.integers(1, 20),
-    min_tokens=st.integers(0, 6),
-    ignore_eos=st.booleans(),
-    arrives_after=st.integers(0, 6),
-    leaves_after=st.none() | st.integers(0, 12),
-).filter(lambda job: job.shared + job.own > 0)
+def jobs_of(clients: int) -> st.SearchStrategy[Job]:
+    """Jobs of so many clients."""
+    return st.builds(
+        Job,
+        document=st.integers(0, 1),
+        shared=st.sampled_from([0, 3, 4, 8, 9, 16]),
+        rest=st.integers(0, 8),
+        max_tokens=st.integers(1, 20),
+        min_tokens=st.integers(0, 6),
+        ignore_eos=st.booleans(),
+        arrives_after=st.integers(0, 6),
+        leaves_after=st.none() | st.integers(0, 12),
+        client=st.integers(0, clients - 1),
+    ).filter(lambda job: job.shared + job.rest > 0)
 
 
 @dataclass(frozen=True)
@@ -222,13 +223,11 @@ def serve(setup: Setup, jobs: list[Job]) -> Outcome:
     scheduler = Scheduler(running, allocator, cache, setup.policies, (EOS,), clock=lambda: float(next(ticks)))
     model = CacheModel(setup.num_blocks, running, setup.policies)
     loop = Loop(scheduler, running, model, overlap=setup.overlap)
-    outcome, requests = (
-        Outcome(),
-        [
-            Request(id, job.prompt(id), job.params(), 0.5, job.prompt(id), job.client)
-            for id, job in enumerate(jobs)
-        ],
-    )
+    outcome = Outcome()
+    requests = [
+        Request(id, job.prompt(id), job.params(), 0.5, job.prompt(id), job.client)
+        for id, job in enumerate(jobs)
+    ]
     pending, step = list(enumerate(jobs)), 0
     while pending or scheduler.has_work:
         step += 1

@@ -1,4 +1,4 @@
-"""Which of prompts and decoding a step computes where they take turns."""
+"""Contents of steps where prompts and decoding take turns, or share them."""
 
 from __future__ import annotations
 
@@ -69,37 +69,37 @@ def test_prompts_that_find_no_room_let_others_decode() -> None:
     assert queue.turns(StepParts(queue.prompts, lambda: NO_INTS, 5)) == ([], NO_INTS)
 
 
-def asked_of(how: Composition, wait: int, decoding: int) -> tuple[list[tuple[int | None, bool]], int]:
+def budgets_of(how: Composition, wait: int, decoding: int) -> tuple[list[tuple[int | None, bool]], int]:
     """The budgets that `how` asks prompts for, and how many rows it decodes."""
-    asked: list[tuple[int | None, bool]] = []
+    budgets: list[tuple[int | None, bool]] = []
 
     def prompts(budget: int | None = None, *, cut: bool = False) -> list[Chunk]:
-        asked.append((budget, cut))
+        budgets.append((budget, cut))
         return [Chunk(0, 0, 1, last=True)] * min(wait, 1)
 
     rows = how(StepParts(prompts, lambda: np.arange(decoding), wait, decoding))[1]
-    return asked, len(rows)
+    return budgets, len(rows)
 
 
 def test_prompts_fill_steps_up_to_a_number_of_rows() -> None:
-    """Which depends on how many there are; those that decode count in 64s and leave half of the rows."""
+    """The number depends on how many there are; those that decode count in 64s and leave half of the rows."""
     fill = FillUp(((47, 8192), (64, 768), (256, 2048)))
-    assert asked_of(fill, 2, 0) == ([(8192, True)], 0)
-    assert asked_of(fill, 2, 45) == ([(8128, True)], 45)
-    assert asked_of(fill, 2, 46) == ([(704, True)], 46)
-    assert asked_of(fill, 20, 44) == ([(704, True)], 44)
-    assert asked_of(fill, 2, 65) == ([(1920, True)], 65)
-    assert asked_of(fill, 1, 1900) == ([(1024, True)], 1900)
+    assert budgets_of(fill, 2, 0) == ([(8192, True)], 0)
+    assert budgets_of(fill, 2, 45) == ([(8128, True)], 45)
+    assert budgets_of(fill, 2, 46) == ([(704, True)], 46)
+    assert budgets_of(fill, 20, 44) == ([(704, True)], 44)
+    assert budgets_of(fill, 2, 65) == ([(1920, True)], 65)
+    assert budgets_of(fill, 1, 1900) == ([(1024, True)], 1900)
 
 
 def test_a_step_of_few_rows_still_takes_a_token_of_a_prompt_along() -> None:
-    assert asked_of(FillUp(((8, 1),)), 2, 3) == ([(1, True)], 3)
+    assert budgets_of(FillUp(((8, 1),)), 2, 3) == ([(1, True)], 3)
 
 
 def test_many_requests_share_steps_with_whole_prompts() -> None:
-    assert asked_of(TakeAlong(16, 1024), 2, 64) == ([(1024, False)], 64)
+    assert budgets_of(TakeAlong(16, 1024), 2, 64) == ([(1024, False)], 64)
 
 
 def test_few_requests_take_turns() -> None:
-    assert asked_of(TakeAlong(16, 1024), 7, 8) == ([(None, False)], 0)
-    assert asked_of(TakeAlong(16, 1024), 0, 8) == ([(None, False)], 8)
+    assert budgets_of(TakeAlong(16, 1024), 7, 8) == ([(None, False)], 0)
+    assert budgets_of(TakeAlong(16, 1024), 0, 8) == ([(None, False)], 8)

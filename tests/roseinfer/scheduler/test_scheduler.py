@@ -27,13 +27,17 @@ from roseinfer.scheduler.request import Request
 from roseinfer.scheduler.running import Running
 from roseinfer.scheduler.scheduler import Scheduler
 
-from .cache_model import BLOCK, EOS, JOBS, LOOKAHEAD, SETUPS, Job, Setup, serve
+from .cache_model import BLOCK, EOS, LOOKAHEAD, SETUPS, Job, Setup, jobs_of, serve
 
 
 @settings(max_examples=150)
-@given(setup=SETUPS, jobs=st.lists(JOBS, min_size=1, max_size=25))
+@given(
+    setup=SETUPS,
+    jobs=st.sampled_from([1, 4]).flatmap(lambda clients: st.lists(jobs_of(clients), min_size=1, max_size=25)),
+)
 def test_every_answer_is_right_and_comes_once(setup: Setup, jobs: list[Job]) -> None:
-    """Any arrivals, any that leave, any policy, any cache size that holds the longest request alone."""
+    """Any arrivals of one client or several, any that leave, any policy, any cache that holds the longest
+    request alone."""
     outcome = serve(setup, jobs)
     for id, job in enumerate(jobs):
         answer, expected = outcome.answers.get(id, []), job.answer(id)
@@ -43,12 +47,12 @@ def test_every_answer_is_right_and_comes_once(setup: Setup, jobs: list[Job]) -> 
             assert outcome.ended[id] == 1 and answer == expected
             stopped = expected[-1] == EOS and not job.ignore_eos and len(expected) >= job.params().min_tokens
             assert outcome.reasons[id] is (FinishReason.STOP if stopped else FinishReason.LENGTH)
-    if isinstance(setup.policies.admission, Fifo):
-        assert outcome.admitted == sorted(outcome.admitted), "first come, first served"
-    for place, id in enumerate(outcome.admitted):
-        assert place - sum(other < id for other in outcome.admitted) <= LOOKAHEAD * (id + 1), (
-            "passed too often"
-        )
+    for client in range(4) if isinstance(setup.policies.admission, Fifo) else ():
+        admitted = [id for id in outcome.admitted if jobs[id].client == client]
+        assert admitted == sorted(admitted), "first come, first served"
+    for place, id in enumerate(outcome.admitted if len({job.client for job in jobs}) == 1 else ()):
+        passed = place - sum(other < id for other in outcome.admitted)
+        assert passed <= LOOKAHEAD * (id + 1), "passed too often"
 
 
 def crowd(count: int = 100) -> list[Job]:
@@ -84,7 +88,7 @@ def test_a_prompt_that_is_cached_whole_computes_one_token_in_a_copied_block() ->
 
 
 def test_decoding_requests_take_turns() -> None:
-    """Where a step has room for two of six requests, none waits for more than one turn of the others."""
+    """A step has room for two of six requests: none waits for more than one turn of the others."""
     jobs = [Job(0, 0, 1, 12, 0, True, 0, None)] * 6
     setup = Setup(40, 6, Policies(2, 6, 64), prefix_cache=False, overlap=False)
     made: Counter[int] = Counter()
@@ -119,7 +123,7 @@ def test_decoding_continues_whatever_arrives(
 def test_the_first_in_the_queue_is_passed_a_bounded_number_of_times() -> None:
     """One large request among many small ones that keep the cache full."""
     small, large = Job(0, 0, 4, 12, 0, True, 0, None), Job(0, 0, 8, 20, 0, True, 2, None)
-    jobs = [*[small] * 6, replace(large, own=40), *[small] * 60]
+    jobs = [*[small] * 6, replace(large, rest=40), *[small] * 60]
     setup = Setup(15, 8, Policies(8, 8, 64, Pack(LOOKAHEAD)), prefix_cache=False, overlap=True)
     admitted = serve(setup, jobs).admitted
     assert 0 < sum(other > 6 for other in admitted[: admitted.index(6)]) <= LOOKAHEAD
@@ -135,19 +139,19 @@ class NextTurn(Job):
         return np.array([*super().prompt(0), *super().answer_to(super().prompt(0)), 1], dtype=np.int32)
 
 
-@given(own=st.integers(1, 8), max_tokens=st.integers(1, 12), overlap=st.booleans())
+@given(rest=st.integers(1, 8), max_tokens=st.integers(1, 12), overlap=st.booleans())
 @settings(max_examples=40)
-def test_the_next_turn_of_a_conversation_finds_the_answer(own: int, max_tokens: int, overlap: bool) -> None:
+def test_the_next_turn_of_a_conversation_finds_the_answer(rest: int, max_tokens: int, overlap: bool) -> None:
     """All whole blocks of the prompt and of the answer without its last token."""
-    first = Job(0, 8, own, max_tokens, 0, False, 0, None)
-    turns = [first, NextTurn(0, 8, own, max_tokens, 0, False, 30, None)]
+    first = Job(0, 8, rest, max_tokens, 0, False, 0, None)
+    turns = [first, NextTurn(0, 8, rest, max_tokens, 0, False, 30, None)]
     outcome = serve(Setup(20, 2, Policies(2, 2, 64), prefix_cache=True, overlap=overlap), turns)
     assert outcome.answers == {id: turn.answer(id) for id, turn in enumerate(turns)}
-    assert outcome.cached[1] == (8 + own + len(outcome.answers[0]) - 1) // BLOCK * BLOCK
+    assert outcome.cached[1] == (8 + rest + len(outcome.answers[0]) - 1) // BLOCK * BLOCK
 
 
 def scheduler(policies: Policies, prompts: int) -> Scheduler:
-    """With that many requests of 40 tokens, each of a client of its own."""
+    """With that many requests of 40 tokens, each of another client."""
     running, allocator = Running(8, 64, 4), BlockAllocator(200)
     made = Scheduler(running, allocator, NoPrefixCache(allocator, 4), policies, ())
     for client in range(prompts):

@@ -7,7 +7,7 @@ from itertools import accumulate
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from roseinfer.request.params import SamplingParams
@@ -16,28 +16,7 @@ from roseinfer.scheduler.policies import ChunkedPrompts, Policies, decode_first,
 from roseinfer.scheduler.request import Request
 from roseinfer.scheduler.waiting import Waiting
 
-from .cache_model import JOBS, LOOKAHEAD, SETUPS, Job, Setup, serve
-
-
-@settings(max_examples=150)
-@given(
-    setup=SETUPS,
-    jobs=st.lists(
-        st.builds(lambda job, client: replace(job, client=client), JOBS, st.integers(0, 3)),
-        min_size=1,
-        max_size=25,
-    ),
-)
-def test_every_answer_is_right_whoever_asks(setup: Setup, jobs: list[Job]) -> None:
-    outcome = serve(setup, jobs)
-    for id, job in enumerate(jobs):
-        answer, expected = outcome.answers.get(id, []), job.answer(id)
-        assert answer == (expected[: len(answer)] if id in outcome.left else expected)
-    if isinstance(setup.policies.admission, Fifo):
-        for client in range(4):
-            own = [id for id in outcome.admitted if jobs[id].client == client]
-            assert own == sorted(own), "first come, first served"
-
+from .cache_model import LOOKAHEAD, Job, Setup, serve
 
 FLOOD = Job(0, 0, 4, 20, 0, True, 0, None, client=1)
 
@@ -61,7 +40,7 @@ def test_a_stranger_does_not_wait_for_a_flood(overlap: bool, composition: object
 def test_a_client_that_got_more_waits_its_turn() -> None:
     """It has lost its row, as blocks ran out, to one that got less and has two: preempting one of those would
     not help, since that would be the next to be admitted, and lose its first chunk again, and again."""
-    jobs = [Job(0, shared, own, tokens, 0, False, 0, None, client) for shared, own, tokens, client in
+    jobs = [Job(0, shared, rest, tokens, 0, False, 0, None, client) for shared, rest, tokens, client in
             ((8, 6, 9, 0), (0, 1, 6, 0), (16, 0, 8, 1), (0, 1, 2, 0))]  # fmt: skip
     policies = Policies(1, 1, 1, Fifo(), ChunkedPrompts(1), prefill_first)
     outcome = serve(Setup(11, 3, policies, prefix_cache=False, overlap=False), jobs)
@@ -73,18 +52,15 @@ def test_a_client_that_got_more_waits_its_turn() -> None:
 def test_tokens_are_shared(admission: Fifo | Pack) -> None:
     """Between one with long answers, one with short ones and one with long prompts, however many each asks
     for: while all wait, none has got more than another by what its part of the rows may hold."""
-    long, short, prompts = (
-        FLOOD,
-        replace(FLOOD, max_tokens=5, client=2),
-        Job(0, 0, 30, 4, 0, True, 0, None, 3),
-    )
+    long, short = FLOOD, replace(FLOOD, max_tokens=5, client=2)
+    prompts = Job(0, 0, 30, 4, 0, True, 0, None, 3)
     jobs = [*[long] * 40, *[prompts] * 40, *[short] * 160]
     policies = Policies(6, 6, 64, admission)
     outcome = serve(Setup(400, 6, policies, prefix_cache=False, overlap=True), jobs)
     admitted = np.array([[jobs[id].client == client for client in (1, 2, 3)] for id in outcome.admitted])
     tokens = np.array([24, 9, 34])
-    given = np.array(list(accumulate((row * tokens for row in admitted), np.add)))
-    contested = given[: np.argmax(admitted[:, 0].cumsum() == 40)]
+    tokens_of = np.array(list(accumulate((row * tokens for row in admitted), np.add)))
+    contested = tokens_of[: np.argmax(admitted[:, 0].cumsum() == 40)]
     assert len(contested) > 60
     assert (contested.max(1) - contested.min(1)).max() <= 6 * 34
 

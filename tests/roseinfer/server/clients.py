@@ -2,15 +2,28 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
+import functools
 import json
 import socket
 import struct
 import time
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Coroutine
+from typing import Any, ParamSpec
 
+P = ParamSpec("P")
 LONG = {"ignore_eos": True, "temperature": 0}
+
+
+def in_loop(test: Callable[P, Coroutine[Any, Any, None]]) -> Callable[P, None]:
+    """Run a test in an event loop of its own, for a minute at most."""
+
+    @functools.wraps(test)
+    def run(*args: P.args, **kwargs: P.kwargs) -> None:
+        asyncio.run(asyncio.wait_for(test(*args, **kwargs), 60))
+
+    return run
 
 
 def wait_for(condition: Callable[[], object], seconds: float = 60) -> bool:
@@ -39,9 +52,12 @@ def connect(server: Any, sent: bytes = b"") -> socket.socket:
 
 
 def read_all(client: socket.socket) -> bytes:
-    """Read until the server closes the connection."""
-    with client.makefile("rb") as stream:
-        return stream.read()
+    """Read until the server closes or resets the connection."""
+    data = b""
+    with contextlib.suppress(ConnectionResetError):
+        while more := client.recv(1 << 16):
+            data += more
+    return data
 
 
 def ask(server: Any, index: int, *, stream: bool = True, tokens: int = 900, **settings: Any) -> socket.socket:

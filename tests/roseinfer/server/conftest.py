@@ -47,6 +47,25 @@ class Reply:
         return json.loads(self.body)
 
     @property
+    def chunks(self) -> list[Any]:
+        """The chunks of a stream, or the one body."""
+        return self.events if self.headers["content-type"].startswith("text/event-stream") else [self.json]
+
+    @property
+    def choices(self) -> list[Any]:
+        """The choices of all chunks."""
+        return [choice for chunk in self.chunks for choice in chunk["choices"]]
+
+    def text(self, index: int = 0) -> str:
+        """The text of one choice."""
+        return "".join(choice["text"] for choice in self.choices if choice["index"] == index)
+
+    def tokens(self, index: int = 0) -> list[int]:
+        """The tokens of one choice."""
+        choices = [choice for choice in self.choices if choice["index"] == index]
+        return [token for choice in choices for token in choice.get("token_ids", ())]
+
+    @property
     def events(self) -> list[Any]:
         """A stream's chunks; it must end with [DONE]."""
         assert self.headers["content-type"].startswith("text/event-stream")
@@ -128,6 +147,7 @@ class Serving:
             self.process.wait(seconds)
         except subprocess.TimeoutExpired:
             return False
+        self._drain.join()
         return not psutil.wait_procs(self.below, seconds)[1]
 
     def close(self) -> None:
@@ -137,7 +157,7 @@ class Serving:
             for child in self.below:
                 with contextlib.suppress(psutil.NoSuchProcess):
                     child.kill()
-        self._drain.join()
+            self._drain.join()
 
 
 Serve = Callable[..., Serving]
@@ -190,14 +210,8 @@ def keyed(text_model: Any, integration: None, tmp_path_factory: pytest.TempPathF
     folder = shutil.copytree(text_model.folder, base / "chat")
     config = {"chat_template": TEMPLATE, "bos_token": {"content": "<|endoftext|>"}}
     (folder / "tokenizer_config.json").write_text(json.dumps(config))
-    options = (
-        "--api-key-file",
-        str(base / "keys"),
-        "--frontend-processes",
-        "2",
-        "--max-model-len",
-        str(CONTEXT),
-    )
+    options = ("--api-key-file", str(base / "keys"), "--frontend-processes", "2")
+    options += ("--max-model-len", str(CONTEXT))
     server = Serving(start(str(folder), *options, environment={"ROSEINFER_API_KEY": "third-key"}))
     yield server
     server.close()

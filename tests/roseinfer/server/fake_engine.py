@@ -26,7 +26,6 @@ from roseinfer.ipc.messages import (
     Query,
     Ready,
     Submit,
-    ToEngine,
     Tokens,
 )
 from roseinfer.modules import leave_signals_to_parent
@@ -39,7 +38,7 @@ STEP_S = 0.002
 
 def run(info: EngineInfo, sockets: list[socket.socket]) -> None:
     """Answer until the first socket's other side closes."""
-    channels: EngineChannels[ToEngine] = EngineChannels(sockets, ToEngine)  # type: ignore[arg-type]
+    channels = EngineChannels(sockets)
     for owner in range(len(sockets)):
         channels.send(owner, Ready(info))
     remaining: dict[int, int] = {}  # tokens of each request that are still to come

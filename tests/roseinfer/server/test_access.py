@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import http.client
-import json
-import socket
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -20,6 +17,7 @@ from roseinfer.server.access import Access, QueueLimits
 from roseinfer.server.http.errors import HttpError
 from roseinfer.server.http.parser import HttpRequest
 from roseinfer.server.metrics.counters import Counters
+from tests.roseinfer.server.clients import connect, post, wait_for
 
 pytestmark = pytest.mark.integration
 
@@ -32,11 +30,11 @@ def test_keys(keyed: Any) -> None:
     server = keyed
     headers = {"authorization": "Bearer third-key", "host": "any.example"}
     assert server.request("/v1/models", headers=headers).status == 200
-    with socket.create_connection(("127.0.0.1", server.port), timeout=20) as client:
-        client.sendall(
-            b"POST /v1/completions HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
-            b"transfer-encoding: chunked\r\n\r\n2\r\n{}\r\n0\r\nauthorization: Bearer third-key\r\n\r\n"
-        )
+    trailer = (
+        b"POST /v1/completions HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
+        b"transfer-encoding: chunked\r\n\r\n2\r\n{}\r\n0\r\nauthorization: Bearer third-key\r\n\r\n"
+    )
+    with connect(server, trailer) as client:
         assert client.recv(100).startswith(b"HTTP/1.1 401 ")
     for key in ("first-key", "second-key", "third-key"):
         for scheme in ("Bearer", "bearer", "BEARER"):
@@ -130,15 +128,10 @@ def as_client(key: str) -> dict[str, str]:
 @contextlib.contextmanager
 def flood(server: Any, key: str, requests: int, n: int, tokens: int = 80) -> Iterator[None]:
     """Open that many requests that wait for their answers, `n` each, of so many tokens."""
-    body = json.dumps(LONG | {"n": n, "max_tokens": tokens}).encode()
-    head = (
-        f"POST /v1/completions HTTP/1.1\r\nhost: localhost\r\nauthorization: Bearer {key}\r\n"
-        f"content-type: application/json\r\ncontent-length: {len(body)}\r\n\r\n"
-    )
+    request = post(LONG | {"n": n, "max_tokens": tokens}, f"authorization: Bearer {key}")
     with contextlib.ExitStack() as stack:
         for _ in range(requests):
-            client = stack.enter_context(socket.create_connection(("127.0.0.1", server.port), timeout=60))
-            client.sendall(head.encode() + body)
+            stack.enter_context(connect(server, request))
         yield
 
 
@@ -150,9 +143,7 @@ def waiting(server: Any, key: str) -> int:
 def test_a_stranger_is_answered_within_a_flood(keyed: Any) -> None:
     """40 requests of 128 answers each from one client, and another's single token, through any front end."""
     with flood(keyed, "first-key", 40, 128):
-        end = time.monotonic() + 60
-        while waiting(keyed, "third-key") < 4_300 and time.monotonic() < end:
-            time.sleep(0.01)
+        assert wait_for(lambda: waiting(keyed, "third-key") >= 4_300)
         for _ in range(4):
             reply = keyed.complete([7, 8], max_tokens=1, headers=as_client("third-key"))
             assert reply.status == 200 and reply.json["usage"]["completion_tokens"] == 1
@@ -171,13 +162,10 @@ def test_a_client_cannot_fill_the_queue(serve: Any) -> None:
         return reply.status, reply.json["error"]["type"]
 
     with flood(server, "one", 2, 100, tokens=300):  # few of them end while others come
-        end = time.monotonic() + 60
-        while waiting(server, "one") < 190 and time.monotonic() < end:
-            time.sleep(0.01)
+        assert wait_for(lambda: waiting(server, "one") >= 190)
         assert refused("one", 128) == (429, "rate_limit_error")
         with flood(server, "other", 1, 128, tokens=300):
-            while waiting(server, "one") < 310 and time.monotonic() < end:
-                time.sleep(0.01)
+            assert wait_for(lambda: waiting(server, "one") >= 310)
             assert refused("other", 128) == (429, "rate_limit_error")
             assert refused("third", 128) == (503, "server_error")
             assert server.complete([1], max_tokens=1, headers=as_client("third")).status == 200

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gc
 import socket
+from collections.abc import AsyncIterator
 from itertools import count
 from typing import Any
 
@@ -21,7 +23,6 @@ from roseinfer.ipc.messages import (
     Ready,
     StartProfile,
     Submit,
-    ToEngine,
     Tokens,
 )
 from roseinfer.request.logprobs import StepLogprobs, TokenLogprobs
@@ -29,6 +30,7 @@ from roseinfer.request.params import Finished, FinishReason, SamplingParams
 from roseinfer.server.engine_client import EngineClient, Spinner, Timeouts
 from roseinfer.server.http.errors import HttpError
 from roseinfer.server.metrics.counters import Counters
+from tests.roseinfer.server.clients import in_loop
 
 pytestmark = pytest.mark.integration
 
@@ -60,20 +62,31 @@ class Kept:
         self.error = error
 
 
-def test_an_error_in_one_answer_ends_that_answer_alone(text_model: Any) -> None:
-    async def test() -> None:
-        ours, theirs = socket.socketpair()
-        engine: EngineChannels[ToEngine] = EngineChannels([theirs], ToEngine)  # type: ignore[arg-type]
-        engine.send(0, Ready(text_model.llm.engine.info))
-        died, ended = asyncio.Event(), asyncio.Event()
-        client = EngineClient(ours, 0, Counters.create(1).of(0), died.set)
+@contextlib.asynccontextmanager
+async def connected(
+    model: Any, died: asyncio.Event | None = None, timeouts: Timeouts | None = None
+) -> AsyncIterator[tuple[EngineClient, EngineChannels, socket.socket]]:
+    """A client that has started, and its engine's side; `died` is set when the engine ends."""
+    ours, theirs = socket.socketpair()
+    with theirs:
+        engine = EngineChannels([theirs])
+        engine.send(0, Ready(model.llm.engine.info))
+        on_death = (died or asyncio.Event()).set
+        client = EngineClient(ours, 0, Counters.create(1).of(0), on_death, timeouts)
         await client.start()
+        yield client, engine, theirs
+        client.stop()
+
+
+@in_loop
+async def test_an_error_in_one_answer_ends_that_answer_alone(text_model: Any) -> None:
+    died, ended = asyncio.Event(), asyncio.Event()
+    async with connected(text_model, died) as (client, engine, _):
         broken = [Kept(ended, "push"), Kept(ended, "add_logprobs")]
         whole = Kept(ended)
         prompt, params = np.array([1], dtype=np.int32), SamplingParams(2)
         ids = np.array([client.submit(prompt, params, receiver, 0.0) for receiver in (*broken, whole)])
-        sent = [message for _, message in engine.receive(wait=True)]
-        assert all(isinstance(message, Submit) for message in sent)
+        assert [type(message) for _, message in engine.receive(wait=True)] == [Submit] * 3
         last = Finished(int(ids[2]), FinishReason.LENGTH, 0, 0, 0)
         for finished in ((), (last,)):
             logprobs = StepLogprobs(ids, np.zeros((3, 1), np.int32), np.zeros((3, 1), np.float32))
@@ -83,22 +96,13 @@ def test_an_error_in_one_answer_ends_that_answer_alone(text_model: Any) -> None:
         assert whole.tokens == [7, 7] and whole.error is None
         assert [message.error.status for message in broken if message.error is not None] == [500, 500]
         assert client.alive and not died.is_set()
-        client.stop()
-        theirs.close()
-
-    asyncio.run(asyncio.wait_for(test(), 60))
 
 
-def test_questions_end_whatever_the_engine_does(text_model: Any) -> None:
+@in_loop
+async def test_questions_end_whatever_the_engine_does(text_model: Any) -> None:
     """A message that cannot be sent or is not answered ends its call, and later ones work."""
     timeouts = Timeouts(answer=0.05, load=0.05)
-
-    async def test() -> None:
-        ours, theirs = socket.socketpair()
-        engine: EngineChannels[ToEngine] = EngineChannels([theirs], ToEngine)  # type: ignore[arg-type]
-        engine.send(0, Ready(text_model.llm.engine.info))
-        client = EngineClient(ours, 0, Counters.create(1).of(0), lambda: None, timeouts)
-        await client.start()
+    async with connected(text_model, timeouts=timeouts) as (client, engine, _):
         with pytest.raises(OverflowError):
             await client.order(StartProfile("folder", 2**64, False))
         assert (await client.load()).running == 0  # the last that is known
@@ -115,31 +119,24 @@ def test_questions_end_whatever_the_engine_does(text_model: Any) -> None:
         engine.send(0, Load(2, 0, 0.0, 0, 0, 0))
         engine.send(0, Done("in time"))
         assert (await load).running == 2 and (await order).error == "in time"
-        client.stop()
-        theirs.close()
-
-    asyncio.run(asyncio.wait_for(test(), 60))
 
 
 def test_a_sign_of_life_that_does_not_come(text_model: Any) -> None:
     """Nobody waits for it: when the engine ends, the log has no error of it."""
     logged: list[dict[str, Any]] = []
 
+    @in_loop
     async def test() -> None:
         asyncio.get_running_loop().set_exception_handler(lambda _, context: logged.append(context))
-        ours, theirs = socket.socketpair()
-        engine: EngineChannels[ToEngine] = EngineChannels([theirs], ToEngine)  # type: ignore[arg-type]
-        engine.send(0, Ready(text_model.llm.engine.info))
-        died, ended = asyncio.Event(), asyncio.Event()
-        client = EngineClient(ours, 0, Counters.create(1), died.set, Timeouts(silence=-1.0))
-        await client.start()
-        client.submit(np.array([1], dtype=np.int32), SamplingParams(2), Kept(ended), 0.0)
-        client.watch()
-        assert [type(message) for _, message in engine.receive(wait=True)] == [Submit, Query]
-        theirs.close()
-        await died.wait()
+        died = asyncio.Event()
+        async with connected(text_model, died, Timeouts(silence=-1.0)) as (client, engine, theirs):
+            client.submit(np.array([1], dtype=np.int32), SamplingParams(2), Kept(asyncio.Event()), 0.0)
+            client.watch()
+            assert [type(message) for _, message in engine.receive(wait=True)] == [Submit, Query]
+            theirs.close()
+            await died.wait()
 
-    asyncio.run(asyncio.wait_for(test(), 60))
+    test()
     gc.collect()
     assert not logged
 

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from roseinfer.config import ConfigError
+from roseinfer.info import EngineInfo
 from roseinfer.ipc.engine_channel import EngineChannels
 from roseinfer.ipc.messages import (
     CheckBlocks,
@@ -23,7 +24,6 @@ from roseinfer.ipc.messages import (
     Record,
     Recorded,
     Submit,
-    ToEngine,
 )
 from roseinfer.request.params import SamplingParams
 from roseinfer.server.engine_client import EngineClient
@@ -33,6 +33,7 @@ from roseinfer.server.replicas import Replicas, together
 from roseinfer.server.routing import PrefixOwners
 from roseinfer.tracing.spans import span
 
+from .clients import in_loop
 from .test_engine_client import Kept
 
 pytestmark = pytest.mark.integration
@@ -43,10 +44,7 @@ class Pair:
 
     def __init__(self) -> None:
         ends = [socket.socketpair() for _ in range(2)]
-        self.channels: list[EngineChannels[ToEngine]] = [
-            EngineChannels([theirs], ToEngine)  # type: ignore[arg-type]
-            for _, theirs in ends
-        ]
+        self.channels = [EngineChannels([theirs]) for _, theirs in ends]
         self.sockets = [theirs for _, theirs in ends]
         self.counters = Counters.create(1, 2)
         self.died: asyncio.Queue[int] = asyncio.Queue()
@@ -56,7 +54,16 @@ class Pair:
         ]
         self.replicas = Replicas(self.engines, self.counters, PrefixOwners.create(self.counters.salt))
 
-    async def got(self, replica: int) -> list[ToEngine]:
+    @classmethod
+    async def started(cls, info: EngineInfo) -> Pair:
+        """Return two engines that are ready."""
+        pair = cls()
+        for channel in pair.channels:
+            channel.send(0, Ready(info))
+        await pair.replicas.start()
+        return pair
+
+    async def got(self, replica: int) -> list[Any]:
         """Return the messages that have arrived at an engine, at least one message."""
         messages = await asyncio.to_thread(self.channels[replica].receive, wait=True)
         return [message for _, message in messages]
@@ -71,106 +78,84 @@ class Pair:
             sock.close()
 
 
-def within(test: Any) -> None:
-    asyncio.run(asyncio.wait_for(test, 60))
+@in_loop
+async def test_answers_come_from_one_and_orders_go_to_all(text_model: Any) -> None:
+    pair = await Pair.started(text_model.llm.engine.info)
+    ids = [pair.submit() for _ in range(4)]
+    assert [[type(message) for message in await pair.got(n)] for n in range(2)] == [[Submit] * 2] * 2
+    assert len({*ids}) == 4 and pair.counters.inflight == 4
+    for id in ids:
+        pair.replicas.discard(id)
+    messages = [message for n in range(2) for message in await pair.got(n)]
+    discarded = [message.id for message in messages if isinstance(message, Discard)]
+    assert sorted(discarded) == sorted(ids) and pair.counters.inflight == 0
+    order = asyncio.ensure_future(pair.replicas.order(CheckBlocks()))
+    for n, answer in enumerate((Done(), Done("a block leaked"))):
+        assert await pair.got(n) == [CheckBlocks()]
+        pair.channels[n].send(0, answer)
+    assert (await order).error == "a block leaked"
+    loads = asyncio.ensure_future(pair.replicas.loads())
+    for n in range(2):
+        assert await pair.got(n) == [Query()]
+        pair.channels[n].send(0, Load(n + 1, 5, n / 2, 0, 10, n))
+    assert together(await loads) == Load(3, 10, 0.25, 0, 20, 1)
+    pair.close()
 
 
-def test_answers_come_from_one_and_orders_go_to_all(text_model: Any) -> None:
-    async def test() -> None:
-        pair = Pair()
-        for channel in pair.channels:
-            channel.send(0, Ready(text_model.llm.engine.info))
-        await pair.replicas.start()
-        ids = [pair.submit() for _ in range(4)]
-        assert [[type(message) for message in await pair.got(n)] for n in range(2)] == [[Submit] * 2] * 2
-        assert len({*ids}) == 4 and pair.counters.inflight == 4
-        for id in ids:
-            pair.replicas.discard(id)
-        messages = [message for n in range(2) for message in await pair.got(n)]
-        discarded = [message.id for message in messages if isinstance(message, Discard)]
-        assert sorted(discarded) == sorted(ids) and pair.counters.inflight == 0
-        order = asyncio.ensure_future(pair.replicas.order(CheckBlocks()))
-        for n, answer in enumerate((Done(), Done("a block leaked"))):
-            assert await pair.got(n) == [CheckBlocks()]
-            pair.channels[n].send(0, answer)
-        assert (await order).error == "a block leaked"
-        loads = asyncio.ensure_future(pair.replicas.loads())
-        for n in range(2):
-            assert await pair.got(n) == [Query()]
-            pair.channels[n].send(0, Load(n + 1, 5, n / 2, 0, 10, n))
-        assert together(await loads) == Load(3, 10, 0.25, 0, 20, 1)
-        pair.close()
-
-    within(test())
+@in_loop
+async def test_a_silent_replica_gets_nothing(text_model: Any) -> None:
+    pair = await Pair.started(text_model.llm.engine.info)
+    pair.counters.of(0).set_silent(True)
+    assert pair.replicas.alive and pair.replicas.silent
+    for _ in range(3):
+        pair.submit()
+    assert len(await pair.got(1)) == 3 and pair.channels[0].receive(wait=False) == []
+    pair.counters.of(1).set_silent(True)
+    with pytest.raises(SilentEngineError):
+        pair.submit()
+    pair.sockets[1].close()
+    assert await pair.died.get() == 1 and not pair.replicas.alive
+    with pytest.raises(EngineDeadError):
+        pair.submit()
+    pair.close()
 
 
-def test_a_silent_replica_gets_nothing(text_model: Any) -> None:
-    async def test() -> None:
-        pair = Pair()
-        for channel in pair.channels:
-            channel.send(0, Ready(text_model.llm.engine.info))
-        await pair.replicas.start()
-        pair.counters.of(0).set_silent(True)
-        assert pair.replicas.alive and pair.replicas.silent
-        for _ in range(3):
-            pair.submit()
-        assert len(await pair.got(1)) == 3 and pair.channels[0].receive(wait=False) == []
-        pair.counters.of(1).set_silent(True)
-        with pytest.raises(SilentEngineError):
-            pair.submit()
-        pair.sockets[1].close()
-        assert await pair.died.get() == 1 and not pair.replicas.alive
-        with pytest.raises(EngineDeadError):
-            pair.submit()
-        pair.close()
-
-    within(test())
-
-
-def test_a_profile_of_every_replica_has_the_front_ends_ranges(text_model: Any) -> None:
+@in_loop
+async def test_a_profile_of_every_replica_has_the_front_ends_ranges(text_model: Any) -> None:
     """From its own beginning to its own end."""
-
-    async def test() -> None:
-        pair = Pair()
-        for channel in pair.channels:
-            channel.send(0, Ready(text_model.llm.engine.info))
-        await pair.replicas.start()
-        names = []
-        for n, channel in enumerate(pair.channels):
-            order = asyncio.ensure_future(pair.engines[n].order(CheckBlocks()))
-            assert await pair.got(n) == [CheckBlocks()]
-            channel.send(0, Record())
-            channel.send(0, Done())
-            await order
-            with span(f"{n} has begun"):
-                pass
-        for n, channel in enumerate(pair.channels):
-            channel.send(0, Record(end=True))
-            (recorded,) = await pair.got(n)
-            assert isinstance(recorded, Recorded)
-            names.append([each.name for each in recorded.spans if "has" in each.name])
-            with span(f"{n} has ended"):
-                pass
-        assert names == [["0 has begun", "1 has begun"], ["1 has begun", "0 has ended"]]
-        assert span("a") is span("b")  # nothing is recorded
-        pair.close()
-
-    within(test())
+    pair = await Pair.started(text_model.llm.engine.info)
+    names = []
+    for n, channel in enumerate(pair.channels):
+        order = asyncio.ensure_future(pair.engines[n].order(CheckBlocks()))
+        assert await pair.got(n) == [CheckBlocks()]
+        channel.send(0, Record())
+        channel.send(0, Done())
+        await order
+        with span(f"{n} has begun"):
+            pass
+    for n, channel in enumerate(pair.channels):
+        channel.send(0, Record(end=True))
+        (recorded,) = await pair.got(n)
+        assert isinstance(recorded, Recorded)
+        names.append([each.name for each in recorded.spans if "has" in each.name])
+        with span(f"{n} has ended"):
+            pass
+    assert names == [["0 has begun", "1 has begun"], ["1 has begun", "0 has ended"]]
+    assert span("a") is span("b")  # nothing is recorded
+    pair.close()
 
 
 @pytest.mark.parametrize("says_why", [True, False])
-def test_one_that_cannot_start(text_model: Any, says_why: bool) -> None:
-    async def test() -> None:
-        pair = Pair()
-        pair.channels[0].send(0, Ready(text_model.llm.engine.info))
-        if says_why:
-            pair.channels[1].send(0, Failed("too few"))
-        else:
-            pair.sockets[1].close()
-        kind, why = (ConfigError, "too few") if says_why else (EngineDeadError, "has stopped")
-        with pytest.raises(kind, match=why):
-            await pair.replicas.start()
-        assert pair.replicas.failed == 1
-        pair.close()
-
-    within(test())
+@in_loop
+async def test_one_that_cannot_start(text_model: Any, says_why: bool) -> None:
+    pair = Pair()
+    pair.channels[0].send(0, Ready(text_model.llm.engine.info))
+    if says_why:
+        pair.channels[1].send(0, Failed("too few"))
+    else:
+        pair.sockets[1].close()
+    kind, why = (ConfigError, "too few") if says_why else (EngineDeadError, "has stopped")
+    with pytest.raises(kind, match=why):
+        await pair.replicas.start()
+    assert pair.replicas.failed == 1
+    pair.close()

@@ -47,7 +47,7 @@ def test_renders_as_transformers_does(source: str, tmp_path: Path) -> None:
     tokenizer = load_tokenizer("random:gpt2-tiny")
     assert tokenizer is not None
     theirs = PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer._tokenizer, bos_token="<|endoftext|>", chat_template=source
+        tokenizer_object=tokenizer.library, bos_token="<|endoftext|>", chat_template=source
     )
     theirs.save_pretrained(tmp_path)
     ours = ChatTemplate.load(tmp_path)
@@ -58,14 +58,16 @@ def test_renders_as_transformers_does(source: str, tmp_path: Path) -> None:
 def test_variables_of_a_request(tmp_path: Path) -> None:
     tokenizer = load_tokenizer("random:gpt2-tiny")
     assert tokenizer is not None
-    theirs = PreTrainedTokenizerFast(tokenizer_object=tokenizer._tokenizer, chat_template=VARIABLES)
+    theirs = PreTrainedTokenizerFast(tokenizer_object=tokenizer.library, chat_template=VARIABLES)
     theirs.save_pretrained(tmp_path)
     ours = ChatTemplate.load(tmp_path)
     assert ours is not None
-    given = {"enable_thinking": False, "names": ["a", {"b": 1}], "bos_token": "<s>", "documents": [{}]}
-    rendered = ours.render(TALK, given)
+    variables = {"enable_thinking": False, "names": ["a", {"b": 1}], "bos_token": "<s>", "documents": [{}]}
+    rendered = ours.render(TALK, variables)
     assert rendered == '<s><think></think>1["a", {"b": 1}]'
-    assert rendered == theirs.apply_chat_template(TALK, tokenize=False, add_generation_prompt=True, **given)
+    assert rendered == theirs.apply_chat_template(
+        TALK, tokenize=False, add_generation_prompt=True, **variables
+    )
     for name in ("messages", "add_generation_prompt"):
         with pytest.raises(ChatError, match=name) as refused:
             ours.render(TALK, {name: []})
@@ -74,12 +76,12 @@ def test_variables_of_a_request(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("listed", [{}, {"added_tokens_decoder": {}}])
 def test_special_tokens_of_either_file(tmp_path: Path, listed: dict[str, object]) -> None:
-    """As in transformers, the map counts only where no added tokens are listed."""
+    """The map counts only where no added tokens are listed, like in transformers."""
     tokenizer = load_tokenizer("random:gpt2-tiny")
     source = "{{ bos_token }}{{ eos_token }}{{ image_token }}{{ messages | length }}"
     kind = {"tokenizer_class": "PreTrainedTokenizerFast", "extra_special_tokens": {"image_token": "<image>"}}
     config = {**kind, "chat_template": source, "bos_token": "<s>", **listed}
-    tokenizer._tokenizer.save(str(tmp_path / "tokenizer.json"))
+    tokenizer.library.save(str(tmp_path / "tokenizer.json"))
     (tmp_path / "tokenizer_config.json").write_text(json.dumps(config))
     (tmp_path / "special_tokens_map.json").write_text(json.dumps({"eos_token": {"content": "</s>"}}))
     rendered = ChatTemplate.load(tmp_path).render(TALK)

@@ -66,7 +66,7 @@ def test_truncation_and_padding_of_a_training_do_not_reach_prompts(tmp_path: Pat
 def test_the_pieces_of_a_prompt_are_as_it_was_sent(
     tmp_path: Path, kind: Any, text: str, wanted: list[str]
 ) -> None:
-    """What a tokenizer normalizes, adds and trims; the bytes of é are two tokens."""
+    """Also where a tokenizer normalizes, adds and trims; the bytes of é are two tokens."""
     vocabulary = {"<s>": 0} | {character: 1 + i for i, character in enumerate("abĠÃ©ABeÌģ")}
     vocabulary |= {"Ġa": 20, "Ġb": 21}
     tokenizer = FastTokenizer(models.BPE(vocabulary, [("Ġ", "a"), ("Ġ", "b")]))
@@ -84,7 +84,7 @@ def test_the_pieces_of_a_prompt_are_as_it_was_sent(
 
 @pytest.fixture
 def slow_folder(text_model: Any, tmp_path: Path) -> Path:
-    """What transformers' slow tokenizers of several families save: no tokenizer.json."""
+    """A folder as transformers' slow tokenizers of several families save it, without tokenizer.json."""
     for name in ("config.json", "vocab.json", "merges.txt"):
         shutil.copy(text_model.folder / name, tmp_path)
     return tmp_path
@@ -102,7 +102,7 @@ def test_another_familys_vocabulary_is_not_read_as_gpt2s(slow_folder: Path, fami
 
 @pytest.mark.parametrize("prefix", [False, True])
 def test_gpt2s_files_without_a_tokenizer_json(slow_folder: Path, prefix: bool) -> None:
-    """As transformers reads them."""
+    """They are read like transformers reads them."""
     config = {"tokenizer_class": "GPT2Tokenizer", "add_prefix_space": prefix}
     (slow_folder / "tokenizer_config.json").write_text(json.dumps(config))
     text = "Hello 12's\n\n  x<|endoftext|>a"
@@ -138,8 +138,8 @@ def flags(content: str, **changed: bool) -> dict[str, Any]:
 def test_tokens_that_only_the_configuration_names(
     tokenizer: Tokenizer, tmp_path: Path, config: dict[str, Any], special_map: dict[str, Any]
 ) -> None:
-    """As transformers adds them."""
-    tokenizer._tokenizer.save(str(tmp_path / "tokenizer.json"))
+    """They are added like transformers adds them."""
+    tokenizer.library.save(str(tmp_path / "tokenizer.json"))
     kind = {"tokenizer_class": "PreTrainedTokenizerFast"}
     (tmp_path / "tokenizer_config.json").write_text(json.dumps(kind | config))
     (tmp_path / "special_tokens_map.json").write_text(json.dumps(special_map))
@@ -152,7 +152,7 @@ def test_tokens_that_only_the_configuration_names(
 
 @pytest.mark.parametrize("config", ["[]", "{", '{"added_tokens_decoder": {"a": "b"}}', '{"eos_token": {}}'])
 def test_a_configuration_that_cannot_be_read(tokenizer: Tokenizer, tmp_path: Path, config: str) -> None:
-    tokenizer._tokenizer.save(str(tmp_path / "tokenizer.json"))
+    tokenizer.library.save(str(tmp_path / "tokenizer.json"))
     (tmp_path / "tokenizer_config.json").write_text(config)
     with pytest.raises(ConfigError, match="cannot be read"):
         Tokenizer.load(tmp_path)
@@ -234,7 +234,7 @@ class Looked(str):
 
 
 def test_the_search_for_stop_strings_takes_time_in_proportion_to_the_text() -> None:
-    """What is held back for one stop string has no more than a part of the other's prefix at its end."""
+    """Text that is held back for one stop string ends with no more than a part of the other's prefix."""
     stop = Looked("a" * 128 + "b" * 128)
     cutter = StopStrings(("a" * 255 + "b", stop))
     for _ in range(500):
@@ -264,7 +264,7 @@ def test_a_text_within_a_limit_is_encoded_and_no_other(
 @pytest.mark.parametrize("character", ["a", " ", "\u20ac", "\n"])
 def test_a_long_text_is_refused_by_its_beginning(tokenizer: Tokenizer, character: str) -> None:
     """Also with the longest tokens of the vocabulary."""
-    counting = Counting(tokenizer._tokenizer)
+    counting = Counting(tokenizer.library)
     assert counting.encode_within(100, character * 5_000_000) is None
     assert counting.characters < 500_000
 

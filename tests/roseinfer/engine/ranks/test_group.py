@@ -32,10 +32,12 @@ from roseinfer.models.linear import Linear
 from roseinfer.models.load import load
 from roseinfer.models.ranks import Ranks
 from roseinfer.request.params import SamplingParams
+from tests.roseinfer.conftest import config_of, runner_of, save_llama
 
 pytestmark = pytest.mark.integration
 
 VOCAB = 5003
+ONE_THREAD = {"threads": 1, "kv_tokens": 4096}
 #: More tokens than have their logits at once.
 LONG = list(range(1, PROMPT_ROWS + 40))
 #: Biases and a head of its own; norms of queries and keys, and one head of keys and values for two ranks.
@@ -52,22 +54,10 @@ SHAPES: dict[str, PreTrainedConfig] = {
 }  # fmt: skip
 
 
-def config(folder: Path, ranks: int, **settings: Any) -> EngineConfig:
-    """Without warm-up."""
-    usual: dict[str, Any] = {
-        "device": "cpu",
-        "dtype": "fp32",
-        "warmup": False,
-        "kv_tokens": 4096,
-        "threads": 1,
-    }
-    return EngineConfig(str(folder), tensor_parallel_size=ranks, **(usual | settings))
-
-
 @contextmanager
 def opened(folder: Path, ranks: int = 2, **settings: Any) -> Iterator[LLM]:
     """An engine; its ranks are gone after it."""
-    llm = LLM(config(folder, ranks, **settings))
+    llm = LLM(config_of(folder, tensor_parallel_size=ranks, **(ONE_THREAD | settings)))
     before = {process.pid for process in children()}
     yield llm
     llm.engine.close()
@@ -122,16 +112,17 @@ def test_each_rank_rounds_what_it_caches(gpt2_folder: Path) -> None:
     that is forgotten leaves no process."""
     with opened(gpt2_folder, 1) as exact:
         exact_answers = exact.generate(*traffic())
-    found = []
+    answers = []
     for ranks in (1, 2):
-        llm = LLM(config(gpt2_folder, ranks, kv_cache_dtype="fp8", prefix_cache=True))
-        found.append(llm.generate(*traffic()))
+        settings = {"kv_cache_dtype": "fp8", "prefix_cache": True, "tensor_parallel_size": ranks}
+        llm = LLM(config_of(gpt2_folder, **ONE_THREAD, **settings))
+        answers.append(llm.generate(*traffic()))
         others = children()
         assert len(others) == ranks - 1
         del llm
         gc.collect()
         assert not any(rank.is_running() for rank in others)
-    alone, shared = found
+    alone, shared = answers
     assert sum(a == b for a, b in zip(alone, shared, strict=True)) >= len(alone) - 2
     assert sum(a == b for a, b in zip(alone, exact_answers, strict=True)) < len(alone) - 2
 
@@ -156,15 +147,15 @@ def test_each_rank_rounds_its_weights_and_activations(tmp_path: Path) -> None:
     prompt = list(range(1, 100))
     with opened(tmp_path, 1, quantization="fp8") as alone:
         whole = logprobs(alone, prompt)
-        model: Any = alone.engine._loop.runner._model  # type: ignore[attr-defined]
+        model = runner_of(alone.engine).model
         model._layers = [
             replace(layer, out=halves(plain.out), down=halves(plain.down))
             for layer, plain in zip(model._layers, exact._layers, strict=True)
         ]
         expected = logprobs(alone, prompt)
     with opened(tmp_path, quantization="fp8") as llm:
-        found = logprobs(llm, prompt)
-    off, apart = (np.abs(np.subtract(other, expected)[:300]).mean() for other in (found, whole))
+        on_ranks = logprobs(llm, prompt)
+    off, apart = (np.abs(np.subtract(other, expected)[:300]).mean() for other in (on_ranks, whole))
     assert off < 1e-5 < 1e-3 < apart
 
 
@@ -181,18 +172,6 @@ def profiled(llm: LLM, folder: Path) -> set[str]:
     assert trace.name == "roseinfer-7.rank1.trace.json.gz"
     events = json.loads(gzip.decompress(trace.read_bytes()))["traceEvents"]
     return {event["name"] for event in events}
-
-
-def test_a_rank_without_memory_says_so(gpt2_folder: Path) -> None:
-    """Logits of a long prompt take 8 MiB, and it gets 1 MiB more than it has."""
-    with opened(gpt2_folder, prefill_max_tokens=1024) as llm:
-        llm.generate([[1]], SamplingParams(2))
-        (rank,) = children()
-        most = rank.memory_info().vms + (1 << 20)
-        rank.rlimit(psutil.RLIMIT_AS, (most, most))
-        asked = SamplingParams(1, prompt_logprobs=1)
-        with pytest.raises(RankError, match=r"rank 1 .* has ended \(exit code 2\): not enough memory: "):
-            llm.generate([[7] * 900], asked)
 
 
 def with_aborts(llm: LLM, seed: int) -> dict[int, list[int]]:
@@ -223,24 +202,15 @@ def with_aborts(llm: LLM, seed: int) -> dict[int, list[int]]:
 @pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES)
 def test_families(shape: PreTrainedConfig, tmp_path: Path) -> None:
     """Logprobs, too, are those of one process."""
-    torch.manual_seed(0)
-    model = AutoModelForCausalLM.from_config(shape)
-    with torch.no_grad():
-        for name, parameter in model.named_parameters():
-            if name.startswith("model.layers.") and parameter.dim() == 2:
-                parameter.mul_(6)
-            if parameter.dim() == 1:
-                parameter.add_(torch.randn_like(parameter) * 0.1)
-    model.save_pretrained(tmp_path)
+    save_llama(tmp_path, shape)
     prompts, params = traffic()
     with opened(tmp_path, 1) as alone, opened(tmp_path) as llm:
         assert llm.generate(prompts, params) == alone.generate(prompts, params)
-        found = [logprobs(engine, prompts[5]) for engine in (alone, llm)]
-    np.testing.assert_allclose(found[0], found[1], atol=1e-3)
+        np.testing.assert_allclose(logprobs(alone, prompts[5]), logprobs(llm, prompts[5]), atol=1e-3)
 
 
 def logprobs(llm: LLM, prompt: list[int]) -> list[float]:
-    """Those of the prompt's tokens and of eight answers, with two of the likeliest of each."""
+    """Logprobs of the prompt's tokens and of eight that follow, with two of the likeliest of each."""
     params = SamplingParams(8, ignore_eos=True, logprobs=2, prompt_logprobs=2)
     llm.engine.add(0, np.array(prompt, np.int32), params)
     values: list[float] = []
@@ -267,14 +237,16 @@ def test_a_wait_for_a_gpu_ends(gpt2_folder: Path, fault: Callable[[psutil.Proces
             released.set()
 
     with opened(gpt2_folder, rank_timeout_s=1) as llm:
-        group = llm.engine._group
+        group = llm.engine.group
         assert group is not None
-        group._ranks = Own()
+        group.ranks = Own()
         group.watch_waits()
         (rank,) = children()
         with pytest.raises(RankError, match=why), group.waited_for():
             fault(rank)
             assert released.wait(30)
+        with pytest.raises(RankError, match=why), group.waited_for():
+            raise AssertionError("nothing is awaited once a rank has ended")
 
 
 @pytest.mark.parametrize("received", [False, True])
@@ -303,7 +275,7 @@ def test_a_rank_that_ends_before_it_is_connected(
 def test_a_rank_that_hangs_while_it_loads(
     gpt2_folder: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    for name, value in {"_LOAD_S": 1.2, "_LOAD_TIMES": 0, "_END_S": 0}.items():
+    for name, value in {"LOAD_S": 1.2, "LOAD_TIMES": 0, "END_S": 0}.items():
         monkeypatch.setattr(f"roseinfer.engine.ranks.group.{name}", value)
 
     def load_and_suspend(config: EngineConfig) -> LoadedModel:
@@ -334,14 +306,3 @@ def test_what_cannot_work(
     monkeypatch.setattr(RankGroup, "__init__", None)
     with pytest.raises(ConfigError, match=why), opened(gpt2_folder, **settings):
         pass
-
-
-def test_nothing_is_awaited_once_a_rank_has_ended() -> None:
-    group = RankGroup.__new__(RankGroup)
-    group._ends, group._ended = {1: "rank 1 has ended"}, threading.Condition()
-    group._timeout_s = group._wait_limit_s = 30.0
-    group.processes = []
-    begun = False
-    with pytest.raises(RankError, match="rank 1 has ended"), group.waited_for():
-        begun = True
-    assert not begun

@@ -27,14 +27,14 @@ print(tokens, llm.engine.info.runner.attention)
 
 
 def test_a_broken_compiler_is_asked_once_and_named(tmp_path: Path) -> None:
-    compiler, asked = tmp_path / "c++", tmp_path / "asked"
-    compiler.write_text(f"#!/bin/sh\necho x >> {asked}\necho 'out of luck' >&2\nexit 1\n")
+    compiler, calls = tmp_path / "c++", tmp_path / "calls"
+    compiler.write_text(f"#!/bin/sh\necho x >> {calls}\necho 'out of luck' >&2\nexit 1\n")
     compiler.chmod(0o755)
     env = os.environ | {"CXX": str(compiler), "ROSEINFER_CACHE": str(tmp_path / "cache")}
     done = subprocess.run([sys.executable, "-c", SCRIPT], env=env, capture_output=True, text=True, check=True)
     assert done.stdout.endswith("]] torch\n")
     assert "out of luck" in done.stderr
-    assert asked.read_text() == "x\n"
+    assert calls.read_text() == "x\n"
 
 
 @pytest.mark.parametrize("name", ["CXX", "ROSEINFER_CACHE"])
@@ -45,7 +45,7 @@ def test_a_compiler_or_cache_that_cannot_be_is_named(
     settings = {"ROSEINFER_CACHE": str(tmp_path / "cache"), name: str(tmp_path / "file" / "below")}
     for variable, value in settings.items():
         monkeypatch.setenv(variable, value)
-    monkeypatch.setattr(build, "_load_once", build._load_once.__wrapped__)  # whatever was loaded before
+    monkeypatch.setattr(build, "load_once", build.load_once.__wrapped__)  # whatever was loaded before
     with pytest.raises(build.BuildError, match=re.escape(settings[name])):
         build.load_library()
 

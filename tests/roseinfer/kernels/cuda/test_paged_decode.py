@@ -1,4 +1,4 @@
-"""How attention in CUDA C++ is launched."""
+"""Launches of attention in CUDA C++."""
 
 from __future__ import annotations
 

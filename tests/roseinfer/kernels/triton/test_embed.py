@@ -17,8 +17,8 @@ def test_embedding_of_last_tokens() -> None:
     tokens, positions = draw(1, 50, 96), draw(2, 40, 96)
     last = torch.tensor([7, 49, 0, 3], device=DEVICE)
     rows, lengths = torch.tensor([[2, 0, 3], [1, 40, 0]], dtype=torch.int32, device=DEVICE)
-    found = embed.embed_last(last, rows, lengths, tokens, positions)
-    close(found, tokens[last[rows.long()]] + positions[[0, 39, 0]])
+    embedded = embed.embed_last(last, rows, lengths, tokens, positions)
+    close(embedded, tokens[last[rows.long()]] + positions[[0, 39, 0]])
 
 
 def test_embedding_of_rows() -> None:

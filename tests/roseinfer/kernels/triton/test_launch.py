@@ -13,7 +13,7 @@ CHANGING = {"rows", "count", "prompts"}
 
 
 def test_what_changes_between_steps_is_not_specialised() -> None:
-    seen = set()
+    kernels = set()
     for path in FILES:
         for node in ast.walk(ast.parse(path.read_text())):
             if not isinstance(node, ast.FunctionDef) or not node.name.startswith("_"):
@@ -22,10 +22,10 @@ def test_what_changes_between_steps_is_not_specialised() -> None:
             changing = {argument.arg for argument in node.args.args} & CHANGING
             if not decorators or not changing:
                 continue
-            seen.add(node.name)
+            kernels.add(node.name)
             excluded = {c.value for c in ast.walk(decorators[0]) if isinstance(c, ast.Constant)}
             assert changing <= excluded, f"{path.name}: {node.name} specialises {changing - excluded}"
-    assert seen >= {
+    assert kernels >= {
         "_norm",
         "_linear",
         "_pipelined_linear",

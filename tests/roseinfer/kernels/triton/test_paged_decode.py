@@ -43,7 +43,7 @@ class Step:
         return self.table[self.rows[index].long()][t // SIZE].long() * SIZE + t % SIZE
 
     def attended(self) -> Tensor:
-        """What every request should get, `[D, heads · dim]` float32, from the cache after the append."""
+        """The attention of every request, `[D, heads · dim]`, from the cache after the append."""
         out = []
         for index in range(len(self.lengths)):
             k, v = (

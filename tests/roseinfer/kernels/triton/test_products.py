@@ -34,22 +34,24 @@ OPS = Ops()
 def test_products(seed: int, rows: int, inputs: int, outputs: int, splits: int, gelu: bool) -> None:
     x, weight, bias = draw(seed, rows, inputs), draw(seed + 1, outputs, inputs) / 30, draw(seed + 2, outputs)
     tile = resident.ResidentTile(outputs=16, splits=splits, inputs=32)
-    wanted = F.linear(x, weight)
-    close(products.product_in_parts(x, weight, tile).sum(0), wanted)
-    wanted = F.gelu(wanted + bias, approximate="tanh") if gelu else wanted + bias
-    close(products.product(x, weight, bias, resident.ResidentTile(outputs=16, inputs=32), gelu=gelu), wanted)
+    expected = F.linear(x, weight)
+    close(products.product_in_parts(x, weight, tile).sum(0), expected)
+    expected = F.gelu(expected + bias, approximate="tanh") if gelu else expected + bias
+    close(
+        products.product(x, weight, bias, resident.ResidentTile(outputs=16, inputs=32), gelu=gelu), expected
+    )
 
 
 @examples
 @given(seeds, st.integers(1, 80), st.sampled_from([1, 2, 4]), st.sampled_from([16, 64]), st.booleans())
 def test_pipelined_products(seed: int, rows: int, splits: int, height: int, gelu: bool) -> None:
     x, weight, bias = draw(seed, rows, 128), draw(seed + 1, 48, 128) / 30, draw(seed + 2, 48)
-    wanted = F.linear(x, weight)
+    expected = F.linear(x, weight)
     tile = PipelinedTile(height, 16, splits, inputs=32, stages=2)
-    close(products.product_in_parts(x, weight, tile).sum(0), wanted)
-    wanted = F.gelu(wanted + bias, approximate="tanh") if gelu else wanted + bias
+    close(products.product_in_parts(x, weight, tile).sum(0), expected)
+    expected = F.gelu(expected + bias, approximate="tanh") if gelu else expected + bias
     whole = PipelinedTile(height, 16, inputs=32, stages=2)
-    close(products.product(x, weight, bias, whole, gelu=gelu), wanted)
+    close(products.product(x, weight, bias, whole, gelu=gelu), expected)
 
 
 def test_tiles_that_do_not_divide_a_product_leave_it() -> None:

@@ -38,15 +38,15 @@ def test_rotate_and_store(seed: int, rows: int, shape: tuple[int, int], dim: int
     gain = None
     if q_gain is not None and k_gain is not None:
         gain = torch.cat((q_gain.expand(heads.queries, dim), k_gain.expand(heads.keys, dim)))
-    wanted = qkv.clone()
-    wanted[:, : -heads.keys] = OPS.rotate(qkv[:, : -heads.keys], gain, EPS, turns[positions])
+    expected = qkv.clone()
+    expected[:, : -heads.keys] = OPS.rotate(qkv[:, : -heads.keys], gain, EPS, turns[positions])
     rotate_(qkv.view(rows, -1), positions, heads, Rotation(turns, q_gain, k_gain, EPS), (keys, values, slots))
-    wanted[slots < 0, heads.queries :] = 0
-    close(qkv, wanted)
+    expected[slots < 0, heads.queries :] = 0
+    close(qkv, expected)
     cached = torch.zeros(2, 9, heads.keys, dim, device=DEVICE)
     for row, slot in enumerate(slots.tolist()):
         if slot >= 0:
-            cached[:, slot] = wanted[row, heads.queries :].view(2, heads.keys, dim)
+            cached[:, slot] = expected[row, heads.queries :].view(2, heads.keys, dim)
     close(torch.stack((keys, values)), cached)
 
 
@@ -69,10 +69,10 @@ def test_rotated_keys_are_what_is_stored_in_8_bit_floats() -> None:
     rotate_(qkv.view(3, -1), positions, heads, Rotation(turns, None, None, EPS), (cache[0], cache[1], slots))
     close(qkv[:, : heads.queries], queries)
     got = qkv[:, heads.queries :].view(3, 2, heads.keys, dim)
-    for side, (memory, wanted) in enumerate(zip(cache, (keys, values), strict=True)):
+    for side, (memory, expected) in enumerate(zip(cache, (keys, values), strict=True)):
         assert torch.equal(memory.float()[[5, 0]], got[[0, 2], side])
         assert (got[1, side] == 0).all()
-        near = to_e4m3(wanted[[0, 2]]).float()
+        near = to_e4m3(expected[[0, 2]]).float()
         assert (got[[0, 2], side] == near).float().mean() > 0.98
         assert ((got[[0, 2], side] - near).abs() <= near.abs() / 8 + 2**-9).all()
         assert (memory.float()[[1, 2, 3, 4, 6, 7, 8]] == 0).all()

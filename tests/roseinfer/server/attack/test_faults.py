@@ -1,12 +1,11 @@
-"""Faults of the machine below a server: processes that stop or die, files and disks that are full."""
+"""Faults of the machine below a server: a process that stops, files and disks that are full. `process/` kills
+processes, and stops the engine."""
 
 from __future__ import annotations
 
 import json
 import resource
 import signal
-import socket
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,74 +13,11 @@ from typing import Any
 import psutil
 import pytest
 
+from tests.roseinfer.server.clients import connect, post, read_all, wait_for
+
 pytestmark = [pytest.mark.slow, pytest.mark.integration]
 
 LONG = {"prompt": [1], "max_tokens": 900, "ignore_eos": True, "stream": True}
-
-
-def connect(server: Any, body: dict[str, Any] | None = None) -> socket.socket:
-    """A client that has asked for `body`."""
-    client = socket.create_connection(("127.0.0.1", server.port), timeout=60)
-    if body is not None:
-        data = json.dumps(body).encode()
-        head = b"POST /v1/completions HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n"
-        kind = b"content-type: application/json\r\ncontent-length: %d\r\n\r\n" % len(data)
-        client.sendall(head + kind + data)
-    return client
-
-
-def rest(client: socket.socket) -> bytes:
-    with client.makefile("rb") as stream:
-        return stream.read()
-
-
-def within(seconds: float, condition: Callable[[], bool]) -> bool:
-    end = time.monotonic() + seconds
-    while not (met := condition()) and time.monotonic() < end:
-        time.sleep(0.05)
-    return met
-
-
-@pytest.mark.parametrize("index", range(4))
-def test_killed(serve: Any, tried: Callable[[int], None], index: int) -> None:
-    """SIGKILL of each process with answers in flight: every client learns it, no process is left."""
-    server = serve("--frontend-processes", "3")
-    clients = [connect(server, LONG) for _ in range(6)]
-    for client in clients:
-        assert client.recv(100)
-    victim = [psutil.Process(server.process.pid), server.engine, *server.front_ends][index]
-    victim.kill()
-    for client in clients:
-        assert not rest_or_reset(client).endswith(b"[DONE]\n\n") or index == 1  # an error event, then the end
-    assert server.ended()
-    tried(1)
-
-
-def rest_or_reset(client: socket.socket) -> bytes:
-    try:
-        return rest(client)
-    except ConnectionResetError:
-        return b""
-
-
-def test_stopped_engine(serve: Any, tried: Callable[[int], None]) -> None:
-    """SIGSTOP of the engine: /health says so while work waits, questions are answered, all goes on then."""
-    server = serve("--stall-seconds", "2")
-    clients = [connect(server, LONG) for _ in range(3)]
-    for client in clients:
-        assert client.recv(100)
-    server.engine.suspend()
-    try:
-        assert within(60, lambda: server.request("/health").status == 503)
-        for path in ("/metrics", "/server_info"):
-            assert server.request(path).status in (200, 503)  # 200: what was known last
-    finally:
-        server.engine.resume()
-    assert within(60, lambda: server.request("/health").status == 200)
-    for client in clients:
-        assert b"[DONE]" in rest(client)
-    assert server.becomes_idle()
-    tried(4)
 
 
 def test_stopped_reader(serve: Any, tried: Callable[[int], None]) -> None:
@@ -95,9 +31,9 @@ def test_stopped_reader(serve: Any, tried: Callable[[int], None]) -> None:
         if any("large_bodies" in word for word in child.cmdline())
     )
     reader.suspend()
-    with connect(server, json.loads(large)) as client:
+    with connect(server, post(large, "connection: close")) as client:
         assert server.complete([1], max_tokens=1).status == 200
-        assert b" 503 " in rest(client)
+        assert b" 503 " in read_all(client)
     assert server.request("/v1/completions", large).status == 200
     tried(1)
 
@@ -127,11 +63,11 @@ def test_no_descriptors(serve: Any, tried: Callable[[int], None], index: int) ->
     most = process.num_fds() + 20
     process.rlimit(resource.RLIMIT_NOFILE, (most, process.rlimit(resource.RLIMIT_NOFILE)[1]))
     clients = [connect(server) for _ in range(200)]
-    assert within(30, lambda: process.num_fds() >= most - 1)
+    assert wait_for(lambda: process.num_fds() >= most - 1)
     for client in clients:
         client.close()
-    assert within(60, lambda: process.num_fds() < most - 10)
-    assert within(60, lambda: server.request("/health").status == 200)
+    assert wait_for(lambda: process.num_fds() < most - 10)
+    assert wait_for(lambda: server.request("/health").status == 200)
     for _ in range(10):
         assert server.complete([1], max_tokens=1).status == 200
     assert not [line for line in server.log if "Traceback" in line]
@@ -142,7 +78,7 @@ def test_no_descriptors(serve: Any, tried: Callable[[int], None], index: int) ->
 def test_signals(serve: Any, tried: Callable[[int], None], number: signal.Signals) -> None:
     """Signals to end, with clients that do not read: no process is left."""
     server = serve("--frontend-processes", "2")
-    clients = [connect(server, LONG | {"n": 8}) for _ in range(4)]
+    clients = [connect(server, post(LONG | {"n": 8}, "connection: close")) for _ in range(4)]
     assert clients[0].recv(100)
     server.process.send_signal(number)
     assert server.ended()

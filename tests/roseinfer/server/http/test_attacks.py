@@ -1,18 +1,19 @@
-"""Attacks on the memory and time of a server: what one client may cost, and what is left once it has gone."""
+"""Attacks on the memory and time of a server: large heads and bodies, and the process that reads these.
+
+`test_budgets.py` and `test_time_limits.py` have clients that do not read, or send without end."""
 
 from __future__ import annotations
 
-import contextlib
-import json
 import select
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
 from typing import Any
 
 import psutil
 import pytest
+
+from tests.roseinfer.server.clients import connect, wait_for
 
 MIB = 1 << 20
 #: Bytes that a socket takes at once, and seconds for what takes much less.
@@ -23,29 +24,13 @@ POST = b"POST /v1/completions HTTP/1.1\r\nhost: localhost\r\ncontent-type: appli
 CHUNKED = POST + b"transfer-encoding: chunked\r\n\r\n"
 
 
-def connect(server: Any) -> socket.socket:
-    return socket.create_connection(("127.0.0.1", server.port), timeout=TIMEOUT)
-
-
 def rss(server: Any) -> int:
     """Return the bytes of memory that the one front end has."""
     return psutil.Process(server.process.pid).memory_info().rss
 
 
-def push(client: socket.socket, piece: bytes, total: int, seconds: float) -> int:
-    """Send `piece` again and again, up to `total` bytes, while the server takes them. Returns how many it
-    took."""
-    client.settimeout(0.5)
-    sent, end, whole = 0, time.monotonic() + seconds, memoryview(piece)
-    with contextlib.suppress(OSError):
-        while sent < total and time.monotonic() < end:
-            sent += client.send(whole[sent % len(piece) :])
-    client.settimeout(TIMEOUT)
-    return sent
-
-
 def answer(client: socket.socket, sent: bytes) -> bytes:
-    """The beginning of what the server says to `sent`, which it need not take to the end."""
+    """Return the beginning of the answer to `sent`, which the server need not take to the end."""
     unsent = memoryview(sent)
     while unsent and not select.select([client], [], [], 0)[0]:
         readable, writable, _ = select.select([client], [client], [], TIMEOUT)
@@ -53,82 +38,6 @@ def answer(client: socket.socket, sent: bytes) -> bytes:
         if writable:
             unsent = unsent[client.send(unsent[:PIECE]) :]
     return client.recv(100)
-
-
-@contextlib.contextmanager
-def highest(server: Any) -> Iterator[Callable[[], int]]:
-    """Watch how many bytes the front end's memory rises above where it is now."""
-    before = peak = rss(server)
-    stop = threading.Event()
-
-    def watch() -> None:
-        nonlocal peak
-        while not stop.wait(0.02):
-            peak = max(peak, rss(server))
-
-    watcher = threading.Thread(target=watch)
-    watcher.start()
-    try:
-        yield lambda: peak - before
-    finally:
-        stop.set()
-        watcher.join()
-
-
-@pytest.mark.parametrize("path", [b"/" + b"a" * 1000, b"/openapi.json"])
-def test_pipelined_requests_whose_answers_nobody_reads(serving: Any, path: bytes) -> None:
-    request = b"GET " + path + b" HTTP/1.1\r\nhost: localhost\r\n\r\n"
-    with connect(serving) as client, highest(serving) as risen:
-        push(client, request * (65536 // len(request)), 40 * MIB, 8)
-        assert serving.request("/health").status == 200
-        assert risen() < 16 * MIB
-
-
-def test_pipelined_bodies(serving: Any) -> None:
-    """After an answer that takes a while."""
-    slow = json.dumps({"prompt": [1], "max_tokens": 900, "ignore_eos": True}).encode()
-    body = b"{" + b" " * (8 * MIB)
-    with connect(serving) as client, highest(serving) as risen:
-        client.sendall(POST + b"content-length: %d\r\n\r\n" % len(slow) + slow)
-        push(client, POST + b"content-length: %d\r\n\r\n" % len(body) + body, 100 * MIB, 5)
-        assert risen() < 48 * MIB
-
-
-def test_bodies_of_clients_that_have_left(serving: Any) -> None:
-    def once() -> None:
-        clients = [connect(serving) for _ in range(12)]
-        for client in clients:
-            push(client, POST + b"content-length: %d\r\n\r\n" % (31 * MIB) + b" " * (8 * MIB), 8 * MIB, 3)
-        for client in clients:
-            client.close()
-        assert serving.request("/health").status == 200
-
-    once()
-    before = rss(serving)
-    once()
-    once()
-    end = time.monotonic() + 60  # the server reads of each departure when the connection's turn comes
-    while rss(serving) - before >= 80 * MIB:
-        assert time.monotonic() < end
-        time.sleep(0.01)
-
-
-@pytest.mark.parametrize("line", [b"a%07d: b\r\n", b"b" * 4096])
-def test_trailers(serving: Any, line: bytes) -> None:
-    """Many, or one without an end; others are answered meanwhile."""
-    lines = b"".join(line % index for index in range(4000)) if b"%" in line else b"x: " + line * 16
-    with connect(serving) as client, highest(serving) as risen:
-        client.sendall(CHUNKED + b"2\r\n{}\r\n0\r\n")
-        pushing = threading.Thread(target=push, args=(client, lines, 31 * MIB, 4))
-        pushing.start()
-        waited, began = 0.0, time.monotonic()
-        while pushing.is_alive():
-            start = time.monotonic()
-            assert serving.request("/health").status == 200
-            waited = max(waited, time.monotonic() - start)
-        assert waited < max(1, (time.monotonic() - began) / 2)  # on a busy machine all takes longer
-        assert client.recv(100).startswith(b"HTTP/1.1 431 ")
-        assert risen() < 16 * MIB
 
 
 @pytest.mark.parametrize(
@@ -150,18 +59,16 @@ def test_a_full_server_says_when_to_ask_again(serve: Any, fake: Any) -> None:
     server = serve("--frontend-processes", "1", "--max-buffered-mib", "8", **fake)
     half = POST + b"content-length: %d\r\n\r\n" % (6 * MIB) + b" " * (5 * MIB)
     body = {"prompt": "a" * 100_000, "max_tokens": 1}
-    with connect(server) as first, connect(server) as second:
-        first.sendall(half)
-        end = time.monotonic() + 60
-        while (reply := server.request("/v1/completions", {"prompt": "a" * (4 * MIB)})).status != 503:
-            assert time.monotonic() < end
+    with connect(server, half), connect(server) as second:
+        large = {"prompt": "a" * (4 * MIB)}
+        assert wait_for(lambda: server.request("/v1/completions", large).status == 503)
+        reply = server.request("/v1/completions", large)
         assert int(reply.headers["retry-after"]) >= 1 and reply.json["error"]["type"] == "server_error"
         assert b" 503 " in answer(second, half)
         assert server.request("/health").status == 200
         assert server.complete([1], max_tokens=1).status == 200
-    end = time.monotonic() + 60
-    while (reply := server.request("/v1/completions", body)).status == 503:
-        assert time.monotonic() < end
+    assert wait_for(lambda: server.request("/v1/completions", body).status != 503)
+    reply = server.request("/v1/completions", body)
     assert reply.status == 400 and reply.json["error"]["param"] == "prompt"  # longer than the context
 
 
@@ -203,15 +110,9 @@ def test_bodies_that_wait_to_be_read_leave_with_their_clients(serving: Any) -> N
     body = b'{"prompt": [' + b"[]," * (10 * MIB) + b"[]]}"
     request = POST + b"content-length: %d\r\n\r\n" % len(body) + body
     before = rss(serving)
-    clients = [connect(serving) for _ in range(6)]
-    for client in clients:
-        client.sendall(request)
-    for client in clients:
+    for client in [connect(serving, request) for _ in range(6)]:
         client.close()
-    end = time.monotonic() + 60
-    while rss(serving) - before > 64 * MIB and time.monotonic() < end:
-        time.sleep(0.05)
-    assert rss(serving) - before < 64 * MIB
+    assert wait_for(lambda: rss(serving) - before < 64 * MIB)
 
 
 def test_a_large_body_is_answered_like_a_small_one(serving: Any) -> None:

@@ -11,40 +11,17 @@ from hypothesis import strategies as st
 
 from roseinfer.server.http.buffers import Account, Budget
 from roseinfer.server.http.parser import HttpRequest, RequestParser
+from tests.roseinfer.server.clients import connect, post, read_all
 
 BODY = {"prompt": [1, 2, 3], "max_tokens": 4, "ignore_eos": True, "temperature": 0}
-
-
-def post(body: Any, version: bytes = b"1.1", headers: bytes = b"") -> bytes:
-    data = json.dumps(body).encode()
-    length = b"content-type: application/json\r\ncontent-length: %d\r\n" % len(data)
-    return (
-        b"POST /v1/completions HTTP/"
-        + version
-        + b"\r\nhost: localhost\r\n"
-        + headers
-        + length
-        + b"\r\n"
-        + data
-    )
-
-
-def connect(server: Any) -> socket.socket:
-    return socket.create_connection(("127.0.0.1", server.port), timeout=30)
-
-
-def until_closed(client: socket.socket) -> bytes:
-    with client.makefile("rb") as stream:
-        return stream.read()
 
 
 def test_requests_that_do_not_wait_for_answers(serving: Any) -> None:
     """They are answered in order, one after the other."""
     bodies = [BODY | {"prompt": [index + 1] * 4, "stream": index % 2 == 1} for index in range(40)]
-    last = post(BODY | {"prompt": [99]}, headers=b"connection: close\r\n")
-    with connect(serving) as client:
-        client.sendall(b"".join(map(post, bodies)) + last)
-        answers = until_closed(client).split(b"HTTP/1.1 ")[1:]
+    last = post(BODY | {"prompt": [99]}, "connection: close")
+    with connect(serving, b"".join(map(post, bodies)) + last) as client:
+        answers = read_all(client).split(b"HTTP/1.1 ")[1:]
     assert len(answers) == 41 and all(answer.startswith(b"200 OK") for answer in answers)
     kinds = [b"text/event-stream" in answer for answer in answers]
     assert kinds == [index % 2 == 1 for index in range(40)] + [False]
@@ -60,39 +37,37 @@ def test_byte_by_byte_and_in_chunks(serving: Any) -> None:
         client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         for index in range(len(request)):
             client.sendall(request[index : index + 1])
-        answer = until_closed(client)
+        answer = read_all(client)
     assert answer.startswith(b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 200 OK\r\n")
 
 
 def test_a_body_is_asked_for_when_its_turn_comes(serving: Any) -> None:
     """Not within the stream that is being sent."""
-    asking = post(BODY, headers=b"expect: 100-continue\r\nconnection: close\r\n")
+    asking = post(BODY, "expect: 100-continue", "connection: close")
     head, body = asking.split(b"\r\n\r\n")
-    with connect(serving) as client:
-        client.sendall(post(BODY | {"stream": True}) * 2 + head + b"\r\n\r\n")
+    with connect(serving, post(BODY | {"stream": True}) * 2 + head + b"\r\n\r\n") as client:
         before = b""
         while b"100 Continue" not in before:
             before += (more := client.recv(4096))
             assert more
         client.sendall(body)
-        after = until_closed(client)
+        after = read_all(client)
     streams = before.removesuffix(b"HTTP/1.1 100 Continue\r\n\r\n")
     assert streams.count(b"HTTP/1.1 200 OK") == 2 and streams.endswith(b"[DONE]\n\n\r\n0\r\n\r\n")
     assert after.startswith(b"HTTP/1.1 200 OK") and b"HTTP" not in after[8:]
 
 
-UPGRADE = b"Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AAEAAEAAAAIAAAAA\r\n"
+UPGRADE = ("Connection: Upgrade, HTTP2-Settings", "Upgrade: h2c", "HTTP2-Settings: AAEAAEAAAAIAAAAA")
 
 
 def test_an_offer_of_another_protocol_is_declined(serving: Any) -> None:
     """Java's client makes one. The request is answered, its body included, and the connection is kept."""
-    head, body = post(BODY, headers=UPGRADE + b"expect: 100-continue\r\n").split(b"\r\n\r\n")
-    last = post(BODY, headers=b"connection: close\r\n")
-    with connect(serving) as client:
-        client.sendall(head + b"\r\n\r\n")
+    head, body = post(BODY, *UPGRADE, "expect: 100-continue").split(b"\r\n\r\n")
+    last = post(BODY, "connection: close")
+    with connect(serving, head + b"\r\n\r\n") as client:
         assert client.recv(100) == b"HTTP/1.1 100 Continue\r\n\r\n"
-        client.sendall(body + post(BODY, headers=UPGRADE) + last)
-        answers = until_closed(client).split(b"HTTP/1.1 ")[1:]
+        client.sendall(body + post(BODY, *UPGRADE) + last)
+        answers = read_all(client).split(b"HTTP/1.1 ")[1:]
     assert [answer[:6] for answer in answers] == [b"200 OK"] * 3
 
 
@@ -105,7 +80,7 @@ def test_an_offer_of_another_protocol_changes_nothing(cuts: list[int], chunked: 
         + b"GET /c HTTP/1.1\r\nHost: localhost\r\n" + offer + b"\r\n"
         + b"OPTIONS * HTTP/1.1\r\nHost: localhost\r\n" + offer + b"\r\n"
         + b"POST /e HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Length: 1\r\n\r\nf"
-        for offer in (b"", UPGRADE)
+        for offer in (b"", "".join(f"{line}\r\n" for line in UPGRADE).encode())
     ]  # fmt: skip
     parsed = []
     for data in requests:
@@ -127,17 +102,15 @@ def test_an_offer_of_another_protocol_changes_nothing(cuts: list[int], chunked: 
 
 def test_old_http(serving: Any) -> None:
     """HTTP/1.0 knows no chunks: the stream ends with the connection."""
-    with connect(serving) as client:
-        client.sendall(post(BODY | {"stream": True}, version=b"1.0"))
-        head, _, events = until_closed(client).partition(b"\r\n\r\n")
+    with connect(serving, post(BODY | {"stream": True}, version="1.0")) as client:
+        head, _, events = read_all(client).partition(b"\r\n\r\n")
     assert b"transfer-encoding" not in head
     assert events.endswith(b"data: [DONE]\n\n") and events.startswith(b"data: {")
 
 
 def test_old_http_learns_that_a_connection_stays_open(serving: Any) -> None:
     """Without that, clients of HTTP/1.0 such as `ab -k` read until it closes, a minute later."""
-    with connect(serving) as client:
-        client.sendall(b"GET /health HTTP/1.0\r\nconnection: keep-alive\r\n\r\n")
+    with connect(serving, b"GET /health HTTP/1.0\r\nconnection: keep-alive\r\n\r\n") as client:
         assert b"\r\nconnection: keep-alive\r\n" in client.recv(1 << 16)
 
 
@@ -147,9 +120,8 @@ def test_what_is_no_http(serving: Any) -> None:
         (b"GET /health HTTP/1.1\r\nhost: " + b"a" * 70_000, b"431"),
         (b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03", b"400"),
     ):
-        with connect(serving) as client:
-            client.sendall(sent)
-            answer = until_closed(client)
+        with connect(serving, sent) as client:
+            answer = read_all(client)
         assert answer.startswith(b"HTTP/1.1 " + status), answer
         assert json.loads(answer.partition(b"\r\n\r\n")[2])["error"]["type"] == "invalid_request_error"
 
@@ -161,11 +133,11 @@ def test_a_client_that_reads_late_gets_everything(serving: Any) -> None:
         client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2048)
         client.settimeout(60)
         client.connect(("127.0.0.1", serving.port))
-        client.sendall(post(body | {"stream": True}, headers=b"connection: close\r\n"))
+        client.sendall(post(body | {"stream": True}, "connection: close"))
         assert client.recv(1, socket.MSG_PEEK)  # its answer has begun
         assert serving.complete([1, 2], max_tokens=2).status == 200
         assert serving.becomes_idle()
-        answer = until_closed(client)
+        answer = read_all(client)
     events = [part for part in answer.split(b"data: ")[1:] if not part.startswith(b"[DONE]")]
     chunks = [json.loads(part.partition(b"\n\n")[0]) for part in events]
     tokens = dict.fromkeys(range(8), 0)
@@ -176,9 +148,7 @@ def test_a_client_that_reads_late_gets_everything(serving: Any) -> None:
 
 
 def test_half_a_request_delays_no_other(serving: Any) -> None:
-    halves = [connect(serving) for _ in range(50)]
-    for half in halves:
-        half.sendall(post(BODY)[:-5])
+    halves = [connect(serving, post(BODY)[:-5]) for _ in range(50)]
     assert serving.complete([1, 2], max_tokens=2).status == 200
     for half in halves:
         half.close()

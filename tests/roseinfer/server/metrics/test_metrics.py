@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
-import time
 from typing import Any
 
 from prometheus_client.parser import text_string_to_metric_families
+
+from tests.roseinfer.server.clients import wait_for
 
 TOKENS, ANSWERS = 6, 8
 
@@ -31,10 +32,9 @@ def test_what_is_counted(serve: Any) -> None:
     for index in range(ANSWERS):
         reply = server.complete([index + 1] * 40, max_tokens=TOKENS, ignore_eos=True, stream=index % 2 == 0)
         assert reply.status == 200
-    metrics, end = scrape(server), time.monotonic() + 60
-    while metrics["roseinfer_time_per_output_token_seconds_count"] < ANSWERS and time.monotonic() < end:
-        time.sleep(0.01)
-        metrics = scrape(server)  # an answer is counted after its last token
+    ended = "roseinfer_time_per_output_token_seconds_count"  # an answer is counted after its last token
+    assert wait_for(lambda: scrape(server)[ended] == ANSWERS)
+    metrics = scrape(server)
     assert metrics["roseinfer_requests_total"] == ANSWERS
     assert metrics["roseinfer_prompt_tokens_total"] == 40 * ANSWERS
     assert metrics["roseinfer_generation_tokens_total"] == TOKENS * ANSWERS
@@ -77,13 +77,9 @@ def test_answers_that_a_stop_string_ends_are_counted(serving: Any, text_model: A
         assert reply.json["choices"][0]["finish_reason"] == "stop"
         answers.append(reply.json["usage"]["completion_tokens"])
     assert answers[0] == 1 < answers[1]
-    end = time.monotonic() + 60
-    while True:
-        risen = {name: value - before.get(name, 0) for name, value in scrape(serving).items()}
-        if risen["roseinfer_requests_total"] == 2 or time.monotonic() > end:
-            break
-        time.sleep(0.01)  # an answer is counted after its last token
-    assert risen["roseinfer_requests_total"] == 2
+    total = before["roseinfer_requests_total"] + 2
+    assert wait_for(lambda: scrape(serving)["roseinfer_requests_total"] == total)
+    risen = {name: value - before.get(name, 0) for name, value in scrape(serving).items()}
     assert risen["roseinfer_discarded_total"] == risen["roseinfer_inflight"] == 0
     for name, samples in {
         "queue_wait": 2,

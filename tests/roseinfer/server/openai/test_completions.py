@@ -22,10 +22,6 @@ USAGE = {
 }
 
 
-def tokens_of(choices: list[Any]) -> list[int]:
-    return [token for choice in choices for token in choice.get("token_ids", ())]
-
-
 def test_whole_answer(serving: Any, text_model: Any) -> None:
     reply = serving.complete(text_model.prompt, max_tokens=NEW, ignore_eos=True, return_token_ids=True)
     body = reply.json
@@ -35,26 +31,22 @@ def test_whole_answer(serving: Any, text_model: Any) -> None:
     assert choice["text"] == text_model.text(text_model.answer)
     assert (choice["index"], choice["finish_reason"]) == (0, "length")
     assert body["usage"] == USAGE
-
-
-def test_token_ids_and_metrics_only_when_asked_for(serving: Any, text_model: Any) -> None:
-    (choice,) = serving.complete(text_model.prompt).json["choices"]
-    assert set(choice) == {"index", "text", "logprobs", "finish_reason"}
+    (bare,) = serving.complete(text_model.prompt).choices
+    assert set(bare) == {"index", "text", "logprobs", "finish_reason"}, "no more unless it is asked for"
 
 
 def test_text_prompt(serving: Any, text_model: Any) -> None:
     text = "The quick brown fox — été"
     ids = text_model.llm.tokenizer.encode(text).tolist()
-    (expected,) = text_model.greedy([ids], 8)
-    body = serving.complete(text, max_tokens=8, ignore_eos=True, return_token_ids=True).json
-    assert body["choices"][0]["token_ids"] == expected
-    assert body["usage"]["prompt_tokens"] == len(ids)
+    reply = serving.complete(text, max_tokens=8, ignore_eos=True, return_token_ids=True)
+    assert [reply.tokens()] == text_model.greedy([ids], 8)
+    assert reply.json["usage"]["prompt_tokens"] == len(ids)
 
 
 @pytest.mark.parametrize(
     "options",
     [
-        None, {}, {"include_usage": None, "include_obfuscation": False}, {"include_usage": True},
+        None, {"include_usage": None, "include_obfuscation": False}, {"include_usage": True},
         {"continuous_usage_stats": True},
     ],
 )  # fmt: skip
@@ -76,10 +68,9 @@ def test_stream(serving: Any, text_model: Any, options: dict[str, bool] | None) 
             assert chunk["usage"]["completion_tokens"] == count
     else:
         assert not any("usage" in chunk for chunk in chunks)
-    choices = [choice for chunk in chunks for choice in chunk["choices"]]
-    assert tokens_of(choices) == text_model.answer
-    assert "".join(choice["text"] for choice in choices) == text_model.text(text_model.answer)
-    assert [choice["finish_reason"] for choice in choices] == [None] * (len(choices) - 1) + ["length"]
+    assert reply.tokens() == text_model.answer and reply.text() == text_model.text(text_model.answer)
+    reasons = [choice["finish_reason"] for choice in reply.choices]
+    assert reasons == [None] * (len(reasons) - 1) + ["length"]
     assert len({chunk["id"] for chunk in chunks}) == 1
     assert len(chunks) > NEW / 2, "tokens leave as they are made"
 
@@ -92,8 +83,7 @@ def test_metrics(serving: Any, text_model: Any, stream: bool, stopped: bool) -> 
     reply = serving.complete(
         text_model.prompt, max_tokens=4, ignore_eos=True, return_metrics=True, stream=stream, stop=stop
     )
-    choices = reply.events[-1]["choices"] if stream else reply.json["choices"]
-    metrics = choices[0]["metrics"]
+    metrics = reply.choices[-1]["metrics"]
     assert metrics["queue_wait_ms"] >= 0 and metrics["prefill_ms"] > 0 and metrics["generation_time_ms"] > 0
     assert math.isclose(
         metrics["time_to_first_token_ms"], metrics["queue_wait_ms"] + metrics["prefill_ms"], abs_tol=1e-6
@@ -108,21 +98,22 @@ def test_several_prompts_and_answers_of_each(serving: Any, text_model: Any, stre
         prompts, n=2, max_tokens=6, ignore_eos=True, return_token_ids=True, stream=stream,
         stream_options={"include_usage": True} if stream else None,
     )  # fmt: skip
-    if stream:
-        *chunks, last = reply.events
-        choices = [choice for chunk in chunks for choice in chunk["choices"]]
-        usage = last["usage"]
-    else:
-        choices, usage = reply.json["choices"], reply.json["usage"]
-        assert [choice["index"] for choice in choices] == list(range(6))
-    for index in range(6):
-        assert tokens_of([choice for choice in choices if choice["index"] == index]) == expected[index]
-    assert usage == {**USAGE, "prompt_tokens": 28, "completion_tokens": 36, "total_tokens": 64}
+    assert stream or [choice["index"] for choice in reply.choices] == list(range(6))
+    assert [reply.tokens(index) for index in range(6)] == expected
+    assert reply.chunks[-1]["usage"] == {
+        **USAGE,
+        "prompt_tokens": 28,
+        "completion_tokens": 36,
+        "total_tokens": 64,
+    }
 
 
 def test_answers_of_one_sampled_prompt_differ(serving: Any, text_model: Any) -> None:
-    body = serving.complete(text_model.prompt, n=4, seed=1, temperature=1, return_token_ids=True).json
-    assert len({tuple(choice["token_ids"]) for choice in body["choices"]}) == 4
+    reply = serving.complete(text_model.prompt, n=4, seed=1, temperature=1, return_token_ids=True)
+    assert len({tuple(reply.tokens(index)) for index in range(4)}) == 4
+    settings = {"temperature": 1.0, "max_tokens": 12, "ignore_eos": True, "return_token_ids": True}
+    unseeded = serving.complete([[5, 6, 7]] * 3, n=2, **settings)
+    assert len({tuple(unseeded.tokens(index)) for index in range(6)}) == 6
 
 
 @pytest.mark.parametrize("seed", [5, 2**64 - 1])
@@ -130,21 +121,14 @@ def test_each_prompt_of_a_list_is_answered_as_alone(serving: Any, seed: int) -> 
     """With a seed: it counts up over the `n` choices of each prompt, as in vLLM."""
     settings = {"seed": seed, "temperature": 1.0, "max_tokens": 6, "n": 2, "return_token_ids": True}
     prompts = [[5, 6, 7], [9] * 20, [5, 6, 7]]
-    body = serving.complete(prompts, ignore_eos=True, **settings).json
-    alone = [serving.complete(prompt, ignore_eos=True, **settings).json["choices"] for prompt in prompts]
-    expected = [choice["token_ids"] for choices in alone for choice in choices]
-    assert [choice["token_ids"] for choice in body["choices"]] == expected
+    alone = [serving.complete(prompt, ignore_eos=True, **settings) for prompt in prompts]
+    expected = [reply.tokens(index) for reply in alone for index in range(2)]
+    together = serving.complete(prompts, ignore_eos=True, **settings)
+    assert [together.tokens(index) for index in range(6)] == expected
     first, second = expected[:2]
     assert first != second
     after = settings | {"seed": (seed + 1) % 2**64, "n": 1}
-    (choice,) = serving.complete(prompts[0], ignore_eos=True, **after).json["choices"]
-    assert choice["token_ids"] == second
-
-
-def test_same_prompts_are_answered_differently_without_a_seed(serving: Any) -> None:
-    settings = {"temperature": 1.0, "max_tokens": 12, "ignore_eos": True, "return_token_ids": True}
-    body = serving.complete([[5, 6, 7]] * 3, n=2, **settings).json
-    assert len({tuple(choice["token_ids"]) for choice in body["choices"]}) == 6
+    assert serving.complete(prompts[0], ignore_eos=True, **after).tokens() == second
 
 
 @pytest.mark.parametrize("stream", [False, True])
@@ -154,21 +138,18 @@ def test_stop_strings(serving: Any, text_model: Any, stream: bool) -> None:
     stop = text[len(text) // 2 :][:3]
     settings = {"max_tokens": 900, "ignore_eos": True, "stream": stream}
     reply = serving.complete(text_model.prompt, stop=["never met \x00" * 23, stop], **settings)
-    choices = (
-        [choice for chunk in reply.events for choice in chunk["choices"]] if stream else reply.json["choices"]
-    )
-    assert "".join(choice["text"] for choice in choices) == text[: text.index(stop)]
-    assert choices[-1]["finish_reason"] == "stop"
+    assert reply.text() == text[: text.index(stop)]
+    assert reply.choices[-1]["finish_reason"] == "stop"
     assert serving.becomes_idle()
 
 
 def test_stop_strings_do_not_count_before_min_tokens(serving: Any, text_model: Any) -> None:
     first = text_model.text(text_model.answer[:1])
     settings = {"max_tokens": 8, "ignore_eos": True, "stop": first}
-    (stopped,) = serving.complete(text_model.prompt, **settings).json["choices"]
-    assert stopped["text"] == "" and stopped["finish_reason"] == "stop"
-    (longer,) = serving.complete(text_model.prompt, min_tokens=3, **settings).json["choices"]
-    assert longer["text"].startswith(text_model.text(text_model.answer[:3]))
+    stopped = serving.complete(text_model.prompt, **settings)
+    assert stopped.text() == "" and stopped.choices[-1]["finish_reason"] == "stop"
+    longer = serving.complete(text_model.prompt, min_tokens=3, **settings)
+    assert longer.text().startswith(text_model.text(text_model.answer[:3]))
 
 
 @pytest.mark.parametrize("stream", [False, True])
@@ -182,16 +163,15 @@ def test_a_stop_string_that_min_tokens_cuts_counts(serving: Any, text_model: Any
     stop = cut[len(before) - 1 : len(before) + 1]
     settings = {"max_tokens": 24, "ignore_eos": True, "stop": stop, "min_tokens": at, "stream": stream}
     reply = serving.complete(text_model.prompt, **settings)
-    choices = [c for chunk in reply.events for c in chunk["choices"]] if stream else reply.json["choices"]
-    assert "".join(choice["text"] for choice in choices) == before[:-1]
-    assert choices[-1]["finish_reason"] == "stop"
+    assert reply.text() == before[:-1]
+    assert reply.choices[-1]["finish_reason"] == "stop"
 
 
 def test_end_of_text_and_min_tokens(serving: Any, text_model: Any) -> None:
     def run(**settings: Any) -> tuple[list[int], str]:
-        body = serving.complete(text_model.prompt, max_tokens=NEW, return_token_ids=True, **settings).json
-        assert body["usage"]["completion_tokens"] == len(body["choices"][0]["token_ids"])
-        return body["choices"][0]["token_ids"], body["choices"][0]["finish_reason"]
+        reply = serving.complete(text_model.prompt, max_tokens=NEW, return_token_ids=True, **settings)
+        assert reply.json["usage"]["completion_tokens"] == len(reply.tokens())
+        return reply.tokens(), reply.choices[0]["finish_reason"]
 
     at = text_model.eos_at
     assert run() == (text_model.answer[: at + 1], "stop")
@@ -203,8 +183,8 @@ def test_same_seed_same_tokens_whatever_else_runs(serving: Any, text_model: Any)
     settings = {"temperature": 1.0, "max_tokens": 12, "ignore_eos": True}
 
     def sample(seed: int | None) -> tuple[int, ...]:
-        body = serving.complete(text_model.prompt, seed=seed, return_token_ids=True, **settings).json
-        return tuple(body["choices"][0]["token_ids"])
+        reply = serving.complete(text_model.prompt, seed=seed, return_token_ids=True, **settings)
+        return tuple(reply.tokens())
 
     alone = {seed: sample(seed) for seed in (0, 1, -1, 2**63)}
     assert len(set(alone.values())) == 4
@@ -222,12 +202,9 @@ def test_64_clients_each_get_their_own_tokens(serving: Any, text_model: Any) -> 
     assert len({tuple(answer) for answer in expected}) > 32
 
     def client(index: int) -> list[int]:
-        stream = index % 2 == 0
-        reply = serving.complete(
-            prompts[index], max_tokens=16, ignore_eos=True, return_token_ids=True, stream=stream
-        )
-        chunks = reply.events if stream else [reply.json]
-        return tokens_of([choice for chunk in chunks for choice in chunk["choices"]])
+        settings = {"max_tokens": 16, "ignore_eos": True, "return_token_ids": True}
+        tokens: list[int] = serving.complete(prompts[index], stream=index % 2 == 0, **settings).tokens()
+        return tokens
 
     with ThreadPoolExecutor(64) as pool:
         assert list(pool.map(client, range(64))) == expected
@@ -250,15 +227,8 @@ def test_penalties_and_stop_tokens(serving: Any, text_model: Any) -> None:
     how = {"repetition_penalty": 1.4, "presence_penalty": 1.5, "frequency_penalty": -0.5, "min_p": 0.2}
     bias = {str(text_model.answer[0]): -100, "77": 5}
     for settings in (how | {"temperature": 0.0}, how | {"temperature": 0.8, "seed": 3, "stream": True}):
-        fields = settings | {
-            "logit_bias": bias,
-            "max_tokens": 20,
-            "ignore_eos": True,
-            "return_token_ids": True,
-        }
-        reply = serving.complete(text_model.prompt, **fields)
-        chunks = reply.events if settings.get("stream") else [reply.json]
-        tokens = [token for chunk in chunks for token in chunk["choices"][0]["token_ids"]]
+        fields = {"logit_bias": bias, "max_tokens": 20, "ignore_eos": True, "return_token_ids": True}
+        tokens = serving.complete(text_model.prompt, **fields, **settings).tokens()
         sampling: dict[str, Any] = {name: value for name, value in settings.items() if name != "stream"}
         biases = tuple((int(token), value) for token, value in bias.items())
         params = SamplingParams(20, ignore_eos=True, logit_bias=biases, **sampling)
@@ -269,8 +239,7 @@ def test_penalties_and_stop_tokens(serving: Any, text_model: Any) -> None:
             text_model.prompt, max_tokens=20, ignore_eos=True, stop_token_ids=[answer[4]], stream=stream,
             return_token_ids=True, logprobs=0,
         )  # fmt: skip
-        choices = [chunk["choices"][0] for chunk in (reply.events if stream else [reply.json])]
         end = answer.index(answer[4])
-        assert "".join(choice["text"] for choice in choices) == text_model.text(answer[:end])
-        assert [token for choice in choices for token in choice["token_ids"]] == answer[: end + 1]
-        assert choices[-1]["finish_reason"] == "stop"
+        assert reply.text() == text_model.text(answer[:end])
+        assert reply.tokens() == answer[: end + 1]
+        assert reply.choices[-1]["finish_reason"] == "stop"

@@ -40,14 +40,11 @@ def logprobs_of_prompts(server: Any, text_model: Any, scored: list[Any]) -> None
     for max_tokens, stream in ((0, False), (0, True), (3, False), (3, True)):
         fields = {"max_tokens": max_tokens, "echo": True, "logprobs": K, "n": 2, "ignore_eos": True}
         reply = server.complete(prompts, stream=stream, **fields)
-        parts: dict[int, list[Any]] = {index: [] for index in range(6)}
-        for chunk in reply.events if stream else [reply.json]:
-            for choice in chunk["choices"]:
-                parts[choice["index"]].append(choice)
-        for index, pieces in parts.items():
+        for index in range(6):
+            pieces = [choice for choice in reply.choices if choice["index"] == index]
             prompt, answer, expected = scored[index // 2]
             tokens = prompt + answer[:max_tokens]
-            assert "".join(piece["text"] for piece in pieces) == text_model.text(tokens)
+            assert reply.text(index) == text_model.text(tokens)
             assert pieces[-1]["finish_reason"] == "length"
             listed = {
                 name: [value for piece in pieces for value in piece["logprobs"][name]]
@@ -113,18 +110,16 @@ def test_a_prompt_that_ends_within_a_character(serving: Any, text_model: Any) ->
         begin = "Où " if "echo" in settings else ""
         for stream in (False, True):
             reply = serving.complete(prompt, stream=stream, **fields, **settings)
-            choices = [chunk["choices"][0] for chunk in (reply.events if stream else [reply.json])]
-            assert "".join(choice["text"] for choice in choices) == begin + text
+            assert reply.text() == begin + text
             if settings:
-                offsets = [at for choice in choices for at in choice["logprobs"]["text_offset"]]
+                offsets = [at for choice in reply.choices for at in choice["logprobs"]["text_offset"]]
                 assert offsets[-3:] == [len(begin), len(begin) + 1, len(begin) + 2]
 
 
 def test_echo_alone_and_its_limits(serving: Any, text_model: Any) -> None:
     for stream in (False, True):
         reply = serving.complete("Où es-tu ?", max_tokens=0, echo=True, stream=stream)
-        chunks = reply.events if stream else [reply.json]
-        assert "".join(chunk["choices"][0]["text"] for chunk in chunks) == "Où es-tu ?"
+        assert reply.text() == "Où es-tu ?"
     written = "<|endoftext|>Où<|endoftext|>"
     (choice,) = serving.complete(written, max_tokens=0, echo=True, logprobs=0).json["choices"]
     listed = choice["logprobs"]

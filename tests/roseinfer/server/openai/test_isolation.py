@@ -24,20 +24,12 @@ REQUESTS = st.fixed_dictionaries(
 )
 
 
-def answer(server: Any, request: dict[str, Any]) -> dict[int, tuple[list[int], str, str]]:
+def answer(server: Any, request: dict[str, Any]) -> list[tuple[list[int], str, str]]:
     """Return the tokens, the text and the finish reason of each choice."""
     reply = server.request("/v1/completions", request | {"seed": 7, "return_token_ids": True})
     assert reply.status == 200, reply.body
-    choices: dict[int, tuple[list[int], str, str]] = {}
-    for part in reply.events if request["stream"] else [reply.json]:
-        for choice in part["choices"]:
-            ids, text, _ = choices.get(choice["index"], ([], "", ""))
-            choices[choice["index"]] = (
-                ids + choice["token_ids"],
-                text + choice["text"],
-                choice["finish_reason"],
-            )
-    return choices
+    reasons = {choice["index"]: choice["finish_reason"] for choice in reply.choices}
+    return [(reply.tokens(index), reply.text(index), reasons[index]) for index in range(len(reasons))]
 
 
 @settings(max_examples=12, derandomize=True, suppress_health_check=list(HealthCheck))

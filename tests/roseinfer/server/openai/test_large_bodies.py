@@ -48,10 +48,10 @@ def test_an_unexpected_error_does_not_end_the_process(
         try:
             with pytest.raises(InternalError):
                 await bodies.read(asked(b'{"messages": [{"role": "user", "content": "a"}]}'), True, 64)
-            child = bodies._child
+            child = bodies.child
             with pytest.raises(BadRequestError, match="messages is empty"):
                 await bodies.read(asked(b'{"messages": []}'), True, 64)
-            assert child is not None and bodies._child is child
+            assert child is not None and bodies.child is child
         finally:
             bodies.stop()
 

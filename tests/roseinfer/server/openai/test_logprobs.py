@@ -67,9 +67,8 @@ def test_completions(serving: Any, text_model: Any, stream: bool, k: int) -> Non
     settings = {"max_tokens": NEW, "ignore_eos": True, "return_token_ids": True, "stream": stream}
 
     def ask(logprobs: int | None) -> list[Any]:
-        reply = serving.complete(prompts, n=2, logprobs=logprobs, **settings)
-        chunks = reply.events if stream else [reply.json]
-        return [choice for chunk in chunks for choice in chunk["choices"]]
+        choices: list[Any] = serving.complete(prompts, n=2, logprobs=logprobs, **settings).choices
+        return choices
 
     with ThreadPoolExecutor(2) as pool:
         generation, silent = pool.map(ask, (k, None))
@@ -78,9 +77,8 @@ def test_completions(serving: Any, text_model: Any, stream: bool, k: int) -> Non
         parts = [choice for choice in generation if choice["index"] == index]
         listed = joined([choice["logprobs"] for choice in parts])
         assert close(listed, expected_of(text_model, prompts[index // 2], k, CompletionLogprobs))
-        assert listed["token_logprobs"] == [max(top.values()) for top in listed["top_logprobs"]], (
-            "it is greedy"
-        )
+        likeliest = [max(top.values()) for top in listed["top_logprobs"]]
+        assert listed["token_logprobs"] == likeliest, "it is greedy"
         assert all(len(top) == max(k, 1) for top in listed["top_logprobs"])
         for choice in parts:
             assert len(choice["logprobs"]["tokens"]) == len(choice["token_ids"])
@@ -95,13 +93,10 @@ def test_a_stop_string_is_listed_too(serving: Any, text_model: Any, stream: bool
         text_model.prompt, stop=stop, logprobs=0, max_tokens=99, ignore_eos=True, stream=stream,
         return_token_ids=True,
     )  # fmt: skip
-    choices = [choice for body in (reply.events if stream else [reply.json]) for choice in body["choices"]]
-    listed = joined([choice["logprobs"] for choice in choices])
-    text = "".join(choice["text"] for choice in choices)
-    ids = [id for choice in choices for id in choice["token_ids"]]
-    assert text == whole[: whole.index(stop)]
-    assert len(listed["tokens"]) == len(ids) == len(listed["text_offset"])
-    assert listed["text_offset"][-1] < len(text) + len(stop)
+    listed = joined([choice["logprobs"] for choice in reply.choices])
+    assert reply.text() == whole[: whole.index(stop)]
+    assert len(listed["tokens"]) == len(reply.tokens()) == len(listed["text_offset"])
+    assert listed["text_offset"][-1] < len(reply.text()) + len(stop)
     assert listed["text_offset"] == sorted(listed["text_offset"])
 
 

@@ -93,9 +93,9 @@ def text(choice: Any) -> str:
 @given(tokens=TOKENS, with_ids=st.booleans(), chat=st.booleans(), model=st.sampled_from(["m", '100%d "é\\']))
 def test_direct_chunks_equal_the_others(tokens: list[int], with_ids: bool, chat: bool, model: str) -> None:
     direct, other = stream(1, with_ids, chat, model), stream(1, with_ids, chat, model)
-    other[0]._choices[0]._uniform = False
+    other[0].choices[0].uniform = False
     for completion, _ in (direct, other):
-        push(completion._choices[0], tokens)
+        push(completion.choices[0], tokens)
     assert choices(direct[1]) == choices(other[1])
     assert direct[0].usage().completion_tokens == len(tokens)
 
@@ -104,7 +104,7 @@ def test_direct_chunks_equal_the_others(tokens: list[int], with_ids: bool, chat:
 def test_stream_interval(tokens: list[int], interval: int) -> None:
     """The first token alone, then groups, and at the end what is left."""
     completion, connection = stream(interval, True, False, "m")
-    push(completion._choices[0], tokens)
+    push(completion.choices[0], tokens)
     groups = [chunk["token_ids"] for chunk in choices(connection)]
     assert [token for group in groups for token in group] == tokens
     assert all(len(group) == (interval if index else 1) for index, group in enumerate(groups[:-1]))
@@ -117,7 +117,7 @@ def test_what_comes_while_the_client_does_not_read_leaves_together(
 ) -> None:
     turns = data.draw(st.lists(st.booleans(), min_size=len(tokens) - 1, max_size=len(tokens) - 1))
     completion, connection = stream(1, True, False, "m")
-    choice = completion._choices[0]
+    choice = completion.choices[0]
     for token, reads in zip(tokens[:-1], turns, strict=True):
         (completion.resume if reads else completion.pause)()
         before = len(connection.written)
@@ -135,7 +135,7 @@ def test_what_comes_while_the_client_does_not_read_leaves_together(
 def test_a_client_that_stops_reading_while_it_is_written_to() -> None:
     """Later tokens are kept, as a write may pause the connection."""
     completion, connection = stream(1, True, False, "m")
-    choice = completion._choices[0]
+    choice = completion.choices[0]
 
     class Written(list[bytes]):
         def append(self, event: bytes) -> None:
@@ -160,7 +160,7 @@ def test_a_client_that_stops_reading_while_it_is_written_to() -> None:
 def test_every_chunk_lists_its_own_tokens(tokens: list[int], interval: int, data: st.DataObject) -> None:
     """Also in groups, and of those that waited for the client."""
     completion, connection = stream(interval, True, False, "m", logprobs=True)
-    choice = completion._choices[0]
+    choice = completion.choices[0]
     for index, token in enumerate(tokens):
         (completion.resume if data.draw(st.booleans()) else completion.pause)()
         choice.add_logprobs(TokenLogprobs([token], [-float(index)]))
@@ -177,8 +177,8 @@ def test_every_chunk_lists_its_own_tokens(tokens: list[int], interval: int, data
 
 def test_an_error_is_the_last_event() -> None:
     completion, connection = stream(1, True, False, "m")
-    completion._choices[0].push(5, None)
-    completion._choices[0].fail(InternalError())
+    completion.choices[0].push(5, None)
+    completion.choices[0].fail(InternalError())
     _, error, last = connection.written
     assert json.loads(error.removeprefix(b"data: "))["error"]["type"] == "server_error"
     assert last == b"data: [DONE]\n\n" and connection.ended

@@ -18,7 +18,7 @@ import pytest
 
 from roseinfer.server.metrics.counters import Counters
 from roseinfer.server.process.front_ends import Dispatcher
-from tests.roseinfer.server.clients import ask, first_chunk, leave, wait_for
+from tests.roseinfer.server.clients import ask, first_chunk, in_loop, leave, wait_for
 
 pytestmark = pytest.mark.integration
 
@@ -39,51 +39,46 @@ class Full(socket.socket):
         raise OSError(errno.EMFILE, "too many open files")
 
 
-def test_it_tries_again_until_it_is_stopped() -> None:
-    async def test() -> None:
-        with Full() as listener:
-            listener.bind(("127.0.0.1", 0))
-            listener.listen()
-            dispatcher = Dispatcher(listener, [], Counters.create(1), lambda sock: None, retry=0.05)
-            with socket.create_connection(listener.getsockname()):
-                dispatcher.start()
-                await listener.asked_again.wait()
-                dispatcher.stop()
-                calls = listener.calls
-                await asyncio.sleep(0.2)
-                assert listener.calls == calls
-
-    asyncio.run(asyncio.wait_for(test(), 30))
+@in_loop
+async def test_it_tries_again_until_it_is_stopped() -> None:
+    with Full() as listener:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen()
+        dispatcher = Dispatcher(listener, [], Counters.create(1), lambda sock: None, retry=0.05)
+        with socket.create_connection(listener.getsockname()):
+            dispatcher.start()
+            await listener.asked_again.wait()
+            dispatcher.stop()
+            calls = listener.calls
+            await asyncio.sleep(0.2)
+            assert listener.calls == calls
 
 
-def test_a_front_end_that_takes_no_connection_is_passed_over() -> None:
+@in_loop
+async def test_a_front_end_that_takes_no_connection_is_passed_over() -> None:
     """The next of those with the fewest open connections gets it."""
-
-    async def test() -> None:
-        adopted: list[socket.socket] = []
-        pairs = [socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET) for _ in range(2)]
-        (stuck, _), (other, front_end) = pairs
-        for handover, _ in pairs:
-            handover.setblocking(False)
-        with pytest.raises(BlockingIOError):
-            while True:
-                stuck.send(b"c")
-        with ExitStack() as stack, socket.create_server(("127.0.0.1", 0)) as listener:
-            for sock in chain(*pairs):
-                stack.enter_context(sock)
-            dispatcher = Dispatcher(listener, [stuck, other], Counters.create(3), adopted.append)
-            for number in range(4):  # to 0, other, 0, other
-                stack.enter_context(socket.create_connection(listener.getsockname()))
-                dispatcher._accept()
-                assert len(adopted) == 1 + number // 2
-            for _ in range(2):
-                _, descriptors, _, _ = socket.recv_fds(front_end, 1, 1)
-                assert len(descriptors) == 1
-                os.close(*descriptors)
-            for sock in adopted:
-                sock.close()
-
-    asyncio.run(asyncio.wait_for(test(), 30))
+    adopted: list[socket.socket] = []
+    pairs = [socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET) for _ in range(2)]
+    (stuck, _), (other, front_end) = pairs
+    for handover, _ in pairs:
+        handover.setblocking(False)
+    with pytest.raises(BlockingIOError):
+        while True:
+            stuck.send(b"c")
+    with ExitStack() as stack, socket.create_server(("127.0.0.1", 0)) as listener:
+        for sock in chain(*pairs):
+            stack.enter_context(sock)
+        dispatcher = Dispatcher(listener, [stuck, other], Counters.create(3), adopted.append)
+        for number in range(4):  # to 0, other, 0, other
+            stack.enter_context(socket.create_connection(listener.getsockname()))
+            dispatcher.accept()
+            assert len(adopted) == 1 + number // 2
+        for _ in range(2):
+            _, descriptors, _, _ = socket.recv_fds(front_end, 1, 1)
+            assert len(descriptors) == 1
+            os.close(*descriptors)
+        for sock in adopted:
+            sock.close()
 
 
 def sockets(process: psutil.Process) -> int:
@@ -143,5 +138,4 @@ def test_connections_are_shared_evenly_until_a_front_end_is_killed(serve: Any, f
     server.front_ends[1].kill()
     assert server.ended()
     assert server.process.returncode == 1
-    server._drain.join()
     assert "front end 2" in server.log[-1] and "SIGKILL" in server.log[-1]
