@@ -39,7 +39,7 @@ KV_TOKENS = 16384
 
 def config_of(folder: Path, **settings: Any) -> EngineConfig:
     """Settings of an engine on a CPU, in float32 and without warm-up unless `settings` say otherwise."""
-    usual = {"device": "cpu", "dtype": "fp32", "warmup": False, "kv_tokens": KV_TOKENS}
+    usual: dict[str, Any] = {"device": "cpu", "dtype": "fp32", "warmup": False, "kv_tokens": KV_TOKENS}
     return EngineConfig(str(folder), **(usual | settings))
 
 

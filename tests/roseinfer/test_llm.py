@@ -5,7 +5,6 @@ from __future__ import annotations
 import signal
 import time
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,13 +16,14 @@ from roseinfer.config import ConfigError, EngineConfig
 from roseinfer.engine.fetched import Fetched
 from roseinfer.llm import LLM
 from roseinfer.request.params import RequestError, SamplingParams
+from tests.roseinfer.conftest import config_of
 
 PROMPTS = [[5, 6, 7], [9] * 40, [11]]
 
 
 @pytest.fixture(scope="module")
 def llm(gpt2_folder: Path) -> LLM:
-    return LLM(EngineConfig(str(gpt2_folder), device="cpu", dtype="fp32", kv_tokens=512, warmup=False))
+    return LLM(config_of(gpt2_folder, kv_tokens=512))
 
 
 def test_answers_stand_in_the_order_of_prompts(llm: LLM) -> None:
@@ -32,6 +32,7 @@ def test_answers_stand_in_the_order_of_prompts(llm: LLM) -> None:
     assert [len(answer) for answer in answers] == [9, 1, 4]
     assert answers == [llm.generate([p], how)[0] for p, how in zip(PROMPTS, params, strict=True)]
     assert llm.generate([], SamplingParams(max_tokens=1)) == []
+    assert llm.generate((prompt for prompt in PROMPTS), params) == answers
     llm.engine.check_idle()
 
 
@@ -79,8 +80,7 @@ def test_ctrl_c_leaves_an_engine_that_works(
     gpt2_folder: Path, monkeypatch: pytest.MonkeyPatch, overlap: bool
 ) -> None:
     """It comes while the host waits for the device, as mostly on a GPU. The cache is too small for all."""
-    how_it_runs = EngineConfig(str(gpt2_folder), device="cpu", dtype="fp32", kv_tokens=128, warmup=False)
-    llm = LLM(replace(how_it_runs, overlap_schedule=overlap))
+    llm = LLM(config_of(gpt2_folder, kv_tokens=128, overlap_schedule=overlap))
     prompts, how = [[5 + i] * 20 for i in range(4)], SamplingParams(60, ignore_eos=True)
     expected = llm.generate(prompts, how)
     wait, steps = Fetched.tokens, iter(range(100))
@@ -100,13 +100,9 @@ def test_ctrl_c_leaves_an_engine_that_works(
     llm.engine.check_idle()
 
 
-@pytest.mark.parametrize(
-    ("prompt", "max_tokens"),
-    [([], 1), ([1] * 400, 200), ([5003], 1)],  # the second fits no cache
-)
-def test_a_refused_prompt_leaves_nothing(llm: LLM, prompt: list[int], max_tokens: int) -> None:
+def test_a_refused_prompt_leaves_nothing(llm: LLM) -> None:
     with pytest.raises(RequestError):
-        llm.generate([PROMPTS[0], prompt], [SamplingParams(5), SamplingParams(max_tokens)])
+        llm.generate([PROMPTS[0], [1] * 400], [SamplingParams(5), SamplingParams(200)])
     assert not llm.engine.has_work
     llm.engine.check_idle()
 
@@ -121,7 +117,7 @@ def test_a_refused_prompt_leaves_nothing(llm: LLM, prompt: list[int], max_tokens
 )  # fmt: skip
 def test_settings_that_cannot_work(gpt2_folder: Path, settings: dict[str, Any]) -> None:
     with pytest.raises(ConfigError):
-        LLM(EngineConfig(str(gpt2_folder), device="cpu", dtype="fp32", warmup=False, **settings))
+        LLM(config_of(gpt2_folder, **({"kv_tokens": None} | settings)))
 
 
 @pytest.mark.parametrize(
@@ -154,13 +150,8 @@ def test_what_is_no_setting_and_no_prompt(llm: LLM) -> None:
     llm.engine.check_idle()
 
 
-def test_prompts_from_a_generator(llm: LLM) -> None:
-    params = SamplingParams(2, ignore_eos=True)
-    assert llm.generate((prompt for prompt in PROMPTS), params) == llm.generate(PROMPTS, params)
-
-
 def test_the_shortest_context(gpt2_folder: Path) -> None:
-    short = LLM(EngineConfig(str(gpt2_folder), device="cpu", dtype="fp32", max_model_len=3, kv_tokens=64))
+    short = LLM(config_of(gpt2_folder, max_model_len=3, kv_tokens=64, warmup=True))
     (answer,) = short.generate([[1]], SamplingParams(2, ignore_eos=True))
     assert len(answer) == 2
 
@@ -178,7 +169,7 @@ def test_the_longest_request_fits_a_cache_of_its_length(
     gpt2_folder: Path, settings: dict[str, Any], length: int
 ) -> None:
     """Also where it ends within a block."""
-    llm = LLM(EngineConfig(str(gpt2_folder), device="cpu", dtype="fp32", **settings))
+    llm = LLM(config_of(gpt2_folder, warmup=True, **({"kv_tokens": None} | settings)))
     (answer,) = llm.generate([[1] * (length - 2)], SamplingParams(2, ignore_eos=True))
     assert len(answer) == 2
     llm.engine.check_idle()

@@ -2,19 +2,13 @@
 
 from __future__ import annotations
 
-import json
-import re
-import shutil
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from safetensors import safe_open
-from safetensors.torch import save_file
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
 
 import rosemodels
@@ -25,7 +19,7 @@ from roseinfer.llm import LLM
 from roseinfer.models.load import load
 from roseinfer.request.params import SamplingParams
 from roseinfer.tokenizer.chat import ChatTemplate
-from roseinfer.tokenizer.tokenizer import Tokenizer
+from roseinfer.tokenizer.tokenizer import load_tokenizer
 from tests.roseinfer.conftest import config_of, generate, lay_out, make_batch
 
 pytestmark = pytest.mark.slow
@@ -42,16 +36,6 @@ def prompts(count: int, longest: int, vocab: int = 5003) -> list[list[int]]:
 @pytest.fixture(scope="module")
 def reference(folder: Path) -> PreTrainedModel:
     return AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
-
-
-def greedy(model: PreTrainedModel, prompt: list[int], new_tokens: int, **settings: Any) -> list[int]:
-    with torch.inference_mode():
-        out = model.generate(
-            torch.tensor([prompt]), attention_mask=torch.ones(1, len(prompt), dtype=torch.long),
-            max_new_tokens=new_tokens, min_new_tokens=new_tokens, do_sample=False, pad_token_id=0,
-            **settings,
-        )  # fmt: skip
-    return out[0, len(prompt) :].tolist()
 
 
 @pytest.fixture(scope="module")
@@ -115,57 +99,11 @@ def test_logits_equal_transformers(folder: Path, reference: PreTrainedModel) -> 
             assert (logits(prompt) - expected).abs().max() < bound * spread
 
 
-def test_stops_at_end_of_text(folder: Path, reference: PreTrainedModel, tmp_path: Path) -> None:
-    """The end-of-text token ends an answer unless it is ignored, and is not made before min_tokens, as in
-    transformers."""
-    prompt = prompts(8, 100)[7]
-    tokens = greedy(reference, prompt, 12)
-    changed = shutil.copytree(folder, tmp_path / "model")
-    config = json.loads((changed / "config.json").read_text())
-    (changed / "config.json").write_text(json.dumps(config | {"eos_token_id": tokens[5]}))
-    llm = LLM(config_of(changed))
-    first = tokens.index(tokens[5])
-
-    def run(**params: Any) -> list[int]:
-        return llm.generate([prompt], SamplingParams(max_tokens=12, **params))[0]
-
-    assert run() == tokens[: first + 1]
-    assert run(ignore_eos=True) == tokens
-    least = first + 2
-    expected = greedy(reference, prompt, least, eos_token_id=tokens[5])
-    assert run(min_tokens=least)[:least] == expected != tokens[:least]
-
-
 def is_greedy(model: PreTrainedModel, prompt: list[int], answer: list[int]) -> bool:
     """Return whether each token of `answer` is the likeliest after those before it."""
     with torch.inference_mode():
         logits = model(torch.tensor([prompt + answer[:-1]])).logits[0, len(prompt) - 1 :]
     return logits.argmax(-1).tolist() == answer
-
-
-@dataclass(frozen=True)
-class Wide:
-    """A model as wide as real ones, with prompts of 1 to 53 tokens, three of which begin with the same 36."""
-
-    folder: Path
-    reference: PreTrainedModel
-    prompts: list[list[int]]
-
-
-TOWN = (
-    "In the beginning of the nineteenth century the town had only one bridge, built of wood, and those who "
-    "wanted to cross the river in winter often waited for the ice."
-)
-TEXTS = (
-    "1", "Water boils when", TOWN, f"{TOWN} The second bridge", "The capital of France is",
-    "def fibonacci(n):",
-    f"{TOWN} Half a century later the railway came, and with it the first factories,",
-)  # fmt: skip
-WHOLE_TOKENS = 5
-
-
-#: Layers that are kept, of the 12 of GPT-2 and the 30 of SmolLM2. Others have the same shapes.
-LAYERS = 4
 
 
 def real_folder(name: str) -> Path:
@@ -177,71 +115,33 @@ def real_folder(name: str) -> Path:
     return folder
 
 
-def with_few_layers(whole: Path, folder: Path) -> Path:
-    """A copy of the model `whole` that ends after its first layers."""
-    shutil.copytree(whole, folder, ignore=shutil.ignore_patterns("*.safetensors"))
-    config = json.loads((whole / "config.json").read_text())
-    (depth,) = {"n_layer", "num_hidden_layers"} & {*config}
-    (folder / "config.json").write_text(json.dumps(config | {depth: LAYERS}))
-    with safe_open(whole / "model.safetensors", "pt") as weights:
-        names: list[str] = weights.keys()
-        layers = [re.search(r"\b(?:h|layers)\.(\d+)\.", name) for name in names]
-        kept = [
-            name for name, layer in zip(names, layers, strict=True) if layer is None or int(layer[1]) < LAYERS
-        ]
-        assert len(names) > len(kept) > LAYERS
-        save_file({name: weights.get_tensor(name) for name in kept}, folder / "model.safetensors")
-    return folder
+TOWN = (
+    "In the beginning of the nineteenth century the town had only one bridge, built of wood, and those who "
+    "wanted to cross the river in winter often waited for the ice."
+)
 
 
-@pytest.fixture(scope="module", params=["random:gpt2", "smollm2-135m"])
-def wide(request: pytest.FixtureRequest, integration: None, tmp_path_factory: pytest.TempPathFactory) -> Wide:
-    """GPT-2's sizes, and a Llama with its real weights."""
-    folder = with_few_layers(real_folder(request.param), tmp_path_factory.mktemp("wide") / "model")
-    tokenizer = Tokenizer.load(folder)
-    assert tokenizer is not None
+@pytest.mark.parametrize("name", ["random:gpt2", "smollm2-135m"])
+def test_logits_of_models_of_real_size(integration: None, name: str) -> None:
+    """fp32 logits are transformers'. In bf16 they are off by at most 1.2 % of their spread, and 0.3 % in the
+    root mean square: transformers' own bf16 is as far from its fp32, up to 0.8 and 0.2 %."""
+    folder = real_folder(name)
+    tokenizer = load_tokenizer(str(folder))
     reference = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
-    return Wide(folder, reference, [tokenizer.encode(text).tolist() for text in TEXTS])
-
-
-def test_models_of_real_size(wide: Wide) -> None:
-    """fp32 tokens equal transformers' in mixed batches, with caches and chunks, and where blocks run out."""
-    params = SamplingParams(WHOLE_TOKENS, ignore_eos=True)
-    requests = [(prompt, params) for prompt in wide.prompts]
-    caching = Engine(config_of(wide.folder, kv_tokens=1024, prefix_cache=True, chunked_prefill_size=16))
-    # a request joins every second step, so that most begin while others decode
-    expected = [answer.tokens for answer in generate(caching, requests, interval=2)]
-    assert {*map(len, expected)} == {WHOLE_TOKENS}
-    assert all(is_greedy(wide.reference, *pair) for pair in zip(wide.prompts, expected, strict=True))
-    assert len({tuple(answer) for answer in expected}) == len(expected)
-    again = [answer.tokens for answer in generate(caching, requests, interval=2)]
-    assert again == expected, "whole prompts are in the cache"
-    assert caching.cached_tokens > caching.prompt_tokens / 3
-
-    scarce = config_of(wide.folder, kv_tokens=96, block_size=4, max_model_len=64, overlap_schedule=True)
-    engine = Engine(scarce)
-    assert [answer.tokens for answer in generate(engine, requests)] == expected
-    assert engine.preemptions > 0
-
-
-def test_bf16_logits_of_real_size(wide: Wide) -> None:
-    """Errors are at most 1.2 % of the spread of the logits, and 0.3 % in the root mean square.
-
-    transformers' own bf16 is as far from its fp32: up to 0.8 and 0.2 %.
-    """
-    logits = prompt_logits(wide.folder, torch.bfloat16)
-    for prompt in wide.prompts:
-        with torch.inference_mode():
-            expected = wide.reference(torch.tensor([prompt])).logits[0, -1]
-        error = (logits(prompt) - expected) / (expected.max() - expected.min())
-        assert error.abs().max() < 0.012 and error.square().mean().sqrt() < 0.003
+    for dtype, most, mean in ((torch.float32, 1e-3, 1e-3), (torch.bfloat16, 0.012, 0.003)):
+        logits = prompt_logits(folder, dtype)
+        for text in ("1", "def fibonacci(n):", TOWN):
+            prompt = tokenizer.encode(text).tolist()
+            with torch.inference_mode():
+                expected = reference(torch.tensor([prompt])).logits[0, -1]
+            error = (logits(prompt) - expected) / (expected.max() - expected.min())
+            assert error.abs().max() < most and error.square().mean().sqrt() < mean
 
 
 def test_chat_with_smollm2(integration: None) -> None:
     """The conversation's tokens and the greedy answer are transformers', and the answer is English."""
     folder = real_folder("smollm2-135m")
-    template, tokenizer = ChatTemplate.load(folder), Tokenizer.load(folder)
-    assert template is not None and tokenizer is not None
+    template, tokenizer = ChatTemplate.load(folder), load_tokenizer(str(folder))
     reference = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
     theirs = AutoTokenizer.from_pretrained(folder)
     llm = LLM(config_of(folder, kv_tokens=256, max_model_len=128))

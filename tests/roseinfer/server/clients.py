@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import functools
 import json
+import select
 import socket
 import struct
 import time
@@ -86,3 +87,14 @@ def leave(server: Any, index: int) -> None:
             first_chunk(client)
         if index % 3 == 0:
             reset_on_close(client)
+
+
+def answer(client: socket.socket, sent: bytes) -> bytes:
+    """Return the beginning of the answer to `sent`, which the server need not take to the end."""
+    unsent = memoryview(sent)
+    while unsent and not select.select([client], [], [], 0)[0]:
+        readable, writable, _ = select.select([client], [client], [], 60)
+        assert readable or writable
+        if writable:
+            unsent = unsent[client.send(unsent[:4096]) :]
+    return client.recv(100)

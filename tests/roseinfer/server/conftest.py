@@ -210,8 +210,8 @@ def keyed(text_model: Any, integration: None, tmp_path_factory: pytest.TempPathF
     folder = shutil.copytree(text_model.folder, base / "chat")
     config = {"chat_template": TEMPLATE, "bos_token": {"content": "<|endoftext|>"}}
     (folder / "tokenizer_config.json").write_text(json.dumps(config))
-    options = ("--api-key-file", str(base / "keys"), "--frontend-processes", "2")
-    options += ("--max-model-len", str(CONTEXT))
+    keys = ("--api-key-file", str(base / "keys"))
+    options = (*keys, "--frontend-processes", "2", "--max-model-len", str(CONTEXT))
     server = Serving(start(str(folder), *options, environment={"ROSEINFER_API_KEY": "third-key"}))
     yield server
     server.close()

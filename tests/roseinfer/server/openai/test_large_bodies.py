@@ -1,4 +1,4 @@
-"""Large bodies, as the process that reads them gets them."""
+"""Large bodies, as the process that reads them gets them, and what they cost other clients."""
 
 from __future__ import annotations
 
@@ -6,15 +6,19 @@ import asyncio
 import json
 import pickle
 import shutil
+import threading
+import time
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from roseinfer.server.http.errors import BadRequestError, InternalError
 from roseinfer.server.http.parser import HttpRequest
 from roseinfer.server.openai.large_bodies import ROOM, LargeBodies, answer_to
 from roseinfer.tokenizer.chat import ChatTemplate
+from tests.roseinfer.server.clients import connect, wait_for
 
 
 @pytest.mark.parametrize("field", ["metadata", "tools", "response_format"])
@@ -79,3 +83,76 @@ def test_a_body_that_there_is_no_memory_to_take_in(text_model: Any, integration:
             bodies.stop()
 
     asyncio.run(read())
+
+
+MIB = 1 << 20
+#: Bytes that a socket takes at once, and seconds for what takes much less.
+PIECE, TIMEOUT = 1 << 12, 20
+#: Fields of a JSON object.
+MANY = b",".join(b'"%d":0' % field for field in range(300_000))
+POST = b"POST /v1/completions HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
+CHUNKED = POST + b"transfer-encoding: chunked\r\n\r\n"
+
+
+def rss(server: Any) -> int:
+    """Return the bytes of memory that the one front end has."""
+    return psutil.Process(server.process.pid).memory_info().rss
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/v1/completions", b'{"prompt": [' + b"[]," * (5 * MIB) + b"[]]}"),
+        ("/v1/completions", b'{"prompt": [1], "logit_bias": {' + MANY + b"}}"),
+        ("/v1/chat/completions", b'{"messages": [' + b'{"role":"u"},' * MIB + b'{"role":"u"}]}'),
+    ],
+)
+def test_large_bodies_do_not_keep_others_waiting(serving: Any, path: str, body: bytes) -> None:
+    """They are decoded elsewhere; the process is started with the first of them."""
+    replies: list[Any] = []
+    began = time.monotonic()
+    sending = threading.Thread(target=lambda: replies.append(serving.request(path, body)))
+    sending.start()
+    waited = 0.0
+    while sending.is_alive():
+        start = time.monotonic()
+        assert serving.request("/health").status == 200
+        waited = max(waited, time.monotonic() - start)
+        sending.join(0.01)
+    assert replies[0].status == 400
+    assert waited < max(0.5, (time.monotonic() - began) / 2)  # as long as it takes where it is decoded here
+
+
+def test_what_is_made_of_a_body_has_a_bound(serving: Any) -> None:
+    """Ten million lists would take 600 MiB; a character beyond 16 bits makes a text four times as long."""
+    lists = b'{"prompt": [' + b"[]," * (10 * MIB) + b"[]]}"
+    text = '{"prompt": "😀'.encode() + b"a" * (30 * MIB) + b'"}'
+    for body in (lists, text):
+        reply = serving.request("/v1/completions", body)
+        assert reply.status == 400 and "memory" in reply.json["error"]["message"]
+    assert serving.complete([1], max_tokens=1, user="a" * MIB).status == 200
+
+
+def test_bodies_that_wait_to_be_read_leave_with_their_clients(serving: Any) -> None:
+    body = b'{"prompt": [' + b"[]," * (10 * MIB) + b"[]]}"
+    request = POST + b"content-length: %d\r\n\r\n" % len(body) + body
+    before = rss(serving)
+    for client in [connect(serving, request) for _ in range(6)]:
+        client.close()
+    assert wait_for(lambda: rss(serving) - before < 64 * MIB)
+
+
+def test_a_large_body_is_answered_like_a_small_one(serving: Any) -> None:
+    """Also when the process that reads them has been killed before."""
+    small = serving.complete([1, 2, 3], max_tokens=4, ignore_eos=True).json
+    for _ in range(2):
+        padding = " " * MIB
+        large = serving.complete([1, 2, 3], max_tokens=4, ignore_eos=True, user=padding).json
+        assert large["choices"] == small["choices"] and large["usage"] == small["usage"]
+        (reader,) = (
+            child
+            for child in psutil.Process(serving.process.pid).children()
+            if any("large_bodies" in word for word in child.cmdline())
+        )
+        reader.kill()
+        serving.complete([1], user=padding)  # 503: it notices, and starts another for the next

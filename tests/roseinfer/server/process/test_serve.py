@@ -181,22 +181,8 @@ def shared_memory() -> set[Path]:
     return {*Path("/dev/shm").iterdir()}
 
 
-def test_engine_killed(serve: Any) -> None:
-    """Unfinished answers end with an error, the server ends by itself, and says why. The engine's other rank
-    is gone too."""
-    server = serve("--tensor-parallel-size", "2")
-    ranks = server.engine.children()
-    stream, whole = ask(server, 0), ask(server, 1, stream=False)
-    first_chunk(stream)
+def kill_engine(server: Any, rank: psutil.Process) -> None:
     server.engine.kill()
-    rest = read_all(stream)
-    assert b'"type":"server_error"' in rest and b"[DONE]" in rest
-    head, _, body = read_all(whole).partition(b"\r\n\r\n")
-    assert head.startswith(b"HTTP/1.1 503 ")
-    assert json.loads(body)["error"]["type"] == "server_error"
-    assert server.ended() and len(ranks) == 1 and not psutil.wait_procs(ranks, 60)[1]
-    assert server.process.returncode == 1
-    assert "SIGKILL" in server.log[-1]
 
 
 def kill(server: Any, rank: psutil.Process) -> None:
@@ -216,6 +202,7 @@ def starve(server: Any, rank: psutil.Process) -> None:
         read_all(client)
 
 
+ENGINE_KILLED = (kill_engine, r"the engine process has ended \(killed by SIGKILL\)")
 KILLED = (kill, r"rank 1 of the engine has ended \(killed by SIGKILL\)")
 HUNG = (suspend, r"waited 1 s for another rank of the engine \(rank 1 is stopped\)")
 STARVED = (starve, r"rank 1 of the engine has ended \(exit code 2\): not enough memory: ")
@@ -224,6 +211,7 @@ STARVED = (starve, r"rank 1 of the engine has ended \(exit code 2\): not enough 
 @pytest.mark.parametrize(
     ("device", "fault", "why"),
     [
+        pytest.param("cpu", *ENGINE_KILLED, id="cpu-engine-killed"),
         pytest.param("cpu", *KILLED, id="cpu-killed"),
         pytest.param("cpu", *HUNG, id="cpu-hung"),
         pytest.param("cpu", *STARVED, id="cpu-without-memory"),
@@ -232,14 +220,10 @@ STARVED = (starve, r"rank 1 of the engine has ended \(exit code 2\): not enough 
     ],
 )
 def test_a_rank_lost(
-    serve: Any,
-    tmp_path: Path,
-    device: str,
-    fault: Callable[[Any, psutil.Process], None],
-    why: str,
+    serve: Any, tmp_path: Path, device: str, fault: Callable[[Any, psutil.Process], None], why: str
 ) -> None:
-    """An engine that has lost one of its processes ends, says which and how, and leaves nothing: the memory
-    of steps has no name and goes with the last process that has it."""
+    """Unfinished answers end with an error. An engine that has lost one of its processes ends, says which and
+    how, and leaves nothing: the memory of steps has no name and goes with the last process that has it."""
     folder = make_llama(tmp_path / "model", "qwen3") if device == "cuda" else None
     (tmp_path / "left").mkdir()
     names, used = shared_memory(), gpu_memory()
@@ -248,13 +232,15 @@ def test_a_rank_lost(
         "--device", device, "--grace-seconds", "0",
         folder=folder, environment={"TMPDIR": str(tmp_path / "left")},
     )  # fmt: skip
-    client = ask(server, 0)
-    first_chunk(client)
+    stream, whole = ask(server, 0), ask(server, 1, stream=False)
+    first_chunk(stream)
     (rank,) = server.engine.children()
     assert any("memfd:roseinfer-step" in part.path for part in rank.memory_maps())
     fault(server, rank)
-    rest = read_all(client)
+    rest = read_all(stream)
     assert b'"type":"server_error"' in rest and b"[DONE]" in rest
+    head, _, body = read_all(whole).partition(b"\r\n\r\n")
+    assert head.startswith(b"HTTP/1.1 503 ") and json.loads(body)["error"]["type"] == "server_error"
     assert server.ended() and not psutil.wait_procs([rank], 60)[1]
     assert server.process.returncode == 1
     assert any(re.search(why, line) for line in server.log), server.log

@@ -1,17 +1,21 @@
-"""Clients that write and read in unusual ways."""
+"""Clients that write and read in unusual ways, that send no more, and that leave; how answers are named."""
 
 from __future__ import annotations
 
+import contextlib
+import email.utils
 import json
+import re
 import socket
+import time
 from typing import Any
 
-from hypothesis import given
-from hypothesis import strategies as st
+import psutil
+import pytest
 
-from roseinfer.server.http.buffers import Account, Budget
-from roseinfer.server.http.parser import HttpRequest, RequestParser
-from tests.roseinfer.server.clients import connect, post, read_all
+from tests.roseinfer.server.clients import connect, post, read_all, reset_on_close, wait_for
+
+pytestmark = pytest.mark.integration
 
 BODY = {"prompt": [1, 2, 3], "max_tokens": 4, "ignore_eos": True, "temperature": 0}
 
@@ -71,35 +75,6 @@ def test_an_offer_of_another_protocol_is_declined(serving: Any) -> None:
     assert [answer[:6] for answer in answers] == [b"200 OK"] * 3
 
 
-@given(cuts=st.lists(st.integers(0, 1000), max_size=6), chunked=st.booleans())
-def test_an_offer_of_another_protocol_changes_nothing(cuts: list[int], chunked: bool) -> None:
-    body = b"3\r\nabc\r\n1\r\nd\r\n0\r\n\r\n" if chunked else b"abcd"
-    length = b"Transfer-Encoding: chunked" if chunked else b"Content-Length: 4"
-    requests = [
-        b"POST /a?b HTTP/1.1\r\nHost: localhost\r\n" + offer + length + b"\r\n\r\n" + body
-        + b"GET /c HTTP/1.1\r\nHost: localhost\r\n" + offer + b"\r\n"
-        + b"OPTIONS * HTTP/1.1\r\nHost: localhost\r\n" + offer + b"\r\n"
-        + b"POST /e HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Length: 1\r\n\r\nf"
-        for offer in (b"", "".join(f"{line}\r\n" for line in UPGRADE).encode())
-    ]  # fmt: skip
-    parsed = []
-    for data in requests:
-        requests_out: list[HttpRequest] = []
-        account = Account(Budget(1 << 20))
-        incoming = RequestParser(requests_out.append, lambda: None, lambda request: None, account)
-        ends = sorted(cut % len(data) for cut in cuts)
-        for start, end in zip([0, *ends], [*ends, len(data)], strict=True):
-            incoming.feed(data[start:end])
-        assert not incoming.receiving
-        parsed.append(
-            [
-                (request.method, request.path, bytes(request.body), request.keep_alive)
-                for request in requests_out
-            ]
-        )
-    assert parsed[0] == parsed[1] and len(parsed[0]) == 4
-
-
 def test_old_http(serving: Any) -> None:
     """HTTP/1.0 knows no chunks: the stream ends with the connection."""
     with connect(serving, post(BODY | {"stream": True}, version="1.0")) as client:
@@ -153,3 +128,87 @@ def test_half_a_request_delays_no_other(serving: Any) -> None:
     for half in halves:
         half.close()
     assert serving.becomes_idle()
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_date_and_request_id(serving: Any, stream: bool) -> None:
+    def headers(sent_headers: dict[str, str]) -> dict[str, str]:
+        body = {"prompt": [1, 2], "max_tokens": 2, "stream": stream}
+        reply = serving.request("/v1/completions", body, headers=sent_headers)
+        return dict(reply.headers)
+
+    date = email.utils.parsedate_to_datetime(headers({})["date"])
+    assert abs(date.timestamp() - time.time()) < 100
+    assert headers({"x-request-id": "my/id-1"})["x-request-id"] == "my/id-1"
+    new_ids = [
+        headers(sent_headers)["x-request-id"]
+        for sent_headers in ({}, {"x-request-id": "a b"}, {"x-request-id": "a" * 200})
+    ]
+    assert len(set(new_ids)) == 3 and all(re.fullmatch("[0-9a-f]{32}", id) for id in new_ids)
+
+
+ASK_LONG = post({"prompt": [1, 2], "max_tokens": 900, "ignore_eos": True, "n": 16})
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_who_sends_no_more_gets_every_answer(serving: Any, stream: bool) -> None:
+    request = post({"prompt": [1, 2], "max_tokens": 60, "ignore_eos": True, "stream": stream})
+    last = b"GET /health HTTP/1.1\r\nhost: localhost\r\n\r\n"
+    with connect(serving, request * 2 + last) as client:
+        client.shutdown(socket.SHUT_WR)
+        answers = read_all(client)
+    finals = re.findall(rb"HTTP/1.1 (?!100)(\d+) ", answers)
+    assert finals == [b"200"] * 3
+    assert answers.count(b'"finish_reason":"length"') == 2
+
+
+def counted(server: Any, name: str) -> float:
+    """Return the value of one of the server's counters."""
+    page = server.request("/metrics").body.decode()
+    return float(re.findall(rf"^roseinfer_{name}_total (\S+)", page, re.MULTILINE)[0])
+
+
+@pytest.mark.parametrize("reset", [False, True])
+@pytest.mark.parametrize("pipelined", [1, 20, 400])
+def test_who_has_left_is_noticed(serving: Any, pipelined: int, reset: bool) -> None:
+    """Behind whole answers, of which there may be more than are read."""
+
+    before = counted(serving, "requests")
+    with connect(serving, ASK_LONG * pipelined) as client:
+        assert wait_for(lambda: serving.load()["inflight"])
+        if reset:
+            reset_on_close(client)
+    assert serving.becomes_idle()
+    assert counted(serving, "requests") - before < 16, "not even the first request was answered"
+
+
+def test_who_has_left_before_the_request_was_parsed_is_noticed(serving: Any) -> None:
+    """Large bodies of others keep the front end busy meanwhile."""
+
+    large = post({"prompt": [[1, 2]] * 200_000, "max_tokens": 1})
+    before = counted(serving, "generation_tokens")
+    with contextlib.ExitStack() as others:
+        for _ in range(4):
+            others.enter_context(connect(serving, large))
+        for _ in range(20):
+            connect(serving, ASK_LONG).close()
+    assert serving.becomes_idle()
+    assert counted(serving, "generation_tokens") - before < 900, "no request was computed to its end"
+
+
+def test_a_front_end_without_descriptors_says_so(keyed: Any) -> None:
+    """And takes connections again when it has some."""
+    server = keyed
+    (other,) = server.front_ends
+    process = psutil.Process(other.pid)
+    soft, hard = process.rlimit(psutil.RLIMIT_NOFILE)
+    process.rlimit(psutil.RLIMIT_NOFILE, (process.num_fds(), hard))
+    with contextlib.ExitStack() as stack:
+        clients = [stack.enter_context(connect(server)) for _ in range(6)]
+        assert wait_for(lambda: any("no descriptor left" in line for line in server.log))
+        for client in clients:
+            with contextlib.suppress(OSError):
+                client.sendall(b"GET /health HTTP/1.1\r\nhost: localhost\r\n\r\n")
+        process.rlimit(psutil.RLIMIT_NOFILE, (soft, hard))
+    assert [server.request("/health").status for _ in range(4)] == [200] * 4
+    assert not [line for line in server.log if "Traceback" in line]

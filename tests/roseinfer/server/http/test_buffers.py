@@ -8,6 +8,7 @@ import gc
 import socket
 import time
 import weakref
+from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -17,6 +18,7 @@ from roseinfer.server.http.connection import Connection
 from roseinfer.server.http.errors import HttpError
 from roseinfer.server.http.parser import HttpRequest
 from roseinfer.server.http.response import Response
+from tests.roseinfer.server.clients import answer, connect, post, wait_for
 from tests.roseinfer.server.http.in_process import Server, in_process, read_all, until
 
 MIB = 1 << 20
@@ -212,3 +214,21 @@ async def test_an_error_says_so_before_the_body_is_sent(server: Sized) -> None:
     assert data.count(b"HTTP/1.1 401 ") == 2 and b"100 Continue" not in data
     assert server.requests == [] and server.budget.held_bytes == 0
     client.close()
+
+
+def test_a_full_server_says_when_to_ask_again(serve: Any, fake: Any) -> None:
+    """It still answers small requests, and has room again when the others have left."""
+    server = serve("--frontend-processes", "1", "--max-buffered-mib", "8", **fake)
+    half = post(b" " * (6 * MIB))[: 5 * MIB]
+    body = {"prompt": "a" * 100_000, "max_tokens": 1}
+    with connect(server, half), connect(server) as second:
+        large = {"prompt": "a" * (4 * MIB)}
+        assert wait_for(lambda: server.request("/v1/completions", large).status == 503)
+        reply = server.request("/v1/completions", large)
+        assert int(reply.headers["retry-after"]) >= 1 and reply.json["error"]["type"] == "server_error"
+        assert b" 503 " in answer(second, half)
+        assert server.request("/health").status == 200
+        assert server.complete([1], max_tokens=1).status == 200
+    assert wait_for(lambda: server.request("/v1/completions", body).status != 503)
+    reply = server.request("/v1/completions", body)
+    assert reply.status == 400 and reply.json["error"]["param"] == "prompt"  # longer than the context
