@@ -167,11 +167,9 @@ def main() -> None:
         sys.stdout.reconfigure(errors="backslashreplace")  # answers may not be in the terminal's encoding
     try:
         app()
-    except (ConfigError, RequestError, RankError) as error:
-        print(f"roseinfer: {error}", file=sys.stderr)
-        sys.exit(2)
-    except MemoryError as error:
-        print(f"roseinfer: not enough memory: {error}", file=sys.stderr)
+    except (ConfigError, RequestError, RankError, MemoryError) as error:
+        reason = f"not enough memory: {error}" if isinstance(error, MemoryError) else error
+        print(f"roseinfer: {reason}", file=sys.stderr)
         sys.exit(2)
     finally:
         gc.freeze()  # the interpreter's end looks through all that is left for garbage

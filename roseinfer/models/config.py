@@ -138,9 +138,7 @@ def _slides(raw: dict[str, Any]) -> bool:
 
 _FAMILIES: dict[str, Callable[[dict[str, Any]], ModelConfig]] = {
     "gpt2": gpt2,
-    "llama": llama,
-    "qwen2": llama,
-    "qwen3": llama,
+    **dict.fromkeys(("llama", "qwen2", "qwen3"), llama),
 }
 
 

@@ -234,7 +234,6 @@ class TextModel:
         return self.llm.generate(prompts, SamplingParams(max_tokens=max_tokens, ignore_eos=True))
 
     def text(self, tokens: list[int]) -> str:
-        assert self.llm.tokenizer is not None
         detokenizer = self.llm.tokenizer.detokenizer()
         return "".join(detokenizer.push(token) for token in tokens) + detokenizer.finish()
 

@@ -114,7 +114,6 @@ def no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
         return Captured(Graph(step, logits, pool), logits)  # type: ignore[arg-type]
 
     monkeypatch.setattr(cuda, "capture", captured)
-    monkeypatch.setattr(core, "choose_runner", choose_runner)
 
 
 def runner(model: Model, pool: KVPool, config: EngineConfig, limits: StepLimits, group: Any) -> CudaRunner:
@@ -181,12 +180,14 @@ def engine_of(no_gpu: None, monkeypatch: pytest.MonkeyPatch) -> Callable[..., En
     """Open an engine with the runner of a GPU; `load` replaces the model of `folder`."""
 
     def make(folder: Path, settings: dict[str, Any], load: Load | None = None, ranks: int = 1) -> Engine:
-        monkeypatch.setattr(core, "load_model", load or (lambda config: fused(folder, settings)))
         config = config_of(
             folder, block_size=4, kv_tokens=256, max_model_len=20, max_active_requests=4, max_batch_size=3,
             prefill_max_tokens=12, overlap_schedule=True, threads=1, tensor_parallel_size=ranks, **settings,
         )  # fmt: skip
-        return Engine(config)
+        with monkeypatch.context() as patch:
+            patch.setattr(core, "load_model", load or (lambda config: fused(folder, settings)))
+            patch.setattr(core, "choose_runner", choose_runner)
+            return Engine(config)
 
     return make
 

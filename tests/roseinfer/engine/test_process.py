@@ -8,6 +8,7 @@ import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -141,28 +142,22 @@ def test_a_rank_that_is_lost_during_the_start_is_reported_once() -> None:
 CPU = EngineConfig(model="m", device="cpu")
 
 
-@pytest.mark.parametrize(("cores", "threads"), [(1, 1), (2, 1), (3, 2), (48, 47)])
-def test_a_server_leaves_a_core(monkeypatch: pytest.MonkeyPatch, cores: int, threads: int):
+@pytest.mark.parametrize(
+    ("cores", "config", "environment", "threads"),
+    [
+        *((cores, CPU, {}, threads) for cores, threads in ((1, 1), (2, 1), (3, 2), (48, 47))),
+        (8, replace(CPU, threads=5), {}, 5),
+        (8, CPU, {"OMP_NUM_THREADS": "3"}, None),
+        (8, EngineConfig(model="m", device="cuda"), {}, None),
+        (8, CPU, {REPLICAS: "3"}, 2),
+        (8, replace(CPU, threads=5), {REPLICAS: "3"}, 1),
+        (8, replace(CPU, threads=1), {REPLICAS: "3"}, 1),
+    ],
+)
+def test_a_server_leaves_a_core(
+    monkeypatch: pytest.MonkeyPatch, cores: int, config: EngineConfig, environment: Any, threads: int | None
+) -> None:
+    """Its replicas share the cores, or --threads. OMP_NUM_THREADS wins; on a GPU the choice is PyTorch's."""
     monkeypatch.setattr(torch, "get_num_threads", lambda: cores)
-    assert share_cores(CPU, {}).threads == threads
-
-
-def test_who_says_otherwise_wins():
-    chosen = EngineConfig(model="m", device="cpu", threads=5)
-    assert share_cores(chosen, {}) == chosen
-    assert share_cores(CPU, {"OMP_NUM_THREADS": "3"}) is CPU
-
-
-def test_on_a_gpu_threads_stay_pytorchs_choice(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    config = EngineConfig(model="m", device="cuda")
-    assert share_cores(config, {}) is config
-
-
-def test_the_replicas_of_a_server_share_the_cores(monkeypatch: pytest.MonkeyPatch):
-    """They also share --threads."""
-    monkeypatch.setattr(torch, "get_num_threads", lambda: 8)
-    several = {REPLICAS: "3"}
-    assert share_cores(CPU, several).threads == 2
-    assert share_cores(EngineConfig(model="m", device="cpu", threads=5), several).threads == 1
-    assert share_cores(EngineConfig(model="m", device="cpu", threads=1), several).threads == 1
+    assert share_cores(config, environment).threads == threads

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 
 from roseinfer.batch import NO_INTS, Ints
 from roseinfer.scheduler.policies import (
@@ -41,13 +42,19 @@ class Queue:
         return made
 
 
-def test_a_burst_of_whole_prompts_is_taken_before_others_decode() -> None:
-    assert Queue(10, 4).steps(5) == "PPPDD"
+TURN = "P" * MOST_IN_A_ROW + "D"
 
 
-def test_a_queue_without_end_lets_others_decode() -> None:
-    turn = "P" * MOST_IN_A_ROW + "D"
-    assert Queue(10**6, 4).steps(3 * len(turn)) == 3 * turn
+@pytest.mark.parametrize(
+    ("queue", "steps"),
+    [
+        (Queue(10, 4), "PPPDD"),  # a burst is taken before others decode
+        (Queue(10**6, 4), 3 * TURN),  # a queue without end lets others decode
+        (Queue(3, 1, whole=False), "PDPDPD"),  # parts of long prompts take turns
+    ],
+)
+def test_prompts_and_decoding_take_turns(queue: Queue, steps: str) -> None:
+    assert queue.steps(len(steps)) == steps
 
 
 def test_prompts_that_come_one_by_one_take_turns_with_decoding() -> None:
@@ -57,10 +64,6 @@ def test_prompts_that_come_one_by_one_take_turns_with_decoding() -> None:
         queue.waiting += 1
         made += queue.steps(2)
     assert made == "PDPDPD"
-
-
-def test_parts_of_long_prompts_take_turns_with_decoding() -> None:
-    assert Queue(3, 1, whole=False).steps(6) == "PDPDPD"
 
 
 def test_prompts_that_find_no_room_let_others_decode() -> None:

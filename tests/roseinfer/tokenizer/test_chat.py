@@ -45,23 +45,19 @@ VARIABLES = (
 @pytest.mark.parametrize("source", [CHATML, LOOPS, TRAINING])
 def test_renders_as_transformers_does(source: str, tmp_path: Path) -> None:
     tokenizer = load_tokenizer("random:gpt2-tiny")
-    assert tokenizer is not None
     theirs = PreTrainedTokenizerFast(
         tokenizer_object=tokenizer.library, bos_token="<|endoftext|>", chat_template=source
     )
     theirs.save_pretrained(tmp_path)
     ours = ChatTemplate.load(tmp_path)
-    assert ours is not None
     assert ours.render(TALK) == theirs.apply_chat_template(TALK, tokenize=False, add_generation_prompt=True)
 
 
 def test_variables_of_a_request(tmp_path: Path) -> None:
     tokenizer = load_tokenizer("random:gpt2-tiny")
-    assert tokenizer is not None
     theirs = PreTrainedTokenizerFast(tokenizer_object=tokenizer.library, chat_template=VARIABLES)
     theirs.save_pretrained(tmp_path)
     ours = ChatTemplate.load(tmp_path)
-    assert ours is not None
     variables = {"enable_thinking": False, "names": ["a", {"b": 1}], "bos_token": "<s>", "documents": [{}]}
     rendered = ours.render(TALK, variables)
     assert rendered == '<s><think></think>1["a", {"b": 1}]'

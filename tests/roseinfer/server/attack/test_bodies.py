@@ -5,16 +5,13 @@ from __future__ import annotations
 import copy
 import json
 import re
-import shutil
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import strategies as st
-from schemathesis import Case, GenerationMode, openapi
 
-from tests.roseinfer.server.openai.test_openapi import CHECKS
+from tests.roseinfer.server.openai.test_openapi import schema_check
 
 pytestmark = [pytest.mark.slow, pytest.mark.integration]
 
@@ -114,18 +111,9 @@ def test_mutations(serving: Any, fuzz: Fuzz, path: str, body: dict[str, Any]) ->
 
 
 @pytest.mark.parametrize("path", ["/v1/completions", "/v1/chat/completions"])
-def test_schemas(serve: Any, text_model: Any, tmp_path: Path, fuzz: Fuzz, path: str) -> None:
+def test_schemas(serving: Any, chatting: Any, fuzz: Fuzz, path: str) -> None:
     """Requests made from /openapi.json by schemathesis, valid and broken."""
-    folder = shutil.copytree(text_model.folder, tmp_path / "chat")
-    template = "{% for message in messages %}{{ message.role }}: {{ message.content }}{% endfor %}"
-    (folder / "tokenizer_config.json").write_text(json.dumps({"chat_template": template}))
-    server = serve("--max-model-len", "64", folder=folder)
-    operation = openapi.from_dict(server.request("/openapi.json").json)[path]["POST"]
-
-    def check(draw: st.DataObject) -> None:
-        case: Case[Any] = draw.draw(st.sampled_from(GenerationMode).flatmap(operation.as_strategy))
-        case.call_and_validate(base_url=f"http://127.0.0.1:{server.port}", checks=CHECKS, timeout=30)
-
-    fuzz(check)
+    server = chatting if "chat" in path else serving
+    fuzz(schema_check(server, path))
     assert server.becomes_idle()
     assert not server.faults

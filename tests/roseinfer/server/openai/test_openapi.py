@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from schemathesis import Case, GenerationMode, openapi
@@ -40,28 +42,25 @@ def test_every_route_is_described(serving: Any) -> None:
     assert bounds == [128, 20, 256, 1, 64]
 
 
-def fuzz(server: Any, path: str) -> None:
-    """No 5xx; an answer has the kind that the document says, a refusal is OpenAI's error object; what is
-    against the document is refused."""
+def schema_check(server: Any, path: str) -> Callable[[st.DataObject], None]:
+    """A request, valid or broken: no 5xx; an answer has the kind that the document says, a refusal is
+    OpenAI's error object; a request against the document is refused."""
     operation = openapi.from_dict(server.request("/openapi.json").json)[path]["POST"]
-    earlier_faults = len(server.faults)  # of other tests of this server
 
-    @settings(max_examples=8, suppress_health_check=list(HealthCheck))
-    @given(st.data())
-    def holds(data: st.DataObject) -> None:
+    def check(data: st.DataObject) -> None:
         case: Case[Any] = data.draw(st.sampled_from(GenerationMode).flatmap(operation.as_strategy))
         case.call_and_validate(
             base_url=f"http://127.0.0.1:{server.port}", checks=CHECKS, timeout=30, headers=server.headers
         )
 
-    holds()
+    return check
+
+
+@pytest.mark.parametrize("path", ["/v1/completions", "/v1/chat/completions"])
+def test_no_request_breaks_the_server(serving: Any, chatting: Any, path: str) -> None:
+    server = chatting if "chat" in path else serving
+    earlier_faults = len(server.faults)  # of other tests of this server
+    limited = settings(max_examples=8, suppress_health_check=list(HealthCheck))
+    limited(given(data=st.data())(schema_check(server, path)))()
     assert server.becomes_idle()
     assert not server.faults[earlier_faults:]
-
-
-def test_no_completion_breaks_the_server(serving: Any) -> None:
-    fuzz(serving, "/v1/completions")
-
-
-def test_no_chat_breaks_the_server(chatting: Any) -> None:
-    fuzz(chatting, "/v1/chat/completions")

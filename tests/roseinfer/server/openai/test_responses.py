@@ -102,7 +102,6 @@ def test_a_stop_string_is_listed_too(serving: Any, text_model: Any, stream: bool
 
 def answer_logprobs(tokens: list[int], form: type[Logprobs]) -> tuple[Any, str]:
     """Return logprobs of an answer with these tokens, and its text, whatever the model."""
-    assert TOKENIZER is not None
     logprobs, detokenizer = ChoiceLogprobs(form, 2, TOKENIZER.names), TOKENIZER.detokenizer()
     text = ""
     for token in tokens:

@@ -126,7 +126,6 @@ def test_what_comes_while_the_client_does_not_read_leaves_together(
     push(choice, tokens[-1:])
     whole = choices(connection)
     assert [token for choice in whole for token in choice["token_ids"]] == tokens
-    assert TOKENIZER is not None
     detokenizer = TOKENIZER.detokenizer()
     expected = "".join(detokenizer.push(token) for token in tokens) + detokenizer.finish()
     assert "".join(map(text, whole)) == expected
@@ -166,7 +165,6 @@ def test_every_chunk_lists_its_own_tokens(tokens: list[int], interval: int, data
         choice.add_logprobs(TokenLogprobs([token], [-float(index)]))
         choice.push(token, Finished(0, FinishReason.LENGTH, 0, 0, 0) if index == len(tokens) - 1 else None)
     chunks = choices(connection)
-    assert TOKENIZER is not None
     for chunk in chunks:
         assert chunk["token_ids"] and len(chunk["logprobs"]["tokens"]) == len(chunk["token_ids"])
     order = [-value for chunk in chunks for value in chunk["logprobs"]["token_logprobs"]]
