@@ -27,7 +27,7 @@ from roseinfer.batch import Batch, Segment
 from roseinfer.config import EngineConfig
 from roseinfer.engine.core import Engine
 from roseinfer.engine.runner import Runner
-from roseinfer.kernels.cpu.build import BuildError, load_library
+from roseinfer.kernels.cpu.build import BuildError, has_bf16_products, load_library
 from roseinfer.llm import LLM
 from roseinfer.request.logprobs import TokenLogprobs
 from roseinfer.request.params import SamplingParams
@@ -35,6 +35,7 @@ from roseinfer.request.params import SamplingParams
 #: Of a KV cache without a size, all is filled when an engine starts: what 256 requests of the longest kind
 #: need, 768 MiB for the models here. So many tokens are enough for what most tests ask for.
 KV_TOKENS = 16384
+needs_bf16_products = pytest.mark.skipif(not has_bf16_products(), reason="needs a processor with AVX-512")
 
 
 def config_of(folder: Path, **settings: Any) -> EngineConfig:

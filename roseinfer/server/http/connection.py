@@ -51,9 +51,9 @@ class Connection(asyncio.BufferedProtocol):
     def __init__(self, connections: Connections) -> None:
         self.peer, self.unsent = "", 0
         self._connections = connections
-        self._account = Account(connections.budget)
-        self._parser = RequestParser(self._enqueue, self._continue, connections.admit, self._account)
-        self._input = InputBuffer(self._account)
+        self.account = Account(connections.budget)
+        self.parser = RequestParser(self._enqueue, self._continue, connections.admit, self.account)
+        self.input = InputBuffer(self.account)
         self._waiting: deque[HttpRequest] = deque()  # parsed
         self._turn = Turn(self._take_turn)
         self._error: HttpError | None = None  # why nothing can be read on, once all before it is answered
@@ -61,7 +61,7 @@ class Connection(asyncio.BufferedProtocol):
         self._task: asyncio.Task[None] | None = None
         self._producer: Producer | None = None
         self._stream: EventStream | None = None
-        self._paused = self._lingering = self._continuing = False
+        self.paused = self.lingering = self._continuing = False
         self._ended = False  # the client sends no more
         self._deaf = False  # nothing is read
         self._probes: list[asyncio.TimerHandle] = []  # the client sends no more, and may have left
@@ -84,9 +84,9 @@ class Connection(asyncio.BufferedProtocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         # uvloop's transports are not registered as subclasses of asyncio's.
-        self._transport = cast(asyncio.Transport, transport)
-        self._transport.set_write_buffer_limits(MAX_UNSENT_BYTES)
-        self._write: Callable[[bytes], None] = self._transport.write
+        self.transport = cast(asyncio.Transport, transport)
+        self.transport.set_write_buffer_limits(MAX_UNSENT_BYTES)
+        self._write: Callable[[bytes], None] = self.transport.write
         name = transport.get_extra_info("peername")
         self.peer = str(name[0]) if isinstance(name, tuple) else ""
         self._connections.all.add(self)
@@ -104,11 +104,11 @@ class Connection(asyncio.BufferedProtocol):
             self._stream = None
         for probe in self._probes:
             probe.cancel()
-        self._parser.close()
+        self.parser.close()
         self._waiting.clear()
-        self._input.clear()
+        self.input.clear()
         self._turn.cancel()
-        self._account.hold(-self._account.held_bytes)
+        self.account.hold(-self.account.held_bytes)
         self._error, self._request, self._write = None, None, write_nothing
 
     def get_buffer(self, sizehint: int) -> memoryview:
@@ -119,10 +119,10 @@ class Connection(asyncio.BufferedProtocol):
 
     def receive(self, data: bytes | memoryview) -> None:
         """Take in received data."""
-        if self._lingering or self._error is not None:  # it is dropped, in turns
+        if self.lingering or self._error is not None:  # it is dropped, in turns
             self._connections.turns.wait(self._turn)
         else:
-            self._input.add(data)
+            self.input.add(data)
             if not (self._turn.waiting or self._blocked):
                 self._connections.turns.ask(self._turn)
         self._pause_or_resume_reading()
@@ -130,26 +130,26 @@ class Connection(asyncio.BufferedProtocol):
     def eof_received(self) -> bool:
         """Keep the connection open if the client, which has closed its sending side, may wait for answers."""
         self._ended = True
-        if self._request is None and not self._input and not self._waiting:
+        if self._request is None and not self.input and not self._waiting:
             return False
         self._probe()
         return True
 
     def pause_writing(self) -> None:
-        self._paused, self._read_at = True, time.monotonic()
-        self._count_unsent(self._transport.get_write_buffer_size())
+        self.paused, self._read_at = True, time.monotonic()
+        self._count_unsent(self.transport.get_write_buffer_size())
         if self._producer is not None:
             self._producer.pause()
 
     def resume_writing(self) -> None:
-        self._paused, self._behind_since = False, time.monotonic()
+        self.paused, self._behind_since = False, time.monotonic()
         self._count_unsent(0)
         if self._producer is not None:
             self._producer.resume()
         self._advance()
 
     def _count_unsent(self, size: int) -> None:
-        self._account.hold(size - self.unsent)
+        self.account.hold(size - self.unsent)
         self.unsent = size
 
     # One request after the other.
@@ -162,13 +162,13 @@ class Connection(asyncio.BufferedProtocol):
             if self._waiting:
                 self._answer_next()
                 break
-            if self._error is not None or not self._input or over:
+            if self._error is not None or not self.input or over:
                 break
             try:
-                self._parser.feed(self._input.take())
+                self.parser.feed(self.input.take())
             except HttpError as error:
                 self._error = error.with_traceback(None)
-                self._input.clear()
+                self.input.clear()
             over = time.monotonic() >= end
         self._advance()
         self._pause_or_resume_reading()
@@ -177,30 +177,30 @@ class Connection(asyncio.BufferedProtocol):
     def _blocked(self) -> bool:
         """True if nothing can be parsed now: an answer is in progress, the client does not read, or the
         connection is closing."""
-        return self._request is not None or self._paused or self._lingering or self._transport.is_closing()
+        return self._request is not None or self.paused or self.lingering or self.transport.is_closing()
 
     def _pause_or_resume_reading(self) -> None:
-        dropping = self._lingering or self._error is not None
-        deaf = self._turn.waiting if dropping else self._input.full
-        if deaf != self._deaf and not (self._ended or self._transport.is_closing()):
+        dropping = self.lingering or self._error is not None
+        deaf = self._turn.waiting if dropping else self.input.full
+        if deaf != self._deaf and not (self._ended or self.transport.is_closing()):
             self._deaf = deaf
             if deaf:
-                self._transport.pause_reading()
+                self.transport.pause_reading()
             else:
-                self._transport.resume_reading()
+                self.transport.resume_reading()
 
     def _advance(self) -> None:
         """Continue with the input that waits, unless blocked; close a connection that has all its answers."""
         if self._blocked:
             return
-        if self._waiting or self._input:
+        if self._waiting or self.input:
             self._connections.turns.wait(self._turn)
         elif self._error is not None:
             self._refuse(self._error)
         elif self._continuing:
             self._continue()
-        if self._ended and not (self._waiting or self._input or self._lingering):
-            self._transport.close()
+        if self._ended and not (self._waiting or self.input or self.lingering):
+            self.transport.close()
 
     def _enqueue(self, request: HttpRequest) -> None:
         self._waiting.append(request)
@@ -249,36 +249,36 @@ class Connection(asyncio.BufferedProtocol):
     def _end_answer(self) -> None:
         request = self._request
         assert request is not None
-        self._account.hold(-request.held_bytes)
+        self.account.hold(-request.held_bytes)
         self._request = self._producer = self._stream = None
         self._since = time.monotonic()
         if not request.keep_alive or self._connections.stopping:
-            self._transport.close()
+            self.transport.close()
         else:
             self._advance()
 
     def _refuse(self, error: HttpError) -> None:
         """Answer with an error after which nothing can be parsed. Later input is dropped, so that the client
         can read the error."""
-        self._lingering, self._since = True, time.monotonic()
+        self.lingering, self._since = True, time.monotonic()
         self._write(self._connections.error_response(error).encode(keep_alive=False))
         if self._ended:
-            self._transport.close()
+            self.transport.close()
         else:
-            self._transport.write_eof()
+            self.transport.write_eof()
 
     # Called by handlers and answers.
 
     def answer_with(self, producer: Producer) -> None:
         """Leave the response to `producer`."""
         self._producer = producer
-        if self._paused:
+        if self.paused:
             producer.pause()
 
     def respond(self, response: Response) -> None:
         """Send a whole response."""
         request = self._request
-        if request is None or self._transport.is_closing():
+        if request is None or self.transport.is_closing():
             return
         data = response.encode(
             keep_alive=request.keep_alive and not self._connections.stopping,
@@ -316,11 +316,11 @@ class Connection(asyncio.BufferedProtocol):
 
     def close(self) -> None:
         """Close the connection once everything written is sent."""
-        self._transport.close()
+        self.transport.close()
 
     def abort(self) -> None:
         """Close the connection at once."""
-        self._transport.abort()
+        self.transport.abort()
 
     # Clients that leave, or make no progress.
 
@@ -349,17 +349,17 @@ class Connection(asyncio.BufferedProtocol):
         """Return the socket's events (poll(2)). POLLRDHUP: the client has closed its sending side, even if
         not all it sent is read."""
         poll = select.poll()
-        poll.register(self._transport.get_extra_info("socket"), select.POLLRDHUP)
+        poll.register(self.transport.get_extra_info("socket"), select.POLLRDHUP)
         return sum(events for _, events in poll.poll(0))
 
     def _count_unread(self, now: float) -> None:
         """Count the bytes that the client has not received, here and in the socket's buffer; 0 if that buffer
         holds all of them. Fewer than at the last check are progress."""
-        unread = self._transport.get_write_buffer_size()
-        if self._paused:
+        unread = self.transport.get_write_buffer_size()
+        if self.paused:
             self._count_unsent(unread)
         if unread:
-            in_kernel = fcntl.ioctl(self._transport.get_extra_info("socket"), termios.TIOCOUTQ, bytes(4))
+            in_kernel = fcntl.ioctl(self.transport.get_extra_info("socket"), termios.TIOCOUTQ, bytes(4))
             unread += int.from_bytes(in_kernel, sys.byteorder)
         if unread < self._unread:
             self._read_at = now
@@ -378,20 +378,20 @@ class Connection(asyncio.BufferedProtocol):
             return
         if self._deaf and not self._probes and self._poll() & select.POLLRDHUP:
             self._probe()
-        receiving = self._request is None and self._parser.receiving and not self._lingering
-        if self._lingering:
+        receiving = self._request is None and self.parser.receiving and not self.lingering
+        if self.lingering:
             since, limit = self._since, LINGER_TIMEOUT
-        elif self._paused:
+        elif self.paused:
             since, limit = self._read_at, STALL_TIMEOUT
         elif self._request is not None:
             return
         elif receiving:
-            since, limit = self._parser.began, RECEIVE_TIMEOUT
+            since, limit = self.parser.began, RECEIVE_TIMEOUT
         else:
             since, limit = max(self._since, self._read_at), IDLE_TIMEOUT
         if now - since <= limit:
             return
-        if receiving and not self._paused:
+        if receiving and not self.paused:
             self._refuse(HttpError(408, f"the request took longer than {RECEIVE_TIMEOUT:.0f} s to come in"))
         else:
             self.abort()

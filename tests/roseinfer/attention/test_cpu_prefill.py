@@ -4,17 +4,15 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from roseinfer.attention.cpu_prefill import CpuPrefillAttention
-from roseinfer.kernels.cpu.build import has_bf16_products
 from tests.roseinfer.attention.cases import SHAPE, Case, cases, check
+from tests.roseinfer.conftest import needs_bf16_products
 
 BF16 = torch.bfloat16
-needs_the_kernel = pytest.mark.skipif(not has_bf16_products(), reason="needs a processor with AVX-512")
 #: Weights and result are rounded to 8 bits.
 TOLERANCE = 2**-6
 PROMPTS = cases(
@@ -24,7 +22,7 @@ PROMPTS = cases(
 )
 
 
-@needs_the_kernel
+@needs_bf16_products
 @settings(max_examples=100)
 @given(PROMPTS)
 def test_kernel(case: Case) -> None:
@@ -37,12 +35,12 @@ def test_pytorch(case: Case) -> None:
     assert not isinstance(check(case, TOLERANCE, prefill_backend="sdpa"), CpuPrefillAttention)
 
 
-@needs_the_kernel
+@needs_bf16_products
 def test_a_long_prompt_after_a_long_context() -> None:
     check(Case([(2100, 1000)], [], 2, 2, 64, 16, BF16, 1), TOLERANCE)
 
 
-@needs_the_kernel
+@needs_bf16_products
 def test_a_nan_stays_a_nan_and_spoils_no_other_query() -> None:
     check(Case([(40, 30)], [7], 2, 2, 64, 16, BF16, 1), TOLERANCE, first_query=torch.nan)
 

@@ -10,12 +10,17 @@ import pytest
 
 from roseinfer.config import ConfigError
 from roseinfer.engine.core import Engine
-from roseinfer.kernels.cpu.build import has_bf16_products
 from roseinfer.request.params import SamplingParams
-from tests.roseinfer.conftest import Generated, config_of, generate, make_gpt2, make_llama
+from tests.roseinfer.conftest import (
+    Generated,
+    config_of,
+    generate,
+    make_gpt2,
+    make_llama,
+    needs_bf16_products,
+)
 
 VOCAB = 5003
-needs_bf16_products = pytest.mark.skipif(not has_bf16_products(), reason="needs a processor with AVX-512")
 Request = tuple[list[int], SamplingParams]
 
 

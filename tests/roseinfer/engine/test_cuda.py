@@ -426,14 +426,6 @@ def test_two_ranks_give_the_answers_of_one(
     assert groups[0].failure is None
 
 
-class OwnMemory(SharedMemory):
-    """The memory of the only rank."""
-
-    def __init__(self, sizes: tuple[int, int, int, int, int]) -> None:
-        nobody: Any = SimpleNamespace(meet=lambda: None, parts=[None])
-        super().__init__(nobody, 0, sizes)
-
-
 def test_layers_in_8_bit_floats_on_ranks_are_those_of_one_process(
     folder: Path, engine_of: Callable[..., Engine], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -444,7 +436,9 @@ def test_layers_in_8_bit_floats_on_ranks_are_those_of_one_process(
     def on_rank(config: EngineConfig) -> LoadedModel:
         part = fused(folder, settings, Shard(0, 1, first_embeds=True))
         ranks: Any = part.model.ranks
-        ranks._memory = OwnMemory((96, ranks._width, 16, ranks._vocab_size, ranks._vocab_size))
+        sizes = (96, ranks._width, 16, ranks._vocab_size, ranks._vocab_size)
+        nobody: Any = SimpleNamespace(meet=lambda: None, parts=[None])
+        ranks._memory = SharedMemory(nobody, 0, sizes)
         return part
 
     monkeypatch.setattr(load, "ranks_of", on_gpus)

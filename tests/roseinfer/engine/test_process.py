@@ -157,7 +157,7 @@ CPU = EngineConfig(model="m", device="cpu")
 def test_a_server_leaves_a_core(
     monkeypatch: pytest.MonkeyPatch, cores: int, config: EngineConfig, environment: Any, threads: int | None
 ) -> None:
-    """Its replicas share the cores, or --threads. OMP_NUM_THREADS wins; on a GPU the choice is PyTorch's."""
+    """Replicas share the cores, or --threads. OMP_NUM_THREADS wins; on a GPU the choice is PyTorch's."""
     monkeypatch.setattr(torch, "get_num_threads", lambda: cores)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     assert share_cores(config, environment).threads == threads

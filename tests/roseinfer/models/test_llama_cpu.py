@@ -12,12 +12,17 @@ import torch
 
 from roseinfer.attention.cpu_paged import CpuPagedAttention
 from roseinfer.engine.core import Engine
-from roseinfer.kernels.cpu.build import has_bf16_products
 from roseinfer.models.llama_cpu import MOST_ROWS, CpuLlama, Step
 from roseinfer.request.params import SamplingParams
-from tests.roseinfer.conftest import LLAMAS, Generated, config_of, generate, make_llama, runner_of
-
-needs_bf16_products = pytest.mark.skipif(not has_bf16_products(), reason="needs a processor with AVX-512")
+from tests.roseinfer.conftest import (
+    LLAMAS,
+    Generated,
+    config_of,
+    generate,
+    make_llama,
+    needs_bf16_products,
+    runner_of,
+)
 
 
 @pytest.fixture(scope="module", params=sorted(LLAMAS))

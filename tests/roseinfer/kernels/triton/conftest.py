@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from importlib.util import find_spec
+
+import pytest
 import torch
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -13,6 +16,14 @@ DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 EPS = 1e-5
 examples = settings(max_examples=6)
 seeds = st.integers(0, 1000)
+
+
+collect_ignore_glob = [] if find_spec("triton") else ["test_*.py"]
+
+
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """On a GPU Triton's compiler is a process."""
+    item.add_marker("integration" if DEVICE.type == "cuda" else "unit")
 
 
 def draw(seed: int, *shape: int) -> Tensor:

@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-import pytest
 import torch
-
-pytest.importorskip("triton", reason="Triton is not installed")
 
 from roseinfer.kernels.triton import embed
 from tests.roseinfer.kernels.triton.conftest import DEVICE, close, draw
-
-pytestmark = pytest.mark.integration if DEVICE.type == "cuda" else pytest.mark.unit
 
 
 def test_embedding_of_last_tokens() -> None:

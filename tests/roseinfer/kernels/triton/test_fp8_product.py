@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-
-pytest.importorskip("triton", reason="Triton is not installed")
 
 from roseinfer.kernels.triton.fp8_product import Fp8Tile, fp8_product
 from roseinfer.models.fp8 import Fp8Linear, quantize

@@ -4,18 +4,13 @@ from __future__ import annotations
 
 import math
 
-import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from torch.nn import functional as F
 
-pytest.importorskip("triton", reason="Triton is not installed")
-
 from roseinfer.kernels.triton import argmax, head
 from tests.roseinfer.kernels.triton.conftest import DEVICE, close, draw, examples, seeds
-
-pytestmark = pytest.mark.integration if DEVICE.type == "cuda" else pytest.mark.unit
 
 
 @examples

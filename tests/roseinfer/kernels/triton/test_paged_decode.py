@@ -8,14 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-pytest.importorskip("triton", reason="Triton is not installed")
-
 from roseinfer.e4m3 import movable, to_e4m3
 from roseinfer.kernels.triton import paged_decode
 from tests.roseinfer.kernels.triton.conftest import DEVICE, draw, examples, seeds, storable
-
-pytestmark = pytest.mark.integration if DEVICE.type == "cuda" else pytest.mark.unit
-
 
 HEADS, DIM, SIZE, BLOCKS = 4, 32, 8, 20
 

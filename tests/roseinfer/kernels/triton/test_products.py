@@ -8,16 +8,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.nn import functional as F
 
-pytest.importorskip("triton", reason="Triton is not installed")
-
 from roseinfer.kernels.triton import gated, head, pipelined, products, resident
 from roseinfer.kernels.triton.gated import GatedTile, gated_product
 from roseinfer.kernels.triton.pipelined import PipelinedTile
 from roseinfer.models.ops import Ops
-from tests.roseinfer.kernels.triton.conftest import DEVICE, close, draw, examples, seeds
-
-pytestmark = pytest.mark.integration if DEVICE.type == "cuda" else pytest.mark.unit
-
+from tests.roseinfer.kernels.triton.conftest import close, draw, examples, seeds
 
 OPS = Ops()
 

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-
-pytest.importorskip("triton", reason="Triton is not installed")
 
 from roseinfer.e4m3 import E4M3, to_e4m3
 from roseinfer.kernels.cuda.gqa_decode import Heads, Rotation
@@ -15,9 +12,6 @@ from roseinfer.kernels.triton.rotate import rotate_
 from roseinfer.models.ops import Ops
 from roseinfer.models.rope import Rope
 from tests.roseinfer.kernels.triton.conftest import DEVICE, EPS, close, draw, examples, seeds, storable
-
-pytestmark = pytest.mark.integration if DEVICE.type == "cuda" else pytest.mark.unit
-
 
 OPS = Ops()
 

@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-import pytest
 import torch
-
-pytest.importorskip("triton", reason="Triton is not installed")
 
 from roseinfer.e4m3 import E4M3, to_e4m3
 from roseinfer.kernels.triton import store_kv
 from tests.roseinfer.kernels.triton.conftest import DEVICE, draw, storable
-
-pytestmark = pytest.mark.integration if DEVICE.type == "cuda" else pytest.mark.unit
 
 
 def test_keys_and_values_are_stored_where_they_belong() -> None:

@@ -38,7 +38,7 @@ async def test_the_next_request_waits_until_the_answer_is_taken(server: Sized) -
     await until(lambda: server.requests and not connection.busy)
     await asyncio.sleep(0.05)
     assert server.requests == [f"/{8 * MIB}"]
-    assert 4 * MIB < server.budget.held_bytes == connection._account.held_bytes
+    assert 4 * MIB < server.budget.held_bytes == connection.account.held_bytes
     read = 0
     while len(server.requests) < 3:
         read += len(await asyncio.get_running_loop().sock_recv(client, MIB))
@@ -68,7 +68,7 @@ def test_a_closed_connection_is_freed_at_once() -> None:
             await asyncio.sleep(0.05)
             client.close()
             connection.check(time.monotonic() + 1000)  # some have to be ended
-            parser = weakref.ref(connection._parser)
+            parser = weakref.ref(connection.parser)
             gone = weakref.ref(connection)
             del connection
             await until(lambda: not server.connections.all)
@@ -95,7 +95,7 @@ async def test_pipelined_bytes_are_not_read_without_end(server: Sized) -> None:
             async with asyncio.timeout(0.2):
                 await asyncio.get_running_loop().sock_sendall(client, b" " * 65536)
             sent += 65536
-    assert sent < 4 * MIB and len(connection._input) < 2 * READ
+    assert sent < 4 * MIB and len(connection.input) < 2 * READ
     client.close()
     connection.check(time.monotonic())
     await until(lambda: not server.connections.all)
@@ -175,7 +175,7 @@ async def test_who_sends_no_more_is_read_to_the_end(server: Sized) -> None:
     large, small = (b"GET /%d HTTP/1.1\r\nhost: a\r\n\r\n" % size for size in (8 * MIB, 1))
     client.send(large + small * 2000)
     client.shutdown(socket.SHUT_WR)
-    await until(lambda: connection._paused and connection._input.full)
+    await until(lambda: connection.paused and connection.input.full)
     connection.check(time.monotonic())
     answers = 0
     while more := await asyncio.get_running_loop().sock_recv(client, MIB):

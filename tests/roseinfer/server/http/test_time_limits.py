@@ -79,9 +79,9 @@ class Served(Server):
 async def test_a_request_that_does_not_come_in_is_answered_with_408(served: Served, sent: bytes) -> None:
     client, _ = await served.connect()
     client.send(sent)
-    await until(lambda: served.connection._parser.receiving)
+    await until(lambda: served.connection.parser.receiving)
     served.later(RECEIVE_TIMEOUT - SOON)
-    assert not served.connection._lingering
+    assert not served.connection.lingering
     served.later(RECEIVE_TIMEOUT + 1)
     client.send(b"late")
     head, _, body = (await read_all(client)).partition(b"\r\n\r\n")
@@ -96,7 +96,7 @@ async def test_a_request_that_does_not_come_in_is_answered_with_408(served: Serv
 async def test_a_byte_now_and_then_does_not_keep_a_request_open(served: Served) -> None:
     client, _ = await served.connect()
     client.send(ASK[:20])
-    await until(lambda: served.connection._parser.receiving)
+    await until(lambda: served.connection.parser.receiving)
     for byte in ASK[20:30]:
         client.send(bytes([byte]))
         await asyncio.sleep(0.001)
@@ -157,7 +157,7 @@ async def test_who_reads_a_little_now_and_then_is_dropped_in_the_end(served: Ser
     await until(lambda: served.requests and not served.connection.busy)
     served.later(0)
     turns = 0
-    while not served.connection._transport.is_closing():
+    while not served.connection.transport.is_closing():
         turns += 1
         assert await asyncio.get_running_loop().sock_recv(client, 1 << 17)
         await asyncio.sleep(0)
@@ -176,7 +176,7 @@ async def test_trailers_have_an_end(served: Served) -> None:
     reading = asyncio.ensure_future(read_all(client))
     for _ in range(2 * MAX_BODY_BYTES // len(trailer)):
         await loop.sock_sendall(client, trailer)
-        if served.connection._lingering:
+        if served.connection.lingering:
             break
     served.later(LINGER_TIMEOUT + 1)
     assert (await reading).startswith(b"HTTP/1.1 431 ")
