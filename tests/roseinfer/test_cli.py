@@ -248,8 +248,8 @@ def test_prefixes_are_reused_except_in_benchmarks() -> None:
     [default] = [field.default for field in dataclasses.fields(EngineConfig) if field.name == "prefix_cache"]
     off = {
         command: option.default is False
-        for command, made in typer.main.get_group(app).commands.items()
-        for option in made.params
+        for command, described in typer.main.get_group(app).commands.items()
+        for option in described.params
         if option.name == "prefix_cache"
     }
     assert default is True

@@ -45,14 +45,14 @@ REQUEST = st.tuples(PARAMS, TOKENS.filter(bool), TOKENS)
 
 
 def expected(
-    logits: torch.Tensor, prompt: list[int], made: list[int], params: SamplingParams
+    logits: torch.Tensor, prompt: list[int], answer: list[int], params: SamplingParams
 ) -> torch.Tensor:
     """Adjusted logits `[vocab]` of one request, in float32."""
-    ids, row = torch.tensor([prompt + made]), logits[None].float()
+    ids, row = torch.tensor([prompt + answer]), logits[None].float()
     if params.logit_bias:
         row = SequenceBiasLogitsProcessor([[[token], bias] for token, bias in params.logit_bias])(ids, row)
     row = RepetitionPenaltyLogitsProcessor(params.repetition_penalty)(ids, row)[0]
-    counts = torch.bincount(torch.tensor(made, dtype=torch.int64), minlength=len(row))
+    counts = torch.bincount(torch.tensor(answer, dtype=torch.int64), minlength=len(row))
     row = row - params.frequency_penalty * counts - params.presence_penalty * (counts > 0)
     ends = [*params.stop_token_ids, *(() if params.ignore_eos else EOS)]
     if not params.min_tokens or not ends:
@@ -83,31 +83,31 @@ def test_logits_of_a_step(
     asking = [(row, *request) for row, request in enumerate(requests) if request is not None]
     newest = torch.zeros(len(requests), dtype=torch.int64)
     tokens = np.full((len(asking), 24), 5, dtype=np.int32)
-    for at, (row, _, prompt, made) in enumerate(asking):
-        tokens[at, : len(prompt + made)] = prompt + made
-        if made and not seen:
-            newest[row], tokens[at, len(prompt + made) - 1] = made[-1], UNKNOWN
+    for at, (row, _, prompt, answer) in enumerate(asking):
+        tokens[at, : len(prompt + answer)] = prompt + answer
+        if answer and not seen:
+            newest[row], tokens[at, len(prompt + answer) - 1] = answer[-1], UNKNOWN
     adjustments = Adjustments(
         np.array([row for row, *_ in asking], dtype=np.int64),
         tokens,
         np.array([len(prompt) for *_, prompt, _ in asking], dtype=np.int64),
-        np.array([len(prompt + made) for *_, prompt, made in asking], dtype=np.int64),
+        np.array([len(prompt + answer) for *_, prompt, answer in asking], dtype=np.int64),
         [params for _, params, _, _ in asking],
         (*EOS, VOCAB),  # the last is none of the model's
     )
-    before, got = logits.clone(), []
+    before, results = logits.clone(), []
     for start, count in (
         (0, min(cut, len(requests))),
         (min(cut, len(requests)), max(len(requests) - cut, 0)),
     ):
         part, rows = adjustments.part(start, count), slice(start, start + count)
-        got += list(logits[rows] if part is None else part.apply(logits[rows], newest[rows], fused=fused))
+        results += list(logits[rows] if part is None else part.apply(logits[rows], newest[rows], fused=fused))
     for row, request in enumerate(requests):
         adjusted = logits[row]
         if request is not None:
-            params, prompt, made = request
-            adjusted = expected(logits[row], prompt, made, params)
-        torch.testing.assert_close(got[row], adjusted, rtol=1e-6, atol=1e-6)
+            params, prompt, answer = request
+            adjusted = expected(logits[row], prompt, answer, params)
+        torch.testing.assert_close(results[row], adjusted, rtol=1e-6, atol=1e-6)
     assert torch.equal(logits, before)
 
 
@@ -145,11 +145,11 @@ def test_answers(gpt2_folder: Path, switches: dict[str, Any]) -> None:
     assert (llm.engine.preemptions > 0) == bool(switches)
     plain = llm.generate(prompts, [SamplingParams(how.max_tokens, ignore_eos=True) for how in params])
     assert sum(a != b for a, b in zip(answers, plain, strict=True)) > 6
-    for prompt, how, made in zip(prompts, params, answers, strict=True):
+    for prompt, how, answer in zip(prompts, params, answers, strict=True):
         with torch.inference_mode():
-            logits = reference(torch.tensor([prompt + made])).logits[0, len(prompt) - 1 : -1]
-        for place, token in enumerate(made):
-            row = expected(logits[place], prompt, made[:place], how)
+            logits = reference(torch.tensor([prompt + answer])).logits[0, len(prompt) - 1 : -1]
+        for place, token in enumerate(answer):
+            row = expected(logits[place], prompt, answer[:place], how)
             assert row[token] > row.max() - 1e-3
 
 
@@ -175,17 +175,17 @@ def test_no_end_before_min_tokens(gpt2_folder: Path, overlap: bool) -> None:
         for index, answer in enumerate(plain)
     ]
     masked = 0
-    for prompt, how, made in zip(prompts, params, llm.generate(prompts, params), strict=True):
+    for prompt, how, answer in zip(prompts, params, llm.generate(prompts, params), strict=True):
         with torch.inference_mode():
-            logits = reference(torch.tensor([prompt + made])).logits[0, len(prompt) - 1 : -1]
+            logits = reference(torch.tensor([prompt + answer])).logits[0, len(prompt) - 1 : -1]
         stops = list(how.stop_token_ids)
-        for place, (token, row) in enumerate(zip(made, logits, strict=True)):
+        for place, (token, row) in enumerate(zip(answer, logits, strict=True)):
             if place < how.min_tokens:
                 masked += int(row.argmax()) in stops
                 row = row.index_fill(0, torch.tensor(stops), -torch.inf)
             assert row[token] > row.max() - 1e-3
-        assert not {*made[:-1]} & {*stops}
-        assert len(made) == 12 or (len(made) > how.min_tokens and made[-1] in stops)
+        assert not {*answer[:-1]} & {*stops}
+        assert len(answer) == 12 or (len(answer) > how.min_tokens and answer[-1] in stops)
     assert masked > 10
     assert llm.generate(prompts, msgspec.structs.replace(free, min_tokens=12)) == plain
 

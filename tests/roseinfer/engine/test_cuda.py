@@ -129,11 +129,12 @@ def runner(model: Model, pool: KVPool, config: EngineConfig, limits: StepLimits,
         "pinned": False,
         "parts": {},
     }
-    made = CudaRunner(*parts, **settings) if group is None else ParallelCudaRunner(group, *parts, **settings)
+    kind = CudaRunner if group is None else partial(ParallelCudaRunner, group)
+    cuda_runner = kind(*parts, **settings)
     cut = config.chunked_prefill_size is not None
-    made.capture(prompts=True, mixed=MixedSteps(12, cut) if config.mixed_steps else MixedSteps())
-    assert len(made.mixed_graphs) == (0 if not config.mixed_steps else 4 if cut else 2)
-    return made
+    cuda_runner.capture(prompts=True, mixed=MixedSteps(12, cut) if config.mixed_steps else MixedSteps())
+    assert len(cuda_runner.mixed_graphs) == (0 if not config.mixed_steps else 4 if cut else 2)
+    return cuda_runner
 
 
 def fused(folder: Path, settings: dict[str, Any], shard: Shard | None = None) -> LoadedModel:
@@ -230,7 +231,7 @@ def test_every_graph_runs(
     folder: Path, engine_of: Callable[..., Engine], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also those of sizes that no step above has; here of no request, so that what they give is undefined."""
-    made = runner_of(engine_of(folder, SETTINGS[1]))
+    cuda_runner = runner_of(engine_of(folder, SETTINGS[1]))
     launch, launches = GridExecutor.__call__, Counter[str]()
 
     def counted(self: Any, *arguments: Any, **settings: Any) -> None:
@@ -238,7 +239,8 @@ def test_every_graph_runs(
         launches[self.fn.__name__] += 1
 
     monkeypatch.setattr(GridExecutor, "__call__", counted)
-    graphs = [*made.prompt_graphs.values(), *made.decode_graphs.values(), *made.mixed_graphs.values()]
+    kinds = cuda_runner.prompt_graphs, cuda_runner.decode_graphs, cuda_runner.mixed_graphs
+    graphs = [captured for kind in kinds for captured in kind.values()]
     assert len(graphs) == 8
     with torch.inference_mode():
         for captured in graphs:

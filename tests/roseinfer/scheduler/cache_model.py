@@ -149,12 +149,12 @@ class Job:
         return self.answer_to(self.prompt(id))
 
     def answer_to(self, prompt: np.ndarray) -> list[int]:
-        made: list[int] = []
-        while len(made) < self.max_tokens:
-            made.append(next_token(np.array(prompt.tolist() + made)))
-            if made[-1] == EOS and not self.ignore_eos and len(made) >= max(self.min_tokens, 1):
+        answer: list[int] = []
+        while len(answer) < self.max_tokens:
+            answer.append(next_token(np.array(prompt.tolist() + answer)))
+            if answer[-1] == EOS and not self.ignore_eos and len(answer) >= max(self.min_tokens, 1):
                 break
-        return made
+        return answer
 
 
 def jobs_of(clients: int) -> st.SearchStrategy[Job]:

@@ -34,12 +34,12 @@ class Queue:
 
     def steps(self, count: int) -> str:
         """P for a step of prompts, D for one that decodes."""
-        made = ""
+        kinds = ""
         for _ in range(count):
             chunks, rows = self.turns(StepParts(self.prompts, self.decode, self.waiting))
             assert bool(chunks) != bool(len(rows))
-            made += "P" if chunks else "D"
-        return made
+            kinds += "P" if chunks else "D"
+        return kinds
 
 
 TURN = "P" * MOST_IN_A_ROW + "D"
@@ -59,11 +59,11 @@ def test_prompts_and_decoding_take_turns(queue: Queue, steps: str) -> None:
 
 def test_prompts_that_come_one_by_one_take_turns_with_decoding() -> None:
     queue = Queue(0, 4)
-    made = ""
+    kinds = ""
     for _ in range(3):
         queue.waiting += 1
-        made += queue.steps(2)
-    assert made == "PDPDPD"
+        kinds += queue.steps(2)
+    assert kinds == "PDPDPD"
 
 
 def test_prompts_that_find_no_room_let_others_decode() -> None:

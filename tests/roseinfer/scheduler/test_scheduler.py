@@ -91,11 +91,11 @@ def test_decoding_requests_take_turns() -> None:
     """A step has room for two of six requests: none waits for more than one turn of the others."""
     jobs = [Job(0, 0, 1, 12, 0, True, 0, None)] * 6
     setup = Setup(40, 6, Policies(2, 6, 64), prefix_cache=False, overlap=False)
-    made: Counter[int] = Counter()
+    counts: Counter[int] = Counter()
     for ids in serve(setup, jobs).steps:
-        made.update(ids)
-        assert max(made.values()) - min(made[id] for id in range(6)) <= 1
-    assert set(made.values()) == {12}
+        counts.update(ids)
+        assert max(counts.values()) - min(counts[id] for id in range(6)) <= 1
+    assert set(counts.values()) == {12}
 
 
 @settings(max_examples=60)
@@ -150,29 +150,31 @@ def test_the_next_turn_of_a_conversation_finds_the_answer(rest: int, max_tokens:
     assert outcome.cached[1] == (8 + rest + len(outcome.answers[0]) - 1) // BLOCK * BLOCK
 
 
-def scheduler(policies: Policies, prompts: int) -> Scheduler:
+def scheduler_of(policies: Policies, prompts: int) -> Scheduler:
     """With that many requests of 40 tokens, each of another client."""
     running, allocator = Running(8, 64, 4), BlockAllocator(200)
-    made = Scheduler(running, allocator, NoPrefixCache(allocator, 4), policies, ())
+    scheduler = Scheduler(running, allocator, NoPrefixCache(allocator, 4), policies, ())
     for client in range(prompts):
         prompt = np.zeros(40, dtype=np.int32)
-        made.add(Request(client, prompt, SamplingParams(20, ignore_eos=True), 0.0, prompt, client=client))
-    return made
+        scheduler.add(
+            Request(client, prompt, SamplingParams(20, ignore_eos=True), 0.0, prompt, client=client)
+        )
+    return scheduler
 
 
 @pytest.mark.parametrize("rows", [4, 64, 4096])
 def test_parts_of_prompts_keep_to_the_limit_of_a_step(rows: int) -> None:
-    made = scheduler(Policies(8, 8, 16, composition=FillUp(((8, rows),))), 4)
-    batch = made.prepare()
+    scheduler = scheduler_of(Policies(8, 8, 16, composition=FillUp(((8, rows),))), 4)
+    batch = scheduler.prepare()
     assert batch is not None and 0 < batch.decode_start <= 16
 
 
 def test_a_client_whose_request_is_put_back_keeps_what_it_was_given() -> None:
-    made = scheduler(Policies(8, 8, 64), 1)
-    batch = made.prepare()
+    scheduler = scheduler_of(Policies(8, 8, 64), 1)
+    batch = scheduler.prepare()
     assert batch is not None
-    made.launched(batch)
-    made.process(batch, np.array([5]))
-    before = made._waiting._served[0]
-    made._preempt(int(batch.requests[0]))
-    assert before == 40 and made._waiting._served[0] == 41
+    scheduler.launched(batch)
+    scheduler.process(batch, np.array([5]))
+    before = scheduler._waiting._served[0]
+    scheduler._preempt(int(batch.requests[0]))
+    assert before == 40 and scheduler._waiting._served[0] == 41
