@@ -9,14 +9,14 @@ from harness.cli.faults import is_pressed_again
 from harness.cli.progress import Display
 from harness.errors import BenchError
 from harness.metrics.rankings import best_labels
-from harness.report.answer import answer, goodput, rankings_of, terms
+from harness.report.answer import answer, goodput, terms
 from harness.report.notices import notices
 from harness.report.render import write_without_figures
+from harness.report.sections import ranking_of
 from harness.report.tables.capacity import capacity_tables
 from harness.report.tables.comparisons import noise_tables
 from harness.report.tables.latency import overview_table
 from harness.report.tables.offline import offline_table
-from harness.report.tables.ranking import ranking_table
 from harness.report.tables.tuning import tuning_tables
 from harness.report.text.numbers import plural
 from harness.runs.reader import Run
@@ -59,12 +59,8 @@ def print_ending(run: Run, display: Display) -> None:
     elif run.results.tune is not None:
         display.print_tables(tuning_tables(run.results.tune))
     else:
-        rankings = rankings_of(run)
-        if any(len(ranking.rows) > 1 for ranking in rankings):
-            display.print_tables([ranking_table(rankings)])
-        else:
-            best = best_labels(run.pooled, run.results.comparisons)
-            display.print_tables([overview_table(run, best)])
+        best = best_labels(run.pooled, run.results.comparisons)
+        display.print_tables([ranking_of(run) or overview_table(run, best)])
         if run.meta.settings.aa:
             display.print_tables(noise_tables(run.results.comparisons, run.meta.launches))
     display.text("")

@@ -2,27 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from harness.metrics.contrast import compared_by
 from harness.metrics.intervals import ASSUMED_OF_LATENCIES, ASSUMED_OF_RATES
-from harness.metrics.rankings import (
-    Ranking,
-    capacity_ranking,
-    rankings,
-    shown_load,
-)
-from harness.report import wording
+from harness.metrics.rankings import Ranking, capacity_ranking, rankings, shown_load
 from harness.report.notices import invalid_count, notices
 from harness.report.tables.decision import limits_text
 from harness.report.tables.latency import slo_met
 from harness.report.text.capacity import capacity_answer
 from harness.report.text.load_words import where, with_rate
-from harness.report.text.numbers import decimals, few, number
+from harness.report.text.numbers import decimals, few, number, plural, several
 from harness.report.text.tuning import tuning_answer
-from harness.report.wording import Sentence
+from harness.report.wording import Sentence, sentence, wins
 from harness.runs.reader import Run
-from harness.schema.load import Load
 from harness.schema.metrics import METRICS
 
 #: So many requests in flight at most are no load.
@@ -39,44 +32,41 @@ def rankings_of(run: Run) -> list[Ranking]:
 def answer(run: Run) -> list[Sentence]:
     """Say what a run shows, in one sentence; a tuning and a search have some more of their own."""
     if not run.has_results:
-        return [wording.no_result((fault.label, fault.reason) for fault in run.results.skipped)]
+        return [sentence("no_result")]
     if run.results.search is not None:
         return capacity_answer(run.results.search)
     if run.results.tune is not None:
         return tuning_answer(run.results.tune)
     if not any(summary.valid for summary in run.pooled):
+        invalid, cells = invalid_count(run)
         gravest = next((notice for notice in notices(run) if notice.severity == "invalid"), None)
-        return [wording.nothing_valid(*invalid_count(run), gravest)]
+        why = f" {gravest.title} {gravest.wording.hint}".rstrip() if gravest else ""
+        return [sentence("nothing_valid", invalid=invalid, cells=plural(cells, "cell"), why=why)]
     load = shown_load(run.pooled)
     place = with_rate(load, (each.offered_req_per_s for each in run.pooled if each.load == load))
     labels = [each.label for each in run.pooled if each.load == load and each.valid]
     at_load = [ranking for ranking in rankings_of(run) if ranking.load == load]
-    return [_sentence(place[:1].upper() + place[1:], at_load, _metric_names(load), labels)]
+    metrics = [METRICS[name].label for name in compared_by(load)]
+    return [_of_load(place[:1].upper() + place[1:], at_load, metrics, labels)]
 
 
-def _metric_names(load: Load) -> list[str]:
-    return [METRICS[name].label for name in compared_by(load)]
-
-
-def _sentence(
-    place: str, found: Sequence[Ranking], metrics: Sequence[str], labels: Sequence[str]
+def _of_load(
+    place: str, at_load: Sequence[Ranking], metrics: Sequence[str], labels: Sequence[str]
 ) -> Sentence:
-    """Choose the template by the rankings of one load."""
+    """Choose the sentence by the rankings of one load."""
     if len(labels) == 1:
-        return wording.alone(place, labels[0])
-    first = [ranking for ranking in found if ranking.headline]
+        return sentence("alone", place=place, label=labels[0])
+    first = [ranking for ranking in at_load if ranking.headline]
     if not first:
-        return wording.too_few_requests(place, metrics)
-    wins: dict[str, list[str]] = {}
+        return sentence("too_few_requests", place=place, metrics=several(metrics))
+    won: dict[str, list[str]] = {}
     for ranking in first:
         if ranking.winner is not None:
-            wins.setdefault(ranking.winner, []).append(_with_losers(ranking))
-    if not wins:
-        return wording.no_difference(place, labels, [ranking.name for ranking in first])
-    if len(wins) > 1:
-        return wording.split(place, wins)
-    [(label, names)] = wins.items()
-    return wording.better(place, label, names, _costs(label, found))
+            won.setdefault(ranking.winner, []).append(_with_losers(ranking))
+    if not won:
+        names = several(ranking.name for ranking in first)
+        return sentence("no_difference", place=place, labels=few(labels), metrics=names)
+    return wins(place, won, _costs(next(iter(won)), at_load) if len(won) == 1 else {})
 
 
 def _with_losers(ranking: Ranking) -> str:
@@ -85,10 +75,10 @@ def _with_losers(ranking: Ranking) -> str:
     return ranking.name if len(losers) == len(ranking.valid) - 1 else f"{ranking.name} (than {few(losers)})"
 
 
-def _costs(label: str, found: Sequence[Ranking]) -> Mapping[str, Sequence[str]]:
+def _costs(label: str, at_load: Sequence[Ranking]) -> dict[str, list[str]]:
     """Names of the statistics in which another engine is significantly better than `label`, by its label."""
     costs: dict[str, list[str]] = {}
-    for ranking in found:
+    for ranking in at_load:
         row = ranking.row(label)
         if ranking.best is not None and row is not None and row.significant:
             costs.setdefault(ranking.best.label, []).append(ranking.name)
@@ -101,8 +91,8 @@ def terms(run: Run) -> list[str]:
     for launch in run.meta.launches:
         if launch.about:
             by_about.setdefault(launch.about, []).append(launch.label)
-    found = [f"{few(labels)}: {about}" for about, labels in by_about.items()]
-    return [*filter(None, (assumption(run), _few_in_flight(run))), *found]
+    variants = [f"{few(labels)}: {about}" for about, labels in by_about.items()]
+    return [*filter(None, (assumption(run), _few_in_flight(run))), *variants]
 
 
 def assumption(run: Run) -> str:

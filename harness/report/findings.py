@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 from pydantic import Field, TypeAdapter
 
@@ -18,7 +19,7 @@ from harness.report.wording import WORDING
 from harness.runs.reader import Run
 from harness.schema.base import Strict
 from harness.schema.facts import Fact
-from harness.schema.load import ClosedLoop, Load, from_light_to_heavy
+from harness.schema.load import Batch, ClosedLoop, Load, from_light_to_heavy
 
 #: Of prompts and answers.
 LONG, SHORT = "{} tokens in, {} out", "{}/{} tokens"
@@ -55,80 +56,65 @@ def findings(run: Run) -> list[Finding]:
     """One finding a load, from light to heavy; one of a search; none of a tuning, which compares settings."""
     if not run.has_results or not run.pooled:
         return []
-    if run.is_batch:
-        return [_of_batch(run)]
     if run.meta.tune is not None:
         return []
     if run.results.search is not None:
         return [_of_search(run)]
-    found, facts = rankings_of(run), facts_of(run)
     loads = from_light_to_heavy(summary.load for summary in run.pooled)
-    return [_at_load(run, load, found, facts) for load in loads]
+    facts = facts_of(run)
+    return [_at_load(run, load, facts) for load in loads]
 
 
-def _at_load(run: Run, load: Load, rankings: Sequence[Ranking], facts: Sequence[Fact]) -> Finding:
+def _at_load(run: Run, load: Load, facts: Sequence[Fact]) -> Finding:
     cells = [summary for summary in run.pooled if summary.load == load]
+    repeats = [cell for cell in run.repeats if cell.load == load]
     rates = [cell.offered_req_per_s for cell in cells]
     trace = run.meta.trace
     full = f"{trace.name if trace else 'requests'} {with_rate(load, rates)}"
     short = with_rate(load, rates)
     if isinstance(load, ClosedLoop):
         full, short = (f"{load}, {lengths(run, template)}" for template in (LONG, SHORT))
-    return Finding(
-        model=model(run.meta),
-        machine=machine(run.meta),
+    elif isinstance(load, Batch):
+        ways = ways_asked(run.meta.launches)
+        full, short = f"a batch without arrivals{f': {ways}' if ways else ''}", "a batch"
+    return _finding(
+        run,
         load=full,
         at=short,
         engines=[cell.label for cell in cells],
-        rankings=[ranking for ranking in rankings if ranking.load == load],
+        rankings=[ranking for ranking in rankings_of(run) if ranking.load == load],
         invalid=[cell.label for cell in cells if not cell.valid],
         caveats=_caveats(fact for fact in facts if fact.scope.load in (None, load)),
-        repeats=min(Counter(cell.label for cell in run.repeats if cell.load == load).values()),
-        seconds=_rounded(min(cell.duration_s for cell in run.repeats if cell.load == load)),
-        made=run.meta.created[:10],
-        versions=versions(run.meta),
+        repeats=min(Counter(cell.label for cell in repeats).values()),
+        seconds=_rounded(min(cell.duration_s for cell in repeats)),
     )
 
 
 def _of_search(run: Run) -> Finding:
     search = run.results.search
     assert search is not None
-    engines = [found for found in search.engines if found.trials]
+    engines = [engine for engine in search.engines if engine.trials]
     within = f"within {limit_words(search.plan.limits)}"
     trace = None if search.plan.by == "concurrency" else run.meta.trace
     long, short = (trace.name if trace else lengths(run, template) for template in (LONG, SHORT))
-    return Finding(
-        model=model(run.meta),
-        machine=machine(run.meta),
+    return _finding(
+        run,
         load=f"most {search.plan.unit} {within}, {long}",
         at=f"{within}, {short}",
-        engines=[found.label for found in engines],
+        engines=[engine.label for engine in engines],
         rankings=rankings_of(run),
         carried=" ".join(map(str, answer(run))),
         caveats=_caveats(fact for fact in facts_of(run) if fact.scope.load is None),
-        repeats=min(found.starts for found in engines),
+        repeats=min(engine.starts for engine in engines),
         seconds=_rounded(min(cell.duration_s for cell in run.repeats)),
-        made=run.meta.created[:10],
-        versions=versions(run.meta),
     )
 
 
-def _of_batch(run: Run) -> Finding:
-    results = run.results.results
-    ways = ways_asked(run.meta.launches)
-    return Finding(
-        model=model(run.meta),
-        machine=machine(run.meta),
-        load=f"a batch without arrivals{f': {ways}' if ways else ''}",
-        at="a batch",
-        engines=list(dict.fromkeys(result.label for result in results)),
-        rankings=rankings_of(run),
-        caveats=_caveats(facts_of(run)),
-        repeats=min(Counter(result.label for result in results).values()),
-        seconds=_rounded(min(result.total_s * result.batches for result in results)),
-        made=run.meta.created[:10],
-        versions=versions(run.meta),
-    )
+def _finding(run: Run, **fields: Any) -> Finding:
+    """Make a finding of `fields` and what the run is."""
+    meta = run.meta
+    made, named = meta.created[:10], versions(meta)
+    return Finding(model=model(meta), machine=machine(meta), made=made, versions=named, **fields)
 
 
 def _caveats(facts: Iterable[Fact]) -> list[str]:

@@ -5,15 +5,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from harness.report.chapter import Chapter, make_chapter
+from harness.report.answer import answer, terms
+from harness.report.chapter import Chapter
 from harness.report.charts.chart import data_block
 from harness.report.charts.looks import css_color, on_dark
 from harness.report.charts.run_charts import Charts
 from harness.report.findings import FINDINGS, findings
+from harness.report.notices import badges
 from harness.report.page import environment, library, script, text_of
 from harness.report.several import Change, overview
 from harness.report.several import together as together_of
-from harness.report.text import provenance
+from harness.report.tables.fairness import side_by_side, sources
+from harness.report.text import heading, provenance
 from harness.runs.reader import Run
 from harness.schema.metrics import METRICS
 
@@ -23,7 +26,7 @@ LONGEST_OPEN = 20
 
 def render(runs: Sequence[tuple[Run, Charts]], folder: Path, changes: Sequence[Change] = ()) -> str:
     """The page, for a file in `folder`. The same runs give the same text."""
-    chapters = [make_chapter(run, charts, folder) for run, charts in runs]
+    chapters = [Chapter(run, charts, folder) for run, charts in runs]
     together = together_of([run for run, _ in runs])
     named = {
         f"run-{number}": (chapter.charts.every, chapter.styles) for number, chapter in enumerate(chapters, 1)
@@ -47,7 +50,13 @@ def render(runs: Sequence[tuple[Run, Charts]], folder: Path, changes: Sequence[C
             changes=changes,
             metrics=METRICS,
             longest_open=LONGEST_OPEN,
+            heading=heading,
             provenance=provenance,
+            answer=answer,
+            terms=terms,
+            badges=badges,
+            side_by_side=side_by_side,
+            sources=sources,
             color=css_color,
             dark=dark,
             data=data_block(named, dark),
@@ -60,5 +69,5 @@ def render(runs: Sequence[tuple[Run, Charts]], folder: Path, changes: Sequence[C
 
 
 def _title(chapters: Sequence[Chapter]) -> str:
-    different = "; ".join(dict.fromkeys(chapter.title for chapter in chapters))
+    different = "; ".join(dict.fromkeys(heading.title(chapter.run) for chapter in chapters))
     return f"{different} ({len(chapters)} runs)" if len(chapters) > 1 else different

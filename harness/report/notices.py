@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import combinations
 from typing import Literal
@@ -14,11 +14,10 @@ from harness.metrics.rankings import REAL
 from harness.report.text.heading import repeat_counts, repeats_text
 from harness.report.text.numbers import few, plural, several
 from harness.report.text.settings import unequal_settings
-from harness.report.wording import Notice, Topic, notices_of
+from harness.report.wording import CHECKS, Notice, Topic, notices_of
 from harness.runs.reader import Run
 from harness.runs.warmup_hints import warmup_hint
 from harness.schema.facts import Fact, Scope, Value
-from harness.schema.load import Load
 from harness.schema.results import Skipped
 from harness.schema.run_info import LaunchRecord
 from harness.schema.setting_types import RUNNING_SERVER
@@ -26,7 +25,6 @@ from harness.telemetry.revision import DIRTY
 
 #: Repeats, and starts of a server in a search, from which on their spread is known well enough.
 ENOUGH_REPEATS, ENOUGH_STARTS = 5, 2
-_CHECKS = {"answers": "second answer check", "accuracy": "accuracy task"}
 
 #: From what is as it should be to what makes a number worthless; a note is about what is usual.
 Kind = Literal["good", "note", "warn", "bad"]
@@ -54,26 +52,23 @@ def notices(run: Run) -> list[Notice]:
 
 def facts_of(run: Run) -> list[Fact]:
     """State everything that a reader must know: facts of cells, then of the run."""
-    found = [*_of_code(run), *_skipped(run), *_fitted(run)]
+    stated = [*_of_code(run), *_skipped(run), *_fitted(run)]
     if not run.has_results:
-        return found
-    if run.is_batch:
-        found += [fact for cell in run.pooled for fact in (*cell.invalid_reasons, *cell.notices)]
-        found += [Fact(kind="answers_unchecked", values={"offline": True}), *_offline_repeats(run)]
-        return [*found, *_interrupted(run)]
+        return stated
     of_cells = [_with_first_failure(run, fact) for cell in run.pooled for fact in cell.invalid_reasons]
     of_cells += [fact for cell in run.pooled for fact in cell.notices]
-    found += [*_alike_in_all_cells(of_cells), *_differing(run), *_interrupted(run), *_failed_after(run)]
-    found += [*_unfair(run), *_noise(run), *_sent_again(run), *_window(run), *_few_repeats(run)]
-    return found
+    stated += [*_alike_in_all_cells(of_cells), *_interrupted(run), *_few_repeats(run)]
+    if run.is_batch:
+        return [*stated, Fact(kind="answers_unchecked", values={"offline": True})]
+    stated += [*_differing(run), *_failed_after(run), *_unfair(run), *_noise(run)]
+    return [*stated, *_sent_again(run), *_window(run)]
 
 
 def badges(run: Run) -> list[Badge]:
     """One badge a topic, the gravest first; each notice of the run is in exactly one."""
     by_badge: dict[str, list[Notice]] = {}
-    found = notices(run)
     gravest: dict[Topic, str] = {}
-    for notice in found:
+    for notice in notices(run):
         topic = notice.wording.topic
         joined = gravest.setdefault(topic, notice.wording.badge)
         apart = topic in ("run", "load", "machine", "other")  # a topic of several badges
@@ -112,13 +107,10 @@ def invalid_count(run: Run) -> tuple[int, int]:
 
 
 def _repeats_text(run: Run) -> str:
-    if not run.is_batch and run.results.search is not None:
-        starts = [found.starts for found in run.results.search.engines if found.trials]
+    if run.results.search is not None:
+        starts = [engine.starts for engine in run.results.search.engines if engine.trials]
         return plural(min(starts, default=0), "start")
-    if not run.is_batch:
-        return repeats_text(*repeat_counts(run))
-    counts = Counter(result.label for result in run.results.results).values()
-    return repeats_text(min(counts), max(counts))
+    return repeats_text(*repeat_counts(run))
 
 
 def _alike_in_all_cells(facts: list[Fact]) -> list[Fact]:
@@ -197,30 +189,29 @@ def _fitted(run: Run) -> Iterator[Fact]:
 
 def _differing(run: Run) -> Iterator[Fact]:
     """State stored results that the raw times do not give."""
-    if found := run.disagreements:
-        yield Fact(kind="stored_differently", values={"count": len(found), "first": found[0]})
+    if differences := run.disagreements:
+        values: dict[str, Value] = {"count": len(differences), "first": differences[0]}
+        yield Fact(kind="stored_differently", values=values)
 
 
 def _interrupted(run: Run) -> Iterator[Fact]:
     """State what is missing from a run that its user ended early."""
     meta = run.meta
-    if meta.interrupted:
-        measured = [cell.label for cell in run.repeats]
-        values: dict[str, Value] = {"measured": len(measured)}
-        if not run.meta.is_adaptive:
-            values["cells"] = len(meta.order) * len(run.meta.settings.loads)
-        planned = [label for label, _ in meta.order]
-        if run.meta.search is not None:
-            planned = [variant.label for variant in make_engine_variants(run.meta.settings)]
-        if lacking := dict.fromkeys(unasked.label for unasked in run.meta.unasked if not unasked.reason):
-            values["lacking"] = few(list(lacking))
-    else:
+    if not meta.interrupted:
         return
+    measured = [cell.label for cell in run.repeats]
+    cells = len(measured) if meta.is_adaptive else len(meta.order) * len(meta.settings.loads)
+    planned = [label for label, _ in meta.order]
+    if meta.search is not None:
+        planned = [variant.label for variant in make_engine_variants(meta.settings)]
     reported = {*measured, *(fault.label for fault in run.results.skipped)}
-    if absent := [label for label in dict.fromkeys(planned) if label not in reported]:
-        values["absent"] = few(absent)
-    values.setdefault("cells", values["measured"])
-    yield Fact(kind="interrupted", values=values | {"subcommand": meta.subcommand})
+    labels = {
+        "lacking": dict.fromkeys(unasked.label for unasked in meta.unasked if not unasked.reason),
+        "absent": dict.fromkeys(label for label in planned if label not in reported),
+    }
+    values: dict[str, Value] = {"measured": len(measured), "cells": cells, "subcommand": meta.subcommand}
+    values |= {name: few(list(each)) for name, each in labels.items() if each}
+    yield Fact(kind="interrupted", values=values)
 
 
 def _failed_after(run: Run) -> Iterator[Fact]:
@@ -228,7 +219,7 @@ def _failed_after(run: Run) -> Iterator[Fact]:
         if fault.reason:
             values: dict[str, Value] = {"reason": "; ".join(filter(None, (fault.reason, fault.hint)))}
             if fault.what:
-                values["checks"] = several(_CHECKS[check] for check in fault.what)
+                values["checks"] = several(CHECKS[check] for check in fault.what)
                 values["subcommand"] = run.meta.subcommand
             yield Fact(
                 kind="failed_after", scope=Scope(engine=fault.label, repeat=fault.repeat), values=values
@@ -301,26 +292,14 @@ def _window(run: Run) -> Iterator[Fact]:
 
 def _few_repeats(run: Run) -> Iterator[Fact]:
     if run.results.search is not None:
-        for found in run.results.search.engines:
-            if found.trials and found.starts < ENOUGH_STARTS:
-                values: dict[str, Value] = {"starts": found.starts, "enough": ENOUGH_STARTS}
-                yield Fact(kind="few_starts", scope=Scope(engine=found.label), values=values)
+        for engine in run.results.search.engines:
+            if engine.trials and engine.starts < ENOUGH_STARTS:
+                values: dict[str, Value] = {"starts": engine.starts, "enough": ENOUGH_STARTS}
+                yield Fact(kind="few_starts", scope=Scope(engine=engine.label), values=values)
         return
     counts = Counter((cell.label, cell.load) for cell in run.repeats)
-    yield from _of_few(dict.fromkeys(label for label, _ in counts), lambda label: _least(counts, label))
-
-
-def _least(counts: Counter[tuple[str, Load]], label: str) -> int:
-    return min(count for (name, _), count in counts.items() if name == label)
-
-
-def _offline_repeats(run: Run) -> Iterator[Fact]:
-    counts = Counter(result.label for result in run.results.results)
-    yield from _of_few(counts, counts.__getitem__)
-
-
-def _of_few(labels: Iterable[str], count_of: Callable[[str], int]) -> Iterator[Fact]:
-    for label in labels:
-        if count_of(label) < ENOUGH_REPEATS:
-            values: dict[str, Value] = {"repeats": count_of(label), "enough": ENOUGH_REPEATS}
+    for label in dict.fromkeys(label for label, _ in counts):
+        repeats = min(count for (name, _), count in counts.items() if name == label)
+        if repeats < ENOUGH_REPEATS:
+            values = {"repeats": repeats, "enough": ENOUGH_REPEATS}
             yield Fact(kind="few_repeats", scope=Scope(engine=label), values=values)

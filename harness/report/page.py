@@ -14,6 +14,7 @@ from markupsafe import Markup
 
 from harness.plain_text import one_line, visible
 from harness.report.tables.table import Column
+from harness.report.text.heading import model
 
 _TEMPLATES = Path(__file__).parent / "templates"
 _LIBRARY = Path(__file__).parent / "vendor" / "uplot"
@@ -33,6 +34,7 @@ def environment() -> Environment:
         finalize=_visible,
     )
     templates.filters["runs"] = _runs
+    templates.filters["model_of"] = model
     templates.filters["unbroken"] = unbroken
     templates.filters["ten_digits"] = _ten_digits
     templates.filters["one_line"] = partial(one_line, limit=200)  # as the data of charts has labels

@@ -7,31 +7,10 @@ import io
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from harness.metrics.percentiles import missing
 from harness.plain_text import one_line
 from harness.runs.reader import Run
 from harness.schema.metrics import METRICS, STATISTICS
 from harness.schema.results import OnlineSummary
-
-_COLUMNS = (
-    "engine",
-    "variant",
-    "label",
-    "load_kind",
-    "load",
-    "repeat",
-    "metric",
-    "statistic",
-    "value",
-    "lo",
-    "hi",
-    "unit",
-    "valid",
-    "notices",
-    "mark",
-)
-
-_Row = tuple[object, ...]
 
 
 @dataclass(frozen=True)
@@ -51,7 +30,7 @@ class Data:
 
 
 def results_csv(run: Run) -> str:
-    """The table as text.
+    """Return the table as text.
 
     `load` is the scale of a trace, or the requests in flight of a closed loop. `lo` and `hi` are the ends of
     the 95 % interval, `notices` the kinds of the cell's notices. Without a repeat a row is of all of them.
@@ -59,52 +38,43 @@ def results_csv(run: Run) -> str:
     too few samples, as in `online_results.json`, and `inferred` where the server does not say when tokens
     came.
     """
-    return Data(_COLUMNS, [row for summary in run.results.summaries for row in _rows(summary)]).csv()
+    rows = [row for summary in run.results.summaries for row in _rows(summary)]
+    return Data(list(rows[0]) if rows else [], [tuple(row.values()) for row in rows]).csv()
 
 
-def _rows(result: OnlineSummary) -> Iterator[_Row]:
-    facts = [*result.invalid_reasons, *result.notices]
-    notices = " ".join(dict.fromkeys(fact.kind for fact in facts))
+def _rows(result: OnlineSummary) -> Iterator[dict[str, object]]:
+    cell = {name: getattr(result, name) for name in ("engine", "variant", "label")}
+    cell |= {"load_kind": result.load.kind, "load": result.load.value, "repeat": result.repeat}
+    notices = " ".join(dict.fromkeys(fact.kind for fact in (*result.invalid_reasons, *result.notices)))
     for name, metric in METRICS.items():
-        if not metric.is_latency:
-            numbers = {"value": getattr(result, name, None)}
-        else:
-            found = result.latency(name)
-            numbers = {statistic: getattr(found, statistic) for statistic in (*STATISTICS, "max", "n")}
+        numbers = {"value": getattr(result, name, None)}
+        if metric.is_latency:
+            distribution = result.latency(name)
+            numbers = {statistic: getattr(distribution, statistic) for statistic in (*STATISTICS, "max", "n")}
         for statistic, value in numbers.items():
-            if value is not None:
-                lo, hi = _ends(result, name, statistic)
-                yield (
-                    result.engine,
-                    result.variant,
-                    result.label,
-                    result.load.kind,
-                    result.load.value,
-                    result.repeat,
-                    name,
-                    statistic,
-                    value,
-                    lo,
-                    hi,
-                    "" if statistic == "n" else metric.unit,
-                    result.valid,
-                    notices,
-                    _mark(result, name, statistic),
-                )
-
-
-def _ends(result: OnlineSummary, metric: str, statistic: str) -> tuple[float | None, ...]:
-    """Ends of the 95 % interval."""
-    return result.interval(metric, statistic) or (None, None)
+            if value is None:
+                continue
+            lo, hi = result.interval(name, statistic) or (None, None)
+            yield cell | {
+                "metric": name,
+                "statistic": statistic,
+                "value": value,
+                "lo": lo,
+                "hi": hi,
+                "unit": "" if statistic == "n" else metric.unit,
+                "valid": result.valid,
+                "notices": notices,
+                "mark": _mark(result, name, statistic),
+            }
 
 
 def _mark(result: OnlineSummary, metric: str, statistic: str) -> str:
-    if not METRICS[metric].is_latency:
+    if not METRICS[metric].is_latency or statistic == "n":
         return ""
-    found = result.latency(metric)
-    if statistic in STATISTICS and statistic.startswith("p") and missing(float(statistic[1:]), found.n):
+    latency = result.latency(metric)
+    if statistic in latency.withheld:
         return "withheld"
-    return "inferred" if found.source == "inferred" and statistic != "n" else ""
+    return "inferred" if latency.source == "inferred" else ""
 
 
 def _field(value: object) -> object:

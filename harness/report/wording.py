@@ -319,7 +319,7 @@ def _notice(kind: FactKind, merged: Sequence[Merged]) -> Notice:
     engines = list(dict.fromkeys(engine for each in merged for engine in each.engines))
     names = few(engines) if engines else "the engines"
     values = {"engines": names} | _texts(merged[0])
-    details = [_sentence(f"{_place(each, engines)}{fact_text(each)}") for each in merged]
+    details = [as_sentence(f"{_place(each, engines)}{fact_text(each)}") for each in merged]
     details += [wording.hint] if wording.hint else []
     return Notice(kind, wording.title.format_map(values), " ".join(dict.fromkeys(details)))
 
@@ -376,139 +376,71 @@ def _number_text(name: str, value: float) -> str:
     return f"{value:,.0f}" if value == round(value) else digits(value)
 
 
-def _sentence(text: str) -> str:
+def as_sentence(text: str) -> str:
+    """Return a clause with a capital and a full stop."""
     text = text.strip()
     end = "" if text[-1:] in (".", "!", "?") else "."
     return f"{text[:1].upper()}{text[1:]}{end}"
 
 
-# The answer: one sentence above the ranking. `**` is around what stands out.
-
-
-class Strong(str):
-    """A part of a sentence that stands out."""
+#: Sentences of answers: what a run shows, above its ranking. `**` is around what stands out.
+ANSWERS = {
+    "no_difference": "{place}, no difference is shown between {labels} in {metrics}.",
+    "too_few_requests": "{place}, too few requests were measured to compare {metrics}.",
+    "alone": "{place}, {label} is the only engine with a valid result: nothing is compared.",
+    "nothing_valid": "Nothing is compared: {invalid} of {cells} are invalid.{why}",
+    "no_result": "No engine has a result. The notices say why.",
+    "no_cell_counts": "No engine has a cell that counts. The table says why.",
+    "none_meets": "No engine meets {limits} at the lightest load, {amount}. Loosen the limits.",
+    "all_meet": "Every engine meets {limits} at the heaviest load, {amount}. Raise --highest.",
+    "carries_most": "Within {limits}, **{label}** carries most: **{amount}** (95 % interval {interval}).",
+    "carries": "Within {limits}, {label} carries: **{amount}** (95 % interval {interval}).",
+    "carries_unknown": "Within {limits}, {label} carries {amount}, and no more is known, as {why}.",
+    "tuned": "**{label}** is better than the default: {objective} {value} instead of {before} ({times}). "
+    "Its settings: {settings}.",
+    "default_invalid": "No configuration is compared with {label}: cells of it are invalid ({why}).",
+    "not_tuned": "No configuration was compared with the default of {label}.{why}",
+    "none_better": "No configuration is shown to be better than {label} by {objective}.{but}",
+    "but": " {labels} would be, but not within {limits}.",
+}
 
 
 @dataclass(frozen=True)
 class Sentence:
-    """A sentence of an answer, in parts, some of which stand out."""
+    """A sentence of an answer: its parts, each with whether it stands out."""
 
-    parts: tuple[str, ...]
+    marked: tuple[tuple[str, bool], ...]
 
     def __str__(self) -> str:
-        return "".join(self.parts)
-
-    @property
-    def marked(self) -> list[tuple[str, bool]]:
-        """Each part, and whether it stands out."""
-        return [(str(part), isinstance(part, Strong)) for part in self.parts]
+        return "".join(part for part, _ in self.marked)
 
 
-def better(
-    place: str, label: str, metrics: Sequence[str], elsewhere: Mapping[str, Sequence[str]]
-) -> Sentence:
-    """The one engine that wins, and in what others are better."""
-    costs = "".join(f"; {other} is better in {several(names)}" for other, names in elsewhere.items())
-    return Sentence((f"{place}, ", Strong(label), f" is better in {several(metrics)}{costs}."))
+def sentence(kind: str, **values: object) -> Sentence:
+    """Fill the sentence of a kind of answer."""
+    parts = ANSWERS[kind].split("**")
+    return Sentence(tuple((part.format_map(values), place % 2 == 1) for place, part in enumerate(parts)))
 
 
-def split(place: str, wins: Mapping[str, Sequence[str]]) -> Sentence:
-    """Several engines that win, each in something else."""
-    parts: list[str] = [f"{place}, "]
-    for label, metrics in wins.items():
-        parts += ["; " if len(parts) > 1 else "", Strong(label), f" is better in {several(metrics)}"]
-    return Sentence((*parts, "."))
-
-
-def no_difference(place: str, labels: Sequence[str], metrics: Sequence[str]) -> Sentence:
-    """No significant difference."""
-    return Sentence((f"{place}, no difference is shown between {few(labels)} in {several(metrics)}.",))
-
-
-def too_few_requests(place: str, metrics: Sequence[str]) -> Sentence:
-    """No statistic that every engine has enough requests for."""
-    return Sentence((f"{place}, too few requests were measured to compare {several(metrics)}.",))
-
-
-def alone(place: str, label: str) -> Sentence:
-    """One valid engine."""
-    return Sentence((f"{place}, {label} is the only engine with a valid result: nothing is compared.",))
-
-
-def nothing_valid(invalid: int, cells: int, notice: Notice | None) -> Sentence:
-    """No valid cell, and why."""
-    why = f" {notice.title} {notice.wording.hint}".rstrip() if notice else ""
-    return Sentence((f"Nothing is compared: {invalid} of {plural(cells, 'cell')} are invalid.{why}",))
-
-
-def no_result(reasons: Iterable[tuple[str, str]]) -> Sentence:
-    """No engine has a result, and why."""
-    causes = "".join(f" {label}: {reason.rstrip('.')}." for label, reason in reasons)
-    return Sentence((f"No engine has a result.{causes}",))
-
-
-def no_cell_counts() -> Sentence:
-    """A search without a cell that counts."""
-    return Sentence(("No engine has a cell that counts. The table says why.",))
-
-
-def none_meets(limits: str, amount: str) -> Sentence:
-    """A search in which every engine misses the limits at the lightest load."""
-    return Sentence((f"No engine meets {limits} at the lightest load, {amount}. Loosen the limits.",))
-
-
-def all_meet(limits: str, amount: str) -> Sentence:
-    """A search in which every engine meets the limits at the heaviest load."""
-    return Sentence((f"Every engine meets {limits} at the heaviest load, {amount}. Raise --highest.",))
-
-
-def carries(limits: str, label: str, amount: str, interval: str, wins: bool) -> Sentence:
-    """A search in which the load of the best engine is known."""
-    name: str = Strong(label) if wins else label
-    most = " most" if wins else ""
-    return Sentence(
-        (f"Within {limits}, ", name, f" carries{most}: ", Strong(amount), f" (95 % interval {interval}).")
-    )
-
-
-def carries_unknown(limits: str, label: str, amount: str, why: str) -> Sentence:
-    """A search in which every cell of the best engine gave the same answer."""
-    return Sentence((f"Within {limits}, {label} carries {amount}, and no more is known, as {why}.",))
-
-
-def tuned(label: str, objective: str, value: str, before: str, times: str, settings: str) -> Sentence:
-    """A tuning with a configuration that is better than the default."""
-    change = f" is better than the default: {objective} {value} instead of {before} ({times}). "
-    return Sentence((Strong(label), f"{change}Its settings: {settings}."))
-
-
-def default_invalid(label: str, why: str) -> Sentence:
-    """A tuning whose default is invalid."""
-    return Sentence((f"No configuration is compared with {label}: cells of it are invalid ({why}).",))
-
-
-def not_tuned(label: str, why: str) -> Sentence:
-    """A tuning without a configuration that was measured to its end."""
-    cause = f" {_sentence(why)}" if why else ""
-    return Sentence((f"No configuration was compared with the default of {label}.{cause}",))
-
-
-def none_better(label: str, objective: str, beyond: Sequence[str], limits: str) -> Sentence:
-    """A tuning in which no configuration is better than the default."""
-    but = f" {few(beyond)} would be, but not within {limits}." if beyond else ""
-    return Sentence((f"No configuration is shown to be better than {label} by {objective}.{but}",))
+def wins(place: str, won: Mapping[str, Sequence[str]], elsewhere: Mapping[str, Sequence[str]]) -> Sentence:
+    """State in what engines are better: the winners, which stand out, then those that win elsewhere alone."""
+    parts = [(f"{place}, ", False)]
+    for label, metrics in (*won.items(), *elsewhere.items()):
+        between = "; " if len(parts) > 1 else ""
+        parts += [(between, False), (label, label in won), (f" is better in {several(metrics)}", False)]
+    return Sentence((*parts, (".", False)))
 
 
 def not_significant(comparisons: int) -> str:
-    """A difference whose own interval excludes a ratio of 1, but not the corrected one."""
+    """Say that a difference's own interval excludes a ratio of 1, but not the corrected one."""
     return f"not significant after correction for {comparisons} comparisons"
 
 
-_CHECKS = {"answers": "its second answer check", "accuracy": "its accuracy task"}
+#: Checks that an engine is asked after its cells.
+CHECKS = {"answers": "second answer check", "accuracy": "accuracy task"}
 
 
 def lacking(unasked: Unasked) -> str:
     """`vLLM lacks its accuracy task`."""
     if not unasked.what:
         return f"{unasked.label} failed after its cells"
-    return f"{unasked.label} lacks {several([_CHECKS[check] for check in unasked.what])}"
+    return f"{unasked.label} lacks {several(f'its {CHECKS[check]}' for check in unasked.what)}"

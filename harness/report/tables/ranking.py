@@ -9,22 +9,18 @@ from harness.metrics.rankings import Ranking, RankingRow, headlines
 from harness.report.tables.table import TOO_WIDE, WIDEST, Cell, Column, Table, stacked
 from harness.report.text.load_words import head_of, load_number, where
 from harness.report.text.numbers import DASH, decimals, number, with_ends
-from harness.schema.load import Load
 from harness.schema.metrics import METRICS
 
 BEST = "Best, and better than another engine at 5 % for all comparisons of the run together."
 INTERVALS = "95 % intervals of the ratio to the best value"
 
 
-def ranking_table(rankings: Sequence[Ranking], loads: Sequence[Load] | None = None) -> Table:
+def ranking_table(rankings: Sequence[Ranking]) -> Table:
     """Rows a load and engine, the best by the first metric first; a column a metric.
 
     Of a single load, which the title names, the heads name the percentile.
-
-    Args:
-        loads: loads that are shown; None: all.
     """
-    shown = loads or list(dict.fromkeys(ranking.load for ranking in rankings if ranking.load is not None))
+    shown = list(dict.fromkeys(ranking.load for ranking in rankings if ranking.load is not None))
     single = len(shown) == 1
     metrics = list(dict.fromkeys(name for load in shown for name in compared_by(load)))
     parts = []
@@ -45,10 +41,11 @@ def ranking_table(rankings: Sequence[Ranking], loads: Sequence[Load] | None = No
             title = f"{title} {shared}".strip() if single and is_latency else title
             columns.append(Column(title, cells, kept=not is_latency))
         parts.append(columns)
-    title = f"Ranking {where(shown[0])}" if single else "Ranking"
+    title = f"Ranking {where(shown[0])}" if single else "Ranking at every load"
     count = max((ranking.comparisons for ranking in rankings), default=0)
     notes = [f"{count} comparisons were made at once."] if count > 1 else []
-    return Table("ranking", title, stacked(parts), notes, best=BEST, intervals=INTERVALS)
+    name = "ranking" if single else "rankings"
+    return Table(name, title, stacked(parts), notes, best=BEST, intervals=INTERVALS)
 
 
 def _cell(ranking: Ranking | None, label: str, shared: str) -> Cell:

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from harness.metrics.rankings import capacity_ranking
-from harness.report import wording
 from harness.report.text.limits import limit_words
 from harness.report.text.numbers import DASH, decimals, number
-from harness.report.wording import Sentence
+from harness.report.wording import Sentence, sentence
 from harness.schema.search import CapacityFound, CapacityRatio, SearchResults
 
 
@@ -45,16 +44,17 @@ def capacity_answer(search: SearchResults) -> list[Sentence]:
     plan, limits = search.plan, limit_words(search.plan.limits)
     bounds = {found.bound for found in counted}
     if not counted:
-        return [wording.no_cell_counts()]
+        return [sentence("no_cell_counts")]
     if bounds == {"lightest"}:
-        return [wording.none_meets(limits, plan.amount(plan.lowest))]
+        return [sentence("none_meets", limits=limits, amount=plan.amount(plan.lowest))]
     if bounds == {"heaviest"}:
-        return [wording.all_meet(limits, plan.amount(plan.highest))]
+        return [sentence("all_meet", limits=limits, amount=plan.amount(plan.highest))]
     best = max(counted, key=lambda found: (found.shown, found.bound != "lightest"))
+    values = {"limits": limits, "label": best.label}
     amount = f"{capacity_value(best)} {plan.unit_of(best.shown)}"
-    if best.guessed and best.low is None and best.high is None:
-        amount = "a load that is not known"
     if best.guessed:
-        return [wording.carries_unknown(limits, best.label, amount, best.ended)]
-    ranking = capacity_ranking(search)
-    return [wording.carries(limits, best.label, amount, interval(best), ranking.winner is not None)]
+        known = best.low is not None or best.high is not None
+        amount = amount if known else "a load that is not known"
+        return [sentence("carries_unknown", **values, amount=amount, why=best.ended)]
+    kind = "carries_most" if capacity_ranking(search).winner is not None else "carries"
+    return [sentence(kind, **values, amount=amount, interval=interval(best))]

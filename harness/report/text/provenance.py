@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import re
 import shlex
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from itertools import groupby
 from typing import Any
 
 from harness.metrics.digits import per_cent
 from harness.metrics.intervals import ASSUMED_OF_LATENCIES, ASSUMED_OF_RATES
 from harness.report.text.numbers import several, signed
+from harness.runs.reader import Run
 from harness.schema.base import repeat_text
 from harness.schema.files import checked
 from harness.schema.machines import Calibration
@@ -31,14 +32,11 @@ def command(run: RunInfo) -> str:
     return shlex.join(run.command)
 
 
-def order(run: RunInfo, measured: Collection[tuple[str, int | None]] | None = None) -> list[str]:
-    """The engines in the order in which they were measured, a text for each repeat.
-
-    Args:
-        measured: The turns of a run that was ended early; None: all that were planned.
-    """
-    turns = [turn for turn in run.order if measured is None or turn in measured]
-    several = any(repeat for _, repeat in run.order)
+def order(run: Run) -> list[str]:
+    """List the engines in the order in which they were measured, a text for each repeat."""
+    measured = {(cell.label, cell.repeat) for cell in run.repeats}
+    turns = [turn for turn in run.meta.order if turn in measured or not run.meta.interrupted]
+    several = any(repeat for _, repeat in run.meta.order)
     return [
         f"{f'{repeat_text(repeat)}: ' if several else ''}{', '.join(label for label, _ in together)}"
         for repeat, together in groupby(turns, key=lambda turn: turn[1])

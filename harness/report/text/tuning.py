@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from harness.report import wording
 from harness.report.text.limits import limit_words
-from harness.report.text.numbers import DASH, decimals, number
-from harness.report.wording import Sentence
+from harness.report.text.numbers import DASH, decimals, few, number
+from harness.report.wording import Sentence, as_sentence, reason_text, sentence
 from harness.schema.limits import names_of
 from harness.schema.metrics import METRICS
 from harness.schema.tune import FinalistFound, Settings, TunePlan, TuneResults
@@ -62,11 +61,13 @@ def tuning_answer(tune: TuneResults) -> list[Sentence]:
         unit = objective_unit(tune.plan)
         value, before = (f"{number(each, decimals(values))} {unit}".strip() for each in values)
         times = f"{ratio(best)} times as much, {ratio_ends(best)}"
-        return [wording.tuned(best.label, objective, value, before, times, written(settings))]
+        names = {"label": best.label, "objective": objective, "settings": written(settings)}
+        return [sentence("tuned", **names, value=value, before=before, times=times)]
     if tune.default_invalid is not None:
-        return [wording.default_invalid(default.label, wording.reason_text([tune.default_invalid]))]
+        return [sentence("default_invalid", label=default.label, why=reason_text([tune.default_invalid]))]
     if all(found.value is None for found in tune.finalists):
-        return [wording.not_tuned(default.label, default.reason)]
+        why = f" {as_sentence(default.reason)}" if default.reason else ""
+        return [sentence("not_tuned", label=default.label, why=why)]
     beyond = [found.label for found in tune.finalists if found.verdict == "better" and found.within is False]
-    limits = limit_words(tune.plan.limits or "") if beyond else ""
-    return [wording.none_better(default.label, objective, beyond, limits)]
+    but = sentence("but", labels=few(beyond), limits=limit_words(tune.plan.limits or "")) if beyond else ""
+    return [sentence("none_better", label=default.label, objective=objective, but=but)]

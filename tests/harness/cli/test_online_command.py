@@ -207,7 +207,7 @@ def test_nothing_listens(start_mock: Any, bench: Any, quick: list[str]) -> None:
     assert "Traceback" not in done.err
     for page in (report, report.with_name("summary.md")):
         said = page.read_text()
-        assert "No engine has a result." in said and f"openai: no server answers at {where}" in said
+        assert "No engine has a result." in said and said.count(f"o server answers at {where}") == 1
     assert not report.with_name("online_results.json").exists()
     again = bench("offline", "--resume", str(report.parent))  # any command goes on with any run
     assert again.code == 3 and f"no server answers at {where}" in again.err

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from harness.metrics.rankings import Ranking, RankingRow
-from harness.report.answer import _costs, _sentence, answer, assumption, rankings_of
+from harness.report.answer import _costs, _of_load, answer, assumption, rankings_of
 from harness.report.tables.ranking import ranking_table
 from harness.report.wording import Sentence
 from harness.runs.reader import Run, load_run
@@ -34,7 +34,7 @@ def strong(sentence: Sentence) -> list[str]:
 
 
 def test_the_winner_stands_out() -> None:
-    assert strong(_sentence("here", [ranking("a", "b", significant=True)], ["TTFT"], ["a", "b"])) == ["a"]
+    assert strong(_of_load("here", [ranking("a", "b", significant=True)], ["TTFT"], ["a", "b"])) == ["a"]
 
 
 @pytest.mark.parametrize("significant", [True, False])
@@ -46,19 +46,19 @@ def test_a_statistic_in_which_another_is_better_is_a_cost(significant: bool) -> 
 
 def test_two_winners_stand_out_both() -> None:
     each = [ranking("a", "b", significant=True), ranking("b", "a", significant=True)]
-    assert strong(_sentence("here", each, ["TTFT"], ["a", "b"])) == ["a", "b"]
+    assert strong(_of_load("here", each, ["TTFT"], ["a", "b"])) == ["a", "b"]
 
 
 def test_nothing_stands_out_without_a_significant_difference() -> None:
-    level = _sentence("here", [ranking("a", "b", significant=False)], ["TTFT"], ["a", "b"])
-    few = _sentence("here", [], ["TTFT"], ["a", "b"])
-    alone = _sentence("here", [ranking("a", "b", significant=True)], ["TTFT"], ["a"])
+    level = _of_load("here", [ranking("a", "b", significant=False)], ["TTFT"], ["a", "b"])
+    few = _of_load("here", [], ["TTFT"], ["a", "b"])
+    alone = _of_load("here", [ranking("a", "b", significant=True)], ["TTFT"], ["a"])
     assert (
         strong(level) == strong(few) == strong(alone) == [] and len({str(level), str(few), str(alone)}) == 3
     )
 
 
-def test_a_run_has_one_sentence(run: Run, small: Run, offline_run: Path) -> None:
+def test_a_run_has_one_of_load(run: Run, small: Run, offline_run: Path) -> None:
     offline = load_run(offline_run)
     assert all(len(answer(each)) == 1 for each in (run, small, offline))
     cells = [cell.model_copy(update={"valid": False}) for cell in run.results.summaries]

@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from unittest.mock import Mock
 
@@ -217,8 +218,10 @@ def test_engines_are_in_the_order_asked_for(tmp_path: Path) -> None:
     cells = run.cells()
     order = [("roseinfer", 0), ("vLLM", 0), ("vLLM", 1), ("roseinfer", 1)]
     assert [(cell.engine_variant.label, cell.repeat) for cell in cells] == order == info.order
-    assert provenance.order(info) == ["repeat 1: roseinfer, vLLM", "repeat 2: vLLM, roseinfer"]
-    assert provenance.order(info, {("roseinfer", 0)}) == ["repeat 1: roseinfer"]
+    measured: Any = SimpleNamespace(meta=info, repeats=[SimpleNamespace(label="roseinfer", repeat=0)])
+    assert provenance.order(measured) == ["repeat 1: roseinfer, vLLM", "repeat 2: vLLM, roseinfer"]
+    measured.meta = info.model_copy(update={"interrupted": True})
+    assert provenance.order(measured) == ["repeat 1: roseinfer"]
     for cell in cells:
         ref = cell.engine_variant.ref
         known = {
