@@ -27,8 +27,9 @@ INSTEAD = {
 }
 #: Packages whose docstrings and variables follow CONTRIBUTING's rule; the others are to follow.
 CLEAN = (
-    *("harness/calibration", "harness/cli", "harness/datasets", "harness/history", "harness/models"),
-    *("harness/traces", "harness/workload", "roseinfer", "rosemodels", "tests/roseinfer", "tests/rosemodels"),
+    *("harness/calibration", "harness/cli", "harness/compare", "harness/datasets", "harness/history"),
+    *("harness/metrics", "harness/models", "harness/telemetry", "harness/traces", "harness/workload"),
+    *("roseinfer", "rosemodels", "tests/roseinfer", "tests/rosemodels"),
 )
 #: Openings of docstrings that leave out their noun.
 OPENINGS = r"(What|Of|Those|As|How|Whether|Which|Why|Theirs|Its|Where|So)\b"

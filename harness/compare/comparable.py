@@ -1,4 +1,4 @@
-"""Whether two runs measured the same thing, in all but what is compared."""
+"""Differences of two runs in anything but what is compared."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ NAMES = tuple(dict.fromkeys((*_EVERY, *_ONLINE, *_OF_BATCH, *_OTHERS)))
 
 
 def alike(run: StoredRun) -> dict[str, object]:
-    """What another run must have alike, by name."""
+    """Return the values that another run must have alike, by name."""
     values = {name: value(run) for name, value in _EVERY.items()}
     others = _OF_BATCH if run.is_batch else _ONLINE
     return values | {name: value(run) for name, value in others.items()}
@@ -89,44 +89,47 @@ def obstacles(
     """
     of_a, of_b = alike(a), alike(b)
     values = [(name, value, of_b[name]) for name, value in of_a.items()]
-    said: dict[str, tuple[object, object]] = {"lengths": (_said_lengths(a, of_a), _said_lengths(b, of_b))}
+    texts: dict[str, tuple[object, object]] = {"lengths": (_said_lengths(a, of_a), _said_lengths(b, of_b))}
     if not a.is_batch:
         values.append(("requests", *_requests(a, b)))
-        said["trace"] = _said_trace(a), _said_trace(b)
+        texts["trace"] = _said_trace(a), _said_trace(b)
     else:
         values.append((_BATCH, a.settings.num_prompts, b.settings.num_prompts))
-    found = [
-        (name, _differing(name, *said.get(name, differ)))
+    differences = [
+        (name, _differing(name, *texts.get(name, differ)))
         for name, *differ in values
         if differ[0] != differ[1]
     ]
     if every and list(a.cells) != list(b.cells):
         only = [f"only A has {label}" for label in a.cells if label not in b.cells]
         only += [f"only B has {label}" for label in b.cells if label not in a.cells]
-        found += [("engines", reason) for reason in only]
+        differences += [("engines", reason) for reason in only]
     if not a.is_batch and pairs and not any(set(a.cells[in_a]) & set(b.cells[in_b]) for in_a, in_b in pairs):
-        found.append(("loads", "no engine has a load that is in both runs"))
+        differences.append(("loads", "no engine has a load that is in both runs"))
     for in_a, in_b in pairs:
         loads_a, loads_b = sorted(a.cells[in_a]), sorted(b.cells[in_b])
         if loads_a != loads_b and (name := _LOAD_OPTIONS.get(a.loads[0].kind)):
             reason = f"{in_a} has {_listed(loads_a)} in A, {in_b} has {_listed(loads_b)} in B"
-            found.append((name, reason))
+            differences.append((name, reason))
         models = served_model(a, in_a), served_model(b, in_b)
         if a.path != b.path and None not in models and models[0] != models[1]:
-            found.append(("served-model", f"{in_a} serves {models[0]} in A, {in_b} serves {models[1]} in B"))
+            differences.append(
+                ("served-model", f"{in_a} serves {models[0]} in A, {in_b} serves {models[1]} in B")
+            )
         drawn = configuration(a, in_a), configuration(b, in_b)
         if in_a == in_b and drawn[0] != drawn[1]:  # two tunings give their configurations the same labels
             reason = f"{in_a} is {_text(drawn[0])} in A, {_text(drawn[1])} in B"
-            found.append(("configuration", reason))
+            differences.append(("configuration", reason))
         ends = answers_end(a, in_a), answers_end(b, in_b)
         if None not in ends and ends[0] != ends[1]:
             reason = f"answers of {in_a} in A end {ends[0]}, those of {in_b} in B {ends[1]}"
-            found.append(("lengths", reason))
+            differences.append(("lengths", reason))
         for side, run, label in (("A", a, in_a), ("B", b, in_b)):
-            found += [("repeats", f"{side}: {reason}") for reason in run.missing(label)]
-            found += [("invalid", f"{side}: {reason}") for reason in run.invalid(label)]
+            differences += [("repeats", f"{side}: {reason}") for reason in run.missing(label)]
+            differences += [("invalid", f"{side}: {reason}") for reason in run.invalid(label)]
     return [
-        Obstacle(name=name, reason=reason, allowed=name in allowed and bool(pairs)) for name, reason in found
+        Obstacle(name=name, reason=reason, allowed=name in allowed and bool(pairs))
+        for name, reason in differences
     ]
 
 
@@ -139,7 +142,8 @@ def served_model(run: StoredRun, label: str) -> object:
 
 
 def configuration(run: StoredRun, label: str) -> object:
-    """What a tuning set of an engine, and on what variant; None of an engine that it left as it is."""
+    """Return the settings that a tuning chose for an engine, and its variant; None if it left the engine as
+    it is."""
     plan = run.info.tune
     if plan is None:
         return None
@@ -148,9 +152,9 @@ def configuration(run: StoredRun, label: str) -> object:
 
 
 def answers_end(run: StoredRun, label: str) -> object:
-    """Where the answers of an engine end, as its server takes it; None: not known."""
-    known = (launch.facts.get("answers") for launch in run.info.launches if launch.label == label)
-    return next((fact.value for fact in known if fact is not None), None)
+    """Return where the answers of an engine end, as its server takes it; None: not known."""
+    facts = (launch.facts.get("answers") for launch in run.info.launches if launch.label == label)
+    return next((fact.value for fact in facts if fact is not None), None)
 
 
 def _trace(run: StoredRun, field: str) -> object:
@@ -158,7 +162,7 @@ def _trace(run: StoredRun, field: str) -> object:
 
 
 def _origin(run: StoredRun) -> object:
-    """Of a trace; that of another load is its lengths and loads, which are looked at apart."""
+    """Return the origin of a trace; of another load these are lengths and loads, which are looked at apart."""
     return _trace(run, "origin") if run.settings.loads[0].kind == "trace" else None
 
 
@@ -180,8 +184,8 @@ def _lengths(run: StoredRun) -> dict[str, object]:
 
 
 def _given_lengths(settings: OnlineSettings) -> dict[str, object]:
-    given = settings.input_len, settings.output_len
-    lengths = [length if isinstance(length, int) else str(length) for length in given]
+    both = settings.input_len, settings.output_len
+    lengths = [length if isinstance(length, int) else str(length) for length in both]
     return dict(zip(_TOKENS, lengths, strict=True))
 
 
@@ -193,16 +197,16 @@ def _said_lengths(run: StoredRun, values: Mapping[str, object]) -> dict[str, obj
     """The lengths of `alike`, with what their tokens are of: `1,024 each`, `379,875 in all`."""
     lengths = values["lengths"]
     assert isinstance(lengths, dict)
-    said = dict(lengths)
+    texts = dict(lengths)
     of = "in all" if run.settings.loads[0].kind == "trace" else "each"
     for key in _TOKENS:
-        if (tokens := said.get(key)) is not None:
-            said[key] = f"{tokens:,} {of}" if isinstance(tokens, int) else f"{tokens} {of}"
-    return said
+        if (tokens := texts.get(key)) is not None:
+            texts[key] = f"{tokens:,} {of}" if isinstance(tokens, int) else f"{tokens} {of}"
+    return texts
 
 
 def _requests(a: StoredRun, b: StoredRun) -> tuple[object, object]:
-    """Of traces; else at each load of both: how many arrive at a rate in a given time is chance."""
+    """Return the requests of traces; else those at each load of both: how many arrive at a rate is chance."""
     if any(run.settings.loads[0].kind == "trace" for run in (a, b)):
         return _trace(a, "requests"), _trace(b, "requests")
     common = [load for load in a.settings.loads if load in b.settings.loads]
@@ -215,7 +219,7 @@ def _listed(loads: Sequence[Load]) -> str:
 
 
 def _differing(name: str, of_a: object, of_b: object) -> str:
-    """What differs; of a mapping, of several settings or of hardware, only those that do."""
+    """Say what differs; of a mapping, of several settings or of hardware, only those that do."""
     differ = f"{name} {'differ' if name.endswith('s') else 'differs'}"
     if isinstance(of_a, list) and isinstance(of_b, list) and name == "hardware":
         of_a, of_b = _hardware_parts(of_a), _hardware_parts(of_b)
@@ -229,7 +233,7 @@ def _differing(name: str, of_a: object, of_b: object) -> str:
 
 
 def _hardware_parts(found: Sequence[object]) -> dict[str, object]:
-    """What `harness.telemetry.machine.hardware` gives, by name."""
+    """Return the parts of `harness.telemetry.machine.hardware` by name."""
     device, cpu, cores, *gpus = found
     return {"device": device, "CPU": cpu, "cores": cores, "GPUs": ", ".join(map(str, gpus)) or "none"}
 

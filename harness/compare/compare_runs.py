@@ -55,35 +55,35 @@ def compare_runs(
             "compare two runs of the same command; bench report A B shows both",
         )
     pairs = _pairs(*runs, engine_a, engine_b)
-    found = obstacles(*runs, pairs, allowed, every=engine_a is None and engine_b is None)
+    differing = obstacles(*runs, pairs, allowed, every=engine_a is None and engine_b is None)
     differences: list[Difference] = []
     gated: list[Gated] = []
-    comparable = bool(pairs) and all(obstacle.allowed for obstacle in found)
+    comparable = bool(pairs) and all(obstacle.allowed for obstacle in differing)
     if comparable:
         for gate, run in product(gates, runs):
             run.check(gate)
-        asked = [(gate.metric, gate.statistic) for gate in gates]
-        keys = list(dict.fromkeys([*runs[0].compared, *asked]))
+        gate_keys = [(gate.metric, gate.statistic) for gate in gates]
+        keys = list(dict.fromkeys([*runs[0].compared, *gate_keys]))
         estimated = {pair: _estimates(*runs, pair) for pair in pairs}
-        found_of = [
+        unjudged = [
             (pair, contrast)
             for pair in pairs
             for load, (base, new) in estimated[pair].items()
             for contrast in compare(load, new, base, keys)
         ]
-        verdicts = judged([contrast for _, contrast in found_of])
-        contrasts = [(pair, contrast) for (pair, _), contrast in zip(found_of, verdicts, strict=True)]
+        verdicts = judged([contrast for _, contrast in unjudged])
+        contrasts = [(pair, contrast) for (pair, _), contrast in zip(unjudged, verdicts, strict=True)]
         differences += [_difference(pair, contrast) for pair, contrast in contrasts]
         for pair in pairs:
-            own = [contrast for other, contrast in contrasts if other == pair]
-            gated += _judge(runs[1], pair, estimated[pair], own, gates)
+            of_pair = [contrast for other, contrast in contrasts if other == pair]
+            gated += _judge(runs[1], pair, estimated[pair], of_pair, gates)
     return CompareResults(
         a=str(a),
         b=str(b),
         outcome=worst_outcome(gated, gates) if comparable else "not comparable",
         level=LEVEL,
         comparisons=sum(difference.adjusted_p is not None for difference in differences),
-        obstacles=found,
+        obstacles=differing,
         disturbed=_disturbed(runs, pairs) if comparable else [],
         differences=differences,
         gates=gated,
@@ -91,7 +91,7 @@ def compare_runs(
 
 
 def _disturbed(runs: tuple[StoredRun, StoredRun], pairs: Sequence[Pair]) -> list[Disturbance]:
-    """Of the engines that are compared, each once; of one run with itself it is A."""
+    """Return the disturbances of the engines that are compared, each once; of one run with itself it is A."""
     same = runs[0].path.resolve() == runs[1].path.resolve()
     compared = dict.fromkeys(
         (0 if same else side, label) for side in (0, 1) for label in (pair[side] for pair in pairs)
@@ -123,8 +123,8 @@ def _pairs(a: StoredRun, b: StoredRun, engine_a: str | None, engine_b: str | Non
 def _same(label: str, other: StoredRun, option: str) -> str:
     """The engine with that label in the other run."""
     if label not in other.cells:
-        known = ", ".join(map(repr, other.cells))
-        raise UsageError(f"{other.path} has no engine {label!r}", f"name one of it with {option}: {known}")
+        labels = ", ".join(map(repr, other.cells))
+        raise UsageError(f"{other.path} has no engine {label!r}", f"name one of it with {option}: {labels}")
     return label
 
 
@@ -139,7 +139,7 @@ def _within(run: StoredRun, of_a: str | None, of_b: str | None) -> list[Pair]:
 
 
 def _estimates(a: StoredRun, b: StoredRun, pair: Pair) -> dict[Load, tuple[Estimates, Estimates]]:
-    """What is known of a pair at the loads of both runs."""
+    """Return both estimates of a pair at the loads of both runs."""
     common = sorted(a.cells[pair[0]].keys() & b.cells[pair[1]].keys())
     return {load: (a.estimates(pair[0], load), b.estimates(pair[1], load)) for load in common}
 
@@ -152,18 +152,18 @@ def _judge(
     gates: Sequence[GateTerm],
 ) -> list[Gated]:
     """Every gate at every load of both, also where no request succeeded and nothing can be compared."""
-    known = {(contrast.load, contrast.metric, contrast.statistic): contrast for contrast in contrasts}
-    found = []
+    by_key = {(contrast.load, contrast.metric, contrast.statistic): contrast for contrast in contrasts}
+    gated = []
     for gate in gates:
         key = gate.metric, gate.statistic
         for load, (_, new) in estimated.items():
             if gate.metric == ERROR_RATE:
-                found.append(judge_errors(gate, pair, load, b.failures(pair[1], load)))
+                gated.append(judge_errors(gate, pair, load, b.failures(pair[1], load)))
             elif gate.relative:
-                found.append(judge_ratio(gate, pair, load, known.get((load, *key))))
+                gated.append(judge_ratio(gate, pair, load, by_key.get((load, *key))))
             else:
-                found.append(judge_value(gate, pair, load, new.get(key)))
-    return found
+                gated.append(judge_value(gate, pair, load, new.get(key)))
+    return gated
 
 
 def worst_outcome(

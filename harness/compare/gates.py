@@ -1,12 +1,11 @@
-"""Whether a limit holds: only where the whole interval is on one side is it known."""
+"""Judgement of limits: one holds, or does not, where the whole interval is on one side."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from harness.metrics.contrast import Contrast
+from harness.metrics.contrast import Contrast, repeats_to_find
 from harness.metrics.intervals import Ends, Estimate, error_rate_ends, level
-from harness.metrics.power import repeats_to_find
 from harness.schema.compare_results import Gated, Outcome
 from harness.schema.limits import GateTerm
 from harness.schema.load import Load
@@ -90,13 +89,13 @@ def judge_errors(
     failed, counts = zip(*repeats, strict=True)
     ends = error_rate_ends(failed, counts)
     gated = _gated(term, engines, load, sum(failed) / sum(counts), ends, term.limit)
-    said = []
+    reasons = []
     if gated.outcome == "inconclusive":
-        seen = f"{sum(failed)} of {sum(counts)} requests failed"
-        said.append(f"{seen}, which does not decide it: measure more requests in more repeats")
+        failures = f"{sum(failed)} of {sum(counts)} requests failed"
+        reasons.append(f"{failures}, which does not decide it: measure more requests in more repeats")
     if len(repeats) == 1:
-        said.append("one repeat shows what one server does, not how they differ")
-    return gated.model_copy(update={"reason": "; ".join(said)})
+        reasons.append("one repeat shows what one server does, not how they differ")
+    return gated.model_copy(update={"reason": "; ".join(reasons)})
 
 
 def _gated(

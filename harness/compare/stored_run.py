@@ -70,7 +70,7 @@ class StoredRun:
 
     @property
     def is_batch(self) -> bool:
-        """Whether its one load is a batch."""
+        """Tell whether its one load is a batch."""
         return self.settings.num_prompts is not None
 
     @property
@@ -127,14 +127,14 @@ class StoredRun:
         if self.info.is_adaptive:
             return []
         why = {(fault.load, fault.repeat): fault.reason for fault in self.skipped if fault.label == label}
-        found = []
+        reasons = []
         for load in self.loads:
             measured = {row.repeat for row in self.cells[label].get(load, ())}
             for repeat in sorted(set(range(self.settings.repeats)) - measured):
                 reason = why.get((load, repeat))
-                said = "measured yet: the run ended before it" if reason is None else f"measured: {reason}"
-                found.append(f"{label}, {load}, {repeat_text(repeat)}: not {said}")
-        return found
+                text = "measured yet: the run ended before it" if reason is None else f"measured: {reason}"
+                reasons.append(f"{label}, {load}, {repeat_text(repeat)}: not {text}")
+        return reasons
 
     def disturbed(self, label: str, load: Load) -> list[Fact]:
         """Return what else used the machine while one engine was measured at one load."""
@@ -158,7 +158,7 @@ class StoredRun:
 
     @property
     def hint(self) -> str:
-        """How to measure what is missing."""
+        """Hint on measuring what is missing."""
         return f"finish it: {resume_command(self.path)}; or repeat it without that engine"
 
     def label(self, name: str) -> str:
@@ -169,12 +169,12 @@ class StoredRun:
         """
         if name in self.cells:
             return name
-        found = [label for label in self.cells if self._reference(label) == name]
-        if len(found) != 1:
-            known = ", ".join(repr(label) for label in found or self.cells)
-            count = "several engines" if found else "no engine"
-            raise UsageError(f"{self.path} has {count} {name!r}", f"it has {known}")
-        return found[0]
+        labels = [label for label in self.cells if self._reference(label) == name]
+        if len(labels) != 1:
+            names = ", ".join(repr(label) for label in labels or self.cells)
+            count = "several engines" if labels else "no engine"
+            raise UsageError(f"{self.path} has {count} {name!r}", f"it has {names}")
+        return labels[0]
 
     @property
     def not_measured(self) -> list[tuple[str, Load]]:

@@ -1,8 +1,13 @@
-"""Service levels: the share of requests within limits, and whether each limit holds at a load."""
+"""Service levels, and the frontier of an engine: its output rate against that of each user, a point a load.
+
+A user's rate is 1 / TPOT at the median. A point that another load of the same engine beats is dominated; the
+others are the engine's frontier.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Container, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -11,9 +16,11 @@ from scipy.special import stdtrit
 from harness.metrics.estimates import estimates_of
 from harness.metrics.independence import Dependence
 from harness.metrics.intervals import LEVEL, Ends, Estimate, Measurement, error_rate_ends, level, wilson
-from harness.metrics.rates import NO_TIME_S, flow, rate_estimate, requests_within, total
+from harness.metrics.rates import count, rate_estimate, requests_within, total
 from harness.metrics.samples import Group, Sample, pool
 from harness.schema.limits import ERROR_RATE, GateTerm, Slo
+from harness.schema.load import Load
+from harness.schema.metric import MS, NO_TIME_S
 from harness.schema.metrics import METRICS, latencies
 
 
@@ -46,9 +53,9 @@ def attained(repeats: Sequence[Group], slo: Slo) -> Measurement:
 
 def goodput(repeats: Sequence[Group], slo: Slo) -> Measurement:
     """Return the requests a second that meet every limit."""
-    metric, flows = METRICS["goodput_req_per_s"], [flow(group, slo) for group in repeats]
-    together, each = total(flows), np.array([passed.rate(metric) or 0.0 for passed in flows])
-    estimate = Estimate(together.rate(metric) or 0.0, each)
+    metric, counts = METRICS["goodput_req_per_s"], [count(group, slo) for group in repeats]
+    together, each = total(counts), np.array([metric.rate(passed) or 0.0 for passed in counts])
+    estimate = Estimate(metric.rate(together) or 0.0, each)
     ends = level(estimate) if len(each) > 1 else None
     if ends is None:
         return Measurement(estimate.value)
@@ -63,10 +70,10 @@ def reached(repeats: Sequence[Group], term: GateTerm) -> Measurement | None:
     if term.metric == ERROR_RATE:
         every = [(group.whole or group).requests["error"] for group in repeats]
         failed, counts = [int(errors.notna().sum()) for errors in every], [len(errors) for errors in every]
-        count = sum(counts)
-        return Measurement(sum(failed) / count, error_rate_ends(failed, counts)) if count else None
+        n = sum(counts)
+        return Measurement(sum(failed) / n, error_rate_ends(failed, counts)) if n else None
     if not METRICS[term.metric].is_latency:
-        estimate = rate_estimate(METRICS[term.metric], [flow(group, None) for group in repeats])
+        estimate = rate_estimate(METRICS[term.metric], [count(group, None) for group in repeats])
         return None if estimate is None else Measurement(estimate.value, level(estimate))
     parts = [group.sample(term.metric) for group in repeats]
     if not all(part.size for part in parts):
@@ -79,3 +86,69 @@ def reached(repeats: Sequence[Group], term: GateTerm) -> Measurement | None:
 def _by_requests(each: Sequence[npt.NDArray[np.float64]]) -> Ends:
     """Wilson's interval of the share of ones."""
     return wilson(sum(float(met.sum()) for met in each), sum(met.size for met in each))
+
+
+@dataclass(frozen=True)
+class Served:
+    """One engine at one load.
+
+    Attributes:
+        total: output tok/s of each GPU, or of the machine.
+        user: output tok/s of one user.
+        dominated: another valid load of the engine gives more of one and no less of the other.
+        valid: whether all its cells are.
+    """
+
+    label: str
+    load: Load
+    total: Measurement
+    user: Measurement
+    dominated: bool = False
+    valid: bool = True
+
+
+def served(
+    points: Sequence[Sequence[Group]],
+    gpus: Mapping[str, int],
+    invalid: Container[tuple[str, Load]] = (),
+) -> list[Served]:
+    """Every engine and load that has both rates, in the order given.
+
+    Args:
+        points: The repeats of each engine and load.
+        gpus: That each engine computed on, by label; 0: the machine is what is counted.
+        invalid: Labels and loads that have a cell which is not valid.
+    """
+    served_points = []
+    for repeats in points:
+        rate = rate_estimate(METRICS["output_tok_per_s"], [count(group, None) for group in repeats])
+        user = _user(repeats)
+        if rate is not None and rate.value > 0 and user is not None:
+            total = Measurement(rate.value, level(rate) if len(repeats) > 1 else None)
+            label, load = repeats[0].label, repeats[0].load
+            valid = (label, load) not in invalid
+            served_points.append(Served(label, load, total.times(1 / max(1, gpus[label])), user, valid=valid))
+    return with_dominated(served_points)
+
+
+def with_dominated(points: Sequence[Served]) -> list[Served]:
+    """The same points, each with whether another one of its engine, which is valid, dominates it."""
+    valid = [point for point in points if point.valid]
+    return [replace(point, dominated=any(_beats(other, point) for other in valid)) for point in points]
+
+
+def _user(repeats: Sequence[Group]) -> Measurement | None:
+    """Tokens a second of a user; None where answers have one token."""
+    parts = [group.sample("tpot_ms") for group in repeats]
+    if not all(part.size for part in parts):
+        return None
+    whole = pool(repeats).sample("tpot_ms") if len(repeats) > 1 else None
+    tpot = estimates_of(parts, whole)["p50"]
+    tpot_ms = Measurement(tpot.value, level(tpot) if len(repeats) > 1 else None)
+    return tpot_ms.under(MS) if tpot.value > 0 else None
+
+
+def _beats(a: Served, b: Served) -> bool:
+    """Tell whether `a` is at least as good in both and better in one; both of one engine."""
+    ours, theirs = (a.total.value, a.user.value), (b.total.value, b.user.value)
+    return a.label == b.label and ours != theirs and ours[0] >= theirs[0] and ours[1] >= theirs[1]

@@ -1,4 +1,4 @@
-"""What is known of an engine's capacity: the load at which a cell meets the limits every second time.
+"""Knowledge of an engine's capacity, the load at which a cell meets the limits every second time.
 
 A cell either meets the limits or does not, and near the capacity that is chance: a percentile of one cell
 is noisy, each start of a server is a little faster or slower than another, and one disturbed cell proves
@@ -84,7 +84,7 @@ class Trial:
 
 
 class Knowledge:
-    """What the cells of one engine say of its capacity.
+    """Chances of one engine's capacity by its cells.
 
     Arrays have a row for each of G capacities, S spreads and C common parts.
 
@@ -122,7 +122,7 @@ class Knowledge:
 
     @property
     def exhausted(self) -> bool:
-        """Whether the capacity is beyond a bound: the lightest load missed twice, or the heaviest met."""
+        """Tell whether the capacity is beyond a bound: the lightest load missed twice, the heaviest met."""
         light = [trial.met for trial in self.trials if trial.load <= self.bounds.lowest * (1 + ROUNDING)]
         heavy = [trial.met for trial in self.trials if trial.load >= self.bounds.highest * (1 - ROUNDING)]
         return light[-2:] == [False, False] or heavy[-2:] == [True, True]
@@ -139,7 +139,7 @@ class Knowledge:
         )
 
     def known_within(self, tolerance: float) -> bool:
-        """Whether the interval's ends differ by at most that share of the lower one."""
+        """Tell whether the interval's ends differ by at most that share of the lower one."""
         ends = self.capacity()
         return ends.low is not None and ends.high is not None and ends.high <= ends.low * (1 + tolerance)
 
@@ -152,11 +152,11 @@ class Knowledge:
         chances = np.convolve(ours, theirs[::-1])
         grid = (np.arange(chances.size) - (inside.sum() - 1)) * STEP
         low, value, high = _quantiles(grid, chances, confidence)
-        mine, others = self.capacity(confidence), other.capacity(confidence)
+        ends, other_ends = self.capacity(confidence), other.capacity(confidence)
         return Ends(
             value,
-            None if mine.low is None or others.high is None else low,
-            None if mine.high is None or others.low is None else high,
+            None if ends.low is None or other_ends.high is None else low,
+            None if ends.high is None or other_ends.low is None else high,
         )
 
     @property
@@ -199,16 +199,16 @@ class Knowledge:
         return sorted({self.bounds.nearest(load) for load in np.exp(places).tolist()})
 
     def _entropies_after(self, loads: Sequence[float]) -> list[float]:
-        """Of the capacity, as expected after a cell at each of those loads."""
+        """Return the entropy of the capacity, as expected after a cell at each of those loads."""
         likely = self._capacities > UNLIKELY
         here = np.einsum("q,qgsc->qgsc", _CHANCES, self._here[:, likely]) * self._prior[likely]
-        grid, found = self._grid[likely], []
+        grid, entropies = self._grid[likely], []
         for load in loads:
             met = _chance_met(grid, load)
             chances = [np.einsum("qgsc,qgsc->g", here, answer) for answer in (met, 1 - met)]
             nats = -sum(float((c * np.log(c / c.sum())).sum()) for c in chances)
-            found.append(nats / float(sum(c.sum() for c in chances)))
-        return found
+            entropies.append(nats / float(sum(c.sum() for c in chances)))
+        return entropies
 
 
 def _chance_met(grid: Floats, load: float) -> Floats:

@@ -7,9 +7,10 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate, combinations
 
+from scipy import special
+
 from harness.metrics.estimates import COMPARED, COMPARED_OF_BATCH, Estimates, Key, Point
 from harness.metrics.intervals import LEVEL, Effect, Estimate, are_paired, common, difference, ratio, ratios
-from harness.metrics.power import repeats_to_find
 from harness.schema.base import Verdict
 from harness.schema.compare_results import EFFECTS
 from harness.schema.load import Batch, ClosedLoop, Load
@@ -21,6 +22,12 @@ from harness.schema.results import Comparison
 STATISTIC = "p50"
 #: Part of the level that the primary comparisons share; the others have the rest.
 SHARE = 0.8
+#: Chance with which planned repeats find an effect.
+POWER = 0.9
+MAX_REPEATS = 1000
+
+#: The spread of few repeats may be small by chance: its upper limit at this confidence is planned with.
+SPREAD_CONFIDENCE = 0.8
 
 
 def compared_by(load: Load) -> tuple[str, ...]:
@@ -56,7 +63,7 @@ class Contrast:
 
     @property
     def primary(self) -> bool:
-        """Whether it is one of the few comparisons that keep most of the level of all."""
+        """Tell whether it is one of the few comparisons that keep most of the level of all."""
         return self.metric in compared_by(self.load) and self.statistic in (STATISTIC, self.metric)
 
     @property
@@ -70,7 +77,7 @@ class Contrast:
 
     @property
     def paired(self) -> bool:
-        """Whether it is compared repeat by repeat, as both had the same work in each."""
+        """Tell whether it is compared repeat by repeat, as both had the same work in each."""
         return are_paired(self.a, self.b)
 
     @property
@@ -216,3 +223,65 @@ def _comparison(a: str, b: str, contrast: Contrast) -> Comparison:
         repeats=contrast.repeats,
         repeats_to_find=contrast.repeats_to_find,
     )
+
+
+def needed_repeats(effect: float, spread: float, level: float = LEVEL, *, paired: bool = False) -> int | None:
+    """Return the repeats of each engine with which a two-sided two-sample t-test finds `effect` with chance
+    `POWER`.
+
+    The test's statistic has a noncentral t distribution (Cohen, Statistical Power Analysis for the Behavioral
+    Sciences, 1988, chapter 2; on log ratios as in Julious, Sample Sizes for Clinical Trials, 2010).
+
+    Args:
+        effect: relative difference, 0.1 for 10 %; above −1 and not 0.
+        spread: standard deviation of the logarithm of the statistic from repeat to repeat, alike for both.
+        level: of the test.
+        paired: the test is a paired one, and the spread that of the logarithm of the ratio.
+
+    Returns:
+        At least 2; None where more than `MAX_REPEATS` are needed.
+    """
+    distance = abs(math.log1p(effect))
+    low, high = 1, 2
+    while _power(high, distance, spread, level, paired) < POWER:
+        if high >= MAX_REPEATS:
+            return None
+        low, high = high, min(2 * high, MAX_REPEATS)
+    while high - low > 1:
+        middle = (low + high) // 2
+        enough = _power(middle, distance, spread, level, paired) >= POWER
+        low, high = (low, middle) if enough else (middle, high)
+    return high
+
+
+def repeats_to_find(
+    effect: float, spread: float, repeats: tuple[int, int], level: float = LEVEL, *, paired: bool = False
+) -> int | None:
+    """Return `needed_repeats` planned from a run: two engines' common spread, seen in so many repeats of
+    each.
+
+    Args:
+        level: of the verdict that is to find it.
+        paired: each repeat of one has its counterpart in the other; the spread is that of their ratio.
+    """
+    freedom = repeats[0] - 1 if paired else sum(repeats) - 2
+    return needed_repeats(effect, upper_spread(spread, freedom), level, paired=paired)
+
+
+def upper_spread(spread: float, freedom: int) -> float:
+    """Return the upper confidence limit of a spread seen with `freedom` degrees of freedom.
+
+    Browne, On the Use of a Pilot Sample for Sample Size Determination (Statistics in Medicine 14, 1995).
+    """
+    return spread * math.sqrt(freedom / float(special.chdtri(freedom, SPREAD_CONFIDENCE)))
+
+
+def _power(repeats: int, distance: float, spread: float, level: float, paired: bool) -> float:
+    """Return the chance that the difference is found on its own side."""
+    samples = 1 if paired else 2
+    freedom = samples * (repeats - 1)
+    error = spread * math.sqrt(samples / repeats)
+    if error * 1e6 < distance:
+        return 1.0
+    beyond = special.stdtrit(freedom, 1 - level / 2)
+    return float(1 - special.nctdtr(freedom, distance / error, beyond))

@@ -1,4 +1,4 @@
-"""What each metric is: from raw times to milliseconds, one row a request or one row a gap between chunks.
+"""Values of each metric: from raw times to milliseconds, one row a request or one row a gap between chunks.
 
 The times are those of `harness/records/columns.py`, the formulas those of the registry.
 """
@@ -69,10 +69,10 @@ def values_of(metric: Metric, times: Times) -> Floats:
     """
     assert metric.of is not None, metric.name
     values = np.asarray(metric.of(times), dtype=np.float64)
-    wanted = (len(times.first if metric.sample == "request" else times.gap_ms),)
-    if values.shape != wanted:
+    shape = (len(times.first if metric.sample == "request" else times.gap_ms),)
+    if values.shape != shape:
         raise UsageError(
-            f"the metric {metric.name} has values of shape {values.shape} instead of {wanted}",
+            f"the metric {metric.name} has values of shape {values.shape} instead of {shape}",
             f"make it return one value for each {metric.sample}, NaN where there is none",
         )
     return values
@@ -92,8 +92,8 @@ def request_metrics(requests: pd.DataFrame, gaps: Gaps) -> pd.DataFrame:
 
 def prompt_tokens(requests: pd.DataFrame) -> Floats:
     """Return (n,) prompt tokens as the server counts them; as they were asked for where it does not."""
-    reported, asked = (requests[name].to_numpy(np.float64) for name in ("prompt_tokens", "input_tokens"))
-    return np.where(np.isnan(reported), asked, reported)
+    reported, planned = (requests[name].to_numpy(np.float64) for name in ("prompt_tokens", "input_tokens"))
+    return np.where(np.isnan(reported), planned, reported)
 
 
 def succeeded(requests: pd.DataFrame) -> npt.NDArray[np.bool_]:

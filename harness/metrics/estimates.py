@@ -21,10 +21,11 @@ from harness.metrics.intervals import (
     own_interval,
 )
 from harness.metrics.percentiles import Ordered, missing, needed
-from harness.metrics.rates import Flow, Machines, flow, rate_estimate
+from harness.metrics.rates import Machines, count, rate_estimate
 from harness.metrics.samples import Group, Sample, pool
 from harness.schema.limits import Slo
 from harness.schema.load import Batch
+from harness.schema.metric import Counts
 from harness.schema.metrics import COMPARED_PERCENTILES, LATENCIES, METRICS, PERCENTILES, latencies, rates
 from harness.schema.results import Distribution
 
@@ -53,14 +54,14 @@ class Point:
     Attributes:
         repeats: its cells.
         pooled: all of them as one.
-        flows: sums of each repeat.
+        counts: sums of each repeat.
         each: the latencies of each repeat.
         estimates: the latencies of all repeats pooled, and the rates.
     """
 
     repeats: Sequence[Group]
     pooled: Group
-    flows: Sequence[Flow]
+    counts: Sequence[Counts]
     each: Sequence[Estimates]
     estimates: Estimates
 
@@ -81,8 +82,8 @@ def measure(
     group = pool(repeats)
     each = [_latencies([repeat], repeat, LATENCIES) for repeat in repeats]
     together = each[0] if len(each) == 1 else _latencies(repeats, group, LATENCIES)
-    flows = [flow(repeat, slo, machines or {}, gpus or {}) for repeat in repeats]
-    return Point(repeats, group, flows, each, together | (_rates(flows, repeats) if together else {}))
+    counts = [count(repeat, slo, machines or {}, gpus or {}) for repeat in repeats]
+    return Point(repeats, group, counts, each, together | (_rates(counts, repeats) if together else {}))
 
 
 def estimates(
@@ -97,7 +98,7 @@ def estimates(
     compared = _latencies(repeats, group, _LATENCIES)
     if not compared:
         return {}
-    by_rate = _rates([flow(repeat, slo, machines or {}) for repeat in repeats], repeats)
+    by_rate = _rates([count(repeat, slo, machines or {}) for repeat in repeats], repeats)
     return compared | {key: estimate for key, estimate in by_rate.items() if key[0] in _RATES}
 
 
@@ -111,7 +112,7 @@ def distribution(sample: Sample, found: Mapping[str, Estimate] | None = None) ->
     return Distribution(
         mean=sample.mean,
         **sample.levels,
-        max=sample.most,
+        max=float(sample.values.max()),
         n=sample.n,
         ci=ci,
         withheld=few,
@@ -125,16 +126,16 @@ def of_metric(found: Estimates, metric: str) -> dict[str, Estimate]:
 
 def _latencies(repeats: Sequence[Group], pooled: Group, metrics: Sequence[str]) -> Estimates:
     """Mean and percentiles of every latency that every repeat has a sample of."""
-    found: Estimates = {}
-    known: dict[Sample, dict[str, Estimate]] = {}
+    by_key: Estimates = {}
+    by_sample: dict[Sample, dict[str, Estimate]] = {}
     for metric in metrics:
         whole, parts = pooled.sample(metric), [group.sample(metric) for group in repeats]
         if not all(part.size for part in parts):
             continue
-        if whole not in known:
-            known[whole] = estimates_of(parts, whole)
-        found |= {(metric, name): estimate for name, estimate in known[whole].items()}
-    return found
+        if whole not in by_sample:
+            by_sample[whole] = estimates_of(parts, whole)
+        by_key |= {(metric, name): estimate for name, estimate in by_sample[whole].items()}
+    return by_key
 
 
 def estimates_of(parts: Sequence[Sample], whole: Sample | None = None) -> dict[str, Estimate]:
@@ -150,7 +151,7 @@ def estimates_of(parts: Sequence[Sample], whole: Sample | None = None) -> dict[s
     levels = np.array([part.percentiles(PERCENTILES, unbiased=True) for part in ordered])
     means = np.array([part.mean for part in parts])
     assumed = ASSUMED_OF_LATENCIES
-    found = {"mean": Estimate(whole.mean, means, _mean_ends(dependences), assumed=assumed["mean"])}
+    by_name = {"mean": Estimate(whole.mean, means, _mean_ends(dependences), assumed=assumed["mean"])}
     for q, row in zip(PERCENTILES, levels.T, strict=True):
         worth = [
             dependence.below(float(level), q / 100)
@@ -162,10 +163,10 @@ def estimates_of(parts: Sequence[Sample], whole: Sample | None = None) -> dict[s
         if len(parts) == 1 and within is None:
             short = max(short, ceil(bounded(q / 100) * parts[0].n / worth[0]) - parts[0].n)
         name = f"p{q}"
-        found[name] = Estimate(
+        by_name[name] = Estimate(
             whole.levels[name], row, within, short, dependent, assumed[name], missing(q, whole.n)
         )
-    return found
+    return by_name
 
 
 def _mean_ends(dependences: Sequence[Dependence]) -> Ends | None:
@@ -175,7 +176,7 @@ def _mean_ends(dependences: Sequence[Dependence]) -> Ends | None:
     [dependence] = dependences
     mean = dependence.sample.mean
     half = float(special.stdtrit(dependence.requests - 1, 1 - LEVEL / 2)) * dependence.error_of_mean(mean)
-    return max(mean - half, dependence.sample.least), mean + half
+    return max(mean - half, float(dependence.sample.values.min())), mean + half
 
 
 def _order_ends(ordered: Ordered, share: float, n: int, independent: float) -> Ends | None:
@@ -187,10 +188,10 @@ def _order_ends(ordered: Ordered, share: float, n: int, independent: float) -> E
     return first, last
 
 
-def _rates(flows: Sequence[Flow], repeats: Sequence[Group]) -> Estimates:
+def _rates(counts: Sequence[Counts], repeats: Sequence[Group]) -> Estimates:
     """Estimate every rate that is known and has an interval; those of a batch by its prompts."""
     work = tuple(map(_prompts_of, repeats)) if isinstance(repeats[0].load, Batch) else ()
-    every = {name: rate_estimate(metric, flows, work) for name, metric in METRICS.items()}
+    every = {name: rate_estimate(metric, counts, work) for name, metric in METRICS.items()}
     return {
         (name, name): estimate
         for name, estimate in every.items()

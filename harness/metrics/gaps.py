@@ -62,7 +62,7 @@ class Gaps:
 
     @property
     def one_token(self) -> bool:
-        """Whether each chunk that ends a gap carries one token."""
+        """Tell whether each chunk that ends a gap carries one token."""
         return bool(np.all(self.tokens == 1))
 
 

@@ -1,4 +1,4 @@
-"""How many independent observations a sample is worth.
+"""Number of independent observations that a sample is worth.
 
 Requests that wait in one queue have similar latencies, and so have the tokens of one request. An
 interval that counts each of them is too narrow: with an autocorrelation of 0.9 between requests, a 95 %
@@ -30,7 +30,7 @@ _DECIMALS = 6
 
 @dataclass(frozen=True, eq=False)
 class Dependence:
-    """What the samples of one repeat share: the request they belong to, and the requests next to it.
+    """Dependence of the samples of one repeat: the request they belong to, and the requests next to it.
 
     Attributes:
         sample: its requests are numbered in the order in which they were sent.

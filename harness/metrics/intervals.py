@@ -68,12 +68,12 @@ class Estimate:
 
     @property
     def repeats(self) -> int:
-        """How many there are."""
+        """Number of repeats."""
         return self.each.size
 
     @property
     def has_log(self) -> bool:
-        """Whether it is positive in every repeat."""
+        """Tell whether it is positive in every repeat."""
         return self.value > 0 and bool(np.all(self.each > 0))
 
     def centre(self, log: bool) -> float:
@@ -118,7 +118,7 @@ class Measurement:
 
 @dataclass(frozen=True)
 class Effect:
-    """How far apart two engines are: the value, its 95 % interval, the two-sided p-value of none."""
+    """Distance of two engines: the value, its 95 % interval, the two-sided p-value of none."""
 
     value: float
     ci: Ends | None = None
@@ -126,7 +126,7 @@ class Effect:
 
     @property
     def holds_one(self) -> bool:
-        """Of a ratio, whether its interval leaves open which of the two is larger: also where p says that
+        """Tell whether a ratio's interval leaves open which of the two is larger: also where p says that
         repeats differ, and the values that are shown differ the other way round."""
         return self.ci is not None and self.ci[0] <= 1 <= self.ci[1]
 
@@ -157,7 +157,7 @@ def common(a: Estimate, b: Estimate) -> tuple[Estimate, Estimate]:
 
 
 def are_paired(a: Estimate, b: Estimate) -> bool:
-    """Whether the repeats of both had the same work one by one, as `common` gives them."""
+    """Tell whether the repeats of both had the same work one by one, as `common` gives them."""
     return bool(a.work) and a.work == b.work
 
 
@@ -237,7 +237,7 @@ def error_rate_ends(failed: Sequence[int], counts: Sequence[int]) -> Ends:
 
 
 def _only(estimate: Estimate, places: list[int]) -> Estimate:
-    """Of some of its repeats; the value is their mean."""
+    """Return an estimate of some of its repeats; the value is their mean."""
     if places == list(range(estimate.repeats)):
         return estimate
     each = estimate.each[places]
@@ -249,8 +249,8 @@ def _only(estimate: Estimate, places: list[int]) -> Estimate:
 def _compared(a: Estimate, b: Estimate, log: bool) -> Effect:
     if not are_paired(a, b) or a.repeats < 2:  # one repeat shows no spread: paired or not is the same
         return _welch(a, b, log)
-    found = ratios(a, b) if log else Estimate(a.value - b.value, a.each - b.each)
-    return _effect(found.value, found.centre(log), *found.error(log), log)
+    pairs = ratios(a, b) if log else Estimate(a.value - b.value, a.each - b.each)
+    return _effect(pairs.value, pairs.centre(log), *pairs.error(log), log)
 
 
 def _welch(a: Estimate, b: Estimate, log: bool) -> Effect:
@@ -266,7 +266,7 @@ def _welch(a: Estimate, b: Estimate, log: bool) -> Effect:
 
 
 def _effect(value: float, middle: float, error: float, freedom: float, log: bool) -> Effect:
-    """What is known of `value` by t, `middle` having such a standard error."""
+    """Return the effect of `value` by t, `middle` having such a standard error."""
     if error < _NOTHING:
         return Effect(value, _ends(value, middle, 0.0, math.inf, log), float(abs(middle) < _NOTHING))
     p = 2 * float(special.stdtr(freedom, -abs(middle) / error))

@@ -1,4 +1,4 @@
-"""How much engines' nodes differ, as a blocking factor: each measures whole repeats of all engines."""
+"""Difference of engines' nodes as a blocking factor: each measures whole repeats of all engines."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ def node_effects(groups: Sequence[Group], nodes: Mapping[int, str]) -> list[Node
     names = sorted(set(nodes.values()))
     if len(names) < 2:
         return []
-    found = [_effect(metric, list(by_load(groups)), nodes, names) for metric in latencies("headline")]
-    return [effect for effect in found if effect is not None]
+    effects = [_effect(metric, list(by_load(groups)), nodes, names) for metric in latencies("headline")]
+    return [effect for effect in effects if effect is not None]
 
 
 def _effect(
@@ -71,8 +71,10 @@ def _effect(
 def _p_of_no_difference(
     rest: npt.NDArray[np.float64], places: Sequence[int], repeats: Sequence[int | None]
 ) -> float | None:
-    """Of logarithms without the effects of engines and loads. Cells of a repeat have machine and minutes in
-    common, so their mean counts once."""
+    """Return p of logarithms without the effects of engines and loads.
+
+    Cells of a repeat have machine and minutes in common, so their mean counts once.
+    """
     of_repeat: dict[tuple[int, int | None], list[float]] = {}
     for value, node, repeat in zip(rest.tolist(), places, repeats, strict=True):
         of_repeat.setdefault((node, repeat), []).append(value)

@@ -53,26 +53,26 @@ def cell_notices(
     """
     if isinstance(group.load, Batch):
         return machine_notices(group, machines)
-    found: list[Fact | None] = [*_inferred(group), *_hidden(group), *one_late(group)]
-    found.append(_large_chunks(group, drafted.tokens_per_step if drafted is not None else 1.0))
+    facts: list[Fact | None] = [*_inferred(group), *_hidden(group), *one_late(group)]
+    facts.append(_large_chunks(group, drafted.tokens_per_step if drafted is not None else 1.0))
     whole = group.whole or group
     if isinstance(group.load, ClosedLoop):
         settled = _after(group.requests["t_sent"].to_numpy(np.float64), group.load.concurrency)
     else:
-        found.append(growing_queue(whole.requests))
+        facts.append(growing_queue(whole.requests))
         settled = np.ones(len(group.requests), dtype=bool)
     kept = settled[succeeded(group.requests)]
     sent = group.good["t_sent"].to_numpy(np.float64)[kept]
     values = {name: group.metrics[name].to_numpy()[kept] for name in _drifting(group)}
     if not isinstance(group.load, Ramp):  # what changes with it is the load
-        found += drift(sent, values)
+        facts += drift(sent, values)
     if isinstance(group.load, RequestRate) and group.load.arrivals != "clients":  # it comes at one rate
         counts = in_flight(whole.requests, sent)
-        found += growing(sent, counts.astype(np.float64))
-    found += machine_notices(group, machines)
+        facts += growing(sent, counts.astype(np.float64))
+    facts += machine_notices(group, machines)
     if prefixes is not None:
-        found.append(_cached(group, prefixes))
-    return [fact.within(group.label, group.load, group.repeat) for fact in found if fact is not None]
+        facts.append(_cached(group, prefixes))
+    return [fact.within(group.label, group.load, group.repeat) for fact in facts if fact is not None]
 
 
 def _large_chunks(group: Group, tokens_per_step: float = 1.0) -> Fact | None:
@@ -128,14 +128,14 @@ def begun(group: Group) -> int:
 def pooled_notices(repeats: Sequence[Group], each: Sequence[OnlineSummary], machines: Machines) -> list[Fact]:
     """State what was noticed of one engine at one load: of its repeats, and between them."""
     first = repeats[0]
-    found = few_rounds(first.load, min(map(begun, repeats)))
+    facts = few_rounds(first.load, min(map(begun, repeats)))
     if len(each) > 1:
-        found += repeats_disagree(
+        facts += repeats_disagree(
             {name: [_median(summary, name) for summary in each] for name in latencies("headline")}
         )
         if first.engine != RUNNING_SERVER:
-            found += clocks_differ([load for group in repeats for load in machine_loads(group, machines)])
-    of_all = [fact.within(first.label, first.load) for fact in found]
+            facts += clocks_differ([load for group in repeats for load in machine_loads(group, machines)])
+    of_all = [fact.within(first.label, first.load) for fact in facts]
     return [*of_all, *(fact for summary in each for fact in summary.notices)]
 
 
@@ -154,11 +154,15 @@ def with_order(
     }
     for summary in summaries:
         notices = list(summary.notices)
-        mine = [load for label, load in pooled if label == summary.label]
-        loads = from_light_to_heavy(load for load in mine if load.kind == summary.load.kind)
+        pooled_loads = [load for label, load in pooled if label == summary.label]
+        loads = from_light_to_heavy(load for load in pooled_loads if load.kind == summary.load.kind)
         if summary.repeat is None and summary.load in loads:
             heavier = (pooled[summary.label, load] for load in loads[loads.index(summary.load) + 1 :])
-            slower = (found for heavy in heavier if (found := _slower(summary, heavy, repeats)) is not None)
+            slower = (
+                slower_fact
+                for heavy in heavier
+                if (slower_fact := _slower(summary, heavy, repeats)) is not None
+            )
             notices += islice(slower, 1)
         yield summary.model_copy(update={"notices": notices})
 
@@ -229,18 +233,21 @@ def _hidden(group: Group) -> list[Fact]:
 
 
 def inferred(good: pd.DataFrame) -> bool:
-    """Whether the tokens of some successes were dealt out and not counted."""
+    """Tell whether the tokens of some successes were dealt out and not counted."""
     return bool((good["token_source"] == "inferred").any())
 
 
 def _after(sent: npt.NDArray[np.float64], count: int) -> npt.NDArray[np.bool_]:
-    """Which requests were sent after the first `count`; of those sent at once, the first in the table are."""
-    held = np.sort(sent[np.isfinite(sent)])
-    if held.size <= count:
+    """Return (n,) which requests were sent after the first `count`.
+
+    Of requests sent at once, the first in the table are among these.
+    """
+    in_order = np.sort(sent[np.isfinite(sent)])
+    if in_order.size <= count:
         return np.zeros(sent.size, dtype=bool)
-    last = held[count - 1]
+    last = in_order[count - 1]
     later = sent > last
-    later[np.flatnonzero(sent == last)[count - int(np.searchsorted(held, last)) :]] = True
+    later[np.flatnonzero(sent == last)[count - int(np.searchsorted(in_order, last)) :]] = True
     return np.asarray(later, dtype=bool)
 
 

@@ -93,15 +93,15 @@ def rankings(pooled: Sequence[OnlineSummary], comparisons: Sequence[Comparison])
     Args:
         pooled: summaries of all repeats, one an engine and load.
     """
-    found = []
+    every = []
     for load in from_light_to_heavy(summary.load for summary in pooled):
         engines = [summary for summary in pooled if summary.load == load]
         pairs = [pair for pair in comparisons if pair.load == load]
         by_metric = {
             metric: _of_metric(metric, engines, pairs) for metric in (*compared_by(load), *_others(load))
         }
-        found += _with_headlines(by_metric, compared_by(load))
-    return found
+        every += _with_headlines(by_metric, compared_by(load))
+    return every
 
 
 def _others(load: Load) -> list[str]:
@@ -181,14 +181,14 @@ def _with_headlines(by_metric: Mapping[str, Mapping[str, Ranking]], compared: Se
     """All rankings, those marked by which the engines are compared first; percentiles ascend."""
     latencies = [by_metric[name] for name in compared if METRICS[name].is_latency and by_metric[name]]
     shared = _shared_percentile(latencies)
-    found = []
+    marked = []
     for metric, by_statistic in by_metric.items():
         first = shared if shared in by_statistic else next(iter(by_statistic), None)
-        found += [
+        marked += [
             ranking.model_copy(update={"headline": metric in compared and statistic == first})
             for statistic, ranking in reversed(list(by_statistic.items()))
         ]
-    return found
+    return marked
 
 
 def _shared_percentile(latencies: Sequence[Mapping[str, Ranking]]) -> str | None:
@@ -207,26 +207,26 @@ def headlines(found: Sequence[Ranking], load: Load | None) -> list[Ranking]:
 def batch_ranking(results: OnlineResults) -> Ranking | None:
     """Rank the engines of an offline batch by their output tokens a second; None without a result."""
     pooled = [summary for summary in results.summaries if summary.repeat is None]
-    return next((found for found in rankings(pooled, results.comparisons) if found.headline), None)
+    return next((ranking for ranking in rankings(pooled, results.comparisons) if ranking.headline), None)
 
 
 def capacity_ranking(search: SearchResults) -> Ranking:
     """Rank the engines of a search by the load that they carry; one whose value would be a guess is not
     valid."""
     in_order = sorted(
-        search.engines, key=lambda found: (found.guessed, -found.shown, found.bound == "lightest")
+        search.engines, key=lambda engine: (engine.guessed, -engine.shown, engine.bound == "lightest")
     )
     pairs = {frozenset((pair.a, pair.b)): pair for pair in search.ratios}
     rows: list[RankingRow] = []
-    for found in in_order:
+    for engine in in_order:
         row = RankingRow(
-            label=found.label, value=found.value, interval=_closed(found.low, found.high),
-            valid=found.value is not None and not found.guessed,
+            label=engine.label, value=engine.value, interval=_closed(engine.low, engine.high),
+            valid=engine.value is not None and not engine.guessed,
         )  # fmt: skip
-        pair = pairs.get(frozenset((found.label, in_order[0].label)))
+        pair = pairs.get(frozenset((engine.label, in_order[0].label)))
         if pair is not None and row.valid and rows and rows[0].valid:
             ends, ratio = _closed(pair.low, pair.high), pair.value
-            if pair.b == found.label:
+            if pair.b == engine.label:
                 ratio, ends = 1 / ratio, ends and (1 / ends[1], 1 / ends[0])
             significant = pair.verdict != "no difference shown"
             fields = {"ratio": ratio, "ratio_interval": ends, "significant": significant}
@@ -284,8 +284,8 @@ def best_labels(pooled: Sequence[OnlineSummary], comparisons: Sequence[Compariso
             first = better(pair)
             [second] = labels - {first}
             won[pair.load, pair.metric, pair.statistic].add((first, second))
-    found = {key: _unbeaten(valid[key[0]], pairs) for key, pairs in won.items()}
-    return {key: labels for key, labels in found.items() if labels}
+    unbeaten = {key: _unbeaten(valid[key[0]], pairs) for key, pairs in won.items()}
+    return {key: labels for key, labels in unbeaten.items() if labels}
 
 
 def _unbeaten(labels: set[str], won: set[tuple[str, str]]) -> frozenset[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from types import MappingProxyType
 from typing import Any
 
@@ -19,46 +19,18 @@ from harness.metrics.samples import Group
 from harness.metrics.window import in_flight, inside, scheduled
 from harness.schema.limits import Slo
 from harness.schema.machines import MachineLoad
-from harness.schema.metric import MS, Metric
+from harness.schema.metric import MS, NO_TIME_S, Counts, Metric
 from harness.schema.setting_types import Window
 
 #: Load of the machine during each cell, by the cell's number.
 Machines = Mapping[int, MachineLoad]
 
-#: Shorter than any clock can measure.
-NO_TIME_S = 1e-9
 _NONE: Mapping[Any, Any] = MappingProxyType({})
 
 
-@dataclass(frozen=True)
-class Flow:
-    """Sums over one repeat, or over several, as `harness.schema.metric.Counts` says."""
-
-    seconds: float
-    ended: int
-    good: int | None
-    prompt_tokens: int
-    output_tokens: int
-    arrivals: int
-    arrival_gaps: int
-    arrival_s: float
-    gpu_s: float | None
-    cell_successes: int
-    cell_tokens: int
-    engine_cpu_s: float | None
-    joules: float | None
-    joules_above_idle: float | None
-
-    def rate(self, metric: Metric) -> float | None:
-        """Return a cell's number; None where it is unknown, 0 where nothing passed in no time."""
-        fraction = None if metric.fraction is None else metric.fraction(self)
-        if fraction is None:
-            return None
-        numerator, denominator = fraction
-        return numerator / denominator if denominator > NO_TIME_S else 0.0
-
-
-def flow(group: Group, slo: Slo | None, machines: Machines = _NONE, gpus: Mapping[str, int] = _NONE) -> Flow:
+def count(
+    group: Group, slo: Slo | None, machines: Machines = _NONE, gpus: Mapping[str, int] = _NONE
+) -> Counts:
     """Return the sums of one repeat.
 
     With a window, requests and tokens count when they end or arrive inside it, whenever they were sent: a
@@ -82,7 +54,7 @@ def flow(group: Group, slo: Slo | None, machines: Machines = _NONE, gpus: Mappin
     def cost(value: Callable[[MachineLoad], float | None]) -> float | None:
         return sum_known([None if machine is None else value(machine) for machine in cells])
 
-    return Flow(
+    return Counts(
         seconds=seconds,
         ended=int(ended.sum()),
         good=None if slo is None else int((meets(whole, slo) & ended).sum()),
@@ -100,34 +72,34 @@ def flow(group: Group, slo: Slo | None, machines: Machines = _NONE, gpus: Mappin
     )
 
 
-def total(flows: Sequence[Flow]) -> Flow:
+def total(each: Sequence[Counts]) -> Counts:
     """Return the sums of several repeats; one that is not known of each is not known."""
-    names = [field.name for field in fields(Flow)]
-    sums: dict[str, Any] = {name: sum_known([getattr(flow, name) for flow in flows]) for name in names}
-    return Flow(**sums)
+    names = [field.name for field in fields(Counts)]
+    sums: dict[str, Any] = {name: sum_known([getattr(counts, name) for counts in each]) for name in names}
+    return Counts(**sums)
 
 
 def sum_known(numbers: Sequence[float | None]) -> float | None:
     """Return the sum of numbers, of integers a whole one; None where one is unknown, or there is none."""
-    known = [number for number in numbers if number is not None]
-    if not known or len(known) < len(numbers):
+    values = [number for number in numbers if number is not None]
+    if not values or len(values) < len(numbers):
         return None
-    return sum(known) if isinstance(known[0], int) else math.fsum(known)
+    return sum(values) if isinstance(values[0], int) else math.fsum(values)
 
 
-def rate_estimate(metric: Metric, flows: Sequence[Flow], work: tuple[str, ...] = ()) -> Estimate | None:
+def rate_estimate(metric: Metric, each: Sequence[Counts], work: tuple[str, ...] = ()) -> Estimate | None:
     """Estimate a rate of all repeats together; None where it is unknown, or no time passed in one.
 
     With `work`, the prompts of each repeat, it is the mean of the repeats: none counts for more.
     """
-    fractions = [metric.fraction(flow) for flow in flows] if metric.fraction is not None else []
-    known = np.array([fraction for fraction in fractions if fraction is not None and fraction[1] > NO_TIME_S])
-    if len(known) < len(flows):
+    fractions = [metric.fraction(counts) for counts in each] if metric.fraction is not None else []
+    pairs = np.array([fraction for fraction in fractions if fraction is not None and fraction[1] > NO_TIME_S])
+    if len(pairs) < len(each):
         return None
-    numerators, denominators = known.astype(np.float64).T
-    each = numerators / denominators
-    value = each.mean() if work else numerators.sum() / denominators.sum()
-    return Estimate(float(value), each, work=work)
+    numerators, denominators = pairs.astype(np.float64).T
+    rates = numerators / denominators
+    value = rates.mean() if work else numerators.sum() / denominators.sum()
+    return Estimate(float(value), rates, work=work)
 
 
 def duration_s(requests: pd.DataFrame) -> float:

@@ -58,16 +58,6 @@ class Sample:
         """The samples in ascending order, of which there is one at least."""
         return Ordered(self.values, self.weights)
 
-    @property
-    def least(self) -> float:
-        """The smallest of at least one value."""
-        return float(self.values.min())
-
-    @property
-    def most(self) -> float:
-        """The largest of at least one value."""
-        return float(self.values.max())
-
     @cached_property
     def levels(self) -> dict[str, float]:
         """The percentiles that are reported, by name, of one sample at least."""

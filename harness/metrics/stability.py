@@ -197,17 +197,18 @@ def growing_queue(requests: pd.DataFrame) -> Fact | None:
 
 
 def _stalled_s(requests: pd.DataFrame) -> float | None:
-    """How long the first token of an open loop was waited for, where it came after the last arrival, or 0
-    where first tokens came ever later, as before answers that end together; None where they followed the
+    """Return the wait for the first token of an open loop, in s, where it came after the last arrival.
+
+    It is 0 where first tokens came ever later, as before answers that end together; None where they followed the
     arrivals.
 
     Where all requests wait equally long, answers take long, and none has to queue.
     """
     due, first = scheduled(requests), requests["t_first"]
-    known = (requests["error"].isna() & first.notna()).to_numpy()
-    if np.count_nonzero(known) < MIN_REQUESTS:
+    answered = (requests["error"].isna() & first.notna()).to_numpy()
+    if np.count_nonzero(answered) < MIN_REQUESTS:
         return None
-    arrived, came = due.to_numpy(np.float64)[known], first.to_numpy(np.float64)[known]
+    arrived, came = due.to_numpy(np.float64)[answered], first.to_numpy(np.float64)[answered]
     order = np.argsort(arrived, kind="stable")
     early, late = _outer_quarters(np.asarray(came - arrived, np.float64)[order])
     begin, end = (np.median(part) for part in _outer_quarters(np.asarray(arrived, np.float64)[order]))
@@ -233,26 +234,26 @@ def disturbed(load: MachineLoad, engine_is_ours: bool = True) -> list[Fact]:
     Args:
         engine_is_ours: False for a server that ran already: its own work looks like that of others.
     """
-    found = []
+    facts = []
     if engine_is_ours and is_busy(load):
         most = max(load.foreign_cores_max, load.foreign_cores_mean)
         values: dict[str, Value] = {"cores": load.foreign_cores_mean, "most": most, "of": load.cpus}
-        found.append(Fact(kind="foreign_load", values=values))
+        facts.append(Fact(kind="foreign_load", values=values))
     if load.steal_share > STEAL_SHARE:
-        found.append(Fact(kind="stolen_time", values={"share": load.steal_share}))
+        facts.append(Fact(kind="stolen_time", values={"share": load.steal_share}))
     for index, share in enumerate(load.gpus_busy_before if engine_is_ours else ()):
         if share is not None and share > GPU_BUSY_SHARE:
-            found.append(Fact(kind="gpu_in_use", values={"gpu": str(index), "share": share}))
+            facts.append(Fact(kind="gpu_in_use", values={"gpu": str(index), "share": share}))
     for index, gpu in enumerate(load.gpus):
         for reason, share in gpu.throttled.items():
             if share <= THROTTLED_SHARE:
                 continue
             values = {"gpu": str(index), "share": share}
             if reason == POWER_CAP:
-                found.append(Fact(kind="power_capped", values=values))
+                facts.append(Fact(kind="power_capped", values=values))
             else:
-                found.append(Fact(kind="throttled", values=values | {"reason": reason}))
-    return found
+                facts.append(Fact(kind="throttled", values=values | {"reason": reason}))
+    return facts
 
 
 def is_busy(load: MachineLoad) -> bool:
@@ -279,11 +280,11 @@ def repeats_disagree(medians: Mapping[str, Sequence[float]]) -> list[Fact]:
     Args:
         medians: by the metric's name, the median of each repeat in ms.
     """
-    found = []
+    facts = []
     for name, values in medians.items():
         positive = [value for value in values if value > 0]
         if len(positive) < 2 or float(np.std([log(value) for value in positive], ddof=1)) <= REPEATS_SPREAD:
             continue
         ends: dict[str, Value] = {"metric": name, "low": min(positive), "high": max(positive)}
-        found.append(Fact(kind="repeats_differ", values=ends))
-    return found
+        facts.append(Fact(kind="repeats_differ", values=ends))
+    return facts

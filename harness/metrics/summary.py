@@ -17,7 +17,7 @@ from harness.metrics.notices import (
     with_brief,
     with_order,
 )
-from harness.metrics.rates import Flow, Machines, late_s, peak_in_flight, requests_within, total
+from harness.metrics.rates import Machines, late_s, peak_in_flight, requests_within, total
 from harness.metrics.samples import Group, by_load, split
 from harness.metrics.validity import clients_of, discredit, invalid_reasons, scored
 from harness.metrics.waterfall import Reported, reported_mean, waterfall
@@ -27,6 +27,7 @@ from harness.schema.fairness import TaskScores
 from harness.schema.limits import Slo
 from harness.schema.load import Load
 from harness.schema.machines import Calibration
+from harness.schema.metric import Counts
 from harness.schema.metrics import LATENCIES, METRICS
 from harness.schema.results import Distribution, OnlineSummary, PrefixHits, Speculation
 
@@ -81,21 +82,21 @@ def summarize_points(points: Sequence[Point], **known: Unpack[Known]) -> list[On
     """Summarize points that were measured with the same service level, machines and GPUs."""
     summaries = []
     slo, reported, machines = known.get("slo"), known.get("reported") or {}, known.get("machines") or {}
-    hits, counts = _by_cell(known.get("prefixes", ())), _by_cell(known.get("drafted", ()))
+    hits, drafted = _by_cell(known.get("prefixes", ())), _by_cell(known.get("drafted", ()))
     calibration = known.get("calibration")
     for point in points:
         each = []
-        for group, cell_flow, estimates in zip(point.repeats, point.flows, point.each, strict=True):
+        for group, counts, estimates in zip(point.repeats, point.counts, point.each, strict=True):
             place = (group.label, group.load, group.repeat)
-            count = None if (reported_count := counts.get(place)) is None else reported_count.count
-            summary = _summary(group, [group], [cell_flow], estimates, slo, calibration, reported)
-            notices = cell_notices(group, machines, hits.get(place), count)
+            draft = drafted.get(place)
+            summary = _summary(group, [group], [counts], estimates, slo, calibration, reported)
+            notices = cell_notices(group, machines, hits.get(place), draft.count if draft else None)
             each.append(summary.model_copy(update={"notices": notices}))
         notices = pooled_notices(point.repeats, each, machines)
         if len(each) == 1:
             pooled = each[0].model_copy(update={"repeat": None, "notices": notices})
         else:
-            pooled = _summary(point.pooled, point.repeats, point.flows, point.estimates, slo, None, reported)
+            pooled = _summary(point.pooled, point.repeats, point.counts, point.estimates, slo, None, reported)
             pooled = pooled.model_copy(update={**_judgement(each), "notices": notices})
         summaries += [*each, pooled]
     wrong, scores = known.get("wrong") or {}, known.get("scores")
@@ -114,9 +115,9 @@ def _judgement(repeats: Sequence[OnlineSummary]) -> dict[str, Any]:
     }
 
 
-def _rate_fields(passed: Flow, estimates: Estimates) -> dict[str, Any]:
+def _rate_fields(passed: Counts, estimates: Estimates) -> dict[str, Any]:
     """Return every rate by its name, and the intervals: `NAME_ci` where a summary has such a field."""
-    values = {name: passed.rate(metric) for name, metric in METRICS.items() if metric.fraction is not None}
+    values = {name: metric.rate(passed) for name, metric in METRICS.items() if metric.fraction is not None}
     ends = {name: end for name in values if (end := own_interval(estimates.get((name, name)))) is not None}
     fields = {f"{name}_ci": end for name, end in ends.items() if f"{name}_ci" in OnlineSummary.model_fields}
     together = {name: end for name, end in ends.items() if f"{name}_ci" not in fields}
@@ -130,7 +131,7 @@ def _by_cell(reports: Sequence[Reports]) -> dict[tuple[str, Load, int | None], R
 def _summary(
     group: Group,
     repeats: Sequence[Group],
-    flows: Sequence[Flow],
+    each: Sequence[Counts],
     estimates: Estimates,
     slo: Slo | None,
     calibration: Calibration | None,
@@ -138,7 +139,7 @@ def _summary(
 ) -> OnlineSummary:
     requests, good = group.requests, group.good
     errors = requests["error"].dropna().astype(str).value_counts()
-    passed = total(flows)
+    passed = total(each)
     latencies = {name: distribution(group.sample(name), of_metric(estimates, name)) for name in LATENCIES}
     unknown = [name for name in LATENCIES if METRICS[name].by_engine and not latencies[name].n]
     latencies |= {name: _engine_reported(good, name, reported) for name in unknown}

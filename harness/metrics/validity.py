@@ -40,10 +40,10 @@ def invalid_reasons(group: Group, calibration: Calibration | None = None) -> lis
     Args:
         calibration: what client processes sustain; None: not known, and not judged by.
     """
-    found = _invalid(group)
+    facts = _invalid(group)
     if not isinstance(group.load, Batch):
-        found += _too_busy((group.whole or group).requests, group.load, calibration)
-    return [fact.within(group.label, group.load, group.repeat) for fact in found]
+        facts += _too_busy((group.whole or group).requests, group.load, calibration)
+    return [fact.within(group.label, group.load, group.repeat) for fact in facts]
 
 
 def _invalid(group: Group) -> list[Fact]:
@@ -130,11 +130,11 @@ def _lags(group: Group) -> list[_Lag]:
         return []
     limit = max(LAG_LIMIT_MS, LAG_LIMIT_OF_TTFT * float(np.median(ttft)))
     lag = group.metrics["submit_lag_ms"].to_numpy()
-    known = np.isfinite(lag)
+    finite = np.isfinite(lag)
     if "host" not in group.requests or group.requests["host"].isna().all():
-        return [_Lag.of({}, lag[known], limit)]
+        return [_Lag.of({}, lag[finite], limit)]
     hosts = group.good["host"]
-    rows_by_host = {str(host): known & (hosts == host).to_numpy() for host in hosts.dropna().unique()}
+    rows_by_host = {str(host): finite & (hosts == host).to_numpy() for host in hosts.dropna().unique()}
     return [
         _Lag.of({"node": host}, lag[rows], limit) for host, rows in sorted(rows_by_host.items()) if rows.any()
     ]
@@ -194,7 +194,7 @@ def _too_busy(requests: pd.DataFrame, load: Load, calibration: Calibration | Non
     of_each = requests.groupby("client")["chunks"].agg(["sum", "size"])
     busiest, together, clients = of_each.max() / seconds, of_each.sum() / seconds, len(of_each)
     ceiling = calibration.ceiling(clients)
-    found = []
+    facts = []
     for unit, column, most in (
         ("chunks", "sum", ceiling.chunks_per_s),
         ("requests", "size", ceiling.requests_per_s),
@@ -208,8 +208,8 @@ def _too_busy(requests: pd.DataFrame, load: Load, calibration: Calibration | Non
                 "ceiling_per_s": float(most),
                 "clients": needed,
             }
-            found.append(Fact(kind="busy", values=values))
-    return found
+            facts.append(Fact(kind="busy", values=values))
+    return facts
 
 
 def _processes(limits: float, load: Load) -> int:

@@ -1,4 +1,4 @@
-"""Where the time to first token went: what client and engine report, added up to the mean TTFT.
+"""Parts of the time to first token: what client and engine report, added up to the mean TTFT.
 
 Means are taken because they add up; percentiles do not. docs/metrics.md has the definitions.
 """
@@ -64,11 +64,11 @@ def _http_ms(
 
 def reported_mean(requests: pd.DataFrame, reported: Reported, metric: str) -> ReportedMean | None:
     """The histograms' mean over all cells of `requests`; None where no cell has one."""
-    found = [reported[cell][metric] for cell in requests["cell"].unique() if metric in reported.get(cell, {})]
-    count = sum(mean.n for mean in found)
+    means = [reported[cell][metric] for cell in requests["cell"].unique() if metric in reported.get(cell, {})]
+    count = sum(mean.n for mean in means)
     if not count:
         return None
-    return ReportedMean(mean_ms=math.fsum(mean.mean_ms * mean.n for mean in found) / count, n=count)
+    return ReportedMean(mean_ms=math.fsum(mean.mean_ms * mean.n for mean in means) / count, n=count)
 
 
 def _engine_part(
@@ -85,11 +85,11 @@ def _engine_part(
 
 def _part(part: Part, values: Floats, source: Source, how: str) -> WaterfallPart:
     """The mean over all, those of which nothing is known counting as 0. A part takes no less than no time."""
-    known = int(np.isfinite(values).sum())
-    if not known:
+    n = int(np.isfinite(values).sum())
+    if not n:
         return WaterfallPart(part=part, mean_ms=None, n=0, source="unknown", how="not reported")
     mean = max(float(np.nan_to_num(values).sum() / len(values)), 0.0)
-    return WaterfallPart(part=part, mean_ms=mean, n=known, source=source, how=how)
+    return WaterfallPart(part=part, mean_ms=mean, n=n, source=source, how=how)
 
 
 def _column(table: pd.DataFrame, name: str) -> Floats:

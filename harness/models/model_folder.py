@@ -44,10 +44,7 @@ def resolve(model: str, cache: Path = rosemodels.CACHE) -> ModelFolder:
 
     Raises UsageError if there is no such model, or its config is not that of a decoder.
     """
-    try:
-        named = rosemodels.folder(model, cache)
-    except rosemodels.ModelError as error:
-        raise UsageError(str(error), error.hint) from error
+    named = _named(model, cache)
     if named is not None:
         return _describe(named, model, model.replace(":", "-"))
     folder = Path(model).expanduser()
@@ -65,10 +62,7 @@ def tokenizer_folder(name: str, cache: Path = rosemodels.CACHE) -> Path:
 
     Raises UsageError if there is no such folder, or it has no tokenizer.json.
     """
-    try:
-        folder = rosemodels.folder(name, cache)
-    except rosemodels.ModelError as error:
-        raise UsageError(str(error), error.hint) from error
+    folder = _named(name, cache)
     if folder is None:
         local = Path(name).expanduser()
         if not local.is_dir() and name.startswith(("/", "./", "../", "~")):
@@ -79,6 +73,13 @@ def tokenizer_folder(name: str, cache: Path = rosemodels.CACHE) -> Path:
             f"{name} has no tokenizer.json", "give another --tokenizer, or none: then the server counts"
         )
     return folder
+
+
+def _named(name: str, cache: Path) -> Path | None:
+    try:
+        return rosemodels.folder(name, cache)
+    except rosemodels.ModelError as error:
+        raise UsageError(str(error), error.hint) from error
 
 
 def _download(model: str, files: list[str] = _HUB_FILES) -> Path:

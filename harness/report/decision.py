@@ -8,8 +8,7 @@ from decimal import Decimal
 from typing import Literal
 
 from harness.compare.gates import outcome
-from harness.metrics.attainment import attained, each_request, goodput, reached
-from harness.metrics.frontier import Served, served
+from harness.metrics.attainment import Served, attained, each_request, goodput, reached, served
 from harness.metrics.intervals import Measurement
 from harness.metrics.samples import Group, by_load
 from harness.runs.limits import parse_limits

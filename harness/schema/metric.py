@@ -20,6 +20,9 @@ if TYPE_CHECKING:  # what only describes metrics starts without numpy
 #: Milliseconds of a second.
 MS = 1e3
 
+#: Seconds that are shorter than any clock can measure.
+NO_TIME_S = 1e-9
+
 #: Owner of one value. A rate has one value a cell; a metric of a batch has one value a repeat of it.
 SampleKind = Literal["request", "token", "chunk", "cell", "batch"]
 
@@ -63,67 +66,43 @@ class Times(Protocol):
         """(S,) position of its request, below U."""
 
 
-class Counts(Protocol):
+@dataclass(frozen=True)
+class Counts:
     """Sums over one repeat of an engine at one load, or over several: all that rates and costs are made of.
 
-    Where a part of the cell is measured, the first five are of this part, and the `cell_` ones of the whole.
+    Where a part of the cell is measured, those that do not say so are of this part.
+
+    Attributes:
+        seconds: from the first scheduled arrival to the last end of a stream, or of the window.
+        ended: successful requests that ended in it.
+        good: requests of `ended` within the service level; None without one.
+        prompt_tokens: of `ended`.
+        output_tokens: that arrived in it, of successful requests.
+        arrivals: requests that the schedule has.
+        arrival_gaps: times between these arrivals: one fewer in each repeat.
+        arrival_s: sum of the times between these arrivals; NaN where one is unknown.
+        gpu_s: seconds times the GPUs that the engine computes on; None without one.
+        cell_successes: successful requests of the whole cell.
+        cell_tokens: output tokens of `cell_successes`.
+        engine_cpu_s: CPU seconds of the engine's processes in the whole cell; None: unknown.
+        joules: energy of the whole cell; None: unknown.
+        joules_above_idle: the same without what the idle machine takes.
     """
 
-    @property
-    def seconds(self) -> float:
-        """Time from the first scheduled arrival to the last end of a stream, or the window's length, in s."""
-
-    @property
-    def ended(self) -> int:
-        """Successful requests that ended in it."""
-
-    @property
-    def good(self) -> int | None:
-        """Requests of `ended` within the service level; None without one."""
-
-    @property
-    def prompt_tokens(self) -> int:
-        """Prompt tokens of `ended`."""
-
-    @property
-    def output_tokens(self) -> int:
-        """Tokens that arrived in it, of successful requests."""
-
-    @property
-    def arrivals(self) -> int:
-        """Requests that the schedule has."""
-
-    @property
-    def arrival_gaps(self) -> int:
-        """Times between these arrivals: one fewer in each repeat."""
-
-    @property
-    def arrival_s(self) -> float:
-        """Sum of the times between these arrivals, in s; NaN where one is unknown."""
-
-    @property
-    def gpu_s(self) -> float | None:
-        """Seconds times the GPUs that the engine computes on; None without one."""
-
-    @property
-    def cell_successes(self) -> int:
-        """Successful requests of the whole cell."""
-
-    @property
-    def cell_tokens(self) -> int:
-        """Output tokens of `cell_successes`."""
-
-    @property
-    def engine_cpu_s(self) -> float | None:
-        """CPU time of the engine's processes in the whole cell, in s; None: unknown."""
-
-    @property
-    def joules(self) -> float | None:
-        """Energy of the whole cell; None: unknown."""
-
-    @property
-    def joules_above_idle(self) -> float | None:
-        """Energy of the whole cell without what the idle machine takes; None: unknown."""
+    seconds: float
+    ended: int
+    good: int | None
+    prompt_tokens: int
+    output_tokens: int
+    arrivals: int
+    arrival_gaps: int
+    arrival_s: float
+    gpu_s: float | None
+    cell_successes: int
+    cell_tokens: int
+    engine_cpu_s: float | None
+    joules: float | None
+    joules_above_idle: float | None
 
 
 #: Numerator and denominator of a rate or another single number of a cell; None: unknown.
@@ -178,6 +157,14 @@ class Metric:
     def is_latency(self) -> bool:
         """Whether it has a sample in every cell, and so a distribution in the results."""
         return self.sample in ("request", "token", "chunk")
+
+    def rate(self, counts: Counts) -> float | None:
+        """Return a cell's number; None where it is unknown, 0 where nothing passed in no time."""
+        fraction = None if self.fraction is None else self.fraction(counts)
+        if fraction is None:
+            return None
+        numerator, denominator = fraction
+        return numerator / denominator if denominator > NO_TIME_S else 0.0
 
     @property
     def short_name(self) -> str:

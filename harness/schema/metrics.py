@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from harness.errors import UsageError
 from harness.plugins import describe, find_plugins, load_plugin
-from harness.schema.metric import MS, Counts, Fraction, Metric, Use
+from harness.schema.metric import MS, NO_TIME_S, Counts, Fraction, Metric, Use
 
 _SHOWN: frozenset[Use] = frozenset({"tables", "overview", "compared", "gated", "slo"})
 _HEADLINE: frozenset[Use] = _SHOWN | {"headline"}
@@ -21,7 +21,7 @@ def _each(spent: float | None, count: int) -> Fraction:
 
 def _offered(counts: Counts) -> Fraction:
     """Return arrivals a second by the schedule; requests over the duration where all arrive at once."""
-    if counts.arrival_s > 1e-9:
+    if counts.arrival_s > NO_TIME_S:
         return counts.arrival_gaps, counts.arrival_s
     return counts.arrivals, counts.seconds
 

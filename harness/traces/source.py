@@ -8,10 +8,10 @@ import io
 import stat
 import zlib
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any, Literal
+from typing import IO, Literal
 
 import msgspec
 
@@ -54,9 +54,9 @@ class Source:
         Raises:
             UsageError: It cannot be read, is empty, is too large, or is not UTF-8 text.
         """
-        hashed = HashedFile(path)
-        with hashed, translated(path):
-            text = hashed.text()
+        with translated(path), ExitStack() as stack:
+            text, digest = _open(path)
+            stack.callback(text.close)
             line = text.readline(MAX_LINE).removeprefix(_BOM)
             comments: dict[str, str] = {}
             number = 1
@@ -69,13 +69,12 @@ class Source:
             more = None if rows is None else rows - (kind == "jsonl")
             rest, whole = read_lines(path, text, more)
             body = (line + rest).rstrip()
-            hashed.drain()
         if not body:
             raise UsageError(f"{path} is empty", "give a trace file with at least one request")
         if b"\0" in body[:_SNIFF]:
             raise UsageError(f"{path} is a binary file", "give a CSV or JSONL trace, gzip packed or not")
         fields = _fields(path, number, _decode(path, number, body.split(b"\n", 1)[0]), kind)
-        return cls(path, hashed.digest, kind, fields, comments, body, number, whole)
+        return cls(path, digest, kind, fields, comments, body, number, whole)
 
     def error(self, line: int, what: str) -> UsageError:
         """Return an error about one line of this file, numbered from 1."""
@@ -106,46 +105,20 @@ _CHUNK = 1 << 20
 MAX_BYTES = 4 << 30
 
 
-class HashedFile(io.RawIOBase):
-    """A file that is read once, from its beginning, and hashed meanwhile: no device, but maybe a pipe."""
+def _open(path: Path) -> tuple[IO[bytes], str]:
+    """Open a file's text, unpacked if it is packed with gzip, and return it with the sha256 of the file.
 
-    def __init__(self, path: Path) -> None:
-        super().__init__()
-        with translated(path):
-            mode = path.stat().st_mode
-            if not (stat.S_ISREG(mode) or stat.S_ISFIFO(mode) or stat.S_ISDIR(mode)):
-                raise UsageError(f"{path} is not a file", "give a file, or a pipe")
-            self._file = path.open("rb", buffering=0)
-        self._hash = hashlib.sha256()
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: Any) -> int:
-        """Read into `buffer`; return the number of bytes."""
-        count = self._file.readinto(buffer) or 0
-        self._hash.update(memoryview(buffer)[:count])
-        return count
-
-    def text(self) -> IO[bytes]:
-        """Return the file's text, unpacked if it is packed with gzip."""
-        packed = io.BufferedReader(self, _CHUNK)
-        return gzip.open(packed) if packed.peek(2)[:2] == _GZIP else packed  # type: ignore[return-value]
-
-    def drain(self) -> None:
-        """Read the rest of the file, for the digest."""
-        buffer = bytearray(_CHUNK)
-        while self.readinto(buffer):
-            pass
-
-    @property
-    def digest(self) -> str:
-        """The sha256 of what was read, in hexadecimal."""
-        return self._hash.hexdigest()
-
-    def close(self) -> None:
-        self._file.close()
-        super().close()
+    The file is no device, but maybe a pipe, which can be read once.
+    """
+    mode = path.stat().st_mode
+    if not (stat.S_ISREG(mode) or stat.S_ISFIFO(mode) or stat.S_ISDIR(mode)):
+        raise UsageError(f"{path} is not a file", "give a file, or a pipe")
+    file: IO[bytes] = io.BytesIO(path.read_bytes()) if stat.S_ISFIFO(mode) else path.open("rb")
+    digest = hashlib.file_digest(file, "sha256").hexdigest()  # type: ignore[arg-type]
+    file.seek(0)
+    packed = file.read(len(_GZIP)) == _GZIP
+    file.seek(0)
+    return (gzip.open(file) if packed else file), digest  # type: ignore[return-value]
 
 
 def read_lines(path: Path, text: IO[bytes], count: int | None) -> tuple[bytes, bool]:

@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 from math import ceil
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy import special
 
 from harness.schema.load import RequestRate
-from harness.schema.online_settings import Fit
 from harness.schema.run_info import TraceRecord
 from harness.traces import sampling
-from harness.traces.fit import Fitted, fit, room
+from harness.traces.fit import Fitted, room
 from harness.traces.servegen import CITATION, Mixture, TrafficClient, read_mixture
 from harness.traces.trace import Trace
 from harness.workload.planned_requests import PlannedRequest, open_loop
-from harness.workload.sources import Loads, OpenLoopSource
+from harness.workload.sources import FittedSource, Loads
 
 #: Streams of the seed that clients draw from; the lower ones are for what is not of a client.
 FIRST_STREAM, STREAMS = 16, 3
@@ -71,42 +71,26 @@ def _gaps(client: TrafficClient, uniforms: NDArray[np.float64]) -> NDArray[np.fl
     return weibull
 
 
-class MixtureSource(OpenLoopSource[RequestRate]):
+class MixtureSource(FittedSource[RequestRate]):
     """Requests of the clients that a folder describes.
 
     Raises:
         UsageError: The folder is missing or unreadable, or nothing fits the context.
     """
 
-    def __init__(
-        self,
-        loads: Loads[RequestRate],
-        folder: str,
-        rule: Fit,
-        context: int,
-        vocab_size: int,
-        max_output: int | None = None,
-    ) -> None:
-        super().__init__(loads)
-        self._rule, self._context, self._max_output = rule, context, max_output
-        self._vocab_size = vocab_size
+    def __init__(self, loads: Loads[RequestRate], folder: str, *fitting: Any) -> None:
+        super().__init__(loads, *fitting)
         self._mixture = read_mixture(folder)
-        if rule == "drop":
-            self._mixture = self._mixture.within(room(context))
+        if self._rule == "drop":
+            self._mixture = self._mixture.within(room(self._context))
         fitted = [self._draw(load, seed) for load, seed in loads.first_repeat]
-        self._heaviest = fitted[-1].trace
+        self.trace = fitted[-1].trace
         self.record = self._sum([it.record() for it in fitted])
 
     def requests(
         self, load: RequestRate, seed: int, shape_seed: int, first: int = 0, n: int | None = None
     ) -> list[PlannedRequest]:
         return open_loop(self._draw(load, shape_seed).trace, 1.0, self._vocab_size, seed)
-
-    def input_lengths(self, size: int) -> list[int]:
-        return self._heaviest.input_quantiles(size)
-
-    def times(self) -> NDArray[np.float64]:
-        return self._heaviest.arrival_s
 
     def _draw(self, load: RequestRate, shape_seed: int) -> Fitted:
         """Draw the requests at a rate, and more for the few that --fit scale drops."""
@@ -115,7 +99,7 @@ class MixtureSource(OpenLoopSource[RequestRate]):
         while True:
             rate, count = load.req_per_s * excess, ceil(n * excess)
             trace = mixture_requests(self._mixture, rate, shape_seed, count, seconds)
-            fitted = fit(trace, self._rule, self._context, self._max_output)
+            fitted = self._fit(trace)
             fitting = len(fitted.trace)
             if fitting == len(trace) or (excess > 1 and fitting >= n):
                 in_time = int(np.searchsorted(fitted.trace.arrival_s, seconds, side="right"))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -95,13 +95,13 @@ class RequestSource(ABC, Generic[L]):
     def in_flight(self) -> int:
         """Return the requests in flight at the heaviest load, as far as they are known in advance."""
 
-    @abstractmethod
     def requests_per_s(self) -> float:
-        """Return the rate of the heaviest load; 0 of a closed loop, whose rate depends on the engine."""
+        """Return the rate of the heaviest load; 0 where it depends on the engine."""
+        return 0.0
 
-    @abstractmethod
     def tokens_per_s(self) -> float:
         """Return the output tokens a second that the heaviest load asks for, as many chunks at most."""
+        return self.in_flight() / STREAM_GAP_S
 
 
 class OpenLoopSource(RequestSource[L]):
@@ -123,31 +123,47 @@ class OpenLoopSource(RequestSource[L]):
         return self.requests_per_s() * self.record.output_tokens / max(1, self.record.requests)
 
 
-class TraceSource(OpenLoopSource[TraceLoad]):
+class FittedSource(OpenLoopSource[L]):
+    """Requests with times and lengths of their own, which are fitted into the context.
+
+    Args:
+        rule: Treatment of requests that do not fit the context.
+        context: Tokens of a prompt and its answer together.
+        max_output: Most output tokens, where the rule clips.
+    """
+
+    #: Requests of the heaviest load.
+    trace: Trace
+
+    def __init__(
+        self, loads: Loads[L], rule: Fit, context: int, vocab_size: int, max_output: int | None = None
+    ) -> None:
+        super().__init__(loads)
+        self._rule, self._context, self._max_output = rule, context, max_output
+        self._vocab_size = vocab_size
+
+    def input_lengths(self, size: int) -> list[int]:
+        return self.trace.input_quantiles(size)
+
+    def times(self) -> NDArray[np.float64]:
+        return self.trace.arrival_s
+
+    def _fit(self, trace: Trace) -> Fitted:
+        return fit(trace, self._rule, self._context, self._max_output)
+
+
+class TraceSource(FittedSource[TraceLoad]):
     """The head of a trace, as much as the heaviest load needs, at the times of the trace.
 
     Args:
         trace: A name from the catalog, or a file.
-        rule: Treatment of requests that do not fit the context.
-        context: Tokens of a prompt and its answer together.
-        max_output: Most output tokens, where the rule clips.
 
     Raises:
         UsageError: The trace is missing or unreadable, or nothing fits the context.
     """
 
-    def __init__(
-        self,
-        loads: Loads[TraceLoad],
-        trace: str,
-        rule: Fit,
-        context: int,
-        vocab_size: int,
-        max_output: int | None = None,
-    ) -> None:
-        super().__init__(loads)
-        self._rule, self._context, self._max_output = rule, context, max_output
-        self._vocab_size = vocab_size
+    def __init__(self, loads: Loads[TraceLoad], trace: str, *fitting: Any) -> None:
+        super().__init__(loads, *fitting)
         self._heaviest = loads.each[-1]
         fitted = self._fit(catalog.load(trace, self._is_enough))
         fitted = fitted.head(self._count(fitted.trace, self._heaviest))
@@ -160,14 +176,8 @@ class TraceSource(OpenLoopSource[TraceLoad]):
         head = self.trace.head(self._count(self.trace, load))
         return open_loop(head, load.scale, self._vocab_size, seed)
 
-    def input_lengths(self, size: int) -> list[int]:
-        return self.trace.input_quantiles(size)
-
     def times(self) -> NDArray[np.float64]:
-        return self.trace.arrival_s * self._heaviest.scale
-
-    def _fit(self, trace: Trace) -> Fitted:
-        return fit(trace, self._rule, self._context, self._max_output)
+        return super().times() * self._heaviest.scale
 
     def _is_enough(self, head: Trace) -> bool:
         """Return whether no load needs more than this head; scaling all lengths needs the whole trace."""
@@ -236,12 +246,6 @@ class ClosedLoopSource(ContentSource[ClosedLoop]):
     def in_flight(self) -> int:
         return max(min(load.concurrency, self.loads.requests(load)) for load in self.loads.each)
 
-    def requests_per_s(self) -> float:
-        return 0.0
-
-    def tokens_per_s(self) -> float:
-        return self.in_flight() / STREAM_GAP_S
-
 
 class BatchSource(ContentSource[Batch]):
     """Prompts that are all there from the start; more requests than these are the same prompts again."""
@@ -260,12 +264,6 @@ class BatchSource(ContentSource[Batch]):
 
     def in_flight(self) -> int:
         return max(load.prompts for load in self.loads.each)
-
-    def requests_per_s(self) -> float:
-        return 0.0
-
-    def tokens_per_s(self) -> float:
-        return self.in_flight() / STREAM_GAP_S
 
 
 class RateSource(ContentSource[RequestRate | Ramp], OpenLoopSource[RequestRate | Ramp]):

@@ -133,12 +133,11 @@ def _source(
     each = settings.loads
     seeds = shape_seeds(settings.seed, 0, len(each))
     loads: Loads[Any] = Loads(each, seeds, settings.n, settings.rounds, settings.cell_s)
+    fitting = (settings.fit, context, vocab_size, settings.max_output_len)
     if isinstance(each[0], TraceLoad):
-        return TraceSource(loads, settings.trace, settings.fit, context, vocab_size, settings.max_output_len)
+        return TraceSource(loads, settings.trace, *fitting)
     if settings.mixture is not None:
-        return MixtureSource(
-            loads, settings.mixture, settings.fit, context, vocab_size, settings.max_output_len
-        )
+        return MixtureSource(loads, settings.mixture, *fitting)
     content = _content(settings, vocab_size, context, tokenizer)
     if isinstance(each[0], Batch):
         return BatchSource(loads, content)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 
-from harness.metrics.frontier import Served
+from harness.metrics.attainment import Served
 from harness.metrics.intervals import Measurement
 from harness.report.charts.by_load import load_axis
 from harness.report.charts.chart import Axis, Chart, Limit, Series, is_wide

@@ -5,11 +5,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from harness.metrics.contrast import SHARE
+from harness.metrics.contrast import MAX_REPEATS, POWER, SHARE
 from harness.metrics.digits import per_cent
 from harness.metrics.estimates import Key
 from harness.metrics.intervals import LEVEL, Ends
-from harness.metrics.power import MAX_REPEATS, POWER
 from harness.metrics.rankings import REAL as SIGNIFICANT
 from harness.metrics.rankings import better, excludes_one, valid_labels
 from harness.report.tables.latency import SHOWN

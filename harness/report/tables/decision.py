@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from harness.metrics.attainment import Served
 from harness.metrics.digits import per_cent
-from harness.metrics.frontier import Served
 from harness.metrics.intervals import Measurement
 from harness.report.decision import Box, Decision, Within
 from harness.report.tables.table import Cell, Column, Table

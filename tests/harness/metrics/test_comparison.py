@@ -1,10 +1,9 @@
 import numpy as np
 import pytest
 
-from harness.metrics.contrast import Contrast, judged
+from harness.metrics.contrast import Contrast, judged, repeats_to_find
 from harness.metrics.estimates import COMPARED
 from harness.metrics.intervals import ASSUMED_OF_LATENCIES, ASSUMED_OF_RATES, LEVEL, Effect, Estimate
-from harness.metrics.power import repeats_to_find
 from harness.schema.load import ClosedLoop, TraceLoad, load_text
 
 from .conftest import compare

@@ -11,8 +11,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.metrics.attainment import attained, each_request, goodput, reached
-from harness.metrics.frontier import Served, served, with_dominated
+from harness.metrics.attainment import (
+    Served,
+    attained,
+    each_request,
+    goodput,
+    reached,
+    served,
+    with_dominated,
+)
 from harness.metrics.intervals import Measurement, error_rate_ends
 from harness.metrics.samples import Group, by_load, split
 from harness.schema.limits import Slo, parse_gate

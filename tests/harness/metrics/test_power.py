@@ -6,8 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from harness.metrics.contrast import holm
-from harness.metrics.power import MAX_REPEATS, needed_repeats, repeats_to_find, upper_spread
+from harness.metrics.contrast import MAX_REPEATS, holm, needed_repeats, repeats_to_find, upper_spread
 
 effects = st.floats(0.005, 2)
 spreads = st.floats(0, 0.5)

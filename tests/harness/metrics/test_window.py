@@ -7,7 +7,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from harness.metrics.rates import flow
+from harness.metrics.rates import count
 from harness.metrics.samples import split
 from harness.metrics.summary import summarize
 from harness.metrics.window import find_window
@@ -117,7 +117,7 @@ def counts(requests, chunks, cut):
     """Requests, successes, and tokens of answers and prompts, as a summary has them."""
     [group] = split(requests, chunks, cut)
     assert len((group.whole or group).requests) == len(requests)
-    sums = flow(group, None)
+    sums = count(group, None)
     return [len(group.requests), len(group.good), sums.output_tokens, sums.prompt_tokens]
 
 
