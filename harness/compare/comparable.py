@@ -162,7 +162,7 @@ def _trace(run: StoredRun, field: str) -> object:
 
 
 def _origin(run: StoredRun) -> object:
-    """Return the origin of a trace; of another load these are lengths and loads, which are looked at apart."""
+    """Return the origin of a trace; of another load it is lengths and loads, which are looked at apart."""
     return _trace(run, "origin") if run.settings.loads[0].kind == "trace" else None
 
 

@@ -199,8 +199,8 @@ def growing_queue(requests: pd.DataFrame) -> Fact | None:
 def _stalled_s(requests: pd.DataFrame) -> float | None:
     """Return the wait for the first token of an open loop, in s, where it came after the last arrival.
 
-    It is 0 where first tokens came ever later, as before answers that end together; None where they followed the
-    arrivals.
+    It is 0 where first tokens came ever later, as before answers that end together; None where they followed
+    the arrivals.
 
     Where all requests wait equally long, answers take long, and none has to queue.
     """

@@ -53,8 +53,8 @@ def scheduled(requests: pd.DataFrame) -> pd.Series[float]:
 
 
 def in_flight(requests: pd.DataFrame, times: npt.NDArray[np.float64]) -> npt.NDArray[np.int64]:
-    """Return (k,) the requests of one cell in flight at each of `times`, (k,) in s. One that is sent then is; one
-    that ends then makes room for it."""
+    """Return (k,) the requests of one cell in flight at each of `times`, (k,) in s. One that is sent then is;
+    one that ends then makes room for it."""
     sent, ended = requests["t_sent"].to_numpy(np.float64), requests["t_end"].to_numpy(np.float64)
     was_sent = np.isfinite(sent)
     sent, ended = (np.sort(t[was_sent & np.isfinite(t)]) for t in (sent, ended))
