@@ -69,16 +69,6 @@ def test_verdicts_hold_for_all_engines_and_loads_together(make):
     assert smallest.adjusted_p == pytest.approx(52 / 26 * before.adjusted_p)  # Holm's first step
 
 
-@pytest.mark.parametrize(
-    "setting", ["cpu_threads", "tensor_parallel_size", "data_parallel_size", "max_running_requests"]
-)
-def test_runs_on_other_numbers_of_threads_or_gpus_are_not_comparable(make, setting):
-    a, b = make("a", **{setting: 1}), make("b", **{setting: 2})
-    [obstacle] = compare_runs(a, b).obstacles
-    assert obstacle.name == setting.replace("_", "-")
-    assert compare_runs(a, b, allowed=[obstacle.name]).outcome == "no gate"
-
-
 @pytest.mark.parametrize("setting", [{"max_output_len": 64}, {"turns": "live"}, {"max_think_s": 0.0}])
 def test_runs_that_cut_a_dataset_otherwise_are_not_comparable(make, setting):
     of_both = {"concurrency": [4], "dataset": "builtin", "max_output_len": 8, "turns": "recorded"}
@@ -106,10 +96,24 @@ def test_answers_that_end_otherwise_are_not_comparable(make):
     assert compare_runs(given, unknown).obstacles == compare_runs(own, unknown).obstacles == []
 
 
-def test_settings_that_differ_are_called_by_their_names(make):
-    a, b = make("a"), make("b", min_duration=8.0)
-    [obstacle] = compare_runs(a, b).obstacles
-    assert obstacle.reason == "duration differs: min-duration: not set in A, 8.0 in B"
+CPU = {"model": "another", "usable_cores": 2}
+
+
+@pytest.mark.parametrize(
+    ("of_a", "of_b", "name", "reason"),
+    [
+        ({}, {"min_duration": 8.0}, "duration", "min-duration: not set in A, 8.0 in B"),
+        (
+            {"environment": {"cpu": CPU}},
+            {"environment": {"cpu": CPU, "gpus": [{"name": "G"}]}, "device": "cuda"},
+            "hardware",
+            "device: cpu in A, cuda in B; GPUs: none in A, G in B",
+        ),
+    ],
+)
+def test_only_settings_and_parts_that_differ_are_named(make, of_a, of_b, name, reason):
+    obstacles = compare_runs(make("a", **of_a), make("b", **of_b)).obstacles
+    assert [it.reason for it in obstacles if it.name == name] == [f"{name} differs: {reason}"]
 
 
 def test_a_slower_run_is_a_regression(make):
@@ -166,18 +170,13 @@ def test_no_goodput_any_more_is_a_regression(make):
 def test_an_absolute_gate_needs_nothing_of_a(make):
     a, b = make("a", slo="ttft_ms=100", slower=100), make("b", slo="ttft_ms=100")
     assert compare_runs(a, b, parse_gate("goodput_req_per_s>=1")).outcome == "pass"
+    assert compare_runs(a, b, parse_gate("ttft_p50<=60ms, req_per_s>=5")).outcome == "pass"
+    assert compare_runs(a, b, parse_gate("ttft_p50<=0.04s")).outcome == "regression"
     few, b = make("few", n=30, repeats=1), make("c", spread=0.1, repeats=5)
-    allowed = ["requests"]
-    [gated] = compare_runs(few, b, parse_gate("ttft_p99<=65ms"), allowed=allowed).gates
+    [gated] = compare_runs(few, b, parse_gate("ttft_p99<=65ms"), allowed=["requests"]).gates
     assert gated.outcome == "inconclusive" and gated.ci[0] < 65 < gated.ci[1]
     assert gated.reason.startswith("the interval contains the limit; about ")
     assert gated.reason.endswith(" repeats of B would decide")
-
-
-def test_an_absolute_gate_judges_b_alone(make):
-    a, b = make("a", slower=9), make("b", repeats=5)
-    assert compare_runs(a, b, parse_gate("ttft_p50<=60ms, req_per_s>=5")).outcome == "pass"
-    assert compare_runs(a, b, parse_gate("ttft_p50<=0.04s")).outcome == "regression"
 
 
 def test_failures_make_runs_incomparable_and_can_be_limited_when_allowed(make):
@@ -271,14 +270,6 @@ def test_an_engine_that_answers_wrongly_is_not_comparable(make):
     assert compare_runs(a, b, parse_gate("ttft_p50<=+10%"), allowed=["invalid"]).outcome == "pass"
 
 
-def test_of_hardware_only_what_differs_is_said(make):
-    cpu = {"model": "another", "usable_cores": 2}
-    with_gpu = {"environment": {"cpu": cpu, "gpus": [{"name": "G"}]}, "device": "cuda"}
-    a, b = make("a", environment={"cpu": cpu}), make("b", **with_gpu)
-    [said] = [obstacle.reason for obstacle in compare_runs(a, b).obstacles if obstacle.name == "hardware"]
-    assert said == "hardware differs: device: cpu in A, cuda in B; GPUs: none in A, G in B"
-
-
 @pytest.mark.parametrize(
     ("name", "change"),
     [
@@ -294,6 +285,10 @@ def test_of_hardware_only_what_differs_is_said(make):
         ("prefix-cache", {"prefix_cache": True}),
         ("prompts", {"text_prompts": True}),
         ("window", {"steady_state": True}),
+        ("cpu-threads", {"cpu_threads": 2}),
+        ("tensor-parallel-size", {"tensor_parallel_size": 2}),
+        ("data-parallel-size", {"data_parallel_size": 2}),
+        ("max-running-requests", {"max_running_requests": 2}),
     ],
 )
 def test_what_differs_is_named_and_can_be_allowed(make, name, change):
@@ -400,6 +395,8 @@ def test_two_engines_of_one_run(make):
         compare_runs(run, run, engine_a="vllm", engine_b="sglang")
     with pytest.raises(UsageError, match="A and B are both 'vLLM' of"):
         compare_runs(run, run, engine_a="vllm", engine_b="vllm")
+    with pytest.raises(UsageError, match="which has one engine"):
+        compare_runs(*[make("one", engines=("vllm",))] * 2)
 
 
 def test_goodput_is_compared_where_there_is_a_service_level(make):
@@ -444,11 +441,6 @@ def test_one_run_with_itself_corrects_for_all_its_pairs(make):
     assert all(a.adjusted_p >= b.adjusted_p for a, b in zip(of_pair, alone.differences, strict=True))
     found = bench(run, run)
     assert found.exit_code == 0 and "39 comparisons" in found.stdout
-
-
-def test_one_run_of_one_engine_has_no_pairs(make):
-    with pytest.raises(UsageError, match="which has one engine"):
-        compare_runs(*[make("a", engines=("vllm",))] * 2)
 
 
 def test_a_disturbed_machine_is_said_of_what_is_compared(make):

@@ -108,13 +108,16 @@ def test_half_precision_is_not_worse():
 
 
 def test_equal_engines_are_told_apart_in_at_most_one_run_of_twenty():
-    """Five engines whose items are right by chance: the error rate holds for all pairs together."""
+    """Five engines whose items are right by chance: the error rate holds for all pairs together.
+
+    An error rate of 5 % passes in 99.5 % of such tests, one of 10 % in 19 %.
+    """
     rng = np.random.default_rng(1)
     false = 0
-    for _ in range(100):
+    for _ in range(300):
         given = {name: TaskReply(right=(rng.random(240) < 0.6).tolist()) for name in "abcde"}
         false += any(score.below for score in judge_task(ITEMS, given).scores)
-    assert false <= 11  # 5 % of 100 are 5, and 11 is its 99.5 % quantile
+    assert false <= 25
 
 
 @given(st.lists(st.tuples(st.booleans(), st.booleans()), min_size=1, max_size=60))

@@ -32,21 +32,17 @@ def test_the_interval_of_repeats_is_students_on_the_logarithm() -> None:
     assert own_interval(estimate(10.0, 11.0, 9.5, 10.4)) == pytest.approx(tuple(expected))
 
 
-def test_a_ratio_is_welchs_on_the_logarithm() -> None:
+def test_a_ratio_is_welchs_on_the_logarithm_and_a_difference_is_welchs() -> None:
     a, b = [10.0, 11.0, 9.5, 10.4, 10.1], [12.0, 11.9, 12.2]
     expected = stats.ttest_ind(np.log(a), np.log(b), equal_var=False)
-    found = ratio(estimate(*a), estimate(*b))
-    assert found.value == pytest.approx(np.mean(a) / np.mean(b))  # of the values shown
-    assert found.p == pytest.approx(expected.pvalue)
-    assert found.ci == pytest.approx(tuple(np.exp(expected.confidence_interval(0.95))))
-
-
-def test_a_difference_is_welchs() -> None:
-    a, b = [10.0, 11.0, 9.5, 10.4, 10.1], [12.0, 11.9, 12.2]
+    effect = ratio(estimate(*a), estimate(*b))
+    assert effect.value == pytest.approx(np.mean(a) / np.mean(b))  # of the values shown
+    assert effect.p == pytest.approx(expected.pvalue)
+    assert effect.ci == pytest.approx(tuple(np.exp(expected.confidence_interval(0.95))))
     expected = stats.ttest_ind(a, b, equal_var=False)
-    found = difference(estimate(*a), estimate(*b))
-    assert found.p == pytest.approx(expected.pvalue)
-    assert found.ci == pytest.approx(tuple(expected.confidence_interval(0.95)))
+    effect = difference(estimate(*a), estimate(*b))
+    assert effect.p == pytest.approx(expected.pvalue)
+    assert effect.ci == pytest.approx(tuple(expected.confidence_interval(0.95)))
 
 
 repeats = st.lists(st.floats(50, 150), min_size=2, max_size=6)
@@ -105,19 +101,13 @@ def test_what_has_no_logarithm_has_a_difference_and_no_ratio() -> None:
     assert level(some_zero) is not None
 
 
-def test_an_unsupported_statistic_has_nothing() -> None:
+def test_statistics_without_an_interval() -> None:
+    """An unsupported one has nothing; one of dependent requests has a ratio; none is beyond all numbers."""
     short = estimate(1.0, 1.1, 0.9, missing=7)
-    assert level(short) is None and own_interval(short) is None
-    assert ratio(short, short).ci is None and difference(short, short).ci is None
-
-
-def test_requests_that_depend_on_each_other_have_a_ratio_and_no_interval() -> None:
     dependent = Estimate(1.0, np.array([0.9, 1.0, 1.1]), dependent=True)
-    assert own_interval(dependent) is None and level(dependent) is None
+    assert all(level(it) is None and own_interval(it) is None for it in (short, dependent))
+    assert ratio(short, short).ci is None and difference(short, short).ci is None
     assert ratio(dependent, dependent).ci is not None
-
-
-def test_an_interval_beyond_all_numbers_is_none() -> None:
     assert own_interval(Estimate(1.0, np.exp([-200.0, 200.0]))) is None
 
 

@@ -19,24 +19,12 @@ def count(*given):
 
 
 @settings(max_examples=150)
-@given(effects, effects, spreads, levels)
-def test_a_larger_effect_never_needs_more(first, second, spread, level):
-    small, large = sorted((first, second))
-    assert 2 <= count(large, spread, level) <= count(small, spread, level)
-
-
-@settings(max_examples=150)
-@given(effects, spreads, spreads, levels)
-def test_a_larger_spread_never_needs_fewer(effect, first, second, level):
-    small, large = sorted((first, second))
-    assert count(effect, small, level) <= count(effect, large, level)
-
-
-@settings(max_examples=150)
-@given(effects, spreads, levels, levels)
-def test_a_stricter_level_never_needs_fewer(effect, spread, first, second):
-    strict, loose = sorted((first, second))
-    assert count(effect, spread, loose) <= count(effect, spread, strict)
+@given(st.tuples(effects, effects), st.tuples(spreads, spreads), st.tuples(levels, levels))
+def test_smaller_effects_larger_spreads_and_stricter_levels_need_no_fewer(effect, spread, level):
+    (small, large), (steady, noisy), (strict, loose) = map(sorted, (effect, spread, level))
+    assert 2 <= count(large, steady, loose) <= count(small, steady, loose)
+    assert count(large, steady, loose) <= count(large, noisy, loose)
+    assert count(large, steady, loose) <= count(large, steady, strict)
 
 
 @given(effects, spreads)
@@ -44,31 +32,27 @@ def test_faster_and_slower_by_the_same_factor_need_the_same(effect, spread):
     assert count(effect, spread) == pytest.approx(count(1 / (1 + effect) - 1, spread), abs=1)
 
 
-@pytest.mark.parametrize(("effect", "spread"), [(0.1, 0.03), (0.1, 0.1), (0.05, 0.02), (0.5, 0.2)])
-def test_so_many_repeats_find_it_nine_times_in_ten_and_one_fewer_does_not(effect, spread):
-    repeats = needed_repeats(effect, spread)
+@pytest.mark.parametrize(
+    ("effect", "spread", "paired"),
+    [
+        *[(0.1, 0.03, False), (0.1, 0.1, False), (0.05, 0.02, False), (0.5, 0.2, False)],
+        *[(0.1, 0.05, True), (0.05, 0.02, True)],
+    ],
+)
+def test_so_many_repeats_find_it_nine_times_in_ten_and_one_fewer_does_not(effect, spread, paired):
+    """With pairs the spread is that of the ratio."""
+    repeats = needed_repeats(effect, spread, paired=paired)
     rng = np.random.default_rng(7)
 
     def found(count):
         a = rng.normal(np.log1p(effect), spread, (4000, count))
+        if paired:
+            return np.mean(stats.ttest_1samp(a, 0, axis=1).pvalue < 0.05)
         b = rng.normal(0, spread, (4000, count))
         return np.mean(stats.ttest_ind(a, b, axis=1).pvalue < 0.05)
 
     assert found(repeats) > 0.885
     assert repeats == 2 or found(repeats - 1) < 0.905
-
-
-@pytest.mark.parametrize(("effect", "spread"), [(0.1, 0.05), (0.05, 0.02)])
-def test_so_many_pairs_of_repeats_find_it_nine_times_in_ten_and_one_fewer_does_not(effect, spread):
-    repeats = needed_repeats(effect, spread, paired=True)
-    rng = np.random.default_rng(7)
-
-    def found(count):
-        ratios = rng.normal(np.log1p(effect), spread, (4000, count))
-        return np.mean(stats.ttest_1samp(ratios, 0, axis=1).pvalue < 0.05)
-
-    assert found(repeats) > 0.885
-    assert found(repeats - 1) < 0.905
 
 
 def test_without_spread_two_repeats_show_everything_and_too_many_are_none():
@@ -83,12 +67,9 @@ def test_a_spread_of_few_repeats_is_not_trusted():
     assert np.mean([upper_spread(first, 4) > 1 for first in drawn]) == pytest.approx(0.8, abs=0.02)
 
 
-def test_pairs_of_repeats_are_planned_by_the_spread_of_their_ratio():
+def test_a_run_is_planned_by_its_spread_and_the_comparisons_made_at_once():
     planned = needed_repeats(0.1, upper_spread(0.03, 2), paired=True)
     assert repeats_to_find(0.1, 0.03, (3, 3), paired=True) == planned
-
-
-def test_more_comparisons_at_once_need_more():
     assert repeats_to_find(0.1, 0.03, (3, 3), 0.05 / 13) > repeats_to_find(0.1, 0.03, (3, 3), 0.05)
 
 
@@ -114,11 +95,8 @@ def test_holm_does_not_depend_on_the_order(given_p, random):
 
 
 def test_holm_as_worked_out_by_hand():
-    assert holm([0.01, 0.04, None, 0.03, 0.005]) == pytest.approx([0.03, 0.06, None, 0.06, 0.02])
-
-
-def test_weighted_holm_as_worked_out_by_hand():
     """Holm 1979, section 4: p / weight from small to large, times the weights that are left."""
+    assert holm([0.01, 0.04, None, 0.03, 0.005]) == pytest.approx([0.03, 0.06, None, 0.06, 0.02])
     assert holm([0.01, 0.04, None, 0.004], [0.4, 0.4, 9.0, 0.2]) == pytest.approx([0.02, 0.04, None, 0.02])
 
 
@@ -146,14 +124,8 @@ def test_weighted_holm_rejects_as_the_procedure_does_step_by_step(pairs, level):
     assert all(p > level * (1 - 1e-6) for i, p in enumerate(adjusted) if i not in rejected)
 
 
-def test_without_a_difference_weighted_holm_finds_one_in_twenty_families_at_most():
+@pytest.mark.parametrize("weights", [None, [0.4, 0.4, *[0.2 / 11] * 11]])
+def test_without_a_difference_holm_finds_one_in_one_of_twenty_families_at_most(weights):
     families = np.random.default_rng(10).random((3000, 13))
-    weights = [0.4, 0.4, *[0.2 / 11] * 11]
     wrong = np.mean([min(holm(list(family), weights)) <= 0.05 for family in families])
-    assert wrong == pytest.approx(0.05, abs=0.012)
-
-
-def test_without_a_difference_holm_finds_one_in_one_of_twenty_families_at_most():
-    families = np.random.default_rng(9).random((3000, 13))
-    wrong = np.mean([min(holm(list(family))) <= 0.05 for family in families])
     assert wrong == pytest.approx(0.05, abs=0.012)

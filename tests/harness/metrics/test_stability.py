@@ -52,12 +52,9 @@ def test_a_step_is_found_where_it_is(share: float) -> None:
     assert change.after / change.before == pytest.approx(2.5, rel=0.3)
 
 
-def test_a_slow_rise_is_found() -> None:
+def test_a_slow_rise_is_found_and_few_or_equal_values_have_no_change() -> None:
     values = np.linspace(40, 800, 200) * np.exp(0.2 * np.random.default_rng(3).standard_normal(200))
     assert find_change(values) is not None
-
-
-def test_few_or_equal_values_have_no_change() -> None:
     assert find_change(np.array([1.0, 100.0] * 5)) is None
     assert find_change(np.ones(100)) is None
 
@@ -116,10 +113,10 @@ def test_an_engine_fell_behind_whose_answers_end_together() -> None:
     assert alarms <= 4
 
 
-def test_answers_that_all_take_long_are_no_queue() -> None:
-    requests = queue(20.0, 0.01, 60)
-    requests["t_end"] = requests["t_sched"] + 60.0
-    assert growing_queue(requests) is None
+def test_answers_that_all_take_long_or_fail_at_once_are_no_queue() -> None:
+    requests = queue(20.0, 0.01, 100)
+    assert growing_queue(requests.assign(t_end=requests["t_sched"] + 60.0)) is None
+    assert growing_queue(requests.assign(error="http_429")) is None
 
 
 @pytest.mark.parametrize("spread_s", [0.1, 1.0, 10.0])
@@ -154,11 +151,6 @@ def test_an_engine_fell_behind_whose_requests_time_out(service_s: float) -> None
     assert notice is not None and notice.kind == "behind"
     answered = notice.values["answered"]
     assert answered == pytest.approx(1 / service_s, rel=0.3, abs=0.05)
-
-
-def test_requests_that_fail_at_once_are_no_queue() -> None:
-    requests = queue(20.0, 0.01, 100).assign(error="http_429")
-    assert growing_queue(requests) is None
 
 
 def test_single_answers_that_hang_are_no_queue() -> None:
@@ -217,11 +209,6 @@ def machine(**seen: object) -> MachineLoad:
     return MachineLoad.model_validate(fields | quiet | seen)
 
 
-def test_a_quiet_machine_needs_no_notice() -> None:
-    quiet = machine(gpus=[GpuLoad(throttled={"power cap": 0.05})], gpus_busy_before=[0.01, None])
-    assert disturbed(quiet) == []
-
-
 @pytest.mark.parametrize(
     ("seen", "kind", "values"),
     [
@@ -236,6 +223,7 @@ def test_a_disturbed_machine_is_reported(
 ) -> None:
     assert disturbed(machine(**seen)) == [Fact(kind=kind, values=values)]
     assert kind in DISTURBING
+    assert disturbed(machine(gpus=[GpuLoad(throttled={"power cap": 0.05})], gpus_busy_before=[0.01])) == []
 
 
 def test_clocks_of_gpus_that_were_held_down_are_not_the_doing_of_others() -> None:
@@ -246,12 +234,9 @@ def test_clocks_of_gpus_that_were_held_down_are_not_the_doing_of_others() -> Non
     assert capped == Fact(kind="power_capped", values={"gpu": "0", "share": 0.5})
 
 
-def test_the_cpu_time_of_a_server_that_is_not_ours_is_not_held_against_it() -> None:
-    assert disturbed(machine(foreign_cores_mean=1.5), engine_is_ours=False) == []
-
-
-def test_nobody_started_a_server_that_is_not_ours() -> None:
-    assert disturbed(machine(gpus_busy_before=[0.63]), engine_is_ours=False) == []
+def test_a_server_that_is_not_ours_does_not_disturb_itself() -> None:
+    theirs = machine(foreign_cores_mean=1.5, gpus_busy_before=[0.63])
+    assert disturbed(theirs, engine_is_ours=False) == []
 
 
 def test_clocks_of_cpus_that_differ_between_repeats() -> None:

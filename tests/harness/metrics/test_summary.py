@@ -108,15 +108,10 @@ def regular(n=20, lag=0.0, ttft=0.1, **more):
     ]
 
 
-def test_offered_rate_is_that_of_the_schedule(tables):
-    summary = summarize(*tables(regular(21)))[0]
-    assert summary.offered_req_per_s == pytest.approx(2.0)
-
-
-def test_without_time_between_arrivals_the_offered_rate_is_over_the_duration(tables):
-    rows = [{"request": i, "chunks": [(2.0, 1)]} for i in range(4)]
-    summary = summarize(*tables(rows))[0]
-    assert summary.offered_req_per_s == pytest.approx(4 / 2.001)
+def test_the_offered_rate_is_that_of_the_schedule_or_over_the_duration(tables):
+    assert summarize(*tables(regular(21)))[0].offered_req_per_s == pytest.approx(2.0)
+    at_once = summarize(*tables([{"request": i, "chunks": [(2.0, 1)]} for i in range(4)]))[0]
+    assert at_once.offered_req_per_s == pytest.approx(4 / 2.001)
 
 
 def test_a_closed_loop_has_no_schedule(tables):

@@ -226,23 +226,21 @@ def test_no_more_of_a_file_is_read_than_is_needed(tmp_path: Path, monkeypatch: p
     assert trace.head(10).input_tokens.tolist() == catalog.load(path).head(10).input_tokens.tolist()
 
 
-def test_a_file_that_is_not_in_order_is_read_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("rows", "whole_bytes", "enough", "count"),
+    [
+        ("3,1,1\n2,1,1\n" + ROWS, 0, 0, 42),  # not in order
+        (2 * ROWS, catalog.WHOLE_BYTES, 10, 80),  # short: it may be out of order anywhere
+        (ROWS, 0, 1000, 40),  # never enough
+    ],
+)
+def test_a_file_is_read_whole_where_its_head_does_not_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rows: str, whole_bytes: int, enough: int, count: int
+) -> None:
     monkeypatch.setattr(catalog, "FIRST_ROWS", 4)
-    monkeypatch.setattr(catalog, "WHOLE_BYTES", 0)
-    path = project_file(tmp_path / "trace.csv", "3,1,1\n2,1,1\n" + ROWS)
-    assert len(catalog.load(path, lambda head: True)) == 42
-
-
-def test_a_short_file_may_be_out_of_order_anywhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(catalog, "FIRST_ROWS", 4)
-    path = project_file(tmp_path / "trace.csv", 2 * ROWS)
-    assert len(catalog.load(path, lambda head: len(head) >= 10)) == 80
-
-
-def test_one_that_never_has_enough_is_read_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(catalog, "FIRST_ROWS", 4)
-    monkeypatch.setattr(catalog, "WHOLE_BYTES", 0)
-    assert len(catalog.load(project_file(tmp_path / "trace.csv"), lambda head: False)) == 40
+    monkeypatch.setattr(catalog, "WHOLE_BYTES", whole_bytes)
+    path = project_file(tmp_path / "trace.csv", rows)
+    assert len(catalog.load(path, lambda head: len(head) >= enough)) == count
 
 
 @pytest.mark.parametrize("packed", [False, True])

@@ -15,7 +15,7 @@ from harness.errors import UsageError
 from harness.traces import project_csv
 from harness.traces.format import detect, formats, read_trace
 from harness.traces.source import Source
-from harness.traces.trace import Trace
+from harness.traces.trace import Blocks, Trace
 
 AZURE_2023 = (
     "TIMESTAMP,ContextTokens,GeneratedTokens\r\n"
@@ -86,12 +86,41 @@ def test_every_format_is_tried_here() -> None:
     assert {it.name for it in formats()} == set(FORMATS)
 
 
-def test_azure_2023(tmp_path: Path) -> None:
-    trace = read(tmp_path, AZURE_2023)
-    assert trace.arrival_s.tolist() == [0.0, 4.314579, 20653.3194101]
-    assert trace.input_tokens.tolist() == [374, 396, 879]
-    assert trace.output_tokens.tolist() == [44, 109, 55]
-    assert trace.session is None and trace.blocks is None
+@pytest.mark.parametrize(
+    ("content", "arrivals", "inputs", "outputs", "session", "blocks"),
+    [
+        (AZURE_2023, [0.0, 4.314579, 20653.3194101], [374, 396, 879], [44, 109, 55], None, None),
+        (AZURE_2024, [0.0, 0.99007, 1.99007], [2162, 2399, 76], [5, 6, 0], None, None),
+        (MOONCAKE, [0.0, 1.5], [513, 600], [7, 5], None, ((0, 2), (0, 1))),
+        (QWEN, [0.0, 60.75, 61.0], [17, 33, 1], [3, 4, 1], "9 9 13", ((4, 5), (4, 5, 6), (8,))),
+        (RAGPULSE, [0.0, 11.0], [3112, 3167], [192, 86], "a b", None),
+        (BURSTGPT, [0.0, 40.0], [472, 1087], [18, 0], None, None),  # fitting counts failures
+        (PROJECT, [0.0, 1.25], [16, 40], [1, 2], "a b", ((), (7, 8))),
+    ],
+)
+@pytest.mark.parametrize("packed", [False, True])
+def test_requests_in_order_of_arrival(
+    tmp_path: Path,
+    content: str,
+    arrivals: list[float],
+    inputs: list[int],
+    outputs: list[int],
+    session: str | None,
+    blocks: Blocks | None,
+    packed: bool,
+) -> None:
+    trace = read(tmp_path, gzip.compress(content.encode()) if packed else content)
+    np.testing.assert_allclose(trace.arrival_s, arrivals, rtol=0, atol=1e-9)
+    assert (trace.input_tokens.tolist(), trace.output_tokens.tolist()) == (inputs, outputs)
+    assert (None if trace.session is None else " ".join(trace.session)) == session
+    assert trace.blocks == blocks
+    assert trace.block_size == (512 if content == MOONCAKE else None if blocks is None else 16)
+
+
+def test_lengths_say_that_arrivals_are_generated(tmp_path: Path) -> None:
+    trace = read(tmp_path, LENGTHS)
+    assert trace.output_tokens.tolist() == [918, 905]
+    assert trace.note is not None and "generated" in trace.note
 
 
 @pytest.mark.parametrize(
@@ -111,55 +140,6 @@ def test_a_value_that_does_not_fit(tmp_path: Path, good: str, bad: str, rule: st
 def test_a_number_that_is_no_float_does_not_fit(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"line 3: arrival_s is '1e400': .* not too large for 64 bits"):
         read(tmp_path, "arrival_s,input_tokens,output_tokens\n0,1,1\n1e400,1,1\n")
-
-
-def test_azure_2024_has_time_zones_and_whole_seconds(tmp_path: Path) -> None:
-    trace = read(tmp_path, AZURE_2024)
-    np.testing.assert_allclose(trace.arrival_s, [0.0, 0.99007, 1.99007], rtol=0, atol=1e-9)
-    assert trace.output_tokens.tolist() == [5, 6, 0]
-
-
-def test_packed_files_are_unpacked(tmp_path: Path) -> None:
-    assert read(tmp_path, gzip.compress(AZURE_2024.encode())).input_tokens.tolist() == [2162, 2399, 76]
-
-
-def test_mooncake_is_in_milliseconds_and_sorted(tmp_path: Path) -> None:
-    trace = read(tmp_path, MOONCAKE)
-    assert trace.arrival_s.tolist() == [0.0, 1.5]
-    assert trace.input_tokens.tolist() == [513, 600]
-    assert trace.blocks == ((0, 2), (0, 1)) and trace.block_size == 512
-
-
-def test_qwen_turns_make_sessions(tmp_path: Path) -> None:
-    trace = read(tmp_path, QWEN)
-    assert trace.session is not None and trace.session.tolist() == ["9", "9", "13"]
-    assert trace.arrival_s.tolist() == [0.0, 60.75, 61.0]
-    assert trace.blocks == ((4, 5), (4, 5, 6), (8,)) and trace.block_size == 16
-
-
-def test_ragpulse_sorts_and_keeps_sessions(tmp_path: Path) -> None:
-    trace = read(tmp_path, RAGPULSE)
-    assert trace.arrival_s.tolist() == [0.0, 11.0]
-    assert trace.session is not None and trace.session.tolist() == ["a", "b"]
-
-
-def test_burstgpt_keeps_failures_for_fitting_to_count(tmp_path: Path) -> None:
-    trace = read(tmp_path, BURSTGPT)
-    assert trace.arrival_s.tolist() == [0.0, 40.0]
-    assert trace.output_tokens.tolist() == [18, 0]
-
-
-def test_lengths_say_that_arrivals_are_generated(tmp_path: Path) -> None:
-    trace = read(tmp_path, LENGTHS)
-    assert trace.output_tokens.tolist() == [918, 905]
-    assert trace.note is not None and "generated" in trace.note
-
-
-def test_project_csv(tmp_path: Path) -> None:
-    trace = read(tmp_path, PROJECT)
-    assert trace.arrival_s.tolist() == [0.0, 1.25]
-    assert trace.session is not None and trace.session.tolist() == ["a", "b"]
-    assert trace.blocks == ((), (7, 8)) and trace.block_size == 16
 
 
 @pytest.mark.parametrize(
