@@ -50,36 +50,25 @@ def _run() -> int:
 
     hide_values(os.environ)
     try:
-        code: int | None = app(standalone_mode=False)
+        code: int | None = app(prog_name="bench", standalone_mode=False)
     except typer.TyperException as error:
-        context = getattr(error, "ctx", None)
         message = error.format_message().replace("Value error, ", "")
-        other = _elsewhere(getattr(error, "option_name", ""), context)
-        hint = (f"did you mean {other}? " if other else "") + _help(context)
         if message.startswith("Usage: "):
             print(message, file=sys.stderr)
         elif message:
-            print(f"bench: {visible(message)}\n  hint: {hint}", file=sys.stderr)
+            print(f"bench: {visible(message)}\n  hint: {_hint(error)}", file=sys.stderr)
         return error.exit_code
     return code or 0
 
 
-def _elsewhere(option: str, context: Any) -> str | None:
-    """Return the name that this command has for an option of another one."""
-    name = _ELSEWHERE.get(option)
-    options = [option for param in context.command.params for option in param.opts] if context else []
-    return name if name in options else None
-
-
-def _help(context: Any) -> str:
-    """Return where the options of the command are listed that was called."""
-    names: list[str] = []
-    while context is not None and context.parent is not None:
-        names.insert(0, context.info_name)
-        context = context.parent
-    if not names:
+def _hint(error: Any) -> str:
+    """Return this command's name for an option of another one, and where its options are listed."""
+    context = getattr(error, "ctx", None)
+    if context is None or context.parent is None:
         return "`bench --help` lists the commands, `bench COMMAND --help` their options"
-    return f"see `bench {' '.join(names)} --help`"
+    options = [option for param in context.command.params for option in param.opts]
+    other = _ELSEWHERE.get(getattr(error, "option_name", ""))
+    return (f"did you mean {other}? " if other in options else "") + f"see `{context.command_path} --help`"
 
 
 if __name__ == "__main__":

@@ -11,13 +11,12 @@ from typing import Annotated, Literal
 import typer
 from pydantic.fields import FieldInfo
 
-from harness.cli.help import in_groups
 from harness.cli.options import default_text, metavar, settings_of
 from harness.cli.terminal import echo
 from harness.errors import UsageError
 from harness.files import write_whole
 from harness.schema.online_settings import OnlineSettings
-from harness.schema.settings import CommonSettings, OfflineSettings
+from harness.schema.settings import CommonSettings, OfflineSettings, titles_of
 
 KINDS: dict[str, type[CommonSettings]] = {"online": OnlineSettings, "offline": OfflineSettings}
 WIDTH = 100
@@ -58,10 +57,11 @@ def settings_file(command: str, schema: str) -> str:
         f"# Settings of `bench {command} --config FILE`. Remove the # before a setting to give it;",
         "# options of the command line win.",
     ]
-    for title, names in in_groups(settings_of(kind)).items():
+    titles = titles_of(kind)
+    for title in dict.fromkeys(titles.values()):
         lines += ["", f"## {title}"]
-        for name in names:
-            lines += _setting(name, kind.model_fields[name])
+        for name in settings_of(kind):
+            lines += _setting(name, kind.model_fields[name]) if titles[name] == title else []
     return "\n".join(lines) + "\n"
 
 

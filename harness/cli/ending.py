@@ -1,17 +1,18 @@
-"""The end of a benchmark in the terminal: verdict, one table, warnings. The rest is in the report."""
+"""The end of a benchmark: verdict, one table, warnings, the report's path, and the exit code."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import webbrowser
 from pathlib import Path
 
-from harness.cli.faults import is_pressed_again
+import typer
+
 from harness.cli.progress import Display
+from harness.cli.terminal import FAILED, echo
 from harness.errors import BenchError
 from harness.metrics.rankings import best_labels
 from harness.report.answer import answer, goodput, terms
 from harness.report.notices import notices
-from harness.report.render import write_without_figures
 from harness.report.sections import ranking_of
 from harness.report.tables.capacity import capacity_tables
 from harness.report.tables.comparisons import noise_tables
@@ -20,30 +21,12 @@ from harness.report.tables.offline import offline_table
 from harness.report.tables.tuning import tuning_tables
 from harness.report.text.numbers import plural
 from harness.runs.reader import Run
+from harness.schema.results import OnlineResults
 
 #: Warnings in the terminal; a run in which everything went wrong has many.
 MOST_WARNINGS = 8
 #: Of a warning's details, in letters; an engine may have the same trouble at many loads.
 MOST_DETAIL = 240
-
-
-def report_so_far(load: Callable[[], Run | None], display: Display) -> tuple[Run, Path] | None:
-    """An interrupted run and the report of what was measured; None where there is none, or the user does not
-    wait for it.
-
-    Args:
-        load: Returns the run with the results that it has; None: they show nothing yet.
-    """
-    try:
-        if is_pressed_again() or (run := load()) is None:
-            return None
-        display.line("interrupted: writing the report of what is measured; Ctrl-C again ends at once")
-        return run, write_without_figures(run)
-    except KeyboardInterrupt:
-        return None
-    except BenchError as error:
-        display.line(f"there is no report: {error.message}", error.hint)
-        return None
 
 
 def print_ending(run: Run, display: Display) -> None:
@@ -77,3 +60,41 @@ def _first_sentences(detail: str) -> str:
         return detail
     end = detail.rfind(". ", 0, MOST_DETAIL)
     return f"{detail[: end + 1]} …" if end > 0 else detail
+
+
+def conclude(
+    results: OnlineResults,
+    report: Path,
+    fault: BenchError | None,
+    *,
+    as_json: bool,
+    open_report: bool,
+) -> None:
+    """Print the report's path or the results, alone, to stdout.
+
+    Exits with 3 when something failed or no cell is valid (docs/faq.md).
+
+    Raises:
+        BenchError: `fault`, the error of the profiling after the benchmark.
+    """
+    echo(results.model_dump_json(indent=2) if as_json else report)
+    if open_report:
+        webbrowser.open(report.resolve().as_uri())
+    if fault is not None:
+        raise fault
+    if _failed(results):
+        raise typer.Exit(FAILED)
+
+
+def _failed(results: OnlineResults) -> bool:
+    """Return whether something that was started failed, or no cell is valid.
+
+    An engine that is not installed was not started. A search finds loads that are too heavy, at which
+    requests may fail.
+    """
+    if any(skipped.repeat is not None for skipped in results.skipped):
+        return True
+    if any(unasked.reason for unasked in results.meta.unasked):
+        return True
+    failed = results.search is None and any(summary.num_error for summary in results.summaries)
+    return failed or not any(summary.valid for summary in results.summaries)

@@ -11,8 +11,7 @@ import typer
 from pydantic import ValidationError
 
 import rosemodels
-from harness.cli.outcome import FAILED
-from harness.cli.terminal import Terminal
+from harness.cli.terminal import FAILED, Terminal
 from harness.cli.terminal_table import listing
 from harness.engines.base import EngineSettings, Installation, Missing
 from harness.engines.find import CACHE, place

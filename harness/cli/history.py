@@ -8,8 +8,7 @@ from typing import Annotated
 import typer
 
 from harness.cli.compare import CODES, show_comparison
-from harness.cli.outcome import FAILED
-from harness.cli.terminal import Terminal, echo
+from harness.cli.terminal import FAILED, Terminal, echo
 from harness.cli.terminal_table import TerminalTable
 from harness.compare.stored_run import StoredRun
 from harness.errors import UsageError

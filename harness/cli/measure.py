@@ -13,10 +13,9 @@ from pathlib import Path
 from socket import socket
 
 from harness.cli.command_line import clear_process_list, command_line
-from harness.cli.ending import print_ending, report_so_far
-from harness.cli.faults import refused
+from harness.cli.ending import conclude, print_ending
+from harness.cli.faults import is_pressed_again, refused
 from harness.cli.live_server import listen, served
-from harness.cli.outcome import conclude
 from harness.cli.profile import profile_after, profile_only
 from harness.cli.progress import Display, make_display
 from harness.errors import BenchError, InterruptedRunError, NothingMeasuredError
@@ -103,15 +102,27 @@ class _Watcher:
 
 
 def _after_interruption(watcher: _Watcher, run: Run | None) -> tuple[Run, Path, BenchError]:
-    """Report what an interrupted run has. Raises InterruptedRunError where it has nothing to show."""
+    """Report what an interrupted run has; a second Ctrl-C ends at once.
+
+    Raises:
+        InterruptedRunError: It has nothing to show, or the user does not wait for the report.
+    """
     folder = watcher.folder
     if folder is None:
         raise KeyboardInterrupt
     fault = InterruptedRunError("interrupted; every finished cell is saved", _finish(folder))
-    so_far = report_so_far(lambda: run or results_so_far(folder), watcher.display)
-    if so_far is None:
+    try:
+        if is_pressed_again() or (run := run or results_so_far(folder)) is None:
+            raise fault from None
+        watcher.display.line("interrupted: writing the report of what is measured; Ctrl-C again ends at once")
+        return run, write_without_figures(run), fault
+    except KeyboardInterrupt:
         raise fault from None
-    return *so_far, fault
+    except InterruptedRunError:
+        raise
+    except BenchError as error:
+        watcher.display.line(f"there is no report: {error.message}", error.hint)
+        raise fault from None
 
 
 def _nothing_measured(watcher: _Watcher, error: NothingMeasuredError) -> tuple[Run, Path, BenchError]:

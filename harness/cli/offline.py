@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from harness.cli.options import Resume, with_settings
-from harness.cli.outcome import Json, Open, Quiet
+from harness.cli.options import Json, Open, Quiet, Resume, with_settings
 from harness.schema.online_settings import OnlineSettings
 from harness.schema.settings import OfflineSettings
 
 EXAMPLES = ("bench offline --engines roseinfer,vllm --num-prompts 128 --repeats 5",)
 
 
-@with_settings(OfflineSettings, instead="resume")
+@with_settings(OfflineSettings)
 def offline(
     settings: OfflineSettings | None,
     resume: Resume = None,

@@ -2,12 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-
-import typer
-
-from harness.cli.options import Resume, with_settings
-from harness.cli.outcome import Json, Open, Quiet
+from harness.cli.options import Json, Open, Quiet, Resume, Serve, with_settings
 from harness.schema.online_settings import OnlineSettings
 
 EXAMPLES = (
@@ -16,16 +11,8 @@ EXAMPLES = (
     "bench online --engines vllm --concurrency 8 --slo ttft_ms=200,tpot_ms=50",
 )
 
-Serve = Annotated[
-    int | None,
-    typer.Option(
-        help="show the finished cells in a browser meanwhile, at this port of this machine; 0: a free one",
-        metavar="PORT",
-    ),
-]
 
-
-@with_settings(OnlineSettings, instead="resume")
+@with_settings(OnlineSettings)
 def online(
     settings: OnlineSettings | None,
     resume: Resume = None,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import types
 from collections.abc import Callable, Collection, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
 
@@ -16,11 +17,23 @@ from harness.engines.registry import installed_engines
 from harness.engines.variants import check_name, engine_points
 from harness.errors import UsageError
 from harness.schema.loader import build
-from harness.schema.settings import CommonSettings
+from harness.schema.settings import CommonSettings, OutputGroup, titles_of
 
 Settings = TypeVar("Settings", bound=CommonSettings)
 
-Resume = Annotated[Path | None, typer.Option(help="finish this run, with its own settings", metavar="RUN")]
+_output = partial(typer.Option, rich_help_panel=OutputGroup.title)
+Resume = Annotated[Path | None, _output(help="finish this run, with its own settings", metavar="RUN")]
+Open = Annotated[bool, _output("--open", help="open the report in a browser")]
+Json = Annotated[bool, _output("--json", help="print the results as JSON instead of the report's path")]
+Quiet = Annotated[bool, _output("--quiet", help="print nothing but the report's path")]
+Serve = Annotated[
+    int | None,
+    _output(
+        help="show the finished cells in a browser meanwhile, at this port of this machine; 0: a free one",
+        metavar="PORT",
+    ),
+]
+_Config = Annotated[Path | None, _output(help="YAML file with settings; options override it", metavar="FILE")]
 
 _SHORTER = {
     "list": "LIST",
@@ -35,58 +48,59 @@ _SHORTER = {
 
 def with_settings(
     kind: type[CommonSettings],
-    instead: str | None = None,
     without: Collection[str] = (),
     derive: Callable[[dict[str, Any]], dict[str, Any]] = lambda values: {},
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Give a command `--config` and an option for each field of `kind`; its first argument is the settings.
 
-    Options stay text: pydantic alone parses them, in the same way as YAML.
+    Options stay text: pydantic alone parses them, in the same way as YAML. `--resume` replaces all settings:
+    with it the first argument is None, and any other setting is a UsageError.
 
     Args:
-        instead: An option of the command that replaces all settings. If it is given, the first argument is
-            None, and any other setting is a UsageError.
         without: Settings that are no options of the command.
         derive: Returns the settings that the command's own options mean.
     """
 
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
         parameters = list(inspect.signature(command, eval_str=True).parameters.values())[1:]
-        options = [_config(), *(option for option in _options(kind) if option.name not in without)]
-        offered = {option.name for option in options}
+        settings_options = [option for option in _options(kind) if option.name not in without]
+        names = {option.name for option in settings_options}
 
         def run(config: Path | None, **values: Any) -> None:
-            texts = {name: values.pop(name) for name in list(values) if name in offered}
-            explicit = {name: text for name, text in texts.items() if text is not None and text != []}
-            if instead is None or values[instead] is None:
-                settings = build(kind, config, explicit | derive(values), command.__name__)
-                for engine in settings.engines:
-                    check_name(engine.name)
-                if "engines" not in settings.model_fields_set:
-                    settings = settings.model_copy(update={"engines": installed_engines()})
-                command(settings, **values)
+            texts = {name: values.pop(name) for name in list(values) if name in names}
+            explicit = {name: text for name, text in texts.items() if text not in (None, [])}
+            if values.get("resume") is None:
+                command(_build(kind, config, explicit | derive(values), command.__name__), **values)
                 return
             if beside := [*explicit, *(["config"] if config else [])]:
                 options = ", ".join("--" + name.replace("_", "-") for name in beside)
                 raise UsageError(
-                    f"--{instead} uses the run's own settings and cannot be combined with {options}",
+                    f"--resume uses the run's own settings and cannot be combined with {options}",
                     f"leave out {options}",
                 )
             command(None, **values)
 
         run.__doc__, run.__name__ = command.__doc__, command.__name__
-        run.__signature__ = inspect.Signature([*parameters, *options])  # type: ignore[attr-defined]
-        run.__annotations__ = {p.name: p.annotation for p in [*parameters, *options]}
+        signature = [*parameters, _option("config", _Config), *settings_options]
+        run.__signature__ = inspect.Signature(signature)  # type: ignore[attr-defined]
+        run.__annotations__ = {parameter.name: parameter.annotation for parameter in signature}
         return run
 
     return decorate
 
 
-def _config() -> inspect.Parameter:
-    option = typer.Option(help="YAML file with settings; options override it", metavar="FILE")
-    return inspect.Parameter(
-        "config", inspect.Parameter.KEYWORD_ONLY, default=None, annotation=Annotated[Path | None, option]
-    )
+def _build(kind: type[Settings], config: Path | None, options: dict[str, Any], command: str) -> Settings:
+    """Return the settings, with every installed engine where none is named."""
+    settings = build(kind, config, options, command)
+    for engine in settings.engines:
+        check_name(engine.name)
+    if "engines" in settings.model_fields_set:
+        return settings
+    return settings.model_copy(update={"engines": installed_engines()})
+
+
+def _option(name: str, annotation: Any) -> inspect.Parameter:
+    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
 
 
 def settings_of(kind: type[CommonSettings]) -> list[str]:
@@ -96,38 +110,31 @@ def settings_of(kind: type[CommonSettings]) -> list[str]:
 
 
 def _options(kind: type[CommonSettings]) -> Iterator[inspect.Parameter]:
+    titles = titles_of(kind)
     for name in settings_of(kind):
         field = kind.model_fields[name]
-        flag = field.annotation is bool
+        is_flag = field.annotation is bool
         option = typer.Option(
             help=field.description,
-            metavar=None if flag else metavar(field),
+            metavar=None if is_flag else metavar(field),
             show_default=default_text(field) or False,
-            autocompletion=None if flag else _completion(name, field),
+            autocompletion=None if is_flag else _completion(name, field),
+            rich_help_panel=titles[name],
         )
-        value: Any = (bool if flag else list[str] if _extra(field).get("repeatable") else str) | None
-        annotation = Annotated[value, option]
-        yield inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
+        value: Any = (bool if is_flag else list[str] if _extra(field).get("repeatable") else str) | None
+        yield _option(name, Annotated[value, option])
 
 
 def _completion(name: str, field: FieldInfo) -> Callable[[str], list[str]]:
     """Return a function that completes choices, or names of engines after each comma, in the shell."""
-    words = [*engine_points()] if name == "engines" else [*_choices(field.annotation)]
+    choices = engine_points() if name == "engines" else metavar(field).split("|")
+    words = [word for word in choices if word.islower()]
 
     def complete(incomplete: str) -> list[str]:
         before, comma, begun = incomplete.rpartition(",")
         return [before + comma + word for word in words if word.startswith(begun)]
 
     return complete
-
-
-def _choices(annotation: Any) -> Iterator[str]:
-    """Yield the values of every `Literal` in an annotation."""
-    if get_origin(annotation) is Literal:
-        yield from map(str, get_args(annotation))
-    elif get_origin(annotation) is not list:
-        for part in get_args(annotation):
-            yield from _choices(part)
 
 
 def metavar(field: FieldInfo) -> str:

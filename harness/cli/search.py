@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 from pydantic import ValidationError
 
-from harness.cli.options import with_settings
-from harness.cli.outcome import Json, Open, Quiet
+from harness.cli.options import Json, Open, Quiet, Resume, with_settings
 from harness.errors import UsageError
 from harness.schema.base import first_fault
 from harness.schema.online_settings import OnlineSettings
@@ -57,7 +55,6 @@ MaxSeconds = Annotated[
     float | None,
     typer.Option(min=1, metavar="S", help="time for the search: nothing is begun that would not end in it"),
 ]
-Resume = Annotated[Path | None, typer.Option(help="finish this search, with its own settings", metavar="RUN")]
 
 
 def _plan(values: dict[str, Any]) -> SearchPlan:
@@ -94,9 +91,7 @@ def _lasting(settings: OnlineSettings, plan: SearchPlan) -> OnlineSettings:
     return settings.model_copy(update=plan.times())
 
 
-@with_settings(
-    OnlineSettings, instead="resume", without=_DECIDED, derive=lambda values: _plan(values).settings()
-)
+@with_settings(OnlineSettings, without=_DECIDED, derive=lambda values: _plan(values).settings())
 def search(
     settings: OnlineSettings | None,
     slo: Slo = None,

@@ -12,6 +12,8 @@ from rich.segment import Segment
 
 from harness.plain_text import visible
 
+#: Exit code of a command of which something failed.
+FAILED = 3
 #: Columns of a pipe or file.
 PIPE_WIDTH = 160
 

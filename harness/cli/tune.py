@@ -8,8 +8,7 @@ from typing import Annotated, Any
 import typer
 from pydantic import ValidationError
 
-from harness.cli.options import with_settings
-from harness.cli.outcome import Json, Open, Quiet
+from harness.cli.options import Json, Open, Quiet, Resume, with_settings
 from harness.errors import UsageError
 from harness.schema.base import first_fault
 from harness.schema.online_settings import OF_RUNNING_SERVERS, OnlineSettings
@@ -50,7 +49,6 @@ Finalists = Annotated[
 Repeats = Annotated[
     int, typer.Option(min=2, metavar="N", help="repeats of the default and of each finalist at the end")
 ]
-Resume = Annotated[Path | None, typer.Option(help="finish this tuning, with its own settings", metavar="RUN")]
 
 
 def _settings(values: dict[str, Any]) -> dict[str, Any]:
@@ -66,7 +64,7 @@ def _settings(values: dict[str, Any]) -> dict[str, Any]:
     return {"engines": [ref], "repeats": values["repeats"]}
 
 
-@with_settings(OnlineSettings, instead="resume", without=_DECIDED, derive=_settings)
+@with_settings(OnlineSettings, without=_DECIDED, derive=_settings)
 def tune(
     settings: OnlineSettings | None,
     engine: EngineArgument = None,

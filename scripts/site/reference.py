@@ -14,7 +14,7 @@ from mkdocs.structure.files import File, Files
 from pydantic import TypeAdapter
 
 from harness.cli.commands import COMMANDS, load_command
-from harness.cli.help import in_groups
+from harness.cli.help import sections
 from harness.cli.schema import SCHEMAS
 from roseinfer.cli import app as roseinfer_app
 
@@ -145,13 +145,8 @@ def _command(command: Any, path: str) -> Iterator[str]:
     context = typer.Context(command, info_name=path)
     usage = " ".join([path, *command.collect_usage_pieces(context)])
     yield f"## {path}\n\n{command.help or ''}\n\n    {usage}\n"
-    params = {str(param.name): param for param in command.get_params(context)}
-    arguments = [param for param in params.values() if param.param_type_name == "argument"]
-    options = {name: param for name, param in params.items() if param.param_type_name == "option"}
-    groups = in_groups(list(options)) if "config" in options else {"Options": list(options)}
-    yield from _table("Arguments", arguments)
-    for title, names in groups.items():
-        yield from _table(title, [options[name] for name in names])
+    for title, params in sections(command.get_params(context)).items():
+        yield from _table(title, params)
     if examples := getattr(command, "examples", ()):
         yield "**Examples**\n\n" + indent("\n".join(examples), "    ") + "\n"
 

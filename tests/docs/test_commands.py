@@ -9,9 +9,8 @@ import pytest
 import typer
 
 from harness.cli.commands import COMMANDS, load_command
-from harness.cli.help import GROUPS
 from harness.schema.loader import build
-from harness.schema.online_settings import OnlineSettings
+from harness.schema.online_settings import LoadGroup, OnlineSettings, ServerGroup
 from harness.schema.search import SearchPlan
 from harness.schema.settings import OfflineSettings
 from roseinfer.cli import app as roseinfer_app
@@ -82,8 +81,8 @@ def test_python_starts_files_that_are_there():
 def test_every_option_of_servers_and_loads_is_in_a_command():
     """In a block, to be copied, but for those whose help says all."""
     words = {word for text, block in SHOWN if block for word in text.replace("=", " ").split()}
-    for title in ("Servers that are running already", "Load"):
-        for name in set(GROUPS[title]) - HELP_SAYS_ALL:
+    for group in (ServerGroup, LoadGroup):
+        for name in group.model_fields.keys() - {"num_prompts"} - HELP_SAYS_ALL:
             option = name.replace("_", "-")
             assert {f"--{option}", f"--no-{option}"} & words, option
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import typer
 
-from harness.cli.outcome import conclude
+from harness.cli.ending import conclude
 from harness.schema.results import OnlineResults, OnlineSummary
 from harness.schema.search import SearchPlan, SearchResults
 

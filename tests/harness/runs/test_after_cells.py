@@ -13,7 +13,7 @@ from unittest.mock import Mock
 import pytest
 import typer
 
-from harness.cli.outcome import conclude
+from harness.cli.ending import conclude
 from harness.cli.progress import make_display
 from harness.engines import selection
 from harness.engines.adapters.openai import OpenAI
