@@ -1,1 +1,1 @@
-"""What measures the engine and the harness: README.md has the list. Run from the checkout, as modules."""
+"""Measurements of the engine and the harness; README.md lists them. Run from the checkout, as modules."""

@@ -45,7 +45,7 @@ SLOWED = Path(__file__).parent / "slowed"
 
 
 def alike(trials: int, repeats: int, out: Path, options: Sequence[str], first: int = 0) -> bool:
-    """Independent A/A runs with the seeds from `first` on; whether at least 19 of 20 found no difference."""
+    """Make A/A runs with the seeds from `first` on. Returns whether 19 of 20 or more found no difference."""
     without = 0
     for trial in range(first, first + trials):
         begin = time.monotonic()
@@ -56,15 +56,15 @@ def alike(trials: int, repeats: int, out: Path, options: Sequence[str], first: i
             print(f"trial {trial + 1}: {error}", flush=True)
             continue
         results = OnlineResults.model_validate_json((run / "online_results.json").read_bytes())
-        known = [comparison for comparison in results.comparisons if comparison.verdict != "not enough data"]
-        wrong = [comparison for comparison in known if comparison.verdict != "no difference"]
-        found = ", ".join(
+        enough = [comparison for comparison in results.comparisons if comparison.verdict != "not enough data"]
+        wrong = [comparison for comparison in enough if comparison.verdict != "no difference"]
+        ratios = ", ".join(
             f"{comparison.metric} {comparison.statistic} {comparison.ratio:.3f}" for comparison in wrong
         )
         invalid = sum(not summary.valid for summary in results.summaries if summary.repeat is not None)
-        without += bool(known) and not wrong
+        without += bool(enough) and not wrong
         print(
-            f"trial {trial + 1}: {f'a difference: {found}' if wrong else 'no difference'}, {len(known)} "
+            f"trial {trial + 1}: {f'a difference: {ratios}' if wrong else 'no difference'}, {len(enough)} "
             f"comparisons, {invalid} invalid cells, {time.monotonic() - begin:.0f} s; {run}",
             flush=True,
         )
@@ -73,7 +73,7 @@ def alike(trials: int, repeats: int, out: Path, options: Sequence[str], first: i
 
 
 def slowed(most: int, out: Path, options: Sequence[str]) -> bool:
-    """Whether a slowdown of 10 % is found with the repeats that the tool asks for."""
+    """Return whether a slowdown of 10 % is found with the repeats that the tool asks for."""
     out.mkdir(parents=True, exist_ok=True)
     engines = out / "slowed.yaml"
     env = {"PYTHONPATH": str(SLOWED), "SLOWED_BY": "0.1"}
@@ -88,24 +88,22 @@ def slowed(most: int, out: Path, options: Sequence[str]) -> bool:
         both = [*CLOSED, "--model", str(model), "--engines", "roseinfer@one-thread,roseinfer@slowed"]
         both += ["--repeats", str(repeats)]
         run = bench_online([*LOAD, *both, *options], out, env={"BENCH_ENGINES": str(engines)})
-        found = OnlineResults.model_validate_json((run / "online_results.json").read_bytes()).comparisons
-        for comparison in found:
+        results = OnlineResults.model_validate_json((run / "online_results.json").read_bytes())
+        for comparison in results.comparisons:
             ends = "" if comparison.ci is None else f" ({comparison.ci[0]:.3f} to {comparison.ci[1]:.3f})"
             spread = "" if comparison.spread is None else f", repeats {comparison.spread:.1%} apart"
             ratio = f"{comparison.ratio:.3f}{ends}{spread}"
             print(f"  {comparison.metric} {comparison.statistic}: {ratio}, {comparison.verdict}")
         print(f"  {run}", flush=True)
-        return next(
-            comparison for comparison in found if (comparison.metric, comparison.statistic) == WATCHED
-        )
+        return next(each for each in results.comparisons if (each.metric, each.statistic) == WATCHED)
 
     print(f"{PILOT_REPEATS} repeats of each:", flush=True)
-    asked = compare(PILOT_REPEATS).repeats_to_find["10 %"]
-    if asked is None or asked > most:
-        print(f"the tool asks for {asked or 'too many'} repeats: this machine is too noisy now")
+    needed = compare(PILOT_REPEATS).repeats_to_find["10 %"]
+    if needed is None or needed > most:
+        print(f"the tool asks for {needed or 'too many'} repeats: this machine is too noisy now")
         return False
-    print(f"the tool asks for {asked} repeats of each to find 10 % in {' '.join(WATCHED)}:", flush=True)
-    verdict = compare(asked).verdict
+    print(f"the tool asks for {needed} repeats of each to find 10 % in {' '.join(WATCHED)}:", flush=True)
+    verdict = compare(needed).verdict
     print(f"the slower engine is {'found' if verdict == 'better' else f'not found ({verdict})'}")
     return verdict == "better"
 
@@ -121,12 +119,12 @@ def main() -> int:
     parser.add_argument("--repeats", type=int, default=3, help="of each side of a trial of `alike`")
     parser.add_argument("--most", type=int, default=60, help="repeats that `slowed` makes at most")
     parser.add_argument("--out", type=Path, default=Path("outputs/trials"))
-    given, options = parse_arguments(parser)
+    arguments, options = parse_arguments(parser)
     try:
-        if given.what == "alike":
-            right = alike(given.trials, given.repeats, given.out, options, given.first)
+        if arguments.what == "alike":
+            right = alike(arguments.trials, arguments.repeats, arguments.out, options, arguments.first)
         else:
-            right = slowed(given.most, given.out, options)
+            right = slowed(arguments.most, arguments.out, options)
     except FailedRunError as error:
         print(error)
         return 1

@@ -29,7 +29,7 @@ def bench_online(
 
 
 def parse_arguments(parser: argparse.ArgumentParser) -> tuple[argparse.Namespace, list[str]]:
-    """What the command line says before `--`, and the options of `bench online` after it."""
+    """Parse the command line before `--`. Returns it, and the options of `bench online` after that."""
     words = sys.argv[1:]
     cut = words.index("--") if "--" in words else len(words)
     return parser.parse_args(words[:cut]), words[cut + 1 :]

@@ -48,7 +48,7 @@ def main() -> int:
             if concurrency < processes:
                 continue
             for shape, behaviour in SHAPES.items():
-                found = measure_accuracy(
+                accuracy = measure_accuracy(
                     processes=processes,
                     concurrency=concurrency,
                     requests=requests_of(concurrency),
@@ -57,11 +57,11 @@ def main() -> int:
                 )
                 cells = []
                 for metric in METRICS:
-                    seen = np.percentile(getattr(found.measured, metric), PERCENTILES)
-                    true = np.percentile(getattr(found.true, metric), PERCENTILES)
-                    wrong = np.abs(seen - true) > np.maximum(LIMIT_MS, LIMIT_SHARE * true)
+                    measured = np.percentile(getattr(accuracy.measured, metric), PERCENTILES)
+                    true = np.percentile(getattr(accuracy.true, metric), PERCENTILES)
+                    wrong = np.abs(measured - true) > np.maximum(LIMIT_MS, LIMIT_SHARE * true)
                     off += int(wrong.sum())
-                    errors = zip(seen - true, wrong, strict=True)
+                    errors = zip(measured - true, wrong, strict=True)
                     cells.append(" / ".join(f"{error:+.3f}{' OFF' if w else ''}" for error, w in errors))
                 print(f"| {processes} | {concurrency} | {shape} | {' | '.join(cells)} |", flush=True)
     return 1 if off else 0

@@ -45,7 +45,7 @@ SERVER_CPUS, CLIENT_CPUS = (0,), (1,)
 
 @dataclass(frozen=True)
 class Load:
-    """What a client is to do: hold `concurrency` requests in flight, each answered with `tokens` chunks."""
+    """Load of a client: hold `concurrency` requests in flight, each answered with `tokens` chunks."""
 
     requests: int
     concurrency: int
@@ -92,10 +92,10 @@ def vllm(mock: MockServerProcess, load: Load) -> Reported:
             "--temperature", 0, "--percentile-metrics", "ttft,itl", "--metric-percentiles", "50,99",
             "--disable-tqdm", "--save-result", "--result-dir", out, "--result-filename", "r.json",
         )  # fmt: skip
-        found = json.loads((Path(out) / "r.json").read_text())
+        result = json.loads((Path(out) / "r.json").read_text())
     return Reported(
-        (found["p50_ttft_ms"], found["p99_ttft_ms"]),
-        (found["p50_itl_ms"], found["p99_itl_ms"]),
+        (result["p50_ttft_ms"], result["p99_ttft_ms"]),
+        (result["p50_itl_ms"], result["p99_itl_ms"]),
         itl_per_request=False,
     )
 
@@ -134,8 +134,8 @@ def aiperf(mock: MockServerProcess, load: Load) -> Reported:
             "--request-count", load.requests, "--random-seed", 1, "--ui", "none", "--artifact-dir", out,
             drop=("HF_HUB_OFFLINE",),
         )  # fmt: skip
-        found = json.loads((Path(out) / "profile_export_aiperf.json").read_text())
-    ttft, itl = found["time_to_first_token"], found["inter_token_latency"]
+        result = json.loads((Path(out) / "profile_export_aiperf.json").read_text())
+    ttft, itl = result["time_to_first_token"], result["inter_token_latency"]
     return Reported((ttft["p50"], ttft["p99"]), (itl["p50"], itl["p99"]), itl_per_request=True)
 
 
@@ -167,13 +167,13 @@ def measure(name: str, timed: Sequence[int]) -> Row:
     client, levels = CLIENTS[name]
 
     def best(tokens: int, rate: Callable[[list[ServedRequest]], float], *server: str) -> float:
-        found = []
+        rates = []
         for concurrency in levels:
             with mock_server(*FAST, *server, cpus=SERVER_CPUS) as mock:
                 client(mock, Load(ROUNDS * concurrency, concurrency, tokens))
-                found.append(rate(_answers(mock, ROUNDS * concurrency)))
-            _say(f"{name}: {concurrency} in flight, {tokens} chunks each: {found[-1]:,.0f}/s")
-        return max(found)
+                rates.append(rate(_answers(mock, ROUNDS * concurrency)))
+            _say(f"{name}: {concurrency} in flight, {tokens} chunks each: {rates[-1]:,.0f}/s")
+        return max(rates)
 
     requests_per_s = best(REQUESTS_TOKENS, _request_rate)
     chunks_per_s = best(CHUNKS_TOKENS, _chunk_rate)
@@ -181,16 +181,16 @@ def measure(name: str, timed: Sequence[int]) -> Row:
     ttft_error, itl_error = {}, {}
     for concurrency in timed:
         with mock_server("--ttft-ms", str(TTFT_MS), "--itl-ms", str(ITL_MS), cpus=SERVER_CPUS) as mock:
-            seen = client(mock, Load(TIMED_REQUESTS, concurrency, TIMED_TOKENS))
+            reported = client(mock, Load(TIMED_REQUESTS, concurrency, TIMED_TOKENS))
             served_requests = _answers(mock, TIMED_REQUESTS)
-        ttft_error[concurrency] = _difference(seen.ttft, [_ttft(served) for served in served_requests])
+        ttft_error[concurrency] = _difference(reported.ttft, [_ttft(served) for served in served_requests])
         gaps = [_gaps(served) for served in served_requests]
         true = (
-            [float(np.mean(own)) for own in gaps]
-            if seen.itl_per_request
-            else [g for own in gaps for g in own]
+            [float(np.mean(of_request)) for of_request in gaps]
+            if reported.itl_per_request
+            else [g for of_request in gaps for g in of_request]
         )
-        itl_error[concurrency] = _difference(seen.itl, true)
+        itl_error[concurrency] = _difference(reported.itl, true)
         _say(f"{name}: {concurrency} in flight: TTFT {ttft_error[concurrency]}, ITL {itl_error[concurrency]}")
     return Row(name, requests_per_s, chunks_per_s, together_per_s, ttft_error, itl_error)
 

@@ -113,10 +113,10 @@ def turns(case: Case, seconds: float) -> Timed:
     times: tuple[list[float], list[float]] = ([], [])
     until = time.perf_counter() + seconds
     while time.perf_counter() < until or len(times[0]) < 5:
-        for found, call in zip(times, (case.kernel, case.reference), strict=True):
+        for seconds_of_call, call in zip(times, (case.kernel, case.reference), strict=True):
             begun = time.perf_counter()
             call()
-            found.append(time.perf_counter() - begun)
+            seconds_of_call.append(time.perf_counter() - begun)
     kernel_s, reference_s = map(statistics.median, times)
     return Timed(case.name, case.read, case.flops, kernel_s, reference_s)
 
@@ -144,12 +144,12 @@ def main() -> None:
     parser.add_argument("--model", type=model_name, default="random:gpt2", help="whose matrices and heads")
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
     parser.add_argument("--seconds", type=float, default=1.0, help="for each kernel")
-    given = parser.parse_args()
-    torch.set_num_threads(given.threads)
-    shape = config.read(model_folder(given.model))
-    timed = [turns(case, given.seconds) for rows in (1, 8, 64, 512) for case in products(shape, rows)]
-    timed += [turns(attention(shape, *size), given.seconds) for size in ((1, 160), (8, 160), (8, 900))]
-    print(f"{given.model}, bf16, {given.threads} threads\n\n{table(timed, reading_speed())}")
+    options = parser.parse_args()
+    torch.set_num_threads(options.threads)
+    shape = config.read(model_folder(options.model))
+    timed = [turns(case, options.seconds) for rows in (1, 8, 64, 512) for case in products(shape, rows)]
+    timed += [turns(attention(shape, *size), options.seconds) for size in ((1, 160), (8, 160), (8, 900))]
+    print(f"{options.model}, bf16, {options.threads} threads\n\n{table(timed, reading_speed())}")
 
 
 if __name__ == "__main__":

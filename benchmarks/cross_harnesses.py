@@ -74,8 +74,8 @@ class Asked:
         rows: list[dict[str, Any]] = []
         for i, t in enumerate((np.cumsum(gaps) - gaps[0]).tolist()):
             row: dict[str, Any] = {"timestamp": t if per_second == 1 else round(t * per_second)}
-            said = words.of(source.distinct(i, prompt).tolist())
-            row |= {"text_input": said} if text else {"input_length": prompt, "hash_ids": [i]}
+            prompt_text = words.of(source.distinct(i, prompt).tolist())
+            row |= {"text_input": prompt_text} if text else {"input_length": prompt, "hash_ids": [i]}
             rows.append(row | {"output_length": self.output_len})
         path = out / "trace.jsonl"
         path.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
@@ -84,7 +84,7 @@ class Asked:
 
 @dataclass(frozen=True)
 class Found:
-    """What a harness reports.
+    """Results that a harness reports.
 
     Attributes:
         ttft: p50 and mean, in ms.
@@ -164,8 +164,8 @@ def guidellm(asked: Asked, out: Path) -> Found:
     metrics = _json(out / "result.json")["benchmarks"][0]["metrics"]
     names = ("time_to_first_token_ms", "inter_token_latency_ms", "prompt_token_count")
     (ttft, mean_ttft), (itl, mean_itl), (_, prompt) = (
-        (found["percentiles"]["p50"], found["mean"])
-        for found in (metrics[name]["successful"] for name in names)
+        (values["percentiles"]["p50"], values["mean"])
+        for values in (metrics[name]["successful"] for name in names)
     )
     return Found((ttft, mean_ttft), (itl, mean_itl), prompt, cores)
 
@@ -207,8 +207,8 @@ def _path(asked: Asked) -> str:
 
 def _run(command: list[str], out: Path, env: Mapping[str, str]) -> float:
     """Cores that it kept busy while the server computed. Raises SystemExit where it fails."""
-    with (out / "output.txt").open("w") as said:
-        process = subprocess.Popen(command, env={**os.environ, **env}, stdout=said, stderr=said)
+    with (out / "output.txt").open("w") as output:
+        process = subprocess.Popen(command, env={**os.environ, **env}, stdout=output, stderr=output)
         try:
             cores = processor_share(process.pid, lambda: process.poll() is None, LIMIT_S)
         finally:

@@ -1,4 +1,4 @@
-"""What the front ends cost: many streaming clients, and an engine that computes nothing.
+"""Cost of the front ends: many streaming clients, and an engine that computes nothing.
 
 python -m benchmarks.frontend [--clients 256] [--frontend-processes 2]
 """
@@ -181,7 +181,7 @@ def main(
     rounds: Annotated[int, typer.Option(min=1, help="streams of each client")] = 4,
     step_ms: Annotated[float, typer.Option(min=0.01, help="time between two tokens of a stream")] = 2.0,
 ) -> None:
-    """What the front ends cost a token: real HTTP clients, and an engine that computes nothing."""
+    """Measure the cost of a token in the front ends: real HTTP clients, an engine that computes nothing."""
     print("\n".join(measure(server, clients, tokens, rounds, step_ms).lines()))
 
 

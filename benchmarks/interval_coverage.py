@@ -1,4 +1,4 @@
-"""How often 95 % intervals hold the truth, and how often a run of equal engines has a false verdict.
+"""Share of 95 % intervals that hold the truth, and of runs of equal engines that have a false verdict.
 
 Latencies of a repeat are lognormal with an autocorrelation between neighbouring requests, and each repeat
 multiplies them by a lognormal factor of its own. The truth of one repeat is the percentile of its own
@@ -56,10 +56,10 @@ def engine(repeats: Floats) -> dict[str, Estimate]:
 
 def share(ends: list[Ends | None], truth: float) -> str:
     """Per cent of the intervals that hold `truth`; a dash where most samples give none."""
-    found = [pair for pair in ends if pair is not None]
-    if len(found) < len(ends) / 2:
+    intervals = [pair for pair in ends if pair is not None]
+    if len(intervals) < len(ends) / 2:
         return "–"
-    return f"{100 * sum(low <= truth <= high for low, high in found) / len(found):.1f}"
+    return f"{100 * sum(low <= truth <= high for low, high in intervals) / len(intervals):.1f}"
 
 
 def coverage(trials: int, rng: np.random.Generator) -> Iterator[str]:
@@ -101,7 +101,7 @@ def false_verdicts(runs: int, rng: np.random.Generator) -> Iterator[str]:
 
 
 def _has_verdict(repeats: int, spread: float, rng: np.random.Generator) -> bool:
-    found: list[Contrast] = []
+    contrasts: list[Contrast] = []
     for number in range(LOADS):
         load = TraceLoad(scale=float(number + 1))
         engines = []
@@ -117,8 +117,8 @@ def _has_verdict(repeats: int, spread: float, rng: np.random.Generator) -> bool:
         for a, b in combinations(engines, 2):
             for metric, name in product(latency_metrics("compared"), PERCENTILES):
                 x, y = a[metric][name], b[metric][name]
-                found.append(Contrast(load, metric, name, x, y, ratio(x, y), difference(x, y)))
-    return any(contrast.verdict in ("better", "worse") for contrast in judged(found))
+                contrasts.append(Contrast(load, metric, name, x, y, ratio(x, y), difference(x, y)))
+    return any(contrast.verdict in ("better", "worse") for contrast in judged(contrasts))
 
 
 def main() -> None:

@@ -10,23 +10,23 @@ from rosemodels import llama
 from rosemodels.store import RANDOM
 
 
-def llama_name(given: str) -> str:
+def llama_name(name: str) -> str:
     """The name of a Llama's shape, with or without `random:`."""
-    if given.removeprefix(RANDOM) not in llama.SHAPES:
-        known = ", ".join(RANDOM + name for name in llama.SHAPES)
-        raise ArgumentTypeError(f"there is no Llama {given!r}; there are {known}")
-    return given
+    if name.removeprefix(RANDOM) not in llama.SHAPES:
+        names = ", ".join(RANDOM + name for name in llama.SHAPES)
+        raise ArgumentTypeError(f"there is no Llama {name!r}; there are {names}")
+    return name
 
 
 def llama_shape(name: str) -> llama.Shape:
-    """Of a `llama_name`."""
+    """Return the shape that a `llama_name` names."""
     return llama.SHAPES[name.removeprefix(RANDOM)]
 
 
-def model_name(given: str) -> str:
+def model_name(name: str) -> str:
     """A named model, the folder of a local one, or one of the hub, which is fetched."""
     try:
-        model_folder(given)
+        model_folder(name)
     except ConfigError as error:
         raise ArgumentTypeError(str(error)) from None
-    return given
+    return name

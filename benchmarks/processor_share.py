@@ -1,4 +1,4 @@
-"""How many cores a program keeps busy while another one computes, read once a second."""
+"""Cores that a program keeps busy while another one computes, read once a second."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def processor_share(pid: int, goes_on: Callable[[], bool], limit_s: float) -> fl
         TimeoutError: It goes on for longer than `limit_s`.
     """
     program = CpuTime()
-    own, seconds, before, ends = 0.0, 0.0, _used(program, pid), time.monotonic() + limit_s
+    used_s, seconds, before, ends = 0.0, 0.0, _used(program, pid), time.monotonic() + limit_s
     while goes_on():
         if time.monotonic() > ends:
             raise TimeoutError(f"process {pid} did not end within {limit_s:g} s")
@@ -29,9 +29,9 @@ def processor_share(pid: int, goes_on: Callable[[], bool], limit_s: float) -> fl
         now = _used(program, pid)
         passed, machine, spent = (after - was for after, was in zip(now, before, strict=True))
         if machine - spent > COMPUTES * passed:
-            own, seconds = own + spent, seconds + passed
+            used_s, seconds = used_s + spent, seconds + passed
         before = now
-    return own / seconds if seconds else 0.0
+    return used_s / seconds if seconds else 0.0
 
 
 def _used(program: CpuTime, pid: int) -> tuple[float, float, float]:

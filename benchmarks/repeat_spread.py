@@ -1,4 +1,4 @@
-"""How far the repeats of one engine spread, beside what intervals of one repeat assume.
+"""Spread of the repeats of one engine, beside what intervals of one repeat assume.
 
     python -m benchmarks.repeat_spread reports/*/
 
@@ -24,12 +24,12 @@ Seen = tuple[float, str]
 
 
 def spreads(run: StoredRun) -> Iterator[tuple[str, Seen]]:
-    """Of every engine, load and compared statistic of a run, by kind."""
+    """Yield the spread of every engine, load and compared statistic of a run, with its kind."""
     for label, cells in run.cells.items():
         for load, repeats in cells.items():
-            found = run.estimates(label, load)
+            estimates = run.estimates(label, load)
             for key in COMPARED:
-                estimate = found.get(key)
+                estimate = estimates.get(key)
                 if estimate is None or estimate.missing or not estimate.has_log:
                     continue
                 spread = estimate.spread(log=True)
@@ -40,15 +40,15 @@ def spreads(run: StoredRun) -> Iterator[tuple[str, Seen]]:
 
 def largest(paths: Sequence[Path]) -> dict[str, list[Seen]]:
     """The spreads of each kind, the largest first."""
-    found: dict[str, list[Seen]] = {"rate": [], "p50": [], "p90": [], "p99": []}
+    spreads_by_kind: dict[str, list[Seen]] = {"rate": [], "p50": [], "p90": [], "p99": []}
     for path in paths:
         try:
             run = StoredRun.read(path)
         except UsageError:
             continue
-        for kind, seen in spreads(run):
-            found[kind].append(seen)
-    return {kind: sorted(seen, reverse=True) for kind, seen in found.items()}
+        for kind, spread in spreads(run):
+            spreads_by_kind[kind].append(spread)
+    return {kind: sorted(spread, reverse=True) for kind, spread in spreads_by_kind.items()}
 
 
 def main() -> None:
@@ -56,10 +56,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("runs", nargs="+", type=Path, help="folders of runs")
     print("| kind | cells | median | largest | where |\n|---|---|---|---|---|")
-    for kind, seen in largest(parser.parse_args().runs).items():
-        if seen:
-            (top, where), middle = seen[0], seen[len(seen) // 2][0]
-            print(f"| {kind} | {len(seen)} | {middle:.1%} | {top:.1%} | {where} |")
+    for kind, kind_spreads in largest(parser.parse_args().runs).items():
+        if kind_spreads:
+            (top, where), middle = kind_spreads[0], kind_spreads[len(kind_spreads) // 2][0]
+            print(f"| {kind} | {len(kind_spreads)} | {middle:.1%} | {top:.1%} | {where} |")
 
 
 if __name__ == "__main__":

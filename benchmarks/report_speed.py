@@ -43,15 +43,15 @@ def interactive_ms(page: Path) -> float:
     watch += " task.startTime + task.duration))).observe({type: 'longtask', buffered: true})"
     try:
         driver.execute_cdp_cmd("Page.addScriptToEvaluateOnNewDocument", {"source": watch})
-        found = list[float]()
+        loaded_ms = list[float]()
         for _ in range(_LOADS):
             driver.get(page.resolve().as_uri())
             time.sleep(_SETTLE_S)
             loaded = "performance.getEntriesByType('navigation')[0].loadEventEnd"
-            found.append(driver.execute_script(f"return Math.max({loaded}, ...(window.tasks ?? []))"))
+            loaded_ms.append(driver.execute_script(f"return Math.max({loaded}, ...(window.tasks ?? []))"))
     finally:
         driver.quit()
-    return median(found)
+    return median(loaded_ms)
 
 
 def measure(name: str, run: Path, folder: Path) -> None:

@@ -19,20 +19,20 @@ ROOT = Path(__file__).parents[1]
 def running_server(
     command: Sequence[str], env: Mapping[str, str] | None = None
 ) -> Iterator[tuple[int, list[psutil.Process]]]:
-    """Its port, and its processes: the first front end, then those that it started.
+    """Start a server. Yields its port and its processes: the first front end, then those that it started.
 
     What it logs goes to stderr. Raises SystemExit when it does not start.
     """
     with subprocess.Popen(command, cwd=ROOT, env=env, stderr=subprocess.PIPE, text=True) as server:
         try:
             assert server.stderr is not None
-            seen: list[str] = []
+            log: list[str] = []
             for line in server.stderr:
-                seen.append(line)
+                log.append(line)
                 if listening := re.search(r"listening on http://[^:]+:(\d+)", line):
                     break
             else:
-                raise SystemExit(f"the server did not start: {''.join(seen)}")
+                raise SystemExit(f"the server did not start: {''.join(log)}")
             threading.Thread(target=sys.stderr.writelines, args=(server.stderr,), daemon=True).start()
             first = psutil.Process(server.pid)
             yield int(listening[1]), [first, *first.children()]

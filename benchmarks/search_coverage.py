@@ -1,4 +1,4 @@
-"""How often a search's 95 % interval holds the true capacity, how far its value is off, and what it costs.
+"""Share of searches whose 95 % interval holds the true capacity, with the error of its value and its cost.
 
 The server is a queue: requests come at random (Poisson), are answered one after the other in a time that is
 known on average, and each start of the server multiplies that time by a factor of its own. A cell finds the
@@ -47,7 +47,7 @@ Floats = npt.NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Times:
-    """How long a cell lasts."""
+    """Duration of a cell."""
 
     settle_s: float
     measured_s: float
@@ -78,7 +78,7 @@ def queue(
 
 
 def meets(rng: np.random.Generator, rate: float, service_ms: float, limit_ms: float, times: Times) -> bool:
-    """Whether a cell at `rate` requests/s meets the limit."""
+    """Return whether a cell at `rate` requests/s meets the limit."""
     n = max(times.requests, int(np.ceil(rate * (times.settle_s + times.measured_s))))
     arrivals, ends = (part[:, 0] for part in queue(rng, rate, service_ms, n, 1))
     measured = arrivals >= times.settle_s
@@ -113,23 +113,23 @@ def search(
     rng: np.random.Generator, limit_ms: float, spread: float, cells: int, per_start: int, first: float
 ) -> Knowledge:
     """One search, as `bench search` makes it."""
-    known, times = Knowledge(BOUNDS, first), usual(limit_ms)
+    knowledge, times = Knowledge(BOUNDS, first), usual(limit_ms)
     service_ms = SERVICE_MS
-    while len(known.trials) < cells and not known.exhausted and not known.known_within(TOLERANCE):
-        if len(known.trials) % per_start == 0:
-            known.start()
+    while len(knowledge.trials) < cells and not knowledge.exhausted and not knowledge.known_within(TOLERANCE):
+        if len(knowledge.trials) % per_start == 0:
+            knowledge.start()
             service_ms = start(rng, spread)
-        load = known.next_load()
-        known.add(Trial(load, meets(rng, load, service_ms, limit_ms, times)))
-    return known
+        load = knowledge.next_load()
+        knowledge.add(Trial(load, meets(rng, load, service_ms, limit_ms, times)))
+    return knowledge
 
 
 def row(limit_ms: float, truth: float, spread: float, budget: tuple[int, int, float], searches: int) -> str:
     """A line of the table."""
     cells, per_start, first = budget
     rng = np.random.default_rng([SEED, int(limit_ms), int(spread * 100), cells, per_start])
-    found = [search(rng, limit_ms, spread, cells, per_start, first) for _ in range(searches)]
-    ends = [known.capacity() for known in found]
+    searched = [search(rng, limit_ms, spread, cells, per_start, first) for _ in range(searches)]
+    ends = [knowledge.capacity() for knowledge in searched]
     held = np.mean([(e.low or 0) <= truth <= (e.high or np.inf) for e in ends])
     off = np.median([e.value for e in ends]) / truth - 1
     width = np.median([(e.high or np.inf) / (e.low or np.nan) - 1 for e in ends])
@@ -141,7 +141,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--searches", type=int, default=100)
     parser.add_argument("--cells", type=int, choices=[budget[0] for budget in BUDGETS])
-    asked = parser.parse_args()
+    options = parser.parse_args()
     truths = {limit: long_run(np.random.default_rng([SEED, limit]), limit) for limit in LIMITS}
     print("| limit on p99 | in the long run | cells as they are | of 200 requests | of 2,000 requests |")
     print("|---|---|---|---|---|")
@@ -149,19 +149,19 @@ def main() -> None:
         rng = np.random.default_rng([SEED, limit, 1])
         times = (usual(limit), Times(0, 0, 200), Times(0, 0, 2000))
         cells = [of_cells(rng, limit, each) for each in times]
-        found = " | ".join(f"{rate:.1f} ({rate / truth - 1:+.0%})" for rate in cells)
-        print(f"| {limit:,} ms | {truth:.1f} | {found} |", flush=True)
+        capacities = " | ".join(f"{rate:.1f} ({rate / truth - 1:+.0%})" for rate in cells)
+        print(f"| {limit:,} ms | {truth:.1f} | {capacities} |", flush=True)
     print()
     print(
         "| cells at most | limit on p99 | starts differ by | interval holds | value is off by | its width |"
     )
     print("|---|---|---|---|---|---|")
     for budget in BUDGETS:
-        if asked.cells not in (None, budget[0]):
+        if options.cells not in (None, budget[0]):
             continue
         for limit in LIMITS:
             for spread in SPREADS:
-                print(row(limit, truths[limit], spread, budget, asked.searches), flush=True)
+                print(row(limit, truths[limit], spread, budget, options.searches), flush=True)
 
 
 if __name__ == "__main__":

@@ -40,7 +40,7 @@ Connection = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 @dataclass(frozen=True)
 class Holding:
-    """What the server's processes hold after a round, in their order, and what the round took (s)."""
+    """Memory and threads of the server's processes after a round, in their order, and its duration in s."""
 
     wall: float
     cpu: float
@@ -84,7 +84,7 @@ class Client:
 
 
 def request(path: str, body: Any = None) -> bytes:
-    """Of which the response ends with the connection."""
+    """Write a request whose response ends with the connection."""
     data = b"" if body is None else json.dumps(body).encode()
     head = f"{'GET' if body is None else 'POST'} {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n"
     kind = b"content-type: application/json\r\n"
@@ -115,7 +115,7 @@ async def before_the_first_token(
 
 
 async def while_queued(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, tokens: int) -> None:
-    """Of 32 answers of one request, half or more wait."""
+    """Leave while half or more of the 32 answers of one request wait."""
     writer.write(long(tokens, n=2 * RUNNING, stream=False))
     await asyncio.sleep(0.02)
 
@@ -208,7 +208,7 @@ async def run_round(client: Client, expected: Sequence[list[int]], settings: arg
 
 
 async def soak(port: int, processes: Sequence[psutil.Process], settings: argparse.Namespace) -> list[Holding]:
-    """What is held after each round."""
+    """Return what the processes hold after each round."""
     client = Client(port)
     descriptors = held(processes)
     expected = [await client.answer(asked(index)) for index in range(min(PROMPTS, settings.clients))]
@@ -239,16 +239,16 @@ def cpu_seconds(processes: Sequence[psutil.Process]) -> float:
 
 
 def judge(rounds: Sequence[Holding], bound_mib: float) -> list[str]:
-    """What is wrong."""
+    """Return the faults."""
     first, last = rounds[0], rounds[-1]
     growth = [after - before for before, after in zip(first.rss_mib, last.rss_mib, strict=True)]
     print("growth, MiB:", " ".join(f"{mib:.1f}" for mib in growth))
     print(f"last round / first round: {last.wall / first.wall:.2f} of its time, "
           f"{last.cpu / first.cpu:.2f} of the server's CPU time")  # fmt: skip
-    found = [f"a process has grown by {mib:.1f} MiB" for mib in growth if mib > bound_mib]
+    faults = [f"a process has grown by {mib:.1f} MiB" for mib in growth if mib > bound_mib]
     if last.threads != first.threads:
-        found.append(f"{last.threads} instead of {first.threads} threads")
-    return found
+        faults.append(f"{last.threads} instead of {first.threads} threads")
+    return faults
 
 
 def main() -> int:
@@ -268,9 +268,9 @@ def main() -> int:
     with running_server(command) as (port, processes):
         print("round  seconds  CPU s     " + "RSS MiB of front end, engine, other front ends")
         rounds = asyncio.run(soak(port, processes, settings))
-        found = judge(rounds[settings.warm - 1 :], settings.bound_mib)
-    print("\n".join(found) or "nothing leaked")
-    return bool(found)
+        faults = judge(rounds[settings.warm - 1 :], settings.bound_mib)
+    print("\n".join(faults) or "nothing leaked")
+    return bool(faults)
 
 
 if __name__ == "__main__":

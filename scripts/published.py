@@ -60,7 +60,7 @@ class Run:
         return cls(name, sides, gpus, repeats, offline, profiled)
 
     def command(self, out: Path, options: Sequence[str]) -> list[str]:
-        """What measures it, results to `out`/runs."""
+        """Return the command that measures it, with results in `out`/runs."""
         config = ["--config", str(CONFIGS / f"{self.name}.yaml"), "--out", str(out / "runs"), *options]
         if self.offline:
             return [*BENCH, "offline", *config]
@@ -86,14 +86,14 @@ class Gpus:
         }
 
     def take(self, count: int) -> list[str]:
-        """So many GPUs, once they are free."""
+        """Take `count` GPUs once they are free."""
         with self._changed:
             self._changed.wait_for(lambda: len(self._free) >= count)
             taken, self._free = self._free[:count], self._free[count:]
             return taken
 
     def give(self, names: Sequence[str]) -> None:
-        """Those are free again."""
+        """Give GPUs back."""
         with self._changed:
             self._free = [name for name in self._cpus if name in self._free or name in names]
             self._changed.notify_all()
@@ -112,7 +112,7 @@ class Commands:
         self._lock = threading.Lock()
 
     def status(self, command: Sequence[str], environment: Mapping[str, str], output: IO[bytes]) -> int:
-        """Of a command, once it has ended; 130 where it was not started any more."""
+        """Run a command. Returns its exit status; 130 where it was not started any more."""
         with self._lock:
             if self._interrupted:
                 return 130
@@ -143,17 +143,17 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--out", type=Path, required=True, help="where runs and logs go")
     parser.add_argument("--sides", type=positive, default=1, help="repeats of an online run at a time")
-    known = sorted(path.stem for path in CONFIGS.glob("*.yaml"))
-    parser.add_argument("names", nargs="+", metavar="NAME", choices=known, help="of configs/published")
+    configured = sorted(path.stem for path in CONFIGS.glob("*.yaml"))
+    parser.add_argument("names", nargs="+", metavar="NAME", choices=configured, help="of configs/published")
     parser.add_argument(
         "--profile", action="append", default=[], metavar="NAME", help="profile that run, too"
     )
-    given = sys.argv[1:]
-    end = given.index("--") if "--" in given else len(given)
-    asked, options = parser.parse_args(given[:end]), given[end + 1 :]
-    if others := set(asked.profile) - set(asked.names):
+    words = sys.argv[1:]
+    end = words.index("--") if "--" in words else len(words)
+    chosen, options = parser.parse_args(words[:end]), words[end + 1 :]
+    if others := set(chosen.profile) - set(chosen.names):
         parser.error(f"--profile: {', '.join(sorted(others))} is not measured")
-    if asked.sides > 1 and any(option.partition("=")[0] == "--repeats" for option in options):
+    if chosen.sides > 1 and any(option.partition("=")[0] == "--repeats" for option in options):
         parser.error("--repeats cannot be given with --sides: each file's are rounded up to whole sides")
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.default_int_handler)
@@ -161,10 +161,10 @@ def main() -> None:
         Run.of(
             name,
             yaml.safe_load((CONFIGS / f"{name}.yaml").read_text()),
-            asked.sides,
-            profiled=name in asked.profile,
+            chosen.sides,
+            profiled=name in chosen.profile,
         )
-        for name in asked.names
+        for name in chosen.names
     ]
     names = gpu.names(os.environ)
     most = max(run.sides * run.gpus for run in runs)
@@ -172,14 +172,14 @@ def main() -> None:
         parser.error(f"a run needs {plural(most, 'GPU')}, and {len(names)} can be used; give fewer --sides")
     if any(run.sides == 1 for run in runs):  # else several runs would do it at a time
         subprocess.run([*BENCH, "calibrate"], check=True, stdout=subprocess.DEVNULL)
-    asked.out.mkdir(parents=True, exist_ok=True)
+    chosen.out.mkdir(parents=True, exist_ok=True)
     gpus = Gpus(names)
     started = []
     with ThreadPoolExecutor(len(runs)) as threads:
         try:
             for run in runs:
                 taken = gpus.take(run.sides * run.gpus)
-                started.append((run.name, threads.submit(measured, run, asked.out, options, gpus, taken)))
+                started.append((run.name, threads.submit(measured, run, chosen.out, options, gpus, taken)))
             wait([succeeded for _, succeeded in started])
         except KeyboardInterrupt:  # runs write their reports; this process ends after them
             COMMANDS.interrupt()
@@ -211,7 +211,7 @@ def run_of(log: Path) -> Path:
 
 
 def succeeds(command: Sequence[str], log: Path, gpus: Gpus, taken: Sequence[str]) -> bool:
-    """Whether a command succeeds on those GPUs and their CPUs."""
+    """Return whether a command succeeds on those GPUs and their CPUs."""
     with log.open("wb") as file:
         status = COMMANDS.status(
             ["taskset", "--cpu-list", gpus.cpus(taken), *command],

@@ -121,17 +121,18 @@ def ray_nodes(
         address = f"{host}:{head}"
         for number, node in enumerate(names):
             pair, sends = divmod(number, 2)
-            own = cores[number]
+            owned = cores[number]
             held = [] if sends or pair >= len(gpus) else gpus[pair]
             command = [
                 *(sys.executable, "-m", "ray.scripts.scripts", "start", "--block", "--disable-usage-stats"),
                 *(["--head", f"--port={head}"] if number == 0 else [f"--address={address}"]),
                 *(["--include-dashboard=false", f"--ray-client-server-port={client}"] if number == 0 else []),
-                *(f"--node-ip-address={host}", f"--num-cpus={len(own)}", f"--num-gpus={len(held)}"),
+                *(f"--node-ip-address={host}", f"--num-cpus={len(owned)}", f"--num-gpus={len(held)}"),
                 *(f"--temp-dir={folder / node}", f"--object-store-memory={STORE_BYTES}"),
                 *(f"--{option}={ports.pop()}" for option in PORTS),
             ]
-            started.append(start(command, [cpu for core in own for cpu in core], held, logs / f"{node}.log"))
+            cpus = [cpu for core in owned for cpu in core]
+            started.append(start(command, cpus, held, logs / f"{node}.log"))
         try:
             wait_for(len(names), address, started, logs)
             yield address
@@ -146,7 +147,7 @@ def ray_nodes(
 def cores_of_nodes(
     cores: Sequence[tuple[int, ...]], pairs: int, engine_cores: int | None
 ) -> list[list[tuple[int, ...]]]:
-    """Of each node in turn. A pair's first node has `engine_cores`, or half of the pair's.
+    """Return the cores of each node in turn. A pair's first node has `engine_cores`, or half of the pair's.
 
     Raises:
         UsageError: No core would be left for the second node.
@@ -200,8 +201,8 @@ def wait_for(count: int, address: str, started: Sequence[subprocess.Popen[bytes]
 def end_all() -> None:
     """End what this process has started, and what was left to it."""
     for ask in (psutil.Process.terminate, psutil.Process.kill):
-        asked = psutil.Process().children() if ask is psutil.Process.terminate else family(os.getpid())
-        for process in asked:
+        processes = psutil.Process().children() if ask is psutil.Process.terminate else family(os.getpid())
+        for process in processes:
             with suppress(psutil.NoSuchProcess):
                 ask(process)
         deadline = time.monotonic() + END_S

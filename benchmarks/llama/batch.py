@@ -40,15 +40,15 @@ def submit(engine: Engine, requests: int, between: tuple[int, int], seed: int) -
 
 def kinds(times: StepTimes) -> list[str]:
     """A line for each kind of step: with or without prompts, and how many requests decode."""
-    found = defaultdict[tuple[bool, int], list[tuple[float, ...]]](list)
+    steps_of_kind = defaultdict[tuple[bool, int], list[tuple[float, ...]]](list)
     for (prompts, tokens, _, _, rows, context), seconds in zip(times.contents, times.seconds, strict=True):
         most = next((most for most in ROWS if rows <= most), int(rows))
-        found[bool(prompts), most].append((tokens, rows, context, seconds))
+        steps_of_kind[bool(prompts), most].append((tokens, rows, context, seconds))
     lines = [
         "| prompts | decode rows | steps | prompt tokens | tokens of context | ms | s in all |",
         "|---|---|---:|---:|---:|---:|---:|",
     ]
-    for (prompts, most), steps in sorted(found.items()):
+    for (prompts, most), steps in sorted(steps_of_kind.items()):
         tokens, _, context, taken = np.mean(steps, axis=0)
         lines.append(
             f"| {'yes' if prompts else 'no'} | ≤ {most} | {len(steps)} | {tokens:.0f} | {context:,.0f} "

@@ -134,11 +134,11 @@ def tiles(shape: llama.Shape, all_rows: Sequence[int] = ROWS) -> Iterator[str]:
 
     for rows in (rows for rows in all_rows if rows <= 256):
         hidden = drawn(rows, shape.width)
-        for name, own in weights.items():
-            x = drawn(rows, own[0].shape[1])
-            fitting = [tile for tile in SUMS if tile.takes(x, own[0])]
+        for name, layers in weights.items():
+            x = drawn(rows, layers[0].shape[1])
+            fitting = [tile for tile in SUMS if tile.takes(x, layers[0])]
             summed = {
-                tile: captured(partial(_summed, hidden, x, itertools.cycle(own), gain, tile))
+                tile: captured(partial(_summed, hidden, x, itertools.cycle(layers), gain, tile))
                 for tile in (None, *fitting)
             }
             yield f"| {rows} | {name} and norm | {fastest(summed)} |"
@@ -192,20 +192,20 @@ def prompts(shape: llama.Shape) -> Iterator[str]:
         in_a_row = partial(prefill, q, k, v, query, key)
         in_blocks = partial(prefill_paged, q, keys, values, query, key, table, rows, BLOCK, paged)
         times: list[float | None] = [captured(in_a_row), captured(in_blocks), None, None]
-        found = [paged]
+        outputs = [paged]
         if fa3 is not None:
             spans = Spans(query, key, max(counts), max(lengths))
-            found.append(fa3(q, k, v, spans))
+            outputs.append(fa3(q, k, v, spans))
             times[2] = captured(partial(fa3, q, k, v, spans))
         if not any(contexts):  # cuDNN's mask begins at the first key
             tensors = q, k, v, None, query, key, max(counts), max(lengths), False, 0.0, True
             cudnn = partial(torch.ops.aten._cudnn_attention_forward, *tensors)
-            found.append(cudnn()[0].view_as(paged))
+            outputs.append(cudnn()[0].view_as(paged))
             times[3] = spent(partial(repeated, cudnn, 20), 20)
-        seen = sum(n * c + n * n / 2 for n, c in zip(counts, contexts, strict=True))
-        rate = 4e-6 * shape.heads * dim * seen / captured(in_a_row)
+        pairs = sum(n * c + n * n / 2 for n, c in zip(counts, contexts, strict=True))
+        rate = 4e-6 * shape.heads * dim * pairs / captured(in_a_row)
         expected = in_a_row().float()
-        furthest = max(float((each.float() - expected).abs().max()) for each in found)
+        furthest = max(float((each.float() - expected).abs().max()) for each in outputs)
         cells = " | ".join("–" if t is None else f"{t:.1f}" for t in times)
         yield f"| {shown(counts)} | {shown(contexts)} | {cells} | {rate:.0f} | {furthest:.1e} |"
 
@@ -236,13 +236,13 @@ def decode(shape: llama.Shape) -> Iterator[str]:
 
         attend = partial(attended, qkv, heads, normed, turn, (table, rows, lengths))
         times = {how: captured(partial(attend, how)) for how in HOWS if fits(how, heads)}
-        own, short = (times[how_for(count, heads.keys, context)] for context in (sum(tokens) // count, 0))
+        chosen, short = (times[how_for(count, heads.keys, context)] for context in (sum(tokens) // count, 0))
         moved = 4e-6 * sum(tokens) * heads.keys * heads.dim
         best = ", ".join(
             f"{t:.1f}: {how.warps}, {how.depth}, {how.splits}"
             for how, t in sorted(times.items(), key=lambda timed: timed[1])[:3]
         )
-        yield f"| {of_decode(tokens)} | {moved / own:.2f} | {own:.1f} | {short:.1f} | {best} |"
+        yield f"| {of_decode(tokens)} | {moved / chosen:.2f} | {chosen:.1f} | {short:.1f} | {best} |"
 
 
 def attended(
@@ -253,7 +253,7 @@ def attended(
 
 
 def fits(how: How, heads: Heads) -> bool:
-    """Whether the ring buffers fit the shared memory of an SM."""
+    """Return whether the ring buffers fit the shared memory of an SM."""
     return how.warps * how.depth * 2 * BLOCK * (2 * heads.dim + 40) <= 220 << 10
 
 

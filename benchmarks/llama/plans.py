@@ -132,12 +132,12 @@ def alone(product: Product) -> list[Plan | None]:
     every = list(product.plans())
     with ThreadPoolExecutor(initializer=partial(torch.cuda.set_device, 0)) as pool:  # compiles them
         list(pool.map(lambda how: product.call(how, product.weights[0]), every))
-    own = product.timed(None)
+    took_us = product.timed(None)
     best = sorted(((product.timed(how), how) for how in every), key=lambda entry: entry[0])[:TRIED]
-    rate = 1e-6 * product.size * product.weights[0].numel() / own
+    rate = 1e-6 * product.size * product.weights[0].numel() / took_us
     ways = "; ".join(f"{t:.1f}: {shown(how)}" for t, how in best[:3])
     print(
-        f"| {product.rows} | {product.name} | {own:.1f} | {rate:.2f} | {shown(product.chosen)} | {ways} "
+        f"| {product.rows} | {product.name} | {took_us:.1f} | {rate:.2f} | {shown(product.chosen)} | {ways} "
         f"| {product.cublas():.1f} |",
         flush=True,
     )
@@ -164,10 +164,10 @@ def in_layers(products: list[Product], tried: list[list[Plan | None]]) -> None:
     ways: list[Plan | None] = [None] * len(products)
     print(f"\n{products[0].rows} rows: {layers(ways):.1f} µs a layer as chosen")
     for at, product in enumerate(products):
-        found = [(layers([*ways[:at], how, *ways[at + 1 :]]), how) for how in tried[at]]
-        taken, ways[at] = min(found, key=lambda entry: entry[0])
+        timed = [(layers([*ways[:at], how, *ways[at + 1 :]]), how) for how in tried[at]]
+        taken, ways[at] = min(timed, key=lambda entry: entry[0])
         print(
-            f"- {product.name}: {taken:.1f} with {shown(ways[at])} (as chosen {found[0][0]:.1f})", flush=True
+            f"- {product.name}: {taken:.1f} with {shown(ways[at])} (as chosen {timed[0][0]:.1f})", flush=True
         )
 
 

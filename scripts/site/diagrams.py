@@ -21,15 +21,15 @@ STYLE = Path(__file__).with_name("mermaid.json")
 
 
 def title(source: str) -> str:
-    """What a diagram shows, by its line `accTitle: …`."""
-    found = re.search(r"^\s*accTitle: (.*)$", source, flags=re.MULTILINE)
-    if found is None:
+    """Return the title of a diagram, from its line `accTitle: …`."""
+    match = re.search(r"^\s*accTitle: (.*)$", source, flags=re.MULTILINE)
+    if match is None:
         raise ValueError("a diagram has no line `accTitle: …`, the text in place of its picture")
-    return found[1]
+    return match[1]
 
 
 def picture(source: str) -> Path:
-    """Where the picture of a diagram is, drawn or not."""
+    """Return the path of the picture of a diagram, drawn or not."""
     return IMAGES / f"diagram-{hashlib.sha256(source.encode()).hexdigest()[:12]}.svg"
 
 
@@ -41,11 +41,11 @@ def diagrams() -> list[str]:
 
 def draw() -> None:
     """Draw what is not drawn, and remove pictures of diagrams that are no more."""
-    wanted = {picture(source): source for source in diagrams()}
-    for path in set(IMAGES.glob("diagram-*.svg")) - wanted.keys():
+    sources = {picture(source): source for source in diagrams()}
+    for path in set(IMAGES.glob("diagram-*.svg")) - sources.keys():
         path.unlink()
     command = shlex.split(os.environ.get("MMDC", MMDC))
-    for path, source in wanted.items():
+    for path, source in sources.items():
         if not path.is_file():
             options = ["--no-font-embed", "-b", "white", "-c", str(STYLE), "-i", "-", "-o", str(path)]
             subprocess.run([*command, *options], input=source, text=True, check=True)

@@ -66,6 +66,6 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
 
 def on_post_page(output: str, page: Page, config: MkDocsConfig) -> str:
     """Raises PluginError where a page would load something from another host."""
-    if found := _REMOTE.search(output):
-        raise PluginError(f"{page.file.src_uri} loads {found[0]}…; put a copy into docs/")
+    if remote := _REMOTE.search(output):
+        raise PluginError(f"{page.file.src_uri} loads {remote[0]}…; put a copy into docs/")
     return output

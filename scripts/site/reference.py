@@ -93,19 +93,19 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 def _objects() -> Iterator[str]:
     """A table of fields for every object of the files of a run, each object where it first appears."""
-    seen: set[str] = set()
+    titles: set[str] = set()
     for name in FILES:
         schema = TypeAdapter(SCHEMAS[name]).json_schema()
         objects = {schema["title"]: schema} if "properties" in schema else {}
         others = schema.get("$defs", {})
         yield f"## {name}\n"
-        for title, found in (objects | others).items():
-            if title in seen or "properties" not in found:
+        for title, definition in (objects | others).items():
+            if title in titles or "properties" not in definition:
                 continue
-            seen.add(title)
-            yield f"### {title}\n\n{found.get('description', '')}\n\n| field | type | |\n|---|---|---|"
-            required = found.get("required", [])
-            for field, about in found["properties"].items():
+            titles.add(title)
+            yield f"### {title}\n\n{definition.get('description', '')}\n\n| field | type | |\n|---|---|---|"
+            required = definition.get("required", [])
+            for field, about in definition["properties"].items():
                 star = "" if field in required else ", optional"
                 text = about.get("description", "").replace("|", "\\|")
                 yield f"| `{field}` | {_type(about, others)}{star} | {text} |"
