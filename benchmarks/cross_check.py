@@ -26,7 +26,7 @@ from pathlib import Path
 from statistics import median
 
 from benchmarks.cross_harnesses import TOOLS, Asked, Found, Load
-from harness.engines.prometheus import histograms, mean_between, read_samples
+from harness.engines.prometheus import histogram_means, read_samples
 from harness.engines.running.address import Address
 
 ENGINE = {
@@ -62,12 +62,12 @@ def main() -> int:
         loads.append(Load(options.rate, True))
     print(f"| {' | '.join(HEADS)} |\n|{'---|' * len(HEADS)}")
     for load in loads:
-        asked = Asked(
+        request = Asked(
             options.base_url, options.model, options.tokenizer.resolve(), options.endpoint == "chat",
             options.template, load, options.input_len, options.output_len,
             options.n if load.open_loop else max(options.n, round(4 * load.value)), peers,
         )  # fmt: skip
-        found: dict[str, list[tuple[Found, Mapping[str, float]]]] = {}
+        results: dict[str, list[tuple[Found, Mapping[str, float]]]] = {}
         for round_number in range(options.rounds):
             for tool in options.tools.split(","):
                 name = f"{options.endpoint} {load} {round_number} {tool}".replace(" ", "-")
@@ -75,13 +75,13 @@ def main() -> int:
                 if out.exists():  # the results of another time would be read
                     parser.error(f"{out} is there already: name another folder with --out")
                 out.mkdir(parents=True)
-                before = histograms(read_samples(target), ENGINE)
+                before = read_samples(target)
                 with busy(options.beside):
-                    measured = TOOLS[tool](asked, out)
-                after = histograms(read_samples(target), ENGINE)
-                means = {metric: mean.mean_ms for metric, mean in mean_between(before, after).items()}
-                found.setdefault(tool, []).append((measured, means))
-        for tool, rounds in found.items():
+                    measured = TOOLS[tool](request, out)
+                reported = histogram_means(before, read_samples(target), ENGINE)
+                means = {metric: mean.mean_ms for metric, mean in reported.items()}
+                results.setdefault(tool, []).append((measured, means))
+        for tool, rounds in results.items():
             print(row(str(load), tool, rounds), flush=True)
     return 0
 
@@ -89,9 +89,9 @@ def main() -> int:
 def row(load: str, tool: str, rounds: list[tuple[Found, Mapping[str, float]]]) -> str:
     """Medians over rounds as a line of the table."""
 
-    measured = [found for found, _ in rounds]
+    measured = [result for result, _ in rounds]
     ttft, tpot = (
-        [median(times) for times in zip(*(getattr(found, name) for found in measured), strict=True)]
+        [median(times) for times in zip(*(getattr(result, name) for result in measured), strict=True)]
         for name in ("ttft", "tpot")
     )
     engine = [median(means[name] for _, means in rounds if name in means) for name in rounds[0][1]]
@@ -99,8 +99,8 @@ def row(load: str, tool: str, rounds: list[tuple[Found, Mapping[str, float]]]) -
         f"{ttft[0]:.1f}, {ttft[1]:.1f}",
         f"{tpot[0]:.2f}, {tpot[1]:.2f}",
         ", ".join(f"{mean:.1f}" for mean in engine) or "unknown",
-        f"{median(found.cores for found in measured):.2f}",
-        f"{median(found.prompt for found in measured):.0f}",
+        f"{median(result.cores for result in measured):.2f}",
+        f"{median(result.prompt for result in measured):.0f}",
     )
     return f"| {load} | {tool} | {' | '.join(cells)} |"
 

@@ -1,7 +1,11 @@
 """Errors that a user can fix. The command line prints one as a line and a hint, and exits with its code."""
 
+from __future__ import annotations
+
 import re
 import subprocess
+from collections.abc import Iterable
+from difflib import get_close_matches
 
 from harness.plain_text import visible
 
@@ -73,3 +77,13 @@ def failure_text(error: Exception) -> str:
     lines = [line.strip() for line in str(error.stderr or "").splitlines() if line.strip()]
     reasons = [line for line in lines if _EXCEPTION.match(line)] or lines
     return f"{reasons[-1]} ({how})" if reasons else how
+
+
+def did_you_mean(name: str, names: Iterable[str], *, most: int = 1, cutoff: float = 0.6) -> str:
+    """Return `did you mean vllm? ` if a name is close to up to `most` of `names`; else empty.
+
+    Args:
+        cutoff: difflib's ratio from which on a name is close.
+    """
+    close = get_close_matches(name, list(names), most, cutoff)
+    return f"did you mean {' or '.join(close)}? " if close else ""

@@ -1,7 +1,8 @@
-"""Folders of the data that comes with the harness, and of what it makes and fetches."""
+"""Folders of the data that comes with the harness and of what it makes, and where modules are looked for."""
 
 from __future__ import annotations
 
+import sys
 from importlib import resources
 from pathlib import Path
 
@@ -11,3 +12,14 @@ from rosemodels.cache import cache_folder
 DATA = Path(str(resources.files("harness"))) / "data"
 #: Calibration, environments of engines and fetched traces; named models are next to them.
 CACHE = cache_folder()
+#: Put before code for `python -c`: the current folder is not searched.
+ELSEWHERE = "import sys; sys.path[:] = filter(None, sys.path)\n"
+
+
+def module_command(name: str, python: Path | str = sys.executable) -> list[str]:
+    """Return the command that runs a module.
+
+    Like this process, it looks for modules in the current folder only where it was started as `python -m …`:
+    a file of a user there must not take the place of one of ours, or of Python's.
+    """
+    return [str(python), *([] if sys.path[0] in ("", str(Path.cwd())) else ["-P"]), "-m", name]

@@ -30,6 +30,7 @@ CLEAN = (
     *("harness/calibration", "harness/cli", "harness/compare", "harness/datasets", "harness/history"),
     *("harness/metrics", "harness/models", "harness/telemetry", "harness/traces", "harness/workload"),
     *("roseinfer", "rosemodels", "tests/roseinfer", "tests/rosemodels"),
+    *("harness/engines", "harness/environments", "harness/mock_server", "benchmarks", "scripts"),
 )
 #: Openings of docstrings that leave out their noun.
 OPENINGS = r"(What|Of|Those|As|How|Whether|Which|Why|Theirs|Its|Where|So)\b"

@@ -14,7 +14,7 @@ import msgspec
 from harness.errors import BenchError
 from harness.loadgen.load_plan import Target, WireRequest
 from harness.mock_server.script import ServedRequest
-from harness.modules import module_command
+from harness.paths import module_command
 
 PROMPT_TOKENS = 128
 

@@ -26,9 +26,8 @@ from harness.engines.placement import (
 )
 from harness.engines.registry import BROKEN, ENGINES, LOCAL, get_engine, get_engine_variant
 from harness.engines.variants import check_name, load_variants
-from harness.environments.bundle import find_bundle, make_bundle, read_size
+from harness.environments.install import find_bundle, make_bundle, read_size, unfinished
 from harness.environments.install import install as install_engine
-from harness.environments.install import unfinished
 from harness.environments.unpack import UnpackError
 from harness.environments.unpack import unpack as unpack_bundle
 from harness.errors import BenchError, UsageError

@@ -6,6 +6,7 @@ is `harness.engines.adapters.openai`. What only one engine does is in its adapte
 
 from __future__ import annotations
 
+import signal
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
@@ -17,9 +18,9 @@ import msgspec
 from pydantic import JsonValue
 
 from harness.engines.placement import ONE, Parallel, compute_threads, engine_cores
-from harness.engines.profiler import Route
-from harness.engines.prometheus import PrefixCounters, Samples
+from harness.engines.prometheus import Samples
 from harness.engines.prompts import AS_COUNTED, Lengths, Prompts, Texts, TokenIds, Words
+from harness.engines.server_pages import Route
 from harness.engines.variants import CONFIGS, Variant
 from harness.loadgen.load_plan import Target
 from harness.plugins import adapter_call
@@ -34,6 +35,8 @@ from harness.workload import PlannedRequest
 #: Bounds of the number of full contexts in the KV cache of an engine whose cache size is set by us.
 MIN_CONTEXTS, MAX_CONTEXTS = 16, 64
 
+#: Names of the dtypes in torch.
+TORCH_DTYPES = {"fp16": "float16", "bf16": "bfloat16", "fp32": "float32"}
 #: Fields that ask for the number of tokens so far in every chunk.
 COUNT_TOKENS: dict[str, object] = {"stream_options": {"include_usage": True, "continuous_usage_stats": True}}
 #: Engines that read a model's generation_config.json take its penalty where a request has none, which changes
@@ -62,7 +65,7 @@ class Encoder:
     """Makes the HTTP body of one request, which is JSON.
 
     Attributes:
-        fields: Those of every request.
+        fields: Fields of every request.
         prompts: Writes the prompt.
         length: The fields that say how many tokens an answer has.
     """
@@ -139,11 +142,6 @@ class EngineVariant:
         )
 
 
-def torch_dtype(dtype: Literal["fp16", "bf16", "fp32"]) -> str:
-    """The dtype's name in torch."""
-    return {"fp16": "float16", "bf16": "bfloat16", "fp32": "float32"}[dtype]
-
-
 @dataclass(frozen=True)
 class EngineSettings:
     """Settings of an engine's start, by names that no engine dictates.
@@ -174,7 +172,7 @@ class EngineSettings:
     @property
     def torch_dtype(self) -> str:
         """The dtype's name in torch."""
-        return torch_dtype(self.dtype)
+        return TORCH_DTYPES[self.dtype]
 
     @property
     def full_contexts(self) -> int:
@@ -205,13 +203,8 @@ class EngineSettings:
         return self.parallelism.devices if self.device == "cuda" else 0
 
     @property
-    def threads_each(self) -> int | None:
-        """Compute threads of each process that computes."""
-        return None if self.threads is None else max(1, self.threads // self.parallelism.devices)
-
-    @property
     def caches_prefixes(self) -> bool:
-        """The prefix cache is on."""
+        """Return whether the prefix cache is on."""
         return self.engine_variant.caches_prefixes(self.prefix_cache)
 
 
@@ -270,6 +263,22 @@ class Missing:
     hint: str
 
 
+@dataclass(frozen=True)
+class Launch:
+    """The command of a server; `env` is added to the inherited environment.
+
+    `served_name` is the model's name in requests. The server is ready when `GET ready_path` answers 200.
+    """
+
+    argv: tuple[str, ...]
+    served_name: str
+    env: Mapping[str, str] = field(default_factory=dict)
+    ready_path: str = "/health"
+    ready_timeout_s: float = 600.0
+    stop_signal: signal.Signals = signal.SIGINT
+    grace_s: float = 10.0
+
+
 class Server(Protocol):
     """A server that is ready. `record` has no secrets; `target.headers` may."""
 
@@ -304,17 +313,18 @@ class Engine(ABC):
     marker: ClassVar[str] = ""
     #: Its file of variants and environments (`harness.engines.variants.EngineFile`), where it brings one.
     config: ClassVar[Path | None] = None
+    #: Its file of settings for `bench tune` (`harness.schema.tune.Space`), where it brings one.
+    space: ClassVar[Path | None] = None
     #: Its Prometheus histograms of seconds for metrics that are not in its streams (`queue_wait_ms`,
     #: `prefill_ms`): a name, with labels where they choose a series, such as `sglang:queue_time_seconds`.
     histograms: ClassVar[Mapping[str, str]] = {}
     #: Fields of `metrics` or `timings` in its streams that have times of a request in ms, by metric.
     response_times: ClassVar[Mapping[str, str]] = {}
-    #: Its Prometheus series for what is drawn over time, by the names of `records.columns.SERVER`.
+    #: Its Prometheus series for what is drawn over time, by the names of `records.columns.SERVER`; with
+    #: `prefix_hits` and `prefix_queries` the prompt tokens from the prefix cache are counted too.
     server_series: ClassVar[Mapping[str, str]] = {}
     #: The route that empties its prefix cache; None if there is none.
     flush: ClassVar[Route | None] = None
-    #: Its counters of prompt tokens found in the prefix cache.
-    prefix_counters: ClassVar[PrefixCounters | None] = None
     #: The range around the model's forward in its profiles, as a regular expression: a step with a group
     #: `prefill` has prompts, and its requests are the sum of the groups `prompts`, `decodes` and `requests`.
     step_pattern: ClassVar[str] = ""
@@ -345,7 +355,7 @@ class Engine(ABC):
         return None
 
     def label(self, variant: Variant) -> str:
-        """The name in tables and figures: `vLLM`, or `vLLM (no async scheduling)`."""
+        """Name in tables and figures: `vLLM`, or `vLLM (no async scheduling)`."""
         return f"{self.display} ({variant.label})" if variant.label else self.display
 
     def adapted(self, server: Server, request_settings: RequestSettings) -> RequestSettings:
@@ -356,7 +366,7 @@ class Engine(ABC):
         return request_settings
 
     def encoder(self, request_settings: RequestSettings) -> Encoder:
-        """Makes bodies of requests: greedy, streamed, usage at the end.
+        """Make the writer of bodies of requests: greedy, streamed, usage at the end.
 
         Raises:
             EngineError: the model's tokenizer cannot write the prompts, or it has no chat template.
@@ -393,14 +403,9 @@ class Engine(ABC):
         }
 
     def length_fields(self, request_settings: RequestSettings, output_tokens: int) -> dict[str, object]:
-        """Fields that say how long an answer is."""
-        name = request_settings.limit_field
-        exact = self.fixed_length(output_tokens) if request_settings.ignore_eos else {}
-        return {name: output_tokens, **exact}
-
-    def fixed_length(self, output_tokens: int) -> dict[str, object]:
-        """Fields that make an answer exactly that long. `min_tokens` too would mask logits in every step."""
-        return {"ignore_eos": True}
+        """Fields that say how long an answer is. `min_tokens` too would mask logits in every step."""
+        exact = {"ignore_eos": True} if request_settings.ignore_eos else {}
+        return {request_settings.limit_field: output_tokens, **exact}
 
     def extra_body(self, request_settings: RequestSettings) -> dict[str, object]:
         """Fields of this engine beyond the common ones."""

@@ -22,11 +22,10 @@ from functools import cache
 from pathlib import Path
 
 from harness import paths
-from harness.engines.base import Installation, Missing
+from harness.engines.base import Installation
 from harness.engines.variants import user_engine, user_file
 from harness.errors import EngineError, UsageError, failure_text
 from harness.files import write_whole
-from harness.modules import ELSEWHERE
 from harness.schema.run_info import Code
 from harness.schema.setting_types import EngineName
 from harness.telemetry.revision import files_hash
@@ -57,7 +56,7 @@ class Place:
 
 
 def place(engine: EngineName) -> Place:
-    """The interpreter that decides for this engine.
+    """Return the interpreter that decides for this engine.
 
     Raises:
         UsageError: the configuration cannot be read, or names an interpreter that is not there.
@@ -94,46 +93,19 @@ def output_of(command: Sequence[str], env: Mapping[str, str] | None = None, time
 
 
 def probe(where: Place, distributions: Sequence[str]) -> dict[str, str]:
-    """Versions of those of `distributions` that are installed there, and `python`'s own.
+    """Return the versions of the `distributions` that are installed there, and `python`'s own.
 
     Raises:
         UsageError: the interpreter does not run.
     """
     try:
-        command = [str(where.python), "-c", ELSEWHERE + _PROBE, *distributions]
+        command = [str(where.python), "-c", paths.ELSEWHERE + _PROBE, *distributions]
         versions: dict[str, str] = json.loads(output_of(command, os.environ | where.env))
     except (OSError, subprocess.SubprocessError, ValueError) as error:
         raise UsageError(
             f"{where.python} ({where.how}) does not run: {failure_text(error)}", "name a working interpreter"
         ) from None
     return versions
-
-
-def find(
-    engine: EngineName, distributions: Sequence[str], hint: str, needs: Sequence[str] = ()
-) -> Installation | Missing:
-    """The engine, where `place` says that it is. `hint` says how to install it."""
-    return inspect(engine, place(engine), distributions, hint, needs)
-
-
-def inspect(
-    engine: EngineName, where: Place, distributions: Sequence[str], hint: str, needs: Sequence[str] = ()
-) -> Installation | Missing:
-    """The engine in that environment, which must have all of `needs`; its package is the first of
-    `distributions` that is there."""
-    versions = probe(where, [*distributions, *needs, *REPORTED])
-    distribution = next((name for name in distributions if name in versions), None)
-    lacks = (
-        [" or ".join(distributions)]
-        if distribution is None
-        else [name for name in needs if name not in versions]
-    )
-    if distribution is None or lacks:
-        return Missing(engine, f"{where.how} ({where.python}) has no {', '.join(lacks)}", hint)
-    reported = {name: versions[name] for name in ("python", *REPORTED) if name in versions}
-    return Installation(
-        engine, versions[distribution], distribution, where.python, where.how, where.env, reported
-    )
 
 
 HELP_TIMEOUT_S = 180
@@ -143,7 +115,7 @@ _FLAG = re.compile(r"(?<![\w-])--[a-z][a-z0-9_-]*")
 
 
 def supported_flags(installation: Installation, command: Sequence[str], keep: bool) -> frozenset[str]:
-    """Every `--option` in the help. With `keep` the result is cached: some engines need 12 s for it.
+    """Return every `--option` in the help. With `keep` the result is cached: some engines need 12 s for it.
 
     Raises:
         EngineError: the help command failed.
@@ -180,12 +152,12 @@ print([*importlib.util.find_spec(sys.argv[1]).submodule_search_locations][0])
 
 
 def find_code(python: Path, package: str, env: Mapping[str, str], *, here: bool) -> list[Code]:
-    """The code of that package as `python` imports it with all of that environment; empty where it cannot.
+    """Return the code of a package as `python` imports it with that environment; empty where it cannot.
 
     Args:
         here: Whether it looks in the current folder too, as after `python -m`.
     """
-    code = _FIND if here else ELSEWHERE + _FIND
+    code = _FIND if here else paths.ELSEWHERE + _FIND
     try:
         folder = Path(output_of([str(python), "-c", code, package], env).rstrip("\n")).resolve()
         return [Code(folder=str(folder), sha256=_hash(folder))]
@@ -194,6 +166,6 @@ def find_code(python: Path, package: str, env: Mapping[str, str], *, here: bool)
 
 
 def _hash(folder: Path) -> str:
-    files = ((path.relative_to(folder), path) for path in folder.rglob("*") if path.is_file())
-    counted = sorted((name, path) for name, path in files if "__pycache__" not in name.parts)
-    return files_hash(((str(name), path) for name, path in counted), LARGE)
+    files = {path.relative_to(folder): path for path in folder.rglob("*") if path.is_file()}
+    names = sorted(name for name in files if "__pycache__" not in name.parts)
+    return files_hash(((str(name), files[name]) for name in names), LARGE)

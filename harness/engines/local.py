@@ -6,7 +6,7 @@ import os
 import subprocess
 import sys
 from abc import abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -14,16 +14,25 @@ from typing import ClassVar, Literal
 
 from pydantic import JsonValue
 
-from harness.engines.base import Engine, EngineSettings, EngineVariant, Installation, Missing, Server
-from harness.engines.find import find, find_code, output_of, supported_flags
+from harness.engines.base import (
+    Engine,
+    EngineSettings,
+    EngineVariant,
+    Installation,
+    Launch,
+    Missing,
+    Server,
+)
+from harness.engines.find import REPORTED, Place, find_code, output_of, place, probe, supported_flags
 from harness.engines.placement import Parallel, only_gpus
-from harness.engines.process.engine_server import EngineServer, Launch
-from harness.engines.profiler import CaptureRequest, EngineProfiler
+from harness.engines.process.engine_server import EngineServer
 from harness.engines.selfreport import SelfReport
+from harness.engines.server_pages import Route
 from harness.errors import EngineError, UsageError, failure_text
-from harness.modules import ELSEWHERE
+from harness.paths import ELSEWHERE
 from harness.plugins import adapter_call
 from harness.schema.fairness import EngineFact
+from harness.schema.profile import Tool
 from harness.schema.run_info import Code
 from harness.telemetry.gpu import memory_restored
 
@@ -40,8 +49,33 @@ class OfflineFactory:
     env: Mapping[str, str] = field(default_factory=dict)
 
 
+@dataclass(frozen=True)
+class CaptureRequest:
+    """A capture of `steps` engine steps, with its torch profiler into `folder` (absolute), or with marks
+    and windows for nsys."""
+
+    tool: Tool
+    folder: Path
+    steps: int
+    stacks: bool = False
+
+
+@dataclass(frozen=True)
+class EngineProfiler:
+    """A profiler of an engine: options of its server, and routes that start and stop it.
+
+    `args` and `env` are added to the server's. Without routes the profiler needs no start; with `start` alone
+    it stops by itself after the wanted number of steps.
+    """
+
+    args: tuple[str, ...] = ()
+    env: Mapping[str, str] = field(default_factory=dict)
+    start: Route | None = None
+    stop: Route | None = None
+
+
 class LocalEngine(Engine):
-    """Base of the engines that run on this machine."""
+    """Base of the engines that run on this machine. `command` is all that an adapter must have."""
 
     #: Names of the package with the engine; the first that is installed is used.
     distributions: ClassVar[tuple[str, ...]]
@@ -53,10 +87,11 @@ class LocalEngine(Engine):
     needs: ClassVar[tuple[str, ...]] = ()
     #: How to install it; shown as a hint.
     install: ClassVar[str]
-    #: Module that is imported to check that it runs. Its package is the engine's code; empty: not known.
+    #: Module that is imported to check that it runs; its package is the engine's code. Empty: its help is
+    #: shown to check that it runs, and its code is unknown.
     module: ClassVar[str] = ""
-    #: Whether it has an API that takes a batch of prompts without a server.
-    in_process: ClassVar[bool] = True
+    #: Arguments with which its program prints every option of the server.
+    help_arguments: ClassVar[tuple[str, ...]] = ("--help",)
     #: Whether a batch is measured through its server too.
     batches_by_server: ClassVar[bool] = False
     #: Whether its in-process API takes prompts and answers of different lengths in one batch.
@@ -75,26 +110,38 @@ class LocalEngine(Engine):
     pages: ClassVar[tuple[str, ...]] = ()
 
     def find(self) -> Installation | Missing:
-        return find(self.name, self.distributions, self.install, self.needs)
+        return self.inspect(place(self.name))
+
+    def inspect(self, where: Place) -> Installation | Missing:
+        """Return the engine in an environment, which must have one of `distributions` and all of `needs`."""
+        versions = probe(where, [*self.distributions, *self.needs, *REPORTED])
+        distribution = next((name for name in self.distributions if name in versions), None)
+        absent = [name for name in self.needs if name not in versions]
+        if distribution is None or absent:
+            names = ", ".join(absent) if distribution else " or ".join(self.distributions)
+            return Missing(self.name, f"{where.how} ({where.python}) has no {names}", self.install)
+        reported = {name: versions[name] for name in ("python", *REPORTED) if name in versions}
+        version = versions[distribution]
+        return Installation(self.name, version, distribution, where.python, where.how, where.env, reported)
 
     def installed(self) -> Installation:
-        """Like `find`. Raises EngineError if it is not installed."""
+        """Return the engine, as `find` does. Raises EngineError if it is not installed."""
         installation = self.find()
         if isinstance(installation, Missing):
             raise EngineError(f"{self.display} is not installed: {installation.reason}", installation.hint)
         return installation
 
+    def program(self, installation: Installation) -> list[str]:
+        """The server's program, before its arguments."""
+        return [str(installation.python), "-m", self.module]
+
     @abstractmethod
     def command(self, installation: Installation, settings: EngineSettings, port: int) -> Launch:
         """The server's command, without the variant's settings. Numbers and paths in it become text."""
 
-    @abstractmethod
-    def help_command(self, installation: Installation) -> list[str]:
-        """The command that prints every option of the server."""
-
-    @abstractmethod
     def offline(self, installation: Installation, settings: EngineSettings) -> OfflineFactory:
         """The in-process API, without the variant's settings. Raises EngineError if there is none."""
+        raise EngineError(f"{self.display} has no in-process API", "use `bench online`")
 
     def prepare(self, settings: EngineSettings) -> None:
         """Create missing files that `command` names, other than the model's folder. Raises EngineError."""
@@ -109,9 +156,10 @@ class LocalEngine(Engine):
         engine."""
         return EngineProfiler() if capture.tool == "nsys" else None
 
-    def _checked_facts(self, report: SelfReport) -> dict[str, EngineFact]:
-        with adapter_call(self.display, "facts"):
-            return self.facts(report)
+    @property
+    def in_process(self) -> bool:
+        """Return whether it has an API that takes a batch of prompts without a server."""
+        return type(self).offline is not LocalEngine.offline
 
     def unsupported_parallelism(self, parallel: Parallel, device: Literal["cuda", "cpu"]) -> str | None:
         """Return the reason why its server cannot compute like that; None if it can."""
@@ -122,25 +170,23 @@ class LocalEngine(Engine):
             return f"{self.display} has no replicas behind one port"
         return None
 
-    def parallel_arguments(self, parallel: Parallel) -> list[str]:
-        """Options for several GPUs, or on a CPU processes; none for one."""
-        sizes = zip(self.parallel_options, (parallel.tensor, parallel.data), strict=True)
-        return [word for option, size in sizes if size > 1 for word in (option, str(size))]
-
-    def capacity(self, settings: EngineSettings) -> dict[str, JsonValue]:
-        """By option: the requests that run at a time and the share of a GPU's memory, where these are set."""
-        values = (settings.max_running_requests, settings.gpu_memory_utilization)
-        pairs = zip(self.capacity_options, values, strict=True)
+    def sizes(self, settings: EngineSettings) -> dict[str, JsonValue]:
+        """Values by option: GPUs, or on a CPU processes, where there are several; the requests that run at a
+        time and the share of a GPU's memory, where these are set."""
+        parallel = settings.parallelism
+        processes = [size if size > 1 else None for size in (parallel.tensor, parallel.data)]
+        options = (*self.parallel_options, *self.capacity_options)
+        values = (*processes, settings.max_running_requests, settings.gpu_memory_utilization)
+        pairs = zip(options, values, strict=True)
         return {option: value for option, value in pairs if option and value is not None}
 
-    def capacity_arguments(self, settings: EngineSettings) -> dict[str, JsonValue]:
-        """The same for the in-process API, whose arguments have the options' names."""
-        return {
-            option.lstrip("-").replace("-", "_"): value for option, value in self.capacity(settings).items()
-        }
+    def api_sizes(self, settings: EngineSettings) -> dict[str, JsonValue]:
+        """Values of `sizes` by argument of the in-process API, which has the option's name."""
+        sizes = self.sizes(settings).items()
+        return {option.lstrip("-").replace("-", "_"): value for option, value in sizes}
 
     def check_parallelism(self, settings: EngineSettings) -> None:
-        """Raises EngineError where it cannot compute on as many GPUs, or processes, as it is to."""
+        """Raises EngineError where the engine cannot compute on as many GPUs, or processes, as it is to."""
         parallel, threads = settings.parallelism, settings.threads
         if why := self.unsupported_parallelism(parallel, settings.device):
             raise EngineError(why, GIVE_ONE)
@@ -169,11 +215,9 @@ class LocalEngine(Engine):
             EngineError: it cannot compute on so many GPUs.
         """
         variant = settings.engine_variant.variant
-        self.check_options(installation, settings.engine_variant, settings.prefix_cache)
         self.check_parallelism(settings)
-        sizes = self.parallel_arguments(settings.parallelism)
-        sizes += [str(word) for pair in self.capacity(settings).items() for word in pair]
-        self._check_flags(installation, settings.engine_variant, sizes)
+        sizes = [str(word) for pair in self.sizes(settings).items() for word in pair]
+        self.check_options(installation, settings.engine_variant, settings.prefix_cache, sizes)
         with adapter_call(self.display, "command"):
             launch = self.command(installation, settings, port)
         values = {**self.gpus(settings), **launch.env, **installation.env, **variant.env}
@@ -185,19 +229,17 @@ class LocalEngine(Engine):
         return replace(launch, argv=argv, env=env)
 
     def check_options(
-        self, installation: Installation, engine_variant: EngineVariant, prefix_cache: bool
+        self,
+        installation: Installation,
+        engine_variant: EngineVariant,
+        prefix_cache: bool,
+        sizes: Iterable[str] = (),
     ) -> None:
-        """Raises UsageError unless the installed version has all options of the variant and those of the
-        prefix cache. `prefix_cache` is the run's."""
-        options = [*engine_variant.variant.args]
-        if (of_cache := self.cache_options.get(engine_variant.caches_prefixes(prefix_cache))) is not None:
-            options.append(of_cache)
-        self._check_flags(installation, engine_variant, options)
-
-    def _check_flags(
-        self, installation: Installation, engine_variant: EngineVariant, arguments: Sequence[str]
-    ) -> None:
-        options = {argument.partition("=")[0] for argument in arguments if argument.startswith("--")}
+        """Raises UsageError unless the installed version has all options of the variant, of the prefix cache
+        and among `sizes`. `prefix_cache` is the run's."""
+        of_cache = self.cache_options.get(engine_variant.caches_prefixes(prefix_cache), "")
+        words = (*engine_variant.variant.args, of_cache, *sizes)
+        options = {word.partition("=")[0] for word in words if word.startswith("--")}
         if options and (unknown := sorted(options - self.flags(installation))):
             raise UsageError(
                 f"{engine_variant.ref}: {self.display} {installation.version} has no option "
@@ -205,9 +247,13 @@ class LocalEngine(Engine):
                 f"change {self.config_file.name} or the settings, or install a version that has it",
             )
 
+    def help_command(self, installation: Installation) -> list[str]:
+        """The command that prints every option of the server."""
+        return [*self.program(installation), *self.help_arguments]
+
     def flags(self, installation: Installation) -> frozenset[str]:
-        """Every `--option` of the installed version's server. Not cached for engines in our own environment,
-        which may be under development."""
+        """Return every `--option` of the installed version's server. It is not kept for engines in our own
+        environment, which may be under development."""
         keep = installation.python != Path(sys.executable)
         return supported_flags(installation, self.help_command(installation), keep)
 
@@ -224,6 +270,11 @@ class LocalEngine(Engine):
             gpus=settings.gpus,
             codes=self.codes(installation, launch.argv, launch.env),
         )
+
+        def facts(report: SelfReport) -> dict[str, EngineFact]:
+            with adapter_call(self.display, "facts"):
+                return self.facts(report)
+
         with adapter_call(self.display, "prepare"):
             self.prepare(settings)
         memory_check = memory_restored(engine_variant.label) if settings.device == "cuda" else nullcontext()
@@ -236,7 +287,7 @@ class LocalEngine(Engine):
                 settings.host,
                 settings.cpus,
                 self.pages,
-                self._checked_facts,
+                facts,
                 self.env_prefixes,
             ) as server,
         ):
@@ -249,6 +300,8 @@ class LocalEngine(Engine):
 
     def proof(self, installation: Installation) -> list[str]:
         """A short command that succeeds if the installed engine runs."""
+        if not self.module:
+            return self.help_command(installation)
         return [str(installation.python), "-c", f"{ELSEWHERE}import {self.module}"]
 
     def trouble(self, installation: Installation) -> str | None:

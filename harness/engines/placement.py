@@ -13,7 +13,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from math import ceil
 from pathlib import Path
-from typing import Literal, TypeVar
+from typing import Literal
 
 from harness.errors import UsageError
 from harness.schema.settings import CommonSettings, Device, Dtype
@@ -64,9 +64,6 @@ def split(cores: list[tuple[int, ...]]) -> CpuSplit:
     return CpuSplit(*flat)
 
 
-T = TypeVar("T")
-
-
 @dataclass(frozen=True)
 class Parallel:
     """`tensor` GPUs share each layer of the model; `data` such groups share the requests."""
@@ -106,7 +103,7 @@ def only_gpus(parallel: Parallel, environment: Mapping[str, str]) -> dict[str, s
     return {**order, "CUDA_VISIBLE_DEVICES": ",".join(names[: parallel.devices])}
 
 
-def shares(items: Sequence[T], parts: int) -> list[Sequence[T]]:
+def shares(items: Sequence[int], parts: int) -> list[Sequence[int]]:
     """Split `items` into `parts` of equal length, in order; a remainder is left out."""
     each = max(1, len(items) // parts)
     return [items[part * each : (part + 1) * each] for part in range(parts)]

@@ -62,7 +62,7 @@ class TokenIds:
         return len(request.prompt) or None
 
 
-class Texts:
+class Texts(TokenIds):
     """Text of as many tokens, by the tokenizer in the folder `model`. Raises EngineError without one."""
 
     def __init__(self, model: Path) -> None:
@@ -70,9 +70,6 @@ class Texts:
 
     def fields(self, request: PlannedRequest) -> dict[str, Any]:
         return {"prompt": request.text or self._text.of(request.prompt.tolist())}
-
-    def tokens(self, request: PlannedRequest) -> int | None:
-        return len(request.prompt) or None
 
 
 class Words:
@@ -103,7 +100,7 @@ class Words:
     def fields(self, request: PlannedRequest) -> dict[str, Any]:
         if self._chat:
             return {"messages": self._messages(request)}
-        return {"prompt": request.text if request.text is not None else self._text(request)}
+        return {"prompt": self._text(request)}
 
     def tokens(self, request: PlannedRequest) -> int | None:
         if not self._lengths.exact:
@@ -117,9 +114,11 @@ class Words:
     def _messages(self, request: PlannedRequest) -> Sequence[Message]:
         if request.messages is not None:
             return request.messages
-        return [_user(request.text if request.text is not None else self._text(request))]
+        return [_user(self._text(request))]
 
     def _text(self, request: PlannedRequest) -> str:
+        if request.text is not None:
+            return request.text
         key = request.prompt.tobytes()
         if key not in self._texts:
             if len(self._texts) >= HELD_TEXTS:
@@ -144,7 +143,7 @@ class Words:
 
 
 def of_words(count: int, first: int = 0) -> str:
-    """`count` common words, from the one at `first` on."""
+    """Write `count` common words, from the one at `first` on."""
     return " ".join(COMMON_WORDS[(first + i) % len(COMMON_WORDS)] for i in range(count))
 
 

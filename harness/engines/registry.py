@@ -15,12 +15,15 @@ from harness.schema.setting_types import DEFAULT_ENGINES, EngineName, EngineRef
 
 
 def _load(point: EntryPoint) -> Engine:
-    """Raises UsageError when it names no engine's class."""
+    """Make an engine. Raises UsageError when the entry point names no class of one."""
     kind, hint = load_plugin(point), "correct or uninstall its package"
     if not (isinstance(kind, type) and issubclass(kind, Engine)):
         raise UsageError(f"{describe(point)} is not a subclass of harness.engines.base.Engine", hint)
     if getattr(kind, "name", None) != point.name:
         raise UsageError(f"{describe(point)} has another name in its class", hint)
+    needed = ("display", "distributions", "install") if issubclass(kind, LocalEngine) else ("display",)
+    if absent := [attribute for attribute in needed if not hasattr(kind, attribute)]:
+        raise UsageError(f"{describe(point)} has no {' and no '.join(absent)}", hint)
     try:
         return kind()
     except Exception as error:  # whatever somebody else's class raises, such as that a method is missing

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import Literal
 
 from harness.engines.adapters.openai import OpenAI
 from harness.engines.base import Engine, EngineVariant, Installation, Missing
@@ -18,7 +17,6 @@ from harness.errors import EngineError, UsageError
 from harness.schema.online_settings import OnlineSettings
 from harness.schema.results import Skipped
 from harness.schema.setting_types import RUNNING_SERVER
-from harness.schema.settings import CommonSettings
 
 
 @dataclass(frozen=True)
@@ -32,11 +30,6 @@ class Selection:
     missing: list[Skipped]
     context: int | None
     placement: Placement
-
-    @property
-    def names(self) -> list[str]:
-        """Names of the engines that are present."""
-        return [engine_variant.ref.name for engine_variant in self.variants]
 
     @property
     def equipment(self) -> str:
@@ -64,38 +57,40 @@ def select_engines(settings: OnlineSettings, alone: bool = False) -> Selection:
     """
     engine_variants = make_engine_variants(settings)
     engines = {v.label: get_engine(v.ref.name, address_of(settings, v.server)) for v in engine_variants}
-    outside: list[Skipped] = []
-    if settings.num_prompts is not None:
-        mixed = not all(isinstance(lengths, int) for lengths in (settings.input_len, settings.output_len))
-        outside = skipped_of_batch(engine_variants, mixed=mixed)
-    without = {skipped.label for skipped in outside}
-    installations, missing = find_engines([v for v in engine_variants if v.label not in without], engines)
+    outside = [] if settings.num_prompts is None else skipped_of_batch(engine_variants, settings)
+    labels = {skipped.label for skipped in outside}
+    installations, missing = find_engines([v for v in engine_variants if v.label not in labels])
     missing += outside
-    device = resolve_device(settings.device)
-    missing += _skipped_for_parallelism(
-        settings, device, engine_variants, engines, {s.label for s in missing}
-    )
+    device, parallel = resolve_device(settings.device), parallel_of(settings)
+    labels = {skipped.label for skipped in missing}
+    for variant in engine_variants:
+        engine = engines[variant.label]
+        if variant.label in labels or not isinstance(engine, LocalEngine):
+            continue
+        if reason := engine.unsupported_parallelism(variant.parallelism(parallel), device):
+            missing.append(variant.skipped(reason, GIVE_ONE))
     if len(missing) == len(engine_variants):
         raise UsageError(
             "none of the engines can be measured: " + "; ".join(f"{s.label}: {s.reason}" for s in missing),
             "; ".join(dict.fromkeys(s.hint for s in missing)),
         )
-    absent = {s.label for s in missing}
-    present = [v for v in engine_variants if v.label not in absent]
+    labels = {skipped.label for skipped in missing}
+    present = [v for v in engine_variants if v.label not in labels]
     context = reported_context(settings, {v.label: engines[v.label] for v in present})
     placement = resolve_placement(settings, alone)
-    for engine_variant in present:
-        if not engine_variant.in_process:
-            _check_options(engines[engine_variant.label], engine_variant, settings.prefix_cache)
-        if engine_variant.server is None:
-            check_gpus(
-                engine_variant.label, engine_variant.parallelism(parallel_of(settings)), placement.device
-            )
+    for variant in present:
+        engine = engines[variant.label]
+        if isinstance(engine, LocalEngine):
+            if not variant.in_process:
+                with suppress(EngineError):  # other faults show at the start
+                    engine.check_options(engine.installed(), variant, settings.prefix_cache)
+            check_gpus(variant.label, variant.parallelism(parallel), placement.device)
     return Selection(present, engines, installations, missing, context, placement)
 
 
-def make_engine_variants(settings: CommonSettings) -> list[EngineVariant]:
-    """The engines and variants that were asked for, each with a label of its own; with `aa`, each as two.
+def make_engine_variants(settings: OnlineSettings) -> list[EngineVariant]:
+    """Make the engines and variants of a run, each with a label of its own: with `aa` each as two, and of a
+    batch those that are measured both ways too.
 
     Raises:
         UsageError: Unknown engine or variant, or two that would be drawn alike.
@@ -105,12 +100,12 @@ def make_engine_variants(settings: CommonSettings) -> list[EngineVariant]:
         if other := by_label.get(engine_variant.label):
             raise UsageError(
                 f"{other.ref} and {engine_variant.ref} are both drawn as {engine_variant.label!r}",
-                f"give one another label in configs/engines/{engine_variant.ref.name}.yaml",
+                f"give one another label in {get_engine(engine_variant.ref.name).config_file}",
             )
         by_label[engine_variant.label] = engine_variant
-    if isinstance(settings, OnlineSettings) and settings.num_prompts is not None:
-        return batch_variants(list(by_label.values()))
-    if isinstance(settings, OnlineSettings) and settings.aa:
+    if settings.num_prompts is not None:
+        return batch_variants(by_label.values())
+    if settings.aa:
         return [
             replace(engine_variant, label=f"{label} ({side})", side_of=label)
             for label, engine_variant in by_label.items()
@@ -119,57 +114,29 @@ def make_engine_variants(settings: CommonSettings) -> list[EngineVariant]:
     return list(by_label.values())
 
 
-def _named(settings: CommonSettings) -> Iterator[EngineVariant]:
-    """The engines as they are named; each running server is one. Raises UsageError."""
+def _named(settings: OnlineSettings) -> Iterator[EngineVariant]:
+    """Yield the engines as they are named; each running server is one. Raises UsageError."""
     for ref in settings.engines:
         engine_variant = get_engine_variant(ref)
-        if ref.name == RUNNING_SERVER and isinstance(settings, OnlineSettings) and settings.servers:
-            for label in settings.servers:
-                yield replace(engine_variant, label=label, server=label)
+        if ref.name == RUNNING_SERVER and settings.servers:
+            yield from (replace(engine_variant, label=label, server=label) for label in settings.servers)
         else:
             yield engine_variant
 
 
-def find_engines(
-    engine_variants: list[EngineVariant], engines: dict[str, Engine]
-) -> tuple[list[Installation], list[Skipped]]:
-    """Find the engines of `engine_variants`. Returns the installed and the missing ones."""
+def find_engines(engine_variants: Iterable[EngineVariant]) -> tuple[list[Installation], list[Skipped]]:
+    """Find the engines that are started here. Returns the installed and the missing ones."""
     installations: dict[str, Installation] = {}
     missing = []
     for engine_variant in engine_variants:
         if engine_variant.ref.name == RUNNING_SERVER:
             continue
-        place = engines[engine_variant.label].find()
+        place = get_engine(engine_variant.ref.name).find()
         if isinstance(place, Missing):
             missing.append(engine_variant.skipped(f"not installed: {place.reason}", place.hint))
         else:
             installations[place.engine] = place
     return list(installations.values()), missing
-
-
-def _skipped_for_parallelism(
-    settings: CommonSettings,
-    device: Literal["cuda", "cpu"],
-    engine_variants: list[EngineVariant],
-    engines: dict[str, Engine],
-    absent: set[str],
-) -> list[Skipped]:
-    """List the installed engines that do not support the requested parallelism."""
-    skipped = []
-    for engine_variant in engine_variants:
-        engine = engines[engine_variant.label]
-        if isinstance(engine, LocalEngine) and engine_variant.label not in absent:
-            parallel = engine_variant.parallelism(parallel_of(settings))
-            if why := engine.unsupported_parallelism(parallel, device):
-                skipped.append(engine_variant.skipped(why, GIVE_ONE))
-    return skipped
-
-
-def _check_options(engine: Engine, engine_variant: EngineVariant, prefix_cache: bool) -> None:
-    """Raises UsageError when the installed version lacks an option; other faults show at the start."""
-    if isinstance(engine, LocalEngine):
-        with suppress(EngineError):
-            engine.check_options(engine.installed(), engine_variant, prefix_cache)
 
 
 def address_of(settings: OnlineSettings, label: str | None) -> Address | None:
@@ -203,18 +170,18 @@ def reported_context(settings: OnlineSettings, engines: Mapping[str, Engine]) ->
             is shorter than --max-model-len or unknown with the model.
     """
     contexts = []
+    unknown = settings.max_model_len is None and settings.model == "auto"
     for label, engine in engines.items():
         if not isinstance(engine, OpenAI):
             continue
         try:
             model = engine.model
         except EngineError:
-            unknown = settings.max_model_len is None and settings.model == "auto"
             if unknown or settings.wait_ready:  # it had its time to get ready
                 raise
             continue
         context = model.max_model_len
-        if context is None and model.instead and settings.max_model_len is None and settings.model == "auto":
+        if context is None and model.instead and unknown:
             raise UsageError(
                 f"{label} does not list the model {model.name!r}, so its context is not known; it lists "
                 f"{listing(model.instead)}",
@@ -247,12 +214,9 @@ def batch_variants(engine_variants: Iterable[EngineVariant]) -> list[EngineVaria
     return measured
 
 
-def skipped_of_batch(engine_variants: Iterable[EngineVariant], *, mixed: bool) -> list[Skipped]:
-    """Return the variants that cannot run a batch, each with the reason.
-
-    Args:
-        mixed: The prompts or the answers of the batch differ in length.
-    """
+def skipped_of_batch(engine_variants: Iterable[EngineVariant], settings: OnlineSettings) -> list[Skipped]:
+    """Return the variants that cannot run the batch of `settings`, each with the reason."""
+    mixed = not (isinstance(settings.input_len, int) and isinstance(settings.output_len, int))
     skipped = []
     for engine_variant in engine_variants:
         engine, ref = LOCAL.get(engine_variant.ref.name), engine_variant.ref
@@ -263,7 +227,7 @@ def skipped_of_batch(engine_variants: Iterable[EngineVariant], *, mixed: bool) -
             hint = "give --input-len and --output-len one number each"
             skipped.append(engine_variant.skipped(one_length, hint))
         elif engine_variant.in_process and (reason := _only_served(engine_variant)):
-            hint = f"give it `offline`, as variants in configs/engines/{ref.name}.yaml have it"
+            hint = f"give it `offline` in {engine.config_file}"
             skipped.append(engine_variant.skipped(f"variant {ref.variant} {reason}", hint))
     return skipped
 

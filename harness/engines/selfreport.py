@@ -43,14 +43,10 @@ class SelfReport:
     argv: Sequence[str] = ()
     env: Mapping[str, str] = field(default_factory=dict)
 
-    def from_log(self, key: str, pattern: str) -> dict[str, EngineFact]:
-        """`key` with the first group of the pattern's last match in the log; empty without a match."""
-        matches = re.findall(pattern, self.log)
-        return {key: EngineFact(value=normalised(matches[-1]), source=LOG)} if matches else {}
-
-    def all_from_log(self, lines: Mapping[str, str]) -> dict[str, EngineFact]:
-        """`from_log` for each key and pattern."""
-        return {name: fact for key, line in lines.items() for name, fact in self.from_log(key, line).items()}
+    def from_log(self, patterns: Mapping[str, str]) -> dict[str, EngineFact]:
+        """Settings by patterns of lines in the log: the first group of the last match of each."""
+        matches = {key: re.findall(pattern, self.log) for key, pattern in patterns.items()}
+        return _facts({key: every[-1] for key, every in matches.items() if every}, LOG)
 
     def page(self, path: str) -> JsonValue:
         """The page's JSON; null if it did not answer, or not with JSON."""
@@ -63,34 +59,26 @@ class SelfReport:
     def from_page(self, path: str, places: Mapping[str, str]) -> dict[str, EngineFact]:
         """Settings by their places in the page's JSON, such as `settings.kv_tokens`."""
         values = {key: value_at(self.page(path), place) for key, place in places.items()}
-        source = f"GET {path.partition('?')[0]}"
-        return {
-            key: EngineFact(value=normalised(value), source=source)
-            for key, value in values.items()
-            if value is not None
-        }
+        reported = {key: value for key, value in values.items() if value is not None}
+        return _facts(reported, f"GET {path.partition('?')[0]}")
 
     def from_env(self, variables: Mapping[str, str]) -> dict[str, EngineFact]:
         """Settings by the variables that they are set with."""
-        return {
-            key: EngineFact(value=normalised(self.env[name]), source=ENV)
-            for key, name in variables.items()
-            if name in self.env
-        }
+        return _facts({key: self.env[name] for key, name in variables.items() if name in self.env}, ENV)
 
     def from_argv(self, options: Mapping[str, str]) -> dict[str, EngineFact]:
         """Settings by the options on the command line, for an engine that does not report them."""
         words = [(word.partition("="), after) for word, after in pairwise([*self.argv, ""])]
         values = {name: value if equals else after for (name, equals, value), after in words}
-        return {
-            key: EngineFact(value=normalised(values[option]), source=ARGV)
-            for key, option in options.items()
-            if option in values
-        }
+        return _facts({key: values[option] for key, option in options.items() if option in values}, ARGV)
+
+
+def _facts(values: Mapping[str, JsonValue], source: str) -> dict[str, EngineFact]:
+    return {key: EngineFact(value=normalised(value), source=source) for key, value in values.items()}
 
 
 def value_at(content: JsonValue, place: str) -> JsonValue:
-    """The value at `a.b.c`; null if there is none."""
+    """Return the value at `a.b.c`; null if there is none."""
     for name in place.split("."):
         if not isinstance(content, dict):
             return None
@@ -99,7 +87,7 @@ def value_at(content: JsonValue, place: str) -> JsonValue:
 
 
 def normalised(value: JsonValue) -> JsonValue:
-    """One spelling for all engines: numbers as numbers, `torch.bfloat16` as `bfloat16`, `True` as true."""
+    """Spell a value in one way: numbers as numbers, `torch.bfloat16` as `bfloat16`, `True` as true."""
     if isinstance(value, list):
         return shortened(value)
     if not isinstance(value, str):
@@ -115,7 +103,7 @@ def normalised(value: JsonValue) -> JsonValue:
 
 
 def shortened(values: list[JsonValue]) -> JsonValue:
-    """A list unchanged; a long list of numbers as its range, because graphs are captured at many sizes."""
+    """Write a long list of numbers as its range, because graphs are captured at many sizes."""
     numbers = [value for value in values if isinstance(value, int)]
     if len(numbers) <= 8 or len(numbers) < len(values):
         return values

@@ -9,25 +9,22 @@ from __future__ import annotations
 import math
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from types import TracebackType
 from typing import Self
 
 import pandas as pd
 
-from harness.engines.prometheus import Samples, parse_samples, read_page, series_values
+from harness.engines.prometheus import Samples, Series, parse_samples, read_page, series_values
 from harness.loadgen.load_plan import Target
 from harness.records.columns import COUNTED, SERVER
 from harness.records.table_check import EARLIEST_S, limits
 
-#: What engines name of theirs, in the order of the table; each is a series such as `a:b{stage="x"}`.
+#: Quantities of a server that are read over time, in the order of the table.
 QUANTITIES = tuple(name for name in SERVER.names if name not in ("cell", "t", "took_ms"))
-#: Several series of one name are parts of a sum, but these are shares.
+#: Several samples of a series are parts of a sum, but these are shares.
 _SHARES = {"kv_usage", "prefix_hit_rate"}
-
-Series = Mapping[str, str]
 
 
 @dataclass(frozen=True)
@@ -66,15 +63,13 @@ class ServerMonitor:
             self._thread.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self._stop.set()
         if self._series:
             self._thread.join()
 
     def table(self, cell: int, t0: float) -> pd.DataFrame:
-        """The readings as `records.columns.SERVER` says, after the `with`.
+        """Return the readings as `records.columns.SERVER` says, after the `with`.
 
         Args:
             t0: The cell's start on the monotonic clock.
@@ -93,18 +88,15 @@ class ServerMonitor:
     def _watch(self) -> None:
         due = time.monotonic()
         while True:
+            sent_at, text = time.monotonic(), None
             with suppress(OSError):
-                self._take()
+                text = self._read(self._target)
+            if text is not None:
+                lines = [line for line in text.splitlines(keepends=True) if line.startswith(self._names)]
+                self.pages.append(Page(sent_at, time.monotonic(), "".join(lines)))
             due = max(due + self._period_s, time.monotonic())
             if self._stop.wait(due - time.monotonic()):
                 return
-
-    def _take(self) -> None:
-        sent_at = time.monotonic()
-        text = self._read(self._target)
-        if text is not None:
-            lines = [line for line in text.splitlines(keepends=True) if line.startswith(self._names)]
-            self.pages.append(Page(sent_at, time.monotonic(), "".join(lines)))
 
 
 def values(samples: Samples, series: Series) -> dict[str, float | None]:
@@ -120,7 +112,7 @@ def values(samples: Samples, series: Series) -> dict[str, float | None]:
 
 
 def known_series(samples: Samples, candidates: Sequence[Series]) -> Series:
-    """The first of these of which the page has any; empty where it has none."""
+    """Return the first of `candidates` of which the page has any series; empty where it has none."""
     names = {sample.name for sample in samples}
     return next(
         (series for series in candidates if any(text.partition("{")[0] in names for text in series.values())),

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import http.client
-import io
 import json
-import socket
-from functools import partial
+from dataclasses import dataclass
 from http import HTTPStatus
 from time import monotonic
-from typing import Any
 
-from harness.engines.profiler import Route
+from pydantic import JsonValue
+
 from harness.errors import EngineError
 from harness.loadgen.load_plan import Target
 from harness.loadgen.tls import trusting
@@ -21,6 +19,14 @@ TIMEOUT_S = 10.0
 ROUTE_TIMEOUT_S = 300.0
 #: Bytes of a page: metrics of a large server are under a MiB.
 MAX_BYTES = 16 << 20
+
+
+@dataclass(frozen=True)
+class Route:
+    """A POST request, with a JSON body or none."""
+
+    path: str
+    body: JsonValue = None
 
 
 def get(target: Target, path: str, timeout_s: float = TIMEOUT_S) -> str | None:
@@ -62,12 +68,19 @@ def request(
     else:
         connection = http.client.HTTPConnection(target.host, target.port, timeout=timeout_s)
     connection.connect()
-    connection.response_class = partial(_Response, until=monotonic() + timeout_s)  # type: ignore[assignment]
+    until = monotonic() + timeout_s
     headers = {**target.headers, **({} if method == "GET" else {"content-type": "application/json"})}
+    content = b""
     try:
         connection.request(method, path, None if body is None else body.encode(), headers)
         response = connection.getresponse()
-        content = response.read(MAX_BYTES + 1)
+        while 100 <= response.status < 200 and response.status != HTTPStatus.SWITCHING_PROTOCOLS:
+            response.headers = None  # type: ignore[assignment]  # so it reads on: it skips only status 100
+            response.begin()
+        while len(content) <= MAX_BYTES and (piece := response.read1(1 << 20)):  # each within `timeout_s`
+            content += piece
+            if monotonic() > until:
+                raise TimeoutError
     except TimeoutError:
         raise TimeoutError(f"the answer to {method} {path} was not whole after {timeout_s:g} s") from None
     finally:
@@ -75,41 +88,3 @@ def request(
     if len(content) > MAX_BYTES:
         raise http.client.HTTPException(f"the answer to {method} {path} is over {MAX_BYTES >> 20} MiB")
     return response.status, content.decode(errors="replace")
-
-
-class _Response(http.client.HTTPResponse):
-    """The final response, read until a moment: http.client bounds each read alone, and of the interim
-    responses it skips only status 100."""
-
-    def __init__(self, sock: socket.socket, *args: Any, until: float, **options: Any) -> None:
-        super().__init__(sock, *args, **options)
-        self.fp.close()
-        self.fp = io.BufferedReader(_TimedReader(sock, until))
-
-    def begin(self) -> None:
-        super().begin()
-        while 100 <= self.status < 200 and self.status != HTTPStatus.SWITCHING_PROTOCOLS:
-            self.headers = None  # type: ignore[assignment]  # so it reads on
-            super().begin()
-
-
-class _TimedReader(io.RawIOBase):
-    """Reads a socket; raises TimeoutError at `until`, however much is sent."""
-
-    def __init__(self, sock: socket.socket, until: float) -> None:
-        self._sock, self._until = sock, until
-        self._file = sock.makefile("rb", buffering=0)  # keeps the socket open until it is closed too
-
-    def close(self) -> None:
-        self._file.close()
-        super().close()
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: Any) -> int | None:
-        remaining_s = self._until - monotonic()
-        if remaining_s <= 0:
-            raise TimeoutError
-        self._sock.settimeout(remaining_s)
-        return self._file.readinto(buffer)

@@ -15,14 +15,13 @@ import os
 from functools import cache
 from importlib.metadata import EntryPoint
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal, TypeVar
 
 import platformdirs
 from pydantic import AfterValidator, Field, JsonValue, PositiveInt, TypeAdapter, ValidationError
 
 from harness import paths
-from harness.did_you_mean import did_you_mean
-from harness.errors import UsageError
+from harness.errors import UsageError, did_you_mean
 from harness.plain_text import one_line
 from harness.plugins import find_plugins
 from harness.schema.base import Strict, first_fault
@@ -50,7 +49,7 @@ class Recipe(Strict):
     env: dict[str, str] = Field(default_factory=dict, description="set while packages are installed")
     remove: list[str] = Field(default_factory=list, description="distributions removed afterwards")
     shims: list[str] = Field(
-        default_factory=list, description="files of harness/engines/adapters/shims copied into site-packages"
+        default_factory=list, description="files next to the YAML file, copied into site-packages"
     )
 
 
@@ -104,19 +103,24 @@ class EngineFile(Strict):
     )
 
 
+_VARIANT_KEYS = f"a variant has the keys {', '.join(Variant.model_fields)}"
+Content = TypeVar("Content")
+
+
 def load_file(path: Path) -> EngineFile:
     """An engine's file; an empty one where there is none.
 
     Raises:
         UsageError: the file is not YAML, or has a key that is not known.
     """
-    if not path.exists():
-        return EngineFile()
+    return _read(path, TypeAdapter(EngineFile), _VARIANT_KEYS) if path.exists() else EngineFile()
+
+
+def _read(path: Path, kind: TypeAdapter[Content], hint: str) -> Content:
     try:
-        return EngineFile.model_validate(read_yaml(path, "correct the file") or {})
+        return kind.validate_python(read_yaml(path, "correct the file") or {})
     except ValidationError as error:
-        keys = ", ".join(Variant.model_fields)
-        raise UsageError(f"{path}: {first_fault(error)}", f"a variant has the keys {keys}") from None
+        raise UsageError(f"{path}: {first_fault(error)}", hint) from None
 
 
 GROUP = "rosebench.engines"
@@ -146,7 +150,7 @@ class UserEngine(Strict):
     )
 
 
-_FILE = TypeAdapter(dict[EngineName, UserEngine])
+_USER_FILE = TypeAdapter(dict[EngineName, UserEngine])
 
 
 def user_file() -> Path:
@@ -167,13 +171,8 @@ def user_engine(engine: EngineName) -> UserEngine:
         if "BENCH_ENGINES" in os.environ:
             raise UsageError(f"BENCH_ENGINES names {path}, which does not exist", "correct or unset it")
         return UserEngine()
-    try:
-        engines = _FILE.validate_python(read_yaml(path, "correct the file") or {})
-    except ValidationError as error:
-        keys, settings = (", ".join(kind.model_fields) for kind in (UserEngine, Variant))
-        raise UsageError(
-            f"{path}: {first_fault(error)}", f"an engine has the keys {keys}; a variant {settings}"
-        ) from None
+    keys = ", ".join(UserEngine.model_fields)
+    engines = _read(path, _USER_FILE, f"an engine has the keys {keys}; {_VARIANT_KEYS}")
     for name in engines:
         try:
             check_name(name)

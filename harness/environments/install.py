@@ -1,30 +1,42 @@
-"""Makes an engine's own virtual environment in the user's cache folder.
+"""Makes an engine's own virtual environment in the user's cache folder, or packs it for another host.
 
     engines/NAME                       link to the environment that counts, made last
     engines/NAME-VERSION-cpu/          the environment
     engines/NAME-VERSION-cpu/lock.txt  every distribution in it with its version, as pip reads it
 
 An interrupted installation has no lock file and no link; the next attempt continues it.
+
+A bundle is for a host without a network: pinned wheels, unpacked, reduced, one tar.xz in parts.
+
+| choice | instead of | because |
+|---|---|---|
+| the unpacked tree | the wheels | no pip on the host, no space for both; it compresses better |
+| the host's torch, triton, CUDA libraries | packing them | most of the size; they match its driver |
+| parts, the manifest last | one file | transfers limit the size; an incomplete bundle is detected |
 """
 
 from __future__ import annotations
 
+import hashlib
+import json
 import os
+import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+import tarfile
+from collections.abc import Mapping, Sequence
+from operator import methodcaller
 from pathlib import Path
-from types import MappingProxyType
+from tempfile import TemporaryDirectory
 
-from harness.engines.adapters import SHIMS
-from harness.engines.base import Installation
-from harness.engines.find import CACHE, Place, inspect
+from harness.engines.base import Engine, Installation, Missing
+from harness.engines.find import CACHE, Place
 from harness.engines.local import LocalEngine
+from harness.engines.process.guard import Order
 from harness.engines.process.tree import Guarded, tail
-from harness.engines.variants import Build, Recipe, load_file
-from harness.environments.unpack import UnpackError, point
+from harness.engines.variants import Build, BundleRecipe, Recipe, load_file
+from harness.environments import unpack
 from harness.errors import EngineError, UsageError
 from harness.files import locked, write_whole
 from harness.schema.setting_types import EngineName
@@ -35,6 +47,24 @@ import importlib.metadata
 for line in sorted({f"{d.name}=={d.version}" for d in importlib.metadata.distributions()}):
     print(line)
 """
+#: What pip prints if no package index answers.
+NO_NETWORK = (
+    "NewConnectionError",
+    "NameResolutionError",
+    "Temporary failure in name resolution",
+    "Network is unreachable",
+    "Connection refused",
+    "ConnectTimeoutError",
+    "ReadTimeoutError",
+    "ProxyError",
+)
+QUIET = {"PIP_DISABLE_PIP_VERSION_CHECK": "1", "PIP_NO_INPUT": "1", "PIP_PROGRESS_BAR": "off"}
+
+_GLIBC_MINORS = (5, 17, 24, 26, 27, 28, 31, 34, 35, 39)
+_SYSTEMS = [*(f"manylinux_2_{minor}" for minor in _GLIBC_MINORS), "manylinux2014", "manylinux2010", "linux"]
+PLATFORMS = [f"{system}_x86_64" for system in (*_SYSTEMS, "manylinux1")]
+UNITS = {"K": 2**10, "M": 2**20, "G": 2**30}
+XZ_LEVEL = 6
 
 
 def find_recipe(engine: LocalEngine, build: Build) -> Recipe:
@@ -48,7 +78,7 @@ def find_recipe(engine: LocalEngine, build: Build) -> Recipe:
 
 
 def unfinished(engine: EngineName) -> list[Path]:
-    """Environments in the cache whose installation was interrupted."""
+    """Return the environments in the cache whose installation was interrupted."""
     folders = (python.parents[1] for python in CACHE.glob(f"{engine}-*/bin/python"))
     return [folder for folder in folders if not (folder / LOCK).exists() and (folder / "pyvenv.cfg").exists()]
 
@@ -63,105 +93,152 @@ def install(engine: LocalEngine, build: Build, version: str | None = None) -> In
     recipe = find_recipe(engine, build)
     version = version or recipe.version
     folder = CACHE / f"{engine.name}-{version}-{build}"
+    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        with locked(folder):
+            return _install(engine, recipe, version, build, folder)
+    except BlockingIOError:
+        raise UsageError(f"another process is installing {folder}", "wait until it has ended") from None
+
+
+def _install(engine: LocalEngine, recipe: Recipe, version: str, build: Build, folder: Path) -> Installation:
+    """Fill the folder, unless it is filled, check that the engine runs, and link it."""
     python = folder / "bin" / "python"
-    with _locked(folder):
-        if fresh := not (folder / LOCK).exists():
-            _fill(engine, recipe, version, folder, python)
-        where = Place(python, f"engines/{folder.name} in the cache")
-        again = f"remove {folder} and try again, with another --version if that fails too"
-        installation = inspect(engine.name, where, engine.distributions, again, engine.needs)
-        if not isinstance(installation, Installation):
-            raise EngineError(installation.reason, installation.hint)
-        if trouble := engine.trouble(installation):
-            raise EngineError(f"{engine.display} {version} is installed but does not run: {trouble}", again)
-        if fresh:
-            # -I: only that environment, not the current folder
-            listed = subprocess.run([python, "-I", "-c", _LIST], capture_output=True, check=True).stdout
-            write_whole(folder / LOCK, f"# {engine.name} {version} for {build}\n".encode() + listed)
-        try:
-            point(CACHE / engine.name, folder)
-        except UnpackError as error:
-            raise UsageError(str(error)) from None
+    if fresh := not (folder / LOCK).exists():
+        _fill(engine, recipe, version, folder, python)
+    again = f"remove {folder} and try again, with another --version if that fails too"
+    installation = engine.inspect(Place(python, f"engines/{folder.name} in the cache"))
+    if isinstance(installation, Missing):
+        raise EngineError(installation.reason, again)
+    if trouble := engine.trouble(installation):
+        raise EngineError(f"{engine.display} {version} is installed but does not run: {trouble}", again)
+    if fresh:
+        # -I: only that environment, not the current folder
+        listed = subprocess.run([python, "-I", "-c", _LIST], capture_output=True, check=True).stdout
+        write_whole(folder / LOCK, f"# {engine.name} {version} for {build}\n".encode() + listed)
+    try:
+        unpack.point(CACHE / engine.name, folder)
+    except unpack.UnpackError as error:
+        raise UsageError(str(error)) from None
     return installation
 
 
 def _fill(engine: LocalEngine, recipe: Recipe, version: str, folder: Path, python: Path) -> None:
     """Create the environment and install the packages."""
-    what = f"installing {engine.name} {version}"
+    title = f"installing {engine.name} {version}"
     log = CACHE / f"{folder.name}.install.log"
+    beside = engine.config_file.parent
     if not (folder / "bin" / "pip").exists():
-        run(what, [sys.executable, "-m", "venv", str(folder)], log)
+        run(title, [sys.executable, "-m", "venv", str(folder)], log)
     requirements = [package.format(version=version) for package in recipe.packages]
     if recipe.requirements is not None:
-        requirements += ["-r", str(engine.config_file.parent / recipe.requirements)]
-    pip(what, python, ["install", *requirements], log, recipe.env)
+        requirements += ["-r", str(beside / recipe.requirements)]
+    pip(title, python, ["install", *requirements], log, recipe.env)
     if recipe.alone:
         alone = [package.format(version=version) for package in recipe.alone]
-        pip(what, python, ["install", "--no-deps", *alone], log)
+        pip(title, python, ["install", "--no-deps", *alone], log)
     if recipe.remove:
-        pip(what, python, ["uninstall", "--yes", *recipe.remove], log)
+        pip(title, python, ["uninstall", "--yes", *recipe.remove], log)
     [packages] = folder.glob("lib/python3*/site-packages")
     for shim in recipe.shims:
-        shutil.copy(SHIMS / shim, packages / shim)
+        shutil.copy(beside / shim, packages)
 
 
-@contextmanager
-def _locked(folder: Path) -> Iterator[None]:
-    """Lock the folder. Raises UsageError if another process has locked it."""
-    folder.mkdir(parents=True, exist_ok=True)
-    with ExitStack() as stack:
-        try:
-            stack.enter_context(locked(folder))
-        except BlockingIOError:
-            raise UsageError(f"another process is installing {folder}", "wait until it has ended") from None
-        yield
-
-
-#: What pip prints if no package index answers.
-NO_NETWORK = (
-    "NewConnectionError",
-    "NameResolutionError",
-    "Temporary failure in name resolution",
-    "Network is unreachable",
-    "Connection refused",
-    "ConnectTimeoutError",
-    "ReadTimeoutError",
-    "ProxyError",
-)
-QUIET = {"PIP_DISABLE_PIP_VERSION_CHECK": "1", "PIP_NO_INPUT": "1", "PIP_PROGRESS_BAR": "off"}
-
-
-def run(what: str, argv: Sequence[str], log: Path, env: Mapping[str, str] = MappingProxyType({})) -> None:
+def run(title: str, argv: Sequence[str], log: Path, env: Mapping[str, str] = {}) -> None:
     """Run a setup command to its end, with `env` added; its output is appended to `log`.
 
     Raises:
         EngineError: it failed. Without a network the hint says what to do.
     """
-    process = Guarded(what, argv, os.environ | QUIET | dict(env), log)
-    try:
-        while (code := process.wait(60.0)) is None:
-            pass
-    finally:
-        process.stop()
-    if code == 0:
+    process = Guarded(title, Order(argv, os.environ | QUIET | dict(env), str(log)))
+    if process.finish() == 0:
         return
     output = tail(log, lines=200, start=process.log_start)
     if any(sign in output for sign in NO_NETWORK):
         raise EngineError(
-            f"{what}: no package index can be reached ({log})",
+            f"{title}: no package index can be reached ({log})",
             "connect to a network or set PIP_INDEX_URL, and run the command again to continue; "
             "or pack the engine on another machine with `bench engines bundle`",
         )
     errors = [line for line in output.splitlines() if line.startswith("ERROR")] or output.splitlines()[-3:]
-    raise EngineError(f"{what} failed: {' '.join(errors[:3])}", f"see {log}")
+    raise EngineError(f"{title} failed: {' '.join(errors[:3])}", f"see {log}")
 
 
-def pip(
-    what: str,
-    python: Path,
-    arguments: Sequence[str],
-    log: Path,
-    env: Mapping[str, str] = MappingProxyType({}),
-) -> None:
+def pip(title: str, python: Path, arguments: Sequence[str], log: Path, env: Mapping[str, str] = {}) -> None:
     """Run pip of that interpreter. Raises EngineError, as `run` does."""
-    run(what, [str(python), "-m", "pip", *arguments, "--retries", "2"], log, env)
+    run(title, [str(python), "-m", "pip", *arguments, "--retries", "2"], log, env)
+
+
+def read_size(text: str) -> int:
+    """Parse a size such as `45M` into bytes. Raises UsageError."""
+    match = re.fullmatch(r"(\d+)([KMG]?)", text)
+    if match is None or not int(match[1]):
+        raise UsageError(f"--part-size {text} is not a size", "write it like 45M")
+    return int(match[1]) * UNITS.get(match[2], 1)
+
+
+def find_bundle(engine: Engine, version: str | None) -> tuple[str, BundleRecipe]:
+    """Return the recipe of that version, or the first one. Raises UsageError if there is none."""
+    recipes = load_file(engine.config_file).bundles
+    if not recipes:
+        raise UsageError(f"{engine.name} has no bundle recipe", f"write `bundles` into {engine.config_file}")
+    version = version or next(iter(recipes))
+    if version not in recipes:
+        raise UsageError(f"{engine.name} {version} cannot be bundled", f"choose one of {', '.join(recipes)}")
+    return version, recipes[version]
+
+
+def make_bundle(engine: Engine, version: str, recipe: BundleRecipe, out: Path, part_size: int) -> Path:
+    """Write the bundle into the folder `out`, replacing an older one. Returns its manifest's path.
+
+    Wheels stay in the cache, so a second attempt downloads only what is missing.
+
+    Raises:
+        EngineError: a wheel cannot be downloaded.
+    """
+    wheels = CACHE / "wheels" / f"{engine.name}-{version}"
+    log = CACHE / f"{engine.name}-{version}.bundle.log"
+    target = [
+        *("--no-deps", "--only-binary=:all:", "--implementation", "cp", "--python-version", recipe.python),
+        *(word for abi in (f"cp{recipe.python.replace('.', '')}", "abi3", "none") for word in ("--abi", abi)),
+        *(word for platform in PLATFORMS for word in ("--platform", platform)),
+    ]
+    pinned = str(engine.config_file.parent / recipe.wheels)
+    python = Path(sys.executable)
+    download = ["download", *target, "-d", str(wheels), "-r", pinned]
+    pip(f"fetching {engine.name} {version}", python, download, log)
+    with TemporaryDirectory(prefix="rosebench-bundle-", dir=CACHE) as scratch:
+        site = Path(scratch, "site")
+        local = ["--no-index", "--find-links", str(wheels), "--no-compile", "--target", str(site)]
+        pip(f"unpacking {engine.name} {version}", python, ["install", *target, *local, "-r", pinned], log)
+        _reduce(site, recipe)
+        return _pack(site, out, part_size, {"engine": engine.name, "version": version}, recipe)
+
+
+def _reduce(site: Path, recipe: BundleRecipe) -> None:
+    """Remove the files that the recipe names, compiled Python and static libraries."""
+    for pattern in [*recipe.drop, "**/__pycache__", "**/*.a"]:
+        for path in list(site.glob(pattern)):
+            (shutil.rmtree if path.is_dir() else Path.unlink)(path)
+
+
+def _pack(site: Path, out: Path, part_size: int, engine: dict[str, str], recipe: BundleRecipe) -> Path:
+    """Write the packages at `site` as parts of one archive, and then the manifest. Returns its path."""
+    out.mkdir(parents=True, exist_ok=True)
+    for old in [out / "bundle.json", *out.glob("part-*")]:
+        old.unlink(missing_ok=True)
+    archive = site.with_name("site.tar.xz")
+    anonymous = methodcaller("replace", uid=0, gid=0, uname="", gname="", deep=False)
+    with tarfile.open(archive, "w:xz", preset=XZ_LEVEL) as tar:  # type: ignore[call-overload]
+        for path in sorted(site.rglob("*")):  # the order must not depend on the disk
+            tar.add(path, path.relative_to(site), recursive=False, filter=anonymous)
+    parts: list[dict[str, object]] = []
+    with archive.open("rb") as file:
+        while part := file.read(part_size):
+            name = f"part-{len(parts):02d}"
+            write_whole(out / name, part)
+            parts.append({"name": name, "bytes": len(part), "sha256": hashlib.sha256(part).hexdigest()})
+    write_whole(out / "unpack.py", Path(unpack.__file__).read_bytes())
+    manifest = {**engine, "python": recipe.python, "torch": recipe.torch, "parts": parts}
+    write_whole(out / "bundle.json", json.dumps(manifest, indent=2).encode() + b"\n")
+    return out / "bundle.json"

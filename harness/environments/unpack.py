@@ -44,14 +44,12 @@ def read_manifest(bundle: Path) -> dict[str, Any]:
     file = bundle / "bundle.json"
     try:
         manifest: dict[str, Any] = json.loads(file.read_text())
+        for key in _KEYS:
+            manifest[key]
     except FileNotFoundError:
         raise UnpackError(f"{bundle} has no bundle.json; copy the whole bundle") from None
-    except (OSError, ValueError) as error:
-        raise UnpackError(f"{file} is incomplete: {error}; copy it again") from None
-    if not isinstance(manifest, dict):
-        raise UnpackError(f"{file} is not that of a bundle; copy it again")
-    if lacking := [key for key in _KEYS if key not in manifest]:
-        raise UnpackError(f"{file} has no {lacking[0]}; copy it again")
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise UnpackError(f"{file} is incomplete: {error!r}; copy it again") from None
     return manifest
 
 

@@ -6,7 +6,6 @@ import importlib.util
 import json
 import os
 import sys
-import time
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -15,6 +14,7 @@ import psutil
 from pydantic import Field, ValidationError
 
 from harness.engines.base import Installation
+from harness.engines.process.guard import Order
 from harness.engines.process.tree import Guarded, describe_exit
 from harness.schema.base import Strict
 
@@ -89,14 +89,9 @@ def ask_reference(
         job_file.write_text(json.dumps(job))
         argv = [str(python), str(SCRIPT), str(job_file), str(result_file)]
         every = sorted(os.sched_getaffinity(0))  # nothing is measured meanwhile, so it may use all CPUs
-        process = Guarded("the reference", argv, os.environ | {"HF_HUB_OFFLINE": "1"}, log, every)
-        deadline = time.monotonic() + TIMEOUT_S
-        try:
-            while (code := process.wait(1.0)) is None and time.monotonic() < deadline:
-                pass
-        finally:
-            process.stop()
-        if code != 0:
+        order = Order(argv, os.environ | {"HF_HUB_OFFLINE": "1"}, str(log), every)
+        process = Guarded("the reference", order)
+        if (code := process.finish(TIMEOUT_S)) != 0:
             ended = (
                 f"did not end within {TIMEOUT_S:.0f} s"
                 if code is None

@@ -21,7 +21,7 @@ from harness.errors import BenchError, UsageError
 from harness.loadgen.client_main import WorkerPlan, WorkerResult
 from harness.loadgen.load_plan import LoadPlan, LoadResult, Progress, Target
 from harness.loadgen.system_limits import check_limits
-from harness.modules import module_command
+from harness.paths import module_command
 
 ProgressCallback = Callable[[Progress], None]
 

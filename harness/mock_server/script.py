@@ -59,7 +59,7 @@ def write_script(behaviour: Behaviour, max_tokens: int, prompt_tokens: int) -> S
 
 
 def _together(steps: list[Step], count: int) -> list[Step]:
-    """Every `count` steps that carry tokens as one, at the time of the last of them."""
+    """Join every `count` steps that carry tokens, at the time of the last of them."""
     if count == 1:
         return steps
     joined = []
@@ -216,7 +216,7 @@ def _delta(behaviour: Behaviour, text: str, kind: Kind) -> dict[str, Any]:
 
 
 def _wire(behaviour: Behaviour, data: bytes) -> bytes:
-    """A JSON text as an event of the stream; half a JSON text as half an event."""
+    """Write a JSON text as an event of the stream; half a JSON text as half an event."""
     newline = b"\r\n" if behaviour.crlf else b"\n"
     if data == COMMENT:
         return COMMENT + newline * 2

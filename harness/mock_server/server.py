@@ -195,7 +195,7 @@ class MockServer:
             self._epoll.modify(connection.sock, select.EPOLLIN | select.EPOLLOUT)
 
     def _arrive(self, connection: Connection, path: str, body: bytes, arrived: float) -> None:
-        """A whole request came in."""
+        """Take in a whole request."""
         if path in ("/health", "/v1/models"):
             self._write(connection, plain(200, self._models).steps[0].data)
             return

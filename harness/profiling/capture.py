@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Protocol
 
 from harness.engines.base import Encoder, Server
-from harness.engines.profiler import EngineProfiler
+from harness.engines.local import EngineProfiler
 from harness.engines.server_pages import post
 from harness.errors import BenchError, EngineError
 from harness.loadgen.load_plan import LoadPlan, Progress, Target, WireRequest

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from harness.engines.process.engine_server import Launch
+from harness.engines.base import Launch
 from harness.errors import EngineError, UsageError
 
 #: Places of a CUDA toolkit, of Nsight Systems and of Nsight Compute, newest first where several match.

@@ -9,16 +9,15 @@ from pathlib import Path
 from typing import get_args
 
 from harness.engines.base import EngineVariant
-from harness.engines.local import LocalEngine
-from harness.engines.profiler import CaptureRequest, EngineProfiler
+from harness.engines.local import CaptureRequest, EngineProfiler, LocalEngine
 from harness.engines.selection import make_engine_variants
 from harness.errors import BenchError
 from harness.profiling.profile_files import read_manifest
 from harness.profiling.subject import Subject
 from harness.runs.events import CaptureSkipped, Notify
+from harness.schema.online_settings import OnlineSettings
 from harness.schema.profile import Tool, Tools
 from harness.schema.results import OnlineResults
-from harness.schema.settings import CommonSettings
 
 
 @dataclass(frozen=True)
@@ -127,6 +126,6 @@ def _plan(
     return PlannedCapture(engine_variant, engine, tool, name, folder, profiler)
 
 
-def _on_gpu(settings: CommonSettings) -> bool:
+def _on_gpu(settings: OnlineSettings) -> bool:
     """Whether the engines compute on GPUs, which nsys needs."""
     return settings.device == "cuda"

@@ -9,9 +9,8 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
-from harness.engines.base import Encoder, Server
-from harness.engines.process.engine_server import Launch
-from harness.engines.profiler import EngineProfiler
+from harness.engines.base import Encoder, Launch, Server
+from harness.engines.local import EngineProfiler
 from harness.errors import BenchError, CleanupError, EngineError
 from harness.files import write_json
 from harness.loadgen.load_plan import LoadPlan, WireRequest

@@ -11,7 +11,6 @@ from pathlib import Path
 import numpy as np
 
 from harness.engines.base import EngineVariant
-from harness.engines.registry import get_engine
 from harness.engines.selection import find_engines, make_engine_variants
 from harness.errors import UsageError
 from harness.files import write_json
@@ -88,12 +87,8 @@ def begin_run(settings: OnlineSettings, command: list[str]) -> Path:
     Raises:
         UsageError: an unknown engine, or a folder that cannot be written to.
     """
-    engine_variants = make_engine_variants(settings)
-    engines = {
-        engine_variant.label: get_engine(engine_variant.ref.name) for engine_variant in engine_variants
-    }
-    found, _ = find_engines(engine_variants, engines)
-    info = make_info(settings, command, found)
+    installations, _ = find_engines(make_engine_variants(settings))
+    info = make_info(settings, command, installations)
     folder = make_folder(settings.out, info.kind)
     write_json(folder / RUN, info)
     return folder

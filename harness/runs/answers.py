@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from harness.engines.base import Encoder, EngineVariant, Installation, Server, torch_dtype
-from harness.engines.registry import get_engine
+from harness.engines.base import TORCH_DTYPES, Encoder, EngineVariant, Installation, Server
 from harness.engines.selection import find_engines, make_engine_variants
 from harness.fairness.answer_check import OUTPUT_TOKENS, Replies, ask, check, check_prompts
 from harness.fairness.reference import Reference, ask_reference, interpreter
@@ -17,7 +16,6 @@ from harness.runs.resolved import Resolved
 from harness.runs.run_state import Run
 from harness.schema.fairness import AnswerChecks
 from harness.schema.files import read_stored
-from harness.schema.setting_types import RUNNING_SERVER
 from harness.telemetry import gpu
 
 
@@ -95,7 +93,7 @@ def _reference(
     # The reference computes in float32 on either, and a run of a GPU may be judged where there is none.
     device = "cuda" if settings.device == "cuda" and gpu.available() else "cpu"
     return ask_reference(
-        python, model.path, device, torch_dtype(settings.dtype), replies.prompts, OUTPUT_TOKENS, log
+        python, model.path, device, TORCH_DTYPES[settings.dtype], replies.prompts, OUTPUT_TOKENS, log
     )
 
 
@@ -106,8 +104,7 @@ def _model(run: Run) -> ModelFolder | None:
 
 def _installed(run: Run) -> Iterator[Installation]:
     """The engines of a run that are here. They are looked for when the first one is asked for."""
-    started = [v for v in make_engine_variants(run.settings) if v.ref.name != RUNNING_SERVER]
-    yield from find_engines(started, {v.label: get_engine(v.ref.name) for v in started})[0]
+    yield from find_engines(make_engine_variants(run.settings))[0]
 
 
 def _read(folder: Path) -> Replies | None:

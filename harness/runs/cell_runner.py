@@ -10,7 +10,7 @@ from time import monotonic, sleep
 import msgspec
 
 from harness.cluster.testbed import SentLoad
-from harness.engines.prometheus import Samples, histograms, mean_between
+from harness.engines.prometheus import Samples, histogram_means, prefix_count
 from harness.engines.server_metrics import ServerMonitor, known_series
 from harness.errors import EngineError, LostNodeError
 from harness.loadgen.load_plan import Progress
@@ -161,13 +161,13 @@ class CellRunner:
                 "look at the engine's log",
             )
         write_server(self.run.folder, cell.index, sent.server.table(cell.index, answers.t0))
-        before, after, histogram = sent.counters_before, self.to.samples(), self.to.engine.histograms
-        counted = (counters.count(before, after) for counters in self.to.counters)
+        before, after = sent.counters_before, self.to.samples()
+        counted = (prefix_count(series, before, after) for series in self.to.prefix_counters)
         kept = Kept(
             clients=[ClientSpent(**msgspec.structs.asdict(usage)) for usage in sent.load.usage],
             prefix_cache=next(filter(None, counted), None),
             speculation=self.to.speculation(before, after),
-            reported=mean_between(histograms(before, histogram), histograms(after, histogram)),
+            reported=histogram_means(before, after, self.to.engine.histograms),
             machine=sent.machine,
             node=self.to.testbed.node,
             senders=sent.load.hosts,

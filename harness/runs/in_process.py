@@ -18,6 +18,7 @@ from harness.engines import run_worker
 from harness.engines.base import EngineSettings
 from harness.engines.local import LocalEngine
 from harness.engines.process.engine_server import inherited
+from harness.engines.process.guard import Order
 from harness.engines.process.tree import Guarded, describe_exit
 from harness.errors import EngineError
 from harness.loadgen.load_plan import Progress
@@ -194,12 +195,9 @@ def time_batches(
         job_file.write_text(json.dumps(job))
         argv = [str(installation.python), str(SCRIPT), str(job_file), str(result_file)]
         codes = engine.codes(installation, tuple(argv), env)
-        process = Guarded(label, argv, os.environ | env, log, settings.cpus)
-        try:
-            while (code := process.wait(60.0)) is None:
-                pass
-        finally:
-            process.stop()
+        process = Guarded(label, Order(argv, os.environ | env, str(log), settings.cpus))
+        code = process.finish()
+        assert code is not None  # it may take a week
         if code != 0 or not result_file.exists():
             raise EngineError(f"{label} ended with {describe_exit(code)}: {process.cause()}", f"see {log}")
         result = msgspec.json.decode(result_file.read_bytes(), type=_Result)

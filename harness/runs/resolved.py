@@ -98,7 +98,7 @@ def resolve_online(
     """
     machines = machines or ThisMachine()
     selection = machines.select(settings)
-    names, placement = selection.names, selection.placement
+    placement, names = selection.placement, [variant.ref.name for variant in selection.variants]
     model = choose_model(settings, placement.device, names, selection.context)
     settings = _decided(settings, placement, model, max([in_flight, *(settings.concurrency or ())]))
     if settings.prompt_nonce is None and RUNNING_SERVER in names:

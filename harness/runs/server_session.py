@@ -9,9 +9,8 @@ import numpy as np
 
 from harness.cluster.testbed import Reading, SentLoad, Testbed
 from harness.engines.base import Encoder, Engine, RequestSettings, Server, endpoint_target
-from harness.engines.prometheus import PrefixCounters, Samples, read_samples
+from harness.engines.prometheus import Samples, Series, read_samples
 from harness.engines.registry import ENGINES
-from harness.engines.server_metrics import Series
 from harness.engines.server_pages import post
 from harness.loadgen.load_plan import LoadPlan, Progress, WireRequest
 from harness.plain_text import visible
@@ -43,9 +42,9 @@ class ServerSession:
     encode: Encoder
 
     @property
-    def counters(self) -> list[PrefixCounters]:
-        """Counters of the engine's prefix cache."""
-        return [engine.prefix_counters for engine in self._engines if engine.prefix_counters]
+    def prefix_counters(self) -> list[Series]:
+        """Series among which are the counters of the engine's prefix cache."""
+        return [engine.server_series for engine in self._engines if "prefix_hits" in engine.server_series]
 
     @property
     def series(self) -> list[Series]:
@@ -69,7 +68,7 @@ class ServerSession:
 
     def samples(self) -> Samples:
         """Read the server's metrics, if any of them are wanted."""
-        wanted = self.counters or self.engine.histograms or self.series
+        wanted = self.prefix_counters or self.engine.histograms or self.series
         return read_samples(self.server.target) if wanted else []
 
     def flush(self, cell: Cell) -> None:

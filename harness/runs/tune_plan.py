@@ -96,7 +96,7 @@ def read_space(path: Path | None, engine: EngineName, device: str) -> Space:
         UsageError: There is no such file, it is no space of this engine, nothing in it is for the device, or
             the installed version of the engine lacks an option.
     """
-    file = path or SPACES / f"{engine}.yaml"
+    file = path or get_engine(engine).space or SPACES / f"{engine}.yaml"
     if path is None and not file.exists():
         ready = ", ".join(sorted(ready.stem for ready in SPACES.glob("*.yaml")))
         raise UsageError(

@@ -8,8 +8,7 @@ from typing import Any, Self
 
 from pydantic import ConfigDict, PositiveFloat, model_validator
 
-from harness.did_you_mean import did_you_mean
-from harness.errors import UsageError
+from harness.errors import UsageError, did_you_mean
 from harness.schema.base import Strict
 from harness.schema.metrics import METRICS, STATISTICS, latencies, rates
 

@@ -9,8 +9,7 @@ from typing import Any, TypeVar
 
 from pydantic import ValidationError
 
-from harness.did_you_mean import did_you_mean
-from harness.errors import UsageError
+from harness.errors import UsageError, did_you_mean
 from harness.schema.base import fault
 from harness.schema.files import read_yaml
 from harness.schema.presets import preset_values

@@ -18,8 +18,7 @@ import yaml
 from pydantic import Field, TypeAdapter, model_validator
 
 from harness import paths
-from harness.did_you_mean import did_you_mean
-from harness.errors import BenchError, UsageError
+from harness.errors import BenchError, UsageError, did_you_mean
 from harness.schema.base import Strict
 from harness.traces import builtin
 from harness.traces.format import read_trace

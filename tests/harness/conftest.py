@@ -18,7 +18,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from harness.engines.adapters import roseinfer
+from harness.engines import local
 from harness.engines.find import Place, probe
 from harness.metrics import validity
 from harness.mock_server.script import ServedRequest
@@ -70,7 +70,7 @@ def quick_runs() -> Iterator[None]:
     the files of the project, which are the same in every run, are read once."""
     quicken()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(roseinfer, "probe", remembering(probe))
+        patch.setattr(local, "probe", remembering(probe))
         patch.setattr(info, "git_revision", cache(git_revision))
         patch.setattr(machine, "revision", SimpleNamespace(describe=cache(describe)))
         for module in (info, run_state):
@@ -79,13 +79,14 @@ def quick_runs() -> Iterator[None]:
 
 
 def remembering(probe: Probe) -> Probe:
-    """Asks an interpreter once, unless it has an environment of its own."""
-    versions = cache(lambda python, distributions: probe(Place(python, ""), distributions))
+    """Ask this interpreter once, unless it is given an environment; ask others each time."""
+    here = Path(sys.executable)
+    versions = cache(lambda distributions: probe(Place(here, ""), distributions))
 
     def ask(where: Place, distributions: Sequence[str]) -> dict[str, str]:
-        return (
-            probe(where, distributions) if where.env else dict(versions(where.python, tuple(distributions)))
-        )
+        if where.env or where.python != here:
+            return probe(where, distributions)
+        return dict(versions(tuple(distributions)))
 
     return ask
 

@@ -134,13 +134,10 @@ def test_the_engine_is_listed_with_its_version_and_variants(shown: Shown) -> Non
     assert code == 0
     assert any({"toy", "1.2.3", "quick"} <= {*line.split()} for line in listed.splitlines())
     assert "rosebench_toy.server" in shown.ended[SHOW][1]
+    code, _, error = shown.ended[MISSPELT]
+    assert code == 2 and "did you mean toy?" in error
     refused = without("engines", "show", "toy").exception
     assert isinstance(refused, UsageError) and "there is no engine 'toy'" in refused.message
-
-
-def test_a_misspelt_engine_is_told_the_nearest(shown: Shown) -> None:
-    code, _, said = shown.ended[MISSPELT]
-    assert code == 2 and "did you mean toy?" in said
 
 
 def test_the_results_have_the_engine_and_the_metric(run: Path) -> None:
@@ -246,26 +243,36 @@ def test_a_checkout_has_its_own_plugins_whatever_is_installed(
     assert name in points and "old" not in points
 
 
-def test_a_name_that_is_taken_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_name_that_is_taken_and_what_cannot_be_imported_are_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     other = EntryPoint("vllm", "somebody.engine:Vllm", variants.GROUP)
     ours = plugins.find_plugins(variants.GROUP)["vllm"]
     monkeypatch.setattr(plugins, "entry_points", lambda group: [ours, other])
     with pytest.raises(UsageError, match="has the name of vllm"):
         plugins.find_plugins(variants.GROUP)
-
-
-def test_what_cannot_be_imported_is_told() -> None:
-    with pytest.raises(UsageError, match=r"x \(no_such_module:X\) cannot be loaded"):
-        plugins.load_plugin(EntryPoint("x", "no_such_module:X", variants.GROUP))
+    with pytest.raises(UsageError, match=r"vllm \(somebody\.engine:Vllm\) cannot be loaded"):
+        plugins.load_plugin(other)
 
 
 class Half(LocalEngine):
-    """An engine that lacks every method."""
+    """An engine without a display name, packages and methods."""
 
     name = "half"
+    install = "pip install half"
 
 
-def test_an_engine_without_its_methods_is_told() -> None:
-    with pytest.raises(UsageError, match=r"half \(.*:Half\) cannot be used: .*abstract method") as raised:
-        registry._load(EntryPoint("half", f"{__name__}:Half", variants.GROUP))
+class Named(Half):
+    """An engine without methods."""
+
+    name, display, distributions = "named", "Named", ("named",)
+
+
+@pytest.mark.parametrize(
+    ("kind", "fault"),
+    [(Half, "has no display and no distributions"), (Named, "cannot be used: .*abstract method")],
+)
+def test_what_an_engine_lacks_is_named(kind: type[LocalEngine], fault: str) -> None:
+    with pytest.raises(UsageError, match=rf"\(.*:{kind.__name__}\) {fault}") as raised:
+        registry._load(EntryPoint(kind.name, f"{__name__}:{kind.__name__}", variants.GROUP))
     assert raised.value.hint == "correct or uninstall its package"

@@ -4,11 +4,12 @@ An engine's own interpreter runs this file, so each class imports its engine its
 the engine's own class.
 """
 
+from functools import partial
 from typing import Any
 
 
 class Sglang:
-    """`sglang.Engine`. Token ids go in and come out: no tokenizer is loaded."""
+    """Runs `sglang.Engine`. Token ids go in and come out: no tokenizer is loaded."""
 
     def __init__(self, **arguments: Any) -> None:
         import sglang
@@ -22,7 +23,7 @@ class Sglang:
 
 
 class Transformers:
-    """`generate` of transformers for a whole batch of prompts of one length: nothing is padded."""
+    """Runs `generate` of transformers for a whole batch of prompts of one length: nothing is padded."""
 
     def __init__(self, model: str, device: str, dtype: str) -> None:
         import torch
@@ -53,13 +54,13 @@ class Transformers:
         return [self._until_end(answer) for answer in output[:, ids.shape[1] :].tolist()]
 
     def _until_end(self, answer: list[int]) -> list[int]:
-        """Cut an answer after its end token, behind which the batch is filled up."""
+        """Cut an answer after its end token, after which the batch is filled up."""
         end = next((place for place, token in enumerate(answer) if token in self._ends), len(answer))
         return answer[: end + 1]
 
 
 class Trtllm:
-    """`LLM` of TensorRT-LLM; `backend` chooses which."""
+    """Runs the `LLM` of TensorRT-LLM that `backend` chooses."""
 
     def __init__(self, backend: str, **arguments: Any) -> None:
         if backend == "tensorrt":
@@ -71,16 +72,14 @@ class Trtllm:
     def generate(self, prompts: list[list[int]], max_tokens: list[int], ignore_eos: bool) -> list[list[int]]:
         from tensorrt_llm import SamplingParams
 
-        sampling = [
-            SamplingParams(temperature=0, max_tokens=most, ignore_eos=ignore_eos, detokenize=False)
-            for most in max_tokens
-        ]
+        greedy = partial(SamplingParams, temperature=0, ignore_eos=ignore_eos, detokenize=False)
+        sampling = [greedy(max_tokens=most) for most in max_tokens]
         outputs = self._llm.generate(prompts, sampling, use_tqdm=False)
         return [list(output.outputs[0].token_ids) for output in outputs]
 
 
 class Vllm:
-    """`vllm.LLM`."""
+    """Runs `vllm.LLM`."""
 
     def __init__(self, **arguments: Any) -> None:
         from vllm import LLM
@@ -90,10 +89,8 @@ class Vllm:
     def generate(self, prompts: list[list[int]], max_tokens: list[int], ignore_eos: bool) -> list[list[int]]:
         from vllm import SamplingParams
 
-        sampling = [
-            SamplingParams(temperature=0, max_tokens=most, ignore_eos=ignore_eos, detokenize=False)
-            for most in max_tokens
-        ]
+        greedy = partial(SamplingParams, temperature=0, ignore_eos=ignore_eos, detokenize=False)
+        sampling = [greedy(max_tokens=most) for most in max_tokens]
         inputs = [{"prompt_token_ids": prompt} for prompt in prompts]
         outputs = self._llm.generate(inputs, sampling, use_tqdm=False)
         return [list(output.outputs[0].token_ids) for output in outputs]

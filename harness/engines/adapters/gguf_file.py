@@ -78,7 +78,7 @@ def _unsupported(model: Path, what: str) -> EngineError:
 
 
 def _check(model: Path, config: dict[str, Any]) -> None:
-    """Raises EngineError for settings that the file would not have."""
+    """Check the config. Raises EngineError for settings that the file would not have."""
     if config.get("model_type") not in _ARCHITECTURES:
         raise _unsupported(model, f"the model type {config.get('model_type')}")
     rope = config.get("rope_parameters") or config.get("rope_scaling") or {}
@@ -89,7 +89,7 @@ def _check(model: Path, config: dict[str, Any]) -> None:
 
 
 def _first(config: dict[str, Any], *names: str) -> Any:
-    """The first of these settings that is set. Raises KeyError where none is."""
+    """Return the first of these settings that is set. Raises KeyError where none is."""
     values = [config[name] for name in names if config.get(name) is not None]
     if not values:
         raise KeyError(names[0])
@@ -112,11 +112,7 @@ def _add_shape(writer: gguf.GGUFWriter, config: dict[str, Any]) -> None:
     writer.add_key_length(dim)
     writer.add_value_length(dim)
     writer.add_rope_dimension_count(dim)
-    rope = {
-        "rope_theta": 10_000.0,
-        **config,
-        **(config.get("rope_parameters") or {}),
-    }  # as transformers has it
+    rope = {"rope_theta": 10_000.0, **config, **(config.get("rope_parameters") or {})}  # as transformers
     writer.add_rope_freq_base(rope["rope_theta"])
     writer.add_layer_norm_rms_eps(config.get("rms_norm_eps", 1e-6))
 
@@ -154,8 +150,8 @@ def _add_tokenizer(writer: gguf.GGUFWriter, model: Path, config: dict[str, Any])
 
 
 def _tensors(model: Path, config: dict[str, Any]) -> Iterator[tuple[str, Floats]]:
-    """Every weight with its Hugging Face name, in llama.cpp's layout."""
-    kind = config["model_type"]
+    """Yield every weight with its Hugging Face name, in llama.cpp's layout."""
+    kind, heads = config["model_type"], config.get("num_attention_heads", 0)
     for file in sorted(model.glob("*.safetensors")):
         with SafetensorsLocal(file) as tensors:
             for name, tensor in tensors.items():
@@ -165,31 +161,22 @@ def _tensors(model: Path, config: dict[str, Any]) -> Iterator[tuple[str, Floats]
                 if kind == "gpt2" and name.endswith(_TRANSPOSED):
                     values = np.ascontiguousarray(values.T)
                 if kind == "llama" and ".q_proj." in name:
-                    values = _interleaved(values, config["num_attention_heads"])
+                    values = _interleaved(values, heads)
                 if kind == "llama" and ".k_proj." in name:
-                    values = _interleaved(
-                        values, config.get("num_key_value_heads") or config["num_attention_heads"]
-                    )
+                    values = _interleaved(values, config.get("num_key_value_heads") or heads)
                 yield name, values
 
 
 def _values(tensor: LocalTensor) -> Floats:
-    """The tensor as float32, whatever its dtype in the file."""
-    data = tensor.mmap_bytes()
-    values: Floats
-    match tensor.dtype:
-        case "F32":
-            values = data.view(np.float32)
-        case "F16":
-            values = data.view(np.float16).astype(np.float32)
-        case "BF16":
-            values = (data.view(np.uint16).astype(np.uint32) << 16).view(np.float32)
-        case other:
-            raise EngineError(f"weights of type {other} cannot be written as GGUF", "leave this engine out")
+    """Return the tensor as float32, whatever its dtype in the file."""
+    if tensor.dtype not in ("F32", "F16", "BF16"):
+        raise EngineError(f"weights of type {tensor.dtype} cannot be written as GGUF", "leave out llamacpp")
+    kind = gguf.GGMLQuantizationType[tensor.dtype]
+    values: Floats = gguf.quants.dequantize(tensor.mmap_bytes(), kind)
     return values.reshape(tensor.shape)
 
 
 def _interleaved(values: Floats, heads: int) -> Floats:
-    """Rows of queries or keys in llama.cpp's order: RoPE rotates neighbours, not the two halves."""
+    """Put the rows of queries or keys, (heads × dim, …), in llama.cpp's order: RoPE rotates neighbours."""
     rest = values.shape[1:]
     return np.ascontiguousarray(values.reshape(heads, 2, -1, *rest).swapaxes(1, 2).reshape(-1, *rest))

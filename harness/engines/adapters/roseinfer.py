@@ -6,19 +6,18 @@ import ipaddress
 import os
 import sys
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import ClassVar
 
 from pydantic import JsonValue
 
 from harness import __version__
-from harness.engines.base import EngineSettings, Installation, Missing, RequestSettings
-from harness.engines.find import REPORTED, place, probe
-from harness.engines.local import LocalEngine, OfflineFactory
-from harness.engines.process.engine_server import Launch
-from harness.engines.profiler import CaptureRequest, EngineProfiler, Route
+from harness.engines.base import EngineSettings, Installation, Launch, Missing, RequestSettings
+from harness.engines.local import CaptureRequest, EngineProfiler, LocalEngine, OfflineFactory
 from harness.engines.selfreport import SelfReport, shortened, value_at
-from harness.modules import module_command
+from harness.engines.server_pages import Route
+from harness.paths import module_command
 from harness.schema.fairness import EngineFact
 from harness.schema.profile import Category, Component
 
@@ -51,6 +50,8 @@ class Roseinfer(LocalEngine):
     distributions = ("rosebench",)
     install = "pip install 'rosebench[roseinfer]'"
     module = "roseinfer"
+    needs = ("torch",)
+    help_arguments = ("serve", "--help")
     env_prefixes = ("ROSEINFER_",)
     batches_by_server = True
     response_times: ClassVar[Mapping[str, str]] = {
@@ -81,20 +82,16 @@ class Roseinfer(LocalEngine):
     }
 
     def find(self) -> Installation | Missing:
-        """Find the engine that came with the harness in this environment, or one elsewhere."""
-        where = place(self.name)
-        if where.python != Path(sys.executable):
-            return super().find()
-        versions = probe(where, REPORTED)
-        if "torch" not in versions:
-            return Missing(self.name, f"{where.how} ({where.python}) has no torch", self.install)
-        return Installation(
-            self.name, __version__, self.distributions[0], where.python, where.how, where.env, versions
-        )
+        """Find the engine. In this environment it has the harness's version, whatever the metadata of a
+        checkout say."""
+        engine = super().find()
+        if isinstance(engine, Installation) and engine.python == Path(sys.executable):
+            return replace(engine, version=__version__)
+        return engine
 
     def command(self, installation: Installation, settings: EngineSettings, port: int) -> Launch:
         arguments = [
-            *self._cli(installation),
+            *self.program(installation),
             *("serve", "--model", str(settings.model)),
             *("--served-model-name", settings.served_name),
             *("--host", settings.host, "--port", str(port)),
@@ -112,10 +109,7 @@ class Roseinfer(LocalEngine):
         without_key = {_KEYS: ""} if _KEYS in os.environ else {}  # the load sends none
         return Launch(tuple(arguments), settings.served_name, without_key)
 
-    def help_command(self, installation: Installation) -> list[str]:
-        return [*self._cli(installation), "serve", "--help"]
-
-    def _cli(self, installation: Installation) -> list[str]:
+    def program(self, installation: Installation) -> list[str]:
         return module_command("roseinfer.cli", installation.python)
 
     def extra_body(self, request_settings: RequestSettings) -> dict[str, object]:
@@ -157,10 +151,8 @@ class Roseinfer(LocalEngine):
             "dtype": settings.dtype,
             "max_model_len": settings.max_model_len,
             "prefix_cache": settings.caches_prefixes,
-            **self.capacity_arguments(settings),
+            **self.api_sizes(settings),
         }
         if settings.threads is not None:
             arguments["threads"] = settings.threads
-        if settings.parallelism.tensor > 1:
-            arguments["tensor_parallel_size"] = settings.parallelism.tensor
         return OfflineFactory("roseinfer.bench.offline:Offline", arguments)

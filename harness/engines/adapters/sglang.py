@@ -12,14 +12,13 @@ from typing import ClassVar
 
 from pydantic import JsonValue
 
-from harness.engines.adapters import APIS
-from harness.engines.base import EngineSettings, Installation, RequestSettings
-from harness.engines.local import LocalEngine, OfflineFactory
+from harness.engines.adapters import apis
+from harness.engines.base import EngineSettings, Installation, Launch, RequestSettings
+from harness.engines.local import CaptureRequest, EngineProfiler, LocalEngine, OfflineFactory
 from harness.engines.placement import engine_cores, shares
-from harness.engines.process.engine_server import Launch
-from harness.engines.profiler import CaptureRequest, EngineProfiler, Route
 from harness.engines.prometheus import METRICS, Samples, rise, series_values
 from harness.engines.selfreport import LOG, OMP_THREADS, SelfReport
+from harness.engines.server_pages import Route
 from harness.schema.fairness import EngineFact
 from harness.schema.results import SpeculationCount
 
@@ -28,15 +27,16 @@ QUIET = {"HF_HUB_OFFLINE": "1", "SGLANG_ENABLE_HEALTH_ENDPOINT_GENERATION": "fal
 
 
 def environment(settings: EngineSettings) -> dict[str, str]:
-    """Offline, and on a CPU with a number of threads: by default it uses every core, and its processes then
-    wait for each other. Of several processes that compute each is bound to cores of its own: without that it
-    starts no more of them than there are NUMA nodes."""
+    """Variables: offline, and on a CPU a number of threads. By default it uses every core, and its processes
+    then wait for each other. Of several processes that compute each is bound to cores of its own: without
+    that it starts no more of them than there are NUMA nodes."""
     if settings.threads is None:
         return QUIET
-    threads = {**QUIET, OMP_THREADS: str(settings.threads_each)}
-    if settings.parallelism.devices == 1:
+    processes = settings.parallelism.devices
+    threads = {**QUIET, OMP_THREADS: str(max(1, settings.threads // processes))}
+    if processes == 1:
         return threads
-    bound = shares(engine_cores(settings.cpus)[: settings.threads], settings.parallelism.devices)
+    bound = shares(engine_cores(settings.cpus)[: settings.threads], processes)
     return {**threads, "SGLANG_CPU_OMP_THREADS_BIND": "|".join(",".join(map(str, cpus)) for cpus in bound)}
 
 
@@ -134,7 +134,7 @@ class Sglang(LocalEngine):
 
     def command(self, installation: Installation, settings: EngineSettings, port: int) -> Launch:
         arguments = [
-            *(str(installation.python), "-m", "sglang.launch_server"),
+            *self.program(installation),
             *("--model-path", str(settings.model)),
             *("--served-model-name", settings.served_name),
             *("--host", settings.host, "--port", str(port)),
@@ -145,26 +145,21 @@ class Sglang(LocalEngine):
                 arguments.append(option)
             elif value is not False:
                 arguments += [option, str(value)]
-        return Launch(
-            tuple(arguments),
-            settings.served_name,
-            environment(settings),
-            stop_signal=signal.SIGTERM,
-            grace_s=5,
-        )
+        env = environment(settings)
+        return Launch(tuple(arguments), settings.served_name, env, stop_signal=signal.SIGTERM, grace_s=5)
 
-    def help_command(self, installation: Installation) -> list[str]:
-        return [str(installation.python), "-m", "sglang.launch_server", "--help"]
+    def program(self, installation: Installation) -> list[str]:
+        return [str(installation.python), "-m", "sglang.launch_server"]
 
     def extra_body(self, request_settings: RequestSettings) -> dict[str, object]:
         """Counts or ids of tokens in every chunk, and no penalty."""
         return request_settings.token_fields
 
     def facts(self, report: SelfReport) -> dict[str, EngineFact]:
-        facts = report.all_from_log(_LINES)
+        facts = report.from_log(_LINES)
         if facts:
             facts["chunked_prefill"] = EngineFact(value="max_batched_tokens" in facts, source=LOG)
-            facts = report.from_log("max_batched_tokens", _NO_CHUNKS) | facts
+            facts = report.from_log({"max_batched_tokens": _NO_CHUNKS}) | facts
         facts |= report.from_env({"threads": OMP_THREADS})
         facts |= report.from_page(_INFO, _PLACES)
         each = facts.get("threads")
@@ -180,7 +175,7 @@ class Sglang(LocalEngine):
         return facts
 
     def profiler(self, installation: Installation, capture: CaptureRequest) -> EngineProfiler:
-        """It stops by itself after the steps asked for; if it gets a stop then, it answers with an error."""
+        """Start a profile, which stops by itself after its steps; a stop route would then be an error."""
         if capture.tool == "nsys":
             return EngineProfiler()
         body: dict[str, JsonValue] = {
@@ -195,8 +190,6 @@ class Sglang(LocalEngine):
         arguments: dict[str, JsonValue] = {
             "model_path": str(settings.model),
             **options(settings),
-            **self.capacity_arguments(settings),
+            **self.api_sizes(settings),
         }
-        if settings.parallelism.devices > 1:
-            arguments |= {"tp_size": settings.parallelism.tensor, "dp_size": settings.parallelism.data}
-        return OfflineFactory(f"{APIS}:Sglang", arguments, environment(settings))
+        return OfflineFactory(f"{apis.__file__}:Sglang", arguments, environment(settings))

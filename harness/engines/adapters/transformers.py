@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import signal
 from dataclasses import replace
+from pathlib import Path
 
 import msgspec
+from pydantic import JsonValue
 
-from harness.engines.adapters import APIS, SHIMS
-from harness.engines.base import EngineSettings, Installation, RequestSettings
+from harness.engines.adapters import apis
+from harness.engines.base import EngineSettings, Installation, Launch, RequestSettings
 from harness.engines.local import LocalEngine, OfflineFactory
-from harness.engines.process.engine_server import Launch
 from harness.engines.prompts import Prompts
 from harness.engines.selfreport import ARGV, OMP_THREADS, SelfReport
-from harness.modules import module_command
+from harness.paths import module_command
 from harness.schema.fairness import EngineFact
 
 CB_BLOCK = 32
-SHIM = SHIMS / "transformers_cli.py"
+SHIM = Path(__file__).parent / "shims" / "transformers_cli.py"
 #: What its command line asks for.
 _OPTIONS = {
     "device": "--device",
@@ -29,7 +30,7 @@ _OPTIONS = {
 
 
 def environment(settings: EngineSettings) -> dict[str, str]:
-    """Offline, and on a CPU with a number of threads."""
+    """Variables: offline, and on a CPU a number of threads."""
     threads = {} if settings.threads is None else {OMP_THREADS: str(settings.threads)}
     return {"HF_HUB_OFFLINE": "1", **threads}
 
@@ -43,13 +44,12 @@ class Transformers(LocalEngine):
     needs = ("torch", "fastapi", "uvicorn", "openai")
     mixes_lengths = False
     module = "transformers"
+    help_arguments = ("serve", "--help")
 
     def command(self, installation: Installation, settings: EngineSettings, port: int) -> Launch:
-        command = self._cli(installation)
-        if not settings.caches_prefixes:
-            command = [str(installation.python), str(SHIM)]
+        without_cache = [str(installation.python), str(SHIM)]
         arguments = [
-            *command,
+            *(self.program(installation) if settings.caches_prefixes else without_cache),
             *("serve", str(settings.model)),
             *("--host", settings.host, "--port", str(port)),
             *("--device", settings.device, "--dtype", settings.torch_dtype),
@@ -61,18 +61,10 @@ class Transformers(LocalEngine):
             arguments += ["--cb-num-blocks", str(blocks)]
             arguments += ["--cb-max-batch-tokens", str(max(settings.max_model_len, 1024))]
         # The model is pinned: requests must call it by its folder. Its SIGINT handler outlives 4 s.
-        return Launch(
-            tuple(arguments),
-            str(settings.model),
-            environment(settings),
-            stop_signal=signal.SIGTERM,
-            grace_s=3,
-        )
+        env = environment(settings)
+        return Launch(tuple(arguments), str(settings.model), env, stop_signal=signal.SIGTERM, grace_s=3)
 
-    def help_command(self, installation: Installation) -> list[str]:
-        return [*self._cli(installation), "serve", "--help"]
-
-    def _cli(self, installation: Installation) -> list[str]:
+    def program(self, installation: Installation) -> list[str]:
         # bundles have no programs
         return module_command("transformers.cli.transformers", installation.python)
 
@@ -86,7 +78,7 @@ class Transformers(LocalEngine):
         return {"stream": True, "seed": request_settings.seed, **greedy}
 
     def length_fields(self, request_settings: RequestSettings, output_tokens: int) -> dict[str, object]:
-        """A fixed length through its `generation_config`, which replaces the model's: no token ends it."""
+        """Fix the length through its `generation_config`, which replaces the model's: no token ends it."""
         if not request_settings.ignore_eos:
             return {"max_tokens": output_tokens}
         generation = {
@@ -98,7 +90,7 @@ class Transformers(LocalEngine):
         return {"max_tokens": output_tokens, "generation_config": msgspec.json.encode(generation).decode()}
 
     def facts(self, report: SelfReport) -> dict[str, EngineFact]:
-        """It reports no settings: those of its command line and environment."""
+        """Settings of its command line and environment: it reports none."""
         facts = report.from_argv(_OPTIONS) | report.from_env({"threads": OMP_THREADS})
         blocks, size = facts.pop("blocks", None), facts.get("block_size")
         if blocks and size and isinstance(blocks.value, int) and isinstance(size.value, int):
@@ -108,10 +100,9 @@ class Transformers(LocalEngine):
         return facts
 
     def offline(self, installation: Installation, settings: EngineSettings) -> OfflineFactory:
-        target = f"{APIS}:Transformers"
-        arguments = {
+        arguments: dict[str, JsonValue] = {
             "model": str(settings.model),
             "device": settings.device,
             "dtype": settings.torch_dtype,
         }
-        return OfflineFactory(target, {**arguments}, environment(settings))
+        return OfflineFactory(f"{apis.__file__}:Transformers", arguments, environment(settings))

@@ -17,12 +17,10 @@ from pathlib import Path
 import yaml
 from pydantic import JsonValue
 
-from harness.engines.adapters import APIS
-from harness.engines.base import COUNT_TOKENS, EngineSettings, Installation, RequestSettings
+from harness.engines.adapters import apis
+from harness.engines.base import COUNT_TOKENS, EngineSettings, Installation, Launch, RequestSettings
 from harness.engines.find import CACHE
-from harness.engines.local import LocalEngine, OfflineFactory
-from harness.engines.process.engine_server import Launch
-from harness.engines.profiler import CaptureRequest, EngineProfiler
+from harness.engines.local import CaptureRequest, EngineProfiler, LocalEngine, OfflineFactory
 from harness.engines.selfreport import LOG, SelfReport, shortened
 from harness.errors import EngineError
 from harness.files import write_whole
@@ -51,8 +49,8 @@ _GRAPH = re.compile(r"generation.only CUDA graph warmup for batch size=(\d+)")
 
 
 def backend(model: Path) -> str:
-    """`tensorrt` for GPT-2, which its PyTorch backend does not support; `pytorch`, its default, for the
-    rest."""
+    """Choose `tensorrt` for GPT-2, which its PyTorch backend does not support, and `pytorch`, its default,
+    for the rest."""
     config = model / "config.json"
     kind = json.loads(config.read_text()).get("model_type") if config.exists() else None
     return "tensorrt" if kind == "gpt2" else "pytorch"
@@ -87,6 +85,7 @@ class Trtllm(LocalEngine):
     needs = ("torch",)
     install = "bench engines install trtllm, with PIP_EXTRA_INDEX_URL naming the vendor's package index"
     module = "tensorrt_llm.commands.serve"
+    help_arguments = ("serve", "--help")
     parallel_options = ("--tp_size", "")
     capacity_options = ("--max_batch_size", "")
     caveat = "written from its documentation, never run with this harness"
@@ -94,7 +93,7 @@ class Trtllm(LocalEngine):
     def command(self, installation: Installation, settings: EngineSettings, port: int) -> Launch:
         _check_device(settings)
         arguments = [
-            *self._cli(installation),
+            *self.program(installation),
             *("serve", str(settings.model)),
             *("--host", settings.host, "--port", str(port)),
             *("--backend", backend(settings.model)),
@@ -107,18 +106,12 @@ class Trtllm(LocalEngine):
     def prepare(self, settings: EngineSettings) -> None:
         write_whole(*_options_file(settings))
 
-    def help_command(self, installation: Installation) -> list[str]:
-        return [*self._cli(installation), "serve", "--help"]
-
-    def _cli(self, installation: Installation) -> list[str]:
-        return [str(installation.python), "-m", "tensorrt_llm.commands.serve"]
-
     def extra_body(self, request_settings: RequestSettings) -> dict[str, object]:
         return COUNT_TOKENS
 
     def facts(self, report: SelfReport) -> dict[str, EngineFact]:
-        facts = report.all_from_log(_LINES) | report.from_argv({"tensor_parallel": "--tp_size"})
-        for fact in report.from_log("overlap", _NO_OVERLAP).values():
+        facts = report.from_log(_LINES) | report.from_argv({"tensor_parallel": "--tp_size"})
+        for fact in report.from_log({"overlap": _NO_OVERLAP}).values():
             facts["overlap"] = fact.model_copy(update={"value": not fact.value})
         if sizes := sorted({int(size) for size in _GRAPH.findall(report.log)}):
             facts["graphs"] = EngineFact(value=shortened([*sizes]), source=LOG)
@@ -139,8 +132,8 @@ class Trtllm(LocalEngine):
             "model": str(settings.model),
             "max_seq_len": settings.max_model_len,
             **options(settings),
-            **self.capacity_arguments(settings),
+            **self.api_sizes(settings),
         }
-        if settings.parallelism.tensor > 1:
-            arguments["tensor_parallel_size"] = settings.parallelism.tensor
-        return OfflineFactory(f"{APIS}:Trtllm", arguments, QUIET)
+        if tensor := arguments.pop("tp_size", None):
+            arguments["tensor_parallel_size"] = tensor
+        return OfflineFactory(f"{apis.__file__}:Trtllm", arguments, QUIET)

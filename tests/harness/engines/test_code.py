@@ -12,6 +12,7 @@ from harness.engines.base import EngineSettings, EngineVariant
 from harness.engines.find import LARGE, find_code
 from harness.engines.registry import LOCAL
 from harness.engines.variants import Variant
+from harness.schema.run_info import Code
 from harness.schema.setting_types import EngineRef
 
 pytestmark = pytest.mark.integration
@@ -20,17 +21,20 @@ PYTHON = Path(sys.executable)
 
 
 def package(folder: Path, text: str = "") -> Path:
-    """An engine's package in `folder`."""
-    made = folder / "roseinfer"
-    (made / "kernels").mkdir(parents=True)
-    (made / "__init__.py").write_text(text)
-    (made / "kernels" / "step.cu").write_text("one")
-    return made
+    """Make an engine's package in `folder`."""
+    kernels = folder / "roseinfer" / "kernels"
+    kernels.mkdir(parents=True)
+    (kernels.parent / "__init__.py").write_text(text)
+    (kernels / "step.cu").write_text("one")
+    return kernels.parent
 
 
-def found(path: Path) -> list[tuple[str, str]]:
-    env = {"PATH": os.defpath, "PYTHONPATH": str(path)}
-    return [(code.folder, code.sha256) for code in find_code(PYTHON, "roseinfer", env, here=False)]
+def code_of(engine: Path) -> Code:
+    """Return the code that is found with the folder of `engine` in PYTHONPATH."""
+    env = {"PATH": os.defpath, "PYTHONPATH": str(engine.parent)}
+    [code] = find_code(PYTHON, "roseinfer", env, here=False)
+    assert code.folder == str(engine) and len(code.sha256) == 16
+    return code
 
 
 def test_every_file_counts_but_what_python_compiled(tmp_path: Path):
@@ -38,14 +42,12 @@ def test_every_file_counts_but_what_python_compiled(tmp_path: Path):
     (same / "__pycache__").mkdir()
     (same / "__pycache__" / "a.pyc").write_bytes(b"compiled")
     (other / "kernels" / "step.cu").write_text("two")
-    [(folder, sha256)] = found(made.parent)
-    assert folder == str(made) and len(sha256) == 16
-    assert found(same.parent) == [(str(same), sha256)]
-    assert found(other.parent) != [(str(other), sha256)]
+    sha256 = code_of(made).sha256
+    assert code_of(same).sha256 == sha256 != code_of(other).sha256
     (made / "extension.so").write_bytes(b"a" * (LARGE + 1))
-    [(_, with_binary)] = found(made.parent)
+    with_binary = code_of(made)
     (made / "extension.so").write_bytes(b"b" * (LARGE + 1))
-    assert with_binary != sha256 and found(made.parent) == [(folder, with_binary)]
+    assert with_binary.sha256 != sha256 and code_of(made) == with_binary
 
 
 def test_an_engine_that_cannot_be_found_has_no_code(tmp_path: Path):
@@ -64,15 +66,7 @@ def test_a_folder_of_a_variant_comes_before_the_current_one(tmp_path: Path, monk
     folders = []
     for env in ({}, {"PYTHONPATH": str(before.parent)}, {"PYTHONPATH": str(tmp_path)}):
         variant = EngineVariant(EngineRef(name="roseinfer"), Variant(label="", env=env), "roseinfer")
-        settings = EngineSettings(
-            engine_variant=variant,
-            model=Path("/models/gpt2"),
-            served_name="gpt2",
-            device="cpu",
-            dtype="bf16",
-            max_model_len=64,
-        )
-        launch = engine.server(installation, settings, 1)
+        launch = engine.server(installation, EngineSettings(variant, tmp_path, "m", "cpu", "bf16", 64), 1)
         assert launch.argv[1] == "-m"
         folders += [code.folder for code in engine.codes(installation, launch.argv, launch.env)]
     assert folders == [str(now), str(before), str(now)]

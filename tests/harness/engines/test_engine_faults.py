@@ -12,8 +12,8 @@ import pytest
 
 from harness.engines.adapters.openai import OpenAI
 from harness.engines.base import Installation
-from harness.engines.profiler import Route
 from harness.engines.registry import LOCAL
+from harness.engines.server_pages import Route
 from harness.errors import BenchError
 from harness.runs.events import CellProgress, Event
 from harness.schema.online_settings import OnlineSettings
@@ -55,13 +55,13 @@ class Killer:
         return psutil.wait_procs(seen, timeout=60)[1]
 
 
-def _run(tmp_path: Path, engines: str, url: str, killer: Killer) -> OnlineResults:
+def _run(tmp_path: Path, engines: str, url: str, notify: Any, **changes: Any) -> OnlineResults:
     settings = OnlineSettings(
         engines=engines, base_url=url, model="random:gpt2-tiny", device="cpu", dtype="fp32", out=tmp_path,
         max_model_len=64, concurrency=2, n=4, input_len=8, output_len=4, warmup=0, calibrate=False,
-        check_answers=False,
+        check_answers=False, **changes,
     )  # fmt: skip
-    return run_online(settings, ["bench"], killer)[1]
+    return run_online(settings, ["bench"], notify)[1]
 
 
 def _succeeded(results: OnlineResults) -> dict[str, int]:
@@ -130,12 +130,7 @@ def test_a_prefix_cache_that_cannot_be_emptied(
 ):
     """A cell is not measured where the prefix cache could not be emptied before it."""
     monkeypatch.setattr(OpenAI, "flush", Route("/no_such_route"))
-    settings = OnlineSettings(
-        base_url=start_mock().url, out=tmp_path, max_model_len=64, concurrency=2, n=4, input_len=8,
-        output_len=4, warmup=0, calibrate=False, check_answers=False, prefix_cache=True,
-    )  # fmt: skip
-    with pytest.raises(
-        BenchError, match="nothing could be measured: openai: POST /no_such_route answered 400"
-    ):
-        run_online(settings, ["bench"], lambda event: None)
-    run_online(settings.model_copy(update={"prefix_cache": False}), ["bench"], lambda event: None)
+    url, fault = start_mock().url, "nothing could be measured: openai: POST /no_such_route answered 400"
+    with pytest.raises(BenchError, match=fault):
+        _run(tmp_path, "openai", url, lambda event: None, prefix_cache=True)
+    assert _succeeded(_run(tmp_path, "openai", url, lambda event: None)) == {"openai": 4}

@@ -9,6 +9,9 @@ import pytest
 
 from harness.engines import find
 from harness.engines.base import Installation, Missing
+from harness.engines.local import LocalEngine
+from harness.engines.registry import LOCAL
+from harness.engines.variants import load_variants
 from harness.errors import UsageError
 
 pytestmark = pytest.mark.integration
@@ -32,55 +35,46 @@ def _environment(folder: Path, name: str) -> Path:
 
 
 def test_the_order_of_places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    assert find.place("vllm").python == Path(sys.executable)
-    cached = _environment(tmp_path / "cache", "vllm")
-    assert find.place("vllm").python == cached
-    peers = _environment(tmp_path / "peers", "vllm")
-    monkeypatch.setenv("BENCH_PEERS", str(tmp_path / "peers"))
-    assert find.place("vllm").python == peers
-    assert find.place("transformers").python == Path(sys.executable)
-    named = _environment(tmp_path / "named", "v")
+    """What is set for an engine holds wherever it lives."""
     users = tmp_path / "config" / "rosebench" / "engines.yaml"
     users.parent.mkdir(parents=True)
+    users.write_text("vllm: {env: {VLLM_LOGGING_LEVEL: DEBUG}}")
+    env = {"VLLM_LOGGING_LEVEL": "DEBUG"}
+    assert find.place("vllm") == find.Place(Path(sys.executable), "this environment", env)
+    cached = _environment(tmp_path / "cache", "vllm")
+    assert (find.place("vllm").python, find.place("vllm").env) == (cached, env)
+    peers = _environment(tmp_path / "peers", "vllm")
+    monkeypatch.setenv("BENCH_PEERS", str(tmp_path / "peers"))
+    assert (find.place("vllm").python, find.place("vllm").env) == (peers, env)
+    assert find.place("transformers").python == Path(sys.executable)
+    named = _environment(tmp_path / "named", "v")
     users.write_text(f"vllm: {{python: {named}, env: {{PYTHONPATH: /engines/vllm}}}}")
     assert find.place("vllm").python == named
     assert find.place("vllm").env == {"PYTHONPATH": "/engines/vllm"}
 
 
-def test_what_is_set_for_an_engine_holds_wherever_it_lives(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    users = tmp_path / "config" / "rosebench" / "engines.yaml"
-    users.parent.mkdir(parents=True)
-    users.write_text("vllm: {env: {VLLM_LOGGING_LEVEL: DEBUG}}")
-    assert find.place("vllm") == find.Place(
-        Path(sys.executable), "this environment", {"VLLM_LOGGING_LEVEL": "DEBUG"}
-    )
-    peers = _environment(tmp_path / "peers", "vllm")
-    monkeypatch.setenv("BENCH_PEERS", str(tmp_path / "peers"))
-    assert find.place("vllm").python == peers
-    assert find.place("vllm").env == {"VLLM_LOGGING_LEVEL": "DEBUG"}
+def engine(*distributions: str, needs: tuple[str, ...] = ()) -> LocalEngine:
+    """vLLM as another package, with other requirements."""
+    changes = {"distributions": distributions, "needs": needs, "install": "do this"}
+    return type("Other", (type(LOCAL["vllm"]),), changes)()
 
 
 def test_versions_are_asked_of_that_interpreter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    python = _environment(tmp_path / "peers", "roseinfer")
+    python = _environment(tmp_path / "peers", "vllm")
     monkeypatch.setenv("BENCH_PEERS", str(tmp_path / "peers"))
-    found = find.find("roseinfer", ("no-such-distribution", "rosebench"), "")
-    assert isinstance(found, Installation)
-    assert (found.python, found.distribution, found.how) == (python, "rosebench", "$BENCH_PEERS/roseinfer")
-    assert found.versions["python"] == sys.version.split()[0]
-    assert found.versions["torch"]
+    there = engine("no-such-distribution", "rosebench").find()
+    assert isinstance(there, Installation)
+    assert (there.python, there.distribution, there.how) == (python, "rosebench", "$BENCH_PEERS/vllm")
+    assert there.versions["python"] == sys.version.split()[0] and there.versions["torch"]
 
 
-def test_missing_says_how_to_install_it():
-    found = find.find("vllm", ("no-such-distribution",), "do this")
-    assert isinstance(found, Missing)
-    assert "no-such-distribution" in found.reason
-    assert found.hint == "do this"
-
-
-def test_a_package_that_it_needs_is_missing():
-    found = find.find("transformers", ("rosebench",), "do this", ("pydantic", "no-such-distribution"))
-    assert isinstance(found, Missing)
-    assert found.reason.endswith("has no no-such-distribution")
+def test_missing_names_the_package_and_how_to_install_it():
+    for absent in (
+        engine("no-such-distribution").find(),
+        engine("rosebench", needs=("pydantic", "no-such-distribution")).find(),
+    ):
+        assert isinstance(absent, Missing)
+        assert absent.reason.endswith("has no no-such-distribution") and absent.hint == "do this"
 
 
 @pytest.mark.parametrize(
@@ -90,28 +84,22 @@ def test_a_package_that_it_needs_is_missing():
         ("vlm: {python: /bin/sh}", "vlm"),
         ("vllm: {pyhton: /bin/sh}", "vllm"),
         ("vllm: {", "not YAML"),
-        ("vllm: {}\nvllm: {}", "gives vllm twice, in lines 1 and 2"),
+        ("vllm: {}\nvllm: {}", "line 2: vllm is given twice"),
         ("\xff", "not YAML"),
+        ("vllm: {variants: {no-async-scheduling: {}}}", "which comes with the engine too"),
+        ("vllm: {variants: {mine: {argz: [x]}}}", r"vllm\.variants\.mine: there is no key 'argz'"),
+        ("folder", "cannot be read: Is a directory"),
+        ("nothing", "BENCH_ENGINES names .* which does not exist"),
     ],
 )
 def test_a_wrong_configuration(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, message: str):
-    path = tmp_path / "engines.yaml"
-    path.write_text(text, encoding="latin-1")
+    path = tmp_path if text == "folder" else tmp_path / "engines.yaml"
+    if text not in ("folder", "nothing"):
+        path.write_text(text, encoding="latin-1")
     monkeypatch.setenv("BENCH_ENGINES", str(path))
     with pytest.raises(UsageError, match=message):
         find.place("vllm")
-
-
-def test_a_folder_is_no_configuration(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setenv("BENCH_ENGINES", str(tmp_path))
-    with pytest.raises(UsageError, match="cannot be read: Is a directory"):
-        find.place("vllm")
-
-
-def test_a_named_configuration_must_exist(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setenv("BENCH_ENGINES", str(tmp_path / "nothing.yaml"))
-    with pytest.raises(UsageError, match="BENCH_ENGINES"):
-        find.place("vllm")
+        load_variants(LOCAL["vllm"])
 
 
 def test_an_interpreter_that_does_not_run(tmp_path: Path):

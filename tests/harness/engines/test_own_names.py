@@ -6,10 +6,10 @@ import ast
 from collections.abc import Iterator
 from pathlib import Path
 
-from harness import modules
+from harness import paths
 from harness.engines.registry import LOCAL
 
-HARNESS = Path(modules.__file__).parent
+HARNESS = Path(paths.__file__).parent
 #: Where a name may be all the same, and why.
 ALLOWED = {
     "cli": "examples in help texts",
@@ -20,7 +20,6 @@ ALLOWED = {
     "schema/settings.py": "an example in a help text",
     "telemetry/revision.py": "packages of this project, whose code is its own",
     "mock_server/server.py": "a page for Prometheus as a real server has it",
-    "environments/bundle.py": "an example of a recipe in a message",
 }
 
 

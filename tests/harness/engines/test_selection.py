@@ -12,9 +12,12 @@ from harness.engines.placement import CpuSplit, Placement
 from harness.engines.registry import get_engine_variant
 from harness.engines.selection import Selection, batch_variants, skipped_of_batch
 from harness.engines.variants import Variant
-from harness.schema.setting_types import EngineRef
+from harness.schema.online_settings import OnlineSettings
+from harness.schema.setting_types import EngineRef, Uniform
 
 pytestmark = pytest.mark.integration
+
+ONE_LENGTH = OnlineSettings(concurrency=1, input_len=8, output_len=4)
 
 
 def test_what_a_node_has_is_said_without_the_types_of_our_code() -> None:
@@ -33,36 +36,28 @@ def test_what_a_node_has_is_said_without_the_types_of_our_code() -> None:
 def labels(*engine_variants: EngineVariant) -> list[tuple[str, bool]]:
     """Return labels, and whether they are asked in process, of what can be measured."""
     measured = batch_variants(engine_variants)
-    skipped = {fault.label for fault in skipped_of_batch(measured, mixed=False)}
+    skipped = {fault.label for fault in skipped_of_batch(measured, ONE_LENGTH)}
     return [(each.label, each.in_process) for each in measured if each.label not in skipped]
 
 
-def test_roseinfer_stands_twice():
-    assert labels(get_engine_variant(EngineRef(name="roseinfer"))) == [
-        ("roseinfer", False),
-        ("roseinfer (in-process)", True),
-    ]
-
-
-def test_a_variant_in_process_has_one_pair_of_parentheses():
-    engine_variant = get_engine_variant(EngineRef.model_validate("roseinfer@one-thread"))
-    assert labels(engine_variant)[1][0] == "roseinfer (one thread, in-process)"
+def test_a_variant_that_is_measured_both_ways_has_two_labels_with_one_pair_of_parentheses():
+    plain, one_thread = (
+        labels(get_engine_variant(EngineRef.model_validate(ref)))
+        for ref in ("roseinfer", "roseinfer@one-thread")
+    )
+    assert plain == [("roseinfer", False), ("roseinfer (in-process)", True)]
+    assert one_thread[1][0] == "roseinfer (one thread, in-process)"
 
 
 def test_what_cannot_be_measured_is_named():
-    openai = get_engine_variant(EngineRef(name="openai"))
-    served_only = EngineVariant(
-        EngineRef.model_validate("roseinfer@x"), Variant(label="x", offline=None), "r (x)"
-    )
+    openai, transformers = (get_engine_variant(EngineRef(name=name)) for name in ("openai", "transformers"))
+    served_only = EngineVariant(EngineRef.model_validate("roseinfer@x"), Variant(offline=None), "r (x)")
     assert labels(openai, served_only) == [("r (x)", False)]
-    [skip] = skipped_of_batch(batch_variants([openai, served_only]), mixed=False)
+    [skip] = skipped_of_batch(batch_variants([openai, served_only]), ONE_LENGTH)
     assert (skip.label, skip.repeat) == ("openai", None)
-
-
-def test_an_api_for_one_length_takes_no_others():
-    transformers = batch_variants([get_engine_variant(EngineRef(name="transformers"))])
-    assert not skipped_of_batch(transformers, mixed=False)
-    assert "one length" in skipped_of_batch(transformers, mixed=True)[0].reason
+    assert labels(transformers) == [("transformers", True)]
+    mixed = ONE_LENGTH.model_copy(update={"input_len": Uniform(least=1, most=2)})
+    assert "one length" in skipped_of_batch(batch_variants([transformers]), mixed)[0].reason
 
 
 @pytest.mark.parametrize("offline", [{}, {"max_batch_size": 4}])

@@ -23,15 +23,13 @@ VLLM_PAGE = {
         "model_config": {"dtype": "torch.bfloat16", "seed": 0, "max_model_len": 1024},
         "cache_config": {"block_size": 128, "cache_dtype": "auto", "enable_prefix_caching": False},
         "scheduler_config": {
-            "max_num_batched_tokens": 2048,
-            "max_num_seqs": 128,
-            "enable_chunked_prefill": True,
+            "max_num_batched_tokens": 2048, "max_num_seqs": 128, "enable_chunked_prefill": True,
             "async_scheduling": False,
         },
         "device_config": {"device": "cpu"},
         "compilation_config": {"mode": 2, "cudagraph_mode": 0, "cudagraph_capture_sizes": []},
     }
-}
+}  # fmt: skip
 # SGLang 0.5.23 on two cores.
 SGLANG_LOG = """\
 [2026-11-21 15:02:07] KV Cache is allocated. dtype: torch.bfloat16, #tokens: 16384, K size: 0.03 GB, V size: 0.03 GB
@@ -171,6 +169,17 @@ def test_graphs_of_sglang_are_the_sizes_that_it_captured() -> None:
     page = SGLANG_PAGE | {"cuda_graph_config": {"decode": {"backend": "full", "bs": [1, 2, 4]}}}
     facts = LOCAL["sglang"].facts(SelfReport("", {"/server_info": json.dumps(page)}))
     assert facts["graphs"].value == [1, 2, 4]
+
+
+def test_the_ledger_counts_the_threads_of_all_processes() -> None:
+    bound = "".join(f"\tlocal_rank={rank}, core ids=[{2 * rank}, {2 * rank + 1}]\n" for rank in range(2))
+    assert LOCAL["vllm"].facts(SelfReport(bound * 2))["threads"].value == 4
+    page = {"/server_info": '{"tp_size": 2, "dp_size": 3}'}
+    facts = LOCAL["sglang"].facts(SelfReport(env={"OMP_NUM_THREADS": "2"}, pages=page))
+    values = {key: fact.value for key, fact in facts.items()}
+    assert values == {"threads": 12, "tensor_parallel": 2, "data_parallel": 3}
+    threads = LOCAL["transformers"].facts(SelfReport(env={"OMP_NUM_THREADS": "3"}))["threads"]
+    assert (threads.value, threads.source) == (3, "environment")
 
 
 @pytest.mark.parametrize("engine", LOCAL)

@@ -33,14 +33,8 @@ def page(steps: float, tokens: float) -> str:
 
 
 def test_parts_are_added_and_shares_are_averaged() -> None:
-    found = values(parse_samples(page(2, 30)), VLLM)
-    assert found == dict.fromkeys(QUANTITIES) | {
-        "running": 7,
-        "waiting": 2,
-        "kv_usage": 0.5,
-        "steps": 2,
-        "step_tokens": 30,
-    }
+    expected = {"running": 7, "waiting": 2, "kv_usage": 0.5, "steps": 2, "step_tokens": 30}
+    assert values(parse_samples(page(2, 30)), VLLM) == dict.fromkeys(QUANTITIES) | expected
 
 
 @pytest.mark.parametrize("number", ["+Inf", "-Inf", "NaN", "-5", "1e300"])
@@ -57,9 +51,8 @@ def test_engines_name_quantities_that_the_table_has(name: str) -> None:
 def test_a_running_server_is_known_by_its_page() -> None:
     every = [engine.server_series for engine in ENGINES.values() if engine.server_series]
     assert known_series(parse_samples(page(1, 1)), every) is VLLM
-    assert known_series(parse_samples("llamacpp:requests_processing 1\n"), every) == (
-        ENGINES["llamacpp"].server_series
-    )
+    llamacpp = known_series(parse_samples("llamacpp:requests_processing 1\n"), every)
+    assert llamacpp is ENGINES["llamacpp"].server_series
     assert known_series(parse_samples("process_cpu_seconds_total 1\n"), every) == {}
 
 

@@ -21,17 +21,11 @@ def test_shipped_files_are_valid():
 
 
 def test_label_of_a_variant():
-    assert get_engine_variant(EngineRef.model_validate("vllm")).label == "vLLM"
-    assert (
-        get_engine_variant(EngineRef.model_validate("vllm@no-async-scheduling")).label
-        == "vLLM (no async scheduling)"
-    )
-
-
-def test_unknown_variant_lists_the_known_ones():
-    with pytest.raises(UsageError, match="vllm has no variant 'fast'") as caught:
-        find_variant(LOCAL["vllm"], "fast")
-    assert "vllm@no-async-scheduling" in caught.value.hint
+    labels = [
+        get_engine_variant(EngineRef.model_validate(ref)).label
+        for ref in ("vllm", "vllm@no-async-scheduling")
+    ]
+    assert labels == ["vLLM", "vLLM (no async scheduling)"]
 
 
 @pytest.mark.parametrize(
@@ -67,21 +61,10 @@ def test_a_users_own_variant_stands_beside_the_projects(user_file: Path):
     assert "mine" not in load_variants(LOCAL["vllm"])
 
 
-def test_an_unknown_variant_names_the_users_file(user_file: Path):
+def test_an_unknown_variant_names_those_there_are_and_the_users_file(user_file: Path):
     user_file.write_text("vllm: {variants: {mine: {}}}")
-    with pytest.raises(UsageError) as caught:
+    with pytest.raises(UsageError, match="vllm has no variant 'fast'") as caught:
         find_variant(LOCAL["vllm"], "fast")
-    assert "vllm@mine" in caught.value.hint and str(user_file) in caught.value.hint
-
-
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("vllm: {variants: {no-async-scheduling: {}}}", "which comes with the engine too"),
-        ("vllm: {variants: {mine: {argz: [x]}}}", r"vllm\.variants\.mine: there is no key 'argz'"),
-    ],
-)
-def test_a_users_wrong_variant_is_refused(user_file: Path, text: str, message: str):
-    user_file.write_text(text)
-    with pytest.raises(UsageError, match=message):
-        load_variants(LOCAL["vllm"])
+    assert all(
+        name in caught.value.hint for name in ("vllm@no-async-scheduling", "vllm@mine", str(user_file))
+    )

@@ -16,11 +16,10 @@ import pytest
 import torch
 
 from harness.engines import find
-from harness.engines.adapters import SHIMS
 from harness.engines.base import Installation
 from harness.engines.registry import LOCAL
 from harness.engines.variants import BundleRecipe, EngineFile, Recipe, load_file
-from harness.environments import bundle, install, unpack
+from harness.environments import install, unpack
 from harness.environments.install import run
 from harness.errors import EngineError, UsageError
 
@@ -55,7 +54,7 @@ def cache(tmp_path: Path, wheels: Path, monkeypatch: pytest.MonkeyPatch) -> Path
     """An empty cache, no network, and an index with only that wheel."""
     folder = tmp_path / "cache"
     folder.mkdir()
-    for module in (find, install, bundle):
+    for module in (find, install):
         monkeypatch.setattr(module, "CACHE", folder)
     for name in [name for name in os.environ if name.startswith("PIP_")]:
         monkeypatch.delenv(name)
@@ -70,7 +69,7 @@ def cache(tmp_path: Path, wheels: Path, monkeypatch: pytest.MonkeyPatch) -> Path
 @pytest.fixture
 def engine(monkeypatch: pytest.MonkeyPatch):
     """SGLang, installed from the wheel alone."""
-    recipe = Recipe(version="9.1", packages=["sglang=={version}"], shims=["torchvision_ops.py"])
+    recipe = Recipe(version="9.1", packages=["sglang=={version}"], shims=["shims/torchvision_ops.py"])
     monkeypatch.setattr(install, "load_file", lambda path: EngineFile(environments={"cpu": recipe}))
     monkeypatch.setattr(type(LOCAL["sglang"]), "needs", ())
     return LOCAL["sglang"]
@@ -117,8 +116,7 @@ def test_two_at_once(cache: Path, engine):
 
 def test_llamacpp_is_compiled_without_what_nobody_runs(tmp_path: Path):
     recipe = install.find_recipe(LOCAL["llamacpp"], "cpu")
-    show = [sys.executable, "-c", "import os; print(os.environ['CMAKE_ARGS'])"]
-    run("showing", show, tmp_path / "log", recipe.env)
+    run("showing", ["/bin/sh", "-c", "echo $CMAKE_ARGS"], tmp_path / "log", recipe.env)
     assert "-DLLAMA_BUILD_TESTS=OFF" in (tmp_path / "log").read_text()
 
 
@@ -140,7 +138,7 @@ def test_a_bundle_is_laid_out_whole_or_not_at_all(
     pinned = tmp_path / "pinned.txt"
     pinned.write_text("sglang==9.1\n")
     recipe = BundleRecipe(python=PYTHON, torch=TORCH, wheels=str(pinned), drop=["sglang/unused.so"])
-    packed = bundle.make_bundle(LOCAL["sglang"], "9.1", recipe, tmp_path / "out", 300).parent
+    packed = install.make_bundle(LOCAL["sglang"], "9.1", recipe, tmp_path / "out", 300).parent
     text = (packed / "bundle.json").read_text()
     manifest = json.loads(text)
     sizes = [part["bytes"] for part in manifest["parts"]]
@@ -179,37 +177,28 @@ def test_a_bundle_is_laid_out_whole_or_not_at_all(
     assert subprocess.run([found.python, "-c", ask], capture_output=True, check=True).stdout == b"42\n"
 
 
-def test_a_folder_without_a_bundle(tmp_path: Path, cache: Path):
-    with pytest.raises(unpack.UnpackError, match=r"no bundle\.json"):
-        unpack.unpack(tmp_path, cache, sys.executable)
-
-
-@pytest.mark.parametrize(
-    ("text", "says"), [("{}", "has no engine"), ("[]", "is not that of a bundle"), ("{", "is incomplete")]
-)
-def test_a_manifest_that_is_none(tmp_path: Path, text: str, says: str):
-    (tmp_path / "bundle.json").write_text(text)
-    with pytest.raises(unpack.UnpackError, match=says):
+@pytest.mark.parametrize("text", [None, "{}", "[]", "{"])
+def test_a_manifest_that_is_none(tmp_path: Path, text: str | None):
+    if text is not None:
+        (tmp_path / "bundle.json").write_text(text)
+    with pytest.raises(unpack.UnpackError, match=r"no bundle\.json" if text is None else "is incomplete"):
         unpack.unpack(tmp_path, tmp_path / "engines", sys.executable)
 
 
-@pytest.mark.parametrize(("text", "size"), [("45M", 45 * 2**20), ("7", 7), ("2G", 2**31)])
-def test_sizes(text: str, size: int):
-    assert bundle.read_size(text) == size
-
-
-@pytest.mark.parametrize("text", ["", "M", "0", "45MB", "-1"])
-def test_what_is_no_size(text: str):
-    with pytest.raises(UsageError, match="not a size"):
-        bundle.read_size(text)
+def test_sizes():
+    sizes = {"45M": 45 * 2**20, "7": 7, "2G": 2**31}
+    assert {text: install.read_size(text) for text in sizes} == sizes
+    for text in ("", "M", "0", "45MB", "-1"):
+        with pytest.raises(UsageError, match="not a size"):
+            install.read_size(text)
 
 
 def test_bundles_that_are_known():
-    assert bundle.find_bundle(LOCAL["vllm"], None)[0] == "0.26.0"
+    assert install.find_bundle(LOCAL["vllm"], None)[0] == "0.26.0"
     with pytest.raises(UsageError, match=r"vllm 9 cannot be bundled"):
-        bundle.find_bundle(LOCAL["vllm"], "9")
+        install.find_bundle(LOCAL["vllm"], "9")
     with pytest.raises(UsageError, match="roseinfer has no bundle recipe"):
-        bundle.find_bundle(LOCAL["roseinfer"], None)
+        install.find_bundle(LOCAL["roseinfer"], None)
 
 
 @pytest.mark.parametrize("name", list(LOCAL))
@@ -219,4 +208,4 @@ def test_every_file_that_a_recipe_names_is_there(name):
     lists += [pinned.wheels for pinned in file.bundles.values()]
     assert all((LOCAL[name].config_file.parent / path).is_file() for path in lists)
     shims = [shim for pinned in file.environments.values() for shim in pinned.shims]
-    assert all((SHIMS / shim).is_file() for shim in shims)
+    assert all((LOCAL[name].config_file.parent / shim).is_file() for shim in shims)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import http.client
 import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from harness.mock_server.__main__ import main
 
 pytestmark = pytest.mark.integration
 
@@ -51,16 +51,11 @@ def test_a_script_is_taken_in_turn_and_a_request_overrides_it(start_mock: Any, t
     assert server.ask({"prompt": "a b", "behaviour": {"status": 503}})[0] == 503
 
 
-@pytest.mark.parametrize("body", [b"{", b"[]", {"behaviour": {"no_such": 1}}, {"max_tokens": "x"}])
-def test_what_it_does_not_understand_is_a_400(start_mock: Any, body: Any) -> None:
-    server = start_mock()
-    assert server.ask(body)[0] == 400
-
-
-def test_it_is_healthy_and_has_a_model(start_mock: Any) -> None:
-    server = start_mock()
-    assert server.ask(b"", "/health")[0] == 200
-    assert json.loads(server.ask(b"", "/v1/models")[1])["data"][0]["id"] == "mock"
+def test_it_is_healthy_has_a_model_and_refuses_what_it_does_not_understand(shared_mock: Any) -> None:
+    for body in (b"{", b"[]", {"behaviour": {"no_such": 1}}, {"max_tokens": "x"}):
+        assert shared_mock.ask(body)[0] == 400
+    assert shared_mock.ask(b"", "/health")[0] == 200
+    assert json.loads(shared_mock.ask(b"", "/v1/models")[1])["data"][0]["id"] == "mock"
 
 
 def test_a_client_that_leaves_gives_its_slot_back(start_mock: Any) -> None:
@@ -75,10 +70,9 @@ def test_a_client_that_leaves_gives_its_slot_back(start_mock: Any) -> None:
     assert [served.outcome for served in server.served_requests] == ["aborted", "complete"]
 
 
-def test_a_bad_script_is_one_line(tmp_path: Path) -> None:
+def test_a_bad_script_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     script = tmp_path / "script.json"
     script.write_text('[{"no_such": 1}]')
-    command = [sys.executable, "-m", "harness.mock_server", "--script", str(script)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 2
-    assert done.stderr.count("\n") == 1 and "no_such" in done.stderr
+    assert main(["--script", str(script)]) == 2
+    error = capsys.readouterr().err
+    assert error.count("\n") == 1 and "no_such" in error

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from harness.engines.process.engine_server import Launch
+from harness.engines.base import Launch
 from harness.errors import EngineError, UsageError
 from harness.profiling import nsys
 from harness.profiling.nsys import NsysSession, find_nsys

@@ -16,8 +16,7 @@ from harness.cli.commands import app
 from harness.engines import registry
 from harness.engines.adapters.roseinfer import Roseinfer
 from harness.engines.base import Engine, Installation
-from harness.engines.local import LocalEngine
-from harness.engines.profiler import CaptureRequest
+from harness.engines.local import CaptureRequest, LocalEngine
 from harness.engines.variants import Variant
 from harness.errors import CleanupError, EngineError, UsageError
 from harness.files import write_json

@@ -16,9 +16,8 @@ from harness.cli.ending import print_ending
 from harness.cli.progress import make_display
 from harness.compare.stored_run import StoredRun
 from harness.engines.adapters.roseinfer import Roseinfer
-from harness.engines.base import EngineSettings, EngineVariant, Installation, Server
+from harness.engines.base import EngineSettings, EngineVariant, Installation, Launch, Server
 from harness.engines.local import OfflineFactory
-from harness.engines.process.engine_server import Launch
 from harness.engines.registry import LOCAL
 from harness.engines.variants import Variant
 from harness.errors import CleanupError, EngineError, UsageError

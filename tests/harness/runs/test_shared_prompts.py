@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from prometheus_client.samples import Sample
 
 from harness.engines.adapters.openai import OpenAI
-from harness.engines.prometheus import PrefixCounters, read_samples
+from harness.engines.prometheus import prefix_count, read_samples
 from harness.loadgen.load_plan import Target
 from harness.records.parquet import read_records
 from harness.report.tables.cells import prefix_table
@@ -99,13 +99,14 @@ def page() -> Iterator[Target]:
         thread.join()
 
 
-COUNTERS = PrefixCounters("vllm:prefix_cache_hits_total", "vllm:prefix_cache_queries_total")
+HITS, QUERIES = "vllm:prefix_cache_hits_total", "vllm:prefix_cache_queries_total"
+COUNTERS = {"prefix_hits": HITS, "prefix_queries": QUERIES}
 
 
 def test_what_the_engine_counts_stands_beside(
     settings: OnlineSettings, page: Target, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(OpenAI, "prefix_counters", COUNTERS)
+    monkeypatch.setattr(OpenAI, "server_series", COUNTERS)
     monkeypatch.setattr(server_session, "read_samples", lambda target: read_samples(page))  # another server's
     _, results = run_online(settings, ["bench"], lambda event: None)
     [hits] = results.prefixes
@@ -116,7 +117,7 @@ def test_what_the_engine_counts_stands_beside(
 def test_the_page_is_read_once_before_a_cell_and_once_after(
     settings: OnlineSettings, page: Target, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(OpenAI, "prefix_counters", COUNTERS)
+    monkeypatch.setattr(OpenAI, "server_series", COUNTERS)
     monkeypatch.setattr(OpenAI, "histograms", {"queue_wait_ms": "vllm:request_queue_time_seconds"})
     monkeypatch.setattr(server_session, "read_samples", lambda target: read_samples(page))
     run_online(settings, ["bench"], lambda event: None)
@@ -127,16 +128,15 @@ def test_the_page_is_read_once_before_a_cell_and_once_after(
 def test_what_rose_is_a_count_or_unknown(numbers: list[float]) -> None:
     """A server may be started again in a cell, or write what is no number."""
     pages = [
-        [Sample(COUNTERS.hits, {}, hits), Sample(COUNTERS.queries, {}, queries)]
-        for hits, queries in (numbers[:2], numbers[2:])
+        [Sample(HITS, {}, hits), Sample(QUERIES, {}, queries)] for hits, queries in (numbers[:2], numbers[2:])
     ]
-    found = COUNTERS.count(*pages)
+    found = prefix_count(COUNTERS, *pages)
     assert found is None or (found.hits >= 0 and found.queries >= 0)
 
 
 def test_counters_that_are_not_there(page: Target) -> None:
     before, after = read_samples(page), read_samples(page)
-    found = COUNTERS.count(before, after)
+    found = prefix_count(COUNTERS, before, after)
     assert found is not None and (found.hits, found.queries) == (32, 100)
-    assert PrefixCounters("vllm:prefix_cache_hits", COUNTERS.queries).count(before, after) is None
-    assert COUNTERS.count(before, read_samples(Target("127.0.0.1", 1, "/"))) is None
+    assert prefix_count(COUNTERS | {"prefix_hits": "vllm:prefix_cache_hits"}, before, after) is None
+    assert prefix_count(COUNTERS, before, read_samples(Target("127.0.0.1", 1, "/"))) is None

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from harness.engines.base import EngineSettings, Installation
-from harness.engines.local import LocalEngine, OfflineFactory
-from harness.engines.process.engine_server import Launch
-from harness.errors import EngineError
+from harness.engines.base import EngineSettings, Installation, Launch
+from harness.engines.local import LocalEngine
 
 
 class Toy(LocalEngine):
@@ -17,15 +15,9 @@ class Toy(LocalEngine):
     distributions = ("rosebench-toy",)
     install = "pip install ./docs/examples/toy"
     module = "rosebench_toy.server"
-    in_process = False
     config = Path(__file__).with_name("toy.yaml")
 
     def command(self, installation: Installation, settings: EngineSettings, port: int) -> Launch:
-        arguments = ("-m", self.module, "--host", settings.host, "--port", str(port))
-        return Launch((str(installation.python), *arguments), served_name="toy", ready_path="/v1/models")
-
-    def help_command(self, installation: Installation) -> list[str]:
-        return [str(installation.python), "-m", self.module, "--help"]
-
-    def offline(self, installation: Installation, settings: EngineSettings) -> OfflineFactory:
-        raise EngineError("toy has no in-process API", "leave it out of bench offline")
+        address = ("--host", settings.host, "--port", str(port))
+        argv = (*self.program(installation), *address)
+        return Launch(argv, served_name="toy", ready_path="/v1/models")

@@ -1,8 +1,7 @@
-"""llama.cpp: where its program is, what it is started with, and the times that its streams end with."""
+"""llama.cpp: where its program is, and what it is started with."""
 
 from __future__ import annotations
 
-import json
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -15,8 +14,6 @@ from harness.engines.adapters.llamacpp import model_file
 from harness.engines.base import EngineSettings, Installation, Missing
 from harness.engines.registry import LOCAL, get_engine_variant
 from harness.errors import EngineError, UsageError
-from harness.records.stream import read_stream
-from harness.records.tokens import count_tokens
 from harness.schema.setting_types import EngineRef
 from rosemodels import folder
 
@@ -28,7 +25,7 @@ ENGINE = LOCAL["llamacpp"]
 @pytest.fixture
 def program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A `llama-server` in PATH, and nothing configured."""
-    for module in (find, find, llamacpp):
+    for module in (find, llamacpp):
         monkeypatch.setattr(module, "CACHE", tmp_path / "cache")
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
     monkeypatch.delenv("BENCH_ENGINES", raising=False)
@@ -107,26 +104,3 @@ def test_its_file_is_made_of_the_folders_weights_where_it_has_none(program: Path
     (model / "other.gguf").touch()
     with pytest.raises(EngineError, match="has 2 GGUF files"):
         ENGINE.server(ENGINE.installed(), full, 8000)
-
-
-def test_its_stream_tells_lengths_reuse_and_prefill():
-    """As build 11549 sends it: a token a chunk, then an empty text with usage and timings."""
-    texts = [
-        {"text": text, "index": 0, "logprobs": None, "finish_reason": None} for text in (" Events", "591")
-    ]
-    end = {
-        "choices": [{"text": "", "index": 0, "logprobs": None, "finish_reason": "length"}],
-        "usage": {
-            "completion_tokens": 2, "prompt_tokens": 4, "total_tokens": 6,
-            "prompt_tokens_details": {"cached_tokens": 3},
-        },
-        "timings": {"cache_n": 3, "prompt_n": 1, "prompt_ms": 13.827, "predicted_n": 2, "predicted_ms": 1.8},
-    }  # fmt: skip
-    events = [*({"choices": [text]} for text in texts), end]
-    body = [b"data: " + json.dumps(event).encode() + b"\n\n" for event in events] + [b"data: [DONE]\n\n"]
-    pieces = [(float(i), data) for i, data in enumerate(body)]
-    stream = read_stream(pieces, complete=True, times={"prefill_ms": ["prompt_ms"]})
-    assert (stream.prompt_tokens, stream.cached_tokens, stream.completion_tokens) == (4, 3, 2)
-    assert stream.times == {"prefill_ms": 13.827}
-    assert (stream.finish_reason, stream.done) == ("length", True)
-    assert count_tokens(stream).chunks == [(0.0, 1), (1.0, 1)]

@@ -1,4 +1,4 @@
-"""TensorRT-LLM without its wheel: its published command line and request model, and streams in its format."""
+"""TensorRT-LLM without its wheel: its published command line and request model."""
 
 from __future__ import annotations
 
@@ -13,11 +13,9 @@ import yaml
 from harness.engines import find
 from harness.engines.adapters import trtllm
 from harness.engines.base import EngineSettings, Installation, RequestSettings
-from harness.engines.profiler import CaptureRequest
+from harness.engines.local import CaptureRequest
 from harness.engines.registry import LOCAL, get_engine_variant
 from harness.errors import EngineError
-from harness.loadgen.load_plan import RawResponse
-from harness.records.request_record import read_request
 from harness.schema.setting_types import EngineRef
 from harness.workload import PlannedRequest
 
@@ -96,34 +94,3 @@ def test_its_profiler_counts_steps(tmp_path: Path):
         "TLLM_PROFILE_START_STOP": "100-120",
         "TLLM_TORCH_PROFILE_TRACE": str(tmp_path / "trace.json"),
     }
-
-
-def _chunk(text: str | None, total: int, finish: str | None = None) -> bytes:
-    choices = [] if text is None else [{"index": 0, "text": text, "token_ids": None, "finish_reason": finish}]
-    usage = {"prompt_tokens": 3, "completion_tokens": total, "total_tokens": 3 + total}
-    content = {
-        "id": "cmpl-1",
-        "object": "text_completion",
-        "model": "gpt2",
-        "choices": choices,
-        "usage": usage,
-    }
-    return b"data: " + json.dumps(content).encode() + b"\n\n"
-
-
-def test_tokens_are_counted_by_usage_in_every_chunk():
-    """Two tokens in one chunk, then one whose text is held back, then the last."""
-    chunks = [
-        _chunk(" a b", 2),
-        _chunk("", 3),
-        _chunk("é", 4, "length"),
-        _chunk(None, 4),
-        b"data: [DONE]\n\n",
-    ]
-    head = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream; charset=utf-8\r\nconnection: close\r\n\r\n"
-    reads = [(0.0, head), *((1.0 + i, chunk) for i, chunk in enumerate(chunks))]
-    record = read_request(RawResponse(0, 0.0, 0.0, 9.0, reads), exact_tokens=4)
-    assert record.error is None, record.error_detail
-    assert record.token_source == "continuous_usage"
-    assert record.chunks == [(1.0, 2), (2.0, 1), (3.0, 1)]
-    assert record.prompt_tokens == 3

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 import subprocess
 import sys
-import textwrap
 import threading
-from http.server import BaseHTTPRequestHandler, HTTPServer
+from functools import partial
+from http.server import HTTPServer, SimpleHTTPRequestHandler
 
 import psutil
 import pytest
 
+from harness.engines.base import Launch
 from harness.engines.process import engine_server
-from harness.engines.process.engine_server import EngineServer, Launch, inherited, listeners
+from harness.engines.process.engine_server import EngineServer, inherited, listeners
 from harness.engines.selfreport import SelfReport
 from harness.engines.server_pages import get
 from harness.errors import EngineError
@@ -29,7 +29,7 @@ def test_is_ready_inside_and_gone_after(fake, monkeypatch):
     monkeypatch.setenv("NCCL_DEBUG", "0")
 
     def facts(report: SelfReport) -> dict[str, EngineFact]:
-        return report.from_log("max_batch", r"batch: (\d+)") | report.from_page(
+        return report.from_log({"max_batch": r"batch: (\d+)"}) | report.from_page(
             "/info", {"threads": "threads"}
         )
 
@@ -56,45 +56,27 @@ def test_a_process_whose_first_thread_has_ended_is_no_zombie(fake):
     assert not [pid for pid in fake.pids if psutil.pid_exists(pid)]
 
 
-def test_one_that_ignores_the_signal_is_killed(fake):
-    with EngineServer(fake.launch("stubborn"), RECORD, fake.log):
+def test_one_that_ignores_the_signal_is_killed_also_where_the_body_fails(fake):
+    with pytest.raises(KeyboardInterrupt), EngineServer(fake.launch("stubborn"), RECORD, fake.log):
         assert len(fake.left()) == 3
+        raise KeyboardInterrupt
     assert not [pid for pid in fake.pids if psutil.pid_exists(pid)]  # not as zombies either
 
 
-def test_one_that_exits_at_once_shows_its_last_lines(fake):
-    with (
-        pytest.raises(EngineError, match=r"(?s)before it was ready with exit code 3.*no such weights"),
-        EngineServer(fake.launch("exits"), RECORD, fake.log),
-    ):
+@pytest.mark.parametrize(
+    ("mode", "timeout_s", "fault"),
+    [
+        ("exits", 30.0, r"before it was ready with exit code 3.*no such weights"),
+        ("deaf", 1.0, r"not ready after 1 s: loading, for ever"),
+        ("elsewhere", 3.0, r"not ready after 3 s \(GET /health answers 404\).*perhaps ready_path /health"),
+        ("missing", 1.0, r"cannot be started.*/no/such/python"),
+    ],
+)
+def test_one_that_does_not_serve_says_why(fake, mode: str, timeout_s: float, fault: str):
+    server = EngineServer(fake.launch(mode, timeout_s), RECORD, fake.log)
+    with pytest.raises(EngineError, match=f"(?s){fault}"), server:
         pass
     assert fake.left() == []
-
-
-def test_one_that_never_gets_ready_is_given_up(fake):
-    with (
-        pytest.raises(EngineError, match=r"(?s)not ready after 1 s.*loading, for ever"),
-        EngineServer(fake.launch("deaf", timeout_s=1.0), RECORD, fake.log),
-    ):
-        pass
-    assert fake.left() == []
-
-
-def test_one_whose_health_is_elsewhere_says_what_it_answers(fake):
-    with (
-        pytest.raises(EngineError, match=r"not ready after 3 s \(GET /health answers 404\)") as caught,
-        EngineServer(fake.launch("elsewhere", timeout_s=3.0), RECORD, fake.log),
-    ):
-        pass
-    assert "perhaps ready_path /health" in str(caught.value.hint)
-
-
-def test_a_command_that_does_not_exist(fake):
-    with (
-        pytest.raises(EngineError, match="cannot be started"),
-        EngineServer(lambda port: Launch(("/no/such/python",), "model"), RECORD, fake.log),
-    ):
-        pass
 
 
 def test_sigkill_of_the_engine_is_noticed(fake):
@@ -123,56 +105,36 @@ def test_a_server_that_is_about_to_end_is_waited_for(fake, monkeypatch):
             server.check()
 
 
-def test_the_body_fails(fake):
-    with pytest.raises(KeyboardInterrupt), EngineServer(fake.launch(), RECORD, fake.log):
-        raise KeyboardInterrupt
-    assert fake.left() == []
-
-
-def test_a_port_taken_in_between_is_replaced(fake):
-    taken = []
+@pytest.mark.parametrize("serves", [False, True])
+def test_a_port_that_another_server_took_is_replaced(fake, serves: bool):
+    """Also where that server answers as the engine would."""
+    fake.program.with_name("health").touch()
+    handler = partial(SimpleHTTPRequestHandler, directory=str(fake.program.parent))
+    others: list[HTTPServer] = []
 
     def launch(port: int) -> Launch:
-        if not taken:
-            taken.append(socket.create_server(("127.0.0.1", port)))
-        return fake.launch()(port)
-
-    with EngineServer(launch, RECORD, fake.log) as server:
-        assert server.target.port != taken[0].getsockname()[1]
-    taken[0].close()
-    assert fake.left() == []
-
-
-class _Foreign(BaseHTTPRequestHandler):
-    def do_GET(self) -> None:
-        self.send_response(200)
-        self.end_headers()
-
-    def log_message(self, *args: object) -> None:
-        pass
-
-
-def test_another_server_on_the_port_is_not_taken_for_the_engine(fake):
-    foreign: list[HTTPServer] = []
-
-    def launch(port: int) -> Launch:
-        if foreign:
+        if others:
             return fake.launch()(port)
-        foreign.append(HTTPServer(("127.0.0.1", port), _Foreign))
-        threading.Thread(target=foreign[0].serve_forever, args=(0.01,), daemon=True).start()
-        return fake.launch("deaf")(port)
+        others.append(HTTPServer(("127.0.0.1", port), handler, bind_and_activate=False))
+        others[0].server_bind()
+        if serves:
+            others[0].server_activate()
+            threading.Thread(target=others[0].serve_forever, args=(0.01,), daemon=True).start()
+        return fake.launch("deaf" if serves else "serves")(port)
 
     with EngineServer(launch, RECORD, fake.log) as server:
-        assert server.target.port != foreign[0].server_port
-    foreign[0].shutdown()
-    foreign[0].server_close()
+        assert server.target.port != others[0].server_port
+    if serves:
+        others[0].shutdown()
+    others[0].server_close()
     assert fake.left() == []
 
 
 HARNESS = """
 import sys, time
 from pathlib import Path
-from harness.engines.process.engine_server import EngineServer, Launch
+from harness.engines.process.engine_server import EngineServer
+from harness.engines.base import Launch
 from harness.schema.run_info import LaunchRecord
 program, pids, log = sys.argv[1:]
 def launch(port):
@@ -183,20 +145,10 @@ with EngineServer(launch, LaunchRecord(engine="vllm", label="vLLM"), Path(log)) 
 """
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])  # SIGTERM ends it as SIGKILL does
 def test_a_signal_that_ends_the_harness_ends_the_engine(fake, number):
-    with subprocess.Popen(
-        [
-            sys.executable,
-            "-c",
-            textwrap.dedent(HARNESS),
-            str(fake.program),
-            str(fake.pid_file),
-            str(fake.log),
-        ],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-    ) as harness:
+    argv = [sys.executable, "-c", HARNESS, str(fake.program), str(fake.pid_file), str(fake.log)]
+    with subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as harness:
         guard = psutil.Process(int(harness.stdout.readline()))
         assert len(fake.left()) == 3
         harness.send_signal(number)
@@ -219,22 +171,7 @@ def test_sigkill_of_the_guard(fake):
 
 
 def test_what_engines_read_is_recorded_unless_it_was_set_or_is_secret() -> None:
-    environment = {
-        "VLLM_USE_FLASHINFER_SAMPLER": "0",
-        "SGLANG_LOG_GC": "1",
-        "VLLM_API_KEY": "abc",
-        "HF_TOKEN": "hf_123",
-        "HF_HUB_OFFLINE": "1",
-        "TOKENIZERS_PARALLELISM": "false",
-        "OMP_NUM_THREADS": "4",
-        "LD_PRELOAD": "libjemalloc.so",
-        "HOME": "/home/someone",
-        "AWS_SECRET_ACCESS_KEY": "abc",
-    }
-    recorded = inherited(environment, {"OMP_NUM_THREADS": "1", "NCCL_DEBUG": "INFO"}, ("VLLM_",))
-    assert recorded == {
-        "HF_HUB_OFFLINE": "1",
-        "LD_PRELOAD": "libjemalloc.so",
-        "TOKENIZERS_PARALLELISM": "false",
-        "VLLM_USE_FLASHINFER_SAMPLER": "0",
-    }
+    read = ("HF_HUB_OFFLINE", "LD_PRELOAD", "TOKENIZERS_PARALLELISM", "VLLM_USE_FLASHINFER_SAMPLER")
+    others = ("SGLANG_LOG_GC", "VLLM_API_KEY", "HF_TOKEN", "OMP_NUM_THREADS", "HOME", "AWS_SECRET_ACCESS_KEY")
+    added = {"OMP_NUM_THREADS": "1", "NCCL_DEBUG": "INFO"}
+    assert inherited(dict.fromkeys(others + read, "1"), added, ("VLLM_",)) == dict.fromkeys(read, "1")

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from harness.engines.process import guard
+from harness.engines.process.guard import Order
 from harness.engines.process.tree import Guarded
 
 pytestmark = pytest.mark.integration
@@ -22,10 +23,8 @@ def test_an_engine_starts_where_the_kernel_refuses_its_niceness(
 ):
     """As the kernel does for users who are not root and start two sessions within 100 ms."""
     monkeypatch.setattr(guard, "AUTOGROUP", tmp_path)  # a folder cannot be written to
-    order = guard.Order(
-        argv=[sys.executable, "-c", "import os; print(os.nice(0))"], env=dict(os.environ),
-        log=str(tmp_path / "log"), cpus=None, niceness=7, stop_signal=2, grace_s=1.0,
-    )  # fmt: skip
+    asks = [sys.executable, "-c", "import os; print(os.nice(0))"]
+    order = Order(asks, os.environ, str(tmp_path / "log"), niceness=7)
     niceness = os.nice(0)
     assert guard.start(order).wait() == 0
     assert int((tmp_path / "log").read_text()) == min(niceness + 7, 19)
@@ -35,15 +34,11 @@ def test_an_engine_gives_way_and_does_not_inherit_that_the_guard_ignores_interru
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With SIGINT ignored it would be killed at the end of its grace period."""
-    monkeypatch.setattr(guard, "SHARING_NICENESS", 7)
     monkeypatch.setattr(Guarded, "_sweep", lambda tree: pytest.fail("the guard has reported the survivors"))
     asks = "import os, signal as s; print(s.getsignal(s.SIGINT) is s.default_int_handler, os.nice(0))"
     log = tmp_path / "log"
-    tree = Guarded("it", [sys.executable, "-c", asks], os.environ, log)
-    try:
-        assert tree.wait(60) == 0
-    finally:
-        tree.stop()
+    tree = Guarded("it", Order([sys.executable, "-c", asks], os.environ, str(log), niceness=7))
+    assert tree.finish(60) == 0
     assert log.read_text() == f"True {min(os.nice(0) + 7, 19)}\n"
 
 
@@ -73,7 +68,8 @@ def test_an_engine_that_is_started_while_a_signal_is_blocked_ends_politely(
     log = tmp_path / "log"
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {blocked})
     try:
-        tree = Guarded("it", [sys.executable, "-c", waits], os.environ, log, stop_signal=blocked)
+        order = Order([sys.executable, "-c", waits], os.environ, str(log), stop_signal=blocked)
+        tree = Guarded("it", order)
         while "blocked" not in log.read_text():
             assert tree.wait(0.05) is None
         tree.stop()

@@ -17,11 +17,10 @@ import yaml
 from harness.cluster.this_machine import ThisMachine, ThisTestbed
 from harness.compare.stored_run import StoredRun
 from harness.engines import registry
-from harness.engines.base import Engine, EngineSettings, Installation, Server
-from harness.engines.local import LocalEngine, OfflineFactory
+from harness.engines.base import Engine, EngineSettings, Installation, Launch, Server
+from harness.engines.local import LocalEngine
 from harness.engines.placement import CpuSplit
-from harness.engines.process.engine_server import Launch
-from harness.errors import EngineError, UsageError
+from harness.errors import UsageError
 from harness.report.render import write_outputs
 from harness.runs.events import CellDone, CellsExpected, Started
 from harness.runs.folder import resume_command
@@ -52,14 +51,9 @@ class Mock(LocalEngine):
         return Installation(self.name, "1", "rosebench", Path(sys.executable), "here")
 
     def command(self, installation: Installation, settings: EngineSettings, port: int) -> Launch:
-        words = (sys.executable, "-m", MODULE, "--host", settings.host, "--port", str(port), "--ttft-ms", "5")
-        return Launch((*words, "--itl-ms", "8"), settings.served_name, ready_path="/v1/models")
-
-    def help_command(self, installation: Installation) -> list[str]:
-        return [sys.executable, "-m", MODULE, "--help"]
-
-    def offline(self, installation: Installation, settings: EngineSettings) -> OfflineFactory:
-        raise EngineError("it has no in-process API", "")
+        words = (*self.program(installation), "--host", settings.host, "--port", str(port))
+        argv = (*words, "--ttft-ms", "5", "--itl-ms", "8")
+        return Launch(argv, settings.served_name, ready_path="/v1/models")
 
 
 @pytest.fixture
