@@ -98,7 +98,7 @@ def bench_scheduler_command(
         outcome = scheduler.measure(engine, arrivals)
     print("\n".join(scheduler.describe(outcome, online=mode == "online")))
     if fit_cost is not None:
-        scheduler.write_cost(fit_cost, outcome.steps.fit())
+        scheduler.write_cost(fit_cost, outcome.steps)
 
 
 @app.command("bench-streaming", cls=PlainCommand)

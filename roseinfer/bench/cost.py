@@ -75,10 +75,6 @@ class StepTimes:
     contents: list[tuple[float, ...]] = field(default_factory=list)
     seconds: list[float] = field(default_factory=list)
 
-    def fit(self) -> StepCost:
-        """The cost model of the steps."""
-        return fit(self.contents, self.seconds)
-
 
 class TimedRunner(Runner):
     """Times the steps of `runner`."""

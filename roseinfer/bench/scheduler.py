@@ -11,7 +11,7 @@ import msgspec
 import numpy as np
 import torch
 
-from roseinfer.bench.cost import GPT2_ON_H200, StepCost, StepTimes, TimedRunner
+from roseinfer.bench.cost import GPT2_ON_H200, StepCost, StepTimes, TimedRunner, fit
 from roseinfer.bench.replay import Arrival, Floats, Replayed, WallClock, replay
 from roseinfer.bench.simulator import SimulatedEngine, SimulatedRunner, VirtualClock
 from roseinfer.config import ConfigError, EngineConfig
@@ -83,8 +83,9 @@ def read_cost(path: Path | None) -> StepCost:
         raise ConfigError(f"{path} is not a cost model of steps: {error}") from None
 
 
-def write_cost(path: Path, cost: StepCost) -> None:
-    """Write `cost` to `path` as JSON. Raises ConfigError where it cannot be written."""
+def write_cost(path: Path, steps: StepTimes) -> None:
+    """Write the cost model of `steps` to `path` as JSON. Raises ConfigError where it cannot be written."""
+    cost = fit(steps.contents, steps.seconds)
     try:
         path.write_bytes(msgspec.json.format(msgspec.json.encode(cost)) + b"\n")
     except OSError as error:

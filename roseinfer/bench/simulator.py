@@ -14,7 +14,6 @@ from roseinfer.engine.runner import Pending, Runner
 from roseinfer.engine.sampler import SamplingBatch
 from roseinfer.kvcache.blocks import BlockAllocator
 from roseinfer.kvcache.prefix import NoPrefixCache, PrefixCache
-from roseinfer.request.logprobs import StepLogprobs
 from roseinfer.request.params import SamplingParams
 from roseinfer.scheduler.policies import Policies
 from roseinfer.scheduler.request import Request
@@ -59,9 +58,6 @@ class _SimulatedPending(Pending):
     def tokens(self) -> Ints:
         self._clock.wait_until(self._done_at)
         return np.zeros(self._count, dtype=np.int64)
-
-    def logprobs(self) -> StepLogprobs | None:
-        return None
 
 
 class SimulatedEngine:

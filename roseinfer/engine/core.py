@@ -59,13 +59,8 @@ class Engine:
         self._scheduler = Scheduler(running, self._allocator, self._prefixes, policies, shape.eos_token_ids)
         choice = choose_runner(config, model, pool, dtype, limits, self.group)
         resolved = resolve_settings(config, device, policies, max_model_len, blocks)
-        self._loop = Loop(
-            self._scheduler,
-            running,
-            choice.runner,
-            overlap=bool(resolved.overlap_schedule),
-            late=bool(resolved.late_launch),
-        )
+        overlap, late = bool(resolved.overlap_schedule), bool(resolved.late_launch)
+        self._loop = Loop(self._scheduler, running, choice.runner, overlap=overlap, late=late)
         names = [str(kind).removeprefix("torch.") for kind in (dtype, loaded.cache_dtype)]
         self.info = EngineInfo(
             config=resolved,

@@ -18,6 +18,7 @@ from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
+from functools import partial
 from typing import NoReturn
 
 import msgspec
@@ -109,7 +110,8 @@ def run(config: EngineConfig, sockets: Sequence[socket.socket]) -> int:
         return 2
     keep_what_is_made()
     channels.spin_s = engine.info.spin_s
-    channels.on_idle = trim_memory
+    # Free memory returns to the system: glibc's heap fragments further with every new batch shape.
+    channels.on_idle = partial(ctypes.CDLL(None).malloc_trim, 0)
     with _EXIT_LOCK:
         _send_all(channels, Ready(engine.info))
         ready = True
@@ -127,11 +129,6 @@ def run(config: EngineConfig, sockets: Sequence[socket.socket]) -> int:
         if (why := no_memory(error)) is None:
             raise
         end_now(why)
-
-
-def trim_memory() -> None:
-    """Return free memory to the system: glibc's heap fragments further with every new batch shape."""
-    ctypes.CDLL(None).malloc_trim(0)
 
 
 def end_with(sock: socket.socket) -> None:

@@ -76,20 +76,15 @@ def resolve_policies(config: EngineConfig, device: torch.device, weights: int = 
     """
     admissions: dict[str, Admission] = {"fifo": Fifo(), "pack": Pack(config.admission_lookahead)}
     chunk = config.chunked_prefill_size
+    prompt_tokens = 128 if device.type != "cuda" else 8192 if weights > _LARGE else 4096
     return Policies(
         max_batch_size=min(config.max_batch_size or config.max_active_requests, config.max_active_requests),
         prefill_max_batch_size=config.prefill_max_batch_size,
-        prefill_max_tokens=config.prefill_max_tokens or _prompt_tokens(device, weights),
+        prefill_max_tokens=config.prefill_max_tokens or prompt_tokens,
         admission=admissions[config.admission_policy],
         chunking=WholePrompts() if chunk is None else ChunkedPrompts(chunk),
         composition=resolve_composition(config, device, weights),
     )
-
-
-def _prompt_tokens(device: torch.device, weights: int) -> int:
-    if device.type != "cuda":
-        return 128
-    return 8192 if weights > _LARGE else 4096
 
 
 def resolve_composition(config: EngineConfig, device: torch.device, weights: int) -> Composition:

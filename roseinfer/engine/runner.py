@@ -16,9 +16,9 @@ class Pending(ABC):
     def tokens(self) -> Ints:
         """Wait for the device. Returns the sampled tokens `[R]`, in the order of `batch.requests`."""
 
-    @abstractmethod
     def logprobs(self) -> StepLogprobs | None:
         """Wait for the device. Returns the logprobs of `sampling.logprob_rows`, None without any."""
+        return None
 
     def prompt_logprobs(self) -> StepLogprobs | None:
         """Wait for the device. Returns the logprobs for `sampling.prompts`, None where there are none."""

@@ -44,7 +44,7 @@ class EngineChannels:
         self._readers = [FrameReader() for _ in sockets]
         self._backlogs = [bytearray() for _ in sockets]
         self._max_backlog, self._patience_s = max_backlog, patience_s
-        self.on_idle: Callable[[], None] = lambda: None
+        self.on_idle: Callable[[], object] = lambda: None
         self._decode = msgspec.msgpack.Decoder(ToEngine).decode
         self._encode = msgspec.msgpack.Encoder().encode
         self._poll = select.poll()

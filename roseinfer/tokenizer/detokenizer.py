@@ -150,18 +150,6 @@ def _begun(token_bytes: Sequence[bytes], tokens: Sequence[int]) -> bytes:
     return decoder.getstate()[0]
 
 
-class NoText(Detokenizer):
-    """For a model without a tokenizer."""
-
-    clean, escaped = True, Vocabulary([])
-
-    def push(self, token: int) -> str:
-        return ""
-
-    def finish(self) -> str:
-        return ""
-
-
 class StopStrings:
     """Ends a text at the first stop string, holding back what may become one."""
 

@@ -199,10 +199,6 @@ def _special(tokenizer: FastTokenizer) -> dict[int, str]:
 
 def _byte_characters() -> dict[int, str]:
     """GPT-2's printable stand-in for each byte (Radford et al. 2019, encoder.py)."""
-    printable = [
-        *range(ord("!"), ord("~") + 1),
-        *range(ord("¡"), ord("¬") + 1),
-        *range(ord("®"), ord("ÿ") + 1),
-    ]
+    printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     others = [byte for byte in range(256) if byte not in printable]
     return {byte: chr(byte) for byte in printable} | {byte: chr(256 + i) for i, byte in enumerate(others)}

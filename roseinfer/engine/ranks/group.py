@@ -187,11 +187,9 @@ class RankGroup:
             report = receive(self._sockets[rank - 1])
         except OSError:  # closed here
             report = None
-        return (
-            f"{explanation}: {report.error}"
-            if report is not None and report.error is not None
-            else explanation
-        )
+        if report is None or report.error is None:
+            return explanation
+        return f"{explanation}: {report.error}"
 
     def _note(self, rank: int, explanation: str) -> None:
         with self._ended:

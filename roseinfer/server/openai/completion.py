@@ -27,11 +27,12 @@ from roseinfer.server.openai.responses import (
 )
 from roseinfer.server.replicas import Replicas
 from roseinfer.tokenizer.chat import ChatTemplate
-from roseinfer.tokenizer.detokenizer import Detokenizer, NoText, StopStrings
+from roseinfer.tokenizer.detokenizer import ByteDetokenizer, Detokenizer, StopStrings, Vocabulary
 from roseinfer.tokenizer.token_names import TokenNames
 from roseinfer.tokenizer.tokenizer import Tokenizer
 
-_NO_NAMES = TokenNames([], {})
+#: Names and texts of tokens without a tokenizer.
+_NO_NAMES, _NO_TEXT = TokenNames([], {}), Vocabulary([])
 
 
 @dataclass(frozen=True)
@@ -52,7 +53,7 @@ class Backend:
 
     def detokenizer(self, after: Sequence[int] | NDArray[np.int32] = ()) -> Detokenizer:
         """Return a detokenizer for a new choice, which follows the text of the tokens `after` (`[n]`)."""
-        return NoText() if self.tokenizer is None else self.tokenizer.detokenizer(after)
+        return ByteDetokenizer(_NO_TEXT) if self.tokenizer is None else self.tokenizer.detokenizer(after)
 
     def names(self) -> TokenNames:
         """Return the names of single tokens."""

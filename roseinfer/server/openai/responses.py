@@ -118,12 +118,9 @@ class TopLogprob(msgspec.Struct, frozen=True):
     bytes: list[int] | None
 
 
-class ContentLogprob(msgspec.Struct, frozen=True):
+class ContentLogprob(TopLogprob, frozen=True):
     """A token that was taken; `bytes` of several tokens joined are the UTF-8 of their text."""
 
-    token: str
-    logprob: float
-    bytes: list[int] | None
     top_logprobs: list[TopLogprob]
 
 

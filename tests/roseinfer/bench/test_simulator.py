@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from roseinfer.bench import scheduler
-from roseinfer.bench.cost import GPT2_ON_H200, StepCost, fit
+from roseinfer.bench.cost import GPT2_ON_H200, StepCost, StepTimes, fit
 from roseinfer.bench.replay import Arrival, from_trace, uniform
 from roseinfer.cli import app
 from roseinfer.config import ConfigError, EngineConfig
@@ -162,7 +162,7 @@ def test_a_request_that_cannot_fit_is_refused() -> None:
 
 def test_a_cost_that_cannot_be_written(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="cannot write"):
-        scheduler.write_cost(tmp_path / "none" / "cost.json", ROUND)
+        scheduler.write_cost(tmp_path / "none" / "cost.json", StepTimes([(1.0,) * 6], [1.0]))
 
 
 def test_the_command(tmp_path: Path) -> None:

@@ -47,9 +47,6 @@ class Done(Pending):
     def tokens(self) -> Ints:
         return self._runner.compute(self._batch)
 
-    def logprobs(self) -> None:
-        return None
-
 
 class CacheModel(Runner):
     """Keeps tokens where a model keeps keys and values, and computes a step only when it is waited for."""

@@ -17,7 +17,7 @@ from roseinfer.server.openai.completion import Completion
 from roseinfer.server.openai.generation import Generation
 from roseinfer.server.openai.responses import CompletionFormat
 from roseinfer.server.openai.stream import StreamedCompletion
-from roseinfer.tokenizer.detokenizer import NoText
+from roseinfer.tokenizer.detokenizer import ByteDetokenizer, Vocabulary
 from tests.roseinfer.conftest import TEXT_VOCAB
 
 NEW = 24
@@ -258,7 +258,9 @@ class Engine:
 def test_an_engine_that_takes_some_of_the_choices(kind: type[Completion]) -> None:
     """They are discarded: their tokens would go to the connection's next answer."""
     engine, prompt = Engine(), np.array([1], np.int32)
-    backend: Any = SimpleNamespace(engine=engine, detokenizer=lambda after: NoText(), stream_interval=1)
+    backend: Any = SimpleNamespace(
+        engine=engine, detokenizer=lambda after: ByteDetokenizer(Vocabulary([])), stream_interval=1
+    )
     connection: Any = SimpleNamespace(received=0.0)
     generation = Generation((prompt,), SamplingParams(2), 5, (), False)
     completion = kind(backend, connection, generation, CompletionFormat("m"), 0.0)
