@@ -29,13 +29,15 @@ INSTEAD = {
 CLEAN = (
     *("harness/calibration", "harness/cli", "harness/compare", "harness/datasets", "harness/history"),
     *("harness/metrics", "harness/models", "harness/telemetry", "harness/traces", "harness/workload"),
-    *("roseinfer", "rosemodels", "tests/roseinfer", "tests/rosemodels"),
+    *("harness/schema", "roseinfer", "rosemodels", "tests/roseinfer", "tests/rosemodels"),
     *("harness/engines", "harness/environments", "harness/mock_server", "benchmarks", "scripts"),
 )
 #: Openings of docstrings that leave out their noun.
 OPENINGS = r"(What|Of|Those|As|How|Whether|Which|Why|Theirs|Its|Where|So)\b"
 #: Variables that say that something happened, and not what they hold.
 UNNAMED = {"found", "said", "known", "asked", "told", "own", "given", "wanted", "seen", "mine", "whose"}
+#: Names that files of runs have, and which no one may change.
+STORED = {("harness/schema/fairness.py", "asked")}
 #: Names of variables that say nothing.
 NAMES = {"one", "told"}
 #: The reader of schema 1 needs the old names of keys, as its test does; this file has them all.
@@ -120,7 +122,8 @@ def test_docstrings_and_variables_name_their_subject(package: str) -> None:
             docstring = ast.get_docstring(node) if isinstance(node, kinds) else None
             if docstring and re.match(OPENINGS, docstring):
                 faults.append(f"{path.relative_to(ROOT)}: {docstring.splitlines()[0]}")
-            if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store) and node.id in UNNAMED:
+            is_variable = isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
+            if is_variable and node.id in UNNAMED and (str(path.relative_to(ROOT)), node.id) not in STORED:
                 faults.append(f"{path.relative_to(ROOT)}:{node.lineno}: {node.id}")
     assert not faults, "\n".join(faults)
 

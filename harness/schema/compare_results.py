@@ -1,4 +1,4 @@
-"""What `bench compare --json` prints."""
+"""Results of `bench compare --json`."""
 
 from __future__ import annotations
 
@@ -32,14 +32,12 @@ class Difference(Strict):
     difference_ci: Ends | None
     ratio: float = Field(description="B / A")
     ratio_ci: Ends | None
-    adjusted_p: float | None = Field(
-        description="of no difference, by weighted Holm for all comparisons of both runs"
-    )
+    adjusted_p: float | None = Field(description="of no difference, by weighted Holm over both runs")
     verdict: Verdict = Field(description="of B, at 5 % for all comparisons of both runs together")
     repeats_a: int
     repeats_b: int
     paired: bool = Field(
-        False, description="whether repeats are compared one by one: those of both runs had the same prompts"
+        False, description="whether repeats are compared one by one, as prompts are the same"
     )
     missing_samples: int = Field(description="requests, of ITL tokens, that the poorer sample lacks")
     spread: float | None = Field(
@@ -68,7 +66,7 @@ class Gated(Strict):
 
 
 class Obstacle(Strict):
-    """Why two runs cannot be compared. `name` is what --allow-different takes, if anything allows it."""
+    """A reason why two runs cannot be compared. `name`: as --allow-different takes it, if it does."""
 
     name: str
     reason: str
@@ -76,7 +74,7 @@ class Obstacle(Strict):
 
 
 class Disturbance(Strict):
-    """What else used the machine while an engine was measured at one load."""
+    """Other use of the machine while an engine was measured at one load."""
 
     run: Literal["A", "B"]
     label: str
@@ -94,8 +92,6 @@ class CompareResults(Strict):
     level: float = Field(description="of every interval, and of all verdicts together")
     comparisons: int = Field(description="verdicts given")
     obstacles: list[Obstacle]
-    disturbed: list[Disturbance] = Field(
-        default_factory=list, description="where what is compared was measured on a disturbed machine"
-    )
+    disturbed: list[Disturbance] = Field([], description="where the machine was disturbed")
     differences: list[Difference]
     gates: list[Gated]

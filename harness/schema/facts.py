@@ -192,7 +192,7 @@ class Fact(Strict):
 
     kind: FactKind
     scope: Scope = Scope()
-    values: dict[str, Value] = Field(default_factory=dict)
+    values: dict[str, Value] = Field({})
 
     @model_validator(mode="after")
     def _has_its_names(self) -> Self:

@@ -1,4 +1,4 @@
-"""Whether engines were compared fairly: their settings side by side, their answers, and where TTFT went."""
+"""Fairness of a comparison: settings side by side, answers, and the parts of TTFT."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Ledger(Strict):
 
 
 class Answer(Strict):
-    """What an engine answered to one prompt of the check. Positions count from 0."""
+    """An engine's answer to one prompt of the check. Positions count from 0."""
 
     prompt_tokens: int
     asked: int = Field(description="output tokens")
@@ -81,13 +81,13 @@ class AnswerChecks(Strict):
 
     @property
     def wrong(self) -> dict[str, Fact]:
-        """Why the answers of an engine are wrong, by its label."""
+        """Reasons why answers are wrong, by the engine's label."""
         wrong = [check for check in self.checks if check.verdict == "wrong"]
         return {check.label: check.reason for check in wrong if check.reason is not None}
 
 
 class TaskReply(Strict):
-    """What one engine answered to the items of the task, in their order."""
+    """One engine's answers to the items of the task, in their order."""
 
     right: list[bool]
     failed: int = Field(0, description="requests without an answer; they count as wrong")
@@ -106,13 +106,11 @@ class TaskScore(Strict):
     by_family: dict[str, int] = Field(description="right items of each kind")
     failed: int = 0
     perplexity: float | None = None
-    below: Fact | None = Field(
-        None, description="that it is significantly below another; `inaccurate` where that makes it invalid"
-    )
+    below: Fact | None = Field(None, description="significantly below another; `inaccurate`: it is invalid")
 
     @property
     def is_invalid(self) -> bool:
-        """Whether the score is so low that the engine is invalid."""
+        """True if the score is so low that the engine is invalid."""
         return self.below is not None and self.below.kind == "inaccurate"
 
     @property
@@ -156,7 +154,7 @@ class WaterfallPart(Strict):
 
 
 class Waterfall(Strict):
-    """Where the mean TTFT of a cell's successes went; the parts that are known add up to `total_ms`."""
+    """Parts of the mean TTFT of a cell's successes; those that are known add up to `total_ms`."""
 
     n: int = Field(description="requests")
     total_ms: float = Field(description="mean TTFT from the schedule: client lag and TTFT")
@@ -165,7 +163,7 @@ class Waterfall(Strict):
 
 
 class ReportedMean(Strict):
-    """What an engine's histogram says of a metric over one cell."""
+    """Mean of a metric over one cell by an engine's histogram."""
 
     mean_ms: float
     n: int = Field(description="requests it counted")

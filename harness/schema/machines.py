@@ -77,9 +77,7 @@ class GpuLoad(Strict):
     temperature_c_max: float | None = None
     power_w_mean: float | None = None
     joules: float | None = Field(None, description="by the device's own energy counter")
-    throttled: dict[str, float] = Field(
-        default_factory=dict, description="share of the samples in which clocks were held down, by reason"
-    )
+    throttled: dict[str, float] = Field({}, description="share of samples with clocks held down, by reason")
 
 
 class Power(Strict):
@@ -97,30 +95,26 @@ class MachineLoad(Strict):
     samples: int
     cpus: int
     own_cpu_s: float = Field(description="CPU seconds of this process and all below it, engines included")
-    engine_cpu_s: float | None = Field(
-        None, description="those of the engine's processes; null: a server that runs already"
-    )
+    engine_cpu_s: float | None = Field(None, description="of the engine's processes; null: a running server")
     cpu_joules: float | None = Field(
         None, description="by the processors' own energy counters (RAPL); null where they cannot be read"
     )
-    idle_watts: float | None = Field(
-        None, description="by the same counters before the engine was started; null: not known"
-    )
+    idle_watts: float | None = Field(None, description="by the same counters before the engine started")
     gpus_busy_before: list[float | None] = Field(
-        default_factory=list,
+        [],
         description="share of the time in which each GPU computed before the engine was started; null: not "
         "reported",
     )
     power: list[Power] = Field(
-        default_factory=list,
-        description="over the cell, by the same counters; empty where they cannot be read",
+        [],
+        description="over the cell, by the same counters",
     )
     foreign_cores_mean: float = Field(description="cores that other processes kept busy, on average")
     foreign_cores_max: float = Field(description="the same in the busiest interval between two samples")
     steal_share: float = Field(description="of the CPUs' time, what the hypervisor gave to others")
     cpu_mhz_median: float | None = None
     cpu_mhz_min: float | None = None
-    gpus: list[GpuLoad] = Field(default_factory=list)
+    gpus: list[GpuLoad] = Field([])
 
     @property
     def joules(self) -> float | None:
@@ -180,7 +174,7 @@ class Prices(Strict):
 
     currency: str = Field("$", min_length=1, max_length=8)
     gpus: dict[Annotated[str, Field(min_length=1)], Amount] = Field(
-        default_factory=dict, description="of an hour, by the GPU's name or a part of it; the longest counts"
+        {}, description="of an hour, by the GPU's name or a part of it; the longest counts"
     )
     machine: Amount | None = Field(None, description="of an hour of the whole machine")
 

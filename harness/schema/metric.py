@@ -155,7 +155,7 @@ class Metric:
 
     @property
     def is_latency(self) -> bool:
-        """Whether it has a sample in every cell, and so a distribution in the results."""
+        """True if it has a sample in every cell, and so a distribution in the results."""
         return self.sample in ("request", "token", "chunk")
 
     def rate(self, counts: Counts) -> float | None:

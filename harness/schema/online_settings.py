@@ -62,10 +62,10 @@ class ServerGroup(Group):
     title = "Servers that are running already"
 
     base_url: str | None = Field(
-        None, min_length=1, description="address of a running server, called openai in tables and charts"
+        None, min_length=1, description="address of a running server, shown as openai"
     )
     server: Servers = Field(
-        default_factory=dict,
+        {},
         description="a running server, under that label in tables and charts; may be repeated",
         json_schema_extra={"metavar": "LABEL=URL", "repeatable": True},
     )
@@ -82,10 +82,10 @@ class ServerGroup(Group):
         "none: text whose length the server reports",
     )
     endpoint: Endpoint = Field(
-        "completions", description="what requests go to: /v1/completions or /v1/chat/completions"
+        "completions", description="requests go to /v1/completions or /v1/chat/completions"
     )
     header: Headers = Field(
-        default_factory=dict,
+        {},
         description="sent to running servers with each request; a VALUE of env:VARIABLE is read from there; "
         "may be repeated",
         json_schema_extra={"metavar": "NAME=VALUE", "repeatable": True},
@@ -96,12 +96,8 @@ class ServerGroup(Group):
         description="environment variable that holds the running server's API key; "
         "of several servers LABEL=NAME,…",
     )
-    ca_cert: Path | None = Field(
-        None, description="PEM file of certificates to trust beside the system's, for https"
-    )
-    wait_ready: float = Field(
-        0, ge=0, description="seconds to wait for a running server that does not answer yet"
-    )
+    ca_cert: Path | None = Field(None, description="PEM file of certificates to trust beside the system's")
+    wait_ready: float = Field(0, ge=0, description="seconds to wait for a running server to answer")
     prompt_nonce: int | None = Field(
         None,
         ge=0,
@@ -138,7 +134,7 @@ class LoadGroup(Group):
     rounds: int | None = Field(
         None,
         ge=1,
-        description="closed loop: at least so many requests for each in flight; 10 or more are best",
+        description="closed loop: requests for each in flight, at least; best 10 or more",
     )
     request_rate: Rates | None = Field(
         None,
@@ -168,7 +164,7 @@ class LoadGroup(Group):
         "answers or the recorded ones; else the first prompt of each",
     )
     max_think_s: float | None = Field(
-        None, ge=0, description="longest wait between an answer and the next turn; else as recorded"
+        None, ge=0, description="longest wait before the next turn; else as recorded"
     )
     n: int = Field(
         200,
@@ -185,11 +181,9 @@ class LoadGroup(Group):
     )
     input_len: Lengths = Field(128, description="prompt tokens without a trace: a number, or uniform:A:B")
     output_len: Lengths = Field(64, description="output tokens without a trace: a number, or uniform:A:B")
-    text_prompts: bool = Field(
-        False, description="send text of as many tokens instead of token ids, so that engines tokenize"
-    )
+    text_prompts: bool = Field(False, description="send text of as many tokens instead of token ids")
     lora: Adapters = Field(
-        default_factory=dict,
+        {},
         description="adapters by their names in requests, drawn by weight; base is the model without one",
         json_schema_extra={"metavar": "NAME:WEIGHT,…"},
     )
@@ -197,7 +191,7 @@ class LoadGroup(Group):
         None, description="JSON file with a response_format or a JSON schema that answers are to have"
     )
     response_format_share: float = Field(
-        1.0, gt=0, le=1, description="share of the requests that are sent with --response-format"
+        1.0, gt=0, le=1, description="share of requests with --response-format"
     )
     timeout_s: float = Field(300, gt=0, description="longest silence of an answer before it counts as failed")
     deadline_s: float = Field(
@@ -272,12 +266,8 @@ class ValidityGroup(Group):
     )
     window: Window | None = Field(None, description="measure only from START to END seconds of each cell")
     steady_state: bool = Field(False, description="measure each cell without its ramp-up and ramp-down")
-    check_answers: bool = Field(
-        True, description="hold greedy answers to a few prompts against transformers in float32"
-    )
-    accuracy: bool = Field(
-        True, description="score a small task on the timed server where the model has trained weights"
-    )
+    check_answers: bool = Field(True, description="compare a few greedy answers with transformers in float32")
+    accuracy: bool = Field(True, description="score a small task if the model has trained weights")
     slo: Slo | None = Field(
         None,
         description="service level for goodput: ttft_ms=200,tpot_ms=50 or ttft_p99<=200ms,tpot_p99<=50ms",
@@ -286,15 +276,13 @@ class ValidityGroup(Group):
         "auto",
         description="client processes; auto: estimated; a cell that turns out to need more is measured again",
     )
-    calibrate: bool = Field(
-        True, description="measure the client itself first where this machine has no calibration: 15 s"
-    )
+    calibrate: bool = Field(True, description="measure the client first unless that was done: 15 s")
     server_metrics: bool = Field(
         True,
         description="read each server's own metrics meanwhile, where it has a page for Prometheus",
     )
     metrics_interval: float = Field(
-        1.0, ge=0.05, le=3600, description="seconds from one reading of a server's metrics to the next"
+        1.0, ge=0.05, le=3600, description="seconds between readings of a server's metrics"
     )
     price: Path | None = Field(
         None,
@@ -314,13 +302,13 @@ class ClusterGroup(Group):
         json_schema_extra={"metavar": "auto|ray://HOST:PORT"},
     )
     engine_needs: Resources = Field(
-        default_factory=dict,
+        {},
         description="what the node of an engine has, as Ray counts it, e.g. GPU:2,highmem:1; "
         "else a GPU where there are any",
         json_schema_extra={"metavar": "NAME:AMOUNT,…"},
     )
     load_nodes: int | None = Field(
-        None, ge=1, description="nodes that send to an engine; all that are left if not given"
+        None, ge=1, description="nodes that send to an engine; default: all others"
     )
     side_by_side: int = Field(
         1,

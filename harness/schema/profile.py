@@ -53,13 +53,13 @@ class ProfileRun(Strict):
     variant: str | None = None
     label: str
     cmd: list[str] = Field(description="as the server was started")
-    env: dict[str, str] = Field(default_factory=dict, description="set on top of the inherited environment")
+    env: dict[str, str] = Field({}, description="set on top of the inherited environment")
     load: Load | None = Field(None, description="the benchmark's that was sampled; null offline")
     n: int = Field(description="requests of the sample")
     level: Level
     steps: int = Field(description="engine steps asked for")
     output_dir: str
-    artifacts: list[Artifact] = Field(default_factory=list)
+    artifacts: list[Artifact] = Field([])
     log_path: str
     wall_s: float = Field(description="of the whole stage for this engine and tool")
     error: str | None = None
@@ -70,7 +70,7 @@ class ProfileManifest(Strict):
 
     schema_version: Literal[1] = SCHEMA_VERSION
     meta: RunInfo
-    runs: list[ProfileRun] = Field(default_factory=list)
+    runs: list[ProfileRun] = Field([])
 
 
 class StepFigures(Strict):
@@ -78,7 +78,7 @@ class StepFigures(Strict):
 
     n: int
     period_ms: float = Field(
-        description="from the end of the last kernel before to that of its own; on a CPU: start to start"
+        description="from the last kernel before to its own last; on a CPU: start to start"
     )
     period_p50_ms: float
     busy_ms: float = Field(description="with a kernel or copy running on the GPU; on a CPU: an operator")
@@ -120,7 +120,7 @@ class RankFigures(Strict):
 
 
 class ProfileFigures(Strict):
-    """What was read from one profile: of several ranks, that of rank 0."""
+    """Figures of one profile: of several ranks, that of rank 0."""
 
     tool: Tool
     label: str
@@ -131,8 +131,8 @@ class ProfileFigures(Strict):
     busy_share: float = Field(description="of the time of all whole steps")
     components: dict[Component, ComponentFigures] = Field(description="where ranges tell")
     kernels: list[KernelFigures] = Field(description="the longest in total")
-    ranks: list[RankFigures] = Field(default_factory=list, description="where there are several")
-    remarks: list[str] = Field(default_factory=list)
+    ranks: list[RankFigures] = Field([], description="where there are several")
+    remarks: list[str] = Field([])
 
     @property
     def step_ms(self) -> float:
@@ -141,12 +141,12 @@ class ProfileFigures(Strict):
 
     @property
     def busy_ms(self) -> float:
-        """Of it with a kernel or copy running."""
+        """Mean time of a step with a kernel or copy running."""
         return fmean([step.busy_ms for step in self.steps.values()], self._counts)
 
     @property
     def communication_ms(self) -> float:
-        """Of that, sums and copies between ranks."""
+        """Mean time of a step with sums and copies between ranks."""
         each = [step.categories_ms["communication"] for step in self.steps.values()]
         return fmean(each, self._counts)
 
@@ -184,7 +184,7 @@ class Gap(Strict):
     load: Load
     metric: str
     verdicts: dict[str, dict[str, Verdict]] = Field(
-        description="those that found the difference, by metric and statistic"
+        description="that it is a difference, by metric and statistic"
     )
     value_a: float
     value_b: float
@@ -195,11 +195,11 @@ class Gap(Strict):
         None, description="why the profiles explain nothing, where they were asked"
     )
     idle_inferred: bool = Field(
-        False, description="whether idle time is what the profiled kernels leave of the benchmark's step"
+        False, description="whether idle time is the benchmark's step without profiled kernels"
     )
-    levels: dict[str, Level] = Field(default_factory=dict, description="of both engines, by label")
-    steps: list[ProfiledStep] = Field(default_factory=list, description="of both engines, if profiles say")
-    artifacts: list[str] = Field(default_factory=list, description="relative to the run's folder")
+    levels: dict[str, Level] = Field({}, description="of both engines, by label")
+    steps: list[ProfiledStep] = Field([], description="of both engines, if profiles say")
+    artifacts: list[str] = Field([], description="relative to the run's folder")
 
 
 class Agreement(Strict):
@@ -217,7 +217,7 @@ class Profiles(Strict):
     """Everything known of the profiles of a run: `profiles/figures.json`."""
 
     schema_version: Literal[1] = SCHEMA_VERSION
-    figures: list[ProfileFigures] = Field(default_factory=list)
-    gaps: list[Gap] = Field(default_factory=list)
-    agreements: list[Agreement] = Field(default_factory=list)
-    unread: dict[str, str] = Field(default_factory=dict, description="why an artifact was not read, by path")
+    figures: list[ProfileFigures] = Field([])
+    gaps: list[Gap] = Field([])
+    agreements: list[Agreement] = Field([])
+    unread: dict[str, str] = Field({}, description="why an artifact was not read, by path")

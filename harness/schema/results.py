@@ -29,12 +29,8 @@ class Distribution(Strict):
     p99: float | None = None
     max: float | None = None
     n: int = 0
-    ci: dict[str, tuple[float, float]] = Field(
-        default_factory=dict, description="95 % interval by statistic name"
-    )
-    withheld: list[str] = Field(
-        default_factory=list, description="percentiles of too few samples, which tables do not show"
-    )
+    ci: dict[str, tuple[float, float]] = Field({}, description="95 % interval by statistic name")
+    withheld: list[str] = Field([], description="percentiles of too few samples, which tables do not show")
     source: Source = "measured"
 
 
@@ -75,7 +71,7 @@ class OnlineSummary(Strict):
     num_requests: int
     num_success: int
     num_error: int
-    errors: dict[str, int] = Field(default_factory=dict)
+    errors: dict[str, int] = Field({})
     duration_s: float
     offered_req_per_s: float
     req_per_s: float
@@ -87,7 +83,7 @@ class OnlineSummary(Strict):
         None, description="share of the requests that keep to the service level; one that failed does not"
     )
     rates_ci: dict[str, tuple[float, float]] = Field(
-        default_factory=dict, description="95 % interval by the rate's name, of several repeats"
+        {}, description="95 % intervals of several repeats, by rate"
     )
     peak_in_flight: int | None = Field(
         None, description="the most requests sent and not ended at once; null: the raw times are not known"
@@ -96,11 +92,9 @@ class OnlineSummary(Strict):
     completion_tokens: int
     chunks: int
     engine_cpu_s: float | None = Field(
-        None, description="CPU seconds of the engine's processes in the whole cell; null: not known"
+        None, description="CPU seconds of the engine's processes in the whole cell"
     )
-    joules: float | None = Field(
-        None, description="by the GPUs' energy counters, or else the processors'; null: none can be read"
-    )
+    joules: float | None = Field(None, description="by energy counters of the GPUs, or else the processors")
     accuracy: float | None = Field(None, description="share of right items; null: its engine was not asked")
     accuracy_ci: tuple[float, float] | None = None
     cpu_ms_per_output_token: float | None = None
@@ -114,13 +108,11 @@ class OnlineSummary(Strict):
     joules_per_request: float | None = None
     joules_per_request_ci: tuple[float, float] | None = None
     valid: bool = True
-    invalid_reasons: list[Fact] = Field(default_factory=list)
+    invalid_reasons: list[Fact] = Field([])
     clients_needed: int | None = Field(
         None, description="client processes that would do; null: those it had did, or that is not known"
     )
-    notices: list[Fact] = Field(
-        default_factory=list, description="what to know before believing the figures of a valid cell"
-    )
+    notices: list[Fact] = Field([], description="what to know before believing the figures of a valid cell")
     window_s: tuple[float, float] | None = Field(
         None, description="the time measured, since the cell's start; null: all of it, or several repeats"
     )
@@ -160,13 +152,13 @@ for metric_name in METRICS.keys() - {metric.name for metric in BUILT_IN}:
 
 
 class SpeculationCount(Strict):
-    """What an engine's counters of speculative decoding say of a cell."""
+    """Counters of speculative decoding over a cell."""
 
     steps: float = Field(description="drafts that were verified")
     tokens_per_step: float = Field(description="accepted tokens and the one after them, on average")
     accepted: float | None = Field(None, description="share of drafted tokens that were accepted")
     by_position: list[float] = Field(
-        default_factory=list,
+        [],
         description="share of steps that accepted the first drafted token, the second, …; empty: unknown",
     )
     source: str = Field(description="the page and the counters")
@@ -199,7 +191,7 @@ class Skipped(OfEngine):
 
     @property
     def is_whole_engine(self) -> bool:
-        """Whether the engine was not there; otherwise a cell of it failed."""
+        """True if the engine was not there; otherwise a cell of it failed."""
         return self.load is None and self.repeat is None
 
     @property
@@ -222,27 +214,23 @@ class Comparison(Strict):
     ci: tuple[float, float] | None = None
     difference: bool | None = Field(None, description="whether the interval excludes 1; null without one")
     adjusted_p: float | None = Field(
-        None, description="two-sided p-value of no difference, by Holm for all comparisons of the run"
+        None, description="two-sided p-value of no difference, by Holm over the run"
     )
     comparisons: int = Field(1, description="how many of the run were made at once")
-    primary: bool = Field(
-        False, description="whether it is one of those that share four fifths of the 5 % of all comparisons"
-    )
-    verdict: Verdict = Field(
-        "not enough data", description="of `a` against `b`, at 5 % for all comparisons of the run together"
-    )
+    primary: bool = Field(False, description="whether it is one of those that share four fifths of the 5 %")
+    verdict: Verdict = Field("not enough data", description="of `a` against `b`, at 5 % for the whole run")
     spread: float | None = Field(
         None, description="standard deviation of the logarithm from repeat to repeat; null if there was one"
     )
     repeats: tuple[int, int] = Field((1, 1), description="of `a` and of `b`")
     repeats_to_find: dict[str, int | None] = Field(
-        default_factory=dict,
+        {},
         description="repeats of each that find a difference of so much; null: unknown, or too many",
     )
 
 
 class PrefixCount(Strict):
-    """What an engine's counters of its prefix cache rose by during a cell, in prompt tokens."""
+    """Growth of an engine's counters of its prefix cache during a cell, in prompt tokens."""
 
     hits: float
     queries: float
@@ -250,14 +238,14 @@ class PrefixCount(Strict):
 
 
 class PrefixHits(OfEngine):
-    """How much of the prompts of one cell a prefix cache could have held, and how much it did."""
+    """Shares of the prompts of one cell that a prefix cache could have held, and that it did."""
 
     load: Load
     repeat: int
     block_tokens: int = PREFIX_BLOCK_TOKENS
     prompt_tokens: int = Field(description="of all requests that were sent")
     possible: float = Field(
-        description="share of them that an unbounded cache of whole blocks holds, in the order of sending"
+        description="share that an unbounded cache of whole blocks holds, in order of sending"
     )
     reported: float | None = Field(description="as the engine reports it; null where it does not")
     source: str = Field(description="of what is reported")
@@ -300,30 +288,20 @@ class OnlineResults(Strict):
     meta: RunInfo
     summaries: list[OnlineSummary]
     results: list[BatchRow] = Field(
-        default_factory=list,
+        [],
         exclude_if=lambda rows: not rows,
         description="of a batch: the summaries of its cells as rows of throughput",
     )
-    comparisons: list[Comparison] = Field(default_factory=list)
-    skipped: list[Skipped] = Field(default_factory=list)
-    prefixes: list[PrefixHits] = Field(default_factory=list, description="one a cell")
-    speculation: list[Speculation] = Field(
-        default_factory=list, description="one a cell whose engine reports it"
-    )
+    comparisons: list[Comparison] = Field([])
+    skipped: list[Skipped] = Field([])
+    prefixes: list[PrefixHits] = Field([], description="one a cell")
+    speculation: list[Speculation] = Field([], description="one a cell whose engine reports it")
     ledger: Ledger | None = None
     search: SearchResults | None = Field(None, description="of `bench search`")
     tune: TuneResults | None = Field(None, description="of `bench tune`")
     answers: AnswerChecks | None = None
     accuracy: TaskScores | None = Field(None, description="null where the model has no trained weights")
-    reported: dict[int, dict[str, ReportedMean]] = Field(
-        default_factory=dict, description="means by the engines' own histograms, by cell and metric"
-    )
-    machines: dict[int, MachineLoad] = Field(
-        default_factory=dict, description="what the machine did during each cell"
-    )
-    senders: dict[int, list[HostCell]] = Field(
-        default_factory=dict, description="of a cluster: what the nodes that send did in each cell"
-    )
-    nodes: dict[int, str] = Field(
-        default_factory=dict, description="of a cluster: where the engine ran in each cell"
-    )
+    reported: dict[int, dict[str, ReportedMean]] = Field({}, description="means by the engines' histograms")
+    machines: dict[int, MachineLoad] = Field({}, description="what the machine did during each cell")
+    senders: dict[int, list[HostCell]] = Field({}, description="of a cluster: nodes that sent, by cell")
+    nodes: dict[int, str] = Field({}, description="of a cluster: where the engine ran in each cell")

@@ -43,7 +43,7 @@ class Code(Strict):
 
 
 class LaunchRecord(OfEngine):
-    """What one engine was started with."""
+    """Command, settings and code of one engine's starts."""
 
     side_of: str | None = Field(None, description="label of an engine that an A/A run measures as two")
     in_process: bool | None = Field(
@@ -52,28 +52,24 @@ class LaunchRecord(OfEngine):
     about: str = Field("", description="what its variant does, by the engine's file; empty: not known")
     version: str | None = None
     gpus: int | None = Field(None, description="that it was started on; null: of an older run, or not known")
-    argv: list[str] = Field(default_factory=list)
-    env: dict[str, str] = Field(default_factory=dict, description="set on top of the inherited environment")
+    argv: list[str] = Field([])
+    env: dict[str, str] = Field({}, description="set on top of the inherited environment")
     inherited: dict[str, str] = Field(
-        default_factory=dict,
-        description="of the inherited environment, what engines and their libraries read",
+        {},
+        description="inherited variables that engines and libraries read",
     )
-    settings: dict[str, JsonValue] = Field(default_factory=dict, description="as the engine reports them")
+    settings: dict[str, JsonValue] = Field({}, description="as the engine reports them")
     ready_s: float | None = Field(None, description="until its first start was ready; null: not known")
-    later_ready_s: list[float] = Field(
-        default_factory=list, description="the same of its later starts, in their order; empty in older runs"
-    )
-    facts: dict[str, EngineFact] = Field(
-        default_factory=dict, description="what the engine says it runs with"
-    )
+    later_ready_s: list[float] = Field([], description="the same of its later starts, in their order")
+    facts: dict[str, EngineFact] = Field({}, description="what the engine says it runs with")
     codes: list[Code] = Field(
-        default_factory=list,
+        [],
         description="the code of its starts, each once; empty: not known, as in older runs",
     )
 
 
 class Unasked(Strict):
-    """What an engine is still to be asked after its cells of a repeat, or what went wrong there."""
+    """Checks that an engine still lacks after its cells of a repeat, or the error there."""
 
     label: str
     repeat: int
@@ -86,7 +82,7 @@ class Unasked(Strict):
 
 
 class TraceRecord(Strict):
-    """Where the load came from and what fitting changed."""
+    """Source of the load, and the changes by fitting."""
 
     name: str
     origin: str
@@ -100,9 +96,7 @@ class TraceRecord(Strict):
     changed: int = 0
     input_tokens: int = 0
     output_tokens: int = 0
-    prompts: int | None = Field(
-        None, description="of a dataset: its prompts or conversations; a cell that sends more repeats some"
-    )
+    prompts: int | None = Field(None, description="of a dataset; a cell that sends more repeats some")
 
 
 class RunInfo(Strict):
@@ -111,11 +105,11 @@ class RunInfo(Strict):
     schema_version: Literal[1] = SCHEMA_VERSION
     created: str = Field(description="ISO 8601, UTC")
     command: list[str]
-    environment: dict[str, JsonValue] = Field(default_factory=dict)
+    environment: dict[str, JsonValue] = Field({})
     versions: Versions
-    launches: list[LaunchRecord] = Field(default_factory=list)
+    launches: list[LaunchRecord] = Field([])
     order: list[tuple[str, int]] = Field(
-        default_factory=list,
+        [],
         description="label and repeat in the order of measurement; empty: unknown, of an older run",
     )
     trace: TraceRecord | None = None
@@ -125,14 +119,10 @@ class RunInfo(Strict):
     search: SearchPlan | None = Field(None, description="of `bench search`: how loads are chosen")
     tune: TunePlan | None = Field(None, description="of `bench tune`: what is tried, and how")
     prices: Prices | None = Field(None, description="the file given with --price")
-    hosts: list[Host] = Field(default_factory=list, description="nodes of a cluster; empty: one machine")
-    nonce_drawn: bool = Field(
-        False, description="prompt_nonce was not given: cells after a resumption have one of their own"
-    )
+    hosts: list[Host] = Field([], description="nodes of a cluster; empty: one machine")
+    nonce_drawn: bool = Field(False, description="cells after a resumption have a prompt_nonce of their own")
     interrupted: bool = Field(False, description="the user ended it early: it has not every cell")
-    unasked: list[Unasked] = Field(
-        default_factory=list, description="what engines are still to be asked after their cells"
-    )
+    unasked: list[Unasked] = Field([], description="what engines are still to be asked after their cells")
     most_clients: int | None = Field(
         None, description="client processes that --clients auto may take; null: their number was given"
     )
@@ -144,7 +134,7 @@ class RunInfo(Strict):
 
     @property
     def is_adaptive(self) -> bool:
-        """Whether what is measured next depends on what was measured before."""
+        """True if the results so far decide what is measured next."""
         return self.search is not None or self.tune is not None
 
     @property
@@ -156,13 +146,12 @@ class RunInfo(Strict):
         return checked(content, Calibration, "the client's calibration in the run")
 
     def counts(self, repeat: int | None) -> bool:
-        """Whether summaries and comparisons are of this repeat; those before the end of a tuning have chosen
-        what it compares."""
+        """Return whether results are of this repeat; the first of a tuning only chose what it compares."""
         return self.tune is None or repeat is None or repeat >= self.tune.rounds
 
 
 def gpus_used(info: RunInfo, label: str) -> int:
     """GPUs of the engine of that label; 0 on a CPU. Of a running server they are what the settings say."""
-    known = (launch.gpus for launch in info.launches if launch.label == label and launch.gpus is not None)
-    asked = info.settings.tensor_parallel_size * info.settings.data_parallel_size
-    return next(known, asked if info.settings.device == "cuda" else 0)
+    counts = (launch.gpus for launch in info.launches if launch.label == label and launch.gpus is not None)
+    by_settings = info.settings.tensor_parallel_size * info.settings.data_parallel_size
+    return next(counts, by_settings if info.settings.device == "cuda" else 0)

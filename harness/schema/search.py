@@ -1,4 +1,4 @@
-"""What `bench search` is asked and finds: the highest load that each engine carries within limits."""
+"""The plan and the results of `bench search`: the highest load of each engine within limits."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def cell_times(by: SearchAxis, limits: str) -> dict[str, float]:
 
 
 class SearchPlan(Strict):
-    """How loads are searched. A load's value grows from light to heavy; of a trace it is 1 / scale."""
+    """The search for a load, whose value grows from light to heavy; the value of a trace is 1 / scale."""
 
     by: SearchAxis
     of: Counted = Field("requests", description="what a rate or a number in flight counts")
@@ -63,9 +63,7 @@ class SearchPlan(Strict):
     first: float = Field(gt=0, description="the load that is tried first")
     cells: int = Field(16, ge=3, description="measured for each engine at most")
     cells_per_start: int = Field(4, ge=1, description="measured before an engine's server is started again")
-    tolerance: float = Field(
-        0.1, gt=0, description="an engine's search ends when its interval is narrower than this share"
-    )
+    tolerance: float = Field(0.1, gt=0, description="a search ends when its interval is narrower than this")
     max_seconds: float | None = Field(
         None, gt=0, description="no start and no cell begins that would not end in them, by the one before"
     )
@@ -74,13 +72,13 @@ class SearchPlan(Strict):
     def make(cls, by: SearchAxis, limits: str, **values: Any) -> Self:
         """Return the plan with these values of its fields, and the usual bounds where there are none."""
         usual = AXES[by]
-        given = {name: value for name, value in values.items() if value is not None}
-        lowest, highest = given.get("lowest", usual.lowest), given.get("highest", usual.highest)
-        if by == "rate" and "highest" not in given:
+        chosen = {name: value for name, value in values.items() if value is not None}
+        lowest, highest = chosen.get("lowest", usual.lowest), chosen.get("highest", usual.highest)
+        if by == "rate" and "highest" not in chosen:
             highest = min(highest, MOST_REQUESTS / sum(cell_times(by, limits).values()))
         first = min(max(usual.first, lowest), highest)
         plan = {"by": by, "limits": limits, "lowest": lowest, "highest": highest, "first": first}
-        return cls.model_validate(plan | given)
+        return cls.model_validate(plan | chosen)
 
     @model_validator(mode="after")
     def _ordered(self) -> Self:
@@ -130,7 +128,7 @@ class SearchPlan(Strict):
         return like.model_copy(update={AXES[self.by].field: number})
 
     def value(self, load: Load) -> float:
-        """What a load is in the unit of the search."""
+        """Return the value of a load in the unit of the search."""
         return 1 / load.scale if isinstance(load, TraceLoad) else load.value
 
 
@@ -141,20 +139,16 @@ class SearchTrial(Strict):
     value: float = Field(description="of the load, in the unit of the search")
     repeat: int
     start: int = Field(description="which start of the engine's server it was, from 0")
-    met: bool | None = Field(
-        description="whether every limit held; null: the cell is invalid, and not counted"
-    )
+    met: bool | None = Field(description="whether every limit held; null: invalid, not counted")
     measured: dict[str, float | None] = Field(description="by limit; null: no request succeeded")
-    behind: bool = Field(
-        False, description="whether the engine fell behind in it, which misses the limits whatever they are"
-    )
+    behind: bool = Field(False, description="whether the engine fell behind, which misses all limits")
 
 
 class CapacityFound(OfEngine):
     """The load at which one engine's cells meet the limits every second time."""
 
     value: float | None = Field(
-        description="in the unit of the search; null: no cell counted, or all that did said the same"
+        description="in the unit of the search; null: no cell or too few cells decide it"
     )
     low: float | None = Field(None, description="of the 95 % interval; null: below the lowest load")
     high: float | None = Field(None, description="of the 95 % interval; null: above the highest load")
@@ -166,7 +160,7 @@ class CapacityFound(OfEngine):
 
     @property
     def starts(self) -> int:
-        """How often the engine was started."""
+        """Number of starts of the engine."""
         return len({trial.start for trial in self.trials})
 
     @property
@@ -176,32 +170,30 @@ class CapacityFound(OfEngine):
 
     @property
     def guessed(self) -> bool:
-        """Whether any value would be a guess: it is within the loads, and all cells said the same."""
+        """True if any value would be a guess: it is within the loads, and all cells said the same."""
         return self.bound is None and len({trial.met for trial in self.trials} - {None}) == 1
 
     @property
     def shown(self) -> float:
         """The load that its cells show it to carry, or 0."""
-        known = self.low if self.guessed else None if self.bound == "lightest" else self.value
-        return known or 0.0
+        value = self.low if self.guessed else None if self.bound == "lightest" else self.value
+        return value or 0.0
 
 
 class CapacityRatio(Strict):
-    """What `a` carries as a multiple of what `b` does."""
+    """The load of `a` as a multiple of that of `b`."""
 
     a: str
     b: str
     value: float
     low: float | None = Field(description="of the 95 % interval of all pairs together; null: open")
     high: float | None = Field(description="of the 95 % interval of all pairs together; null: open")
-    verdict: Verdict = Field(
-        description="of `a` against `b`, at 5 % for all pairs of the search together (Bonferroni)"
-    )
+    verdict: Verdict = Field(description="of `a` against `b`, at 5 % for all pairs (Bonferroni)")
 
 
 class SearchResults(Strict):
-    """What a search found."""
+    """Results of a search."""
 
     plan: SearchPlan
     engines: list[CapacityFound]
-    ratios: list[CapacityRatio] = Field(default_factory=list)
+    ratios: list[CapacityRatio] = Field([])

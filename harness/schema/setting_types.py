@@ -54,8 +54,8 @@ class EngineRef(Strict):
     name: EngineName
     variant: str | None = None
     base: str | None = Field(None, description="variant below `args` and `env`", exclude_if=_is_empty)
-    args: list[str] = Field(default_factory=list, description="of the server", exclude_if=_is_empty)
-    env: dict[str, str] = Field(default_factory=dict, description="of the server", exclude_if=_is_empty)
+    args: list[str] = Field([], description="of the server", exclude_if=_is_empty)
+    env: dict[str, str] = Field({}, description="of the server", exclude_if=_is_empty)
 
     @model_validator(mode="before")
     @classmethod

@@ -47,27 +47,21 @@ class EngineGroup(Group):
         description="NAME or NAME@VARIANT, comma separated; auto: roseinfer, and every other installed",
         json_schema_extra={"shown": "auto"},
     )
-    model: str = Field(
-        "auto", description="hub id, local folder, random:gpt2, random:gpt2-tiny or smollm2-135m"
-    )
+    model: str = Field("auto", description="hub id, folder, random:gpt2, random:gpt2-tiny or smollm2-135m")
     device: Device = Field("auto", description="where the engines run")
     dtype: Dtype = Field(
         "auto",
         description="weights and activations; auto: fp16 on a GPU, bf16 on a CPU that has it, else fp32",
     )
-    max_model_len: int | None = Field(
-        None, ge=2, description="context in tokens; the model's own if not given"
-    )
-    vocab_size: int = Field(
-        32_000, ge=2, description="token ids that prompts are drawn from, where the model's own are unknown"
-    )
+    max_model_len: int | None = Field(None, ge=2, description="context in tokens; default: the model's")
+    vocab_size: int = Field(32_000, ge=2, description="token ids of prompts, where the model's are unknown")
     cpu_threads: Literal["auto"] | Annotated[int, Field(ge=1)] = Field(
         "auto",
         description="compute threads of every engine on a CPU; auto: one on each of its cores but one, "
         "which is for HTTP and the client",
     )
     tensor_parallel_size: int = Field(
-        1, ge=1, description="GPUs, or on a CPU processes, that share each layer of the model"
+        1, ge=1, description="GPUs, or processes on a CPU, that share each layer"
     )
     data_parallel_size: int = Field(
         1, ge=1, description="replicas of the model behind one port, each on --tensor-parallel-size GPUs"

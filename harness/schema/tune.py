@@ -25,9 +25,7 @@ _VALUES = "give a list of values, or low and high with either step or factor"
 class Parameter(Strict):
     """Values of an option or variable. Leaving it out is always one more choice."""
 
-    values: list[Value] = Field(
-        default_factory=list, description="true: the option alone; false: --no-OPTION"
-    )
+    values: list[Value] = Field([], description="true: the option alone; false: --no-OPTION")
     low: float | None = Field(None, description="instead of values: the first of a range")
     high: float | None = Field(None, description="the last of the range at most")
     step: float | None = Field(None, gt=0, description="from one value of the range to the next")
@@ -94,12 +92,12 @@ class Space(Strict):
     engine: EngineName
     about: str = Field("", description="one sentence")
     args: dict[Annotated[str, Field(pattern=r"^--[a-z][a-z0-9_-]*$")], Parameter] = Field(
-        default_factory=dict, description="options of the server"
+        {}, description="options of the server"
     )
     env: dict[
         Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")],
         Annotated[Parameter, BeforeValidator(_text_only)],
-    ] = Field(default_factory=dict, description="environment variables of the server")
+    ] = Field({}, description="environment variables of the server")
 
     def on(self, device: str) -> Self:
         """Return the part of the space that has an effect on that device."""
@@ -172,11 +170,11 @@ class Configuration(Strict):
 
     label: str = Field(description="as in tables and figures")
     variant: str | None = Field(description="its name in the run; null: the default")
-    settings: Settings = Field(default_factory=dict, description="by option or variable")
+    settings: Settings = Field({}, description="by option or variable")
 
 
 class TunePlan(Strict):
-    """How the settings of an engine are tuned."""
+    """The way in which the settings of an engine are tuned."""
 
     engine: EngineName
     base: str | None = Field(None, description="variant that every configuration is laid over")
@@ -216,14 +214,12 @@ class TunePlan(Strict):
 
 
 class ConfigurationFound(Configuration):
-    """What was measured of a configuration before the comparison at the end."""
+    """Measurements of a configuration before the comparison at the end."""
 
     state: State
-    values: list[float | None] = Field(
-        default_factory=list, description="the objective in each repeat; null: no request succeeded"
-    )
+    values: list[float | None] = Field([], description="the objective in each repeat; null: all failed")
     invalid: int = Field(0, description="cells among them that are not valid")
-    limits: dict[str, float | None] = Field(default_factory=dict, description="mean over repeats, by limit")
+    limits: dict[str, float | None] = Field({}, description="mean over repeats, by limit")
     reason: str = Field("", description="of a configuration that failed")
 
 
@@ -241,7 +237,7 @@ class FinalistFound(Strict):
 
 
 class TuneResults(Strict):
-    """What a tuning found."""
+    """Results of a tuning."""
 
     plan: TunePlan
     configurations: list[ConfigurationFound]
