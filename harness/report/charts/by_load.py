@@ -11,7 +11,8 @@ import numpy as np
 
 from harness.metrics.percentiles import missing, supported
 from harness.metrics.samples import Group
-from harness.report.charts.chart import Axis, Chart, Limit, Series, View, is_wide, values_of
+from harness.report.charts.chart import UNKNOWN, Axis, Chart, Limit, Point, Series, View, is_wide, values_of
+from harness.report.charts.chart import by_label as labelled
 from harness.report.text.load_words import axis_label, axis_number, axis_values, load_file_name, quantity
 from harness.schema.limits import Slo
 from harness.schema.load import Load
@@ -31,11 +32,10 @@ def by_load(pooled: Sequence[OnlineSummary], metric: str, slo: Slo | None) -> Ch
     percentile alone with its 95 % intervals.
     """
     term, (axis, at), by = METRICS[metric], load_axis(pooled), quantity(pooled[0].load)
-    labels = list(dict.fromkeys(summary.label for summary in pooled))
     series = [
         each
-        for label in labels
-        for each in _engine([s for s in pooled if s.label == label], metric, at)
+        for label, summaries in labelled(pooled).items()
+        for each in _engine(label, sorted(summaries, key=lambda summary: at[summary.load]), metric, at)
         if len(each.x)
     ]
     parts = {each.part for each in series}
@@ -71,24 +71,13 @@ def tradeoff(pooled: Sequence[OnlineSummary], metric: str, slo: Slo | None) -> C
     term = METRICS[metric]
     q = supported((90,), [summary.latency(metric).n for summary in pooled]) or 50
     series = []
-    for label in dict.fromkeys(summary.label for summary in pooled):
+    for label, summaries in labelled(pooled).items():
         points = [
-            (summary, value)
-            for summary in sorted(pooled, key=lambda summary: summary.load.weight)
-            if summary.label == label and (value := summary.value(metric, f"p{q}")) is not None
+            Point(s.output_tok_per_s, value, n=s.latency(metric).n, note=str(s.load), valid=s.valid)
+            for s in sorted(summaries, key=lambda summary: summary.load.weight)
+            if (value := s.value(metric, f"p{q}")) is not None
         ]
-        series.append(
-            Series(
-                label,
-                "line",
-                [summary.output_tok_per_s for summary, _ in points],
-                [value for _, value in points],
-                part=f"p{q}",
-                n=[summary.latency(metric).n for summary, _ in points],
-                notes=[str(summary.load) for summary, _ in points],
-                invalid=[i for i, (summary, _) in enumerate(points) if not summary.valid],
-            )
-        )
+        series.append(Series.of(label, "line", points, f"p{q}"))
     return Chart(
         name=f"tradeoff_{term.short_name}",
         title=f"{term.label} p{q}, {term.unit}, by output tokens/s",
@@ -115,12 +104,11 @@ def ecdf(groups: Sequence[Group], metric: str, slo: Slo | None) -> Chart:
         n = sample.n
         marks = [q for q in _MARKS if not missing(q, n)]
         values = [float(v) for v in sample.ordered.percentiles([*LEVELS, *marks])]
-        curve, at = values[: len(LEVELS)], values[len(LEVELS) :]
+        at = zip(values[len(LEVELS) :], marks, strict=True)
+        points = [Point(value, float(q), n=n) for value, q in at]
         series += [
-            Series(group.label, "line", curve, [float(q) for q in LEVELS], markers=False),
-            Series(
-                group.label, "points", at, [float(q) for q in marks], part="percentile", n=[n] * len(marks)
-            ),
+            Series(group.label, "line", values[: len(LEVELS)], LEVELS.tolist(), markers=False),
+            Series.of(group.label, "points", points, "percentile"),
         ]
     return Chart(
         name=f"ecdf_{term.short_name}_{load_file_name(load)}",
@@ -150,39 +138,24 @@ def limits(slo: Slo | None, metric: str, axis: str) -> list[Limit]:
     return [Limit("y" if axis == "y" else "x", value, f"SLO {value:g}")] if value else []
 
 
-def _engine(pooled: Sequence[OnlineSummary], metric: str, at: dict[Load, float]) -> list[Series]:
-    """The band and the percentiles of an engine, where the sample supports them."""
-    label, ordered = pooled[0].label, sorted(pooled, key=lambda summary: at[summary.load])
-    both = [summary for summary in ordered if _value(summary, metric, 90) is not None]
-    series = [
-        Series(
-            label,
-            "band",
-            [at[summary.load] for summary in both],
-            [_value(summary, metric, 50) or 0.0 for summary in both],
-            part=_BAND,
-            low=[_value(summary, metric, 50) or 0.0 for summary in both],
-            high=[_value(summary, metric, 90) or 0.0 for summary in both],
-            invalid=[i for i, summary in enumerate(both) if not summary.valid],
-        )
+def _engine(
+    label: str, summaries: Sequence[OnlineSummary], metric: str, at: dict[Load, float]
+) -> list[Series]:
+    """Return the band and the percentiles of an engine, where the sample supports them."""
+    band = [
+        Point(at[s.load], low, (low, high), valid=s.valid)
+        for s in summaries
+        if (high := _value(s, metric, 90)) is not None and (low := _value(s, metric, 50)) is not None
     ]
+    series = [Series.of(label, "band", band, _BAND)]
     for q in COMPARED_PERCENTILES:
-        there = [summary for summary in ordered if _value(summary, metric, q) is not None]
-        ends = [summary.latency(metric).ci.get(f"p{q}", (math.nan, math.nan)) for summary in there]
-        series.append(
-            Series(
-                label,
-                "line",
-                [at[summary.load] for summary in there],
-                [_value(summary, metric, q) or 0.0 for summary in there],
-                part=f"p{q}",
-                low=[low for low, _ in ends],
-                high=[high for _, high in ends],
-                n=[summary.latency(metric).n for summary in there],
-                notes=[str(summary.load) for summary in there],
-                invalid=[i for i, summary in enumerate(there) if not summary.valid],
-            )
-        )
+        points = []
+        for s in summaries:
+            latency, value = s.latency(metric), _value(s, metric, q)
+            if value is not None:
+                ends = latency.ci.get(f"p{q}", UNKNOWN)
+                points.append(Point(at[s.load], value, ends, latency.n, str(s.load), s.valid))
+        series.append(Series.of(label, "line", points, f"p{q}"))
     return series
 
 

@@ -9,6 +9,8 @@ is drawn. `templates/charts.js` draws it in the page, `figures.py` as a file. To
         x=Axis("seconds since the first arrival"), y=Axis("power, W", unit="W"),
         series=[Series("vLLM", "line", x=seconds, y=watts, part="mean")],
     )
+
+Points that are made one by one are drawn as `Series.of("vLLM", "line", points)`.
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Literal
+from typing import Any, Literal, NamedTuple, Protocol, TypeVar
 
 from markupsafe import Markup
 
@@ -62,6 +64,28 @@ class Axis:
     down: bool = False
 
 
+#: The ends of a point whose interval is not known, in a series that has intervals.
+UNKNOWN = (math.nan, math.nan)
+
+
+class Point(NamedTuple):
+    """A point of a series.
+
+    Attributes:
+        ends: Of its 95 % interval, of a band, or of a span; None where no point of the series has any.
+        n: Its samples; None where they are not counted.
+        note: What a reader sees of it beside its values.
+        valid: Its cell is valid.
+    """
+
+    x: float
+    y: float
+    ends: tuple[float, float] | None = None
+    n: int | None = None
+    note: str = ""
+    valid: bool = True
+
+
 @dataclass(frozen=True)
 class Series:
     """Points of one engine, drawn in one way; all sequences are as long as `x`.
@@ -100,6 +124,24 @@ class Series:
     opacity: float = 1.0
     width: float = 0.6
     is_length: bool = False
+
+    @classmethod
+    def of(cls, label: str, kind: Kind, points: Sequence[Point], part: str = "", **look: Any) -> Series:
+        """Make a series of points; `look` is the fields that say how it is drawn."""
+        ends = [point.ends for point in points if point.ends is not None]
+        return cls(
+            label,
+            kind,
+            [point.x for point in points],
+            [float(point.y) for point in points],
+            part,
+            low=[low for low, _ in ends],
+            high=[high for _, high in ends],
+            n=[point.n for point in points if point.n is not None],
+            notes=[point.note for point in points] if any(point.note for point in points) else (),
+            invalid=[i for i, point in enumerate(points) if not point.valid],
+            **look,
+        )
 
     @property
     def crossed(self) -> Sequence[int]:
@@ -217,6 +259,24 @@ class Chart:
                 size, note = s.n[i] if s.n else "", one_line(s.notes[i]) if s.notes else ""
                 writer.writerow((one_line(s.label), s.part, *at, *extra, size, i not in s.invalid, note))
         return text.getvalue()
+
+
+class Labelled(Protocol):
+    """Something of an engine."""
+
+    @property
+    def label(self) -> str: ...
+
+
+Item = TypeVar("Item", bound=Labelled)
+
+
+def by_label(items: Iterable[Item]) -> dict[str, list[Item]]:
+    """Group what is of the same engine, in order."""
+    groups: dict[str, list[Item]] = {}
+    for item in items:
+        groups.setdefault(item.label, []).append(item)
+    return groups
 
 
 def is_wide(values: Iterable[float]) -> bool:

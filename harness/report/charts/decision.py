@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 
 from harness.metrics.attainment import Served
 from harness.metrics.intervals import Measurement
 from harness.report.charts.by_load import load_axis
-from harness.report.charts.chart import Axis, Chart, Limit, Series, is_wide
+from harness.report.charts.chart import UNKNOWN, Axis, Chart, Limit, Point, Series, by_label, is_wide
 from harness.report.decision import Decision, Within
 from harness.report.text.load_words import quantity
 from harness.report.text.numbers import decimals, number
@@ -34,47 +33,31 @@ def _frontier(decision: Decision) -> Chart:
     """A line of each engine's valid loads that none of its others beats; the other valid ones are pale."""
     served = [point for point in decision.served if point.valid]
     series = []
-    for label in dict.fromkeys(point.label for point in served):
-        points = sorted(
-            (point for point in served if point.label == label), key=lambda point: point.user.value
-        )
-        best = [point for point in points if not point.dominated]
-        if all(point.total.ci for point in best):
-            series.append(_points(decision, label, best, "band"))
-        series.append(_points(decision, label, best, "line"))
-        if beaten := [point for point in points if point.dominated]:
-            series.append(_points(decision, label, beaten, "points"))
+    for label, points in by_label(served).items():
+        points.sort(key=lambda point: point.user.value)
+        best = [_point(decision, point) for point in points if not point.dominated]
+        if all(point.total.ci for point in points if not point.dominated):
+            band = [point._replace(note="") for point in best]
+            series.append(Series.of(label, "band", band, "95 % interval", opacity=0.3))
+        series.append(Series.of(label, "line", best, "frontier"))
+        if beaten := [_point(decision, point) for point in points if point.dominated]:
+            series.append(Series.of(label, "points", beaten, "dominated", opacity=0.35))
     limits = []
     if decision.slo is not None and (tpot := decision.slo.model_dump(exclude_none=True).get("tpot_ms")):
         limits.append(Limit("x", MS / tpot, f"TPOT {tpot:g} ms"))
     return Chart(
         name="frontier",
         title=f"Output tok/s per {decision.unit} against output tok/s per user",
-        x=Axis(
-            "output tok/s per user (1 / TPOT p50)",
-            "tok/s",
-            log=is_wide([point.user.value for point in served]),
-        ),
-        y=Axis(
-            f"output tok/s per {decision.unit}",
-            "tok/s",
-            log=is_wide([point.total.value for point in served]),
-        ),
+        x=Axis("output tok/s per user (1 / TPOT p50)", "tok/s", log=is_wide(p.user.value for p in served)),
+        y=Axis(f"output tok/s per {decision.unit}", "tok/s", log=is_wide(p.total.value for p in served)),
         series=series,
         note="upper right is better; pale: another load of the engine is better in both",
         limits=limits,
     )
 
 
-def _points(decision: Decision, label: str, points: Sequence[Served], kind: str) -> Series:
-    x, y = [point.user.value for point in points], [point.total.value for point in points]
-    low, high = _ends([point.total for point in points])
-    if kind == "band":
-        return Series(label, "band", x, y, part="95 % interval", low=low, high=high, opacity=0.3)
-    notes = [_note(decision, point) for point in points]
-    if kind == "line":
-        return Series(label, "line", x, y, part="frontier", low=low, high=high, notes=notes)
-    return Series(label, "points", x, y, part="dominated", low=low, high=high, notes=notes, opacity=0.35)
+def _point(decision: Decision, point: Served) -> Point:
+    return Point(point.user.value, point.total.value, point.total.ci or UNKNOWN, note=_note(decision, point))
 
 
 def _note(decision: Decision, point: Served) -> str:
@@ -94,31 +77,20 @@ def _by_load(
 ) -> Chart:
     axis, at = load_axis(pooled)
     series = []
-    for label in dict.fromkeys(point.label for point in decision.within):
-        points = sorted(
-            (point for point in decision.within if point.label == label), key=lambda point: point.load.weight
-        )
-        pairs = [(point, value(point)) for point in points if point.load in at]
-        measured = [(point, number) for point, number in pairs if number is not None]
-        low, high = _ends([number for _, number in measured])
-        series.append(
-            Series(
-                label,
-                "line",
-                [at[point.load] for point, _ in measured],
-                [number.value for _, number in measured],
-                low=low,
-                high=high,
-                notes=[str(point.load) for point, _ in measured],
-                invalid=[i for i, (point, _) in enumerate(measured) if not point.valid],
-            )
-        )
+    for label, points in by_label(decision.within).items():
+        measured = [
+            Point(at[point.load], number.value, number.ci or UNKNOWN, note=str(point.load), valid=point.valid)
+            for point in sorted(points, key=lambda point: point.load.weight)
+            if point.load in at and (number := value(point)) is not None
+        ]
+        if measured:
+            series.append(Series.of(label, "line", measured))
     return Chart(
         name=name,
         title=f"{y.label}, by {quantity(pooled[0].load)}",
         x=axis,
         y=y,
-        series=[point for point in series if len(point.x)],
+        series=series,
         note="95 % intervals; × invalid",
         dodge=True,
     )
@@ -126,8 +98,3 @@ def _by_load(
 
 def _share(point: Within) -> Measurement | None:
     return None if point.attained is None else point.attained.times(100.0)
-
-
-def _ends(points: Sequence[Measurement]) -> tuple[list[float], list[float]]:
-    pairs = [point.ci or (math.nan, math.nan) for point in points]
-    return [low for low, _ in pairs], [high for _, high in pairs]

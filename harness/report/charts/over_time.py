@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -30,7 +29,7 @@ def latency_over_time(groups: list[Group]) -> Chart:
     load, series = groups[0].load, []
     for group in groups:
         due, ttft = over_due(group)
-        series.append(Series(group.label, "points", _list(due), _list(ttft), part="TTFT", opacity=0.75))
+        series.append(Series(group.label, "points", due.tolist(), ttft.tolist(), part="TTFT", opacity=0.75))
     values = [value for each in series for value in each.y]
     return Chart(
         name=f"timeline_{load_file_name(load)}",
@@ -47,9 +46,8 @@ def load_over_time(groups: list[Group]) -> Chart:
     load, series = groups[0].load, []
     for group in groups:
         times, count = in_flight(group)
-        series.append(
-            Series(group.label, "line", _list(times), _list(count), part="in flight", markers=False)
-        )
+        x, y = times.tolist(), count.tolist()
+        series.append(Series(group.label, "line", x, y, part="in flight", markers=False))
     if isinstance(load, Ramp):
         ends = [load.from_req_per_s, load.to_req_per_s]
         series.append(
@@ -64,14 +62,18 @@ def load_over_time(groups: list[Group]) -> Chart:
     )
 
 
-def lives(group: Group, seconds: float) -> Chart:
-    """Each request of a cell as a bar: pale until its first token, full while tokens come.
+def lives(groups: Sequence[Group]) -> list[Chart]:
+    """Each request of a cell as a bar: pale until its first token, full while tokens come; a chart a cell.
 
-    Args:
-        group: One repeat of one engine at one load; its first 100 requests are drawn.
-        seconds: End of the time axis, so that cells can be laid side by side.
+    The first 100 requests of each cell are drawn, all cells on the same axis of time.
     """
-    rows = _first(group)
+    drawn = [_first(group) for group in groups]
+    times = [rows[["t_sent", "t_last"]].to_numpy(np.float64) for rows in drawn]
+    seconds = max(float(np.nanmax(each, initial=0.001)) for each in times)
+    return [_lives(group, rows, seconds) for group, rows in zip(groups, drawn, strict=True)]
+
+
+def _lives(group: Group, rows: pd.DataFrame, seconds: float) -> Chart:
     sched, sent, first, last = (
         rows[name].to_numpy(np.float64) for name in ("t_sched", "t_sent", "t_first", "t_last")
     )
@@ -80,12 +82,11 @@ def lives(group: Group, seconds: float) -> Chart:
     label, errors = group.label, rows["error"].astype(object).where(rows["error"].notna(), "")
 
     def bars(part: str, start: Floats, end: Floats, opacity: float) -> Series:
-        at = _list(position[good])
-        low, high = _list(start[good]), _list(end[good])
+        at, low, high = (values[good].tolist() for values in (position, start, end))
         return Series(label, "spans", low, at, part=part, low=low, high=high, opacity=opacity, width=0.7)
 
     failed = Series(
-        label, "points", _list(due[~good]), _list(position[~good]), part="failed", hollow=True,
+        label, "points", due[~good].tolist(), position[~good].tolist(), part="failed", hollow=True,
         notes=[f"{errors.iloc[int(i)]}" for i in position[~good]],
     )  # fmt: skip
     return Chart(
@@ -97,12 +98,6 @@ def lives(group: Group, seconds: float) -> Chart:
         + ([failed] if len(failed.x) else []),
         note=f"pale: until the first token; first {len(rows):,} of {len(group.requests):,} requests",
     )
-
-
-def lives_end(group: Group) -> float:
-    """When the last of the requests that `lives` draws has ended, in s."""
-    rows = _first(group)
-    return float(np.nanmax(rows[["t_sent", "t_last"]].to_numpy(np.float64), initial=0.001))
 
 
 def _first(group: Group) -> pd.DataFrame:
@@ -154,10 +149,6 @@ def _counts(groups: list[Group]) -> str:
     return " to ".join(f"{count:,}" for count in dict.fromkeys((counts[0], counts[-1])))
 
 
-def _list(values: Floats) -> list[float]:
-    return [float(value) for value in values]
-
-
 # --- Power ----------------------------------------------------------------------------------------------
 
 
@@ -172,32 +163,29 @@ def power_charts(
         chunks: Rows of `records.columns.CHUNKS`, of any cells.
     """
     load = groups[0].load
-    watts, tokens = [], []
+    watts: list[Series] = []
+    tokens: list[Series] = []
     for group in groups:
         for cell in map(int, group.requests["cell"].unique()):
             if (machine := machines.get(cell)) is None or not machine.power:
                 continue
-            middle = [(part.begin + part.end) / 2 for part in machine.power]
-            taken = [part.watts for part in machine.power]
-            watts.append(Series(group.label, "line", middle, taken, part="power", markers=False))
-            rates = _rates(chunks[chunks["cell"] == cell], machine.power)
-            tokens.append(Series(group.label, "line", middle, rates, part="output tok/s", markers=False))
+            power = machine.power
+            middle = [(part.begin + part.end) / 2 for part in power]
+            rates = _rates(chunks[chunks["cell"] == cell], power)
+            lines = [(watts, "power", [part.watts for part in power]), (tokens, "output tok/s", rates)]
+            for series, part, values in lines:
+                series.append(Series(group.label, "line", middle, values, part=part, markers=False))
             if machine.idle_watts is not None:
-                ends, idle = [machine.power[0].begin, machine.power[-1].end], [machine.idle_watts] * 2
+                ends, idle = [power[0].begin, power[-1].end], [machine.idle_watts] * 2
                 watts.append(Series(group.label, "line", ends, idle, part="idle", markers=False, opacity=0.4))
     if not watts:
         return []
     x, name = Axis(SECONDS, "s"), load_file_name(load)
     note = "by the energy counters of the GPUs or, where there is none, of the processors; pale: idle before"
+    y, rate = Axis("power, W", "W"), Axis("output tok/s", "tok/s")
     return [
-        Chart(f"power_{name}", f"Power, W, {where(load)}", x, Axis("power, W", "W"), watts, note=note),
-        Chart(
-            f"tokens_{name}",
-            f"Output tokens a second, {where(load)}",
-            x,
-            Axis("output tok/s", "tok/s"),
-            tokens,
-        ),
+        Chart(f"power_{name}", f"Power, W, {where(load)}", x, y, watts, note=note),
+        Chart(f"tokens_{name}", f"Output tokens a second, {where(load)}", x, rate, tokens),
     ]
 
 
@@ -219,16 +207,6 @@ def power_is_known(machines: Mapping[int, MachineLoad]) -> bool:
 # --- What servers report --------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class _Quantity:
-    """A chart of a quantity: part of its name, its title, its unit, and how it follows from readings."""
-
-    name: str
-    title: str
-    unit: str
-    values: Callable[[pd.DataFrame], pd.Series[float]]
-
-
 def server_charts(groups: Sequence[Group], readings: pd.DataFrame) -> list[Chart]:
     """A chart for each quantity that a server says, at one load.
 
@@ -236,31 +214,21 @@ def server_charts(groups: Sequence[Group], readings: pd.DataFrame) -> list[Chart
         groups: One repeat of each engine.
         readings: Rows of `records.columns.SERVER`, of any cells.
     """
-    load = groups[0].load
-    charts = [
-        Chart(
-            name=f"server_{quantity.name}_{load_file_name(load)}",
-            title=f"{quantity.title}, {where(load)}",
-            x=Axis(SECONDS, "s"),
-            y=Axis(quantity.unit, "%" if quantity.unit == "%" else ""),
-            series=_series(groups, readings, quantity),
-            note="by the servers' own metrics",
-        )
-        for quantity in (_QUANTITIES if len(readings) else ())
-    ]
-    return [chart for chart in charts if chart.series]
-
-
-def _series(groups: Sequence[Group], readings: pd.DataFrame, quantity: _Quantity) -> list[Series]:
-    series = []
-    for group in groups:
-        measured = readings[readings["cell"].isin(group.requests["cell"].unique())]
-        values = quantity.values(measured)
-        is_reported = values.notna()
-        if is_reported.any():
-            x, y = (numbers[is_reported].to_numpy(np.float64).tolist() for numbers in (measured["t"], values))
-            series.append(Series(group.label, "line", x, y, part=quantity.unit, markers=False))
-    return series
+    load, charts = groups[0].load, []
+    for name, (title, unit, quantity) in _QUANTITIES.items() if len(readings) else ():
+        series = []
+        for group in groups:
+            measured = readings[readings["cell"].isin(group.requests["cell"].unique())]
+            rows = pd.DataFrame({"x": measured["t"], "y": quantity(measured)}, dtype=float)
+            x, y = rows[rows["y"].notna()].to_numpy().T.tolist()
+            if x:
+                series.append(Series(group.label, "line", x, y, part=unit, markers=False))
+        if series:
+            name, title = f"server_{name}_{load_file_name(load)}", f"{title}, {where(load)}"
+            y_axis = Axis(unit, "%" if unit == "%" else "")
+            note = "by the servers' own metrics"
+            charts.append(Chart(name, title, Axis(SECONDS, "s"), y_axis, series, note=note))
+    return charts
 
 
 def _prefix_hits(readings: pd.DataFrame) -> pd.Series[float]:
@@ -284,18 +252,12 @@ def _tokens_per_step(readings: pd.DataFrame) -> pd.Series[float]:
     return per_step
 
 
-_QUANTITIES = (
-    _Quantity("running", "Requests that run in the server", "requests", lambda readings: readings["running"]),
-    _Quantity(
-        "waiting",
-        "Requests that wait in the server",
-        "requests",
-        lambda readings: _if_any(readings["waiting"]),
-    ),
-    _Quantity("kv_usage", "KV cache in use, %", "%", lambda readings: 100 * readings["kv_usage"]),
-    _Quantity("prefix_hits", "Prompt tokens from the prefix cache, %", "%", _prefix_hits),
-    _Quantity("steps", "Tokens of a step", "tokens", _tokens_per_step),
-    _Quantity(
-        "preemptions", "Preemptions so far", "preemptions", lambda readings: _if_any(readings["preemptions"])
-    ),
-)
+#: By part of the chart's name: its title, the unit, and the values by readings.
+_QUANTITIES: dict[str, tuple[str, str, Callable[[pd.DataFrame], pd.Series[float]]]] = {
+    "running": ("Requests that run in the server", "requests", lambda rows: rows["running"]),
+    "waiting": ("Requests that wait in the server", "requests", lambda rows: _if_any(rows["waiting"])),
+    "kv_usage": ("KV cache in use, %", "%", lambda rows: 100 * rows["kv_usage"]),
+    "prefix_hits": ("Prompt tokens from the prefix cache, %", "%", _prefix_hits),
+    "steps": ("Tokens of a step", "tokens", _tokens_per_step),
+    "preemptions": ("Preemptions so far", "preemptions", lambda rows: _if_any(rows["preemptions"])),
+}

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from itertools import chain
+from dataclasses import dataclass, field, replace
+from itertools import chain, product
 
 from harness.metrics.rankings import shown_load, shown_percentile
 from harness.metrics.samples import Group, by_load, pool
@@ -15,7 +15,6 @@ from harness.report.charts.decision import decision_charts
 from harness.report.charts.over_time import (
     latency_over_time,
     lives,
-    lives_end,
     load_over_time,
     power_charts,
     same_load,
@@ -58,54 +57,33 @@ class Charts:
 
 def charts(run: Run, asked: Asked = NOTHING) -> Charts:
     """All charts of a run, held to what a reader asks."""
-    if run.is_batch:
-        results = run.results.results
-        if not results:
-            return Charts()
-        return Charts(bars=[bars(results, metric) for metric in rates("bars")])
-    return _online(run, asked)
+    if not run.is_batch:
+        return _online(run, asked)
+    results = run.results.results
+    return Charts(bars=[bars(results, metric) for metric in rates("bars")] if results else [])
 
 
 def _online(run: Run, asked: Asked) -> Charts:
-    """Those by load from the summaries, distributions and times from the raw tables."""
+    """Charts by load from the summaries, distributions and times from the raw tables."""
     pooled = [summary for summary in run.pooled if summary.num_success]
     if not pooled:
         return Charts()
     slo, search = run.meta.settings.slo, run.results.search
     by_metric = {metric: latency_by_load(pooled, metric, slo) for metric in shown_latencies(pooled)}
     shown = {metric: chart for metric, chart in by_metric.items() if chart.series}
-    loads = sorted({summary.load for summary in pooled})
     rank = list(dict.fromkeys(summary.label for summary in run.pooled))
-    groups = sorted(
-        (group for group in run.groups if len(group.metrics)), key=lambda group: rank.index(group.label)
-    )
+    groups = [group for group in run.groups if len(group.metrics)]
+    groups.sort(key=lambda group: rank.index(group.label))
     together = same_load([pool(repeats) for repeats in by_load(groups)])
-    firsts = same_load([repeats[0].whole or repeats[0] for repeats in by_load(groups)])
-    wrong = {(cell.label, cell.load, cell.repeat) for cell in (*pooled, *run.repeats) if not cell.valid}
+    invalid = {(cell.label, cell.load, cell.repeat) for cell in (*pooled, *run.repeats) if not cell.valid}
 
     def marked(chart: Chart, cells: Sequence[Group]) -> Chart:
-        """The chart of these cells, with those that are invalid marked."""
-        return with_invalid(chart, [c.label for c in cells if (c.label, c.load, c.repeat) in wrong])
+        """Return the chart of these cells, with those that are invalid marked."""
+        return with_invalid(chart, [c.label for c in cells if (c.label, c.load, c.repeat) in invalid])
 
-    ecdfs = {} if search else {m: [ecdf(together[load], m, slo) for load in loads] for m in shown}
-    ecdfs = {
-        metric: [
-            marked(chart, together[load]) for load, chart in zip(loads, found, strict=True) if chart.series
-        ]
-        for metric, found in ecdfs.items()
-    }
     decided = decide(run, asked)
-    first = [] if search is None else [capacity(search)]
-    main, *_ = latencies("headline")
-    if not search and main in shown:
-        load = shown_load(run.pooled)
-        at = loads.index(load if load in loads else heaviest(loads))
-        percentile = shown_percentile(run.pooled, run.results.comparisons, main)
-        first = [alone(shown[main], percentile), ecdfs[main][at]]
-    return Charts(
-        first=first,
+    of_all = Charts(
         by_load=shown,
-        ecdfs=ecdfs,
         tradeoffs=[
             tradeoff(pooled, metric, slo)
             for metric in latencies("headline")
@@ -117,21 +95,39 @@ def _online(run: Run, asked: Asked) -> Charts:
         ],
         decision=decision_charts(decided, pooled),
         decided=decided,
-        over_time={}
-        if search
-        else {
+    )
+    if search is not None:
+        return replace(of_all, first=[capacity(search)])
+    ecdfs: dict[str, dict[Load, Chart]] = {metric: {} for metric in shown}
+    for metric, (load, cells) in product(shown, together.items()):
+        chart = ecdf(cells, metric, slo)
+        if chart.series:
+            ecdfs[metric][load] = marked(chart, cells)
+    first, (main, *_) = [], latencies("headline")
+    if main in shown:
+        load = shown_load(run.pooled)
+        percentile = shown_percentile(run.pooled, run.results.comparisons, main)
+        at = load if load in together else heaviest(together)
+        first = [alone(shown[main], percentile), ecdfs[main][at]]
+    firsts = same_load([repeats[0].whole or repeats[0] for repeats in by_load(groups)])
+    heavy = firsts[heaviest(firsts)]
+    return replace(
+        of_all,
+        first=first,
+        ecdfs={metric: list(by_load.values()) for metric, by_load in ecdfs.items()},
+        over_time={
             load: [
-                marked(chart, found)
+                marked(chart, cells)
                 for chart in (
-                    latency_over_time(found),
-                    load_over_time(found),
-                    *power_charts(found, run.results.machines, run.chunks),
-                    *server_charts(found, run.server),
+                    latency_over_time(cells),
+                    load_over_time(cells),
+                    *power_charts(cells, run.results.machines, run.chunks),
+                    *server_charts(cells, run.server),
                 )
             ]
-            for load, found in firsts.items()
+            for load, cells in firsts.items()
         },
-        lives=[] if search else [marked(chart, [cell]) for cell, chart in _lives(firsts)],
+        lives=[marked(chart, [cell]) for cell, chart in zip(heavy, lives(heavy), strict=True)],
     )
 
 
@@ -140,10 +136,3 @@ def _verdict_first(run: Run, loads: Iterable[Load]) -> list[Load]:
     shown = shown_load(run.pooled)
     heavy_first = list(reversed(from_light_to_heavy(loads)))
     return [load for load in heavy_first if load == shown] + [load for load in heavy_first if load != shown]
-
-
-def _lives(firsts: Mapping[Load, list[Group]]) -> list[tuple[Group, Chart]]:
-    """The cell of each engine at the heaviest load, and its chart."""
-    cells = firsts[heaviest(firsts)]
-    seconds = max(lives_end(group) for group in cells)
-    return [(group, lives(group, seconds)) for group in cells]
