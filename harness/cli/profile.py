@@ -16,8 +16,8 @@ from harness.cli.terminal import Terminal, echo
 from harness.cli.terminal_table import TerminalTable
 from harness.errors import BenchError, EngineError, InterruptedRunError, UsageError
 from harness.profiling.analysis import analyse
+from harness.profiling.artifacts import read_manifest, read_profiles
 from harness.profiling.plan import ProfileOptions
-from harness.profiling.profile_files import read_manifest, read_profiles
 from harness.profiling.stage import profile_run
 from harness.profiling.subject import begin_run, open_subject
 from harness.report.render import write_run_outputs

@@ -2,26 +2,26 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
+from statistics import fmean
 
 from harness.errors import UsageError
 from harness.files import write_json
-from harness.profiling.agreement import Sorts, agreement, sorts
-from harness.profiling.artifacts import torch_traces, trace_name
+from harness.profiling.artifacts import read_manifest, read_profiles, torch_traces, trace_name
 from harness.profiling.explain import explain
 from harness.profiling.level import measure_levels
-from harness.profiling.profile_files import read_manifest, read_profiles
-from harness.profiling.reading.errors import TraceError
-from harness.profiling.reading.figures import figures
+from harness.profiling.reading.figures import figures, step_works
 from harness.profiling.reading.nsys_file import count_devices, read_nsys
-from harness.profiling.reading.timeline import Timeline
+from harness.profiling.reading.timeline import Timeline, TraceError
 from harness.profiling.reading.torch_trace import read_torch_trace
 from harness.runs.folder import FIGURES, MANIFEST, ONLINE_RESULTS
 from harness.runs.reader import read_raw
 from harness.schema.files import read_of_run
 from harness.schema.profile import (
+    Agreement,
     Gap,
     ProfileFigures,
     ProfileManifest,
@@ -32,9 +32,15 @@ from harness.schema.profile import (
 )
 from harness.schema.results import OnlineResults
 
+#: Where a kernel's name continues with what the two tools write in different ways.
+_ENDS = "<("
+_UNNAMED = ("(anonymous namespace)::", "<unnamed>::", "void ")
+#: Busy µs of steps by sort: those of the same kernels, whatever their order.
+Sorts = dict[tuple[str, ...], list[float]]
+
 
 def analyse(run: Path) -> Profiles:
-    """Figures of every profile of a run and the gaps they explain, written into the run's folder.
+    """ProfileFigures of every profile of a run and the gaps they explain, written into the run's folder.
 
     A file that cannot be read is in `unread`; the rest is whole.
 
@@ -44,7 +50,7 @@ def analyse(run: Path) -> Profiles:
     manifest = read_manifest(run)
     if manifest is None:
         raise UsageError(f"{run} holds no {MANIFEST}", f"profile it with bench profile {run}")
-    found: list[ProfileFigures] = []
+    every: list[ProfileFigures] = []
     unread: dict[str, str] = {}
     steps: dict[str, dict[Tool, Sorts]] = {}  # of each label, by the tools that captured it
     tools = Counter(profile_run.label for profile_run in manifest.runs if profile_run.error is None)
@@ -54,16 +60,16 @@ def analyse(run: Path) -> Profiles:
             continue
         try:
             timeline, *others = _read(run, profile_run)
-            own = figures(timeline, profile_run.tool, profile_run.label)
-            found.append(own.model_copy(update={"ranks": _ranks(own, others)}))
+            first = figures(timeline, profile_run.tool, profile_run.label)
+            every.append(first.model_copy(update={"ranks": _ranks(first, others)}))
             if tools[profile_run.label] > 1:
                 steps.setdefault(profile_run.label, {})[profile_run.tool] = sorts(timeline)
         except TraceError as error:
             unread[error.path.relative_to(run).as_posix()] = error.reason
-    gaps = find_gaps(run, manifest, found)
+    gaps = find_gaps(run, manifest, every)
     compared = [agreement(label, of["torch"], of["nsys"]) for label, of in steps.items() if len(of) > 1]
     agreements = [each for each in compared if each is not None]
-    profiles = Profiles(figures=found, gaps=gaps, agreements=agreements, unread=unread)
+    profiles = Profiles(figures=every, gaps=gaps, agreements=agreements, unread=unread)
     write_json(run / FIGURES, profiles)
     return profiles
 
@@ -82,7 +88,7 @@ def renew_gaps(run: Path) -> None:
 
 
 def find_gaps(run: Path, manifest: ProfileManifest, figures: Sequence[ProfileFigures]) -> list[Gap]:
-    """The differences that the run's results found, taken apart; none of a run that was not measured.
+    """The differences that the run's results every, taken apart; none of a run that was not measured.
 
     Raises:
         UsageError: its results or raw tables cannot be read.
@@ -95,7 +101,7 @@ def find_gaps(run: Path, manifest: ProfileManifest, figures: Sequence[ProfileFig
 
 
 def _read(run: Path, profile_run: ProfileRun) -> list[Timeline]:
-    """Of one capture, rank by rank: the traces of the processes that run the model, or nsys's export."""
+    """Return the timelines of one capture by rank: traces of processes that run the model, or an export."""
     folder = run / profile_run.output_dir
     if profile_run.tool == "nsys":
         export = folder / "nsys.sqlite"
@@ -115,3 +121,38 @@ def _ranks(own: ProfileFigures, others: Sequence[Timeline]) -> list[RankFigures]
         )
         for rank, each in enumerate(every)
     ]
+
+
+# --- Agreement of two profilers -------------------------------------------------------------------------
+
+
+def agreement(label: str, torch: Sorts, nsys: Sorts) -> Agreement | None:
+    """Compare steps of the same kernels, as many of each sort as both have; None where there are none."""
+    counts = {names: min(len(torch[names]), len(nsys[names])) for names in torch if names in nsys}
+    if not counts:
+        return None
+    torch_us, nsys_us = (
+        math.fsum(count * fmean(times[names]) for names, count in counts.items()) for times in (torch, nsys)
+    )
+    return Agreement(
+        label=label,
+        steps=sum(counts.values()),
+        kernels=sum(count * len(names) for names, count in counts.items()),
+        torch_ms=torch_us * 1e-3,
+        nsys_ms=nsys_us * 1e-3,
+    )
+
+
+def sorts(timeline: Timeline) -> Sorts:
+    """Return the whole steps of a profile by sort."""
+    by_sort: Sorts = {}
+    for names, busy_us in step_works(timeline):
+        by_sort.setdefault(tuple(sorted(map(_plain, names))), []).append(busy_us)
+    return by_sort
+
+
+def _plain(name: str) -> str:
+    """A kernel's name without its template arguments and parameters."""
+    for part in _UNNAMED:
+        name = name.replace(part, "")
+    return name[: min((at for end in _ENDS if (at := name.find(end)) >= 0), default=len(name))]

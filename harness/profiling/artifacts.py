@@ -7,7 +7,9 @@ import re
 from pathlib import Path
 
 from harness.errors import EngineError
-from harness.schema.profile import Artifact
+from harness.runs.folder import FIGURES, MANIFEST
+from harness.schema.files import Model, read_of_run
+from harness.schema.profile import Artifact, ProfileManifest, Profiles
 
 KINDS = {
     ".json": "torch trace",
@@ -44,23 +46,23 @@ def name_torch_traces(folder: Path) -> None:
         place = {key.lower(): int(number) for key, number in _PLACE.findall(path.name)}
         if not place.get("dp"):
             by_rank.setdefault(place.get("rank", place.get("tp", 0)), []).append(path)
-    for rank, found in by_rank.items():
-        largest = max(found, key=lambda path: path.stat().st_size)
+    for rank, of_rank in by_rank.items():
+        largest = max(of_rank, key=lambda path: path.stat().st_size)
         largest.rename(folder / f"{trace_name(rank)}{'.gz' if largest.name.endswith('.gz') else ''}")
 
 
 def trace_name(rank: int) -> str:
-    """Of the torch trace of a rank, unless it is packed."""
+    """Return the name of the torch trace of a rank, unless it is packed."""
     return f"trace.rank{rank}.json" if rank else "trace.json"
 
 
 def torch_traces(folder: Path) -> dict[int, Path]:
-    """What `name_torch_traces` has named, by rank."""
-    found = {}
+    """Return the traces that `name_torch_traces` has named, by rank."""
+    by_rank = {}
     for path in sorted(folder.glob("trace*.json*")):
         if match := _NAMED.fullmatch(path.name):
-            found[int(match[1] or 0)] = path
-    return found
+            by_rank[int(match[1] or 0)] = path
+    return by_rank
 
 
 def remove_oversized(folder: Path, max_bytes: int) -> str | None:
@@ -93,3 +95,17 @@ def collect(run: Path, folder: Path) -> list[Artifact]:
 def _sha256(path: Path) -> str:
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def read_manifest(run: Path) -> ProfileManifest | None:
+    """Return the captures; None where the run was not profiled. Raises UsageError when it cannot be read."""
+    return _read(run, MANIFEST, ProfileManifest)
+
+
+def read_profiles(run: Path) -> Profiles | None:
+    """Return the figures of the captures; None without. Raises UsageError when they cannot be read."""
+    return _read(run, FIGURES, Profiles)
+
+
+def _read(run: Path, name: str, model: type[Model]) -> Model | None:
+    return read_of_run(run, name, model, "profile the run again") if (run / name).exists() else None

@@ -142,13 +142,13 @@ class _Recorder:
 def settle(folder: Path) -> None:
     """Wait until nothing in `folder` has changed for a while: profilers write after they have answered."""
     deadline = time.monotonic() + WRITING_S
-    seen, since = _state(folder), time.monotonic()
-    while time.monotonic() - since < SETTLED_S or not seen:
+    before, since = _state(folder), time.monotonic()
+    while time.monotonic() - since < SETTLED_S or not before:
         if time.monotonic() > deadline:
             return
         time.sleep(POLL_S)
-        if (now := _state(folder)) != seen:
-            seen, since = now, time.monotonic()
+        if (now := _state(folder)) != before:
+            before, since = now, time.monotonic()
 
 
 def _state(folder: Path) -> list[tuple[str, int]]:

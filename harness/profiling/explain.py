@@ -7,7 +7,7 @@
   the benchmark's, idle time is what its kernels leave of the benchmark's step.
 - End to end by TTFT and the tokens after the first.
 
-What is found is data; harness/report/tables/gaps.py has the words for it.
+The result is data; harness/report/tables/profiles.py has the words for it.
 """
 
 from __future__ import annotations
@@ -17,11 +17,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import cast
 
 from harness.profiling.reading.figures import CATEGORIES
-from harness.profiling.sides import Profiled, Side
 from harness.schema.base import Verdict
 from harness.schema.fairness import Part
 from harness.schema.load import Load
-from harness.schema.profile import Gap, GapPart, Level, ProfiledStep, ProfileFigures, ProfileRun
+from harness.schema.profile import Gap, GapPart, Level, ProfiledStep, ProfileFigures, ProfileRun, Tool
 from harness.schema.results import OnlineResults, OnlineSummary
 
 #: Verdicts by which a difference is looked into, by the metric whose mean is taken apart.
@@ -35,6 +34,66 @@ PROMPTS = "steps with others' prompts in them"
 _TTFT_PARTS: tuple[Part, ...] = ("http", "queue", "prefill", "delivery")
 
 
+#: A profiled step that differs by more from the benchmark's is not representative.
+TOLERANCE = 0.20
+#: The first that has figures is taken: torch's know operators, nsys's disturb less.
+TOOLS: tuple[Tool, ...] = ("nsys", "torch")
+
+
+class Side:
+    """One engine of a gap."""
+
+    def __init__(self, run: ProfileRun, figures: ProfileFigures) -> None:
+        self.run, self.figures, self.level = run, figures, run.level
+        self.decode = figures.steps.get("decode")
+
+    @property
+    def prefill_ms(self) -> float:
+        """Time that the steps with prompts in them add to the mean step."""
+        return self.figures.step_ms - (self.decode.period_ms if self.decode else 0.0)
+
+    @property
+    def prefill_busy_ms(self) -> float:
+        """Time that they add to the mean step's kernels."""
+        return self.figures.busy_ms - (self.decode.busy_ms if self.decode else 0.0)
+
+    @property
+    def left_ms(self) -> float:
+        """Rest of the benchmark's step beside the profiled kernels."""
+        return max(0.0, (self.level.step_ms or 0.0) - self.figures.busy_ms)
+
+    @property
+    def representative(self) -> bool:
+        """Tell whether the profiled step takes about as long as the benchmark's."""
+        step_ms = self.level.step_ms
+        return step_ms is not None and abs(self.figures.step_ms / step_ms - 1) <= TOLERANCE
+
+    @property
+    def only_idle_longer(self) -> bool:
+        """Tell whether the profiled step is the longer one, and its kernels alone fit into the benchmark's.
+
+        Within the tolerance: a profile holds its requests in flight, the benchmark's come and go.
+        """
+        step_ms = self.level.step_ms
+        if self.figures.device != "cuda" or step_ms is None:
+            return False
+        return self.figures.step_ms >= step_ms and self.figures.busy_ms <= (1 + TOLERANCE) * step_ms
+
+
+_Sides = tuple[Side, Side] | None
+
+
+def _sides(runs: Sequence[ProfileRun], figures: Sequence[ProfileFigures], labels: tuple[str, str]) -> _Sides:
+    """Return the profiles of two engines by the same tool; None where one has none."""
+    by_key = {(run.label, run.tool): run for run in runs}
+    with_steps = {(profile.label, profile.tool): profile for profile in figures if profile.steps}
+    for tool in TOOLS:
+        a, b = ((label, tool) for label in labels)
+        if a in with_steps and b in with_steps:
+            return Side(by_key[a], with_steps[a]), Side(by_key[b], with_steps[b])
+    return None
+
+
 def explain(
     results: OnlineResults,
     runs: Sequence[ProfileRun],
@@ -46,34 +105,32 @@ def explain(
     Args:
         levels: the level of each engine's load in the benchmark, by label and load.
     """
-    found: dict[tuple[str, str, Load, str], dict[str, dict[str, Verdict]]] = {}
+    differences: dict[tuple[str, str, Load, str], dict[str, dict[str, Verdict]]] = {}
     for metric, triggers in TRIGGERS.items():
         for comparison in results.comparisons:
             if comparison.metric in triggers and comparison.verdict in ("better", "worse"):
                 key = (comparison.a, comparison.b, comparison.load, metric)
-                verdicts = found.setdefault(key, {}).setdefault(comparison.metric, {})
+                verdicts = differences.setdefault(key, {}).setdefault(comparison.metric, {})
                 verdicts[comparison.statistic] = comparison.verdict
     pooled = {
         (summary.label, summary.load): summary for summary in results.summaries if summary.repeat is None
     }
-    profiled = Profiled(runs, figures)
     gaps = []
-    for (a, b, load, metric), by_metric in found.items():
+    for (a, b, load, metric), by_metric in differences.items():
         pair = pooled[a, load], pooled[b, load]
         if not all(summary.valid for summary in pair):
             continue
-        gap = _TAKE_APART[metric](profiled, *pair)
+        gap = _TAKE_APART[metric](_sides(runs, figures, (a, b)), *pair)
         if gap is not None:
-            known = {label: levels[label, load] for label in (a, b) if (label, load) in levels}
-            gaps.append(gap.model_copy(update={"verdicts": by_metric, "levels": known}))
+            of_both = {label: levels[label, load] for label in (a, b) if (label, load) in levels}
+            gaps.append(gap.model_copy(update={"verdicts": by_metric, "levels": of_both}))
     return gaps
 
 
-def _time_per_token(profiled: Profiled, a: OnlineSummary, b: OnlineSummary) -> Gap | None:
+def _time_per_token(sides: _Sides, a: OnlineSummary, b: OnlineSummary) -> Gap | None:
     mean_a, mean_b = a.itl_ms.mean, b.itl_ms.mean
     if mean_a is None or mean_b is None:
         return None
-    sides = profiled.pair(a.label, b.label)
     if sides is None or {side.run.load for side in sides} - {None, a.load}:
         gap = _gap("itl_ms", a, b, mean_a, mean_b, [])
         return gap.model_copy(update={"obstacle": "no profile" if sides is None else "other load"})
@@ -126,27 +183,27 @@ def _step(side: Side) -> ProfiledStep:
     )
 
 
-def _ttft(profiled: Profiled, a: OnlineSummary, b: OnlineSummary) -> Gap | None:
+def _ttft(sides: _Sides, a: OnlineSummary, b: OnlineSummary) -> Gap | None:
     if a.waterfall is None or b.waterfall is None:
         return None
-    of_a, of_b = ({part.part: part for part in found.parts} for found in (a.waterfall, b.waterfall))
+    of_a, of_b = ({part.part: part for part in waterfall.parts} for waterfall in (a.waterfall, b.waterfall))
     parts = []
     for name in _TTFT_PARTS:
         part_a, part_b = of_a.get(name), of_b.get(name)
         if part_a and part_b and part_a.mean_ms is not None and part_b.mean_ms is not None:
             weaker = part_a if part_a.source != "measured" else part_b
             parts.append(_part(name, part_a.mean_ms, part_b.mean_ms, f"{weaker.source}: {weaker.how}"))
-    known = {part.name for part in parts}
-    if {"queue", "prefill"} <= known and "http" not in known:
+    names = {part.name for part in parts}
+    if {"queue", "prefill"} <= names and "http" not in names:
         rest_a, rest_b = (
-            found.ttft_ms - math.fsum(getattr(part, side) for part in parts)
-            for found, side in ((a.waterfall, "value_a"), (b.waterfall, "value_b"))
+            waterfall.ttft_ms - math.fsum(getattr(part, side) for part in parts)
+            for waterfall, side in ((a.waterfall, "value_a"), (b.waterfall, "value_b"))
         )
         parts.append(_part(OUTSIDE, rest_a, rest_b, "inferred: what queue and prefill leave over"))
     return _gap("ttft_ms", a, b, a.waterfall.ttft_ms, b.waterfall.ttft_ms, parts)
 
 
-def _end_to_end(profiled: Profiled, a: OnlineSummary, b: OnlineSummary) -> Gap | None:
+def _end_to_end(sides: _Sides, a: OnlineSummary, b: OnlineSummary) -> Gap | None:
     means = [distribution.mean for side in (a, b) for distribution in (side.ttft_ms, side.e2e_ms)]
     if None in means:
         return None

@@ -41,8 +41,8 @@ def find_nsys(named: Path | None = None, places: Iterable[str] = PLACES) -> Path
     if named is not None and not named.is_file():
         raise UsageError(f"{named} is no nsys", "name the program itself, such as …/target-linux-x64/nsys")
     on_path = shutil.which("nsys")
-    found = [named] if named else [Path(on_path)] if on_path else list(_search(places))
-    if not found:
+    programs = [named] if named else [Path(on_path)] if on_path else list(_search(places))
+    if not programs:
         raise UsageError(
             "nsys is not on PATH nor in a CUDA or Nsight folder",
             "install Nsight Systems, or name it with --nsys; --tool torch needs none",
@@ -52,8 +52,8 @@ def find_nsys(named: Path | None = None, places: Iterable[str] = PLACES) -> Path
             f"{' and '.join(missing)} missing: nsys could record but not write its report",
             "install libdw1 and libelf1, or unpack them and name their folder in LD_LIBRARY_PATH",
         )
-    _run(found[0], "--version")
-    return found[0]
+    _run(programs[0], "--version")
+    return programs[0]
 
 
 def _search(places: Iterable[str]) -> Iterable[Path]:
@@ -112,5 +112,5 @@ def _run(nsys: Path, *arguments: str) -> None:
     except (OSError, subprocess.TimeoutExpired) as error:
         raise EngineError(f"{nsys} {arguments[0]} failed: {error}", "see its own documentation") from None
     if done.returncode:
-        said = " ".join((done.stderr or done.stdout).split())
-        raise EngineError(f"{nsys} {arguments[0]} failed: {said[-500:]}", "see its own documentation")
+        output = " ".join((done.stderr or done.stdout).split())
+        raise EngineError(f"{nsys} {arguments[0]} failed: {output[-500:]}", "see its own documentation")

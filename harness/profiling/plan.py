@@ -1,4 +1,4 @@
-"""What a profile stage captures: which engines under which tools, and what of it a run already has."""
+"""Captures of a profile stage: which engines under which tools, and those that a run already has."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from harness.engines.base import EngineVariant
 from harness.engines.local import CaptureRequest, EngineProfiler, LocalEngine
 from harness.engines.selection import make_engine_variants
 from harness.errors import BenchError
-from harness.profiling.profile_files import read_manifest
+from harness.profiling.artifacts import read_manifest
 from harness.profiling.subject import Subject
 from harness.runs.events import CaptureSkipped, Notify
 from harness.schema.online_settings import OnlineSettings
@@ -22,7 +22,7 @@ from harness.schema.results import OnlineResults
 
 @dataclass(frozen=True)
 class ProfileOptions:
-    """How much is captured. `nsys` is the program; None: looked for. `max_bytes` is of one file."""
+    """Extent of a capture. `nsys` is the program; None: looked for. `max_bytes` is of one file."""
 
     tools: Tools = "torch"
     steps: int = 64
@@ -83,21 +83,19 @@ def unprofiled(folder: Path, results: OnlineResults, tools: Tools) -> list[str]:
     """
     manifest = read_manifest(folder)
     settings = results.meta.settings
-    wanted: Tools = "torch" if tools == "both" and not _on_gpu(settings) else tools
+    needed: Tools = "torch" if tools == "both" and not _on_gpu(settings) else tools
     had = {(run.label, run.tool) for run in manifest.runs if run.error is None} if manifest else set()
     absent = {fault.label for fault in results.skipped if fault.is_whole_engine}
-    engine_variants = make_engine_variants(settings)
-    there = [engine_variant for engine_variant in engine_variants if engine_variant.label not in absent]
     missing = [
-        str(engine_variant.ref)
-        for engine_variant in there
-        if {(engine_variant.label, tool) for tool in each(wanted)} - had
+        str(variant.ref)
+        for variant in make_engine_variants(settings)
+        if variant.label not in absent and {(variant.label, tool) for tool in each(needed)} - had
     ]
     return list(dict.fromkeys(missing))
 
 
 def _name(engine_variant: EngineVariant, engine_variants: Sequence[EngineVariant]) -> str:
-    """Of the folder and the log: `roseinfer`, `roseinfer.VARIANT`; of the sides of an A/A run with A or B."""
+    """Name folder and log: `roseinfer`, `roseinfer.VARIANT`; of the sides of an A/A run with A or B."""
     name = str(engine_variant.ref).replace("@", ".")
     sides = [side.label for side in engine_variants if side.ref == engine_variant.ref]
     return name if len(sides) == 1 else f"{name}.{'AB'[sides.index(engine_variant.label)]}"
@@ -116,8 +114,8 @@ def _plan(
     folder = subject.folder.resolve() / "profiles" / tool / name
     profiler: EngineProfiler | BenchError | None
     try:
-        asked = CaptureRequest(tool, folder, options.steps, options.stacks)
-        profiler = engine.profiler(engine.installed(), asked)
+        request = CaptureRequest(tool, folder, options.steps, options.stacks)
+        profiler = engine.profiler(engine.installed(), request)
     except BenchError as fault:
         profiler = fault
     if profiler is None:
@@ -127,5 +125,5 @@ def _plan(
 
 
 def _on_gpu(settings: OnlineSettings) -> bool:
-    """Whether the engines compute on GPUs, which nsys needs."""
+    """Tell whether the engines compute on GPUs, which nsys needs."""
     return settings.device == "cuda"

@@ -6,7 +6,7 @@ import shutil
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from harness.engines.base import Encoder, Launch, Server
@@ -15,11 +15,10 @@ from harness.errors import BenchError, CleanupError, EngineError
 from harness.files import write_json
 from harness.loadgen.load_plan import LoadPlan, WireRequest
 from harness.loadgen.run_load import run_load
-from harness.profiling.artifacts import collect, files, name_torch_traces, remove_oversized
+from harness.profiling.artifacts import collect, files, name_torch_traces, read_manifest, remove_oversized
 from harness.profiling.capture import RouteWindow, Window, capture, settle
 from harness.profiling.nsys import NsysSession, find_nsys
 from harness.profiling.plan import PlannedCapture, ProfileOptions, each, needed_instead, plan_captures
-from harness.profiling.profile_files import read_manifest
 from harness.profiling.subject import Subject
 from harness.runs.events import CaptureDone, CaptureStarting, Notify
 from harness.runs.folder import MANIFEST
@@ -107,34 +106,29 @@ def _profile(
     )
 
 
+@dataclass
 class _Stage:
     """One capture. `cmd`, `env` and `n` are known as soon as the server starts, of which `starting` tells."""
 
-    def __init__(
-        self,
-        subject: Subject,
-        options: ProfileOptions,
-        planned: PlannedCapture,
-        log: Path,
-        starting: Callable[[], None],
-    ) -> None:
-        self._subject, self._options, self._planned = subject, options, planned
-        self._engine_variant, self._tool, self._folder = planned.engine_variant, planned.tool, planned.folder
-        self._log, self._starting = log, starting
-        self.cmd: list[str] = []
-        self.env: dict[str, str] = {}
-        self.n = 0
+    subject: Subject
+    options: ProfileOptions
+    planned: PlannedCapture
+    log: Path
+    starting: Callable[[], None]
+    cmd: list[str] = field(default_factory=list)
+    env: dict[str, str] = field(default_factory=dict)
+    n: int = 0
 
     def run(self) -> None:
         """Raises BenchError."""
-        engine_variant, resolved = self._engine_variant, self._subject.resolved
-        engine, profiler = self._planned.engine, self._planned.profiler
+        engine_variant, resolved = self.planned.engine_variant, self.subject.resolved
+        engine, profiler = self.planned.engine, self.planned.profiler
         if isinstance(profiler, BenchError):
             raise profiler
         settings = resolved.engine_settings(engine_variant)
         session = None
-        if self._tool == "nsys":
-            session = NsysSession(find_nsys(self._options.nsys), self._folder / "nsys")
+        if self.planned.tool == "nsys":
+            session = NsysSession(find_nsys(self.options.nsys), self.planned.folder / "nsys")
 
         def change(launch: Launch) -> Launch:
             profiled = replace(
@@ -144,21 +138,21 @@ class _Stage:
             self.cmd, self.env = list(profiled.argv), dict(profiled.env)
             return profiled
 
-        self._starting()
-        with engine.open(settings, self._log, change) as server:
-            wanted = resolved.request_settings(engine_variant, server.served_name)
-            completions = replace(wanted, endpoint="completions")  # chats compute the same
+        self.starting()
+        with engine.open(settings, self.log, change) as server:
+            usual = resolved.request_settings(engine_variant, server.served_name)
+            completions = replace(usual, endpoint="completions")  # chats compute the same
             self._capture(server, engine.encoder(completions), profiler, session)
         if session is not None:
             session.export()
         else:
-            name_torch_traces(self._folder)
+            name_torch_traces(self.planned.folder)
 
     def _capture(
         self, server: Server, encode: Encoder, profiler: EngineProfiler, session: NsysSession | None
     ) -> None:
-        resolved, level = self._subject.resolved, self._subject.level(self._engine_variant)
-        requests = self._subject.sample(self._engine_variant)
+        resolved, level = self.subject.resolved, self.subject.level(self.planned.engine_variant)
+        requests = self.subject.sample(self.planned.engine_variant)
         self.n = len(requests)
         for wave in resolved.workload.warmup_waves(resolved.settings.seed):
             wire = [WireRequest(r.index, None, encode(r)) for r in wave]
@@ -173,17 +167,17 @@ class _Stage:
             encode,
             level.in_flight,
             windows,
-            lambda: own_end and bool(files(self._folder)),
-            _seconds(self._tool, self._options.steps, level.step_ms),
+            lambda: own_end and bool(files(self.planned.folder)),
+            _seconds(self.planned.tool, self.options.steps, level.step_ms),
             resolved.cpus.client,
         )
         if own_end:
-            settle(self._folder)
+            settle(self.planned.folder)
 
 
 def _seconds(tool: Tool, steps: int, step_ms: float | None) -> float:
-    """How long a capture may last. torch's ends by itself after its steps, which it slows down, and takes its
-    time to begin; nsys records so long."""
+    """Return the seconds that a capture may last. nsys records so long; torch's profiler ends by itself after
+    its steps, which it slows down, and takes its time to begin."""
     if tool == "nsys":
         return min(max(1.5 * steps * step_ms / 1e3, 0.2), 10.0) if step_ms else 1.0
     return min(max(6.0 * steps * step_ms / 1e3, 20.0), 60.0) if step_ms else 60.0

@@ -1,4 +1,4 @@
-"""What is profiled: the engines of a run, and a sample of its load at the level that the benchmark saw."""
+"""The subject of a profile: engines of a run, and a sample of its load at the level of the benchmark."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class Subject:
         return self.resolved.engine_variants
 
     def level(self, engine_variant: EngineVariant) -> Level:
-        """As the benchmark measured it; without a benchmark as the load may have it."""
+        """Return the level that the benchmark measured; without a benchmark that which the load may have."""
         if engine_variant.label in self.levels:
             return self.levels[engine_variant.label]
         most = self.load.in_flight or MAX_IN_FLIGHT
@@ -61,19 +61,19 @@ class Subject:
     def sample(self, engine_variant: EngineVariant) -> list[PlannedRequest]:
         """Requests to be kept in flight, with the lengths of the run's load and prompts of their own."""
         level, workload = self.level(engine_variant), self.resolved.workload
-        wanted = MIN_TURNS * level.in_flight
+        count = MIN_TURNS * level.in_flight
         if level.step_ms is not None:
             tokens = workload.source.record.output_tokens / max(1, workload.source.record.requests)
-            wanted = max(wanted, ceil(level.in_flight * SAMPLE_S * 1e3 / (level.step_ms * max(tokens, 1))))
-        return list(_cycle(workload, self.load, min(wanted, MAX_REQUESTS), self.resolved.settings.seed))
+            count = max(count, ceil(level.in_flight * SAMPLE_S * 1e3 / (level.step_ms * max(tokens, 1))))
+        return list(_cycle(workload, self.load, min(count, MAX_REQUESTS), self.resolved.settings.seed))
 
 
-def _cycle(workload: Workload, load: Load, wanted: int, seed: int) -> Iterator[PlannedRequest]:
+def _cycle(workload: Workload, load: Load, size: int, seed: int) -> Iterator[PlannedRequest]:
     index = 0
     for turn in count():
         drawn = int(np.random.SeedSequence([seed, 0x9F0F, turn]).generate_state(1, np.uint64)[0])
         for request in workload.requests(load, drawn, drawn):
-            if index == wanted:
+            if index == size:
                 return
             if request.answers:  # its prompt is not known before these are
                 continue
@@ -133,10 +133,10 @@ def open_subject(
         settings = settings.model_copy(update={"engines": [run_has[name] for name in dict.fromkeys(engines)]})
     chosen = heaviest(settings.loads)
     if load is not None:
-        same = [known for known in settings.loads if (known.kind, known.value) == (load.kind, load.value)]
+        same = [each for each in settings.loads if (each.kind, each.value) == (load.kind, load.value)]
         if not same:
-            known = ", ".join(map(str, settings.loads))
-            raise UsageError(f"{load} is not one of the run's loads", f"it has {known}")
+            loads = ", ".join(map(str, settings.loads))
+            raise UsageError(f"{load} is not one of the run's loads", f"it has {loads}")
         [chosen] = same
     resolved = resolve_online(settings.model_copy(update={"calibrate": False}), notify)
     levels: dict[str, Level] = {}

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from harness.profiling.profile_files import read_manifest, read_profiles
+from harness.profiling.artifacts import read_manifest, read_profiles
 from harness.report.tables import profiles as profile_tables
 from harness.report.tables.profiles import gap_table, gaps_table, unexplained
 from harness.report.tables.table import Table

@@ -9,7 +9,6 @@ from typing import get_args
 import numpy as np
 import numpy.typing as npt
 
-from harness.profiling.reading.host import exclusive, self_times
 from harness.profiling.reading.rules import categorize, component
 from harness.profiling.reading.steps import Steps, find_steps
 from harness.profiling.reading.timeline import Floats, Ints, Spans, Timeline
@@ -26,24 +25,25 @@ from harness.schema.profile import (
 
 MS = 1e-3
 SHOWN_KERNELS = 12
+_NO_STEP = "no whole step was found: the capture is too short, or nothing marks steps"
 CATEGORIES: tuple[Category, ...] = get_args(Category)
 
 
 @dataclass(frozen=True)
 class _Work:
-    """What the steps are made of: kernels and copies, or the operators of a CPU.
+    """Spans that make up the steps: kernels and copies, or the operators of a CPU.
 
     Attributes:
         spans: (S,)
         at: (S,) µs at which the host began each: it decides to which step it belongs.
         busy: (S,) µs that each adds to the busy time.
-        own: (S,) µs of each alone: kernel time, or self time of an operator.
+        alone: (S,) µs of each alone: kernel time, or self time of an operator.
     """
 
     spans: Spans
     at: Floats
     busy: Floats
-    own: Floats
+    alone: Floats
 
 
 def figures(timeline: Timeline, tool: Tool, label: str) -> ProfileFigures:
@@ -62,13 +62,13 @@ def figures(timeline: Timeline, tool: Tool, label: str) -> ProfileFigures:
     inside = (step >= 0) & (step < len(steps))
     period = _device_periods(work, step, steps) if cuda else np.diff(steps.edges)
     gaps = _device_gaps(work, step, len(steps)) if cuda else _host_gaps(steps)
-    found: dict[StepKind, StepFigures] = {}
+    by_kind: dict[StepKind, StepFigures] = {}
     kinds = np.array(steps.kinds)
     for kind in get_args(StepKind):
         which = np.flatnonzero(kinds == kind)
         if len(which):
             chosen = inside & np.isin(step, which)
-            found[kind] = _step_figures(timeline, work, chosen, period[which], gaps[which], steps, which)
+            by_kind[kind] = _step_figures(timeline, work, chosen, period[which], gaps[which], steps, which)
     whole = float(period.sum())
     spans = [kind for kind in (timeline.ops, timeline.calls, timeline.ranges, timeline.device) if len(kind)]
     return ProfileFigures(
@@ -76,28 +76,21 @@ def figures(timeline: Timeline, tool: Tool, label: str) -> ProfileFigures:
         label=label,
         device="cuda" if cuda else "cpu",
         steps_by=steps.by,
-        steps=found,
+        steps=by_kind,
         capture_ms=float(max(kind.end.max() for kind in spans) - min(kind.start.min() for kind in spans))
         * MS,
         busy_share=float(work.busy[inside].sum()) / whole if whole else 0.0,
         components=_components(timeline),
         kernels=_kernels(timeline, every),
-        remarks=[]
-        if found
-        else ["no whole step was found: the capture is too short, or nothing marks steps"],
+        remarks=[] if by_kind else [_NO_STEP],
     )
 
 
-@dataclass(frozen=True)
-class StepWork:
-    """What the GPU did in one step but for copies: the names of its kernels, and how long any of them ran."""
+def step_works(timeline: Timeline) -> list[tuple[list[str], float]]:
+    """Return, of every whole step in which the GPU ran kernels, their names and the µs in which any ran.
 
-    names: list[str]
-    busy_us: float
-
-
-def step_works(timeline: Timeline) -> list[StepWork]:
-    """Of every whole step that has any."""
+    Copies do not count.
+    """
     steps, work = find_steps(timeline), _device(timeline)
     step = _step_of(work, steps)
     copies = [n for n, name in enumerate(timeline.names) if categorize(name) == "memory copies"]
@@ -106,7 +99,7 @@ def step_works(timeline: Timeline) -> list[StepWork]:
     bounds = np.searchsorted(step[order], np.arange(len(steps) + 1))
     parts = (order[start:end] for start, end in pairwise(bounds.tolist()) if end > start)
     return [
-        StepWork([timeline.names[name] for name in work.spans.name[part]], float(work.busy[part].sum()))
+        ([timeline.names[name] for name in work.spans.name[part]], float(work.busy[part].sum()))
         for part in parts
     ]
 
@@ -118,18 +111,17 @@ def _step_of(work: _Work, steps: Steps) -> Ints:
 
 def _device(timeline: Timeline) -> _Work:
     device = timeline.device
-    own = device.end - device.start
-    return _Work(device, _launched(timeline), exclusive(device), own)
+    return _Work(device, _launched(timeline), exclusive(device), device.end - device.start)
 
 
 def _launched(timeline: Timeline) -> Floats:
     """When the host launched each device span; if that is unknown, when it began."""
     calls, device = timeline.calls, timeline.device
-    known = calls.take(calls.link >= 0)
-    if not len(known):
+    launches = calls.take(calls.link >= 0)
+    if not len(launches):
         return device.start
-    order = np.argsort(known.link, kind="stable")
-    link, start = known.link[order], known.start[order]
+    order = np.argsort(launches.link, kind="stable")
+    link, start = launches.link[order], launches.start[order]
     position = np.minimum(np.searchsorted(link, device.link), len(link) - 1)
     return np.where(link[position] == device.link, start[position], device.start)
 
@@ -140,8 +132,8 @@ def _host(timeline: Timeline, thread: int | None) -> _Work:
     spans = _merge(timeline.ops, timeline.ranges.take(np.isin(timeline.ranges.name, kernels)))
     if thread is not None:
         spans = spans.take(spans.thread == thread)
-    own = self_times(spans)
-    return _Work(spans, spans.start, own, own)
+    times = self_times(spans)
+    return _Work(spans, spans.start, times, times)
 
 
 def _device_periods(work: _Work, step: Ints, steps: Steps) -> Floats:
@@ -189,47 +181,43 @@ def _step_figures(
     by_category = np.bincount(category[work.spans.name[chosen]], work.busy[chosen], minlength=len(CATEGORIES))
     count = int(chosen.sum())
     batches = [batch for i in which.tolist() if (batch := steps.batches[i]) is not None]
-    known = gaps[np.isfinite(gaps)]
+    gaps = gaps[np.isfinite(gaps)]
     return StepFigures(
         n=n,
         period_ms=float(period.mean()) * MS,
         period_p50_ms=float(np.median(period)) * MS,
         busy_ms=float(work.busy[chosen].sum()) / n * MS,
-        gap_ms=float(known.mean()) * MS if len(known) else 0.0,
+        gap_ms=float(gaps.mean()) * MS if len(gaps) else 0.0,
         kernels=count / n,
-        kernel_us=float(work.own[chosen].mean()) if count else 0.0,
+        kernel_us=float(work.alone[chosen].mean()) if count else 0.0,
         categories_ms={name: float(us) / n * MS for name, us in zip(CATEGORIES, by_category, strict=True)},
         batch=float(np.mean(batches)) if batches else None,
     )
 
 
 def _components(timeline: Timeline) -> dict[Component, ComponentFigures]:
-    found: dict[Component, ComponentFigures] = {}
+    parts: dict[Component, ComponentFigures] = {}
     of_name = [component(name) for name in timeline.names]
     for kind in get_args(Component):
         numbers = [number for number, name in enumerate(of_name) if name == kind]
         spans = timeline.ranges.take(np.isin(timeline.ranges.name, numbers))
         if len(spans):
             total = float((spans.end - spans.start).sum()) * MS
-            found[kind] = ComponentFigures(n=len(spans), mean_ms=total / len(spans), total_ms=total)
-    return found
+            parts[kind] = ComponentFigures(n=len(spans), mean_ms=total / len(spans), total_ms=total)
+    return parts
 
 
 def _kernels(timeline: Timeline, work: _Work) -> list[KernelFigures]:
-    sums = _sum_by_name(timeline, work.spans, work.own)
-    longest = sorted(sums.items(), key=lambda item: -item[1][1])[:SHOWN_KERNELS]
+    counts = np.bincount(work.spans.name, minlength=len(timeline.names))
+    us = np.bincount(work.spans.name, work.alone, minlength=len(timeline.names))
+    longest = [at for at in np.argsort(-us, kind="stable").tolist() if counts[at]][:SHOWN_KERNELS]
+    names = timeline.names
     return [
-        KernelFigures(name=name, category=categorize(name), n=n, total_ms=us * MS)
-        for name, (n, us) in longest
+        KernelFigures(
+            name=names[at], category=categorize(names[at]), n=int(counts[at]), total_ms=float(us[at]) * MS
+        )
+        for at in longest
     ]
-
-
-def _sum_by_name(timeline: Timeline, spans: Spans, us: Floats) -> dict[str, tuple[int, float]]:
-    counts = np.bincount(spans.name, minlength=len(timeline.names))
-    sums = np.bincount(spans.name, us, minlength=len(timeline.names))
-    return {
-        name: (int(n), float(total)) for name, n, total in zip(timeline.names, counts, sums, strict=True) if n
-    }
 
 
 def _merge(*parts: Spans) -> Spans:
@@ -237,3 +225,35 @@ def _merge(*parts: Spans) -> Spans:
         *(np.concatenate([getattr(spans, field) for spans in parts]) for field in Spans.__dataclass_fields__)
     )
     return joined.take(np.lexsort((-joined.end, joined.start)))
+
+
+# --- Overlapping spans ----------------------------------------------------------------------------------
+
+
+def self_times(spans: Spans) -> Floats:
+    """(S,) µs of each span without the spans directly inside it on the same thread.
+
+    Spans are sorted by start, the enclosing one first. This is torch's self CPU time when `spans` holds the
+    operators, ranges and runtime calls together.
+    """
+    lengths = spans.end - spans.start
+    result = lengths.copy()
+    for thread in np.unique(spans.thread):
+        where = np.flatnonzero(spans.thread == thread)
+        open_spans: list[int] = []
+        for position, start in zip(where.tolist(), spans.start[where].tolist(), strict=True):
+            while open_spans and spans.end[open_spans[-1]] <= start:
+                open_spans.pop()
+            if open_spans:
+                result[open_spans[-1]] -= lengths[position]
+            open_spans.append(position)
+    return result
+
+
+def exclusive(spans: Spans) -> Floats:
+    """(S,) µs that each span adds to the union of all, in order of start: what overlaps counts once."""
+    if not len(spans):
+        return np.zeros(0)
+    before = np.concatenate([[spans.start[0]], np.maximum.accumulate(spans.end)[:-1]])
+    added: Floats = np.maximum(0.0, spans.end - np.maximum(spans.start, before))
+    return added

@@ -13,8 +13,7 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 
-from harness.profiling.reading.errors import TraceError
-from harness.profiling.reading.timeline import Column, Names, Timeline
+from harness.profiling.reading.timeline import Column, Names, Timeline, TraceError
 
 US = 1e-3
 PROCESS = ~0xFFFFFF
@@ -39,7 +38,7 @@ def read_nsys(path: Path, rank: int = 0) -> Timeline:
 
 
 def count_devices(path: Path) -> int:
-    """How many GPUs ran kernels, at least 1. Raises TraceError."""
+    """Return the number of GPUs that ran kernels, at least 1. Raises TraceError."""
     with _opened(path) as database:
         return max(1, len(_devices(database)))
 
@@ -64,21 +63,21 @@ def _tables(database: sqlite3.Connection) -> set[str]:
 
 def _devices(database: sqlite3.Connection) -> dict[int, set[int]]:
     """The processes that ran kernels on each GPU, ascending."""
-    found: dict[int, set[int]] = {}
+    processes: dict[int, set[int]] = {}
     if "CUPTI_ACTIVITY_KIND_KERNEL" in _tables(database):
         query = "SELECT DISTINCT deviceId, globalPid FROM CUPTI_ACTIVITY_KIND_KERNEL ORDER BY deviceId"
         for device, process in database.execute(query):
-            found.setdefault(device, set()).add(process)
-    return found
+            processes.setdefault(device, set()).add(process)
+    return processes
 
 
 def _read(path: Path, database: sqlite3.Connection, rank: int) -> Timeline:
     tables, devices = _tables(database), _devices(database)
-    wanted = [*devices][rank] if devices else 0
+    chosen = [*devices][rank] if devices else 0
     foreign = {process for processes in devices.values() for process in processes} - devices.get(
-        wanted, set()
+        chosen, set()
     )
-    of_device = f"WHERE deviceId = {wanted}"
+    of_device = f"WHERE deviceId = {chosen}"
     texts = dict(database.execute("SELECT id, value FROM StringIds"))
     names, links = Names(), _Links()
     device, calls, ranges = Column(), Column(), Column()

@@ -1,4 +1,4 @@
-"""Where one step of an engine ends and the next begins.
+"""Boundaries between the steps of an engine.
 
 By the ranges around each forward where the engine marks them (rules.STEP_RANGES); else by its CUDA graph
 launches, of which each is a decode step and what is launched between two is of the first; else by the gaps of
@@ -57,16 +57,16 @@ def _by_ranges(timeline: Timeline) -> Steps | None:
     threads, counts = np.unique(ranges.thread, return_counts=True)
     thread = int(threads[counts.argmax()])
     ranges = _outermost(ranges.take(ranges.thread == thread))
-    found: list[StepRange] = [step_ranges[number] for number in ranges.name.tolist()]
+    forwards: list[StepRange] = [step_ranges[number] for number in ranges.name.tolist()]
     names = sorted({timeline.names[number].partition("(")[0] for number in ranges.name.tolist()})
     by = f"ranges {', '.join(names[:3])}{' and others' if len(names) > 3 else ''}"
     groups = _whole_steps(timeline, ranges)
     if len(groups) < 2:
         return None
     first, last = [group[0] for group in groups], [group[-1] for group in groups[:-1]]
-    told_kinds = [{found[i].kind for i in group} for group in groups[:-1]]
+    told_kinds = [{forwards[i].kind for i in group} for group in groups[:-1]]
     kinds: list[StepKind] = ["prefill" if "prefill" in kind else "decode" for kind in told_kinds]
-    batches = [found[group[0]].batch for group in groups[:-1]]
+    batches = [forwards[group[0]].batch for group in groups[:-1]]
     return Steps(ranges.start[first], ranges.end[last], kinds, batches, by, thread)
 
 

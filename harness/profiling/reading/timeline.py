@@ -1,15 +1,27 @@
-"""What both kinds of profile hold: spans on the host and on the device, in columns."""
+"""Spans on the host and on the device, in columns: the content of both kinds of profile."""
 
 from __future__ import annotations
 
 from array import array
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 
+from harness.errors import BenchError
+
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
+
+
+class TraceError(BenchError):
+    """A file of a profiler cannot be used; the others of the run can."""
+
+    def __init__(self, path: Path, reason: str, hint: str) -> None:
+        super().__init__(f"{path.name}: {reason}", hint)
+        self.path = path
+        self.reason = reason
 
 
 @dataclass(frozen=True)
@@ -69,7 +81,7 @@ class Column:
         self.link.append(link)
 
     def spans(self) -> Spans:
-        """As arrays, by start; of those that start together the longest first, as it encloses the others."""
+        """Return arrays, by start; of those that start together the longest first: it encloses the others."""
         start, end = np.array(self.start, np.float64), np.array(self.end, np.float64)
         order = np.lexsort((-end, start))
         name, thread, link = (np.array(column, np.int64) for column in (self.name, self.thread, self.link))

@@ -13,8 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, TextIO
 
-from harness.profiling.reading.errors import TraceError
-from harness.profiling.reading.timeline import Column, Names, Timeline
+from harness.profiling.reading.timeline import Column, Names, Timeline, TraceError
 
 #: Characters read at once, and the longest that one event may be.
 WINDOW, LONGEST_EVENT = 1 << 22, 1 << 25
@@ -28,43 +27,31 @@ def read_torch_trace(path: Path) -> Timeline:
     Raises:
         TraceError: not there, empty, not such a file, or it ends in the middle.
     """
-    reader = _Reader()
+    names, threads = Names(), Names()
+    ops, calls, ranges, device = columns = [Column() for _ in range(4)]
+    by_category = {
+        "cpu_op": ops,
+        "user_annotation": ranges,
+        "cuda_runtime": calls,
+        "cuda_driver": calls,
+        "kernel": device,
+        "gpu_memcpy": device,
+        "gpu_memset": device,
+    }
     try:
         for event in _events(path):
-            reader.take(event)
+            column = by_category.get(event.get("cat", ""))
+            if column is None or event["ph"] != "X":
+                continue
+            start = float(event["ts"])
+            link = event.get("args", {}).get("correlation", -1)
+            thread = threads[f"{event.get('pid')}/{event.get('tid')}"]
+            column.add(names[event["name"]], start, start + float(event["dur"]), thread, link)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise TraceError(path, f"an event is not like those of torch: {error!r}", "profile again") from None
-    if not len(reader.ops.start) and not len(reader.device.start):
+    if not len(ops.start) and not len(device.start):
         raise TraceError(path, "it holds neither operators nor kernels", "profile again, under load")
-    columns = (reader.ops, reader.calls, reader.ranges, reader.device)
-    return Timeline(reader.names.list(), *(column.spans() for column in columns))
-
-
-class _Reader:
-    """Sorts events into columns by their category."""
-
-    def __init__(self) -> None:
-        self.names, self._threads = Names(), Names()
-        self.ops, self.calls, self.ranges, self.device = Column(), Column(), Column(), Column()
-        self._columns = {
-            "cpu_op": self.ops,
-            "user_annotation": self.ranges,
-            "cuda_runtime": self.calls,
-            "cuda_driver": self.calls,
-            "kernel": self.device,
-            "gpu_memcpy": self.device,
-            "gpu_memset": self.device,
-        }
-
-    def take(self, event: dict[str, Any]) -> None:
-        """Keep a complete span of a known category."""
-        column = self._columns.get(event.get("cat", ""))
-        if column is None or event["ph"] != "X":
-            return
-        start = float(event["ts"])
-        link = event.get("args", {}).get("correlation", -1)
-        thread = self._threads[f"{event.get('pid')}/{event.get('tid')}"]
-        column.add(self.names[event["name"]], start, start + float(event["dur"]), thread, link)
+    return Timeline(names.list(), *(column.spans() for column in columns))
 
 
 def _events(path: Path) -> Iterator[dict[str, Any]]:

@@ -51,8 +51,8 @@ class Charts:
         """By name."""
         details = chain(*self.ecdfs.values(), self.tradeoffs, self.decision, self.waterfalls)
         times = chain(*self.over_time.values(), self.lives)
-        found = [*self.first, *self.by_load.values(), *details, *times, *self.bars]
-        return {chart.name: chart for chart in found}
+        every = [*self.first, *self.by_load.values(), *details, *times, *self.bars]
+        return {chart.name: chart for chart in every}
 
 
 def charts(run: Run, asked: Asked = NOTHING) -> Charts:

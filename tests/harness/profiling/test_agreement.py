@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from harness.profiling.agreement import agreement, sorts
+from harness.profiling.analysis import agreement, sorts
 from harness.profiling.reading.nsys_file import read_nsys
 from harness.profiling.reading.torch_trace import read_torch_trace
 from harness.schema.profile import Agreement

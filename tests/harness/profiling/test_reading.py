@@ -14,8 +14,8 @@ import pytest
 import torch
 
 from harness.profiling.reading import torch_trace
-from harness.profiling.reading.errors import TraceError
 from harness.profiling.reading.nsys_file import read_nsys
+from harness.profiling.reading.timeline import TraceError
 from harness.profiling.reading.torch_trace import read_torch_trace
 
 from .totals import totals

@@ -22,9 +22,9 @@ from harness.errors import CleanupError, EngineError, UsageError
 from harness.files import write_json
 from harness.profiling import capture
 from harness.profiling.analysis import analyse
+from harness.profiling.artifacts import read_manifest, read_profiles
 from harness.profiling.explain import OUTSIDE
 from harness.profiling.plan import ProfileOptions, unprofiled
-from harness.profiling.profile_files import read_manifest, read_profiles
 from harness.profiling.stage import _Stage, profile_run
 from harness.profiling.subject import begin_run, open_subject
 from harness.report import figures as run_figures
@@ -338,10 +338,10 @@ def test_both_sides_of_an_aa_run_keep_their_captures(tmp_path: Path, monkeypatch
     capture_engine = _Stage.run
 
     def run(stage: _Stage) -> None:
-        if stage._engine_variant.label == "roseinfer (B)":
+        if stage.planned.engine_variant.label == "roseinfer (B)":
             return capture_engine(stage)
-        stage._starting()
-        (stage._folder / "trace.json.gz").write_bytes(b"the first")
+        stage.starting()
+        (stage.planned.folder / "trace.json.gz").write_bytes(b"the first")
         return None
 
     monkeypatch.setattr(_Stage, "run", run)

@@ -1,13 +1,16 @@
-"""What the host did in a profile, by name, as torch's own tables have it."""
+"""Sums that profilers report themselves."""
 
 from __future__ import annotations
 
-from harness.profiling.reading.figures import _merge, _sum_by_name
-from harness.profiling.reading.host import self_times
+from harness.profiling.reading.figures import _merge, self_times
 from harness.profiling.reading.timeline import Timeline
 
 
 def totals(timeline: Timeline) -> dict[str, tuple[int, float]]:
-    """Count and µs of self time of every operator, range and call."""
+    """Count and self time in µs of operators and ranges, as torch's `key_averages` counts them."""
     spans = _merge(timeline.ops, timeline.ranges, timeline.calls)
-    return _sum_by_name(timeline, spans, self_times(spans))
+    sums: dict[str, tuple[int, float]] = {}
+    for number, us in zip(spans.name.tolist(), self_times(spans).tolist(), strict=True):
+        count, total = sums.get(timeline.names[number], (0, 0.0))
+        sums[timeline.names[number]] = count + 1, total + us
+    return sums
