@@ -21,15 +21,9 @@ from harness.errors import UsageError
 
 _HINT = "give JSON lines of prompt, messages or conversations, or ShareGPT's JSON (docs/workloads.md)"
 _SPEAKERS = {
-    "system": "system",
-    "developer": "system",
-    "user": "user",
-    "human": "user",
-    "assistant": "assistant",
-    "gpt": "assistant",
-    "chatgpt": "assistant",
-    "bing": "assistant",
-    "bard": "assistant",
+    **dict.fromkeys(("system", "developer"), "system"),
+    **dict.fromkeys(("user", "human"), "user"),
+    **dict.fromkeys(("assistant", "gpt", "chatgpt", "bing", "bard"), "assistant"),
 }
 
 

@@ -14,7 +14,7 @@ from harness.schema.facts import FELL_BEHIND
 from harness.schema.load import Batch, ClosedLoop, Load, from_light_to_heavy
 from harness.schema.metrics import COMPARED_PERCENTILES, METRICS, latencies, rates
 from harness.schema.results import Comparison, OnlineResults, OnlineSummary
-from harness.schema.search import SearchResults
+from harness.schema.search import CapacityRatio, SearchResults
 
 #: Percentiles that are compared, from the highest on.
 PERCENTILES = tuple(f"p{q}" for q in reversed(COMPARED_PERCENTILES))
@@ -168,13 +168,17 @@ def _ranking(
     return Ranking(metric=metric, statistic=statistic, load=engines[0].load, rows=rows, comparisons=count)
 
 
-def _against_best(label: str, pair: Comparison) -> dict[str, object]:
-    """Fields of the row of `label` by its comparison with the best engine."""
-    ratio, ends = pair.ratio, pair.ci
+def _against_best(label: str, pair: Comparison | CapacityRatio) -> dict[str, object]:
+    """Return the fields of the row of `label` by its comparison with the best engine."""
+    if isinstance(pair, Comparison):
+        ratio, ends, significant = pair.ratio, pair.ci, pair.verdict in REAL
+    else:
+        ratio, ends = pair.value, _closed(pair.low, pair.high)
+        significant = pair.verdict != "no difference shown"
     if pair.b == label:
         ratio = 1 / ratio
         ends = None if ends is None or not ends[0] else (1 / ends[1], 1 / ends[0])
-    return {"ratio": ratio, "ratio_interval": ends, "significant": pair.verdict in REAL}
+    return {"ratio": ratio, "ratio_interval": ends, "significant": significant}
 
 
 def _with_headlines(by_metric: Mapping[str, Mapping[str, Ranking]], compared: Sequence[str]) -> list[Ranking]:
@@ -225,12 +229,7 @@ def capacity_ranking(search: SearchResults) -> Ranking:
         )  # fmt: skip
         pair = pairs.get(frozenset((engine.label, in_order[0].label)))
         if pair is not None and row.valid and rows and rows[0].valid:
-            ends, ratio = _closed(pair.low, pair.high), pair.value
-            if pair.b == engine.label:
-                ratio, ends = 1 / ratio, ends and (1 / ends[1], 1 / ends[0])
-            significant = pair.verdict != "no difference shown"
-            fields = {"ratio": ratio, "ratio_interval": ends, "significant": significant}
-            row = row.model_copy(update=fields)
+            row = row.model_copy(update=_against_best(engine.label, pair))
         rows.append(row)
     return Ranking(metric=CAPACITY, statistic=CAPACITY, load=None, rows=rows, headline=True)
 

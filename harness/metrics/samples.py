@@ -20,6 +20,7 @@ from harness.schema.metrics import METRICS, PERCENTILES
 from harness.schema.setting_types import Window
 
 
+@dataclass(frozen=True, eq=False)
 class Sample:
     """All values of one metric of a group. It equals only itself, so that a result is kept by it.
 
@@ -29,13 +30,9 @@ class Sample:
         request: (S,) position of the request that a value is of, below the number of successes.
     """
 
-    def __init__(
-        self,
-        values: npt.NDArray[np.float64],
-        weights: npt.NDArray[np.integer] | None,
-        request: npt.NDArray[np.integer],
-    ) -> None:
-        self.values, self.weights, self.request = values, weights, request
+    values: npt.NDArray[np.float64]
+    weights: npt.NDArray[np.integer] | None
+    request: npt.NDArray[np.integer]
 
     @property
     def size(self) -> int:

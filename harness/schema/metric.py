@@ -1,6 +1,6 @@
 """The shape of a metric: its names, its value by raw times or counts, and the places that show it.
 
-The entries are in `built_in_metrics.py`. A package adds one of its own through an entry point of the group
+The entries are in `metrics.py`. A package adds one of its own through an entry point of the group
 `rosebench.metrics` that names a `Metric`.
 """
 

@@ -15,7 +15,7 @@ from harness.files import now
 from harness.telemetry import gpu, revision
 
 #: Instruction sets that decide how fast matrix products are on a CPU.
-VECTOR_FLAGS = (
+VECTOR_FLAGS = [
     "avx2",
     "avx512f",
     "avx512_bf16",
@@ -25,7 +25,7 @@ VECTOR_FLAGS = (
     "asimd",
     "sve",
     "bf16",
-)
+]
 CPUINFO = Path("/proc/cpuinfo")
 OS_RELEASE = Path("/etc/os-release")
 

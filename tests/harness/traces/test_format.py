@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from harness.errors import UsageError
@@ -230,6 +230,7 @@ def traces(draw: st.DrawFn) -> Trace:
     )
 
 
+@settings(max_examples=40)
 @given(trace=traces())
 def test_what_is_written_reads_the_same(tmp_path_factory: pytest.TempPathFactory, trace: Trace) -> None:
     path = tmp_path_factory.mktemp("csv") / "drawn.csv"
