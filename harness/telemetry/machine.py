@@ -15,17 +15,10 @@ from harness.files import now
 from harness.telemetry import gpu, revision
 
 #: Instruction sets that decide how fast matrix products are on a CPU.
-VECTOR_FLAGS = [
-    "avx2",
-    "avx512f",
-    "avx512_bf16",
-    "avx512_vnni",
-    "amx_bf16",
-    "amx_int8",
-    "asimd",
-    "sve",
-    "bf16",
-]
+VECTOR_FLAGS = (
+    *("avx2", "avx512f", "avx512_bf16", "avx512_vnni", "amx_bf16", "amx_int8"),
+    *("asimd", "sve", "bf16"),
+)
 CPUINFO = Path("/proc/cpuinfo")
 OS_RELEASE = Path("/etc/os-release")
 

@@ -54,11 +54,19 @@ def test_sharegpt(tmp_path: Path) -> None:
     assert (found.name, found.skipped, len(found.sha256)) == ("some", 1, 64)
 
 
-def test_a_speaker_that_is_not_known_makes_no_question_longer(tmp_path: Path) -> None:
-    said = [("human", "one?"), ("claude", "1"), ("human", "two?")]
-    talk = {"conversations": [{"from": who, "value": what} for who, what in said]}
-    found = load_dataset(f"sharegpt:{write(tmp_path / 'some.json', json.dumps([talk, *SHAREGPT]))}")
-    assert (len(found.conversations), found.skipped) == (2, 2)
+@pytest.mark.parametrize(
+    "spoken",
+    [
+        [("human", "one?"), ("claude", "1"), ("human", "two?")],  # an unknown speaker
+        [("human", "x"), ("system", "y")],
+    ],
+)
+def test_a_shared_conversation_that_cannot_be_sent_whole_is_left_out(
+    tmp_path: Path, spoken: list[tuple[str, str]]
+) -> None:
+    talk = {"conversations": [{"from": speaker, "value": text} for speaker, text in spoken]}
+    dataset = load_dataset(f"sharegpt:{write(tmp_path / 'x.json', json.dumps([talk, *SHAREGPT]))}")
+    assert (len(dataset.conversations), dataset.skipped) == (2, 2)
 
 
 def test_json_lines(tmp_path: Path) -> None:
@@ -80,12 +88,6 @@ def test_messages_of_one_role_in_a_row_are_one(tmp_path: Path) -> None:
     found = load_dataset(f"jsonl:{write(tmp_path / 'x.jsonl', [{'messages': messages}])}")
     whole = Conversation((Turn("a\n\nb", "c\n\nd"), Turn("e")), "be kind\n\nbe brief")
     assert found.conversations == (whole,)
-
-
-def test_a_shared_conversation_that_cannot_be_sent_whole_is_left_out(tmp_path: Path) -> None:
-    talk = {"conversations": [{"from": "human", "value": "x"}, {"from": "system", "value": "y"}]}
-    found = load_dataset(f"sharegpt:{write(tmp_path / 'x.json', json.dumps([talk, *SHAREGPT]))}")
-    assert (len(found.conversations), found.skipped) == (2, 2)
 
 
 def test_a_byte_order_mark_and_a_developers_message(tmp_path: Path) -> None:

@@ -48,9 +48,14 @@ def test_what_is_not_known_of_every_cell_is_not_known(tables: Tables) -> None:
     assert summarize(*tables(rows(1)))[-1].engine_cpu_s is None
 
 
-def test_without_a_gpu_the_processors_counter_counts(tables: Tables) -> None:
+def test_without_a_gpu_the_processors_count_and_without_a_token_there_is_no_part_of_one(
+    tables: Tables,
+) -> None:
     pooled = summarize(*tables(rows(1)), machines={0: spent(1.0, processors=24.0)})[-1]
     assert pooled.joules_per_output_token == 3.0
+    failed = [{"chunks": [], "error": "timeout", "t_end": 1.0}]
+    pooled = summarize(*tables(failed), machines={0: spent(1.0)})[-1]
+    assert (pooled.engine_cpu_s, pooled.cpu_ms_per_output_token) == (1.0, None)
 
 
 def test_idle_power_is_taken_off_and_never_more_than_all(tables: Tables) -> None:
@@ -78,17 +83,10 @@ def test_repeats_give_the_intervals_of_energy(tables: Tables) -> None:
     assert summarize(*tables(rows(1)), machines=machines)[-1].joules_per_output_token_ci is None
 
 
-def test_without_a_token_there_is_no_part_of_one(tables: Tables) -> None:
-    failed = [{"chunks": [], "error": "timeout", "t_end": 1.0}]
-    pooled = summarize(*tables(failed), machines={0: spent(1.0)})[-1]
-    assert (pooled.engine_cpu_s, pooled.cpu_ms_per_output_token) == (1.0, None)
-
-
 def test_the_table_says_unknown(tables: Tables) -> None:
     known = summarize(*tables(rows(1)), machines={0: spent(1.0)})[-1:]
     table = costs_table(known)
     assert table is not None and not any("bove idle" in note for note in table.notes)
-    assert table is not None
     [line] = table.lines
     assert list(line)[-4:] == ["1.0", "unknown", "125", "unknown"]
     assert costs_table(summarize(*tables(rows(1)))) is None

@@ -42,21 +42,14 @@ def reading(t: float, busy_s: float, own_s: float, **other: object) -> Reading:
 
 
 def test_what_is_busy_and_not_ours_is_foreign() -> None:
+    """The busiest interval is none that lasts but a moment."""
     load = summarize_readings([reading(0, 5, 1), reading(1, 6, 2), reading(2, 8, 3), reading(4, 10, 5)])
-    assert load.own_cpu_s == 4
-    assert load.foreign_cores_mean == pytest.approx(1 / 4)
-    assert load.foreign_cores_max == pytest.approx(1)
-
-
-def test_a_moment_is_not_the_busiest_interval() -> None:
-    load = summarize_readings([reading(0, 5, 1), reading(1, 6, 2), reading(1.01, 6.02, 2)])
-    assert load.foreign_cores_max == 0
-
-
-def test_steal_time_and_clocks() -> None:
-    load = summarize_readings([reading(0, 0, 0), reading(2, 2, 2, steal_s=1.0, mhz=1500.0)])
-    assert load.steal_share == pytest.approx(0.25)
-    assert (load.cpu_mhz_min, load.cpu_mhz_median) == (1500, 2250)
+    assert (load.own_cpu_s, load.foreign_cores_mean, load.foreign_cores_max) == (4, 1 / 4, 1)
+    brief = summarize_readings([reading(0, 5, 1), reading(1, 6, 2), reading(1.01, 6.02, 2)])
+    assert brief.foreign_cores_max == 0
+    slowed = summarize_readings([reading(0, 0, 0), reading(2, 2, 2, steal_s=1.0, mhz=1500.0)])
+    assert slowed.steal_share == pytest.approx(0.25)
+    assert (slowed.cpu_mhz_min, slowed.cpu_mhz_median) == (1500, 2250)
 
 
 def test_times_are_those_of_the_cpus_that_may_be_used(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -101,28 +94,22 @@ def test_why_a_gpu_lowered_its_clocks(monkeypatch: pytest.MonkeyPatch) -> None:
     }
 
 
-def test_a_gpu_that_was_held_down() -> None:
+def test_a_gpu_that_was_held_down_and_one_whose_energy_is_unknown_once() -> None:
     first = GpuReading(1980, 40, 300, 1000)
     last = GpuReading(1200, 85, 500, 1900, ("thermal (hardware)",))
     readings = [reading(0, 0, 0, gpus=(first,)), reading(2, 0, 0, gpus=(last,))]
     [gpu] = summarize_readings(readings).gpus
     assert (gpu.joules, gpu.power_w_mean, gpu.temperature_c_max) == (900, 400, 85)
     assert (gpu.sm_clock_mhz_min, gpu.throttled) == (1200, {"thermal (hardware)": 0.5})
+    unknown = [readings[0], reading(2, 0, 0, gpus=(last._replace(energy_j=None),))]
+    assert summarize_readings(unknown).gpus[0].joules is None
 
 
-def test_an_energy_counter_that_is_missing_once_is_unknown() -> None:
-    readings = [reading(t, 0, 0, gpus=(GpuReading(None, None, None, e),)) for t, e in ((0, 1.0), (1, None))]
-    assert summarize_readings(readings).gpus[0].joules is None
-
-
-def test_the_engines_part_is_known_where_its_processes_are() -> None:
+def test_the_engines_part_is_known_where_its_processes_are_and_a_gpu_counts_before_the_processors() -> None:
     known = [reading(0, 0, 0, engine_s=3.0, cpu_j=10.0), reading(1, 2, 2, engine_s=4.5, cpu_j=30.0)]
     assert (summarize_readings(known).engine_cpu_s, summarize_readings(known).joules) == (1.5, 20.0)
     unknown = summarize_readings([reading(0, 0, 0), reading(1, 2, 2)])
     assert (unknown.engine_cpu_s, unknown.joules) == (None, None)
-
-
-def test_a_gpu_counts_before_the_processors() -> None:
     gpus = [GpuReading(None, None, None, energy) for energy in (5.0, 8.0)]
     readings = [reading(t, 0, 0, gpus=(gpu,), cpu_j=100.0 * t) for t, gpu in enumerate(gpus)]
     assert summarize_readings(readings).joules == 3.0

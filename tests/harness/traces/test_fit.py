@@ -130,12 +130,9 @@ def test_record_names_the_trace_and_what_fitting_did() -> None:
     assert (record.input_tokens, record.output_tokens) == (10, 10)
 
 
-def test_nothing_left_is_an_error_with_a_hint() -> None:
+def test_no_request_left_or_no_room_is_an_error() -> None:
     with pytest.raises(UsageError, match="no request of trace t fits") as caught:
         fit(trace_of([(2000, 1)]), "drop", 1024)
     assert "--fit clip" in caught.value.hint
-
-
-def test_a_context_without_room_is_an_error() -> None:
     with pytest.raises(UsageError, match="too short for a request"):
         room(RESERVED_TOKENS + 1)

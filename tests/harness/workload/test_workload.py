@@ -103,12 +103,9 @@ def test_warm_up_prompts_are_in_no_load_and_in_no_other_wave() -> None:
     assert len(set(measured) | set(warming)) == len(measured) + len(warming)
 
 
-def test_a_number_of_requests_or_none() -> None:
+def test_a_number_of_requests_or_what_is_left_of_a_warm_up_for_a_heavier_load() -> None:
     assert [len(wave) for wave in closed(4, warmup=7).warmup_waves(0)] == [7]
     assert closed(4, warmup=0).warmup_waves(0) == []
-
-
-def test_what_is_left_of_a_warm_up_for_a_heavier_load() -> None:
     assert [len(wave) for wave in closed(512).warmup_waves(0, in_flight=4)] == [1, 2, 4]
     assert [len(wave) for wave in closed(512).warmup_waves(0, in_flight=10, warmed=4)] == [8, 10]
     assert closed(512).warmup_waves(0, in_flight=3, warmed=4) == []
@@ -128,28 +125,17 @@ def test_a_closed_loop_is_described() -> None:
     record = closed(4, n=10).source.record
     assert (record.requests, record.input_tokens, record.output_tokens) == (10, 50, 30)
     assert "4 requests in flight" in record.origin
-    assert [request.t_sched_s for request in closed(4, n=2).requests(ClosedLoop(concurrency=4), 0, 0)] == [
-        None,
-        None,
-    ]
+    requests = closed(4, n=2).requests(ClosedLoop(concurrency=4), 0, 0)
+    assert [request.t_sched_s for request in requests] == [None, None]
 
 
 def test_a_closed_loop_has_its_rounds_at_each_level() -> None:
     load = workload(concurrency=[1, 4, 16], n=10, rounds=3, input_len=5, output_len=3)
     assert [len(load.requests(level, 0, 0)) for level in load.source.loads.each] == [10, 12, 48]
     assert load.source.in_flight() == 16
-    assert (
-        load.source.record.requests,
-        load.source.record.input_tokens,
-        load.source.record.output_tokens,
-    ) == (70, 350, 210)
-    assert [
-        len(closed(16, n=4).requests(ClosedLoop(concurrency=16), 0, 0)),
-        closed(16, n=4).source.in_flight(),
-    ] == [
-        4,
-        4,
-    ]
+    record, few = load.source.record, closed(16, n=4)
+    assert (record.requests, record.input_tokens, record.output_tokens) == (70, 350, 210)
+    assert len(few.requests(ClosedLoop(concurrency=16), 0, 0)) == few.source.in_flight() == 4
 
 
 def test_a_rate_has_its_own_times_and_lengths_whatever_the_prompts() -> None:
@@ -257,11 +243,8 @@ def test_a_mixture_of_which_nothing_fits_is_refused(tmp_path: Path) -> None:
         workload(256, request_rate=[4], mixture=client(tmp_path, "{900: 1.0}"), fit="drop")
 
 
-def test_an_infinite_rate_is_a_closed_loop_of_all() -> None:
+def test_an_infinite_rate_is_a_closed_loop_of_all_and_what_exceeds_the_context_is_refused() -> None:
     assert OnlineSettings(request_rate="inf", n=30).loads == [ClosedLoop(concurrency=30)]
-
-
-def test_what_exceeds_the_context_is_refused() -> None:
     with pytest.raises(UsageError, match=r"20 \+ 13 tokens exceed the context of 32"):
         closed(1, context=32, input_len=20, output_len=13)
 
