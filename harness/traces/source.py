@@ -10,6 +10,8 @@ import zlib
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import IO, Literal
 
@@ -123,29 +125,17 @@ def _open(path: Path) -> tuple[IO[bytes], str]:
 
 def read_lines(path: Path, text: IO[bytes], count: int | None) -> tuple[bytes, bool]:
     """Return the next `count` lines, None: all; and whether nothing but blanks comes after them."""
-    chunks: list[bytes] = []
-    size = lines = 0
-    while chunk := text.read(_CHUNK):
-        size += len(chunk)
+    read = partial(text.read, _CHUNK) if count is None else partial(text.readline, MAX_BYTES + 1)
+    pieces: list[bytes] = []
+    size = 0
+    for piece in islice(iter(read, b""), count):
+        pieces.append(piece)
+        size += len(piece)
         if size > MAX_BYTES:
             raise UsageError(
                 f"{path} holds over {MAX_BYTES >> 30} GiB of text", "give the part of it to be sent"
             )
-        if count is None:
-            chunks.append(chunk)
-            continue
-        if lines + chunk.count(b"\n") < count:
-            lines += chunk.count(b"\n")
-            chunks.append(chunk)
-            continue
-        end = -1
-        while lines < count:
-            end = chunk.index(b"\n", end + 1)
-            lines += 1
-        chunks.append(chunk[: end + 1])
-        after = chunk[end + 1 :].strip() or text.read(_CHUNK).strip()
-        return b"".join(chunks), not after
-    return b"".join(chunks), True
+    return b"".join(pieces), not text.read(_CHUNK).strip()
 
 
 @contextmanager
