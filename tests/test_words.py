@@ -31,6 +31,7 @@ CLEAN = (
     *("harness/metrics", "harness/models", "harness/telemetry", "harness/traces", "harness/workload"),
     *("harness/profiling", "harness/report/charts", "harness/report/tables"),
     *("harness/schema", "roseinfer", "rosemodels", "tests/roseinfer", "tests/rosemodels"),
+    *("harness/cluster", "harness/loadgen", "harness/records", "harness/runs"),
     *("harness/engines", "harness/environments", "harness/mock_server", "benchmarks", "scripts"),
 )
 #: Openings of docstrings that leave out their noun.

@@ -144,7 +144,7 @@ def _profiled(run: Run, display: Display) -> BenchError | None:
     """Profile a run where that was asked for. Returns the error that ended it."""
     tools = run.meta.settings.profile
     engines = unprofiled(run.path, run.results, tools) if tools is not None else []
-    return profile_after(run.path, tools, display, engines) if tools is not None and engines else None
+    return profile_after(run, tools, display, engines) if tools is not None and engines else None
 
 
 def _finish(folder: Path) -> str:

@@ -22,7 +22,7 @@ from harness.schema.settings import CommonSettings, OutputGroup, titles_of
 Settings = TypeVar("Settings", bound=CommonSettings)
 
 _output = partial(typer.Option, rich_help_panel=OutputGroup.title)
-Resume = Annotated[Path | None, _output(help="finish this run, with its own settings", metavar="RUN")]
+Resume = Annotated[Path | None, _output(help="finish this run, of any command", metavar="RUN")]
 Open = Annotated[bool, _output("--open", help="open the report in a browser")]
 Json = Annotated[bool, _output("--json", help="print the results as JSON instead of the report's path")]
 Quiet = Annotated[bool, _output("--quiet", help="print nothing but the report's path")]

@@ -20,12 +20,13 @@ from harness.profiling.artifacts import read_manifest, read_profiles
 from harness.profiling.plan import ProfileOptions
 from harness.profiling.stage import profile_run
 from harness.profiling.subject import begin_run, open_subject
-from harness.report.render import write_run_outputs
+from harness.report.render import write_outputs, write_run_outputs
 from harness.report.tables import profiles as profile_tables
 from harness.report.tables.profiles import gap_table
 from harness.report.tables.table import Table
 from harness.runs.events import CaptureDone, CaptureSkipped, CaptureStarting, Event
-from harness.runs.folder import MANIFEST, OFFLINE_RESULTS, ONLINE_RESULTS, lock_run
+from harness.runs.folder import MANIFEST, lock_run, results_name
+from harness.runs.reader import Run
 from harness.schema.base import first_fault, split_option
 from harness.schema.load import ClosedLoop, Load, RequestRate, TraceLoad
 from harness.schema.online_settings import OnlineSettings
@@ -118,8 +119,12 @@ def profile_folder(
     options: ProfileOptions,
     display: Display,
     engines: Sequence[str] | None = None,
+    measured: Run | None = None,
 ) -> None:
     """Profile a run, or some of its engines: capture, read the figures, render the report again.
+
+    Args:
+        measured: The run with its results, where this command has measured it; None: they are read.
 
     Raises:
         UsageError: another process measures or profiles the run.
@@ -152,7 +157,9 @@ def profile_folder(
     with lock_run(folder):
         profile_run(open_subject(folder, load, show, engines), options, show)
         profiles = analyse(folder)
-        if (folder / ONLINE_RESULTS).is_file() or (folder / OFFLINE_RESULTS).is_file():
+        if measured is not None:
+            write_outputs(measured)
+        elif results_name(folder) is not None:
             write_run_outputs(folder)
     display.print_tables(_tables(profiles))
     for path, reason in profiles.unread.items():
@@ -164,16 +171,14 @@ def profile_folder(
         raise EngineError(what, f"see {', '.join(logs)}" if logs else f"{folder / MANIFEST} says why")
 
 
-def profile_after(
-    folder: Path, tools: Tools, display: Display, engines: Sequence[str] | None = None
-) -> BenchError | None:
+def profile_after(run: Run, tools: Tools, display: Display, engines: Sequence[str]) -> BenchError | None:
     """Profile after a benchmark. Returns the error, to be raised after the results are printed."""
     try:
-        profile_folder(folder, None, ProfileOptions(tools), display, engines)
+        profile_folder(run.path, None, ProfileOptions(tools), display, engines, run)
     except BenchError as error:
         return error
     except KeyboardInterrupt:
-        hint = f"profile it with `bench profile {shlex.quote(str(folder))} --tool {tools}`"
+        hint = f"profile it with `bench profile {shlex.quote(str(run.path))} --tool {tools}`"
         return InterruptedRunError("interrupted; the run is measured", hint)
     return None
 

@@ -35,10 +35,10 @@ from harness.engines.placement import MIN_CORES, physical_cores, split
 from harness.engines.registry import get_engine
 from harness.errors import BenchError
 from harness.loadgen.host_load import HostLoad
-from harness.loadgen.live_answers import answer_text
+from harness.loadgen.live_answers import answer_texts
 from harness.loadgen.load_plan import ClientUsage, LoadPlan, LoadResult, Progress, WireRequest
 from harness.models.model_folder import resolve
-from harness.records.answers import Wanted, parse_part
+from harness.records.cell import Wanted, read_responses
 from harness.records.stream import TimeNames
 from harness.schema.machines import MachineLoad
 from harness.telemetry.cell_monitor import CellMonitor, CpuTime, processes_of
@@ -211,17 +211,16 @@ class Node:
         responses, number = self._result.responses, attrgetter("index")
         first, last = (bisect_left(responses, end, key=number) for end in (requests.start, requests.stop))
         tokens_of = counter_of(tokenizer.folder) if tokenizer else None
-        tables = parse_part(responses[first:last], self._result.t0, expected, tokens_of, host, times)
+        answers = read_responses(responses[first:last], self._result.t0, expected, tokens_of, host, times)
         for response in responses[first:last]:
             response.segments = []
-        sent, chunks = (packed(table) for table in tables)
-        return (sent, chunks) if share is None else share.put(msgspec.msgpack.encode((sent, chunks)))
+        tables = packed(answers.requests), packed(answers.chunks)
+        return tables if share is None else share.put(msgspec.msgpack.encode(tables))
 
     def texts(self, indices: Sequence[int]) -> dict[int, str]:
         """Return the texts of answers to these requests that came here. Call it before the first `part`."""
         assert self._result is not None
-        needed = {*indices}
-        return {raw.index: answer_text(raw) for raw in self._result.responses if raw.index in needed}
+        return answer_texts(self._result.responses, indices)
 
     def end_load(self) -> None:
         """End the client processes and forget what came back."""

@@ -103,6 +103,11 @@ class RayNode:
         except RayError as error:
             raise self._lost(str(error)) from None
 
+    def clock(self) -> float:
+        """Return the node's monotonic clock, in seconds. Raises as `call`."""
+        seconds: float = self.call("clock", timeout_s=SILENCE_S)
+        return seconds
+
     def send_heartbeat(self) -> None:
         """Say that the driver is still there."""
         if not self._is_lost:
@@ -120,7 +125,7 @@ class RayNode:
             raise self._lost("the run ends")
         with suppress(LostNodeError):
             if not self._is_lost:
-                self.call("clock", timeout_s=SILENCE_S)
+                self.clock()
                 return
         deadline = time.monotonic() + REVIVE_S
         while True:

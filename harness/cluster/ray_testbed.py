@@ -14,7 +14,7 @@ import msgspec
 import pyarrow as pa
 import ray
 
-from harness.cluster.clocks import Offset, host_clock, read_offset
+from harness.cluster.clocks import host_clock, read_offset
 from harness.cluster.node_facts import Tokenizer
 from harness.cluster.ray_nodes import SILENCE_S, RayNode, RemoteServer
 from harness.cluster.shared_folder import SharedFolder
@@ -24,7 +24,7 @@ from harness.errors import LostNodeError
 from harness.loadgen.host_load import ProgressCallback, total
 from harness.loadgen.load_plan import ClientUsage, LoadPlan, Progress
 from harness.loadgen.run_load import Dealing
-from harness.records.answers import MEASURED, RECEIVED, Answers
+from harness.records.cell import MEASURED, RECEIVED, Answers
 from harness.schema.machines import HostCell, MachineLoad
 from harness.telemetry.idle import Idle, idle
 
@@ -93,11 +93,21 @@ class RayTestbed(Testbed):
     @contextmanager
     def watch(self, server: Server) -> Iterator[Watch]:
         watch = Watch()
-        self._begin_watching()
+        loads: dict[str, MachineLoad] = {}
+        pids = [(node.facts.machine, node.facts.pid) for node in self.nodes]
+        for node in self.nodes:
+            ours = [pid for machine, pid in pids if machine == node.facts.machine]
+            node.call("watch", ours, timeout_s=SILENCE_S)
         try:
             yield watch
         finally:
-            watch.nodes = self._end_watching(watch.begin, watch.end)
+            for node in self.nodes:
+                with suppress(LostNodeError):  # a lost node has no load
+                    ahead = read_offset(node.clock).seconds
+                    load = node.call("watched", watch.begin + ahead, watch.end + ahead, timeout_s=SILENCE_S)
+                    if load is not None:
+                        loads[node.name] = load
+            watch.nodes = loads
             watch.engine = watch.nodes.get(self.node or "") or next(iter(watch.nodes.values()), None)
 
     def abandon(self) -> None:
@@ -112,25 +122,6 @@ class RayTestbed(Testbed):
         self._revive()
         state: Idle = self._engine.call("ask", partial(idle, gpus=gpus)) if self._engine else Idle()
         return state
-
-    def _begin_watching(self) -> None:
-        """Watch every node."""
-        pids = [(node.facts.machine, node.facts.pid) for node in self.nodes]
-        for node in self.nodes:
-            own_pids = [pid for machine, pid in pids if machine == node.facts.machine]
-            node.call("watch", own_pids, timeout_s=SILENCE_S)
-
-    def _end_watching(self, begin: float, end: float) -> dict[str, MachineLoad]:
-        """Return the load of every node from `begin` to `end` of this machine's clock, by name; a lost node
-        has none."""
-        loads = {}
-        for node in self.nodes:
-            with suppress(LostNodeError):
-                ahead = self._offset(node).seconds
-                load = node.call("watched", begin + ahead, end + ahead, timeout_s=SILENCE_S)
-                if load is not None:
-                    loads[node.name] = load
-        return loads
 
     def _revive(self) -> None:
         """Have every node's process running. Raises LostNodeError."""
@@ -162,28 +153,19 @@ class RayTestbed(Testbed):
         progress: ProgressCallback | None,
         start_delay_s: float,
     ) -> SentLoad:
-        for sender in senders:
-            sender.before = self._offset(sender.node)
-        trip = max(sender.before.round_trip for sender in senders if sender.before)
-        t0 = time.monotonic() + start_delay_s + 4 * trip
-        for sender in senders:
-            assert sender.before is not None
-            sender.running = sender.node.begin("run", t0 + sender.before.seconds)
+        before = [read_offset(sender.node.clock) for sender in senders]
+        t0 = time.monotonic() + start_delay_s + 4 * max(offset.round_trip for offset in before)
+        for sender, offset in zip(senders, before, strict=True):
+            sender.running = sender.node.begin("run", t0 + offset.seconds)
         usage = self._wait(senders, progress)
-        clocks = {
-            sender.node.name: host_clock(sender.before, self._offset(sender.node), t0)
-            for sender in senders
-            if sender.before is not None
-        }
+        clocks = [
+            host_clock(offset, read_offset(sender.node.clock), t0)
+            for sender, offset in zip(senders, before, strict=True)
+        ]
         answers = collected(t0, senders, reading, self.tokenizer, self.share)
         hosts = [
-            HostCell(
-                name=sender.node.name,
-                clients=list(sender.clients),
-                requests=sender.requests,
-                clock=clocks[sender.node.name],
-            )
-            for sender in senders
+            HostCell(name=s.node.name, clients=list(s.clients), requests=s.requests, clock=clock)
+            for s, clock in zip(senders, clocks, strict=True)
         ]
         return SentLoad(answers, sorted(usage, key=lambda spent: spent.client), hosts)
 
@@ -224,9 +206,6 @@ class RayTestbed(Testbed):
                 report(total([sender.progress for sender in senders]))
         return usage
 
-    def _offset(self, node: RayNode) -> Offset:
-        return read_offset(lambda: node.call("clock", timeout_s=SILENCE_S))
-
 
 #: Answers that come at a time, and the tokens in them.
 PART, PART_TOKENS = 4_000, 1 << 18
@@ -234,12 +213,11 @@ PART, PART_TOKENS = 4_000, 1 << 18
 
 @dataclass
 class Sender:
-    """A node that sends, in a load: its clients, how many requests they have, its clock before."""
+    """A node that sends, in a load: its clients, and how many requests they have."""
 
     node: RayNode
     clients: Sequence[int]
     requests: int = 0
-    before: Offset | None = None
     running: Any = None
     progress: Progress = field(default_factory=lambda: Progress(0, 0, 0))
 

@@ -16,7 +16,7 @@ from harness.engines.selection import Selection
 from harness.errors import EngineError
 from harness.loadgen.host_load import ProgressCallback
 from harness.loadgen.load_plan import ClientUsage, LoadPlan
-from harness.records.answers import Answers, Wanted
+from harness.records.cell import Answers, Wanted
 from harness.records.stream import TimeNames
 from harness.schema.machines import Calibration, Host, HostCell, MachineLoad
 from harness.schema.online_settings import OnlineSettings

@@ -7,6 +7,7 @@ from contextlib import AbstractContextManager, contextmanager, suppress
 from functools import lru_cache
 from importlib.util import find_spec
 from pathlib import Path
+from time import monotonic
 
 from pydantic import JsonValue
 
@@ -17,11 +18,12 @@ from harness.engines.base import Engine, EngineSettings, Server
 from harness.engines.placement import CpuSplit, physical_cores, split
 from harness.engines.selection import Selection, select_engines
 from harness.errors import BenchError, UsageError
-from harness.loadgen.host_load import ProgressCallback
+from harness.loadgen.host_load import HostLoad, ProgressCallback
+from harness.loadgen.live_answers import answer_texts
 from harness.loadgen.load_plan import LoadPlan
-from harness.loadgen.run_load import run_load
+from harness.loadgen.run_load import deal
 from harness.models.text_tokens import token_counter
-from harness.records.answers import parse
+from harness.records.cell import read_responses
 from harness.schema.machines import Calibration
 from harness.schema.online_settings import OnlineSettings
 from harness.telemetry.cell_monitor import CellMonitor, CpuTime, processes_of
@@ -49,14 +51,14 @@ class ThisTestbed(Testbed):
         progress: ProgressCallback | None,
         start_delay_s: float,
     ) -> SentLoad:
-        result = run_load(
-            plan, clients=clients, cpus=self._cpus.client, progress=progress, start_delay_s=start_delay_s
-        )
+        with HostLoad(dict(enumerate(deal(plan, clients))), self._cpus.client) as load:
+            result = load.run(monotonic() + start_delay_s, progress)
         tokens_of = counter_of(reading.tokenizer) if reading.tokenizer else None
-        return SentLoad(
-            parse(result, reading.expected, tokens_of, reading.texts_of, times=reading.response_times),
-            result.usage,
+        answers = read_responses(
+            result.responses, result.t0, reading.expected, tokens_of, times=reading.response_times
         )
+        answers.texts = answer_texts(result.responses, reading.texts_of)
+        return SentLoad(answers, result.usage)
 
     @contextmanager
     def watch(self, server: Server) -> Iterator[Watch]:

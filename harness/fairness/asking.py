@@ -13,8 +13,7 @@ from harness.engines.running.trial import PAUSES_S
 from harness.loadgen.load_plan import LoadPlan, RawResponse, Target, WireRequest
 from harness.loadgen.run_load import run_load
 from harness.loadgen.sse import read_events, read_json
-from harness.records.request_record import read_request
-from harness.records.wire import read_wire
+from harness.records.request_record import read_request, read_wire
 from harness.schema.base import Strict
 
 #: Errors that say that a server had too much to do, or was not reached: nothing of how it answers.

@@ -13,8 +13,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 
+from pydantic import Field
+
 from harness.metrics.contrast import holm
 from harness.metrics.intervals import LEVEL, wilson
+from harness.schema.base import Strict
 from harness.schema.facts import Fact, FactKind
 from harness.schema.fairness import TaskReply, TaskScore, TaskScores
 
@@ -148,6 +151,12 @@ def mcnemar(a: Sequence[bool], b: Sequence[bool]) -> float:
     from scipy.stats import binomtest  # a second to import
 
     return float(binomtest(only_a, only_a + only_b, 0.5).pvalue)
+
+
+class TaskReplies(Strict):
+    """`accuracy.json`: replies by the label of the engine."""
+
+    given: dict[str, TaskReply] = Field(default_factory=dict)
 
 
 def judge_task(items: Sequence[Item], replies: Mapping[str, TaskReply]) -> TaskScores:

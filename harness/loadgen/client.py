@@ -60,7 +60,8 @@ class Client:
         while self._idle:
             connection = self._idle.pop()
             if not connection.closed:
-                self._send(connection, response, fresh=False)
+                self._active.add(connection)
+                connection.send(response, self._requests[index], fresh=False)
                 return
         self._open(response)
 
@@ -95,10 +96,6 @@ class Client:
         if connection in self._idle:
             self._idle.remove(connection)
 
-    def _send(self, connection: Connection, response: RawResponse, *, fresh: bool) -> None:
-        self._active.add(connection)
-        connection.send(response, self._requests[response.index], fresh=fresh)
-
     def _open(self, response: RawResponse | None) -> None:
         task = self._loop.create_task(self._connect_for(response))
         self._opening.add(task)
@@ -118,7 +115,8 @@ class Client:
             if failure is None:
                 self._idle.appendleft(connection)
         elif failure is None:
-            self._send(connection, response, fresh=True)
+            self._active.add(connection)
+            connection.send(response, self._requests[response.index], fresh=True)
         else:
             kind: ErrorKind = "connect"
             response.error, response.detail, response.t_end = kind, failure, monotonic()

@@ -72,7 +72,8 @@ class HostLoad:
             BenchError: A client process failed.
         """
         for process in self._processes:
-            process.start(t0)
+            with contextlib.suppress(BrokenPipeError):  # it has ended: `check` raises the reason
+                process.stdin.write(f"{t0!r}\n".encode())
         self._listen(lambda: report and report(self.progress))
         results = [process.result() for process in self._processes]
         responses = sorted((r for result in results for r in result.responses), key=lambda r: r.index)
@@ -175,11 +176,11 @@ class ClientProcess:
         assert self._process.stdout is not None
         return self._process.stdout
 
-    def start(self, t0: float) -> None:
-        """Tell it when the load begins."""
+    @property
+    def stdin(self) -> IO[bytes]:
+        """Standard input of the process, which waits there for the start of the load."""
         assert self._process.stdin is not None
-        with contextlib.suppress(BrokenPipeError):  # it has ended: `check` raises the reason
-            self._process.stdin.write(f"{t0!r}\n".encode())
+        return self._process.stdin
 
     def read(self) -> bool:
         """Read its messages; False when it has closed its output."""

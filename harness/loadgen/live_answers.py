@@ -7,7 +7,7 @@ the response, and the person's time to think begins when it has been read.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 import httptools
 import msgspec
@@ -81,6 +81,12 @@ def answer_text(response: RawResponse) -> str:
             for choice in event.choices[:1]
         ]
     return "".join(parts).replace("\x01", "")
+
+
+def answer_texts(responses: Iterable[RawResponse], indices: Collection[int]) -> dict[int, str]:
+    """Return the texts of the answers to these requests that are among the responses, by request."""
+    needed = {*indices}
+    return {raw.index: answer_text(raw) for raw in responses if raw.index in needed}
 
 
 class LiveAnswers:

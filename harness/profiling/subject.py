@@ -17,14 +17,14 @@ from harness.files import write_json
 from harness.profiling.level import measure_levels
 from harness.runs.events import Notify
 from harness.runs.folder import RUN, make_folder, read_info
-from harness.runs.info import make_info
 from harness.runs.reader import read_raw
-from harness.runs.resolved import Resolved, resolve_online
+from harness.runs.resolved import Resolved, make_info, resolve_online
 from harness.schema.load import Load, heaviest
 from harness.schema.online_settings import OnlineSettings
 from harness.schema.profile import Level
 from harness.schema.run_info import RunInfo
 from harness.telemetry import gpu
+from harness.telemetry.machine import environment
 from harness.workload import PlannedRequest
 from harness.workload.workload import Workload
 
@@ -88,7 +88,7 @@ def begin_run(settings: OnlineSettings, command: list[str]) -> Path:
         UsageError: an unknown engine, or a folder that cannot be written to.
     """
     installations, _ = find_engines(make_engine_variants(settings))
-    info = make_info(settings, command, installations)
+    info = make_info(settings, command, installations, environment())
     folder = make_folder(settings.out, info.kind)
     write_json(folder / RUN, info)
     return folder

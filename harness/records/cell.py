@@ -1,26 +1,78 @@
-"""The two tables of one cell: the answers to its load, with what each request asked for."""
+"""The tables of a load: answers parsed where they arrived, then joined with what each request asks for."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+import numpy as np
+import numpy.typing as npt
 import pandas as pd
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from harness.loadgen.load_plan import LoadResult
-from harness.records.answers import Answers, Wanted, parse
-from harness.records.columns import CHUNKS, REQUESTS
+from harness.loadgen.load_plan import RawResponse
+from harness.records.columns import CHUNKS, REQUESTS, SERVER
+from harness.records.request_record import read_request
+from harness.records.stream import NO_TIMES, TimeNames
 from harness.schema.load import Load, load_text
+
+#: Decimals of a second that are kept: files hold nanoseconds.
+NS_DIGITS = 9
+
+
+class Wanted(NamedTuple):
+    """Tokens that an answer must have to be a success; None: any number."""
+
+    output_tokens: int | None
+    prompt_tokens: int | None
+
+
+@dataclass
+class Answers:
+    """The answers to a load, in the order of requests. Times are seconds since its start.
+
+    Attributes:
+        t0: the start, in s of this machine's monotonic clock.
+        requests: one row a request, with the columns MEASURED.
+        chunks: one row a chunk, with the columns RECEIVED.
+        texts: texts of the answers that go back into later requests, by request.
+    """
+
+    t0: float
+    requests: pa.Table
+    chunks: pa.Table
+    texts: dict[int, str] = field(default_factory=dict)
+
+    @property
+    def lasted_s(self) -> float:
+        """Seconds to the end of the last answer."""
+        return pc.max(self.requests["t_end"]).as_py() or 0.0
+
+    @property
+    def failed(self) -> bool:
+        """True if a request failed."""
+        return bool(self.requests["error"].null_count < len(self.requests))
+
+    @property
+    def answered(self) -> int:
+        """Number of requests that have a whole answer without an error."""
+        whole = pc.and_(pc.is_null(self.requests["error"]), pc.is_finite(self.requests["t_end"]))
+        return pc.sum(whole).as_py() or 0
+
+    def in_order_sent(self) -> npt.NDArray[np.int32]:
+        """Return the requests that were sent, in that order."""
+        sent, index = (self.requests[name].to_numpy() for name in ("t_sent", "request"))
+        order = np.lexsort((index, sent))
+        return np.asarray(index[order[: np.isfinite(sent).sum()]], dtype=np.int32)
 
 
 class Expected(NamedTuple):
-    """What a request asks for; lengths are in tokens. `reusable_tokens` is how many leading tokens of its
-    prompt were sent before. `session` is the number of its session in the load, `turn` its turn in it.
+    """Request by its columns of the plan, lengths in tokens, as `columns.py` describes them.
 
-    `adapter` and `formatted` are what else it asks for. A request whose prompt the server counts otherwise
-    failed, unless only the server can count it.
+    A request whose prompt the server counts otherwise failed, unless only the server can count it (not
+    `exact_prompt`).
     """
 
     input_tokens: int
@@ -30,10 +82,10 @@ class Expected(NamedTuple):
     adapter: str | None = None
     formatted: bool = False
     session: int | None = None
-    turn: int = 0
+    turn: int | None = None
 
     def wanted(self, exact_length: bool) -> Wanted:
-        """What its answer must have. With `exact_length`, exactly the tokens that are asked for."""
+        """Return the tokens that its answer must have: with `exact_length`, exactly as many as asked for."""
         return Wanted(
             self.output_tokens if exact_length else None, self.input_tokens if self.exact_prompt else None
         )
@@ -41,7 +93,7 @@ class Expected(NamedTuple):
 
 @dataclass(frozen=True)
 class CellIdentity:
-    """Which cell this is: `cell` is its position in the journal, `label` the engine's name as drawn."""
+    """Names of a cell: `cell` is its position in the journal, `label` the engine's name as drawn."""
 
     cell: int
     engine: str
@@ -51,64 +103,90 @@ class CellIdentity:
     repeat: int
 
 
+#: Columns that are planned of a request; its stream gives the others.
+PLANNED = {*Expected._fields, *CellIdentity.__annotations__, "session_start"}
+#: Columns that are measured of a request.
+MEASURED = pa.schema([field for field in REQUESTS if field.name not in PLANNED])
+#: Columns that are measured of a chunk.
+RECEIVED = pa.schema([field for field in CHUNKS if field.name != "cell"])
+
+
 @dataclass(frozen=True)
 class CellRecords:
-    """The tables of `records/columns.py`, of one cell or of many."""
+    """The tables of `records/columns.py`, of one cell or of many; `server` is often empty."""
 
     requests: pd.DataFrame
     chunks: pd.DataFrame
+    server: pd.DataFrame = field(default_factory=lambda: SERVER.empty_table().to_pandas())
 
 
-def read_cell(
-    result: LoadResult,
-    expected: Sequence[Expected],
-    identity: CellIdentity,
-    *,
-    exact_length: bool,
-) -> CellRecords:
-    """Parse every response of a load. Times become seconds since `result.t0`.
+def read_responses(
+    responses: Sequence[RawResponse],
+    t0: float,
+    wanted: Mapping[int, Wanted] | Sequence[Wanted],
+    tokens_of: Callable[[str], int] | None = None,
+    host: str | None = None,
+    times: TimeNames = NO_TIMES,
+) -> Answers:
+    """Parse responses of a load. Times become seconds since `t0`.
 
     Args:
-        expected: What each request asks for, by request index.
-        exact_length: A request that gives another number of tokens failed; true where EOS is ignored.
+        wanted: By request.
+        tokens_of: Tokens of a text by the model's tokenizer, where that is known.
+        host: The node of a cluster that this is.
+        times: Fields of a stream that may have each time that an engine measures.
     """
-    wanted = {raw.index: expected[raw.index].wanted(exact_length) for raw in result.responses}
-    return cell_records(parse(result, wanted), expected, identity)
+    rows: list[dict[str, Any]] = []
+    chunks: dict[str, list[Any]] = {name: [] for name in RECEIVED.names}
+
+    def since_start(t: float | None) -> float | None:
+        return None if t is None else round(t - t0, NS_DIGITS)
+
+    for raw in responses:
+        record = read_request(raw, *wanted[raw.index], tokens_of, times)
+        row = {
+            **vars(record),
+            **record.times,
+            "request": raw.index,
+            "t_sched": raw.t_sched,
+            "t_sent": raw.t_sent,
+            "t_first": record.chunks[0][0] if record.chunks else None,
+            "t_last": record.chunks[-1][0] if record.chunks else None,
+            "t_end": raw.t_end,
+            "chunks": len(record.chunks),
+            "client": raw.client,
+            "host": host,
+            "connection_reused": raw.reused,
+            "late_s": None if raw.late_s is None else round(raw.late_s, NS_DIGITS),
+        }
+        rows.append({n: since_start(value) if n.startswith("t_") else value for n, value in row.items()})
+        chunks["request"] += [raw.index] * len(record.chunks)
+        chunks["t"] += [since_start(t) for t, _ in record.chunks]
+        chunks["tokens"] += [count for _, count in record.chunks]
+    return Answers(t0, pa.Table.from_pylist(rows, schema=MEASURED), pa.table(chunks, schema=RECEIVED))
 
 
 def cell_records(answers: Answers, expected: Sequence[Expected], identity: CellIdentity) -> CellRecords:
-    """Return the two tables of a cell: what was measured, what each request asked for, and the cell."""
-    requests = _with_plan(answers.requests, expected, identity, _session_starts(answers, expected))
-    cell = pa.repeat(pa.scalar(identity.cell, pa.int32()), len(answers.chunks))
-    chunks = answers.chunks.add_column(0, CHUNKS.field("cell"), cell)
-    return CellRecords(requests.to_pandas(), chunks.to_pandas())
+    """Return the two tables of a cell: what was measured, what each request asked for, and the cell.
 
-
-def _with_plan(
-    table: pa.Table, expected: Sequence[Expected], identity: CellIdentity, starts: Mapping[int, float | None]
-) -> pa.Table:
-    """Return rows of `requests.parquet`: those measured, with what was planned."""
+    Args:
+        expected: By request.
+    """
+    table, starts = answers.requests, _session_starts(answers, expected)
     indices = table["request"].to_pylist()
-    planned = [expected[index] for index in indices]
     columns: dict[str, list[Any]] = {
-        name: [value] * len(planned)
-        for name, value in {**vars(identity), "load": load_text(identity.load)}.items()
+        name: [getattr(expected[index], name) for index in indices] for name in Expected._fields
     }
-    columns |= {
-        "input_tokens": [request.input_tokens for request in planned],
-        "output_tokens": [request.output_tokens for request in planned],
-        "adapter": [request.adapter for request in planned],
-        "formatted": [request.formatted for request in planned],
-        "reusable_tokens": [request.reusable_tokens for request in planned],
-        "session": [request.session for request in planned],
-        "turn": [None if request.session is None else request.turn for request in planned],
-        "session_start": [starts.get(index) for index in indices],
-    }
+    of_cell = {**vars(identity), "load": load_text(identity.load)}
+    columns |= {name: [value] * len(indices) for name, value in of_cell.items()}
+    columns["session_start"] = [starts.get(index) for index in indices]
     arrays = [
-        table[field.name] if field.name in table.column_names else pa.array(columns[field.name], field.type)
+        table[field.name] if field.name not in PLANNED else pa.array(columns[field.name], field.type)
         for field in REQUESTS
     ]
-    return pa.table(arrays, schema=REQUESTS)
+    cell = pa.repeat(pa.scalar(identity.cell, pa.int32()), len(answers.chunks))
+    chunks = answers.chunks.add_column(0, CHUNKS.field("cell"), cell)
+    return CellRecords(pa.table(arrays, schema=REQUESTS).to_pandas(), chunks.to_pandas())
 
 
 def _session_starts(answers: Answers, expected: Sequence[Expected]) -> dict[int, float | None]:
@@ -118,6 +196,6 @@ def _session_starts(answers: Answers, expected: Sequence[Expected]) -> dict[int,
     for index, sent, error in zip(*rows, strict=True):
         planned = expected[index]
         if planned.session is not None:
-            sessions.setdefault(planned.session, []).append((planned.turn, index, sent, error is None))
+            sessions.setdefault(planned.session, []).append((planned.turn or 0, index, sent, error is None))
     whole = (sorted(turns) for turns in sessions.values() if all(succeeded for *_, succeeded in turns))
     return {turns[-1][1]: turns[0][2] for turns in whole}

@@ -53,12 +53,6 @@ REQUESTS = pa.schema(
     ]
 )
 
-#: What is planned of a request; its stream gives the other columns.
-PLANNED = {
-    *("cell", "engine", "variant", "label", "load", "repeat", "input_tokens", "output_tokens"),
-    *("adapter", "formatted", "reusable_tokens", "session", "turn", "session_start"),
-}
-
 CHUNKS = pa.schema(
     [
         ("cell", pa.int32()),
@@ -77,10 +71,7 @@ SERVER = pa.schema(
         ("running", pa.float64()),  # requests that are computed
         ("waiting", pa.float64()),  # requests that wait to be admitted
         ("kv_usage", pa.float64()),  # share of the KV cache that is in use, 0 to 1
-        (
-            "preemptions",
-            pa.float64(),
-        ),  # requests that lost their KV cache; since the first reading of the cell
+        ("preemptions", pa.float64()),  # requests that lost their KV cache, since the first reading
         ("prefix_hits", pa.float64()),  # prompt tokens taken from the prefix cache, since then
         ("prefix_queries", pa.float64()),  # prompt tokens looked up in it, since then
         ("prefix_hit_rate", pa.float64()),  # share of prompt tokens found, as the server itself averages it

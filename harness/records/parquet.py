@@ -9,12 +9,12 @@ metrics of their own.
 from __future__ import annotations
 
 import shutil
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
-import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
@@ -27,113 +27,94 @@ from harness.records.columns import CHUNKS, NEEDED, REQUESTS, SERVER
 from harness.records.stored import from_file, to_file, write_options
 from harness.records.table_check import fault_of, without_hidden
 
-_TABLES = {"requests": REQUESTS, "chunks": CHUNKS}
-_SERVER = "server"
+_TABLES = {"requests": REQUESTS, "chunks": CHUNKS, "server": SERVER}
 _RAW = "raw"
+_TEXT = ("engine", "variant", "label", "load", "token_source", "error", "finish_reason")
 
 #: Chunks of a run that are held in memory, with what is computed from them: about 150 bytes each.
 MAX_CHUNKS = 50_000_000
 
 
 def write_cell(run: Path, cell: int, records: CellRecords) -> None:
-    """Keep the records of one cell; a cell written before is replaced."""
-    for name, frame in (("requests", records.requests), ("chunks", records.chunks)):
-        table = pa.Table.from_pandas(frame, schema=_TABLES[name], preserve_index=False)
-        write_table(_part(run, cell, name), table)
+    """Keep the records of one cell; a cell written before is replaced. No readings of a server, no file."""
+    for name, frame in vars(records).items():
+        if len(frame) or name != "server":
+            table = pa.Table.from_pandas(frame, schema=_TABLES[name], preserve_index=False)
+            write_table(run / _RAW / f"cell-{cell:05d}.{name}.parquet", table)
 
 
-def write_server(run: Path, cell: int, readings: pd.DataFrame) -> None:
-    """Keep what the server of one cell reported; no readings, no file."""
-    if len(readings):
-        table = pa.Table.from_pandas(readings, schema=SERVER, preserve_index=False)
-        write_table(_part(run, cell, _SERVER), table)
-
-
-def read_server(run: Path) -> pd.DataFrame:
-    """What the servers of a run reported, in the order of cells; empty where that was not asked for.
-
-    Raises:
-        UsageError: A file is damaged.
-    """
-    table = _read(run, _SERVER, SERVER, cells=None)
-    found: pd.DataFrame = (SERVER.empty_table() if table is None else table).to_pandas()
-    return found
-
-
-def no_records() -> CellRecords:
-    """Tables without a row."""
-    return CellRecords(*(schema.empty_table().to_pandas() for schema in (REQUESTS, CHUNKS)))
-
-
-def read_records(run: Path, cells: set[int] | None = None) -> CellRecords:
-    """Records of a run, finished or not, in the order of cells.
-
-    Args:
-        cells: Only these, e.g. those that the journal names. None: all.
+def read_records(run: Path) -> CellRecords:
+    """Return the records of a run, finished or not, in the order of cells.
 
     Raises:
         UsageError: There are none, or a file is damaged.
     """
+    return _frames(_read_tables(run))
+
+
+def assemble(run: Path, cells: Collection[int]) -> CellRecords:
+    """Make the tables of the run of its parts, remove these, and return the records of `cells`.
+
+    Raises:
+        UsageError: There are none, or a file is damaged.
+    """
+    tables = _read_tables(run, cells)
+    for name, table in tables.items():
+        if len(table) or name != "server":
+            write_table(run / f"{name}.parquet", table)
+    shutil.rmtree(run / _RAW, ignore_errors=True)
+    return _frames(tables)
+
+
+def _frames(tables: Mapping[str, pa.Table]) -> CellRecords:
+    """Return tables in memory; repeated text is in categories, so that 10⁵ rows stay small."""
+    categories = dict.fromkeys(_TEXT, "category")
+    return CellRecords(
+        tables["requests"].to_pandas().astype(categories),
+        tables["chunks"].to_pandas(split_blocks=True, self_destruct=True),
+        tables["server"].to_pandas(),
+    )
+
+
+def _read_tables(run: Path, cells: Collection[int] | None = None) -> dict[str, pa.Table]:
+    """Return the tables of a run, or of some of its cells, by name. Raises UsageError."""
     _check_size(run)
     with ThreadPoolExecutor(2) as threads:
-        requests, chunks = threads.map(lambda name: _needed(run, name, cells), _TABLES)
-    return CellRecords(requests.to_pandas(), chunks.to_pandas(split_blocks=True, self_destruct=True))
+        return dict(zip(_TABLES, threads.map(lambda name: _read(run, name, cells), _TABLES), strict=True))
 
 
-def assemble(run: Path, cells: set[int] | None = None) -> None:
-    """Make the two tables of the run of its parts, then remove the parts."""
-    for name in _TABLES:
-        write_table(run / f"{name}.parquet", _needed(run, name, cells))
-    if (readings := _read(run, _SERVER, SERVER, cells)) is not None:
-        write_table(run / f"{_SERVER}.parquet", readings)
-    shutil.rmtree(run / _RAW, ignore_errors=True)
-
-
-def _needed(run: Path, name: str, cells: set[int] | None) -> pa.Table:
-    table = _read(run, name, _TABLES[name], cells)
-    if table is None:
+def _read(run: Path, name: str, cells: Collection[int] | None) -> pa.Table:
+    """Return a table, made of its parts and of what was assembled before. Raises UsageError."""
+    schema, (whole, parts) = _TABLES[name], _files(run, name)
+    tables = [_read_table(part, schema) for part in parts.values()]
+    if whole.exists():
+        table = _read_table(whole, schema)
+        tables.append(table.filter(pc.invert(_is_of(table, parts))) if parts else table)
+    if not tables and name != "server":
         raise UsageError(
             f"{run} holds no records: {name}.parquet is missing",
             "name the folder of a run, or restore the file",
         )
-    return table
+    table = pa.concat_tables(tables or [schema.empty_table()])
+    return _in_order(table if cells is None else table.filter(_is_of(table, cells)))
 
 
-def _read(run: Path, name: str, schema: pa.Schema, cells: set[int] | None) -> pa.Table | None:
-    """A table of its parts and of what was assembled before; None where there is neither."""
-    whole, newer = _files(run, name)
-    paths = [*([whole] if whole else []), *newer.values()]
-    if not paths:
-        return None
-    tables = []
-    for path in paths:
-        table = _read_table(path, schema)
-        tables.append(_select(table, None, without=newer) if path == whole else table)
-    table = _select(pa.concat_tables(tables), cells)
-    return _in_order(table)
-
-
-def _files(run: Path, name: str) -> tuple[Path | None, dict[int, Path]]:
-    """What was assembled before, if anything was, and the parts that are newer, by cell."""
-    whole, parts = run / f"{name}.parquet", sorted((run / _RAW).glob(f"cell-*.{name}.parquet"))
-    newer = {int(part.name.removeprefix("cell-").partition(".")[0]): part for part in parts}
-    return whole if whole.exists() else None, newer
+def _files(run: Path, name: str) -> tuple[Path, dict[int, Path]]:
+    """Return the path of the assembled table, there or not, and the newer parts by cell."""
+    parts = (run / _RAW).glob(f"cell-*.{name}.parquet")
+    return run / f"{name}.parquet", {int(part.name[5:].partition(".")[0]): part for part in parts}
 
 
 def _check_size(run: Path) -> None:
     """Raise UsageError where a run has more chunks than are held in memory."""
-    whole, newer = _files(run, "chunks")
-    try:
-        chunks = sum(
-            pq.read_metadata(path).num_rows for path in [*([whole] if whole else []), *newer.values()]
-        )
-    except (pa.ArrowException, OSError):
-        return  # whoever reads the file says what is wrong with it
-    if chunks > MAX_CHUNKS:
-        raise UsageError(
-            f"the run in {run} has {chunks:,} chunks, and at most {MAX_CHUNKS:,} are held in memory",
-            "measure its loads in several runs, or with fewer requests, and compare the runs",
-        )
+    whole, parts = _files(run, "chunks")
+    with suppress(pa.ArrowException, OSError):  # whoever reads the file says what is wrong with it
+        chunks = sum(pq.read_metadata(path).num_rows for path in (whole, *parts.values()) if path.exists())
+        if chunks > MAX_CHUNKS:
+            raise UsageError(
+                f"the run in {run} has {chunks:,} chunks, and at most {MAX_CHUNKS:,} are held in memory",
+                "measure its loads in several runs, or with fewer requests, and compare the runs",
+            )
 
 
 def _in_order(table: pa.Table) -> pa.Table:
@@ -143,7 +124,7 @@ def _in_order(table: pa.Table) -> pa.Table:
 
 
 def _is_sorted(table: pa.Table, columns: list[str]) -> bool:
-    """Whether rows ascend by these columns, the first before the second."""
+    """Return True if rows ascend by these columns, the first before the second."""
     values = [table[column].to_numpy() for column in columns]
     equal = np.ones(max(0, len(table) - 1), dtype=bool)
     for column in values:
@@ -151,14 +132,6 @@ def _is_sorted(table: pa.Table, columns: list[str]) -> bool:
             return False
         equal &= column[1:] == column[:-1]
     return True
-
-
-def _select(table: pa.Table, cells: Collection[int] | None, without: Collection[int] = ()) -> pa.Table:
-    """Return the rows of `cells` (None: of all), but for those of the cells `without`."""
-    rows = pc.invert(_is_of(table, without))
-    if cells is not None:
-        rows = pc.and_(rows, _is_of(table, cells))
-    return table if pc.all(rows).as_py() else table.filter(rows)
 
 
 def _is_of(table: pa.Table, cells: Collection[int]) -> pa.ChunkedArray:
@@ -202,7 +175,3 @@ def write_table(path: Path, table: pa.Table) -> None:
     with whole_file(path) as partial:
         stored = to_file(_in_order(table))
         pq.write_table(stored, partial, **write_options(stored.schema))
-
-
-def _part(run: Path, cell: int, name: str) -> Path:
-    return run / _RAW / f"cell-{cell:05d}.{name}.parquet"

@@ -1,15 +1,16 @@
-"""One response to one row: when its tokens came, how many, and whether it counts as a success."""
+"""One response to one row: stamped bytes to HTTP, when tokens came, how many, and the kind of its error."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import httptools
 
 from harness.loadgen.load_plan import RawResponse
 from harness.plain_text import one_line
 from harness.records.stream import NO_TIMES, Stream, TimeNames, read_error, read_stream
 from harness.records.tokens import TokenCount, TokenSource, answer_began, count_tokens
-from harness.records.wire import WireResponse, read_wire
 
 #: Reasons to finish that belong to a whole answer: of vLLM, SGLang, TensorRT-LLM and llama.cpp, of TGI, of
 #: Together, of Mistral, and of gateways to Anthropic's models.
@@ -30,11 +31,12 @@ MAX_DETAIL = 300
 
 @dataclass(frozen=True)
 class RequestRecord:
-    """What the stream of one request gives, by the columns of the table of requests.
+    """Columns of the table of requests that the stream of one request gives.
 
     Times are CLOCK_MONOTONIC seconds; `t_answer` is when the first token came that is not reasoning.
     `chunks` has the time and the tokens of each chunk that carries tokens. `hidden_tokens` are of reasoning
-    that the server counts and does not send; they are not in `completion_tokens`.
+    that the server counts and does not send; they are not in `completion_tokens`. `times` are columns that
+    the engine itself measured.
 
     `error` is None for a success; else one of the client's own kinds, `http_<status>`, `stream_error` (an
     error in the stream, or what came is no stream), `truncated` (the response ended properly, the stream did
@@ -54,9 +56,8 @@ class RequestRecord:
     error: str | None
     error_detail: str | None
     finish_reason: str | None
-    queue_wait_ms: float | None
-    prefill_ms: float | None
     cached_tokens: int | None
+    times: dict[str, float]
 
 
 def read_request(
@@ -92,9 +93,8 @@ def read_request(
         error=error,
         error_detail=None if detail is None else one_line(detail, MAX_DETAIL),
         finish_reason=None if (end := stream.finish_reason) is None else one_line(end, MAX_DETAIL),
-        queue_wait_ms=stream.times.get("queue_wait_ms"),
-        prefill_ms=stream.times.get("prefill_ms"),
         cached_tokens=_cached(stream),
+        times=stream.times,
     )
 
 
@@ -135,12 +135,12 @@ def _judge(
     if not count.chunks:
         if count.hidden:
             which = "all" if count.hidden == reported else count.hidden
-            said = f"{reported} tokens were counted, {which} of them hidden reasoning: raise --output-len"
-            return "only_reasoning", said
+            hidden = f"{which} of them hidden reasoning: raise --output-len"
+            return "only_reasoning", f"{reported} tokens were counted, {hidden}"
         return "no_tokens", "the stream carries no token"
     if reported is not None and reported != count.total + count.hidden:
-        said = f"{count.total} tokens by {count.source}, {reported - count.hidden} by the final usage"
-        return "token_mismatch", said
+        usage = f"{reported - count.hidden} by the final usage"
+        return "token_mismatch", f"{count.total} tokens by {count.source}, {usage}"
     if count.problem is not None:
         return "token_mismatch", count.problem
     if prompt_tokens is not None and stream.prompt_tokens is not None:
@@ -162,3 +162,47 @@ def _is_stream(wire: WireResponse) -> bool:
 
 def _body(wire: WireResponse) -> bytes:
     return b"".join(data for _, data in wire.body)
+
+
+@dataclass
+class WireResponse:
+    """A response: header names in lower case, body pieces each with the time of the read that brought it.
+
+    `status` is None when no response head came, `t_head` when it was there. `complete` says that the response
+    ended as HTTP wants it. httptools calls the methods; a 1xx response announces the one that counts.
+    """
+
+    status: int | None = None
+    t_head: float | None = None
+    headers: dict[str, str] = field(default_factory=dict)
+    body: list[tuple[float, bytes]] = field(default_factory=list)
+    complete: bool = False
+    _now: float = 0.0
+
+    def read(self, segments: Sequence[tuple[float, bytes]]) -> None:
+        """Undo HTTP's framing. Raises HttpParserError where this is not HTTP."""
+        self._parser = httptools.HttpResponseParser(self)
+        for self._now, data in segments:
+            self._parser.feed_data(data)
+
+    def on_message_begin(self) -> None:
+        self.headers.clear()
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self.headers[name.decode("latin-1").lower()] = value.decode("latin-1")
+
+    def on_headers_complete(self) -> None:
+        self.status, self.t_head = self._parser.get_status_code(), self._now
+
+    def on_body(self, data: bytes) -> None:
+        self.body.append((self._now, data))
+
+
+def read_wire(raw: RawResponse) -> WireResponse:
+    """Undo HTTP's framing. What is not HTTP ends the body; the client has said so in `raw.error`."""
+    response = WireResponse(complete=raw.error is None)
+    try:
+        response.read(raw.segments)
+    except httptools.HttpParserError:
+        response.complete = False
+    return response

@@ -1,4 +1,4 @@
-"""What an OpenAI stream says: pieces of text, token ids, usage, the reason to finish, errors.
+"""Content of an OpenAI stream: pieces of text, token ids, usage, the reason to finish, errors.
 
 Understood are /v1/completions and /v1/chat/completions as vLLM, SGLang, roseinfer, llama.cpp and
 transformers send them. Beyond OpenAI's own fields: `choices[0].token_ids` (with `return_token_ids`), `usage`
@@ -39,7 +39,7 @@ class StreamChunk(msgspec.Struct, gc=False):
 
 @dataclass(slots=True)
 class Stream:
-    """What a stream said. `text` has one part for each chunk with text; `completion_tokens` is from the last
+    """Content of a stream. `text` has one part for each chunk with text; `completion_tokens` is from the last
     usage, as is `reasoning_tokens`, shown or not; `error` is the first error in the stream. `calls_tools`:
     some of the text is of tool calls, which a server writes anew, so that it is not what the model
     generated."""
@@ -88,7 +88,7 @@ class _Delta(msgspec.Struct):
 
     @property
     def is_plain(self) -> bool:
-        """Whether there is nothing beside the content."""
+        """True if there is nothing beside the content."""
         thought = self.reasoning_content or self.reasoning
         return not (thought or self.refusal or self.tool_calls or self.function_call)
 
@@ -98,7 +98,7 @@ class _Delta(msgspec.Struct):
 
     @property
     def called(self) -> str:
-        """What tool calls say: names and arguments."""
+        """Names and arguments of tool calls."""
         functions = [call.function for call in self.tool_calls or ()]
         return "".join(
             (function.name or "") + (function.arguments or "")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
+from math import inf
 from typing import Any
 
 import pyarrow as pa
@@ -26,7 +27,7 @@ _NULL_IN_FAILURES = {*OF_SUCCESS, "error"}
 
 
 def fault_of(table: pa.Table) -> str | None:
-    """What is wrong with a table of `records/columns.py`, in one sentence with the row's number from 0.
+    """Return what is wrong with a table of `records/columns.py`, in one sentence with the row's number.
 
     None where nothing is.
     """
@@ -34,7 +35,7 @@ def fault_of(table: pa.Table) -> str | None:
 
 
 def without_hidden(table: pa.Table) -> pa.Table:
-    """The table with every text `visible`."""
+    """Return the table with every text `visible`."""
     for position, field in enumerate(table.schema):
         if pa.types.is_string(field.type):
             column = pc.dictionary_encode(table[field.name].combine_chunks())
@@ -49,46 +50,27 @@ def without_hidden(table: pa.Table) -> pa.Table:
 def _faults(table: pa.Table) -> Iterator[str]:
     for field in table.schema:
         column = table[field.name]
-        if field.name in NEEDED - _NULL_IN_FAILURES and column.null_count:
-            yield f"{field.name} is missing{_row(pc.is_null(column))}"
-        if pa.types.is_floating(field.type):
-            yield from _outside(field.name, column, *limits(field.name))
-        elif pa.types.is_integer(field.type):
-            yield from _outside(field.name, column, 1 if field.name == "tokens" else 0, None)
-    if "error" in table.column_names:
-        yield from _request_faults(table)
-
-
-def limits(name: str) -> tuple[float, float]:
-    """The least and the greatest number that a column may hold."""
-    if name in COUNTED:
-        return 0.0, sys.float_info.max
-    is_moment = name == "t" or name.startswith("t_") or name == "session_start"
-    return (EARLIEST_S if is_moment else 0.0, LATEST_S * (1e3 if name.endswith("_ms") else 1))
-
-
-def _outside(name: str, column: pa.ChunkedArray, low: float, high: float | None) -> Iterator[str]:
-    wrong = pc.less(column, low)
-    if high is not None:
-        wrong = pc.or_(wrong, pc.or_(pc.is_nan(column), pc.greater(column, high)))
-    if pc.any(wrong).as_py():
-        row = pc.index(wrong, True).as_py()
-        limits = f"from {low:g}" + ("" if high is None else f" to {high:g}")
-        yield f"{name} is {column[row].as_py()}, which is not {limits}, in row {row}"
-
-
-def _request_faults(table: pa.Table) -> Iterator[str]:
+        if field.name in NEEDED - _NULL_IN_FAILURES:
+            yield from _where(pc.is_null(column), f"{field.name} is missing")
+        if pa.types.is_integer(field.type) or pa.types.is_floating(field.type):
+            low, high = limits(field.name) if pa.types.is_floating(field.type) else (0, None)
+            low = 1 if field.name == "tokens" else low
+            wrong = pc.invert(pc.and_(pc.greater_equal(column, low), pc.less_equal(column, high or inf)))
+            if pc.any(wrong).as_py():
+                value = column[pc.index(wrong, True).as_py()].as_py()
+                ends = f"from {low:g}" + ("" if high is None else f" to {high:g}")
+                yield from _where(wrong, f"{field.name} is {value}, which is not {ends},")
+    if "error" not in table.column_names:
+        return
     success = pc.is_null(table["error"])
     for name in OF_SUCCESS:
         wrong = pc.and_(success, pc.is_null(table[name]))
         if name == "t_first":  # an API that gives all tokens at once does not tell when the first one came
             wrong = pc.and_(wrong, pc.greater(table["chunks"], 0))
-        if pc.any(wrong).as_py():
-            yield f"{name} of a request without an error is missing{_row(wrong)}"
+        yield from _where(wrong, f"{name} of a request without an error is missing")
     for after, before in ORDER:
-        wrong = pc.and_(success, pc.less(table[after], pc.subtract(table[before], ORDER_S)))
-        if pc.any(wrong).as_py():
-            yield f"{after} is before {before}{_row(wrong)}"
+        wrong = pc.less(table[after], pc.subtract(table[before], ORDER_S))
+        yield from _where(pc.and_(success, wrong), f"{after} is before {before}")
     keys = table.select(["cell", "request"])
     if keys.group_by(["cell", "request"]).aggregate([]).num_rows < len(keys):
         yield "a request of a cell is there twice"
@@ -99,5 +81,15 @@ def _request_faults(table: pa.Table) -> Iterator[str]:
             yield f"load is {load!r}, which is not a load"
 
 
-def _row(wrong: Any) -> str:
-    return f" in row {pc.index(wrong, True).as_py()}"
+def limits(name: str) -> tuple[float, float]:
+    """Return the least and the greatest number that a column of floats may hold."""
+    if name in COUNTED:
+        return 0.0, sys.float_info.max
+    is_moment = name == "t" or name.startswith("t_") or name == "session_start"
+    return (EARLIEST_S if is_moment else 0.0, LATEST_S * (1e3 if name.endswith("_ms") else 1))
+
+
+def _where(wrong: Any, fault: str) -> Iterator[str]:
+    """Yield a fault with its first row, if there is one."""
+    if pc.any(wrong).as_py():
+        yield f"{fault} in row {pc.index(wrong, True).as_py()}"

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from typing import Literal
 
 import numpy as np
@@ -95,20 +95,13 @@ def distribute(total: int, text: Sequence[int]) -> list[int]:
     the rest goes by length; with fewer, they are distributed evenly and the first chunk has one.
     """
     holders = [i for i, length in enumerate(text) if length > 0]
+    least = 1 if total >= len(holders) else 0
+    weights = [text[i] if least else 1 for i in holders]
+    rest, length = total - least * len(holders), sum(weights)
+    shares = [-(-part * rest // length) for part in accumulate(weights)]  # rounded up: the first chunk first
     counts = [0] * len(text)
-    rest = total - len(holders)
-    weights = [text[i] for i in holders]
-    if rest < 0:
-        rest, weights = total, [1] * len(holders)
-    else:
-        for i in holders:
-            counts[i] = 1
-    length, before, dealt = sum(weights), 0, 0
-    for i, weight in zip(holders, weights, strict=True):
-        before += weight
-        share = -(-before * rest // length)  # rounded up: the first chunk comes first
-        counts[i] += share - dealt
-        dealt = share
+    for i, (before, until) in zip(holders, pairwise([0, *shares]), strict=True):
+        counts[i] = least + until - before
     return counts
 
 
@@ -143,8 +136,8 @@ def _hidden(stream: Stream, tokens_of: Callable[[str], int] | None) -> int:
         or sum(chunk.token_ids or 0 for chunk in stream.chunks) > left
         or (first is not None and first <= hidden)
     )
-    found = left if tokens_of is None else tokens_of(text)
-    return 0 if shown or abs(found - claimed) < abs(found - left) else hidden
+    counted = left if tokens_of is None else tokens_of(text)
+    return 0 if shown or abs(counted - claimed) < abs(counted - left) else hidden
 
 
 def _end_token(stream: Stream, total: int) -> int | None:
@@ -159,12 +152,12 @@ def _end_token(stream: Stream, total: int) -> int | None:
 
 
 def _has_own_ids(chunks: Sequence[StreamChunk]) -> bool:
-    """Whether there are token ids, and no chunk has text without any."""
+    """Return True if there are token ids, and no chunk has text without any."""
     return any(chunk.token_ids for chunk in chunks) and all(chunk.token_ids for chunk in chunks if chunk.text)
 
 
 def _usage_steps(chunks: Sequence[StreamChunk], hidden: int) -> list[int] | None:
-    """What each chunk adds to the usage beyond `hidden` tokens; None unless every chunk with text adds
+    """Return what each chunk adds to the usage beyond `hidden` tokens; None unless every chunk with text adds
     something.
 
     Usage before the first text shows no token: what it adds counts with the next text. Where no chunk has
@@ -188,35 +181,32 @@ def _usage_steps(chunks: Sequence[StreamChunk], hidden: int) -> list[int] | None
 
 def _by_stamp(events: Sequence[tuple[float, int]]) -> list[tuple[float, int]]:
     """Chunks that arrived at the same moment are one: how a server cuts its bytes makes no difference."""
-    found: list[tuple[float, int]] = []
-    before = None
-    for event in events:
-        if event[0] == before:
-            found[-1] = event[0], found[-1][1] + event[1]
-        else:
-            found.append(event)
-            before = event[0]
-    return found
+    merged: list[tuple[float, int]] = []
+    for t, tokens in events:
+        if merged and merged[-1][0] == t:
+            tokens += merged.pop()[1]
+        merged.append((t, tokens))
+    return merged
 
 
 def _problem(stream: Stream, counts: Sequence[int], tokens_of: Callable[[str], int] | None) -> str | None:
-    """Why the server's counts, one for each chunk, do not fit the text that it sent."""
+    """Return why the server's counts, one for each chunk, do not fit the text that it sent."""
     total = sum(counts)
     with_text = len(stream.text)
     if total < with_text - FLUSHED_CHUNKS:
         return f"{with_text} chunks with text, and only {total} tokens by the server's usage"
     if tokens_of is None or not with_text:
         return None
-    found = _tokens_in(stream.text, total, tokens_of)
-    if _differ(total, found):
+    counted = _tokens_in(stream.text, total, tokens_of)
+    if _differ(total, counted):
         parts, kept = _without_cycle(stream, counts)
         if _differ(kept, _tokens_in(parts, kept, tokens_of)):
-            return f"{total} tokens by the server's usage, {found} by the model's tokenizer in its text"
+            return f"{total} tokens by the server's usage, {counted} by the model's tokenizer in its text"
     return None
 
 
-def _differ(total: int, found: int) -> bool:
-    low, high = sorted((found, total))
+def _differ(total: int, counted: int) -> bool:
+    low, high = sorted((counted, total))
     return high > TEXT_FACTOR * low and high - low > TEXT_SLACK
 
 
@@ -227,14 +217,14 @@ def _tokens_in(parts: Sequence[str], total: int, tokens_of: Callable[[str], int]
     Ways of looking that cannot make it differ any more are left out.
     """
     text = "".join(parts)
-    found = tokens_of(text)
-    if found <= total or (REPLACEMENT not in text and not _differ(total, found)):
-        return found
+    counted = tokens_of(text)
+    if counted <= total or (REPLACEMENT not in text and not _differ(total, counted)):
+        return counted
     parts = [part.replace(REPLACEMENT, "") for part in parts]
-    found = max(total, sum(map(tokens_of, parts)))
-    if _differ(total, found):
-        found = max(total, min(found, tokens_of("".join(parts))))
-    return found
+    counted = max(total, sum(map(tokens_of, parts)))
+    if _differ(total, counted):
+        counted = max(total, min(counted, tokens_of("".join(parts))))
+    return counted
 
 
 def _without_cycle(stream: Stream, counts: Sequence[int]) -> tuple[list[str], int]:
@@ -258,11 +248,11 @@ def _without_cycle(stream: Stream, counts: Sequence[int]) -> tuple[list[str], in
 def _repeats(text: str) -> NDArray[np.bool_]:
     """(len(text),) which characters only say again what came before them: a cycle but its first round."""
     codes = np.array([ord(character) for character in text], dtype=np.int32)
-    found = np.zeros(codes.size, dtype=bool)
+    repeated = np.zeros(codes.size, dtype=bool)
     for size in range(1, min(LONGEST_CYCLE, codes.size - 1) + 1):
         same = codes[size:] == codes[:-size]
         edges = np.flatnonzero(np.diff(same, prepend=False, append=False))
         for start, stop in zip(edges[::2], edges[1::2], strict=True):
             if stop - start >= max(size, SHORTEST_REPEAT):
-                found[start + size : stop + size] = True
-    return found
+                repeated[start + size : stop + size] = True
+    return repeated

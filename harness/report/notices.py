@@ -15,8 +15,8 @@ from harness.report.text.heading import repeat_counts, repeats_text
 from harness.report.text.numbers import few, plural, several
 from harness.report.text.settings import unequal_settings
 from harness.report.wording import CHECKS, Notice, Topic, notices_of
+from harness.runs.cell_runner import warmup_hint
 from harness.runs.reader import Run
-from harness.runs.warmup_hints import warmup_hint
 from harness.schema.facts import Fact, Scope, Value
 from harness.schema.results import Skipped
 from harness.schema.run_info import LaunchRecord

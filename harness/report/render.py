@@ -53,8 +53,11 @@ def write_run_outputs(folder: Path) -> Path:
 def write_outputs(run: Run) -> Path:
     """Write a run's files for reading into its folder, and return the report.
 
-    They are `summary.md`, `results.csv`, `report.html`, and each figure as SVG, PNG and CSV.
+    They are `summary.md`, `results.csv`, `report.html` and, unless its settings say no, each figure as SVG,
+    PNG and CSV.
     """
+    if not run.meta.settings.figures:
+        return write_without_figures(run)
     from harness.report.figures import figures  # matplotlib: a second to import
 
     drawn = charts(run)

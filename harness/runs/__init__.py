@@ -1,1 +1,1 @@
-"""What a run is made of: cells, the order they are taken in, and the run that takes them."""
+"""Cells of a run, the order in which they are taken, and the run that takes them."""

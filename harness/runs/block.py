@@ -7,21 +7,19 @@ from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import replace
 
-from harness.engines.base import EngineVariant, RequestSettings
+from harness.engines.base import EngineVariant
 from harness.engines.selfreport import request_facts
 from harness.errors import BenchError, CleanupError, LostNodeError, is_interruption
-from harness.runs.accuracy import score_engine, task_tokenizer
-from harness.runs.answers import ask_engine, prompts_to_check
 from harness.runs.cell_runner import CellRunner, LostError
+from harness.runs.checks import ask_engine, checked_as, checks_after_cells, score_engine
 from harness.runs.events import EngineNotAsked, EngineSkipped, EngineStarting, Event, Notify
 from harness.runs.folder import log_file
 from harness.runs.in_process import measure_in_process
-from harness.runs.plans import Grid, Plan
 from harness.runs.resolved import Resolved
 from harness.runs.run_state import Run
-from harness.runs.schedule import Block, Cell, blocks_of
+from harness.runs.schedule import Block, Cell, Grid, Plan, blocks_of
 from harness.runs.server_session import ServerSession
-from harness.schema.run_info import Check, Unasked
+from harness.schema.run_info import Unasked
 
 
 def measure_side_by_side(
@@ -61,8 +59,8 @@ def ask_what_is_left(run: Run, resolved: Resolved, unasked: Iterable[Unasked], n
     Raises:
         CleanupError: As `measure_block`.
     """
-    for asked in unasked:
-        place = asked.label, asked.repeat
+    for old in unasked:
+        place = old.label, old.repeat
         if run.left_to_ask(*place):
             blocks = blocks_of(cell for cell in run.cells() if cell.index in run.done)
             block = next((block for block in blocks if _place(block) == place), None)
@@ -84,15 +82,8 @@ def _use_worker(
         except BenchError as error:
             if is_interruption(error):
                 raise KeyboardInterrupt from error
-            _skip(run, cell, error, notify)
-
-
-def _skip(run: Run, cell: Cell, error: BenchError, notify: Notify) -> None:
-    """Keep why a cell was not measured."""
-    fault = cell.engine_variant.skipped(error.message, error.hint, load=cell.load, repeat=cell.repeat)
-    fault = fault.model_copy(update={"new_run": error.new_run})
-    run.skip(fault)
-    notify(EngineSkipped(fault))
+            run.skip(fault := cell.skipped(error))
+            notify(EngineSkipped(fault))
 
 
 def measure_block(run: Run, resolved: Resolved, plan: Plan, block: Block, notify: Notify) -> None:
@@ -117,22 +108,21 @@ def measure_block(run: Run, resolved: Resolved, plan: Plan, block: Block, notify
     try:
         idle = testbed.idle(None if engine_variant.server else settings.gpus)
         with testbed.serve(engine, settings, log) as server:
-            wanted = resolved.request_settings(engine_variant, server.served_name)
-            asked = engine.adapted(server, wanted)
-            encode = engine.encoder(asked)
-            server.record.facts.update(request_facts(wanted, asked))
+            preferred = resolved.request_settings(engine_variant, server.served_name)
+            adapted = engine.adapted(server, preferred)
+            encode = engine.encoder(adapted)
+            server.record.facts.update(request_facts(preferred, adapted))
             run.launched(server.record)
-            measuring = CellRunner(
-                run, ServerSession(resolved, testbed, engine, server, asked, encode), notify, idle
-            )
+            session = ServerSession(resolved, testbed, engine, server, adapted, encode)
+            measuring = CellRunner(run, session, notify, idle)
             measuring.begin((left or block.cells)[0])
             measuring.note_waiting()
-            checked = _checked(engine_variant, asked)
-            run.to_ask(label, repeat, [] if checked is None else _what_follows(run, resolved, label))
+            checked = checked_as(engine_variant, adapted)
+            run.to_ask(label, repeat, [] if checked is None else checks_after_cells(run, resolved, label))
             if checked is not None:
                 checking = engine.encoder(replace(checked, token_ids=True))
                 if left:
-                    ask_engine(run, resolved, engine_variant, server, checking, asked.ignore_eos)
+                    ask_engine(run, resolved, engine_variant, server, checking, adapted.ignore_eos)
             while left:
                 measuring.measure(left[0])
                 cell = left.pop(0)
@@ -140,7 +130,7 @@ def measure_block(run: Run, resolved: Resolved, plan: Plan, block: Block, notify
                     left.append(more)
                     measuring.go_on(more)
             if checked is not None:
-                ask_engine(run, resolved, engine_variant, server, checking, asked.ignore_eos)
+                ask_engine(run, resolved, engine_variant, server, checking, adapted.ignore_eos)
                 run.asked(label, repeat, "answers")
                 score_engine(run, resolved, engine_variant, server, engine.encoder(checked))
                 run.asked(label, repeat, "accuracy")
@@ -155,11 +145,10 @@ def measure_block(run: Run, resolved: Resolved, plan: Plan, block: Block, notify
         if left:
             run.to_ask(label, repeat, [])  # by the server that measures these cells another time
         else:
-            what = run.left_to_ask(label, repeat)
-            notify(EngineNotAsked(run.to_ask(label, repeat, what, error.message, error.hint)))
+            checks = run.left_to_ask(label, repeat)
+            notify(EngineNotAsked(run.to_ask(label, repeat, checks, error.message, error.hint)))
         for cell in left:
-            fault = engine_variant.skipped(error.message, error.hint, load=cell.load, repeat=cell.repeat)
-            fault = fault.model_copy(update={"new_run": error.new_run})
+            fault = cell.skipped(error)
             if cell is left[0] and isinstance(error, LostError):
                 reason = f"{error.message}{error.meanwhile}"
                 fault = fault.model_copy(update={"reason": reason, "cause": error.message})
@@ -170,22 +159,3 @@ def measure_block(run: Run, resolved: Resolved, plan: Plan, block: Block, notify
 def _place(block: Block) -> tuple[str, int]:
     """Label and repeat."""
     return block.engine_variant.label, block.cells[0].repeat
-
-
-def _what_follows(run: Run, resolved: Resolved, label: str) -> list[Check]:
-    """What an engine is asked after its cells."""
-    answers: list[Check] = ["answers"] if prompts_to_check(resolved) else []
-    accuracy: list[Check] = ["accuracy"] if task_tokenizer(run, resolved, label) is not None else []
-    return answers + accuracy
-
-
-def _checked(engine_variant: EngineVariant, asked: RequestSettings) -> RequestSettings | None:
-    """How a server is asked for what checks it; None where it cannot be.
-
-    It is asked for completions, also where chats are measured: one model answers both. A running server that
-    is asked for chats may have nothing else, and text of an unknown tokenizer is no prompt to compare.
-    """
-    unknown = asked.endpoint == "chat" or (asked.text and asked.tokenizer is None)
-    if engine_variant.server is not None and unknown:
-        return None
-    return replace(asked, endpoint="completions")

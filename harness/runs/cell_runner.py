@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from math import ceil
 from time import monotonic, sleep
+from typing import Any
 
 import msgspec
 
@@ -16,24 +17,14 @@ from harness.errors import EngineError, LostNodeError
 from harness.loadgen.load_plan import Progress
 from harness.metrics.validity import clients_needed
 from harness.records.cell import CellRecords
-from harness.records.parquet import write_server
-from harness.runs.events import (
-    CellProgress,
-    EngineWarming,
-    Notify,
-    TooFewClients,
-    WarmupProgress,
-)
+from harness.runs.events import CellProgress, EngineWarming, Notify, TooFewClients, WarmupProgress
 from harness.runs.journal import ClientSpent
-from harness.runs.kept_cell import Kept, keep_cell
 from harness.runs.run_state import Run
 from harness.runs.schedule import Cell
 from harness.runs.server_session import ServerSession
-from harness.runs.warmup_hints import warmup_hint
 from harness.schema.fairness import EngineFact
 from harness.schema.load import Batch, ClosedLoop
 from harness.schema.machines import MachineLoad
-from harness.schema.results import OnlineSummary
 from harness.telemetry.idle import Idle
 from harness.workload import PlannedRequest
 
@@ -80,6 +71,15 @@ class CellRun:
     server: ServerMonitor
 
 
+@dataclass(frozen=True)
+class Attempt:
+    """Requests of one sending of a load: `n` from `first` on (None: as many as the settings say)."""
+
+    first: int
+    n: int | None
+    clients: int
+
+
 @dataclass
 class CellRunner:
     """Warms a server up and measures its cells. `warmed` is the largest wave of a warm-up that it has had."""
@@ -102,8 +102,10 @@ class CellRunner:
         self._warm_up(self._warmup_waves(cell), cell)
 
     def _warmup_waves(self, cell: Cell) -> list[Sequence[PlannedRequest]]:
-        """What of the warm-up the server has not had. A search may never come near its heaviest load, so in a
-        closed loop it warms up for the cell that is next."""
+        """Return the waves of the warm-up that the server has not had.
+
+        A search may never come near its heaviest load, so in a closed loop it warms up for the next cell.
+        """
         in_flight = cell.load.in_flight if self.run.info.search is not None else None
         waves = self.to.resolved.workload.warmup_waves(cell.load_seed, in_flight, self.warmed)
         return [self._with_drawn_fields(wave, cell) for wave in waves]
@@ -119,9 +121,8 @@ class CellRunner:
                 self.notify(WarmupProgress(label, total, before + progress.completed))
 
             for _ in range(2):
-                sent = self.to.send(
-                    wave, ClosedLoop(concurrency=len(wave)), self._clients, progress, WARMUP_DELAY_S
-                )
+                plan = self.to.plan(wave, ClosedLoop(concurrency=len(wave)))
+                sent = self.to.testbed.send(*plan, self._clients, progress, WARMUP_DELAY_S)
                 requests = self.to.records(sent.answers, wave, cell).requests
                 self.to.server.check()
                 if requests["error"].isna().any():
@@ -148,10 +149,60 @@ class CellRunner:
         source = f"CPU time of its processes in the {WAITING_S:g} s after the warm-up"
         self.run.keep_idle_cores(label, EngineFact(value=round(cores, 2), source=source))
 
-    def measure(self, cell: Cell) -> OnlineSummary:
-        """Send the cell's load and keep what came back. A cell that its server did not outlive is none."""
-        sent = self._send_until_enough(cell)
-        answers, requests = sent.load.answers, sent.records.requests
+    def measure(self, cell: Cell) -> None:
+        """Send the cell's load and keep what came back.
+
+        A load that keeps requests in flight is sent again, with more requests or from more client processes,
+        until it lasts as long as the settings ask for and no client is too busy.
+
+        Raises:
+            EngineError: The server was lost in the middle of the cell, or did not answer a batch.
+        """
+        settings = self.to.resolved.settings
+        if settings.num_prompts is not None and settings.settle is not None:
+            self._settle(cell, settings.settle)
+        attempt = Attempt(0, self.run.lasted.get((cell.engine_variant.label, cell.load)), self._clients)
+        for tries_left in reversed(range(MAX_TRIES)):
+            planned = self.to.resolved.workload.requests(
+                cell.load, cell.load_seed, cell.shape_seed, attempt.first, attempt.n
+            )
+            sent = self._send(cell, self._with_drawn_fields(planned, cell), attempt.clients)
+            following = self._following(attempt, cell, planned, sent) if tries_left else None
+            if following is None:
+                break
+            attempt = following
+        self.run.lasted[cell.engine_variant.label, cell.load] = attempt.n
+        self._keep(cell, sent)
+
+    def _following(
+        self, attempt: Attempt, cell: Cell, planned: Sequence[PlannedRequest], sent: CellRun
+    ) -> Attempt | None:
+        """Return the next attempt at a load; None where what was sent is enough, or cannot be improved.
+
+        More requests do not make a cell valid in which one failed, and may do harm.
+        """
+        settings, load, answers = self.to.resolved.settings, cell.load, sent.load.answers
+        if answers.failed or load.in_flight is None:
+            return None
+        minimum_s = settings.cell_s if settings.num_prompts is None else settings.measured_s
+        needed, lasts = self._clients_needed(cell, sent.records), answers.lasted_s >= minimum_s
+        before = len(sent.load.usage)
+        begun = sum(request.after is None for request in planned)  # a session counts once
+        more = min(needed, load.in_flight, begun)
+        if lasts and more <= before:
+            return None
+        if more > before:
+            self.notify(TooFewClients(cell, before, more))
+            attempt = replace(attempt, clients=more)
+        rounds = ceil(begun * MARGIN * minimum_s / max(answers.lasted_s, 0.01) / load.in_flight)
+        may_know = cell.engine_variant.may_know_prompts(settings.prefix_cache)
+        # In whole rounds: a last request alone would lower the rate.
+        n = max(begun, rounds * load.in_flight)
+        return replace(attempt, first=attempt.first + begun if may_know else 0, n=n)
+
+    def _keep(self, cell: Cell, sent: CellRun) -> None:
+        """Keep a measured cell. Raises EngineError if a request of a batch failed."""
+        requests = sent.records.requests
         failed = requests[requests["error"].notna()]
         if isinstance(cell.load, Batch) and len(failed):
             first = failed.iloc[0]
@@ -160,12 +211,14 @@ class CellRunner:
                 f"with {first['error']}: {first['error_detail']}",
                 "look at the engine's log",
             )
-        write_server(self.run.folder, cell.index, sent.server.table(cell.index, answers.t0))
         before, after = sent.counters_before, self.to.samples()
-        counted = (prefix_count(series, before, after) for series in self.to.prefix_counters)
-        kept = Kept(
+        counts = (prefix_count(series, before, after) for series in self.to.prefix_counters)
+        self.run.keep(
+            cell,
+            replace(sent.records, server=sent.server.table(cell.index, sent.load.answers.t0)),
+            self.notify,
             clients=[ClientSpent(**msgspec.structs.asdict(usage)) for usage in sent.load.usage],
-            prefix_cache=next(filter(None, counted), None),
+            prefix_cache=next(filter(None, counts), None),
             speculation=self.to.speculation(before, after),
             reported=histogram_means(before, after, self.to.engine.histograms),
             machine=sent.machine,
@@ -173,50 +226,18 @@ class CellRunner:
             senders=sent.load.hosts,
             prompt_nonce=None if cell.engine_variant.server is None else self.run.nonce,
         )
-        return keep_cell(self.run, cell, sent.records, kept, self.notify)
-
-    def _send_until_enough(self, cell: Cell) -> CellRun:
-        """Send the cell's load. One that keeps requests in flight is sent again, with more requests or from
-        more client processes, until it lasts as long as the settings ask for and no client is too busy."""
-        settings, load = self.to.resolved.settings, cell.load
-        minimum_s = settings.cell_s if settings.num_prompts is None else settings.measured_s
-        if settings.num_prompts is not None and settings.settle is not None:
-            self._settle(cell, settings.settle)
-        may_know = cell.engine_variant.may_know_prompts(settings.prefix_cache)
-        loop = (cell.engine_variant.label, load)
-        first, n, clients = 0, self.run.lasted.get(loop), self._clients
-        for tries_left in reversed(range(MAX_TRIES)):
-            planned = self.to.resolved.workload.requests(load, cell.load_seed, cell.shape_seed, first, n)
-            sent = self._send(cell, self._with_drawn_fields(planned, cell), clients)
-            answers, had = sent.load.answers, len(sent.load.usage)
-            if not tries_left or answers.failed or load.in_flight is None:
-                break  # more requests do not make a cell valid in which one failed, and may do harm
-            needed, lasts = self._clients_needed(cell, sent.records), answers.lasted_s >= minimum_s
-            if lasts and needed <= had:
-                break
-            begun = sum(request.after is None for request in planned)  # a session counts once
-            if (more := min(needed, load.in_flight, begun)) > had:
-                self.notify(TooFewClients(cell, had, more))
-                clients = more
-            elif lasts:
-                break
-            rounds = ceil(begun * MARGIN * minimum_s / max(answers.lasted_s, 0.01) / load.in_flight)
-            # In whole rounds: a last request alone would lower the rate.
-            first, n = first + begun if may_know else 0, max(begun, rounds * load.in_flight)
-        self.run.lasted[loop] = n
-        return sent
 
     def _settle(self, cell: Cell, seconds: float) -> None:
         """Send the batch of a cell for so many seconds, without keeping what comes back."""
         batch = self.to.resolved.workload.requests(cell.load, cell.load_seed, cell.shape_seed)
         begin = monotonic()
         while monotonic() - begin < seconds:
-            self.to.send(batch, cell.load, self._clients, None, WARMUP_DELAY_S)
+            self.to.testbed.send(*self.to.plan(batch, cell.load), self._clients, None, WARMUP_DELAY_S)
             self.to.server.check()
 
     @property
     def _clients(self) -> int:
-        """As many client processes as were estimated, or as a cell before has needed."""
+        """Number of client processes, as estimated or as a cell before has needed."""
         return max(self.to.resolved.clients, self.run.clients)
 
     def _clients_needed(self, cell: Cell, records: CellRecords) -> int:
@@ -241,7 +262,7 @@ class CellRunner:
             self.to.server.target, known_series(before, self.to.series), settings.metrics_interval
         )
         with testbed.watch(self.to.server) as watch, server:
-            load = self.to.send(requests, cell.load, clients, progress, MEASURED_DELAY_S)
+            load = testbed.send(*self.to.plan(requests, cell.load), clients, progress, MEASURED_DELAY_S)
             if lasted_s := load.answers.lasted_s:
                 watch.begin, watch.end = load.answers.t0, load.answers.t0 + lasted_s
         try:
@@ -259,3 +280,38 @@ class CellRunner:
     def _with_drawn_fields(self, requests: Sequence[PlannedRequest], cell: Cell) -> Sequence[PlannedRequest]:
         drawn = self.to.resolved.drawn_fields
         return requests if drawn is None else drawn.draw(requests, cell.shape_seed)
+
+
+#: By the kind of error of `harness.records.request_record`.
+_HINTS = {
+    "http_400": "change the setting that the server names; its context may be shorter than --max-model-len",
+    "http_404": "check --endpoint and --served-model",
+    "http_422": "the server refuses a field of the request: see its log",
+    "http_429": "the server limits how much it is asked: lower the load, or --warmup 0",
+    "wrong_length": "the server ends answers on its own: add --no-ignore-eos",
+    "only_reasoning": "raise --output-len, with a trace or a dataset --max-output-len, so that an answer "
+    "follows the reasoning",
+    "prompt_mismatch": "the server's tokenizer is another one: name it with --tokenizer, or --tokenizer none",
+    "no_usage": "the server must send `usage` at the end of the stream (stream_options.include_usage), or "
+    "`token_ids` in every chunk",
+    "truncated": "the server must end a stream with a finish_reason, or, with --ignore-eos, `data: [DONE]`",
+}
+_STARTED = "check --endpoint, and that `served_name` in the engine's adapter is the name of its model"
+_TOO_LONG = "the server gives, or counts, more tokens than the request's max_tokens"
+_ELSE = "see the engine's log, which is in the run's folder if it was started here"
+#: Those that name settings, which a run that has begun keeps.
+_OF_SETTINGS = {"http_404", "http_429", "wrong_length", "only_reasoning", "prompt_mismatch"}
+
+
+def warmup_hint(failed: Mapping[Any, Any], started: bool) -> tuple[str, bool]:
+    """Return the hint for a failed request, and whether it changes settings.
+
+    Args:
+        failed: Its row of `requests.parquet`.
+        started: Whether its server was started here.
+    """
+    error = str(failed["error"])
+    if error == "wrong_length" and failed["completion_tokens"] > failed["output_tokens"]:
+        return _TOO_LONG, False
+    hint = _STARTED if started and error == "http_404" else _HINTS.get(error, _ELSE)
+    return hint, error in _OF_SETTINGS

@@ -13,15 +13,19 @@ from harness.schema.results import OnlineSummary, Skipped
 from harness.schema.run_info import TraceRecord, Unasked
 
 
+class Event:
+    """Something that happened in a run."""
+
+
 @dataclass(frozen=True)
-class Calibrating:
+class Calibrating(Event):
     """The client itself is being measured, because it never was on this machine."""
 
     what: str
 
 
 @dataclass(frozen=True)
-class Started:
+class Started(Event):
     """The run has its folder, its load and its number of cells, of which `done` were measured before; `about`
     so many where what is measured decides."""
 
@@ -33,21 +37,21 @@ class Started:
 
 
 @dataclass(frozen=True)
-class EngineSkipped:
+class EngineSkipped(Event):
     """An engine, or the rest of its cells, will not be measured."""
 
     skipped: Skipped
 
 
 @dataclass(frozen=True)
-class EngineNotAsked:
-    """What follows an engine's cells failed. They are measured."""
+class EngineNotAsked(Event):
+    """A check after an engine's cells failed. They are measured."""
 
     unasked: Unasked
 
 
 @dataclass(frozen=True)
-class EngineStarting:
+class EngineStarting(Event):
     """An engine's server is being started, its log going to `log`."""
 
     label: str
@@ -55,7 +59,7 @@ class EngineStarting:
 
 
 @dataclass(frozen=True)
-class EngineWarming:
+class EngineWarming(Event):
     """The server is ready after `ready_s` (None: it was running) and gets `requests` to warm up."""
 
     label: str
@@ -64,8 +68,8 @@ class EngineWarming:
 
 
 @dataclass(frozen=True)
-class WarmupProgress:
-    """So many of the `requests` of a warm-up are `done`."""
+class WarmupProgress(Event):
+    """Progress of a warm-up: of its `requests`, those that are `done`."""
 
     label: str
     requests: int
@@ -73,7 +77,7 @@ class WarmupProgress:
 
 
 @dataclass(frozen=True)
-class CellProgress:
+class CellProgress(Event):
     """Counts of the cell that is being measured, of `requests`."""
 
     cell: Cell
@@ -82,7 +86,7 @@ class CellProgress:
 
 
 @dataclass(frozen=True)
-class TooFewClients:
+class TooFewClients(Event):
     """A cell is measured again, by `more` client processes: one of `clients` had more than its share."""
 
     cell: Cell
@@ -91,7 +95,7 @@ class TooFewClients:
 
 
 @dataclass(frozen=True)
-class CellDone:
+class CellDone(Event):
     """A cell is measured and saved."""
 
     cell: Cell
@@ -99,7 +103,7 @@ class CellDone:
 
 
 @dataclass(frozen=True)
-class ConfigurationDropped:
+class ConfigurationDropped(Event):
     """A configuration of `bench tune` is not measured again, after so many repeats."""
 
     label: str
@@ -107,14 +111,14 @@ class ConfigurationDropped:
 
 
 @dataclass(frozen=True)
-class CellsExpected:
+class CellsExpected(Event):
     """About so many cells there will be, by what is known now."""
 
     cells: int
 
 
 @dataclass(frozen=True)
-class CaptureSkipped:
+class CaptureSkipped(Event):
     """An engine is not profiled with that tool."""
 
     label: str
@@ -123,7 +127,7 @@ class CaptureSkipped:
 
 
 @dataclass(frozen=True)
-class CaptureStarting:
+class CaptureStarting(Event):
     """A profiler's capture begins, the engine's output going to `log`."""
 
     label: str
@@ -133,33 +137,15 @@ class CaptureStarting:
 
 
 @dataclass(frozen=True)
-class CaptureDone:
+class CaptureDone(Event):
     """A capture has ended, well or with `run.error`."""
 
     run: ProfileRun
 
 
 @dataclass(frozen=True)
-class Reporting:
+class Reporting(Event):
     """All cells are saved; tables, figures and report are being made."""
 
 
-Event = (
-    Calibrating
-    | Started
-    | EngineSkipped
-    | EngineNotAsked
-    | EngineStarting
-    | EngineWarming
-    | WarmupProgress
-    | CellProgress
-    | TooFewClients
-    | CellDone
-    | ConfigurationDropped
-    | CellsExpected
-    | CaptureSkipped
-    | CaptureStarting
-    | CaptureDone
-    | Reporting
-)
 Notify = Callable[[Event], None]

@@ -71,7 +71,7 @@ def lock_run(folder: Path) -> Iterator[None]:
 
 
 def read_info(folder: Path, hint: str) -> RunInfo:
-    """What a run's `run.json` holds.
+    """Return the content of a run's `run.json`.
 
     Raises:
         UsageError: There is none, with `hint`, or it is not of this version.
@@ -88,7 +88,7 @@ def results_name(folder: Path) -> str | None:
 
 
 def resume_command(folder: Path) -> str:
-    """What measures the rest of a run, for a shell.
+    """Return the command that measures the rest of a run, for a shell.
 
     Raises:
         UsageError: It is no run of this version.
@@ -98,5 +98,5 @@ def resume_command(folder: Path) -> str:
 
 
 def log_file(run: Path, engine: EngineRef, what: str) -> Path:
-    """Where an engine's output goes: `what` is `server`, `offline` or a profiler."""
+    """Return the file for an engine's output: `what` is `server`, `offline` or a profiler."""
     return run / "logs" / f"{str(engine).replace('@', '.')}.{what}.log"

@@ -11,7 +11,6 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import msgspec
-import pandas as pd
 import pyarrow as pa
 
 from harness.engines import run_worker
@@ -23,15 +22,11 @@ from harness.engines.process.tree import Guarded, describe_exit
 from harness.errors import EngineError
 from harness.loadgen.load_plan import Progress
 from harness.plugins import adapter_call
-from harness.records.cell import CellRecords
-from harness.records.columns import CHUNKS, REQUESTS
+from harness.records.cell import MEASURED, RECEIVED, Answers, CellRecords, Expected, cell_records
 from harness.runs.events import CellProgress, EngineWarming, Notify
-from harness.runs.kept_cell import Kept, keep_cell
 from harness.runs.resolved import Resolved
 from harness.runs.run_state import Run
 from harness.runs.schedule import Cell
-from harness.schema.load import load_text
-from harness.schema.results import OnlineSummary
 from harness.schema.run_info import LaunchRecord
 from harness.telemetry.cell_monitor import CellMonitor
 from harness.telemetry.gpu import memory_restored
@@ -72,7 +67,7 @@ class Batch:
     min_s: float = 0.0
 
 
-def measure_in_process(run: Run, resolved: Resolved, cell: Cell, log: Path, notify: Notify) -> OnlineSummary:
+def measure_in_process(run: Run, resolved: Resolved, cell: Cell, log: Path, notify: Notify) -> None:
     """Measure a cell whose engine has no server: start its worker, keep what came back.
 
     Raises:
@@ -99,7 +94,7 @@ def measure_in_process(run: Run, resolved: Resolved, cell: Cell, log: Path, noti
     records = batch_records(cell, batch, batches)
     machine = monitor.summary(batches[0].begin, batches[-1].end)
     run.launched(record)
-    return keep_cell(run, cell, records, Kept(machine=machine), notify)
+    run.keep(cell, records, notify, machine=machine)
 
 
 def batch_records(cell: Cell, batch: Batch, batches: Sequence[BatchTimes]) -> CellRecords:
@@ -111,25 +106,21 @@ def batch_records(cell: Cell, batch: Batch, batches: Sequence[BatchTimes]) -> Ce
     Raises:
         EngineError: An answer is missing, or has another number of tokens than was asked for.
     """
-    label, size = cell.engine_variant.label, len(batch.requests)
+    label, t0 = cell.engine_variant.label, batches[0].begin
     rows: list[dict[str, object]] = []
     wrong: list[tuple[int, int]] = []
-    t0 = batches[0].begin
-    for number, generated in enumerate(batches):
-        if len(generated.output_tokens) != size:
-            answers = len(generated.output_tokens)
-            raise EngineError(f"{label} answered {answers} of {size} prompts", "see its log")
+    for generated in batches:
+        if (answered := len(generated.output_tokens)) != len(batch.requests):
+            raise EngineError(f"{label} answered {answered} of {len(batch.requests)} prompts", "see its log")
         for index, request in enumerate(batch.requests):
-            tokens, asked = generated.output_tokens[index], request.output_tokens
-            if not (asked if batch.ignore_eos else 1) <= tokens <= asked:
-                wrong.append((tokens, asked))
+            tokens, most = generated.output_tokens[index], request.output_tokens
+            if not (most if batch.ignore_eos else 1) <= tokens <= most:
+                wrong.append((tokens, most))
             times = generated.token_times
             first, last = (None, generated.end) if times is None else times[index]
             rows.append(
                 {
-                    "request": number * size + index,
-                    "input_tokens": len(request.prompt),
-                    "output_tokens": asked,
+                    "request": len(rows),
                     "t_sched": generated.begin - t0,
                     "t_sent": generated.begin - t0,
                     "t_first": None if first is None else first - t0,
@@ -148,18 +139,9 @@ def batch_records(cell: Cell, batch: Batch, batches: Sequence[BatchTimes]) -> Ce
             f"{wrong[0][0]} instead of {wrong[0][1]}",
             "leave this engine out, or look at its log",
         )
-    ref = cell.engine_variant.ref
-    identity = {
-        "cell": cell.index,
-        "engine": ref.name,
-        "variant": ref.variant,
-        "label": label,
-        "load": load_text(cell.load),
-        "repeat": cell.repeat,
-    }
-    table = pa.Table.from_pylist([identity | row for row in rows], schema=REQUESTS)
-    chunks: pd.DataFrame = CHUNKS.empty_table().to_pandas()
-    return CellRecords(table.to_pandas(), chunks)
+    answers = Answers(t0, pa.Table.from_pylist(rows, schema=MEASURED), RECEIVED.empty_table())
+    expected = [Expected(len(request.prompt), request.output_tokens) for request in batch.requests]
+    return cell_records(answers, expected * len(batches), cell.identity)
 
 
 def time_batches(

@@ -20,7 +20,7 @@ from harness.schema.results import OnlineSummary, PrefixCount, Speculation, Spec
 
 
 class ClientSpent(Strict):
-    """What one client process spent between the load's start and its end, in seconds."""
+    """CPU and wall time of one client process between the load's start and its end, in seconds."""
 
     client: int
     cpu_s: float
@@ -75,7 +75,7 @@ class JournalEntry(Strict):
 
     @property
     def drafted(self) -> list[Speculation]:
-        """What the engine reported of speculative decoding, as the results have it; none or one."""
+        """Speculative decoding as the results have it, by the engine's report; none or one."""
         if self.speculation is None:
             return []
         place = {"engine": self.engine, "variant": self.variant, "label": self.label}
@@ -83,7 +83,7 @@ class JournalEntry(Strict):
 
 
 def watched(entries: Iterable[JournalEntry]) -> dict[int, MachineLoad]:
-    """What the machine did in each cell in which it was watched."""
+    """Return the load of the machine in each cell in which it was watched."""
     return {entry.cell: entry.machine for entry in entries if entry.machine is not None}
 
 

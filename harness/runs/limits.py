@@ -71,17 +71,17 @@ def enough_requests(what: str, statistic: str, n: int, measured: float = 1.0) ->
 
 
 def failed_share(summary: OnlineSummary) -> float:
-    """Of a cell's requests."""
+    """Return the share of a cell's requests that failed."""
     return summary.num_error / max(1, summary.num_requests)
 
 
 def value_of(summary: OnlineSummary, term: GateTerm) -> float | None:
-    """What a limit is on; None where no request succeeded."""
+    """Return the value that a limit is on; None where no request succeeded."""
     if term.metric == ERROR_RATE:
         return failed_share(summary)
     return summary.value(term.metric, term.statistic) if summary.num_success else None
 
 
 def holds(term: GateTerm, value: float | None) -> bool:
-    """Whether a value is on the right side of its limit; none is not."""
+    """Return True if a value is on the right side of its limit; none is not."""
     return value is not None and (value <= term.limit if term.at_most else value >= term.limit)

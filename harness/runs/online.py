@@ -13,27 +13,26 @@ from harness.fairness.ledger import ledger
 from harness.files import write_json
 from harness.metrics.prefixes import prefix_hits
 from harness.metrics.samples import split
-from harness.records.parquet import assemble, read_records, read_server
-from harness.runs.accuracy import task_scores
-from harness.runs.answers import judge_answers, judged_answers
+from harness.records.parquet import assemble
 from harness.runs.block import ask_what_is_left, measure_block, measure_side_by_side
+from harness.runs.checks import judge_answers, judged_answers, task_scores
 from harness.runs.events import EngineNotAsked, EngineSkipped, Notify, Reporting, Started
 from harness.runs.folder import OFFLINE_RESULTS, ONLINE_RESULTS, lock_run, make_folder
-from harness.runs.info import make_info
 from harness.runs.journal import watched
-from harness.runs.plans import Done, Grid, Plan
-from harness.runs.reader import Run, with_categories
-from harness.runs.recompute import compared_rows, recompute
+from harness.runs.reader import Run, compared_rows, recompute
 from harness.runs.resolved import Resolved, draw_nonce, resolve_online
 from harness.runs.run_state import Run as RunState
-from harness.runs.schedule import Cell, blocks_of, grid_blocks
+from harness.runs.schedule import Cell, Done, Grid, Plan, blocks_of, grid_blocks
 from harness.runs.search import Search
 from harness.runs.tuning import Tune
 from harness.schema.machines import hourly, read_prices
 from harness.schema.online_settings import OnlineSettings
 from harness.schema.results import BatchRow, OnlineResults
+from harness.schema.run_info import Versions
 from harness.schema.search import SearchPlan
 from harness.schema.tune import TunePlan
+from harness.telemetry.machine import hardware, hardware_text
+from harness.telemetry.revision import DIRTY, source_hash
 
 
 def run_online(
@@ -64,16 +63,8 @@ def run_online(
     with _ended_early() as begun, machines_of(settings) as machines:
         in_flight = search.highest if search and search.by == "concurrency" else 0
         resolved = resolve_online(settings, notify, machines, in_flight)
-        info = make_info(
-            resolved.settings,
-            command,
-            resolved.found,
-            resolved.workload.source.record,
-            resolved.calibration,
-            machines,
-        )
+        info = resolved.info(command)
         info.search, info.tune, info.prices = search, tune, prices
-        info.most_clients = resolved.most_clients
         info.nonce_drawn = settings.prompt_nonce != resolved.settings.prompt_nonce
         if prices is not None:
             hourly(prices, info.environment, resolved.settings.device)
@@ -99,11 +90,11 @@ def resume_online(folder: Path, notify: Notify) -> Run:
     with _ended_early() as begun, lock_run(folder), ExitStack() as stack:
         begun.append(run := RunState.open(folder))
         measured, resolved = make_plan(run).next(run.state) is None, None
-        if not measured or any(unasked.what for unasked in run.info.unasked):
+        if not measured or any(old.what for old in run.info.unasked):
             try:
                 machines = stack.enter_context(machines_of(run.settings))
                 resolved = resolve_online(run.settings, notify, machines)
-                _unchanged(run, resolved)
+                _check_unchanged(run, resolved)
                 run.nonce = draw_nonce() if run.info.nonce_drawn else None
             except BenchError as error:
                 if not measured:
@@ -111,8 +102,8 @@ def resume_online(folder: Path, notify: Notify) -> Run:
                 resolved = None
                 for old in run.info.unasked:
                     if old.what:
-                        asked = run.to_ask(old.label, old.repeat, old.what, error.message, error.hint)
-                        notify(EngineNotAsked(asked))
+                        unasked = run.to_ask(old.label, old.repeat, old.what, error.message, error.hint)
+                        notify(EngineNotAsked(unasked))
         return _measure(run, resolved, notify)
 
 
@@ -184,21 +175,20 @@ def _measure(run: RunState, resolved: Resolved | None, notify: Notify) -> Run:
 
 
 def _write_results(run: RunState, plan: Plan) -> Run:
-    """Compute the results from the stored tables, engines in the order of the settings, and write them."""
-    records = with_categories(read_records(run.folder, run.done))
+    """Compute the results from the raw tables, engines in the order of the settings, and write them."""
+    records = assemble(run.folder, run.done)
     labels = [engine_variant.label for engine_variant in make_engine_variants(run.settings)]
     requests = compared_rows(run.info, records.requests)
     groups = split(requests, records.chunks, run.settings.cut, labels)
     measured_labels = {group.label for group in groups}
     entries = run.entries
     counts = {entry.cell: entry.prefix_cache for entry in entries if entry.prefix_cache is not None}
-    prefixes = sorted(prefix_hits(requests, counts), key=lambda hits: labels.index(hits.label))
     measured = OnlineResults(
         meta=run.info,
         summaries=[],
         comparisons=[],
         skipped=[fault for fault in run.left_out() if run.info.counts(fault.repeat)],
-        prefixes=prefixes,
+        prefixes=sorted(prefix_hits(requests, counts), key=lambda hits: labels.index(hits.label)),
         speculation=[drafted for entry in entries for drafted in entry.drafted],
         ledger=ledger([launch for launch in run.info.launches if launch.label in measured_labels]),
         answers=judged_answers(run.folder),
@@ -219,25 +209,49 @@ def _write_results(run: RunState, plan: Plan) -> Run:
     results = plan.result(Done(final, run.left_out()), results, groups)
     if run.info.kind == "offline":
         results.results = [BatchRow.of(cell) for cell in results.summaries if cell.repeat is not None]
-    assemble(run.folder, run.done)
-    name = ONLINE_RESULTS if run.info.kind == "online" else OFFLINE_RESULTS
-    write_json(run.folder / name, results)
-    server = read_server(run.folder)
-    return Run(run.folder, results, records.requests, records.chunks, groups, server=server)
+    write_json(run.folder / (ONLINE_RESULTS if run.info.kind == "online" else OFFLINE_RESULTS), results)
+    return Run(run.folder, results, **vars(records), groups=groups)
 
 
-def _unchanged(run: RunState, resolved: Resolved) -> None:
-    """Raises UsageError when what is left would be measured with something else."""
-    run.check_unchanged(resolved.missing, resolved.found, resolved.machines.environment())
-    here = {engine_variant.label for engine_variant in resolved.engine_variants}
-    if gone := next((label for label, _ in run.info.order if label not in here), None):
+def _check_unchanged(run: RunState, resolved: Resolved) -> None:
+    """Raises UsageError when what is left would be measured with other engines, by other code, on other
+    hardware or with other requests than the rest."""
+    info, hint = run.info, "bring it back, or start a new run"
+    for fault in resolved.missing:
+        if fault.label not in run.absent:
+            raise UsageError(f"{fault.label} is part of the run and not here any more: {fault.reason}", hint)
+    installed: dict[str, str] = {here.engine: here.version for here in resolved.installations}
+    for launch in info.launches:
+        version = installed.get(launch.engine)
+        if version != launch.version:
+            raise UsageError(f"{launch.label} was {launch.version} in the run and is {version} now", hint)
+    began, source = info.versions, source_hash()
+    if began.source not in (None, source):
+        raise UsageError(
+            f"the run began with other code of bench and roseinfer: {began.source}, and this is {source}",
+            f"{_how_to_bring_back(began)}, or start a new run",
+        )
+    device, machine, here = info.settings.device, info.environment, resolved.machines.environment()
+    if machine and hardware(device, machine) != hardware(device, here):
+        raise UsageError(
+            f"the run began on {hardware_text(device, machine)}, and this is {hardware_text(device, here)}",
+            "resume it where it began, or start a new run",
+        )
+    labels = {engine_variant.label for engine_variant in resolved.engine_variants}
+    if gone := next((label for label, _ in info.order if label not in labels), None):
         raise UsageError(
             f"{gone} is part of the run, and its variant is not one of such runs any more",
             "restore the variants of the engines, or start a new run",
         )
     if run.settings.loads[0].in_flight is None or run.settings.dataset is not None:
         what = "trace" if run.settings.dataset is None else "dataset"
-        if resolved.workload.source.record != run.info.trace:
-            raise UsageError(
-                f"the {what} is not the one that the run began with", "bring it back, or start a new run"
-            )
+        if resolved.workload.source.record != info.trace:
+            raise UsageError(f"the {what} is not the one that the run began with", hint)
+
+
+def _how_to_bring_back(versions: Versions) -> str:
+    """The code of a run."""
+    if versions.git_rev is None:
+        return f"install the rosebench {versions.rosebench} that it began with"
+    commit = versions.git_rev.removesuffix(DIRTY)
+    return f"check out revision {commit[:10]}" + (" with its changes" if commit != versions.git_rev else "")

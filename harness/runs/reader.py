@@ -1,20 +1,25 @@
-"""A finished run, read back from its folder."""
+"""A run with its results: read back from its folder, computed again from its raw tables."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
-from functools import cached_property
+import math
+from collections.abc import Iterable, Iterator, Sequence, Set
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import cached_property, partial
 from pathlib import Path
 
 import pandas as pd
 
 from harness.errors import UsageError
-from harness.metrics.samples import Group, split
+from harness.metrics.contrast import compare_points
+from harness.metrics.estimates import measure
+from harness.metrics.samples import Group, by_load, split
+from harness.metrics.summary import summarize_points
 from harness.records.cell import CellRecords
-from harness.records.parquet import no_records, read_records, read_server
-from harness.runs.accuracy import task_scores
-from harness.runs.answers import judged_answers
+from harness.records.columns import CHUNKS, REQUESTS
+from harness.records.parquet import read_records
+from harness.runs.checks import judged_answers, task_scores
 from harness.runs.folder import (
     OFFLINE_RESULTS,
     ONLINE_RESULTS,
@@ -24,14 +29,18 @@ from harness.runs.folder import (
     results_name,
     resume_command,
 )
-from harness.runs.recompute import disagreements, recompute, regroup
 from harness.runs.run_state import read_skipped
+from harness.schema.base import repeat_text
 from harness.schema.facts import Fact
 from harness.schema.files import read_of_run
-from harness.schema.results import OnlineResults, OnlineSummary
-from harness.schema.run_info import RunInfo
+from harness.schema.metrics import METRICS
+from harness.schema.results import Comparison, OnlineResults, OnlineSummary
+from harness.schema.run_info import RunInfo, gpus_used
 
-_TEXT = ("engine", "variant", "label", "load", "token_source", "error", "finish_reason")
+#: Floating-point sums may differ this much between machines.
+_CLOSE = {"rel_tol": 1e-9, "abs_tol": 1e-9}
+#: Fields of a summary that are not compared: later versions notice more.
+_UNLIKE = {"notices"}
 
 
 @dataclass(frozen=True)
@@ -46,9 +55,9 @@ class Run:
     results: OnlineResults
     requests: pd.DataFrame
     chunks: pd.DataFrame
+    server: pd.DataFrame
     groups: Sequence[Group] = ()
     disagreements: Sequence[str] = ()
-    server: pd.DataFrame = field(default_factory=pd.DataFrame)
 
     @property
     def meta(self) -> RunInfo:
@@ -56,7 +65,7 @@ class Run:
 
     @property
     def has_results(self) -> bool:
-        """Whether it says anything of an engine, be it of configurations that a tuning left out."""
+        """True if it says anything of an engine, be it of configurations that a tuning left out."""
         return bool(self.results.summaries or self.results.search or self.results.tune)
 
     @property
@@ -76,14 +85,14 @@ class Run:
 
     @property
     def is_batch(self) -> bool:
-        """Whether its one load is a batch, of which throughput is what counts."""
+        """True if its one load is a batch, of which throughput is what counts."""
         return self.meta.settings.num_prompts is not None
 
     def _in_order(self, summaries: Iterable[OnlineSummary]) -> list[OnlineSummary]:
         """In the order of the settings: cells are measured in a shuffled one."""
-        asked = self.meta.settings.engines
+        refs = self.meta.settings.engines
         rank: dict[tuple[str, str | None], int]
-        rank = {(ref.name, ref.variant): position for position, ref in enumerate(asked)}
+        rank = {(ref.name, ref.variant): position for position, ref in enumerate(refs)}
         return sorted(summaries, key=lambda s: rank.get((s.engine, s.variant), len(rank)))
 
 
@@ -116,13 +125,12 @@ def load_run(path: Path, *, trust: bool = False) -> Run:
         raise UsageError(f"{path} {why}", "name the folder of a run, such as outputs/…/online_…")
     if (name := results_name(path)) is not None:
         stored = read_of_run(path, name, OnlineResults)
-        raw, server = with_categories(read_records(path)), read_server(path)
-        groups = regroup(stored, raw.requests, raw.chunks)
+        tables = vars(read_records(path))
+        groups = regroup(stored, tables["requests"], tables["chunks"])
         if trust:
-            return Run(path, stored, raw.requests, raw.chunks, groups, server=server)
+            return Run(path, stored, **tables, groups=groups)
         computed = recompute(stored, groups)
-        differ = disagreements(stored, computed)
-        return Run(path, computed, raw.requests, raw.chunks, groups, differ, server)
+        return Run(path, computed, **tables, groups=groups, disagreements=disagreements(stored, computed))
     if (path / RUN).is_file() and ((info := read_info(path, "")).kind == "online" or info.order):
         raise UsageError(f"the run in {path} is not finished", f"finish it: {resume_command(path)}")
     raise UsageError(
@@ -137,9 +145,8 @@ def load_unmeasured(path: Path) -> Run:
         UsageError: It is not a run, or a file of it is broken.
     """
     info, skipped = read_info(path, "name the folder of a run"), read_skipped(path)
-    nothing = no_records()
-    results = OnlineResults(meta=info, summaries=[], skipped=skipped)
-    return Run(path, results, nothing.requests, nothing.chunks)
+    nothing = CellRecords(*(schema.empty_table().to_pandas() for schema in (REQUESTS, CHUNKS)))
+    return Run(path, OnlineResults(meta=info, summaries=[], skipped=skipped), **vars(nothing))
 
 
 def read_raw(path: Path, *, finished: bool = False) -> RawRun:
@@ -157,7 +164,7 @@ def read_raw(path: Path, *, finished: bool = False) -> RawRun:
     answers, scores = judged_answers(path), task_scores(path)
     below = {score.label: score.below for score in (scores.scores if scores else ())}
     worse = {label: fact for label, fact in below.items() if fact and fact.kind == "inaccurate"}
-    return RawRun(path, info, with_categories(read_records(path)), worse | (answers.wrong if answers else {}))
+    return RawRun(path, info, read_records(path), worse | (answers.wrong if answers else {}))
 
 
 def load_runs(paths: Sequence[Path]) -> list[Run]:
@@ -167,6 +174,108 @@ def load_runs(paths: Sequence[Path]) -> list[Run]:
     return [load_run(path) for path in paths]
 
 
-def with_categories(records: CellRecords) -> CellRecords:
-    """Return raw tables whose repeated text is in categories, so that 10⁵ rows stay small."""
-    return CellRecords(records.requests.astype(dict.fromkeys(_TEXT, "category")), records.chunks)
+def regroup(results: OnlineResults, requests: pd.DataFrame, chunks: pd.DataFrame) -> list[Group]:
+    """The raw tables as groups, engines in the order of the results, cut as the run's settings say; without
+    the repeats of a tuning that chose what it compares."""
+    labels = dict.fromkeys(summary.label for summary in results.summaries)
+    requests = compared_rows(results.meta, requests)
+    return split(requests, chunks, results.meta.settings.cut, labels)
+
+
+def compared_rows(info: RunInfo, requests: pd.DataFrame) -> pd.DataFrame:
+    """The rows that summaries and comparisons are of."""
+    if info.tune is None:
+        return requests
+    return requests[requests["repeat"] >= info.tune.rounds]
+
+
+def recompute(results: OnlineResults, groups: Sequence[Group]) -> OnlineResults:
+    """The results with summaries and comparisons made of the raw tables, under the run's own settings.
+
+    A metric that was added since the run was measured has summaries and is not compared: the verdicts, which
+    hold for all comparisons together, stay those of the run.
+    """
+    settings, calibration = results.meta.settings, results.meta.client_calibration
+    wrong = results.answers.wrong if results.answers else None
+    labels = dict.fromkeys(group.label for group in groups)
+    gpus = {label: gpus_used(results.meta, label) for label in labels}
+    measured = partial(measure, slo=settings.slo, machines=results.machines, gpus=gpus)
+    with ThreadPoolExecutor(2) as threads:
+        points = list(threads.map(measured, by_load(groups)))
+    summaries = summarize_points(
+        points,
+        slo=settings.slo,
+        calibration=calibration,
+        reported=results.reported,
+        wrong=wrong,
+        machines=results.machines,
+        prefixes=results.prefixes,
+        wanted_s=settings.measured_s,
+        scores=results.accuracy,
+        drafted=results.speculation,
+        gpus=gpus,
+    )
+    stored = {name for summary in results.summaries for name in summary.model_fields_set}
+    added = {*METRICS} - stored if results.summaries else set()
+    return results.model_copy(update={"summaries": summaries, "comparisons": compare_points(points, added)})
+
+
+def disagreements(stored: OnlineResults, computed: OnlineResults) -> list[str]:
+    """List where two results of one run differ, a line a value; floating-point dust does not count, nor what
+    an older version did not store, nor notices.
+
+    Metrics that are not installed here are left out, and where there are such the comparisons too: these were
+    corrected for other metrics.
+    """
+    absent = {*map(_name, computed.summaries)} - {*map(_name, stored.summaries)}
+    foreign = {name for summary in stored.summaries for name in summary.model_extra or {}} - {*METRICS}
+    return [
+        *(f"{name}: not stored" for name in sorted(absent)),
+        *_between(_named(stored.summaries, foreign, stored=True), _named(computed.summaries)),
+        *(() if foreign else _between(_paired(stored.comparisons), _paired(computed.comparisons))),
+    ]
+
+
+def _between(stored: dict[str, object], computed: dict[str, object]) -> Iterator[str]:
+    for place, a in stored.items():
+        b = computed.get(place)
+        close = isinstance(a, float) and isinstance(b, float) and math.isclose(a, b, **_CLOSE)
+        if a != b and not close:
+            yield f"{place}: stored {_text(a)}, computed {_text(b)}"
+
+
+def _named(
+    summaries: list[OnlineSummary], without: Set[str] = frozenset(), *, stored: bool = False
+) -> dict[str, object]:
+    """Return the values of summaries by their names; of stored ones those that were stored."""
+    exclude = dict.fromkeys((*without, *_UNLIKE), True) | {"rates_ci": {*without}}
+    dumps = ((s, s.model_dump(exclude=exclude, exclude_unset=stored)) for s in summaries)
+    return dict(leaf for summary, values in dumps for leaf in _leaves(_name(summary), values))
+
+
+def _name(summary: OnlineSummary) -> str:
+    return f"{summary.label}, {summary.load}, {repeat_text(summary.repeat)}"
+
+
+def _paired(comparisons: list[Comparison]) -> dict[str, object]:
+    """Return the values of comparisons by their names."""
+    places = (f"{c.a} against {c.b}, {c.load}, {c.metric} {c.statistic}" for c in comparisons)
+    dumps = (comparison.model_dump() for comparison in comparisons)
+    return dict(leaf for pair in zip(places, dumps, strict=True) for leaf in _leaves(*pair))
+
+
+def _leaves(place: str, value: object) -> Iterator[tuple[str, object]]:
+    """Yield each value within, by its place."""
+    match value:
+        case dict():
+            for name, part in value.items():
+                yield from _leaves(f"{place}, {name}", part)
+        case list() | tuple():
+            for number, part in enumerate(value):
+                yield from _leaves(f"{place}, {number}", part)
+        case _:
+            yield place, value
+
+
+def _text(value: object) -> str:
+    return f"{value:.6g}" if isinstance(value, float) else "nothing" if value is None else str(value)

@@ -1,30 +1,38 @@
-"""Settings without any `auto` left, and everything they mean on this machine.
+"""Settings without any `auto` left, everything they mean on this machine, and `run.json` of a run with them.
 
 Found out in stages, each by what the ones before it gave: the engines, the model, what is sent, the client.
 """
 
 from __future__ import annotations
 
+import platform
 import secrets
+from collections.abc import Iterable
 from dataclasses import dataclass
 from math import ceil
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
+from pydantic import JsonValue
+
+import harness
 from harness.cluster.testbed import Machines
 from harness.cluster.this_machine import ThisMachine
 from harness.engines.base import Engine, EngineSettings, EngineVariant, Installation, RequestSettings
 from harness.engines.placement import CpuSplit, Placement, parallel_of, resolve_capacity
+from harness.engines.registry import LOCAL
 from harness.engines.selection import Selection
 from harness.errors import UsageError
+from harness.files import now
 from harness.models.choice import NO_TOKENIZER, ModelChoice, choose_model
 from harness.models.model_folder import ModelFolder
 from harness.runs.events import Calibrating, Notify
 from harness.schema.machines import Calibration
 from harness.schema.online_settings import OnlineSettings
 from harness.schema.results import Skipped
+from harness.schema.run_info import RunInfo, TraceRecord, Versions
 from harness.schema.setting_types import RUNNING_SERVER
-from harness.schema.settings import CommonSettings
+from harness.telemetry.revision import git_revision, source_hash
 from harness.workload.drawn_fields import DrawnFields
 from harness.workload.sources import RequestSource
 from harness.workload.workload import Workload
@@ -40,9 +48,14 @@ REQUESTS_PER_CLIENT = 64
 
 @dataclass(frozen=True)
 class Resolved:
-    """An online run, ready to start. `found` has one entry for each engine variant that is there;
-    `tokenizer` is the folder of that of running servers, None where it is unknown; `most_clients` how many
-    client processes may be taken where the settings' are too few, None where their number was given."""
+    """An online run, ready to start.
+
+    Attributes:
+        tokenizer: Folder of the tokenizer of running servers; None where it is unknown.
+        installations: One for each engine variant that is there.
+        most_clients: Client processes that may be taken where the settings' are too few; None where their
+            number was given.
+    """
 
     settings: OnlineSettings
     model: ModelFolder | None
@@ -50,7 +63,7 @@ class Resolved:
     workload: Workload
     engine_variants: list[EngineVariant]
     engines: dict[str, Engine]
-    found: list[Installation]
+    installations: list[Installation]
     missing: list[Skipped]
     cpus: CpuSplit
     machines: Machines
@@ -64,24 +77,91 @@ class Resolved:
         return self.settings.clients
 
     def request_settings(self, engine_variant: EngineVariant, served_name: str) -> RequestSettings:
-        """How `engine_variant` is asked; a running server may take less of it."""
-        asked, running = self.settings, engine_variant.server is not None
+        """Return how `engine_variant` is to be asked; a running server may take less of it."""
+        settings, running = self.settings, engine_variant.server is not None
         tokenizer = self.tokenizer if running or self.model is None else self.model.path
-        text = asked.text_prompts or (running and asked.tokenizer == NO_TOKENIZER)
+        text = settings.text_prompts or (running and settings.tokenizer == NO_TOKENIZER)
         return RequestSettings(
             tokenizer,
             served_name,
-            asked.ignore_eos,
-            asked.seed,
+            settings.ignore_eos,
+            settings.seed,
             text,
             engine_variant.variant.body,
-            endpoint=asked.endpoint,
+            endpoint=settings.endpoint,
         )
 
     def engine_settings(self, engine_variant: EngineVariant) -> EngineSettings:
-        """What `engine_variant` is started with."""
-        in_flight = max((load.in_flight or 0 for load in self.settings.loads), default=0) or None
-        return engine_settings(self.settings, engine_variant, self.model, in_flight, self.cpus)
+        """Return the settings that `engine_variant` is started with."""
+        settings, model = self.settings, self.model
+        assert settings.device != "auto" and settings.dtype != "auto" and settings.max_model_len is not None
+        return EngineSettings(
+            engine_variant=engine_variant,
+            model=model.path if model else Path(),
+            served_name=model.served_name if model else settings.model,
+            device=settings.device,
+            dtype=settings.dtype,
+            max_model_len=settings.max_model_len,
+            prefix_cache=settings.prefix_cache,
+            max_concurrency=max((load.in_flight or 0 for load in settings.loads), default=0) or None,
+            cpus=self.cpus.engine,
+            cpu_threads=None if settings.cpu_threads == "auto" else settings.cpu_threads,
+            seed=settings.seed,
+            parallel=parallel_of(settings),
+            max_running_requests=_set(settings.max_running_requests),
+            gpu_memory_utilization=_set(settings.gpu_memory_utilization),
+        )
+
+    def info(self, command: list[str]) -> RunInfo:
+        """Return `run.json` of a run that begins now."""
+        machine, trace = self.machines.environment(), self.workload.source.record
+        info = make_info(self.settings, command, self.installations, machine, trace, self.calibration)
+        info.hosts, info.most_clients = list(self.machines.hosts), self.most_clients
+        return info
+
+
+def make_info(
+    settings: OnlineSettings,
+    command: list[str],
+    installations: Iterable[Installation],
+    machine: dict[str, JsonValue],
+    trace: TraceRecord | None = None,
+    calibration: Calibration | None = None,
+) -> RunInfo:
+    """Return `run.json` of a run on this machine that begins now."""
+    calibrated: dict[str, JsonValue] = {}
+    if settings.num_prompts is None:
+        calibrated["calibration"] = (
+            "none: cells are not judged by what the client sustains; `bench calibrate` measures it"
+            if calibration is None
+            else calibration.model_dump(mode="json")
+        )
+    return RunInfo(
+        kind="online" if settings.num_prompts is None else "offline",
+        created=now(),
+        command=command,
+        settings=settings,
+        environment=machine | calibrated,
+        versions=versions(installations),
+        trace=trace,
+    )
+
+
+def versions(installations: Iterable[Installation]) -> Versions:
+    """Versions of the engines of a run; torch's is that of the first engine that has it."""
+    engines = list(installations)
+    shared = {
+        name: next((e.versions[name] for e in engines if name in e.versions), None)
+        for name in ("torch", "transformers")
+    }
+    names = {name: engine.version_name or name for name, engine in LOCAL.items()}
+    return Versions(
+        git_rev=git_revision(),
+        source=source_hash(),
+        rosebench=harness.__version__,
+        python=platform.python_version(),
+        **dict.fromkeys(names.values()) | shared | {names[e.engine]: e.version for e in engines},
+    )
 
 
 def resolve_online(
@@ -120,7 +200,7 @@ def resolve_online(
         workload=workload,
         engine_variants=selection.variants,
         engines=selection.engines,
-        found=selection.installations,
+        installations=selection.installations,
         missing=selection.missing,
         cpus=placement.cpus,
         machines=machines,
@@ -164,33 +244,6 @@ def _decided(
     )
 
 
-def engine_settings(
-    settings: CommonSettings,
-    engine_variant: EngineVariant,
-    model: ModelFolder | None,
-    max_concurrency: int | None,
-    cpus: CpuSplit,
-) -> EngineSettings:
-    """What `engine_variant` is started with, by resolved settings."""
-    assert settings.device != "auto" and settings.dtype != "auto" and settings.max_model_len is not None
-    return EngineSettings(
-        engine_variant=engine_variant,
-        model=model.path if model else Path(),
-        served_name=model.served_name if model else settings.model,
-        device=settings.device,
-        dtype=settings.dtype,
-        max_model_len=settings.max_model_len,
-        prefix_cache=settings.prefix_cache,
-        max_concurrency=max_concurrency,
-        cpus=cpus.engine,
-        cpu_threads=None if settings.cpu_threads == "auto" else settings.cpu_threads,
-        seed=settings.seed,
-        parallel=parallel_of(settings),
-        max_running_requests=_set(settings.max_running_requests),
-        gpu_memory_utilization=_set(settings.gpu_memory_utilization),
-    )
-
-
 def _set(value: Number | Literal["default"] | None) -> Number | None:
     """None where it is the engine's own."""
     return None if value == "default" else value
@@ -202,7 +255,7 @@ def _clients(
     limits: tuple[int, int],
     calibration: Calibration | None,
 ) -> int:
-    """As many processes as the load needs, within what the machines should run."""
+    """Return the number of processes that the load needs, within what the machines should run."""
     least, most = limits
     if settings.clients != "auto":
         return settings.clients

@@ -3,42 +3,39 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from time import monotonic
-from typing import Self
+from typing import Any, Self
 
-import pyarrow as pa
-import pyarrow.parquet as pq
-from pydantic import JsonValue, TypeAdapter
+from pydantic import TypeAdapter
 
-from harness.engines.base import EngineVariant, Installation
+from harness.engines.base import EngineVariant
 from harness.engines.selection import make_engine_variants
 from harness.errors import NothingMeasuredError, UsageError
-from harness.files import write_json, write_whole
+from harness.files import now, write_json, write_whole
+from harness.metrics.prefixes import prefix_hits
+from harness.metrics.summary import summarize
 from harness.plain_text import visible
+from harness.records.cell import CellRecords
+from harness.records.parquet import write_cell
+from harness.runs.events import CellDone, Notify
 from harness.runs.folder import JOURNAL, REQUESTS_TABLE, RUN, SKIPPED, read_info
-from harness.runs.journal import JournalEntry, append_journal, read_journal
-from harness.runs.plans import Done
-from harness.runs.schedule import Cell, grid_blocks, measured_cells
+from harness.runs.journal import JournalEntry, append_journal, read_journal, watched
+from harness.runs.schedule import Cell, Done, grid_blocks, measured_cells
 from harness.schema.fairness import EngineFact
-from harness.schema.files import read_stored
+from harness.schema.files import read_if_there
 from harness.schema.load import Load
 from harness.schema.machines import Calibration
 from harness.schema.online_settings import OnlineSettings
 from harness.schema.results import Skipped
-from harness.schema.run_info import Check, LaunchRecord, RunInfo, Unasked, Versions
+from harness.schema.run_info import Check, LaunchRecord, RunInfo, Unasked
 from harness.schema.setting_types import RUNNING_SERVER
-from harness.telemetry.machine import hardware, hardware_text
-from harness.telemetry.revision import DIRTY, source_hash
 
 #: How long before the end of a run a node may be lost as it ends, too.
 SAME_MOMENT_S = 5.0
 
-
-#: Label, load and repeat.
-Place = tuple[str, Load | None, int | None]
 
 _SKIPPED = TypeAdapter(list[Skipped])
 
@@ -107,7 +104,7 @@ class Run:
             UsageError: It is a running server that serves another model now.
         """
         with self.lock:
-            first = next((known for known in self.info.launches if known.label == record.label), None)
+            first = next((launch for launch in self.info.launches if launch.label == record.label), None)
             if first is not None and first.engine == RUNNING_SERVER:
                 served, now = first.settings.get("model"), record.settings.get("model")
                 if served != now:
@@ -124,47 +121,8 @@ class Run:
                 return
             write_json(self.folder / RUN, self.info)
 
-    def check_unchanged(
-        self,
-        missing: Iterable[Skipped],
-        found: Iterable[Installation],
-        environment: Mapping[str, JsonValue],
-    ) -> None:
-        """Raises UsageError when what is left would be measured with other engines, by other code or on other
-        hardware than the rest.
-
-        Args:
-            missing: The engines that are not here now.
-            found: Those that are.
-            environment: The engines' machine.
-        """
-        hint = "bring it back, or start a new run"
-        for gone in missing:
-            if gone.label not in self.absent:
-                raise UsageError(
-                    f"{gone.label} is part of the run and not here any more: {gone.reason}", hint
-                )
-        installed: dict[str, str] = {here.engine: here.version for here in found}
-        for launch in self.info.launches:
-            version = installed.get(launch.engine)
-            if version != launch.version:
-                raise UsageError(f"{launch.label} was {launch.version} in the run and is {version} now", hint)
-        began, source = self.info.versions, source_hash()
-        if began.source not in (None, source):
-            raise UsageError(
-                f"the run began with other code of bench and roseinfer: {began.source}, and this is {source}",
-                f"{_how_to_bring_back(began)}, or start a new run",
-            )
-        device, machine = self.info.settings.device, self.info.environment
-        if machine and hardware(device, machine) != hardware(device, environment):
-            raise UsageError(
-                f"the run began on {hardware_text(device, machine)}, "
-                f"and this is {hardware_text(device, environment)}",
-                "resume it where it began, or start a new run",
-            )
-
     def nothing_measured(self) -> NothingMeasuredError:
-        """Why no cell was measured, each reason once."""
+        """Return the reasons why no cell was measured, each once."""
         faults = [fault for fault in self.skipped if not fault.is_whole_engine]
         hints = dict.fromkeys(fault.hint for fault in faults if fault.hint)
         return NothingMeasuredError(
@@ -173,27 +131,13 @@ class Run:
             new_run=any(fault.new_run for fault in faults),
         )
 
-    def _foreign(self, cell: int) -> UsageError:
-        """The error where the journal has a cell that the settings do not give."""
-        return UsageError(
-            f"cell {cell} of {self.folder / JOURNAL} is not one of the run's settings",
-            "restore run.json and the variants of the engines, or start a new run",
-        )
-
-    def _no_journal(self) -> UsageError:
-        """The error where there are results, and no cell in the journal: all would be measured again."""
-        return UsageError(
-            f"{self.folder} has results and no {JOURNAL}, so it is not known what is left to measure",
-            "restore the file, or start a new run; earlier versions of bench wrote no such file",
-        )
-
     def _keep_skipped(self) -> None:
         dumped = _SKIPPED.dump_json(self.skipped, indent=2).decode()
         write_whole(self.folder / SKIPPED, visible(dumped).encode() + b"\n")
 
     @property
     def settings(self) -> OnlineSettings:
-        """As resolved when the run began."""
+        """Settings as resolved when the run began."""
         return self.info.settings
 
     @property
@@ -204,17 +148,13 @@ class Run:
 
     @property
     def calibration(self) -> Calibration | None:
-        """What the run's client processes sustain; None where that was not measured."""
+        """Limits of the run's client processes; None where they were not measured."""
         return self.info.client_calibration
 
     @property
     def engine_variants(self) -> list[EngineVariant]:
         """The engines that were there when the run began."""
-        return [
-            engine_variant
-            for engine_variant in make_engine_variants(self.settings)
-            if engine_variant.label not in self.absent
-        ]
+        return [v for v in make_engine_variants(self.settings) if v.label not in self.absent]
 
     def cells(self) -> list[Cell]:
         """Every cell of the run, measured or not: the same whenever it is asked, but for the prompts of a
@@ -239,41 +179,41 @@ class Run:
             return Done(list(self.entries), list(self.failed))
 
     def knows_idle_cores(self, label: str) -> bool:
-        """Whether an engine's cores that are busy with waiting are known."""
-        return any("idle_cores" in known.facts for known in self.info.launches if known.label == label)
+        """Return True if the cores of an engine that are busy with waiting are known."""
+        return any("idle_cores" in launch.facts for launch in self.info.launches if launch.label == label)
 
     def keep_idle_cores(self, label: str, cores: EngineFact) -> None:
         """Keep how many cores of a launched engine are busy with waiting."""
         with self.lock:
-            for known in self.info.launches:
-                if known.label == label:
-                    known.facts["idle_cores"] = cores
+            for launch in self.info.launches:
+                if launch.label == label:
+                    launch.facts["idle_cores"] = cores
             write_json(self.folder / RUN, self.info)
 
     def to_ask(self, label: str, repeat: int, what: list[Check], reason: str = "", hint: str = "") -> Unasked:
         """Keep what an engine is to be asked after its cells of a repeat; with a reason, what it was not."""
-        asked = Unasked(label=label, repeat=repeat, what=what, reason=reason, hint=hint)
+        unasked = Unasked(label=label, repeat=repeat, what=what, reason=reason, hint=hint)
         with self.lock:
             others = [old for old in self.info.unasked if (old.label, old.repeat) != (label, repeat)]
-            self._keep_unasked([*others, asked] if what or reason else others)
-        return asked
+            self._keep_unasked([*others, unasked] if what or reason else others)
+        return unasked
 
     def left_to_ask(self, label: str, repeat: int) -> list[Check]:
-        """What an engine was not asked yet after its cells of a repeat."""
-        left = (old.what for old in self.info.unasked if (old.label, old.repeat) == (label, repeat))
-        return list(next(left, ()))
+        """Return the checks that an engine was not asked yet after its cells of a repeat."""
+        checks = (old.what for old in self.info.unasked if (old.label, old.repeat) == (label, repeat))
+        return list(next(checks, ()))
 
-    def asked(self, label: str, repeat: int, what: Check) -> None:
-        """An engine was asked that. Its accuracy counts for the whole run, as do all servers of a search."""
-        kept, whole = [], what == "accuracy" or self.info.search is not None
+    def asked(self, label: str, repeat: int, check: Check) -> None:
+        """Keep that an engine was asked. Accuracy counts for the whole run, as do all servers of a search."""
+        whole = check == "accuracy" or self.info.search is not None
         with self.lock:
-            for old in self.info.unasked:
-                if old.label == label and (whole or old.repeat == repeat) and what in old.what:
-                    old = old.model_copy(update={"what": [other for other in old.what if other != what]})
-                    if not old.what:
-                        continue
-                kept.append(old)
-            self._keep_unasked(kept)
+            unasked = [
+                old.model_copy(update={"what": [other for other in old.what if other != check]})
+                if old.label == label and (whole or old.repeat == repeat)
+                else old
+                for old in self.info.unasked
+            ]
+            self._keep_unasked([new for new in unasked if new.what or new in self.info.unasked])
 
     def interrupted(self, *, is_so: bool) -> None:
         """Keep whether the user ended it early."""
@@ -281,11 +221,35 @@ class Run:
             self.info.interrupted = is_so
             write_json(self.folder / RUN, self.info)
 
-    def finish(self, entry: JournalEntry) -> None:
-        """A cell is measured, and its records are written."""
+    def keep(self, cell: Cell, records: CellRecords, notify: Notify, **fields: Any) -> None:
+        """Write the raw tables of a measured cell, then its entry in the journal, with these fields."""
+        write_cell(self.folder, cell.index, records)
+        failed = int(records.requests["error"].notna().sum())
+        entry = JournalEntry(
+            **vars(cell.identity),
+            finished=now(),
+            requests=len(records.requests),
+            failed=failed,
+            start=cell.start,
+            **fields,
+        )
+        counted = {} if entry.prefix_cache is None else {cell.index: entry.prefix_cache}
+        [summary, *_] = summarize(
+            records.requests,
+            records.chunks,
+            slo=self.settings.slo,
+            cut=self.settings.cut,
+            calibration=self.calibration,
+            machines=watched([entry]),
+            wanted_s=self.settings.measured_s,
+            prefixes=prefix_hits(records.requests, counted),
+            drafted=entry.drafted,
+        )
+        entry.summary = summary
         with self.lock:
             append_journal(self.folder / JOURNAL, entry)
             self._take(entry)
+        notify(CellDone(cell, summary))
 
     def skip(self, fault: Skipped, *, lost_node: bool = False) -> None:
         """A cell failed; with `lost_node`, as its node was lost."""
@@ -312,8 +276,7 @@ class Run:
                 self._keep_skipped()
 
     def left_out(self) -> list[Skipped]:
-        """What is missing from the results. A cell that failed at first and was measured later is not
-        missing."""
+        """Return what the results lack. A cell that failed at first and was measured later is not missing."""
         done = {(entry.label, entry.load, entry.repeat) for entry in self.entries}
         return [fault for fault in self.skipped if place(fault) not in done]
 
@@ -327,50 +290,37 @@ class Run:
         self.clients = max(self.clients, len(entry.clients))
 
     def _read_journal(self) -> None:
+        """Take the entries of the journal. Raises UsageError."""
         entries = read_journal(self.folder / JOURNAL)
-        if self.info.is_adaptive:
-            cells = {cell.index: cell for cell in measured_cells(self.engine_variants, entries)}
-        else:
-            cells = {cell.index: cell for cell in self.cells()}
-        if not entries and _has_rows(self.folder / REQUESTS_TABLE):
-            raise self._no_journal()
+        if not entries and (self.folder / REQUESTS_TABLE).exists():
+            raise UsageError(
+                f"{self.folder} has results and no {JOURNAL}, so it is not known what is left to measure",
+                "restore the file, or start a new run",
+            )
+        adaptive = self.info.is_adaptive
+        cells = measured_cells(self.engine_variants, entries) if adaptive else self.cells()
+        places = {(cell.index, cell.engine_variant.label, cell.load, cell.repeat) for cell in cells}
         for entry in entries:
-            cell = cells.get(entry.cell)
-            measured = (entry.label, entry.load, entry.repeat)
-            if cell is None or measured != (cell.engine_variant.label, cell.load, cell.repeat):
-                raise self._foreign(entry.cell)
+            if (entry.cell, entry.label, entry.load, entry.repeat) not in places:
+                raise UsageError(
+                    f"cell {entry.cell} of {self.folder / JOURNAL} is not one of the run's settings",
+                    "restore run.json and the variants of the engines, or start a new run",
+                )
             self._take(entry)
 
 
-def _how_to_bring_back(versions: Versions) -> str:
-    """The code of a run."""
-    if versions.git_rev is None:
-        return f"install the rosebench {versions.rosebench} that it began with"
-    commit = versions.git_rev.removesuffix(DIRTY)
-    return f"check out revision {commit[:10]}" + (" with its changes" if commit != versions.git_rev else "")
-
-
-def place(skipped: Skipped) -> Place:
-    """Which cell it is, or which engine."""
+def place(skipped: Skipped) -> tuple[str, Load | None, int | None]:
+    """Return label, load and repeat of a cell, or of an engine without these."""
     return skipped.label, skipped.load, skipped.repeat
 
 
 def read_skipped(folder: Path) -> list[Skipped]:
-    """What was left out of a run or failed. Raises UsageError where the file is broken."""
-    kept = folder / SKIPPED
-    return read_stored(kept, list[Skipped]) if kept.exists() else []
+    """Return cells and engines that were left out or failed. Raises UsageError where the file is broken."""
+    return read_if_there(folder / SKIPPED, list[Skipped]) or []
 
 
 def _reasons(faults: Sequence[Skipped]) -> list[str]:
     """Each reason once; where a server was lost in the middle of a cell, with how far that was."""
     lost = {(fault.label, fault.cause) for fault in faults if fault.cause}
-    said = [fault for fault in faults if fault.cause or (fault.label, fault.reason) not in lost]
-    return list(dict.fromkeys(f"{fault.label}: {fault.reason}" for fault in said))
-
-
-def _has_rows(table: Path) -> bool:
-    """Whether a table is there and not known to be empty."""
-    try:
-        return int(pq.read_metadata(table).num_rows) > 0
-    except (OSError, pa.ArrowInvalid):
-        return table.exists()
+    distinct = [fault for fault in faults if fault.cause or (fault.label, fault.reason) not in lost]
+    return list(dict.fromkeys(f"{fault.label}: {fault.reason}" for fault in distinct))

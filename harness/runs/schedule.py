@@ -1,7 +1,8 @@
-"""Cells and the order in which they are measured."""
+"""Cells and their order, and plans: which cells come next, by what is measured already."""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import count
@@ -10,10 +11,14 @@ from typing import TypeVar
 import numpy as np
 
 from harness.engines.base import EngineVariant
+from harness.errors import BenchError
+from harness.metrics.samples import Group
+from harness.records.cell import CellIdentity
 from harness.runs.journal import JournalEntry
 from harness.schema.base import repeat_text
 from harness.schema.load import Load
 from harness.schema.online_settings import OnlineSettings
+from harness.schema.results import OnlineResults, Skipped
 from harness.schema.setting_types import RUNNING_SERVER
 from harness.schema.settings import CommonSettings
 from harness.traces.sampling import prompt_seed, shape_seeds
@@ -46,6 +51,17 @@ class Cell:
         """Name the start of a server that answers it: label, repeat and, of a search, the start alone."""
         repeat = self.repeat if self.start is None else 0
         return self.engine_variant.label, repeat, self.start
+
+    @property
+    def identity(self) -> CellIdentity:
+        """Names of the cell in its records."""
+        ref, label = self.engine_variant.ref, self.engine_variant.label
+        return CellIdentity(self.index, ref.name, ref.variant, label, self.load, self.repeat)
+
+    def skipped(self, error: BenchError) -> Skipped:
+        """State that the cell was not measured, and why."""
+        fault = self.engine_variant.skipped(error.message, error.hint, load=self.load, repeat=self.repeat)
+        return fault.model_copy(update={"new_run": error.new_run})
 
     def __str__(self) -> str:
         return f"{self.engine_variant.label}, {self.load}, {repeat_text(self.repeat)}"
@@ -94,7 +110,7 @@ def grid_blocks(
 def engine_seed(
     settings: OnlineSettings, engine_variant: EngineVariant, every: Sequence[EngineVariant]
 ) -> list[int]:
-    """What the seeds of an engine's prompts begin with."""
+    """Return the beginning of the seeds of an engine's prompts."""
     nonce = settings.prompt_nonce
     if nonce is None or engine_variant.ref.name != RUNNING_SERVER:
         return [settings.seed]
@@ -155,3 +171,69 @@ def balanced_orders(engines: int, repeats: int, seed: int) -> list[list[int]]:
             pair = [row, row[::-1]]
             orders += pair if rng.integers(2) else pair[::-1]
     return orders[:repeats]
+
+
+@dataclass(frozen=True)
+class Done:
+    """State of a run: cells in the journal, in their order, and cells that failed since it was begun or
+    resumed, which are not tried again before it is resumed."""
+
+    entries: Sequence[JournalEntry]
+    failed: Sequence[Skipped] = ()
+
+    @property
+    def next_index(self) -> int:
+        """Number of the first cell that no plan has used."""
+        return 1 + max((entry.cell for entry in self.entries), default=-1)
+
+
+class Plan(ABC):
+    """Decides what a run measures."""
+
+    #: Whether the number of cells is an estimate.
+    is_estimate = False
+
+    @abstractmethod
+    def next(self, done: Done) -> list[Cell] | None:
+        """Return cells that can be measured now; None when nothing is left to measure.
+
+        Cells with the same `server` are answered by one start of an engine's server, and cells of different
+        `side` may be measured at the same time.
+        """
+
+    @abstractmethod
+    def expected(self, done: Done) -> int:
+        """Return how many cells the run has in the end, as far as that is known."""
+
+    def next_of_server(self, cell: Cell, done: Done) -> Cell | None:
+        """Return what the server that answered `cell` measures next beyond `next`; None: it is ended."""
+        return None
+
+    def result(self, done: Done, results: OnlineResults, groups: Sequence[Group]) -> OnlineResults:
+        """Return the results with what the plan was to find out.
+
+        Args:
+            done: Its entries have the summaries of `results`.
+            groups: The raw tables of the cells that are compared.
+        """
+        return results
+
+
+class Grid(Plan):
+    """Every engine at every load in every repeat, in an order that is fixed in advance; also a batch."""
+
+    def __init__(self, blocks: Sequence[Block]) -> None:
+        self._cells = [cell for block in blocks for cell in block.cells]
+
+    def next(self, done: Done) -> list[Cell] | None:
+        measured = {entry.cell for entry in done.entries}
+        failed = {(fault.label, fault.load, fault.repeat) for fault in done.failed}
+        return [
+            cell
+            for cell in self._cells
+            if cell.index not in measured
+            and (cell.engine_variant.label, cell.load, cell.repeat) not in failed
+        ] or None
+
+    def expected(self, done: Done) -> int:
+        return len(self._cells)

@@ -19,8 +19,7 @@ from harness.metrics.digits import per_cent
 from harness.metrics.samples import Group
 from harness.runs.journal import JournalEntry
 from harness.runs.limits import BEHIND, MAX_FAILED, OF_FAILURES, failed_share, holds, parse_limits, value_of
-from harness.runs.plans import Done, Plan
-from harness.runs.schedule import Cell, balanced_orders, engine_seed
+from harness.runs.schedule import Cell, Done, Plan, balanced_orders, engine_seed
 from harness.schema.online_settings import OnlineSettings
 from harness.schema.results import OnlineResults, OnlineSummary, Skipped
 from harness.schema.search import Bound, CapacityFound, CapacityRatio, SearchPlan, SearchResults, SearchTrial
@@ -104,7 +103,7 @@ class Search(Plan):
         return sorted(labels, key=turn)
 
     def _allows_start(self, label: str) -> bool:
-        """Whether a cell of a new start would end in time. An engine's first start always begins."""
+        """Return True if a cell of a new start would end in time. An engine's first start always begins."""
         return monotonic() + self._to_first_cell.get(label, -inf) <= self._end
 
     def _cell(self, search: EngineSearch, start: int, done: Done) -> Cell:
@@ -149,12 +148,12 @@ class EngineSearch:
 
     @property
     def has_trials(self) -> bool:
-        """Whether a cell says anything of the capacity."""
+        """True if a cell says anything of the capacity."""
         return bool(self._known.trials)
 
     @property
     def guessed(self) -> bool:
-        """Whether all that is known is that the capacity is above some load, or below one."""
+        """True if all that is known is that the capacity is above some load, or below one."""
         return self._bound is None and len({trial.met for trial in self._known.trials}) == 1
 
     @property
@@ -164,9 +163,9 @@ class EngineSearch:
 
     @property
     def ended(self) -> str:
-        """Why no more is to be measured; empty while there is."""
-        plan, known = self.plan, self._known
-        if known.trials and known.known_within(plan.tolerance):
+        """Reason why no more is to be measured; empty while there is more."""
+        plan = self.plan
+        if self.has_trials and self._known.known_within(plan.tolerance):
             return f"known within {per_cent(plan.tolerance)}"
         if self._bound == "heaviest":
             return f"the limits are met at the heaviest load, {plan.amount(plan.highest)}"
@@ -179,7 +178,7 @@ class EngineSearch:
         return ""
 
     def capacity(self, engine: str, variant: str | None, otherwise: str) -> CapacityFound:
-        """What is known now.
+        """Return what is known now.
 
         Args:
             otherwise: Why no more was measured, where there is more to measure.
@@ -205,7 +204,7 @@ class EngineSearch:
         return "heaviest" if self._known.trials[-1].met else "lightest"
 
     def against(self, other: EngineSearch, pairs: int) -> CapacityRatio:
-        """Its capacity as a multiple of the other's, judged as one of so many pairs."""
+        """Return its capacity as a multiple of the other's, judged as one of so many pairs."""
         ends = self._known.times(other._known, 1 - (1 - CONFIDENCE) / pairs)
         more = ends.low is not None and ends.low > 1
         less = ends.high is not None and ends.high < 1
@@ -219,9 +218,11 @@ class EngineSearch:
         )
 
     def _judge(self, summary: OnlineSummary, start: int) -> SearchTrial:
-        """Whether a cell met every limit; None where it does not count, as it is invalid. One that is invalid
-        by failed requests alone counts: it was too heavy. One in which the queue grew did not meet them, as
-        later requests would miss the limits."""
+        """Judge a cell by every limit; `met` is None where it does not count, as it is invalid.
+
+        One that is invalid by failed requests alone counts: it was too heavy. One in which the queue grew did
+        not meet them, as later requests would miss the limits.
+        """
         failed = failed_share(summary)
         measured = {term.text: value_of(summary, term) for term in self._terms}
         held = all(holds(term, measured[term.text]) for term in self._terms)

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from harness.cluster.testbed import Reading, SentLoad, Testbed
+from harness.cluster.testbed import Reading, Testbed
 from harness.engines.base import Encoder, Engine, RequestSettings, Server, endpoint_target
 from harness.engines.prometheus import Samples, Series, read_samples
 from harness.engines.registry import ENGINES
 from harness.engines.server_pages import post
-from harness.loadgen.load_plan import LoadPlan, Progress, WireRequest
+from harness.loadgen.load_plan import LoadPlan, WireRequest
 from harness.plain_text import visible
-from harness.records.answers import Answers
-from harness.records.cell import CellIdentity, CellRecords, Expected, cell_records
+from harness.records.cell import Answers, CellRecords, Expected, cell_records
 from harness.records.stream import TimeNames
 from harness.runs.resolved import Resolved
 from harness.runs.schedule import Cell
@@ -32,13 +31,13 @@ BATCH_TIMEOUT_S = 7 * 24 * 3600.0
 
 @dataclass(frozen=True)
 class ServerSession:
-    """A server with the settings of its requests; `encode` makes their bodies."""
+    """A server with `request_settings`; `encode` makes the bodies of its requests."""
 
     resolved: Resolved
     testbed: Testbed
     engine: Engine
     server: Server
-    asked: RequestSettings
+    request_settings: RequestSettings
     encode: Encoder
 
     @property
@@ -49,8 +48,9 @@ class ServerSession:
     @property
     def series(self) -> list[Series]:
         """Series of the metrics that are read over time; none where these are not wanted."""
-        wanted = self.resolved.settings.server_metrics
-        return [engine.server_series for engine in self._engines if engine.server_series and wanted]
+        if not self.resolved.settings.server_metrics:
+            return []
+        return [engine.server_series for engine in self._engines if engine.server_series]
 
     @property
     def response_times(self) -> TimeNames:
@@ -68,8 +68,8 @@ class ServerSession:
 
     def samples(self) -> Samples:
         """Read the server's metrics, if any of them are wanted."""
-        wanted = self.prefix_counters or self.engine.histograms or self.series
-        return read_samples(self.server.target) if wanted else []
+        is_wanted = self.prefix_counters or self.engine.histograms or self.series
+        return read_samples(self.server.target) if is_wanted else []
 
     def flush(self, cell: Cell) -> None:
         """Empty the prefix cache, so that no cell begins with what warm-up or another cell left in it."""
@@ -77,45 +77,31 @@ class ServerSession:
         if flush is not None and self.resolved.engine_settings(cell.engine_variant).caches_prefixes:
             post(self.server.target, flush)
 
-    def send(
-        self,
-        requests: Sequence[PlannedRequest],
-        sent_as: Load,
-        clients: int,
-        progress: Callable[[Progress], None] | None,
-        start_delay_s: float,
-    ) -> SentLoad:
-        """Send them and wait for what comes back.
+    def plan(self, requests: Sequence[PlannedRequest], load: Load) -> tuple[LoadPlan, Reading]:
+        """Return requests as they are sent, and how their answers are read.
 
         Args:
-            sent_as: Whether requests are sent at their times, or kept in flight, or all at once.
-            clients: Client processes.
-            start_delay_s: From "every client is ready" to the first request.
+            load: Says whether requests are sent at their times, or kept in flight, or all at once.
         """
-
-        settings = self.resolved.settings
+        settings, asked_as = self.resolved.settings, self.request_settings
         wire = [
             WireRequest(r.index, r.t_sched_s, self.encode(r), r.after, r.think_s, r.answers) for r in requests
         ]
-        target = endpoint_target(self.server.target, self.asked.endpoint)
-        batch = isinstance(sent_as, Batch)
-        load = LoadPlan(
-            target,
-            wire,
-            sent_as.in_flight,
-            BATCH_TIMEOUT_S if batch else settings.timeout_s,
-            BATCH_TIMEOUT_S if batch else settings.deadline_s,
-            in_batches=batch,
+        batch = isinstance(load, Batch)
+        timeout_s, deadline_s = (
+            (BATCH_TIMEOUT_S, BATCH_TIMEOUT_S) if batch else (settings.timeout_s, settings.deadline_s)
         )
-        exact = self.asked.ignore_eos
-        wanted = [self._expected(request).wanted(exact) for request in requests]
+        target = endpoint_target(self.server.target, asked_as.endpoint)
+        expected = [self._expected(request).wanted(asked_as.ignore_eos) for request in requests]
         most = [request.output_tokens for request in requests]
-        reading = Reading(wanted, self.asked.tokenizer, answered(requests), most, self.response_times)
-        return self.testbed.send(load, reading, clients, progress, start_delay_s)
+        return (
+            LoadPlan(target, wire, load.in_flight, timeout_s, deadline_s, in_batches=batch),
+            Reading(expected, asked_as.tokenizer, answered(requests), most, self.response_times),
+        )
 
     def records(self, answers: Answers, planned: Sequence[PlannedRequest], cell: Cell) -> CellRecords:
         """Make the records of a cell from the answers to its planned requests."""
-        requests = with_answers(planned, answers.texts, self.asked.tokenizer)
+        requests = with_answers(planned, answers.texts, self.request_settings.tokenizer)
         sent, reusable = answers.in_order_sent(), np.full(len(requests), -1, np.int32)
         if isinstance(cell.load, Batch):
             pass  # the same prompts again, which no cache may have
@@ -123,14 +109,11 @@ class ServerSession:
             reusable[sent] = 0
         else:
             reusable[sent] = reusable_tokens(requests[index].prompt for index in sent)
-
         expected = [
             self._expected(request, before if before >= 0 and len(request.prompt) else None)
             for request, before in zip(requests, reusable.tolist(), strict=True)
         ]
-        ref, label = cell.engine_variant.ref, cell.engine_variant.label
-        identity = CellIdentity(cell.index, ref.name, ref.variant, label, cell.load, cell.repeat)
-        records = cell_records(answers, expected, identity)
+        records = cell_records(answers, expected, cell.identity)
         details = records.requests["error_detail"]
         records.requests["error_detail"] = details.map(visible, na_action="ignore")
         return records
@@ -146,7 +129,7 @@ class ServerSession:
             adapter=request.adapter,
             formatted=request.response_format is not None,
             session=request.session,
-            turn=request.turn,
+            turn=None if request.session is None else request.turn,
         )
 
     @property

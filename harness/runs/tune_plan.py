@@ -30,7 +30,7 @@ def plan_tuning(
     reduction: int,
     finalists: int,
 ) -> tuple[OnlineSettings, TunePlan]:
-    """The settings of the run, whose engines are the configurations, and the plan. Nothing is started.
+    """Return the settings of the run, whose engines are the configurations, and the plan. Nothing is started.
 
     Args:
         settings: Of one engine at one load.
@@ -58,26 +58,28 @@ def plan_tuning(
             "an error rate of 0 cannot be improved", "name a latency such as tpot_p50, or a rate"
         )
     check_limits(terms := parse_limits(limits) if limits else [], settings)
-    for text, asked in ((objective, statistic), *((term.text, term.statistic) for term in terms)):
-        enough_requests(text, asked, settings.requests(load))
+    for text, name in ((objective, statistic), *((term.text, term.statistic) for term in terms)):
+        enough_requests(text, name, settings.requests(load))
     space = read_space(space_file, ref.name, resolve_placement(settings).device)
     default = EngineRef(name=ref.name, variant=ref.variant)
-    refs, found = [default], [Configuration(label=get_engine_variant(default).label, variant=ref.variant)]
+    refs = [default]
+    tried = [Configuration(label=get_engine_variant(default).label, variant=ref.variant)]
     for number, drawn in enumerate(space.draw(configurations, settings.seed), start=1):
-        own = EngineRef(
+        variant = EngineRef(
             name=ref.name,
             variant=f"c{number}",
             base=ref.variant,
             args=space.arguments(drawn),
             env=space.variables(drawn),
         )
-        refs.append(own)
-        found.append(Configuration(label=get_engine_variant(own).label, variant=own.variant, settings=drawn))
+        refs.append(variant)
+        label = get_engine_variant(variant).label
+        tried.append(Configuration(label=label, variant=variant.variant, settings=drawn))
     plan = TunePlan(
         engine=ref.name,
         base=ref.variant,
         space=space,
-        configurations=found,
+        configurations=tried,
         objective=objective,
         limits=limits,
         reduction=reduction,
@@ -90,7 +92,7 @@ SPACES = paths.DATA / "configs" / "spaces"
 
 
 def read_space(path: Path | None, engine: EngineName, device: str) -> Space:
-    """The space in a file, or the one that comes with `bench`, without what the device does not have.
+    """Return the space in a file, or the one that comes with `bench`, without what the device does not have.
 
     Raises:
         UsageError: There is no such file, it is no space of this engine, nothing in it is for the device, or

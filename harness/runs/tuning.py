@@ -18,8 +18,7 @@ from harness.metrics.estimates import Point, measure
 from harness.metrics.samples import Group, by_load
 from harness.runs.events import CellsExpected, ConfigurationDropped, Notify
 from harness.runs.limits import MAX_FAILED, failed_share, holds, parse_limits, value_of
-from harness.runs.plans import Done, Plan
-from harness.runs.schedule import Cell, balanced_orders
+from harness.runs.schedule import Cell, Done, Plan, balanced_orders
 from harness.schema.limits import GateTerm, Slo, names_of
 from harness.schema.metrics import METRICS
 from harness.schema.online_settings import OnlineSettings
@@ -62,15 +61,16 @@ class Tune(Plan):
     def next(self, done: Done) -> list[Cell] | None:
         tuning = self._tuning(done)
         self._tell_dropped(tuning)
-        if fault := tuning.fault(tuning.default):
+        if fault := tuning.all[tuning.default].fault:
             raise BenchError(f"the default cannot be measured: {fault}")
-        labels = [configuration.label for configuration in self.plan.configurations]
+        labels = list(tuning.all)
         orders = balanced_orders(len(labels), self.plan.rounds, self.settings.seed)
-        for repeat, order in enumerate(orders):
-            if tuning.decided:
-                break
-            ordered = [labels[place] for place in order]
-            waiting = [label for label in ordered if tuning.goes_on(label) and tuning.lacks(label, repeat)]
+        for repeat, order in enumerate([] if tuning.decided else orders):
+            waiting = [
+                labels[place]
+                for place in order
+                if (measured := tuning.all[labels[place]]).is_in and measured.repeats <= repeat
+            ]
             if waiting:
                 together = [(label, repeat, side) for side, label in enumerate(waiting[: self._sides])]
                 self._notify(CellsExpected(self.expected(done)))
@@ -84,14 +84,14 @@ class Tune(Plan):
         tuning, plan = self._tuning(done), self.plan
         if not done.entries:
             return plan.cells(self.settings.repeats)
-        going = [c.label for c in plan.configurations if tuning.goes_on(c.label)]
-        repeat = min((tuning.repeats(label) for label in going), default=plan.rounds)
+        repeats = [measured.repeats for measured in tuning.all.values() if measured.is_in]
+        repeat = min(repeats, default=plan.rounds)
         if tuning.decided or repeat >= plan.rounds:
             return len(done.entries) + len(self._comparison(tuning, done))
-        waiting = sum(tuning.lacks(label, repeat) for label in going)
+        waiting = repeats.count(repeat)
         finalists = 1 + min(plan.finalists, len(plan.configurations) - 1)
         compared = finalists * self.settings.repeats
-        return len(done.entries) + waiting + tuning.later(repeat) + compared
+        return len(done.entries) + waiting + plan.later(len(repeats), repeat + 1) + compared
 
     def result(self, done: Done, results: OnlineResults, groups: Sequence[Group]) -> OnlineResults:
         tuning = self._tuning(done)
@@ -135,11 +135,10 @@ class Tune(Plan):
 
     def _tell_dropped(self, tuning: Tuning) -> None:
         """Notify of configurations that are left out now; not of those of an earlier command."""
-        labels = [configuration.label for configuration in self.plan.configurations]
-        dropped = {label for label in labels if tuning.is_dropped(label)}
-        for label in labels:
+        dropped = {label for label, measured in tuning.all.items() if not measured.goes_on}
+        for label, measured in tuning.all.items():
             if self._dropped is not None and label in dropped - self._dropped:
-                self._notify(ConfigurationDropped(label, tuning.repeats(label)))
+                self._notify(ConfigurationDropped(label, measured.repeats))
         self._dropped = dropped
 
 
@@ -159,95 +158,72 @@ def tuning_of(plan: TunePlan, measured: Iterable[OnlineSummary], skipped: Iterab
             tuning.take(summary)
     for fault in skipped:
         if fault.repeat is not None:
-            fail = tuning.fail if fault.repeat < plan.rounds else tuning.fail_late
-            fail(fault.label, fault.said)
+            kind = "fault" if fault.repeat < plan.rounds else "late_fault"
+            setattr(tuning.all[fault.label], kind, fault.said)
     return tuning
 
 
 @dataclass
-class _Measured:
-    """One configuration so far. `fault` is why it cannot be measured, `late_fault` why it could not be
-    compared with the default."""
+class Measured:
+    """One configuration so far.
 
-    given: Configuration
+    Attributes:
+        number: Its position in the plan.
+        goes_on: False when it was measured and is not measured again.
+        fault: Why it cannot be measured; empty: it can.
+        late_fault: Why it could not be compared with the default.
+    """
+
+    configuration: Configuration
     number: int
     summaries: list[OnlineSummary] = field(default_factory=list)
     goes_on: bool = True
     fault: str = ""
     late_fault: str = ""
 
+    @property
+    def repeats(self) -> int:
+        """Number of times that it was measured."""
+        return len(self.summaries)
+
+    @property
+    def is_in(self) -> bool:
+        """True while it is still measured."""
+        return self.goes_on and not self.fault
+
 
 class Tuning:
-    """What is known of the configurations of a plan before they are compared with the default."""
+    """Configurations of a plan, by label, before they are compared with the default."""
 
     def __init__(self, plan: TunePlan) -> None:
         self.plan = plan
         self.metric, self.statistic = names_of(plan.objective)
         self.terms: list[GateTerm] = parse_limits(plan.limits) if plan.limits else []
-        self._all = {c.label: _Measured(c, number) for number, c in enumerate(plan.configurations)}
+        self.all = {c.label: Measured(c, number) for number, c in enumerate(plan.configurations)}
+        self.default = plan.configurations[0].label
         self._halving = Halving(len(plan.configurations), plan.reduction)
 
-    @property
-    def default(self) -> str:
-        """Its label."""
-        return self.plan.configurations[0].label
-
-    def take(self, summary: OnlineSummary) -> bool:
-        """A cell of a configuration was measured. Returns whether the configuration goes on."""
-        measured = self._all[summary.label]
+    def take(self, summary: OnlineSummary) -> None:
+        """Add a measured cell of a configuration, and decide whether that goes on."""
+        measured = self.all[summary.label]
         measured.summaries.append(summary)
-        repeats = len(measured.summaries)
-        measured.goes_on = self._halving.goes_on(measured.number, repeats, self._cost(measured))
-        return measured.goes_on
-
-    def fail(self, label: str, reason: str) -> None:
-        """A configuration could not be measured."""
-        self._all[label].fault = reason
-
-    def fail_late(self, label: str, reason: str) -> None:
-        """A configuration that is compared with the default could not be measured, or not each time."""
-        self._all[label].late_fault = reason
-
-    def goes_on(self, label: str) -> bool:
-        """Whether a configuration is still measured."""
-        return self._all[label].goes_on and not self._all[label].fault
-
-    def later(self, repeat: int) -> int:
-        """About how many cells follow the round of that repeat, before the comparison."""
-        return self.plan.later(sum(map(self.goes_on, self._all)), repeat + 1)
-
-    def fault(self, label: str) -> str:
-        """Return why a configuration could not be measured; empty where it could."""
-        return self._all[label].fault
-
-    def is_dropped(self, label: str) -> bool:
-        """Whether a configuration was measured and is not measured again."""
-        return not self._all[label].goes_on
-
-    def repeats(self, label: str) -> int:
-        """Return how often a configuration was measured."""
-        return len(self._all[label].summaries)
-
-    def lacks(self, label: str, repeat: int) -> bool:
-        """Whether a configuration has not been measured as often as that."""
-        return len(self._all[label].summaries) <= repeat
+        measured.goes_on = self._halving.goes_on(measured.number, measured.repeats, self._cost(measured))
 
     @property
     def decided(self) -> bool:
-        """Whether no more configurations are left than go into the comparison."""
-        return len([label for label in self._others if self.goes_on(label)]) <= self.plan.finalists
+        """True if no more configurations are left than go into the comparison."""
+        return sum(measured.is_in for measured in self._others) <= self.plan.finalists
 
     @property
     def finalists(self) -> list[str]:
-        """The labels of those that are compared with the default: measured most often, and best."""
-        every = [self._all[label] for label in self._others]
-        judged = any(m.summaries for m in every)
-        known = [m for m in every if (m.summaries or not judged) and not m.fault]
-        known.sort(key=lambda m: (not m.goes_on, -len(m.summaries), self._cost(m)))
-        return [m.given.label for m in known[: self.plan.finalists]]
+        """Labels of those that are compared with the default: measured most often, and best."""
+        judged = any(m.summaries for m in self._others)
+        able = [m for m in self._others if (m.summaries or not judged) and not m.fault]
+        able.sort(key=lambda m: (not m.goes_on, -m.repeats, self._cost(m)))
+        return [m.configuration.label for m in able[: self.plan.finalists]]
 
-    def found(self, compared: Collection[str]) -> list[ConfigurationFound]:
-        """Every configuration with what was measured of it.
+    def results(self, compared: Collection[str]) -> list[ConfigurationFound]:
+        """Return every configuration with what was measured of it.
 
         Args:
             compared: Labels of those that were measured in the comparison.
@@ -255,19 +231,19 @@ class Tuning:
         finalists = set(self.finalists)
         return [
             self._found(m, label in finalists, m.fault or ("" if label in compared else m.late_fault))
-            for label, m in self._all.items()
+            for label, m in self.all.items()
         ]
 
     @property
-    def _others(self) -> Sequence[str]:
-        return [label for label in self._all if label != self.default]
+    def _others(self) -> list[Measured]:
+        return [measured for label, measured in self.all.items() if label != self.default]
 
-    def _found(self, measured: _Measured, finalist: bool, fault: str) -> ConfigurationFound:
+    def _found(self, measured: Measured, finalist: bool, fault: str) -> ConfigurationFound:
         state: State = "default" if measured.number == 0 else "finalist" if finalist else "left out"
         if fault:
             state = "failed"
         return ConfigurationFound(
-            **measured.given.model_dump(),
+            **measured.configuration.model_dump(),
             state=state,
             values=[self._value(summary) for summary in measured.summaries],
             invalid=sum(not summary.valid for summary in measured.summaries),
@@ -278,7 +254,7 @@ class Tuning:
     def _value(self, summary: OnlineSummary) -> float | None:
         return summary.value(self.metric, self.statistic) if summary.num_success else None
 
-    def _cost(self, measured: _Measured) -> float:
+    def _cost(self, measured: Measured) -> float:
         """Lower is better: the logarithm of the mean; what misses limits comes after, by how far it does."""
         if not measured.summaries:
             return 0.0
@@ -296,13 +272,12 @@ class Tuning:
 
 
 def _mean(summaries: Sequence[OnlineSummary], term: GateTerm) -> float | None:
-    values = [value_of(summary, term) for summary in summaries]
-    known = [value for value in values if value is not None]
-    return fmean(known) if known and len(known) == len(values) else None
+    values = [value for summary in summaries if (value := value_of(summary, term)) is not None]
+    return fmean(values) if values and len(values) == len(summaries) else None
 
 
 def _excess(term: GateTerm, value: float | None) -> float:
-    """How far a value is beyond its limit, as a logarithm; 0 within it."""
+    """Return the distance of a value beyond its limit, as a logarithm; 0 within it."""
     if value is None:
         return _MISSED
     if holds(term, value):
@@ -339,7 +314,7 @@ class Halving:
         self._trials = [study.ask() for _ in range(count)]
 
     def goes_on(self, number: int, repeats: int, cost: float) -> bool:
-        """Whether a configuration is measured again after so many repeats. A lower cost is better."""
+        """Decide if a configuration is measured again after so many repeats. A lower cost is better."""
         trial = self._trials[number]
         trial.report(cost, step=repeats)
         return not trial.should_prune()
@@ -348,7 +323,7 @@ class Halving:
 def tune_results(
     tuning: Tuning, groups: Sequence[Group], summaries: Sequence[OnlineSummary], slo: Slo | None
 ) -> TuneResults:
-    """The verdict on each finalist, by the repeats of the comparison alone.
+    """Judge each finalist by the repeats of the comparison alone.
 
     Args:
         groups: The raw tables of the comparison.
@@ -362,16 +337,16 @@ def tune_results(
     ]
     default = pooled.get(tuning.default)
     better = [
-        found
-        for found in finalists
+        finalist
+        for finalist in finalists
         if default is not None and default.valid
-        if found.verdict == "better" and found.within is not False and pooled[found.label].valid
+        if finalist.verdict == "better" and finalist.within is not False and pooled[finalist.label].valid
     ]
     sign = 1 if METRICS[tuning.metric].lower_is_better else -1
-    best = min(better, key=lambda found: sign * (found.ratio or 1.0), default=None)
+    best = min(better, key=lambda finalist: sign * (finalist.ratio or 1.0), default=None)
     return TuneResults(
         plan=tuning.plan,
-        configurations=tuning.found(points.keys()),
+        configurations=tuning.results(points.keys()),
         finalists=finalists,
         best=best and best.label,
         default_invalid=None if default is None else next(iter(default.invalid_reasons), None),
@@ -379,32 +354,32 @@ def tune_results(
 
 
 def _contrasts(tuning: Tuning, points: Mapping[str, Point]) -> dict[str, Contrast]:
-    """Of each finalist that was measured against the default, corrected for all of them."""
+    """Contrast each measured finalist with the default, corrected for all of them."""
     default, key = points.get(tuning.default), (tuning.metric, tuning.statistic)
     if default is None:
         return {}
-    found = {
-        label: made[0]
+    contrasts = {
+        label: pairs[0]
         for label in tuning.finalists
         if label in points
-        and (made := contrast(default.pooled.load, points[label].estimates, default.estimates, [key]))
+        and (pairs := contrast(default.pooled.load, points[label].estimates, default.estimates, [key]))
     }
-    return dict(zip(found, judged(list(found.values())), strict=True))
+    return dict(zip(contrasts, judged(list(contrasts.values())), strict=True))
 
 
 def _finalist(
-    tuning: Tuning, label: str, found: Contrast | None, pooled: OnlineSummary | None
+    tuning: Tuning, label: str, against: Contrast | None, pooled: OnlineSummary | None
 ) -> FinalistFound:
     within = None
     if tuning.terms and pooled is not None:
         within = all(holds(term, value_of(pooled, term)) for term in tuning.terms)
     return FinalistFound(
         label=label,
-        value=None if found is None else found.a.value,
-        default=None if found is None else found.b.value,
-        ratio=None if found is None else found.ratio.value,
-        ci=None if found is None else found.ratio.ci,
-        verdict="not enough data" if found is None else found.verdict,
-        repeats=(0, 0) if found is None else found.repeats,
+        value=None if against is None else against.a.value,
+        default=None if against is None else against.b.value,
+        ratio=None if against is None else against.ratio.value,
+        ci=None if against is None else against.ratio.ci,
+        verdict="not enough data" if against is None else against.verdict,
+        repeats=(0, 0) if against is None else against.repeats,
         within=within,
     )

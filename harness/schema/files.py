@@ -78,6 +78,11 @@ def read_stored(path: Path, kind: type[Model] | TypeAdapter[Model]) -> Model:
     return checked(read_json(path), kind, str(path))
 
 
+def read_if_there(path: Path, kind: type[Model] | TypeAdapter[Model]) -> Model | None:
+    """Return `read_stored` of a file; None where there is none."""
+    return read_stored(path, kind) if path.exists() else None
+
+
 def read_of_run(
     run: Path, name: str, kind: type[Model] | TypeAdapter[Model], hint: str = OTHER_VERSION
 ) -> Model:

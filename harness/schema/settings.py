@@ -154,6 +154,7 @@ class OutputGroup(Group):
     title = OUTPUT
 
     out: Path | None = Field(None, description="where runs are kept; default outputs/benchmarks/serving")
+    figures: bool = Field(True, description="write each chart as SVG, PNG and CSV too, which takes longest")
 
 
 class CommonSettings(OutputGroup, ProfileGroup, RepeatGroup, PromptGroup, EngineGroup):

@@ -22,10 +22,10 @@ from harness.engines import local
 from harness.engines.find import Place, probe
 from harness.metrics import validity
 from harness.mock_server.script import ServedRequest
-from harness.runs import info, run_state
+from harness.runs import online, resolved
 from harness.telemetry import machine
 from harness.telemetry.revision import describe, git_revision, source_hash
-from tests.harness.bench_process import first_figure, quicken
+from tests.harness.bench_process import quicken
 
 Probe = Callable[[Place, Sequence[str]], dict[str, str]]
 
@@ -71,9 +71,9 @@ def quick_runs() -> Iterator[None]:
     quicken()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(local, "probe", remembering(probe))
-        patch.setattr(info, "git_revision", cache(git_revision))
+        patch.setattr(resolved, "git_revision", cache(git_revision))
         patch.setattr(machine, "revision", SimpleNamespace(describe=cache(describe)))
-        for module in (info, run_state):
+        for module in (resolved, online):
             patch.setattr(module, "source_hash", cache(source_hash))
         yield
 
@@ -89,12 +89,6 @@ def remembering(probe: Probe) -> Probe:
         return dict(versions(tuple(distributions)))
 
     return ask
-
-
-@pytest.fixture
-def few_figures(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of a run's figures only the first is drawn: for tests that look at other files."""
-    monkeypatch.setattr("harness.report.figures.figures", first_figure())
 
 
 @pytest.fixture
@@ -118,10 +112,14 @@ def _start_mock(log: Path, *options: str) -> MockServer:
 
 @pytest.fixture
 def start_mock(tmp_path: Path, integration: None) -> Iterator[Callable[..., MockServer]]:
-    """Starts mock servers with the options of `python -m harness.mock_server`."""
+    """Starts mock servers with the options of `python -m harness.mock_server`, and a script's behaviours."""
     running: list[MockServer] = []
 
-    def start(*options: str) -> MockServer:
+    def start(*options: str, script: Sequence[dict[str, Any]] = ()) -> MockServer:
+        if script:
+            file = tmp_path / f"script-{len(running)}.json"
+            file.write_text(json.dumps(script))
+            options = ("--script", str(file), *options)
         running.append(_start_mock(tmp_path / f"mock-{len(running)}.jsonl", *options))
         return running[-1]
 

@@ -1,23 +1,37 @@
-"""Runs that tests measure, as their folder and results."""
+"""Runs and loads that tests measure, as their folder and results or tables; what clients sustain."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from harness.calibration.calibrate import this_machine
+from harness.loadgen.load_plan import LoadResult
+from harness.records.cell import CellIdentity, CellRecords, Expected, cell_records, read_responses
 from harness.runs import online
+from harness.runs.events import Event
 from harness.runs.reader import Run
+from harness.schema.machines import Calibration, ClientCeiling
 from harness.schema.online_settings import OnlineSettings
 from harness.schema.results import OnlineResults
 
 
+def ignore(event: Event) -> None:
+    """Take an event of a run."""
+
+
 def run_online(
-    settings: OnlineSettings, command: list[str], notify: Any, *plans: Any, **given: Any
+    settings: OnlineSettings,
+    command: Sequence[str] = ("bench",),
+    notify: Any = ignore,
+    *plans: Any,
+    **given: Any,
 ) -> tuple[Path, OnlineResults]:
-    return _parts(online.run_online(settings, command, notify, *plans, **given))
+    return _parts(online.run_online(settings, [*command], notify, *plans, **given))
 
 
-def resume_online(folder: Path, notify: Any) -> tuple[Path, OnlineResults]:
+def resume_online(folder: Path, notify: Any = ignore) -> tuple[Path, OnlineResults]:
     return _parts(online.resume_online(folder, notify))
 
 
@@ -28,3 +42,26 @@ def results_so_far(folder: Path) -> OnlineResults | None:
 
 def _parts(run: Run) -> tuple[Path, OnlineResults]:
     return run.path, run.results
+
+
+def read_cell(result: LoadResult, expected: Sequence[Expected], identity: CellIdentity) -> CellRecords:
+    """Parse every response of a load; a request that gives another number of tokens failed."""
+    wanted = {raw.index: expected[raw.index].wanted(True) for raw in result.responses}
+    return cell_records(read_responses(result.responses, result.t0, wanted), expected, identity)
+
+
+def calibration_of(ceilings: dict[int, tuple[float, float]]) -> Calibration:
+    """Return chunks and requests a second that each of so many client processes sustains."""
+    return Calibration(
+        machine=this_machine(),
+        created="now",
+        quick=True,
+        ceilings=[
+            ClientCeiling(
+                processes=processes, chunks_per_s=chunks, chunks_per_cpu_s=chunks, requests_per_s=requests,
+                limit="client",
+            )
+            for processes, (chunks, requests) in ceilings.items()
+        ],
+        errors=[],
+    )  # fmt: skip

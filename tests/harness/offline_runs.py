@@ -11,7 +11,7 @@ from pydantic import TypeAdapter
 
 from harness.records.columns import CHUNKS, REQUESTS
 from harness.records.parquet import write_table
-from harness.runs.recompute import recompute, regroup
+from harness.runs.reader import recompute, regroup
 from harness.schema.load import Batch, load_text
 from harness.schema.online_settings import OnlineSettings
 from harness.schema.results import BatchRow, OnlineResults, Skipped

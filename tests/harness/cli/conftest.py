@@ -15,7 +15,7 @@ import psutil
 import pytest
 
 from harness.cli.app import main
-from tests.harness.bench_process import Figures, bench_command
+from tests.harness.bench_process import bench_command
 
 
 @dataclass
@@ -51,9 +51,9 @@ def bench(
 class Bench:
     """`bench` in a process of its own, whose output is read line by line."""
 
-    def __init__(self, *arguments: str, figures: Figures) -> None:
+    def __init__(self, *arguments: str) -> None:
         self.process = subprocess.Popen(
-            bench_command(*arguments, figures=figures),
+            bench_command(*arguments),
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
@@ -94,12 +94,11 @@ class Bench:
 
 @pytest.fixture
 def start_bench(integration: None) -> Iterator[Callable[..., Bench]]:
-    """Starts `bench` processes, which draw few figures unless all are asked for, and ends those that are
-    left."""
+    """Starts `bench` processes, and ends those that are left."""
     started: list[Bench] = []
 
-    def start(*arguments: str | os.PathLike[str], figures: Figures = "few") -> Bench:
-        started.append(Bench(*(os.fspath(argument) for argument in arguments), figures=figures))
+    def start(*arguments: str | os.PathLike[str]) -> Bench:
+        started.append(Bench(*(os.fspath(argument) for argument in arguments)))
         return started[-1]
 
     yield start
@@ -118,4 +117,4 @@ def start_bench(integration: None) -> Iterator[Callable[..., Bench]]:
 def quick(tmp_path: Path) -> list[str]:
     """Options that make an online run short."""
     there = ["--max-model-len", "1024", "--out", str(tmp_path / "runs")]
-    return [*there, "--warmup", "0", "--no-calibrate", "--no-check-answers"]
+    return [*there, "--warmup", "0", "--no-calibrate", "--no-check-answers", "--no-figures"]

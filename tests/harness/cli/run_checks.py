@@ -19,7 +19,7 @@ from harness.schema.run_info import RunInfo
 
 FILES = {
     "run.json", "journal.jsonl", "skipped.json", "requests.parquet", "chunks.parquet", "online_results.json",
-    "summary.md", "results.csv", "report.html", "figures",
+    "summary.md", "results.csv", "report.html",
 }  # fmt: skip
 OVERVIEW = ("ttft", "tpot", "itl", "e2e")
 
@@ -39,11 +39,10 @@ def check_end(code: int, folder: Path) -> None:
     assert code == (0 if any(summary.valid for summary in results.summaries) else 3)
 
 
-def check_files(folder: Path, logs: set[str]) -> dict[str, Any]:
-    """Every file of the contract is there, readable, and they agree; of the figures the first may be the only
-    one. Returns the results."""
+def check_files(folder: Path, logs: set[str], figures: bool = False) -> dict[str, Any]:
+    """Every file of the contract is there, readable, and they agree. Returns the results."""
     of_ours = {"logs", "server.parquet"} if logs else set()  # the mock server has no metrics
-    assert {path.name for path in folder.iterdir()} == FILES | of_ours
+    assert {path.name for path in folder.iterdir()} == FILES | of_ours | ({"figures"} if figures else set())
     assert {path.name for path in folder.glob("logs/*")} == logs
     results: dict[str, Any] = strict((folder / "online_results.json").read_text())
     OnlineResults.model_validate(results)
@@ -55,9 +54,9 @@ def check_files(folder: Path, logs: set[str]) -> dict[str, Any]:
     assert [entry["cell"] for entry in journal] == list(range(len(journal)))
     for name, schema in (("requests", STORED_REQUESTS), ("chunks", STORED_CHUNKS)):
         assert list(pd.read_parquet(folder / f"{name}.parquet").columns) == schema.names
-    assert "overview" in {path.stem for path in (folder / "figures").iterdir()}
-    for figure in (folder / "figures").glob("*.svg"):
-        ET.parse(figure)
+    if figures:
+        assert {path.suffix for path in (folder / "figures").iterdir()} == {".csv", ".png", ".svg"}
+        check_figures(folder)
     assert 'src="http' not in (folder / "report.html").read_text()
     assert (folder / "summary.md").read_text().startswith("# ")
     return results

@@ -12,7 +12,7 @@ from .run_checks import check_end
 
 
 def test_an_engine_against_itself_and_then_a_slower_one(
-    start_mock: Any, bench: Any, quick: list[str], few_figures: None
+    start_mock: Any, bench: Any, quick: list[str]
 ) -> None:
     server, slow = start_mock("--ttft-ms", "20"), start_mock("--ttft-ms", "160")
     load = [*quick, "--n", "8", "--scales", "0.01", "--repeats", "3"]

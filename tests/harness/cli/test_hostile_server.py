@@ -96,7 +96,7 @@ def test_nothing_of_an_attack_arrives_and_the_key_stays(
     server = ["--base-url", hostile_url, "--api-key-env", "SERVER_KEY"]
     server += ["--header", "X-Tenant=env:TENANT"]
     load = ["--concurrency", "2", "--n", "9", "--input-len", "4"]
-    done = start_bench("online", *server, *quick, *load, "--json", figures="all").end()
+    done = start_bench("online", *server, *quick, *load, "--json", "--figures").end()
     assert done.code == 3, done.err
     assert json.loads(done.out)["summaries"][0]["errors"] == {"http_500": 3, "stream_error": 3}
     [folder] = (tmp_path / "runs").iterdir()

@@ -24,9 +24,7 @@ SAID = {
 
 
 @pytest.fixture
-def run(
-    start_mock: Any, bench: Callable[..., Any], quick: list[str], any_lag: None, few_figures: None
-) -> Path:
+def run(start_mock: Any, bench: Callable[..., Any], quick: list[str], any_lag: None) -> Path:
     """One request at a time where a dozen a second come, answered in chunks of eight tokens."""
     server = start_mock("--slots", "1", "--ttft-ms", "30", "--itl-ms", "1", "--tokens-per-chunk", "8")
     done = bench(

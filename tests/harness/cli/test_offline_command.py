@@ -23,7 +23,7 @@ from harness.schema.run_info import LaunchRecord
 
 QUICK = [
     "offline", "--model", "random:gpt2-tiny", "--device", "cpu", "--max-model-len", "64", "--warmup", "0",
-    "--num-prompts", "2", "--input-len", "8", "--output-len", "3",
+    "--num-prompts", "2", "--input-len", "8", "--output-len", "3", "--no-figures",
 ]  # fmt: skip
 
 
@@ -177,7 +177,6 @@ def test_an_engine_that_fails(
     assert "wrong number" not in (folder / "report.html").read_text()
 
 
-@pytest.mark.usefixtures("few_figures")
 def test_killed_and_interrupted_and_resumed_with_a_real_engine(
     start_bench: Callable[..., Any], bench: Any, tmp_path: Path
 ) -> None:
@@ -226,7 +225,7 @@ def check_files(folder: Path) -> None:
     """Every file of a run of two prompts is there, and they agree."""
     assert {path.name for path in folder.iterdir()} == {
         "run.json", "journal.jsonl", "skipped.json", "offline_results.json", "results.csv", "summary.md",
-        "report.html", "figures", "logs", "requests.parquet", "chunks.parquet",
+        "report.html", "logs", "requests.parquet", "chunks.parquet",
     }  # fmt: skip
     results = json.loads((folder / "offline_results.json").read_text())
     assert [result["label"] for result in results["results"]] == ["roseinfer", "roseinfer (in-process)"]
@@ -238,4 +237,3 @@ def check_files(folder: Path) -> None:
         assert row["label"] in (folder / "summary.md").read_text()
     assert "- Model: gpt2-tiny with random weights, " in (folder / "summary.md").read_text()
     assert "gpt2-tiny with random weights, " in (folder / "report.html").read_text()
-    assert {path.suffix for path in (folder / "figures").iterdir()} == {".csv", ".png", ".svg"}

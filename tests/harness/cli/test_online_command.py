@@ -29,12 +29,12 @@ def test_a_whole_run(start_mock: Any, start_bench: Any, quick: list[str]) -> Non
     server = start_mock("--tokens-per-chunk", "3")
     done = start_bench(
         "online", "--base-url", server.url, *quick, "--n", "12", "--scales", "0.02,0.01", "--repeats", "2",
-        "--warmup", "auto", "--slo", "ttft_ms=100000", "--serve", "0",
+        "--warmup", "auto", "--slo", "ttft_ms=100000", "--serve", "0", "--figures",
     ).end()  # fmt: skip
     report = Path(done.out.removesuffix("\n"))
     check_end(done.code, report.parent)
     assert report.name == "report.html" and report.is_file()
-    results = check_files(report.parent, logs=set())
+    results = check_files(report.parent, logs=set(), figures=True)
     check_summaries(report.parent, results)
     assert results["skipped"] == [] and results["meta"]["trace"]["requests"] == 12
     assert {summary["num_error"] for summary in results["summaries"]} == {0}
@@ -46,7 +46,6 @@ def test_a_whole_run(start_mock: Any, start_bench: Any, quick: list[str]) -> Non
     assert TABLE in lines and any(line.startswith("warning: ") for line in lines[lines.index(TABLE) :])
 
 
-@pytest.mark.usefixtures("few_figures")
 def test_killed_and_resumed_with_a_real_engine(
     start_bench: Callable[..., Any], bench: Any, tmp_path: Path, quick: list[str]
 ) -> None:
@@ -97,7 +96,6 @@ def start_stuck(start_mock: Any, tmp_path: Path) -> Callable[..., Any]:
     return start
 
 
-@pytest.mark.usefixtures("few_figures")
 def test_an_interrupted_run_has_a_report_and_names_how_to_go_on(
     start_stuck: Any, start_mock: Any, start_bench: Any, bench: Any, quick: list[str]
 ) -> None:
@@ -144,7 +142,6 @@ def test_an_interrupted_run_has_a_report_and_names_how_to_go_on(
     assert "interrupted" not in (folder / "summary.md").read_text()
 
 
-@pytest.mark.usefixtures("few_figures")
 def test_failures_are_counted_by_kind(start_mock: Any, bench: Any, tmp_path: Path, quick: list[str]) -> None:
     script = [{}, {"status": 500}, {"cut_after": 2}, {"tokens": 3}, {"usage_off_by": 1}]
     (tmp_path / "script.json").write_text(json.dumps(script))
@@ -233,7 +230,6 @@ def test_a_hint_that_names_other_settings_asks_for_a_new_run(
     assert done.code == 3 and done.err.splitlines()[-1] == f"  hint: {said}; then start a new run"
 
 
-@pytest.mark.usefixtures("few_figures")
 def test_an_engine_that_is_not_installed_is_named_and_no_failure(
     start_mock: Any, bench: Any, tmp_path: Path, quick: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -263,7 +259,6 @@ def test_an_engine_that_is_not_installed_is_named_and_no_failure(
     assert alone.code == 2 and alone.err.startswith("bench: none of the engines can be measured: vLLM: ")
 
 
-@pytest.mark.usefixtures("few_figures")
 def test_a_run_that_cannot_be_profiled_keeps_its_results(
     start_mock: Any, bench: Any, quick: list[str]
 ) -> None:
@@ -290,7 +285,6 @@ def test_a_run_that_cannot_be_profiled_keeps_its_results(
     assert "torch profile" not in done.err
 
 
-@pytest.mark.usefixtures("few_figures")
 @pytest.mark.parametrize(
     ("fit", "words"), [(["drop"], "dropped"), (["clip", "--max-output-len", "8"], "changed")]
 )
@@ -308,7 +302,7 @@ def test_what_fitting_does_is_said_when_the_run_begins(
     assert f" of {whole:,} ({100 * count / whole:.0f} %)" in line
 
 
-@pytest.mark.usefixtures("any_lag", "few_figures")
+@pytest.mark.usefixtures("any_lag")
 def test_more_requests_than_rounds_and_a_model_that_is_not_listed_are_said(
     start_mock: Any, bench: Any, quick: list[str]
 ) -> None:
@@ -322,7 +316,7 @@ def test_more_requests_than_rounds_and_a_model_that_is_not_listed_are_said(
     assert said in done.err
 
 
-@pytest.mark.usefixtures("any_lag", "few_figures")
+@pytest.mark.usefixtures("any_lag")
 def test_quiet_says_nothing_but_the_report(start_mock: Any, bench: Any, quick: list[str]) -> None:
     server = start_mock()
     done = bench("online", "--base-url", server.url, *quick, "--n", "2", "--scales", "0.01", "--quiet")

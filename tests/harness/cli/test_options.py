@@ -48,6 +48,7 @@ COMMON: dict[str, tuple[str, Any]] = {
     "min_duration": ("30", 30.0),
     "profile": ("both", "both"),
     "profile_only": ("yes", True),
+    "figures": ("no", False),
     "out": ("runs", Path("runs")),
 }
 ONLINE = COMMON | {

@@ -7,8 +7,6 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from harness.records.parquet import read_records
 from harness.schema.results import OnlineResults
 
@@ -42,7 +40,6 @@ FAULTS: list[tuple[dict[str, Any], str | None]] = [
 N = 3 * len(FAULTS)
 
 
-@pytest.mark.usefixtures("few_figures")
 def test_every_fault_is_counted_under_its_kind(
     start_mock: Any, bench: Any, tmp_path: Path, quick: list[str]
 ) -> None:
@@ -81,7 +78,6 @@ def test_every_fault_is_counted_under_its_kind(
     assert all(kind in summary_md for kind in expected)
 
 
-@pytest.mark.usefixtures("few_figures")
 def test_a_report_says_what_failed_and_what_to_do(
     start_mock: Any, bench: Any, tmp_path: Path, quick: list[str]
 ) -> None:

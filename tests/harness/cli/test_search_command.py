@@ -15,13 +15,13 @@ from harness.runs.search import EngineSearch
 from harness.schema.load import RequestRate
 from harness.schema.search import MOST_REQUESTS, SearchAxis, SearchPlan
 
-pytestmark = pytest.mark.usefixtures("any_lag", "few_figures")
+pytestmark = pytest.mark.usefixtures("any_lag")
 
 LIMITS = "ttft_p90<=150ms"
 SHORT = (
     *("--by", "concurrency", "--lowest", "1", "--highest", "32", "--first", "2", "--cells", "6"),
     *("--n", "20", "--input-len", "8", "--output-len", "5", "--tokenizer", "none", "--max-model-len", "512"),
-    *("--no-calibrate", "--warmup", "0", "--quiet"),
+    *("--no-calibrate", "--warmup", "0", "--no-figures", "--quiet"),
 )
 
 

@@ -56,7 +56,7 @@ def test_a_running_server_is_measured(tmp_path: Path) -> None:
         done = subprocess.run(
             bench_command(
                 "online", *arguments, "--no-calibrate", "--warmup", "1", "--quiet", "--json",
-                "--out", str(tmp_path), figures="few",
+                "--out", str(tmp_path), "--no-figures",
             ),
             capture_output=True, text=True, timeout=120,
         )  # fmt: skip

@@ -12,6 +12,11 @@ import pytest
 ROOT = Path(__file__).resolve().parents[3]
 #: Of a node's object store.
 STORE_BYTES = 80 << 20
+#: Settings of a run that takes a moment.
+SHORT_RUN: dict[str, Any] = {
+    "model": "random:gpt2-tiny", "device": "cpu", "engines": "roseinfer", "request_rate": "20",
+    "input_len": 16, "output_len": 4, "warmup": 2, "calibrate": False, "check_answers": False,
+}  # fmt: skip
 
 
 @pytest.fixture(scope="module")

@@ -10,16 +10,9 @@ import pytest
 
 pytest.importorskip("ray")
 
-from harness.calibration.calibrate import this_machine
 from harness.cluster.ray_cluster import RayMachines
-from harness.schema.machines import Calibration, ClientCeiling
-
-
-def calibration(rate: float) -> Calibration:
-    ceiling = ClientCeiling(
-        processes=1, chunks_per_s=rate, chunks_per_cpu_s=rate, requests_per_s=1.0, limit="client"
-    )
-    return Calibration(machine=this_machine(), created="now", quick=True, ceilings=[ceiling], errors=[])
+from harness.schema.machines import Calibration
+from tests.harness.measured import calibration_of
 
 
 class Node:
@@ -31,7 +24,7 @@ class Node:
 
     def begin(self, method: str, what: Callable[..., Any], *given: Any) -> None:
         self.measured += 1
-        self._stored[self.facts.machine] = calibration(self._rate)
+        self._stored[self.facts.machine] = calibration_of({1: (self._rate, 1.0)})
 
     def result(self, reference: None) -> None:
         pass
@@ -53,7 +46,7 @@ class Node:
 def test_each_machine_measures_once_what_it_has_not_stored(
     stored: dict[str, float], asked: bool, said: list[str], measured: list[int], slowest: float | None
 ) -> None:
-    known = {machine: calibration(rate) for machine, rate in stored.items()}
+    known = {machine: calibration_of({1: (rate, 1.0)}) for machine, rate in stored.items()}
     nodes = [Node(*at, known, rate) for at, rate in ((("a", "x"), 1.0), (("b", "x"), 2.0), (("c", "y"), 3.0))]
     machines = RayMachines.__new__(RayMachines)
     machines._sides, machines.hosts = [(None, nodes[:2]), (None, nodes)], []  # type: ignore[list-item]

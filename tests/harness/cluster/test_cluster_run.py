@@ -16,7 +16,6 @@ import pandas as pd
 import psutil
 import pytest
 
-from harness.calibration.calibrate import this_machine
 from harness.cluster.this_machine import machines_of
 from harness.engines.placement import physical_cores
 from harness.errors import UsageError
@@ -24,33 +23,24 @@ from harness.records.parquet import read_records
 from harness.report.markdown import summary
 from harness.runs.events import Event, TooFewClients
 from harness.runs.reader import load_run
-from harness.schema.machines import Calibration, ClientCeiling
 from harness.schema.online_settings import OnlineSettings
 from harness.schema.results import OnlineResults
-from tests.harness.cluster.conftest import STORE_BYTES
-from tests.harness.measured import run_online
+from tests.harness.cluster.conftest import SHORT_RUN, STORE_BYTES
+from tests.harness.measured import calibration_of, run_online
 
-QUICK: dict[str, Any] = {
-    "model": "random:gpt2-tiny",
-    "device": "cpu",
-    "engines": "roseinfer",
-    "request_rate": "20",
-    "n": 24,
-    "input_len": 16,
-    "output_len": 4,
-    "warmup": 2,
-    "clients": 4,
-    "calibrate": False,
-    "check_answers": False,
-}
+QUICK = SHORT_RUN | {"n": 24, "clients": 4}
 
 
 def measured(**given: Any) -> tuple[Path, OnlineResults]:
-    return run_online(OnlineSettings.model_validate(QUICK | given), ["bench"], lambda event: None)
+    return run_online(OnlineSettings.model_validate(QUICK | given))
 
 
 def requests_of(folder: Path) -> pd.DataFrame:
     return read_records(folder).requests.sort_values("request", ignore_index=True)
+
+
+def journal_of(folder: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (folder / "journal.jsonl").read_text().splitlines()]
 
 
 @pytest.mark.cluster
@@ -73,8 +63,7 @@ def test_one_schedule_is_sent_by_several_nodes_as_by_one(cluster: Any, tmp_path:
         assert sender.clock.bound_ms >= sender.clock.round_trip_ms / 4 > 0
         assert abs(sender.clock.offset_s) <= 1e-3 * sender.clock.bound_ms  # one kernel, one clock
         assert sender.machine is not None
-    journal = [json.loads(line) for line in (folder / "journal.jsonl").read_text().splitlines()]
-    assert [entry["node"] for entry in journal] == [results.meta.hosts[0].name]
+    assert [entry["node"] for entry in journal_of(folder)] == [results.meta.hosts[0].name]
     address = results.meta.hosts[0].address
     assert f"listening on http://{address}:" in (folder / "logs" / "roseinfer.server.log").read_text()
     assert not running("harness.loadgen.client_main") and not running("harness.engines.process.guard")
@@ -172,8 +161,7 @@ def test_repeats_are_measured_side_by_side(cluster: Any, tmp_path: Path) -> None
     assert {*at["node"]} == {*engines} and len(engines) == 2
     assert (at.groupby(["label", "node"]).size() == 2).all()  # every engine alike on every node
     assert (at.groupby("repeat")["node"].nunique() == 1).all()
-    journal = [json.loads(line) for line in (folder / "journal.jsonl").read_text().splitlines()]
-    assert sorted(entry["cell"] for entry in journal) == [*range(8)]
+    assert sorted(entry["cell"] for entry in journal_of(folder)) == [*range(8)]
     assert "Nodes of engines, p50 over the mean of all nodes" in summary(load_run(folder, trust=True))
 
 
@@ -181,13 +169,7 @@ def test_repeats_are_measured_side_by_side(cluster: Any, tmp_path: Path) -> None
 def test_a_closed_loop_is_sent_again_by_more_clients_of_all_nodes(
     cluster: Any, tmp_path: Path, start_mock: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    ceilings = [
-        ClientCeiling(
-            processes=n, chunks_per_s=1e9, chunks_per_cpu_s=1e9, requests_per_s=rate, limit="client"
-        )
-        for n, rate in ((1, 0.01), (5, 1e9))
-    ]
-    found = Calibration(machine=this_machine(), created="now", quick=True, ceilings=ceilings, errors=[])
+    found = calibration_of({1: (1e9, 0.01), 5: (1e9, 1e9)})
     monkeypatch.setattr("harness.cluster.ray_cluster.RayMachines.calibration", lambda *_: found)
     monkeypatch.setattr("harness.cluster.ray_cluster.RayMachines.clients", lambda *_: (3, 5))
     given = {"engines": ["openai"], "base_url": start_mock().url, "model": "auto", "max_model_len": 1024}
@@ -200,8 +182,7 @@ def test_a_closed_loop_is_sent_again_by_more_clients_of_all_nodes(
     requests = requests_of(folder)
     assert requests["error"].isna().all() and len({*requests["host"]}) == 3
     assert (requests.groupby("cell")["client"].nunique() == 5).all() and len(requests) == 2 * QUICK["n"]
-    journal = [json.loads(line) for line in (folder / "journal.jsonl").read_text().splitlines()]
-    assert [len(entry["clients"]) for entry in journal] == [5, 5]
+    assert [len(entry["clients"]) for entry in journal_of(folder)] == [5, 5]
 
 
 @pytest.mark.cluster
@@ -222,7 +203,7 @@ def test_engines_share_the_gpus_of_a_node_only_when_asked_to(
     )
     try:
         with pytest.raises(UsageError, match="no 4 free nodes with CPU 1, GPU 1"):
-            run_online(OnlineSettings.model_validate(given), ["bench"], lambda event: None)
+            run_online(OnlineSettings.model_validate(given))
         sharing = OnlineSettings.model_validate(given | {"engines_per_node": 2})
         with machines_of(sharing) as machines:
             testbeds: list[Any] = [*machines.testbeds]
@@ -232,7 +213,7 @@ def test_engines_share_the_gpus_of_a_node_only_when_asked_to(
             assert sorted(gpus) == ["0", "1"] and len({engine.facts.machine for engine in engines}) == 1
             assert len(physical_cores()) < 2 or not cpus[0] & cpus[1]
             assert len({node.name for testbed in testbeds for node in testbed.nodes}) == 4
-        folder, results = run_online(sharing, ["bench"], lambda event: None)
+        folder, results = run_online(sharing)
     finally:
         cluster.remove_node(fourth)
     requests = requests_of(folder)

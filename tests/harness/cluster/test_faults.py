@@ -10,7 +10,6 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
 import psutil
@@ -20,26 +19,13 @@ from harness.records.parquet import read_records
 from harness.runs.events import CellProgress, Event
 from harness.runs.run_state import Run
 from harness.schema.online_settings import OnlineSettings
+from tests.harness.cluster.conftest import SHORT_RUN
 from tests.harness.measured import resume_online, run_online
 
 pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("cluster")]
 
 N = 60
-GIVEN: dict[str, Any] = {
-    "cluster": "auto",
-    "model": "random:gpt2-tiny",
-    "device": "cpu",
-    "engines": "roseinfer",
-    "request_rate": "20",
-    "n": N,
-    "repeats": 2,
-    "input_len": 16,
-    "output_len": 4,
-    "warmup": 2,
-    "clients": 2,
-    "calibrate": False,
-    "check_answers": False,
-}
+GIVEN = SHORT_RUN | {"cluster": "auto", "n": N, "repeats": 2, "clients": 2}
 
 
 def workers() -> list[psutil.Process]:
@@ -92,7 +78,7 @@ def test_the_process_of_a_node_is_killed_in_a_cell(position: int, tmp_path: Path
     assert fault.repeat == 0 and "node" in fault.reason and "lost" in fault.reason
     assert {*tables(folder)["repeat"]} == {1} and len(tables(folder)) == N
     wait_until(lambda: gone(kill.seen))
-    folder, results = resume_online(folder, lambda event: None)
+    folder, results = resume_online(folder)
     assert not results.skipped
     assert not tables(folder).duplicated(["cell", "request"]).any() and len(tables(folder)) == 2 * N
 
@@ -114,7 +100,7 @@ def test_a_run_that_is_killed_leaves_nothing_and_goes_on(tmp_path: Path) -> None
     [folder] = tmp_path.iterdir()
     [line] = (folder / "journal.jsonl").read_text().splitlines()
     before = pd.read_parquet(next((folder / "raw").glob("*.requests.parquet")))
-    resume_online(folder, lambda event: None)
+    resume_online(folder)
     after = tables(folder)
     assert len(after) == 2 * N and not after.duplicated(["cell", "request"]).any()
     kept = after[after["cell"] == json.loads(line)["cell"]]
@@ -131,7 +117,7 @@ def test_an_engine_that_never_gets_ready(tmp_path: Path, monkeypatch: pytest.Mon
     )
     given = GIVEN | {"out": tmp_path / "runs", "model": str(broken), "repeats": 1}
     with pytest.raises(Exception, match=r"node .*ended") as caught:
-        run_online(OnlineSettings.model_validate(given), ["bench"], lambda event: None)
+        run_online(OnlineSettings.model_validate(given))
     assert "nothing could be measured" in str(caught.value)
     [folder] = (tmp_path / "runs").iterdir()
     assert Run.open(folder).skipped and (folder / "logs" / "roseinfer.server.log").stat().st_size

@@ -94,7 +94,7 @@ def test_a_run_goes_on_without_a_host(
     assert {*measured["repeat"]} == {1} and len(measured) == N and measured["error"].isna().all()
     assert fault.reason.partition(":")[0] in summary(load_run(folder, trust=True))
     before = read_records(folder).requests
-    folder, results = resume_online(folder, lambda event: None)
+    folder, results = resume_online(folder)
     after = tables(folder)
     assert not results.skipped and len(after) == 2 * N
     assert not after.duplicated(["cell", "request"]).any()

@@ -69,7 +69,7 @@ def test_figures_of_hosts_with_other_clocks_are_within_what_is_stated(
         "trace": str(trace), "n": N, "warmup": 0, "clients": len(HOSTS),
         "calibrate": False, "check_answers": False,
     }  # fmt: skip
-    folder, results = run_online(OnlineSettings.model_validate(given), ["bench"], lambda event: None)
+    folder, results = run_online(OnlineSettings.model_validate(given))
     requests = read_records(folder).requests
     [senders] = results.senders.values()
     logged = [(sum(tokens for _, tokens in request.writes), request) for request in mock.served_requests]

@@ -14,7 +14,7 @@ HARNESS = Path(paths.__file__).parent
 ALLOWED = {
     "cli": "examples in help texts",
     "models/text_tokens.py": "the extra that brings the library transformers",
-    "runs/run_state.py": "code of this project changed within a run",
+    "runs/online.py": "code of this project changed within a run",
     "schema/setting_types.py": "the engines of a run where none is named",
     "schema/presets.py": "the name of another benchmark",
     "schema/settings.py": "an example in a help text",

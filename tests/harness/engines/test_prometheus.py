@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from prometheus_client.samples import Sample
 
-from harness.engines.prometheus import histogram_means, parse_samples
+from harness.engines.prometheus import histogram_means, parse_samples, prefix_count
 
 # SGLang 0.5.23, shortened.
 PAGE = """\
@@ -60,3 +61,26 @@ def test_the_mean_is_of_what_was_observed_in_between(
         return
     assert means["queue_wait_ms"].n == more
     assert means["queue_wait_ms"].mean_ms * more == pytest.approx(1e3 * more_s, abs=1e-6)
+
+
+HITS, QUERIES = "vllm:prefix_cache_hits_total", "vllm:prefix_cache_queries_total"
+COUNTERS = {"prefix_hits": HITS, "prefix_queries": QUERIES}
+
+
+def prefix_samples(hits: float, queries: float) -> list[Sample]:
+    return [Sample(HITS, {}, hits), Sample(QUERIES, {}, queries)]
+
+
+@given(st.lists(st.floats(), min_size=4, max_size=4))
+def test_what_rose_is_a_count_or_unknown(numbers: list[float]) -> None:
+    """A server may be started again in a cell, or write what is no number."""
+    found = prefix_count(COUNTERS, prefix_samples(*numbers[:2]), prefix_samples(*numbers[2:]))
+    assert found is None or (found.hits >= 0 and found.queries >= 0)
+
+
+def test_counters_that_are_not_there() -> None:
+    before, after = prefix_samples(32, 100), prefix_samples(64, 200)
+    found = prefix_count(COUNTERS, before, after)
+    assert found is not None and (found.hits, found.queries) == (32, 100)
+    assert prefix_count(COUNTERS | {"prefix_hits": "vllm:prefix_cache_hits"}, before, after) is None
+    assert prefix_count(COUNTERS, before, []) is None

@@ -10,8 +10,9 @@ from pydantic import JsonValue
 from harness.engines.base import EngineVariant, Installation
 from harness.engines.placement import CpuSplit, Placement
 from harness.engines.registry import get_engine_variant
-from harness.engines.selection import Selection, batch_variants, skipped_of_batch
+from harness.engines.selection import Selection, batch_variants, make_engine_variants, skipped_of_batch
 from harness.engines.variants import Variant
+from harness.errors import UsageError
 from harness.schema.online_settings import OnlineSettings
 from harness.schema.setting_types import EngineRef, Uniform
 
@@ -71,3 +72,14 @@ def test_options_of_the_server_alone_are_measured_through_it_alone(offline: dict
     assert [in_process for _, in_process in labels(get_engine_variant(inline))] == [False]
     other = EngineVariant(EngineRef.model_validate("transformers@x"), variant, "t (x)")
     assert labels(other) == ([("t (x)", True)] if offline else [])
+
+
+def test_two_that_would_be_drawn_alike_are_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "roseinfer.yaml").write_text("variants: {a: {label: x}, b: {label: x}, plain: {}}")
+    monkeypatch.setattr("harness.engines.base.CONFIGS", tmp_path)
+    assert get_engine_variant(EngineRef.model_validate("roseinfer@a")).label == "roseinfer (x)"
+    for pair in ("roseinfer@a,roseinfer@b", "roseinfer,roseinfer@plain"):
+        with pytest.raises(UsageError, match="are both drawn as") as raised:
+            make_engine_variants(OnlineSettings(engines=pair))
+        assert all(name in raised.value.message for name in pair.split(","))
+    assert len(make_engine_variants(OnlineSettings(engines="roseinfer,roseinfer@b"))) == 2

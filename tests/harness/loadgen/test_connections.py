@@ -70,7 +70,8 @@ def test_a_kept_connection_that_breaks_under_a_request_is_replaced_once() -> Non
     served: list[int] = []
 
     def one_answer_each(connection: socket.socket, number: int) -> None:
-        receive(connection)
+        if not receive(connection):
+            return  # the client opened it ahead and had no request for it
         served.append(number)
         connection.sendall(ANSWER)
         receive(connection)  # the next request gets a close for an answer

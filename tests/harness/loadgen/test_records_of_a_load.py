@@ -14,9 +14,10 @@ import pytest
 
 from harness.loadgen.load_plan import LoadPlan, LoadResult, Progress, RawResponse, Target, WireRequest
 from harness.loadgen.run_load import run_load
-from harness.records.cell import CellIdentity, CellRecords, Expected, read_cell
+from harness.records.cell import CellIdentity, CellRecords, Expected
 from harness.records.request_record import read_request
 from harness.schema.load import TraceLoad
+from tests.harness.measured import read_cell
 
 from .conftest import INPUT_TOKENS, OUTPUT_TOKENS, make_plan
 
@@ -65,7 +66,7 @@ FAULTS: list[tuple[dict[str, Any], str]] = [
 
 def records(result: LoadResult) -> CellRecords:
     expected = [Expected(INPUT_TOKENS, OUTPUT_TOKENS)] * len(result.responses)
-    return read_cell(result, expected, IDENTITY, exact_length=True)
+    return read_cell(result, expected, IDENTITY)
 
 
 def token_stamps(response: RawResponse) -> list[tuple[float, int]]:

@@ -27,7 +27,6 @@ from harness.profiling.explain import OUTSIDE
 from harness.profiling.plan import ProfileOptions, unprofiled
 from harness.profiling.stage import _Stage, profile_run
 from harness.profiling.subject import begin_run, open_subject
-from harness.report import figures as run_figures
 from harness.report.render import write_report, write_run_outputs
 from harness.runs.events import CaptureDone, CaptureSkipped, CaptureStarting, Event
 from harness.schema.files import read_of_run
@@ -35,7 +34,6 @@ from harness.schema.load import ClosedLoop, TraceLoad
 from harness.schema.online_settings import OnlineSettings
 from harness.schema.profile import Gap, Level, ProfileManifest, ProfileRun
 from harness.schema.results import OnlineResults
-from tests.harness.bench_process import first_figure
 from tests.harness.measured import run_online
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow]
@@ -77,7 +75,7 @@ def benchmark(tmp_path_factory: pytest.TempPathFactory) -> Path:
             "engines": ["roseinfer", *OTHERS],
             "model": "random:gpt2-tiny", "device": "cpu", "dtype": "fp32",
             "concurrency": 4, "n": 8, "input_len": 16, "output_len": 12, "max_model_len": 64,
-            "warmup": 4, "calibrate": False, "check_answers": False, "text_prompts": True,
+            "warmup": 4, "calibrate": False, "check_answers": False, "text_prompts": True, "figures": False,
             "out": tmp_path_factory.mktemp("runs"),
         }
     )  # fmt: skip
@@ -106,7 +104,6 @@ def profiled(benchmark: Path) -> Profiled:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(registry, "find_variant", find_variant)
         patch.setattr(capture, "SETTLED_S", 0.2)
-        patch.setattr(run_figures, "figures", first_figure())
         done = CliRunner().invoke(app, ["profile", str(benchmark), *words])
     return Profiled(benchmark, done, before)
 
@@ -133,7 +130,6 @@ def largest(found: Gap) -> str:
     return min(found.parts, key=lambda part: part.delta).name
 
 
-@pytest.mark.usefixtures("few_figures")
 def test_slowdowns_are_found_where_they_were_made(profiled: Profiled, folder: Path) -> None:
     done = profiled.done
     assert (done.exit_code, done.stdout.strip()) == (0, str(profiled.folder / "profile_manifest.json"))
@@ -192,7 +188,6 @@ def test_slowdowns_are_found_where_they_were_made(profiled: Profiled, folder: Pa
     assert isinstance(diff.exception, UsageError) and "A and B are both roseinfer of" in str(diff.exception)
 
 
-@pytest.mark.usefixtures("few_figures")
 def test_what_cannot_be_read_leaves_the_rest_whole(folder: Path) -> None:
     with pytest.raises(UsageError, match="the run has no 'vllm'") as raised:
         open_subject(folder, None, lambda event: None, ["roseinfer", "vllm"])

@@ -13,24 +13,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from harness.errors import UsageError
-from harness.loadgen.load_plan import LoadResult, RawResponse
-from harness.records.cell import CellIdentity, Expected, read_cell
 from harness.records.columns import CHUNKS, REQUESTS
 from harness.records.parquet import read_records
 from harness.records.table_check import fault_of, without_hidden
-from harness.schema.load import TraceLoad
 
-EVENT = b'data: {"choices":[{"text":"a","token_ids":[1,2],"finish_reason":"length"}]}\n\ndata: [DONE]\n\n'
-HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\r\n"
+from .conftest import make_cell
+
 TIMES = [field.name for field in REQUESTS if pa.types.is_floating(field.type) and field.name.startswith("t_")]
 
 
 def tables() -> tuple[pa.Table, pa.Table]:
-    """Two requests that succeeded and one that was refused, as they are written."""
-    responses = [RawResponse(i, 100.0, 100.5, 102.0, [(101.0, HEAD + EVENT)]) for i in range(3)]
-    responses[2] = RawResponse(2, 100.0, None, 100.1, [], "connect", "refused")
-    identity = CellIdentity(0, "roseinfer", None, "roseinfer", TraceLoad(scale=0.5), 1)
-    cell = read_cell(LoadResult(100.0, responses), [Expected(4, 2)] * 3, identity, exact_length=True)
+    """Return two requests that succeeded and one that was refused, as they are written."""
+    cell = make_cell(0)
     return (
         pa.Table.from_pandas(cell.requests, REQUESTS, preserve_index=False),
         pa.Table.from_pandas(cell.chunks, CHUNKS, preserve_index=False),

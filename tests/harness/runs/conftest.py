@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -48,19 +49,20 @@ def press_ctrl_c() -> None:
 def settings_for(tmp_path: Path) -> Callable[..., OnlineSettings]:
     """Settings of a short run against a server at an address."""
 
-    def make(url: str, **given: Any) -> OnlineSettings:
-        quick = {"max_model_len": 1024, "n": 4, "scales": [0.02, 0.01], "warmup": 0}
-        quick |= {"calibrate": False, "check_answers": False}
-        return OnlineSettings(base_url=url, out=tmp_path / "runs", **quick | given)
-
-    return make
+    return lambda url, **given: quick_settings(url, tmp_path / "runs", **given)
 
 
-def interrupted(settings: OnlineSettings, cell: int = 0) -> Path:
-    """The folder of a run that the user ended when `cell` was done."""
-    watch = Watcher({cell: press_ctrl_c})
+def quick_settings(url: str, out: Path, **given: Any) -> OnlineSettings:
+    quick = {"max_model_len": 1024, "n": 4, "scales": [0.02, 0.01], "warmup": 0}
+    quick |= {"calibrate": False, "check_answers": False}
+    return OnlineSettings(base_url=url, out=out, **quick | given)
+
+
+def interrupted(settings: OnlineSettings, cell: int | None = 0, *plans: Any) -> Path:
+    """The folder of a run that the user ended when `cell` was done; None: something else ends it."""
+    watch = Watcher({} if cell is None else {cell: press_ctrl_c})
     with pytest.raises(KeyboardInterrupt):
-        run_online(settings, ["bench"], watch)
+        run_online(settings, ["bench"], watch, *plans)
     folder: Path = watch.of(Started)[0].folder
     assert not (folder / "online_results.json").exists()
     return folder
@@ -79,6 +81,26 @@ def edit(path: Path, change: Callable[[Any], None]) -> None:
     content = json.loads(path.read_text())
     change(content)
     path.write_text(json.dumps(content))
+
+
+@pytest.fixture(scope="session")
+def runs_of_this_server(running_mock: Any, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """A finished run of one cell, and one of two cells that was interrupted after the first."""
+    settings = quick_settings(running_mock.url, tmp_path_factory.mktemp("runs"))
+    finished, _ = run_online(settings.model_copy(update={"scales": [0.01]}))
+    return finished, interrupted(settings)
+
+
+@pytest.fixture
+def finished(integration: None, runs_of_this_server: tuple[Path, Path], tmp_path: Path) -> Path:
+    """A finished run of one cell, of a test's own."""
+    return Path(shutil.copytree(runs_of_this_server[0], tmp_path / "finished"))
+
+
+@pytest.fixture
+def half_done(integration: None, runs_of_this_server: tuple[Path, Path], tmp_path: Path) -> Path:
+    """A run with the first of two cells, of a test's own. Its server answers."""
+    return Path(shutil.copytree(runs_of_this_server[1], tmp_path / "half_done"))
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from tests.harness.measured import resume_online, run_online
 
 from .conftest import Make, Watcher, journal
 
-pytestmark = [pytest.mark.integration, pytest.mark.usefixtures("any_lag", "few_figures")]
+pytestmark = [pytest.mark.integration, pytest.mark.usefixtures("any_lag")]
 
 FAILED = "its server could not be measured any further"
 
@@ -44,7 +44,7 @@ def test_a_search_survives_a_server_that_fails_three_times(
     assert results.search is not None
     assert results.search.engines[0].ended == FAILED
 
-    _, still = resume_online(folder, Watcher())
+    _, still = resume_online(folder)
     assert trials(still) == first and len(still.skipped) == 1 and len(journal(folder)) == 3
     assert "no server answers" in still.skipped[0].reason
 
@@ -68,7 +68,7 @@ def test_a_search_survives_a_server_that_fails_three_times(
     assert all(met == (value <= 4) for value, met in trials(results) if not 4 <= value <= 8)
 
     monkeypatch.setattr("harness.runs.online.machines_of", lambda settings: pytest.fail("nothing is left"))
-    assert resume_online(folder, Watcher())[1] == results
+    assert resume_online(folder)[1] == results
 
 
 def test_a_search_ends_when_its_time_is_over_and_goes_on_when_resumed(
@@ -85,7 +85,7 @@ def test_a_search_ends_when_its_time_is_over_and_goes_on_when_resumed(
     for cells in (1, 2):
         assert len(trials(results)) == cells and results.skipped == [] and results.search is not None
         assert results.search.engines[0].ended == "the time was over"
-        _, results = resume_online(folder, Watcher())
+        _, results = resume_online(folder)
     assert results.search is not None
     assert [trial.start for trial in results.search.engines[0].trials] == [0, 1, 2]
 

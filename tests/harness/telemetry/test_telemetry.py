@@ -14,7 +14,7 @@ import pytest
 from harness.engines.base import Installation
 from harness.engines.placement import resolve_dtype
 from harness.errors import CleanupError, EngineError
-from harness.runs.info import versions
+from harness.runs.resolved import versions
 from harness.telemetry import gpu, machine, revision
 
 pytestmark = pytest.mark.integration

@@ -14,7 +14,7 @@ from harness.loadgen.load_plan import RawResponse
 from harness.mock_server.script import Behaviour, write_script
 from harness.records.request_record import RequestRecord, read_request
 from harness.records.stream import Stream, StreamChunk
-from harness.records.tokens import count_tokens
+from harness.records.tokens import count_tokens, distribute
 
 TOKENS, PROMPT = 33, 32
 SENT = [(round(0.040 + 0.005 * i, 6), 1) for i in range(TOKENS)]
@@ -154,3 +154,27 @@ def test_characters_that_stand_for_other_bytes_are_not_counted() -> None:
 
     assert count_tokens(said(texts), tokens_of).problem is None
     assert count_tokens(said([f"{i:03}" for i in range(64)]), tokens_of).problem
+
+
+@given(total=st.integers(0, 300), text=st.lists(st.integers(0, 40), max_size=60))
+def test_spread_adds_up_and_begins_at_the_first_text(total: int, text: list[int]) -> None:
+    counts = distribute(total, text)
+    holders = [i for i, length in enumerate(text) if length > 0]
+    assert len(counts) == len(text)
+    assert all(count == 0 for count, length in zip(counts, text, strict=True) if length == 0)
+    assert all(count >= 0 for count in counts)
+    if holders:
+        assert sum(counts) == total
+        assert counts[holders[0]] >= min(1, total)
+    if total >= len(holders):
+        assert all(counts[i] >= 1 for i in holders)
+    if total == len(holders):
+        assert all(counts[i] == 1 for i in holders)
+
+
+def test_longer_text_has_more_tokens() -> None:
+    assert distribute(12, [4, 8, 0, 20]) == [3, 3, 0, 6]
+
+
+def test_fewer_tokens_than_chunks_are_spread_evenly() -> None:
+    assert distribute(2, [1, 9, 1, 9]) == [1, 0, 1, 0]

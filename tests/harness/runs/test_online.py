@@ -21,12 +21,10 @@ from harness.engines.running.address import Address
 from harness.errors import BenchError, CleanupError, EngineError, UsageError
 from harness.records.cell import CellRecords
 from harness.records.columns import REQUESTS
-from harness.records.parquet import write_cell
 from harness.report.text import provenance
 from harness.runs.events import EngineSkipped, EngineStarting, Started
-from harness.runs.journal import JournalEntry
 from harness.runs.run_state import Run
-from harness.schema.load import TraceLoad, load_text
+from harness.schema.load import load_text
 from harness.schema.online_settings import OnlineSettings
 from harness.schema.results import OnlineResults
 from harness.schema.run_info import RunInfo, Versions
@@ -40,7 +38,7 @@ pytestmark = pytest.mark.integration
 def test_a_server_that_goes_costs_the_cells_that_are_left(start_mock: Any, settings_for: Make) -> None:
     server = start_mock()
     watch = Watcher({1: server.end})
-    folder, results = run_online(settings_for(server.url, repeats=2), ["bench"], watch)
+    folder, results = run_online(settings_for(server.url, repeats=2), notify=watch)
     assert [(fault.load and fault.load.value, fault.repeat) for fault in results.skipped] == [
         (0.02, 1),
         (0.01, 1),
@@ -61,16 +59,6 @@ def test_a_server_that_goes_costs_the_cells_that_are_left(start_mock: Any, setti
     assert [(entry["load"]["scale"], entry["repeat"]) for entry in kept] == [(0.02, 1), (0.01, 1)]
 
 
-def test_a_fault_of_the_first_part_is_in_the_results_of_the_second(
-    start_mock: Any, settings_for: Make
-) -> None:
-    server = start_mock()
-    folder, _ = run_online(settings_for(server.url), ["bench"], Watcher({0: server.end}))
-    _, results = resume_online(folder, Watcher())
-    assert [(fault.label, fault.load) for fault in results.skipped] == [("openai", TraceLoad(scale=0.01))]
-    assert len(json.loads((folder / "skipped.json").read_text())) == 1
-
-
 def test_a_cell_that_its_server_did_not_outlive_is_none(start_mock: Any, settings_for: Make) -> None:
     server = start_mock()
 
@@ -82,7 +70,7 @@ def test_a_cell_that_its_server_did_not_outlive_is_none(start_mock: Any, setting
 
     watch = EndsIt()
     with pytest.raises(BenchError, match="nothing could be measured: openai: no server answers") as raised:
-        run_online(settings_for(server.url), ["bench"], watch)
+        run_online(settings_for(server.url), notify=watch)
     said = "; this was in the middle of the cell: 0 of 4 requests had been answered, and none of them count"
     assert raised.value.message.count("no server answers") == 1 and raised.value.exit_code == 3
     assert raised.value.message.endswith(said)
@@ -103,7 +91,7 @@ def test_reasons_of_which_one_begins_like_another_are_both_said(
 
     monkeypatch.setattr("harness.runs.block.CellRunner", Full)
     with pytest.raises(BenchError) as raised:
-        run_online(settings_for(start_mock().url, repeats=2), ["bench"], Watcher())
+        run_online(settings_for(start_mock().url, repeats=2))
     assert raised.value.message.endswith("openai: it is full; openai: it is full; the disk too")
 
 
@@ -112,11 +100,11 @@ def test_nothing_listens(start_mock: Any, settings_for: Make) -> None:
     server.end()
     watch = Watcher()
     with pytest.raises(BenchError, match=f"no server answers at 127.0.0.1:{server.port}") as raised:
-        run_online(settings_for(server.url), ["bench"], watch)
+        run_online(settings_for(server.url), notify=watch)
     assert "start it" in raised.value.hint
     folder = watch.of(Started)[0].folder
     start_mock("--port", str(server.port))
-    assert len(resume_online(folder, Watcher())[1].summaries) == 4
+    assert len(resume_online(folder)[1].summaries) == 4
 
 
 def test_one_at_a_time(start_mock: Any, settings_for: Make) -> None:
@@ -127,7 +115,7 @@ def test_one_at_a_time(start_mock: Any, settings_for: Make) -> None:
 
     refused: list[bool] = []
     watch = Watcher({0: meddle})
-    run_online(settings_for(start_mock().url, scales=[0.01]), ["bench"], watch)
+    run_online(settings_for(start_mock().url, scales=[0.01]), notify=watch)
     assert refused == [True]
 
 
@@ -137,7 +125,7 @@ def test_an_engine_that_is_not_there(start_mock: Any, settings_for: Make, python
     given = {"engines": "vllm,openai", "model": "random:gpt2-tiny", "accuracy": False, "scales": [0.01]}
     settings = settings_for(server.url, **given)
     watch = Watcher()
-    folder, results = run_online(settings, ["bench"], watch)
+    folder, results = run_online(settings, notify=watch)
     [skipped] = results.skipped
     assert (skipped.label, skipped.load) == ("vLLM", None) and "not installed" in skipped.reason
     assert skipped.hint and [event.skipped for event in watch.of(EngineSkipped)] == [skipped]
@@ -153,7 +141,7 @@ def test_an_engine_that_is_not_there(start_mock: Any, settings_for: Make, python
 def test_none_is_there(settings_for: Make, python_with: Any, tmp_path: Path) -> None:
     python_with("vllm", {})
     with pytest.raises(UsageError, match="none of the engines can be measured: vLLM: not installed: "):
-        run_online(OnlineSettings(engines="vllm", out=tmp_path / "runs"), ["bench"], Watcher())
+        run_online(OnlineSettings(engines="vllm", out=tmp_path / "runs"))
     assert not (tmp_path / "runs").exists()
 
 
@@ -164,7 +152,7 @@ def test_a_variant_that_the_installed_version_does_not_know(
     monkeypatch.setattr("harness.engines.base.CONFIGS", tmp_path)
     settings = OnlineSettings(engines="roseinfer@x", model="random:gpt2-tiny", out=tmp_path / "runs")
     with pytest.raises(UsageError, match="has no option --no-such-option"):
-        run_online(settings, ["bench"], Watcher())
+        run_online(settings)
     assert not (tmp_path / "runs").exists()
 
 
@@ -187,7 +175,7 @@ def test_nothing_is_measured_beside_what_was_left_behind(
     monkeypatch.setattr(selection, "get_engine", get)
     watch = Watcher()
     with pytest.raises(CleanupError):
-        run_online(settings_for(start_mock().url, repeats=2), ["bench"], watch)
+        run_online(settings_for(start_mock().url, repeats=2), notify=watch)
     assert watch.measured == [0, 1]
     monkeypatch.setattr(selection, "get_engine", get_engine)
     assert resume_online(watch.of(Started)[0].folder, watch)[1].skipped == []
@@ -232,12 +220,7 @@ def test_engines_are_in_the_order_asked_for(tmp_path: Path) -> None:
         }  # fmt: skip
         requests = pd.DataFrame([{name: known.get(name) for name in REQUESTS.names}])
         chunks = pd.DataFrame({"cell": cell.index, "request": 0, "t": [0.1, 0.2], "tokens": 1})
-        write_cell(tmp_path, cell.index, CellRecords(requests, chunks))
-        entry = JournalEntry(
-            cell=cell.index, engine=ref.name, label=cell.engine_variant.label, load=cell.load,
-            repeat=cell.repeat, finished="now",
-        )  # fmt: skip
-        run.finish(entry)
-    _, results = resume_online(tmp_path, Watcher())
+        run.keep(cell, CellRecords(requests, chunks), lambda event: None)
+    _, results = resume_online(tmp_path)
     assert list(dict.fromkeys(summary.label for summary in results.summaries)) == ["vLLM", "roseinfer"]
     assert {(comparison.a, comparison.b) for comparison in results.comparisons} == {("vLLM", "roseinfer")}

@@ -1,41 +1,40 @@
-"""`bench offline` with the real roseinfer: through its server and in the worker's process."""
+"""Runs of `bench offline`: with the real roseinfer, failing, and continued where they ended."""
 
 from __future__ import annotations
 
-import csv
 import json
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
+from time import monotonic
 from typing import Any
 
 import pytest
 
-from harness.cli.ending import print_ending
-from harness.cli.progress import make_display
 from harness.compare.stored_run import StoredRun
 from harness.engines.adapters.roseinfer import Roseinfer
-from harness.engines.base import EngineSettings, EngineVariant, Installation, Launch, Server
-from harness.engines.local import OfflineFactory
+from harness.engines.base import EngineSettings, EngineVariant, Installation, Launch
+from harness.engines.local import LocalEngine, OfflineFactory
 from harness.engines.registry import LOCAL
 from harness.engines.variants import Variant
-from harness.errors import CleanupError, EngineError, UsageError
+from harness.errors import CleanupError, EngineError, NothingMeasuredError, UsageError
 from harness.models import resolve
-from harness.report.render import write_run_outputs
-from harness.runs.events import EngineStarting
-from harness.runs.in_process import Batch, time_batches
+from harness.report.notices import facts_of
+from harness.runs.events import CellDone, CellProgress, Event, Started
+from harness.runs.in_process import Batch, BatchTimes, time_batches
 from harness.runs.reader import load_run
 from harness.schema.machines import MachineLoad
 from harness.schema.online_settings import OnlineSettings
 from harness.schema.results import OnlineResults
+from harness.schema.run_info import LaunchRecord
 from harness.schema.setting_types import EngineRef
 from harness.schema.settings import OfflineSettings
 from harness.telemetry import gpu
 from harness.telemetry.cell_monitor import CellMonitor
 from harness.telemetry.gpu import GpuReader
 from harness.workload import closed_loop
-from tests.harness.measured import run_online
+from tests.harness.measured import results_so_far, resume_online, run_online
+
+from .conftest import edit, journal
 
 pytestmark = pytest.mark.integration
 
@@ -49,9 +48,7 @@ def small(out: Path, engines: str = "roseinfer", **given: Any) -> OnlineSettings
     return OnlineSettings.of_batch(OfflineSettings(**quick | given))
 
 
-def test_both_ways_are_measured_and_saved(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-):
+def test_both_ways_are_measured_and_saved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     windows: list[float] = []
 
     def busy(monitor: CellMonitor, begin: float, end: float) -> MachineLoad:
@@ -62,12 +59,11 @@ def test_both_ways_are_measured_and_saved(
         return MachineLoad(seconds=end - begin, samples=2, cpus=2, own_cpu_s=1, **others)
 
     monkeypatch.setattr(CellMonitor, "summary", busy)
-    monkeypatch.setattr(
-        GpuReader, "__init__", lambda reader, most: reader.__dict__.update(_handles=[None][:most])
-    )
+    no_gpus = lambda reader, most: reader.__dict__.update(_handles=[None][:most])  # noqa: E731
+    monkeypatch.setattr(GpuReader, "__init__", no_gpus)
     monkeypatch.setattr(GpuReader, "close", lambda reader: None)
     settings = small(tmp_path, "roseinfer,openai", settle=0.1, min_duration=0.3)
-    folder, results = run_online(settings, ["bench", "offline"], lambda event: None)
+    folder, results = run_online(settings)
     assert all(row.batches * row.total_s >= 0.3 and row.batches > 1 for row in results.results)
     assert max(windows) >= 0.3
     assert sorted(row.label for row in results.results) == ["roseinfer", "roseinfer (in-process)"]
@@ -91,22 +87,8 @@ def test_both_ways_are_measured_and_saved(
     assert server == worker and len(server) == 1
     run = json.loads((folder / "run.json").read_text())
     assert (run["settings"]["device"], run["settings"]["warmup"]) == ("cpu", 3)
-    check_what_is_noticed(folder, capsys)
-
-
-def check_what_is_noticed(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """It was short, and the machine busy: in the terminal, the report, summary.md, the CSV and the JSON."""
-    write_run_outputs(folder)
-    with make_display(quiet=False) as display:
-        print_ending(load_run(folder), display)
-    shown = [
-        capsys.readouterr().err,
-        *((folder / file).read_text() for file in ("report.html", "summary.md")),
-    ]
-    for text in ("Cells are short.", "Other programs ran in cells of "):
-        assert all(text in page for page in shown)
-    rows = list(csv.DictReader((folder / "results.csv").read_text().splitlines()))
-    assert rows and all("foreign_load" in row["notices"].split() for row in rows)
+    noticed = {(summary.label, notice.kind) for summary in results.summaries for notice in summary.notices}
+    assert noticed >= {(row.label, kind) for row in results.results for kind in ("brief", "foreign_load")}
     stored = StoredRun.read(folder)
     disturbances = [stored.disturbed(label, load) for label in stored.cells for load in stored.loads]
     assert [facts[0].scope.repeat for facts in disturbances] == [0, 0]
@@ -152,27 +134,9 @@ class Refusing(Roseinfer):
         raise UsageError("no such batch", "give another")
 
 
-class Clinging(Refusing):
-    """An engine that leaves a process."""
-
-    @contextmanager
-    def open(self, settings: EngineSettings, log: Path, change: Any = None) -> Iterator[Server]:
-        raise CleanupError("it could not be ended: PID 7", "kill -9 7")
-        yield
-
-
-def test_nothing_is_measured_beside_what_was_left_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setitem(LOCAL, "roseinfer", Clinging())
-    events: list[object] = []
-    with pytest.raises(CleanupError, match="PID 7"):
-        run_online(small(tmp_path, repeats=3), [], events.append)
-    labels = [event.label for event in events if isinstance(event, EngineStarting)]
-    assert labels[-1] == "roseinfer" and labels.count("roseinfer") == 1
-
-
 def test_what_one_engine_refuses_the_others_may_take(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setitem(LOCAL, "roseinfer", Refusing())
-    _, results = run_online(small(tmp_path), [], lambda event: None)
+    _, results = run_online(small(tmp_path))
     assert [row.label for row in results.results] == ["roseinfer"]
     [skip] = results.skipped
     assert (skip.label, skip.repeat) == ("roseinfer (in-process)", 0)
@@ -193,18 +157,136 @@ def test_a_worker_gives_its_memory_back(tmp_path: Path, monkeypatch: pytest.Monk
 def test_a_batch_beyond_the_context(tmp_path: Path):
     settings = small(tmp_path, input_len=1000, output_len=100, max_model_len=None)
     with pytest.raises(UsageError, match="exceed the context of 1024"):
-        run_online(settings, [], lambda event: None)
+        run_online(settings)
     assert list(tmp_path.iterdir()) == []
-
-
-def test_no_engine_at_all(tmp_path: Path):
-    settings = small(tmp_path, "openai")
-    with pytest.raises(UsageError, match="none of the engines can be measured"):
-        run_online(settings, [], lambda event: None)
 
 
 @pytest.mark.parametrize("given", [{"settle": 1}, {"min_duration": 1}])
 def test_a_batch_is_not_run_again_with_a_prefix_cache(tmp_path: Path, given: dict[str, Any]) -> None:
     settings = small(tmp_path, prefix_cache=True, **given)
     with pytest.raises(UsageError, match="again from its prefix cache"):
-        run_online(settings, ["bench"], lambda event: None)
+        run_online(settings)
+
+
+CELLS = 3
+
+
+class Engines:
+    """Takes as long as the prompts say. `ends` has the errors that end cells, by number."""
+
+    def __init__(self) -> None:
+        self.events: list[Event] = []
+        self.ends: dict[int, BaseException] = {}
+
+    def __call__(self, event: Event) -> None:
+        self.events.append(event)
+
+    def measure(
+        self, engine: LocalEngine, launch: EngineSettings, batch: Batch, *_: Any
+    ) -> tuple[list[BatchTimes], LaunchRecord]:
+        cell = self.of(CellProgress)[-1].cell.index
+        if (error := self.ends.pop(cell, None)) is not None:
+            raise error
+        version = engine.installed().version
+        label = launch.engine_variant.label
+        record = LaunchRecord(engine=engine.name, label=label, version=version, ready_s=cell)
+        begin, seconds = monotonic(), 1 + int(batch.requests[0].prompt[0]) / 100
+        lengths = [request.output_tokens for request in batch.requests]
+        return [BatchTimes(begin, begin + seconds, lengths)], record
+
+    def of(self, kind: type[Any]) -> list[Any]:
+        return [event for event in self.events if isinstance(event, kind)]
+
+
+@pytest.fixture
+def engines(monkeypatch: pytest.MonkeyPatch) -> Engines:
+    made = Engines()
+    monkeypatch.setattr(Roseinfer, "batches_by_server", False)
+    monkeypatch.setattr("harness.runs.in_process.time_batches", made.measure)
+    monkeypatch.setattr(CellMonitor, "summary", lambda *window: None)  # other tests run too
+    return made
+
+
+@pytest.fixture
+def batch(tmp_path: Path) -> OnlineSettings:
+    batch = OfflineSettings(
+        engines="roseinfer,openai", model="random:gpt2-tiny", device="cpu", out=tmp_path / "runs",
+        num_prompts=3, input_len=8, output_len="uniform:2:5", repeats=CELLS, max_model_len=64,
+    )  # fmt: skip
+    return OnlineSettings.of_batch(batch)
+
+
+def ended_early(batch: OnlineSettings, engines: Engines, cell: int) -> Path:
+    """The folder of a run that its user ended in `cell`."""
+    engines.ends[cell] = KeyboardInterrupt()
+    with pytest.raises(KeyboardInterrupt):
+        run_online(batch, notify=engines)
+    folder: Path = engines.of(Started)[0].folder
+    engines.events.clear()
+    return folder
+
+
+@pytest.mark.parametrize("cell", [0, CELLS - 1])
+def test_a_resumed_run_is_that_of_an_uninterrupted_one(
+    cell: int, batch: OnlineSettings, engines: Engines
+) -> None:
+    _, whole = run_online(batch, notify=engines)
+    engines.events.clear()
+    folder = ended_early(batch, engines, cell)
+    before = journal(folder) if cell else []
+    so_far = results_so_far(folder)
+    if cell:
+        assert so_far is not None and len(so_far.results) == cell
+        [fact] = [fact for fact in facts_of(load_run(folder)) if fact.kind == "interrupted"]
+        assert (fact.values["measured"], fact.values["cells"]) == (cell, CELLS)
+    else:
+        assert so_far is None
+        with pytest.raises(UsageError, match="is not finished") as raised:
+            load_run(folder)
+        assert f"bench offline --resume {folder}" in raised.value.hint
+    same, results = resume_online(folder, engines)
+    assert same == folder and [e.cell.index for e in engines.of(CellDone)] == [*range(cell, CELLS)]
+    assert journal(folder)[:cell] == before and [line["cell"] for line in journal(folder)] == [*range(CELLS)]
+    assert [row.completion_tokens for row in results.results] == [
+        row.completion_tokens for row in whole.results
+    ]
+    assert [row.total_s for row in results.results] == pytest.approx([row.total_s for row in whole.results])
+    assert not results.meta.interrupted
+
+
+def test_what_failed_is_tried_again_and_stands_in_its_place(batch: OnlineSettings, engines: Engines) -> None:
+    engines.ends[0] = EngineError("it died", "see its log")
+    folder, results = run_online(batch, notify=engines)
+    assert len(results.results) == CELLS - 1
+    assert [fault.repeat for fault in results.skipped] == [None, 0]
+    engines.events.clear()
+    _, again = resume_online(folder, engines)
+    assert [e.cell.index for e in engines.of(CellDone)] == [0]
+    assert [fault.label for fault in again.skipped] == ["openai"]
+    assert [(row.label, row.repeat) for row in again.results] == again.meta.order
+
+
+def test_where_everything_failed_it_is_said_why(batch: OnlineSettings, engines: Engines) -> None:
+    engines.ends = {cell: EngineError("it died", "see its log") for cell in range(CELLS)}
+    with pytest.raises(NothingMeasuredError) as raised:
+        run_online(batch, notify=engines)
+    assert raised.value.message.count("it died") == 1 and raised.value.hint == "see its log"
+
+
+def test_an_engine_that_the_interruption_ended_has_not_failed(
+    batch: OnlineSettings, engines: Engines
+) -> None:
+    error = EngineError("it ended", "")
+    error.__context__ = KeyboardInterrupt()
+    engines.ends[1] = error
+    with pytest.raises(KeyboardInterrupt):
+        run_online(batch, notify=engines)
+    [folder] = (batch.out or Path()).iterdir()
+    assert [fault["label"] for fault in json.loads((folder / "skipped.json").read_text())] == ["openai"]
+
+
+def test_a_folder_in_which_nothing_was_to_be_measured(batch: OnlineSettings, engines: Engines) -> None:
+    folder = ended_early(batch, engines, 1)
+    edit(folder / "run.json", lambda run: run["order"].clear())
+    with pytest.raises(UsageError, match="nothing was to be measured"):
+        resume_online(folder, engines)

@@ -67,8 +67,7 @@ def test_a_sweep_interrupted_in_its_middle_is_finished(start_mock: Any, settings
     assert found == {1: 1, 2: 2, 4: 4}
     assert [hits.possible for hits in results.prefixes] == [0, 0, 0]
     page = report_of(folder)
-    assert all(f"{held} in flight" in page for held in (1, 2, 4)) and "scale 1" not in page
-    assert "Load grows to the right." in page and "<summary>4 in flight</summary>" in page
+    assert all(f"{held} in flight" in page for held in (1, 2, 4))
 
 
 KINDS: list[dict[str, Any]] = [
@@ -102,7 +101,7 @@ def test_other_loads_continue_with_the_same_requests(
     given = {key: f"jsonl:{file}" if value == "DATASET" else value for key, value in given.items()}
     settings = settings_for(start_mock().url, prompt_nonce=1, accuracy=False, **given)
     columns = ["cell", "request", "input_tokens", "output_tokens", "session", "turn"]
-    whole, results = run_online(settings, ["bench"], Watcher())
+    whole, results = run_online(settings)
     folder = interrupted(settings)
     watch = Watcher()
     _, again = resume_online(folder, watch)
@@ -117,7 +116,6 @@ def test_other_loads_continue_with_the_same_requests(
     assert again.meta.trace == results.meta.trace
     same = compare_runs(whole, folder)
     assert [obstacle.reason for obstacle in same.obstacles if obstacle.name != "invalid"] == []
-    assert "requests/s" in report_of(folder)
     if "dataset" in given:
         file.write_text(json.dumps({"prompt": "another"}))
         load_dataset.cache_clear()
@@ -125,33 +123,28 @@ def test_other_loads_continue_with_the_same_requests(
         kept = (folder / "journal.jsonl").read_text().splitlines()
         (folder / "journal.jsonl").write_text(kept[0] + "\n")
         with pytest.raises(UsageError, match="not the one that the run began with"):
-            resume_online(folder, Watcher())
+            resume_online(folder)
 
 
-def test_a_complete_run_is_only_written_again(start_mock: Any, settings_for: Make) -> None:
-    server = start_mock()
-    folder, results = run_online(settings_for(server.url, scales=[0.01]), ["bench"], Watcher())
-    server.end()
-    kept = {path: path.read_bytes() for path in folder.iterdir() if path.suffix in (".json", ".jsonl")}
-    (folder / "online_results.json").unlink()
-    watch = Watcher()
-    assert resume_online(folder, watch) == (folder, results)
+def test_a_complete_run_is_only_written_again(finished: Path) -> None:
+    kept = {path: path.read_bytes() for path in finished.iterdir() if path.suffix in (".json", ".jsonl")}
+    (finished / "online_results.json").unlink()
+    resume_online(finished, watch := Watcher())
     assert watch.of(CellDone) == watch.of(EngineStarting) == []
     assert {path: path.read_bytes() for path in kept} == kept
 
 
 @pytest.mark.parametrize("content", [None, b"", b'{"cell": 0'])
 def test_a_complete_run_without_its_journal_is_not_measured_again(
-    start_mock: Any, settings_for: Make, content: bytes | None
+    finished: Path, content: bytes | None
 ) -> None:
-    folder, _ = run_online(settings_for(start_mock().url, scales=[0.01]), ["bench"], Watcher())
-    before = (folder / "requests.parquet").read_bytes()
-    (folder / "journal.jsonl").unlink()
+    before = (finished / "requests.parquet").read_bytes()
+    (finished / "journal.jsonl").unlink()
     if content is not None:
-        (folder / "journal.jsonl").write_bytes(content)
+        (finished / "journal.jsonl").write_bytes(content)
     with pytest.raises(UsageError, match=r"has results and no journal\.jsonl"):
-        resume_online(folder, Watcher())
-    assert (folder / "requests.parquet").read_bytes() == before
+        resume_online(finished)
+    assert (finished / "requests.parquet").read_bytes() == before
 
 
 def test_what_has_changed_since_is_refused(
@@ -166,56 +159,49 @@ def test_what_has_changed_since_is_refused(
 
     python_with("roseinfer", {})
     with pytest.raises(UsageError, match="roseinfer is part of the run and not here any more"):
-        resume_online(folder, Watcher())
+        resume_online(folder)
 
     launch = {"engine": "roseinfer", "label": "roseinfer", "version": "0.1"}
     edit(folder / "run.json", lambda run: run["launches"].append(launch))
     python_with("roseinfer", {"rosebench": "0.2"})
     with pytest.raises(UsageError, match=r"roseinfer was 0\.1 in the run and is 0\.2 now"):
-        resume_online(folder, Watcher())
+        resume_online(folder)
 
     edit(folder / "run.json", lambda run: run["launches"].pop())
     trace.write_text("arrival_s,input_tokens,output_tokens\n0,5,5\n0.1,6,7\n")
     with pytest.raises(UsageError, match="the trace is not the one"):
-        resume_online(folder, Watcher())
+        resume_online(folder)
 
     edit(folder / "run.json", lambda run: run["settings"].update(scales=[3.0]))
     with pytest.raises(UsageError, match=r"cell 0 of .* is not one of the run's settings"):
-        resume_online(folder, Watcher())
+        resume_online(folder)
 
 
-def test_other_code_and_another_machine_are_refused(start_mock: Any, settings_for: Make) -> None:
-    folder = interrupted(settings_for(start_mock().url))
+def test_other_code_and_another_machine_are_refused(half_done: Path) -> None:
+    folder = half_done
     kept = json.loads((folder / "run.json").read_text())
-    revisions = {
-        "0123456789abcdef": "check out revision 0123456789, or",
-        "0123456789abcdef-dirty": "check out revision 0123456789 with its changes, or",
-        None: f"install the rosebench {kept['versions']['rosebench']} that it began with, or",
-    }
-    for revision, hint in revisions.items():
+    hints = {"0123456789abcdef": "0123456789,", "0123456789abcdef-dirty": "0123456789 with its changes"}
+    for revision, hint in {**hints, None: kept["versions"]["rosebench"]}.items():
         began = kept["versions"] | {"git_rev": revision, "source": "f" * 16}
         (folder / "run.json").write_text(json.dumps(kept | {"versions": began}))
         with pytest.raises(UsageError, match=r"other code of bench and roseinfer: f{16}, and this") as raised:
-            resume_online(folder, Watcher())
-        assert raised.value.hint == f"{hint} start a new run"
+            resume_online(folder)
+        assert hint in raised.value.hint
     edit(folder / "run.json", lambda run: run.update(versions=kept["versions"]))
     edit(folder / "run.json", lambda run: run["environment"]["cpu"].update(model="another"))
     with pytest.raises(UsageError, match=r"the run began on cpu, another, \d+, and this is cpu, "):
-        resume_online(folder, Watcher())
+        resume_online(folder)
     passing = {"load_average": [9, 9, 9], "memory_available": 1, "kernel": "1"}
     edit(folder / "run.json", lambda run: run.update(environment=kept["environment"] | passing))
-    assert resume_online(folder, Watcher())[1].skipped == []
+    assert resume_online(folder)[1].skipped == []
 
 
-def test_a_server_that_serves_another_model_is_not_measured_on(start_mock: Any, settings_for: Make) -> None:
-    folder = interrupted(settings_for(start_mock().url))
-    edit(folder / "run.json", lambda run: run["launches"][0]["settings"].update(model="another"))
-    watch = Watcher()
-    _, results = resume_online(folder, watch)
+def test_a_server_that_serves_another_model_is_not_measured_on(half_done: Path) -> None:
+    edit(half_done / "run.json", lambda run: run["launches"][0]["settings"].update(model="another"))
+    _, results = resume_online(half_done, watch := Watcher())
     [fault] = results.skipped
     assert watch.measured == [] and fault.load == results.meta.settings.loads[1]
-    assert fault.reason.startswith("openai served another in the run and serves ")
-    assert fault.hint == "serve that model again, or start a new run"
+    assert "openai served another in the run" in fault.reason and fault.hint
 
 
 @pytest.mark.parametrize(
@@ -238,18 +224,17 @@ def test_what_is_no_run(content: Any, message: str, tmp_path: Path) -> None:
         text = content if isinstance(content, str) else json.dumps(whole | content)
         (tmp_path / "run.json").write_text(text)
     with pytest.raises(UsageError, match=message) as raised:
-        resume_online(tmp_path, Watcher())
+        resume_online(tmp_path)
     assert "\n" not in raised.value.message
     with pytest.raises(UsageError, match="holds no run: No such file"):
         resume_online(tmp_path / "absent", Watcher())
 
 
-def test_code_that_changed_since_is_kept(start_mock: Any, settings_for: Make) -> None:
+def test_code_that_changed_since_is_kept(half_done: Path) -> None:
     """The code of an engine that is developed; that of bench and roseinfer would be refused."""
-    folder = interrupted(settings_for(start_mock().url))
-    run = Run.open(folder)
+    run = Run.open(half_done)
     record = run.info.launches[0].model_copy(update={"label": "vLLM", "engine": "vllm", "ready_s": 1.0})
     before, after = (Code(folder="/src", sha256=digit * 16) for digit in "12")
     for code in (before, before, after, before):
         run.launched(record.model_copy(update={"codes": [code]}))
-    assert Run.open(folder).info.launches[-1].codes == [before, after]
+    assert Run.open(half_done).info.launches[-1].codes == [before, after]

@@ -89,7 +89,7 @@ def interrupted_on(
         with monkeypatch.context() as patch:
             patch.setattr(ThisMachine, "__init__", lambda self: setattr(self, "testbeds", testbeds))
             with pytest.raises(KeyboardInterrupt):
-                run_online(settings, ["bench"], watch)
+                run_online(settings, notify=watch)
         return Run.open(watch.of(Started)[0].folder)
 
     return run

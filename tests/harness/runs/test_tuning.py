@@ -69,11 +69,11 @@ def test_what_misses_a_limit_or_fails_comes_after_what_does_not() -> None:
     tuning.take(cell("x (c1)", 0, rate=500, ttft=80))
     tuning.take(cell("x (c2)", 0, rate=90))
     tuning.take(cell("x (c3)", 0, rate=900, ttft=60))
-    tuning.fail("x (c4)", "its server died")
+    tuning.all["x (c4)"].fault = "its server died"
     assert tuning.finalists == ["x (c2)", "x (c3)", "x (c1)"]
-    states = {found.label: found.state for found in tuning.found(())}
+    states = {found.label: found.state for found in tuning.results(())}
     assert states["x"] == "default" and states["x (c4)"] == "failed"
-    assert tuning.found(())[1].limits == {"ttft_p90<=50ms": 80}
+    assert tuning.results(())[1].limits == {"ttft_p90<=50ms": 80}
 
 
 def test_a_rate_is_best_high_and_a_latency_low() -> None:
@@ -104,7 +104,7 @@ def test_a_finalist_that_could_not_be_compared_has_failed() -> None:
         )
         for label in ("x (c1)", "x (c2)")
     ]
-    found = tuning_of(plan, [], faults).found({"x", "x (c2)"})
+    found = tuning_of(plan, [], faults).results({"x", "x (c2)"})
     assert [(each.state, each.reason) for each in found] == [
         ("default", ""),
         ("failed", "no memory"),
@@ -121,8 +121,8 @@ def test_what_was_measured_decides_again_as_it_did() -> None:
     late = [cell("x", plan.rounds, 1.0)]
     fault = Skipped(engine="x", label="x (c8)", load=cells[0].load, repeat=0, reason="no")
     again = tuning_of(plan, [*cells, *late])
-    assert again.found(()) == tuning.found(()) and again.finalists == tuning.finalists
-    assert tuning_of(plan, cells[:-1], [fault]).found(())[-1].reason == "no"
+    assert again.results(()) == tuning.results(()) and again.finalists == tuning.finalists
+    assert tuning_of(plan, cells[:-1], [fault]).results(())[-1].reason == "no"
 
 
 FAILED = Fact(kind="failures", values={"failed": 3, "requests": 100})

@@ -21,10 +21,9 @@ from harness.engines.base import Engine, EngineSettings, Installation, Launch, S
 from harness.engines.local import LocalEngine
 from harness.engines.placement import CpuSplit
 from harness.errors import UsageError
-from harness.report.render import write_outputs
 from harness.runs.events import CellDone, CellsExpected, Started
 from harness.runs.folder import resume_command
-from harness.runs.reader import Run, load_run
+from harness.runs.reader import load_run
 from harness.runs.tune_plan import plan_tuning
 from harness.runs.tuning import Halving
 from harness.schema.online_settings import OnlineSettings
@@ -32,9 +31,7 @@ from harness.schema.results import OnlineResults
 from harness.schema.tune import TunePlan
 from tests.harness.measured import resume_online, run_online
 
-from ..conftest import Watcher, journal, press_ctrl_c
-
-pytestmark = pytest.mark.usefixtures("few_figures")
+from .conftest import Watcher, interrupted, journal, report_of
 
 Plan = Callable[..., tuple[OnlineSettings, TunePlan]]
 MODULE = "harness.mock_server"
@@ -68,12 +65,8 @@ def plan_for(tmp_path: Path, mock_engine: None) -> Plan:
     def make(args: dict[str, Any], **given: Any) -> tuple[OnlineSettings, TunePlan]:
         file = tmp_path / "space.yaml"
         file.write_text(yaml.safe_dump({"engine": "roseinfer", "args": args}))
-        quick: dict[str, Any] = {
-            "calibrate": False,
-            "check_answers": False,
-            "accuracy": False,
-            "server_metrics": False,
-        }
+        off = ("calibrate", "check_answers", "accuracy", "server_metrics")
+        quick: dict[str, Any] = dict.fromkeys(off, False)
         quick |= {"warmup": 0, "n": 6, "concurrency": [2], "input_len": 4, "output_len": 6, "device": "cpu"}
         settings = OnlineSettings(
             engines=["roseinfer"], model="random:gpt2-tiny", out=tmp_path / "runs", repeats=2, **quick
@@ -101,11 +94,8 @@ def test_the_best_setting_is_found_after_an_interruption(
 ) -> None:
     settings, plan = plan_for({"--itl-ms": [2, 40, 60]})
     shared = mock_servers()
-    watch = Watcher({2: press_ctrl_c})
-    with pytest.raises(KeyboardInterrupt):
-        run_online(settings, ["bench"], watch, tune=plan)
+    folder = interrupted(settings, 2, None, plan)
     assert mock_servers() <= shared
-    folder: Path = watch.of(Started)[0].folder
     assert resume_command(folder) == f"bench tune --resume {folder}"
     before = journal(folder)
     again = Watcher()
@@ -118,7 +108,7 @@ def test_the_best_setting_is_found_after_an_interruption(
     assert {summary.label for summary in results.summaries} == {"Mock", finalist.label}
     assert all(s.repeat is None or s.repeat >= plan.rounds for s in results.summaries)
     read = load_run(folder)
-    assert isinstance(read, Run) and read.disagreements == []
+    assert read.disagreements == []
     assert read.results.tune == results.tune
     kept = StoredRun.read(folder)
     assert {label: [len(each) for each in loads.values()] for label, loads in kept.cells.items()} == {
@@ -165,13 +155,10 @@ def test_configurations_are_measured_side_by_side(plan_for: Plan, monkeypatch: p
     settings, plan = plan_for({"--itl-ms": [2, 40, 60]})
     settings = settings.model_copy(update={"cluster": "auto", "side_by_side": 2})
     shared = mock_servers()
-    watch = Watcher({2: press_ctrl_c})
-    with pytest.raises(KeyboardInterrupt):
-        run_online(settings, ["bench"], watch, tune=plan)
+    folder = interrupted(settings, 2, None, plan)
     assert mock_servers() <= shared
-    folder: Path = watch.of(Started)[0].folder
     before = journal(folder)
-    _, results = resume_online(folder, Watcher())
+    _, results = resume_online(folder)
     entries = journal(folder)
     assert entries[: len(before)] == before
     cells = [(entry["label"], entry["repeat"]) for entry in entries]
@@ -198,14 +185,9 @@ def test_a_setting_with_which_the_server_does_not_start_is_left_out(
     assert results.tune is not None
     [failed] = [found for found in results.tune.configurations if found.state == "failed"]
     log = folder / "logs" / f"roseinfer.{failed.variant}.server.log"
-    assert failed.reason == (
-        f"{failed.label} ended before it was ready with exit code 2: argument --itl-ms: "
-        f"invalid float value: 'fast'; see {log}"
-    )
+    assert "invalid float value: 'fast'" in failed.reason and str(log) in failed.reason
     assert "invalid float value" in log.read_text()
-    write_outputs(load_run(folder))
-    assert failed.reason in (folder / "summary.md").read_text().replace("\\_", "_")
-    assert failed.reason in html.unescape((folder / "report.html").read_text())
+    assert failed.reason in html.unescape(report_of(folder))
 
     expected, numbers = 0, []
     for event in watch.events:

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter
-from itertools import pairwise
+from itertools import pairwise, product
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from harness.engines.base import EngineVariant
-from harness.engines.registry import get_engine_variant
 from harness.engines.selection import make_engine_variants
 from harness.engines.variants import Variant
-from harness.errors import UsageError
-from harness.runs.schedule import Cell, balanced_orders
+from harness.runs.schedule import Cell, balanced_orders, grid_blocks
 from harness.runs.schedule import grid_blocks as plan
 from harness.schema.load import Load
 from harness.schema.online_settings import OnlineSettings
@@ -47,67 +44,38 @@ def cells_of(settings: OnlineSettings, engine_variants: list[EngineVariant]) -> 
 
 
 @given(asked())
-def test_every_engine_load_and_repeat_once(case: tuple[OnlineSettings, list[EngineVariant]]) -> None:
+def test_every_engine_meets_every_load_in_every_repeat(
+    case: tuple[OnlineSettings, list[EngineVariant]],
+) -> None:
     settings, engine_variants = case
-    cells = cells_of(settings, engine_variants)
-    seen = Counter((cell.engine_variant.label, cell.load, cell.repeat) for cell in cells)
-    assert set(seen.values()) == {1}
-    assert set(seen) == {
-        (engine_variant.label, load, repeat)
-        for engine_variant in engine_variants
-        for load in settings.loads
-        for repeat in range(settings.repeats)
-    }
+    blocks, cells, labels = plan(*case), cells_of(*case), [variant.label for variant in engine_variants]
+    places = Counter((cell.engine_variant.label, cell.load, cell.repeat) for cell in cells)
+    assert places == Counter(product(labels, settings.loads, range(settings.repeats)))
     assert [cell.index for cell in cells] == list(range(len(cells)))
-
-
-@given(asked())
-def test_a_block_is_one_engine_and_repeat_from_light_to_heavy(
-    case: tuple[OnlineSettings, list[EngineVariant]],
-) -> None:
-    for block in plan(*case):
-        assert all(cell.engine_variant is block.engine_variant for cell in block.cells)
-        assert len({cell.repeat for cell in block.cells}) == 1
+    for block in blocks:
+        assert {cell.server for cell in block.cells} == {block.cells[0].server}
         assert all(a.load.weight < b.load.weight for a, b in pairwise(block.cells))
-
-
-@given(asked())
-def test_engines_share_loads_and_loads_share_nothing(
-    case: tuple[OnlineSettings, list[EngineVariant]],
-) -> None:
-    settings, engine_variants = case
-    loads: dict[tuple[Load, int], set[int]] = {}
-    for cell in cells_of(settings, engine_variants):
-        loads.setdefault((cell.load, cell.repeat), set()).add(cell.load_seed)
-    assert all(len(seeds) == 1 for seeds in loads.values())
-    assert len(set.union(*loads.values())) == len(settings.loads) * settings.repeats
-
-
-@given(asked())
-def test_repeats_are_complete_blocks_or_follow_each_other(
-    case: tuple[OnlineSettings, list[EngineVariant]],
-) -> None:
-    settings, engine_variants = case
-    order = [(block.cells[0].repeat, block.engine_variant.label) for block in plan(settings, engine_variants)]
+    order = [(block.cells[0].repeat, block.engine_variant.label) for block in blocks]
     if settings.interleave:
-        repeats = [repeat for repeat, _ in order]
-        assert repeats == sorted(repeats)
+        assert [repeat for repeat, _ in order] == sorted(repeat for repeat, _ in order)
     else:
-        assert order == [
-            (repeat, engine_variant.label)
-            for engine_variant in engine_variants
-            for repeat in range(settings.repeats)
-        ]
+        assert order == [(repeat, label) for label in labels for repeat in range(settings.repeats)]
 
 
 @given(asked())
-def test_the_seed_decides(case: tuple[OnlineSettings, list[EngineVariant]]) -> None:
+def test_engines_share_prompts_and_loads_and_seeds_do_not(
+    case: tuple[OnlineSettings, list[EngineVariant]],
+) -> None:
     settings, engine_variants = case
+    seeds: dict[tuple[Load, int], set[int]] = {}
+    for cell in cells_of(*case):
+        seeds.setdefault((cell.load, cell.repeat), set()).add(cell.load_seed)
+    assert all(len(of_load) == 1 for of_load in seeds.values())
+    every = set.union(*seeds.values())
+    assert len(every) == len(settings.loads) * settings.repeats
     assert plan(settings, engine_variants) == plan(settings.model_copy(), engine_variants)
     other = settings.model_copy(update={"seed": settings.seed + 1})
-    assert {cell.load_seed for cell in cells_of(settings, engine_variants)}.isdisjoint(
-        cell.load_seed for cell in cells_of(other, engine_variants)
-    )
+    assert every.isdisjoint(cell.load_seed for cell in cells_of(other, engine_variants))
 
 
 @given(st.integers(1, 9), st.integers(0, 2**40))
@@ -140,26 +108,11 @@ def test_the_order_of_one_repeat_is_drawn_from_the_seed() -> None:
     assert {order[0] for order in orders} == {member.label for member in who}
 
 
-def test_two_that_would_be_drawn_alike_are_refused(monkeypatch: pytest.MonkeyPatch, tmp_path) -> None:
-    (tmp_path / "roseinfer.yaml").write_text("variants: {a: {label: x}, b: {label: x}, plain: {}}")
-    monkeypatch.setattr("harness.engines.base.CONFIGS", tmp_path)
-    assert get_engine_variant(EngineRef.model_validate("roseinfer@a")).label == "roseinfer (x)"
-    for pair in ("roseinfer@a,roseinfer@b", "roseinfer,roseinfer@plain"):
-        with pytest.raises(UsageError, match="are both drawn as") as raised:
-            make_engine_variants(OnlineSettings(engines=pair))
-        assert all(name in raised.value.message for name in pair.split(","))
-    assert len(make_engine_variants(OnlineSettings(engines="roseinfer,roseinfer@b"))) == 2
-
-
 def test_with_aa_every_engine_is_two_in_balanced_orders() -> None:
     settings = OnlineSettings(engines=["roseinfer", "vllm"], aa=True, repeats=4, scales=[1.0, 2.0])
     engine_variants = make_engine_variants(settings)
-    assert [who.label for who in engine_variants] == [
-        "roseinfer (A)",
-        "roseinfer (B)",
-        "vLLM (A)",
-        "vLLM (B)",
-    ]
+    labels = ["roseinfer (A)", "roseinfer (B)", "vLLM (A)", "vLLM (B)"]
+    assert [who.label for who in engine_variants] == labels
     assert engine_variants[0].ref == engine_variants[1].ref
     blocks = plan(settings, engine_variants)
     orders = [[block.engine_variant.label for block in blocks[i : i + 4]] for i in range(0, 16, 4)]
@@ -168,3 +121,23 @@ def test_with_aa_every_engine_is_two_in_balanced_orders() -> None:
         assert first == {True: 2, False: 2}
     for place in range(4):
         assert {order[place] for order in orders} == {who.label for who in engine_variants}
+
+
+@given(st.integers(1, 5), st.data())
+def test_each_side_measures_whole_repeats_in_their_order(count, data) -> None:
+    repeats = data.draw(st.integers(count, 9))
+    settings = OnlineSettings(
+        engines="roseinfer,vllm,sglang",
+        concurrency=[1, 2],
+        repeats=repeats,
+        seed=data.draw(st.integers(0, 99)),
+    )
+    blocks = grid_blocks(settings, make_engine_variants(settings), count)
+    divided = [[block for block in blocks if block.cells[0].side == side] for side in range(count)]
+    cells = [cell.index for own in divided for block in own for cell in block.cells]
+    assert sorted(cells) == [*range(6 * repeats)]
+    for own in divided:
+        engines = Counter(block.engine_variant.label for block in own)
+        assert len(engines) == 3 and len({*engines.values()}) == 1
+    lengths = [len(own) for own in divided]
+    assert max(lengths) - min(lengths) <= 3

@@ -3,43 +3,28 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from harness.calibration.calibrate import this_machine
 from harness.cluster import this_machine as this_machine_module
 from harness.errors import BenchError
 from harness.runs import resolved
 from harness.runs.events import Calibrating, Event
-from harness.schema.machines import Calibration, ClientCeiling
+from harness.schema.machines import Calibration
 from harness.schema.online_settings import OnlineSettings
-from tests.harness.measured import run_online
+from tests.harness.measured import calibration_of, run_online
+
+from .conftest import Make
 
 
 def calibration(
     chunks_per_s: float, requests_per_s: float = 1e6, chunks_of_two: float | None = None
 ) -> Calibration:
     """Of one process; and of each of two or more, where that is given."""
-    ceilings = [
-        ClientCeiling(
-            processes=processes,
-            chunks_per_s=chunks,
-            chunks_per_cpu_s=chunks,
-            requests_per_s=requests_per_s,
-            limit="client",
-        )
-        for processes, chunks in ((1, chunks_per_s), (2, chunks_of_two))
-        if chunks is not None
-    ]
-    return Calibration(machine=this_machine(), created="now", quick=True, ceilings=ceilings, errors=[])
-
-
-def settings_for(url: str, folder: Path, **given: Any) -> OnlineSettings:
-    quick = {"max_model_len": 1024, "n": 4, "scales": [0.01], "warmup": 0, "check_answers": False}
-    return OnlineSettings(base_url=url, out=folder, **quick, **given)
+    two = {} if chunks_of_two is None else {2: (chunks_of_two, requests_per_s)}
+    return calibration_of({1: (chunks_per_s, requests_per_s), **two})
 
 
 @pytest.mark.parametrize(
@@ -52,13 +37,13 @@ def settings_for(url: str, folder: Path, **given: Any) -> OnlineSettings:
 )
 def test_a_client_near_its_limit_makes_a_cell_invalid(
     start_mock: Any,
-    tmp_path: Path,
+    settings_for: Make,
     monkeypatch: pytest.MonkeyPatch,
     found: Calibration,
     unit: str | None,
 ) -> None:
     monkeypatch.setattr(this_machine_module, "load_calibration", lambda: found)
-    folder, results = run_online(settings_for(start_mock().url, tmp_path), ["bench"], lambda _: None)
+    folder, results = run_online(settings_for(start_mock().url, scales=[0.01], calibrate=True))
     assert json.loads((folder / "run.json").read_text())["environment"]["calibration"] == found.model_dump()
     said = [why for summary in results.summaries for why in summary.invalid_reasons if why.kind == "busy"]
     if unit is None:
@@ -69,7 +54,7 @@ def test_a_client_near_its_limit_makes_a_cell_invalid(
 
 
 def test_a_machine_without_one_is_calibrated_first(
-    start_mock: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    start_mock: Any, settings_for: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def measure(*, quick: bool, report_status: Any) -> Calibration:
         report_status("something")
@@ -78,7 +63,9 @@ def test_a_machine_without_one_is_calibrated_first(
     monkeypatch.setattr(this_machine_module, "load_calibration", lambda: None)
     monkeypatch.setattr(this_machine_module, "calibrate", measure)
     events: list[Event] = []
-    folder, _ = run_online(settings_for(start_mock().url, tmp_path), ["bench"], events.append)
+    folder, _ = run_online(
+        settings_for(start_mock().url, scales=[0.01], calibrate=True), ["bench"], events.append
+    )
     assert events[0] == Calibrating("something")
     kept = json.loads((folder / "run.json").read_text())["environment"]["calibration"]
     assert kept["ceilings"][0]["chunks_per_s"] == 1e9
@@ -86,15 +73,15 @@ def test_a_machine_without_one_is_calibrated_first(
 
 @pytest.mark.parametrize("switched_off", [True, False])
 def test_a_run_without_one_says_so(
-    start_mock: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, switched_off: bool
+    start_mock: Any, settings_for: Make, monkeypatch: pytest.MonkeyPatch, switched_off: bool
 ) -> None:
     def fail(**_: object) -> Calibration:
         raise BenchError("too busy")
 
     monkeypatch.setattr(this_machine_module, "load_calibration", lambda: None)
     monkeypatch.setattr(this_machine_module, "calibrate", fail)
-    settings = settings_for(start_mock().url, tmp_path, calibrate=not switched_off)
-    folder, results = run_online(settings, ["bench"], lambda _: None)
+    settings = settings_for(start_mock().url, scales=[0.01], calibrate=not switched_off)
+    folder, results = run_online(settings)
     assert json.loads((folder / "run.json").read_text())["environment"]["calibration"].startswith("none: ")
     assert not any(why.kind == "busy" for summary in results.summaries for why in summary.invalid_reasons)
 

@@ -1,0 +1,295 @@
+"""What a server is sent and what it says of itself: chats, shared prompts, caches, metrics."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from prometheus_client.samples import Sample
+
+from harness.compare.compare_runs import compare_runs
+from harness.engines.adapters.openai import OpenAI
+from harness.errors import UsageError
+from harness.loadgen.load_plan import Target
+from harness.records.parquet import read_records
+from harness.report.tables.cells import prefix_table
+from harness.runs import server_session
+from harness.runs.folder import RUN
+from harness.runs.reader import Run, load_run
+from harness.schema.online_settings import OnlineSettings
+from harness.schema.results import OnlineResults
+from harness.schema.setting_types import HIDDEN
+from tests.harness.measured import resume_online, run_online
+
+from .conftest import Make, Watcher, interrupted, journal, report_of
+
+REASONING, CHAT_OUTPUT, CHAT_INPUT, CHATS = 5, 12, 64, 6
+#: The mock server counts words; this many more are its template's.
+TEMPLATE = 9
+CHAT = {
+    "concurrency": [2], "n": CHATS, "input_len": CHAT_INPUT, "output_len": CHAT_OUTPUT,
+    "warmup": 0, "calibrate": False, "check_answers": False, "endpoint": "chat",
+}  # fmt: skip
+
+
+@pytest.fixture
+def chatting(start_mock: Any) -> Callable[..., Any]:
+    """Starts a server that thinks before it answers."""
+
+    def start(**behaviour: Any) -> Any:
+        chat = {"chat": True, "reasoning": REASONING, "template_tokens": TEMPLATE, **behaviour}
+        return start_mock("--context", "512", script=[chat])
+
+    return start
+
+
+def chat_settings(server: Any, tmp_path: Path, **given: Any) -> OnlineSettings:
+    return OnlineSettings(server={"mine": server.url}, out=tmp_path / "runs", **{**CHAT, **given})
+
+
+@pytest.mark.parametrize("counts", [{}, {"token_ids": False}, {"token_ids": False, "usage": "continuous"}])
+def test_what_is_measured_is_what_the_server_wrote(
+    chatting: Any, tmp_path: Path, counts: dict[str, Any]
+) -> None:
+    server = chatting(**counts)
+    folder, results = run_online(chat_settings(server, tmp_path, tokenizer="none"))
+    [summary, _] = results.summaries
+    assert (summary.label, summary.num_success, summary.errors) == ("mine", CHATS, {})
+    assert summary.ttfo_ms.n == summary.ttft_ms.n == CHATS
+    records = read_records(folder)
+    served = [request for request in server.served_requests if request.writes][-CHATS:]
+    assert [sum(tokens for _, tokens in request.writes) for request in served] == [CHAT_OUTPUT] * CHATS
+    assert list(records.requests["completion_tokens"]) == [CHAT_OUTPUT] * CHATS
+    assert (
+        list(records.requests["prompt_tokens"])
+        == list(records.requests["input_tokens"])
+        == [CHAT_INPUT] * CHATS
+    )
+    for row in records.requests.itertuples():
+        chunks = records.chunks[records.chunks["request"] == row.request]
+        before = chunks.loc[chunks["t"] < row.t_answer, "tokens"].sum()
+        until = chunks.loc[chunks["t"] <= row.t_answer, "tokens"].sum()
+        assert before <= REASONING < until
+    wrote = sorted(request.t_answer - request.t_received for request in served)
+    read = sorted(records.requests["t_answer"] - records.requests["t_sent"])
+    assert all(client >= server - 1e-3 for client, server in zip(read, wrote, strict=True))
+
+
+def test_secrets_are_in_no_file(chatting: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SOME_KEY", "sk-of-the-environment")
+    headers = {"X-Plain": "sk-as-it-is", "X-Env": "env:SOME_KEY"}
+    given = {"tokenizer": "none", "header": headers, "api_key_env": "SOME_KEY"}
+    folder, _ = run_online(chat_settings(chatting(), tmp_path, **given))
+    for file in folder.rglob("*"):
+        if file.is_file():
+            content = file.read_bytes()
+            assert b"sk-of-the-environment" not in content and b"sk-as-it-is" not in content, file
+    stored = json.loads((folder / RUN).read_text())["settings"]["header"]
+    assert stored == {"X-Plain": HIDDEN, "X-Env": "env:SOME_KEY"}
+
+
+def test_several_servers_are_several_rows(chatting: Any, tmp_path: Path) -> None:
+    server = chatting()
+    wanted = chat_settings(server, tmp_path, tokenizer="none").model_copy(
+        update={"server": {"a": server.url, "b": server.url}}
+    )
+    folder, results = run_online(wanted)
+    assert [summary.label for summary in results.summaries if summary.repeat is None] == ["a", "b"]
+    facts = json.loads((folder / RUN).read_text())["launches"][0]["facts"]
+    assert facts["prompts"]["value"] == f"chat, counted by the server, at least {TEMPLATE + 1} tokens"
+    assert facts["context"] == {"value": 512, "source": "GET /v1/models"}
+
+
+TURNS = """\
+# block_size: 32
+arrival_s,input_tokens,output_tokens,session,prefix_blocks
+0,64,4,a,1 2
+0.001,40,4,b,1 3
+0.002,96,4,a,1 2 4
+1.5,96,4,a,1 2 4
+"""
+#: Of 296 tokens: 32 of the second; all but the new block of the third; all but the last token's block of the
+#: fourth.
+POSSIBLE = (32 + 64 + 80) / 296
+
+
+@pytest.fixture
+def turns_settings(tmp_path: Path, start_mock: Any) -> OnlineSettings:
+    (tmp_path / "trace.csv").write_text(TURNS)
+    return OnlineSettings(
+        base_url=start_mock("--ttft-ms", "60").url, trace=str(tmp_path / "trace.csv"), scales=[1.0],
+        max_model_len=1024, warmup=0, calibrate=False, check_answers=False, out=tmp_path / "runs",
+    )  # fmt: skip
+
+
+def test_turns_and_what_could_be_cached(turns_settings: OnlineSettings) -> None:
+    folder, results = run_online(turns_settings)
+    [hits] = results.prefixes
+    assert (hits.label, hits.load.value, hits.repeat, hits.prompt_tokens) == ("openai", 1.0, 0, 296)
+    assert hits.possible == pytest.approx(POSSIBLE)
+    assert hits.reported is None and hits.source.startswith("unknown")
+    requests = read_records(folder).requests.set_index("request")
+    assert requests["reusable_tokens"].tolist() == [0, 32, 64, 80]
+    assert requests["late_s"].isna().tolist() == [True, True, False, False]
+    assert requests["late_s"][2] > 0.05 and requests["late_s"][3] == 0
+    assert requests["t_sched"][2] == pytest.approx(requests["t_end"][0], abs=1e-6)
+    assert requests["t_sent"][2] >= requests["t_end"][0]
+    [summary, _] = results.summaries
+    assert (summary.later_turns, summary.late_turns) == (2, 1)
+    assert summary.offered_req_per_s == pytest.approx(3 / 1.5)
+    table = prefix_table(results.prefixes)
+    assert table is not None and table.lines[0][3:5] == [f"{100 * POSSIBLE:.1f} %", "–"]
+
+
+HITS, QUERIES = "vllm:prefix_cache_hits_total", "vllm:prefix_cache_queries_total"
+
+
+def test_what_the_engine_counts_stands_beside(
+    turns_settings: OnlineSettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Counters of two engine cores rise by 16 each, and by 100, with each look before and after a cell."""
+    looks: list[Target] = []
+
+    def read(target: Target) -> list[Sample]:
+        looks.append(target)
+        hits = [Sample(HITS, {"engine": engine}, 16 * len(looks)) for engine in "01"]
+        return [*hits, Sample(QUERIES, {}, 100 * len(looks))]
+
+    monkeypatch.setattr(OpenAI, "server_series", {"prefix_hits": HITS, "prefix_queries": QUERIES})
+    monkeypatch.setattr(OpenAI, "histograms", {"queue_wait_ms": "vllm:request_queue_time_seconds"})
+    monkeypatch.setattr(server_session, "read_samples", read)
+    _, results = run_online(turns_settings)
+    assert len(looks) == 2
+    [hits] = results.prefixes
+    assert hits.possible == pytest.approx(POSSIBLE) and hits.reported == pytest.approx(0.32)
+    assert hits.source == "GET /metrics: vllm:prefix_cache_hits_total, vllm:prefix_cache_queries_total"
+
+
+CACHED_LOAD = {"concurrency": [2], "n": 12, "input_len": 64, "output_len": 4}
+Start = Callable[..., str]
+
+
+@pytest.fixture
+def caching(start_mock: Any) -> Start:
+    """Starts a server that answers a prompt after 30 ms, and one that it knows after 1 ms."""
+
+    return lambda **behaviour: start_mock(script=[{"ttft_ms": 30, "cached_ttft_ms": 1, **behaviour}]).url
+
+
+def ttft(results: OnlineResults) -> list[float]:
+    return [summary.ttft_ms.p50 for summary in results.summaries if summary.repeat is not None]
+
+
+def kinds(results: OnlineResults) -> list[set[str]]:
+    wanted = {"cached", "unreported"}
+    return [{str(notice.kind) for notice in summary.notices} & wanted for summary in results.summaries]
+
+
+def test_the_same_command_twice_meets_no_cache(caching: Start, settings_for: Make) -> None:
+    url = caching(cached_tokens=0)
+    nonces = set()
+    for _ in range(2):
+        _, results = run_online(settings_for(url, **CACHED_LOAD))
+        assert ttft(results)[0] > 25
+        assert kinds(results) == [set(), set()]
+        nonces.add(results.meta.settings.prompt_nonce)
+    assert len(nonces) == 2
+
+
+def test_the_same_nonce_is_the_same_prompts_and_is_noticed(caching: Start, settings_for: Make) -> None:
+    settings = settings_for(caching(cached_tokens=0), prompt_nonce=7, **CACHED_LOAD)
+    _, first = run_online(settings)
+    _, second = run_online(settings)
+    assert ttft(first)[0] > 25
+    assert kinds(first) == [set(), set()]
+    assert kinds(second) == [{"cached"}, {"cached"}]
+    [hits] = second.prefixes
+    assert hits.possible == 0 and hits.reported == pytest.approx(63 / 64)
+
+
+@pytest.mark.parametrize("given", [None, 7])
+def test_a_cell_that_is_sent_again_meets_no_cache_unless_the_nonce_was_given(
+    caching: Start, settings_for: Make, given: int | None
+) -> None:
+    settings = settings_for(caching(cached_tokens=0), repeats=2, prompt_nonce=given, **CACHED_LOAD)
+    folder = interrupted(settings)
+    nonce = json.loads((folder / "run.json").read_text())["settings"]["prompt_nonce"]
+    run_online(settings.model_copy(update={"prompt_nonce": nonce}))  # what is left
+    _, results = resume_online(folder)
+    before, again = (entry["prompt_nonce"] for entry in journal(folder))
+    assert before is None and results.meta.settings.prompt_nonce == nonce
+    if given is None:
+        assert min(ttft(results)) > 25 and again not in (None, nonce)
+        assert kinds(results)[1] == set()
+    else:
+        assert kinds(results)[1] == {"cached"} and again is None
+
+
+def test_a_and_b_of_one_server_have_prompts_of_their_own(caching: Start, settings_for: Make) -> None:
+    settings = settings_for(caching(cached_tokens=0), aa=True, repeats=2, **CACHED_LOAD)
+    _, results = run_online(settings)
+    assert len(ttft(results)) == 4 and min(ttft(results)) > 25
+    assert all(not found for found in kinds(results))
+
+
+def test_a_server_that_reports_nothing(caching: Start, settings_for: Make) -> None:
+    _, results = run_online(settings_for(caching(), **CACHED_LOAD))
+    assert ttft(results)[0] > 25
+    assert kinds(results) == [{"unreported"}, {"unreported"}]
+
+
+def test_two_served_models_are_not_comparable(start_mock: Any, settings_for: Make) -> None:
+    url = start_mock().url
+    folders = [run_online(settings_for(url, served_model=name, **CACHED_LOAD))[0] for name in ("a", "b", "a")]
+    [obstacle] = compare_runs(folders[0], folders[1]).obstacles
+    assert (obstacle.name, obstacle.allowed) == ("served-model", False)
+    assert obstacle.reason == "openai serves a in A, openai serves b in B"
+    assert compare_runs(folders[0], folders[2]).obstacles == []
+    [obstacle] = compare_runs(folders[0], folders[1], allowed=["served-model"]).obstacles
+    assert obstacle.allowed
+
+
+@pytest.mark.integration
+def test_a_served_name_that_is_no_model(settings_for: Make) -> None:
+    with pytest.raises(UsageError) as raised:
+        run_online(settings_for("http://127.0.0.1:1", model="./no-such"))
+    assert raised.value.hint.endswith("a model of the running server is named with --served-model")
+
+
+METRICS_LOAD = {"concurrency": [6], "n": 24, "input_len": 4, "output_len": 20}
+
+
+def test_readings_are_on_the_clock_of_the_chunks(start_mock: Any, settings_for: Make) -> None:
+    """Three of six requests are answered at once, in 0.12 s each."""
+    server = start_mock("--metrics", "--slots", "3", "--ttft-ms", "25", "--itl-ms", "5")
+    folder, _ = run_online(
+        settings_for(server.url, metrics_interval=0.05, **METRICS_LOAD), ["bench"], Watcher()
+    )
+    run = load_run(folder)
+    assert isinstance(run, Run) and not (folder / "raw").exists()
+    served, requests = server.served_requests[-24:], run.requests.sort_values("t_sent")
+    t0 = np.median([answer.t_received for answer in served] - requests["t_sent"].to_numpy())
+    starts = np.array([answer.t_started for answer in served]) - t0
+    ends = np.array([answer.t_end for answer in served]) - t0
+    compared, changes = 0, np.concatenate([starts, ends])
+    for at, took_ms, reported in run.server[["t", "took_ms", "running"]].to_numpy(np.float64):
+        near = took_ms / 2e3 + 0.01
+        if not (abs(changes - at) <= near).any():  # nothing began or ended around it
+            assert reported == ((starts <= at) & (ends > at)).sum()
+            compared += 1
+    assert compared >= 3 and run.server["running"].max() == 3 and run.server["waiting"].max() == 3
+    text = report_of(folder)
+    assert "What the servers say of themselves" in text
+
+
+def test_a_server_is_not_asked_where_that_is_off(start_mock: Any, settings_for: Make) -> None:
+    server = start_mock("--metrics")
+    folder, _ = run_online(
+        settings_for(server.url, server_metrics=False, **METRICS_LOAD | {"n": 2}), ["bench"], Watcher()
+    )
+    assert not (folder / "server.parquet").exists()
+    assert "say of themselves" not in report_of(folder)
