@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 from urllib.parse import quote
 
 from harness.report.charts.chart import View
@@ -14,7 +15,7 @@ from harness.report.charts.looks import Look, looks
 from harness.report.charts.over_time import power_is_known
 from harness.report.charts.run_charts import Charts
 from harness.report.notices import notices
-from harness.report.profile_section import ProfileSection, profile_section
+from harness.report.profile_section import profile_section
 from harness.report.sections import sections
 from harness.report.tables.comparisons import ratios
 from harness.report.tables.rates import rates_of
@@ -78,7 +79,7 @@ class Chapter:
         return "the cells are too short."
 
     @cached_property
-    def profiles(self) -> ProfileSection | None:
+    def profiles(self) -> dict[str, Any] | None:
         """Section on its profiles; None of a run that was not profiled."""
         return profile_section(self.run.path)
 

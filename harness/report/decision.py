@@ -1,4 +1,4 @@
-"""What a run says to those who have to choose: limits that hold, frontiers, what tokens cost."""
+"""Answers of a run to those who have to choose: limits that hold, frontiers, what tokens cost."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _TOKENS, _HOUR_S = 1e6, 3600.0
 
 @dataclass(frozen=True)
 class Asked:
-    """What a reader brings: limits, and prices."""
+    """Limits and prices that a reader brings."""
 
     terms: Sequence[GateTerm] = ()
     prices: Prices | None = None
@@ -59,7 +59,7 @@ class Within:
 
 @dataclass(frozen=True)
 class Decision:
-    """Of one run.
+    """Limits, frontier and prices of one run.
 
     Attributes:
         slo: limits on each request.
@@ -78,19 +78,21 @@ class Decision:
 
     @property
     def unit(self) -> str:
-        """What a rate is of."""
+        """Noun of that which a rate is of."""
         return "GPU" if self.gpus else "machine"
 
     def cost(self, point: Served) -> Measurement | None:
-        """Of a million output tokens at that load."""
+        """Price of a million output tokens at that load."""
         if self.hourly is None:
             return None
         return point.total.under(self.hourly.amount / max(1, self.gpus) * _TOKENS / _HOUR_S)
 
     def at_limits(self, label: str) -> Served | None:
-        """Of the valid loads whose values are within every limit, the one that gives the most tokens."""
+        """Valid load within every limit that gives the most tokens."""
         fitting = {
-            found.load for found in self.within if found.label == label and found.valid and found.holds
+            limited.load
+            for limited in self.within
+            if limited.label == label and limited.valid and limited.holds
         }
         points = [point for point in self.served if point.label == label and point.load in fitting]
         return max(points, key=lambda point: point.total.value, default=None)
@@ -170,8 +172,8 @@ def _within(
 def _box(term: GateTerm, value: Measurement | None) -> Box:
     if value is None:
         return "unknown"
-    found = outcome(term, term.limit, value.ci)
-    return "pass" if found == "pass" else "fail" if found == "regression" else "undecided"
+    verdict = outcome(term, term.limit, value.ci)
+    return "pass" if verdict == "pass" else "fail" if verdict == "regression" else "undecided"
 
 
 def _holds(term: GateTerm, value: Measurement | None) -> bool:

@@ -10,6 +10,7 @@ import re
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import matplotlib as mpl
 from matplotlib.axes import Axes
@@ -51,43 +52,12 @@ _PAD, _PAD_LIMIT = 8, 12
 _Panel = tuple[Chart, str]
 
 
-MATPLOTLIB = {
-    "svg.fonttype": "none",
-    "svg.hashsalt": "rosebench",
-    "text.parse_math": False,
-    "font.family": ["DejaVu Sans"],
-    "font.size": 8,
-    "text.color": INK,
-    "axes.edgecolor": MUTED,
-    "axes.labelcolor": MUTED,
-    "axes.titlecolor": INK,
-    "axes.facecolor": PAPER,
-    "axes.linewidth": 0.6,
-    "axes.grid": True,
-    "axes.axisbelow": True,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.spines.left": False,
-    "axes.titlelocation": "left",
-    "axes.titlesize": 9,
-    "axes.titleweight": "bold",
-    "axes.titlepad": 8,
-    "axes.titley": 1.0,  # not placed by what is above the axes, which takes a third of drawing
-    "figure.facecolor": PAPER,
-    "grid.color": RULE,
-    "grid.linewidth": 0.6,
-    "legend.frameon": False,
-    "legend.fontsize": 8,
-    "legend.handlelength": 1.8,
-    "lines.linewidth": 1.6,
-    "lines.markersize": 5,
-    "xtick.color": MUTED,
-    "ytick.color": MUTED,
-    "xtick.major.size": 0,
-    "ytick.major.size": 0,
-    "xtick.minor.size": 0,
-    "ytick.minor.size": 0,
-}
+#: Settings of matplotlib: the style file, and the colours of the page.
+MATPLOTLIB = mpl.rc_params_from_file(Path(__file__).with_suffix(".mplstyle"), use_default_template=False)
+MATPLOTLIB.update(dict.fromkeys(("text.color", "axes.titlecolor"), INK))
+MATPLOTLIB.update(dict.fromkeys(("axes.edgecolor", "axes.labelcolor", "xtick.color", "ytick.color"), MUTED))
+MATPLOTLIB.update(dict.fromkeys(("axes.facecolor", "figure.facecolor"), PAPER))
+MATPLOTLIB.update(dict.fromkeys(("grid.color",), RULE))
 
 
 @dataclass(frozen=True)
@@ -109,29 +79,23 @@ class Plot:
 
 
 def figures(run: Run, charts: Charts) -> Iterator[Plot]:
-    """Every chart of the run, each percentile of interest by itself, and the overview."""
-    styles, by_load = looks(run.engines), charts.by_load
-    together = [chart for metric, chart in by_load.items() if "overview" in METRICS[metric].uses]
+    """Draw every chart of the run, each percentile of interest by itself, and the overview."""
+    styles, figures_by_name = looks(run.engines), dict[str, list[Chart]]()
+    together = [chart for metric, chart in charts.by_load.items() if "overview" in METRICS[metric].uses]
     if together:
-        yield plot("overview", together, styles, "Latencies by load")
-    for chart in by_load.values():
-        yield plot(chart.name, [chart], styles)
-        for q in _ALONE:
-            single = alone(chart, q)  # where samples do not support it, those that they do
-            yield plot(single.name, [single], styles)
+        figures_by_name["overview"] = together
+    for chart in charts.by_load.values():
+        # of a percentile that samples do not support, those that they do
+        for shown in (chart, *(alone(chart, q) for q in _ALONE)):
+            figures_by_name[shown.name] = [shown]
     for load, over_time in charts.over_time.items():
-        yield plot(f"timeline_{load_file_name(load)}", over_time, styles)
-    shown = {*(chart.name for charts_ in charts.over_time.values() for chart in charts_), *_names(charts)}
+        figures_by_name[f"timeline_{load_file_name(load)}"] = over_time
+    in_timelines = {chart.name for over_time in charts.over_time.values() for chart in over_time}
     for name, chart in charts.every.items():
-        if name not in shown:
-            yield plot(name, [chart], styles)
-
-
-def _names(charts: Charts) -> set[str]:
-    """Names of the figures by load."""
-    return {chart.name for chart in charts.by_load.values()} | {
-        f"{chart.name}_p{q}" for chart in charts.by_load.values() for q in _ALONE
-    }
+        if name not in in_timelines:
+            figures_by_name.setdefault(name, [chart])
+    for name, shown_together in figures_by_name.items():
+        yield plot(name, shown_together, styles, "Latencies by load" if name == "overview" else "")
 
 
 # --- One figure -----------------------------------------------------------------------------------------

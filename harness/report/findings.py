@@ -1,4 +1,4 @@
-"""What a report carries for the index: a finding a load, with its rankings."""
+"""Findings that a report carries for the index: one a load, with its rankings."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Finding(Strict):
 
     @property
     def measured(self) -> str:
-        """How often and for how long."""
+        """Number of repeats and their length."""
         noun = "start" if self.carried else "repeat"
         return f"{plural(self.repeats, noun)} of {self.seconds:.3g} s"
 

@@ -8,11 +8,11 @@ from pathlib import Path
 from harness.report.answer import answer, terms
 from harness.report.chapter import Chapter
 from harness.report.charts.chart import data_block
-from harness.report.charts.looks import css_color, on_dark
+from harness.report.charts.looks import on_dark
 from harness.report.charts.run_charts import Charts
 from harness.report.findings import FINDINGS, findings
 from harness.report.notices import badges
-from harness.report.page import environment, library, script, text_of
+from harness.report.page import render_page
 from harness.report.several import Change, overview
 from harness.report.several import together as together_of
 from harness.report.tables.fairness import side_by_side, sources
@@ -37,34 +37,26 @@ def render(runs: Sequence[tuple[Run, Charts]], folder: Path, changes: Sequence[C
         *(shade for charts, _ in named.values() for chart in charts.values() for shade in chart.key.values()),
     }
     dark = {color: on_dark(color) for color in sorted(colors)}
-    code, digest = script("charts.js", "report.js")
-    return (
-        environment()
-        .get_template("report.html.j2")
-        .render(
-            title=_title(chapters),
-            chapters=chapters,
-            findings=FINDINGS.dump_json([found for run, _ in runs for found in findings(run)]).decode(),
-            together=together,
-            overview=overview([run for run, _ in runs]),
-            changes=changes,
-            metrics=METRICS,
-            longest_open=LONGEST_OPEN,
-            heading=heading,
-            provenance=provenance,
-            answer=answer,
-            terms=terms,
-            badges=badges,
-            side_by_side=side_by_side,
-            sources=sources,
-            color=css_color,
-            dark=dark,
-            data=data_block(named, dark),
-            css=text_of("report.css"),
-            library_css=library("uPlot.min.css"),
-            script=code,
-            script_hash=digest,
-        )
+    return render_page(
+        "report.html.j2",
+        ("charts.js", "report.js"),
+        title=_title(chapters),
+        chapters=chapters,
+        findings=FINDINGS.dump_json([finding for run, _ in runs for finding in findings(run)]).decode(),
+        together=together,
+        overview=overview([run for run, _ in runs]),
+        changes=changes,
+        metrics=METRICS,
+        longest_open=LONGEST_OPEN,
+        heading=heading,
+        provenance=provenance,
+        answer=answer,
+        terms=terms,
+        badges=badges,
+        side_by_side=side_by_side,
+        sources=sources,
+        dark=dark,
+        data=data_block(named, dark),
     )
 
 

@@ -18,7 +18,7 @@ from harness.files import write_whole
 from harness.metrics.rankings import Ranking
 from harness.report.findings import FINDINGS, Finding, findings
 from harness.report.notices import ENOUGH_REPEATS
-from harness.report.page import environment, script, text_of
+from harness.report.page import render_page
 from harness.report.text.numbers import decimals, few, number
 from harness.report.text.provenance import assumed
 from harness.runs.reader import load_run
@@ -50,7 +50,7 @@ class Entry:
 
 @dataclass(frozen=True)
 class Group:
-    """What was measured of one model on one machine: findings with the file of their report, newest first."""
+    """Findings on one model on one machine, with the file of their report, newest first."""
 
     model: str
     machine: str
@@ -69,35 +69,35 @@ class Group:
     @property
     def compared(self) -> list[str]:
         """The engines with the versions that were measured."""
-        said = []
+        compared_engines = []
         for engine in self.engines:
             named = (finding.versions.get(engine) for finding, _ in self.rows)
-            known = dict.fromkeys(version for version in named if version)
-            said.append(f"{engine} {' and '.join(known)}".rstrip())
-        return said
+            versions = dict.fromkeys(version for version in named if version)
+            compared_engines.append(f"{engine} {' and '.join(versions)}".rstrip())
+        return compared_engines
 
     @property
     def found_by(self) -> str:
-        """What the words of a filter are looked for in, beside each load."""
+        """Text that a filter is looked for in, beside each load."""
         return " ".join([self.model, self.machine, *self.compared])
 
     @property
     def is_of_one_engine(self) -> bool:
-        """Whether only variants of one engine were compared."""
+        """Tell whether only variants of one engine were compared."""
         return len({name.partition(" (")[0] for name in self.engines}) == 1
 
     @property
     def is_of_several_runs(self) -> bool:
-        """Whether reports of several runs are in it, which may disagree."""
+        """Tell whether reports of several runs are in it, which may disagree."""
         return len({file for _, file in self.rows}) > 1
 
 
 def rankings_by(finding: Finding, label: str) -> list[Ranking]:
     """Select the rankings of a load by a metric's label: each percentile from low to high, or the rate."""
     return [
-        found
-        for found in finding.rankings
-        if found.metric in METRICS and METRICS[found.metric].label == label
+        ranking
+        for ranking in finding.rankings
+        if ranking.metric in METRICS and METRICS[ranking.metric].label == label
     ]
 
 
@@ -119,36 +119,30 @@ def ratio_text(ratio: float | None) -> str:
 def caveat(finding: Finding) -> str:
     """Say what keeps a load from being believed at sight: engines that are invalid, else its grave badges,
     and how much was measured where it is one repeat or a short one."""
-    said = [f"{few(finding.invalid)} invalid"] if finding.invalid else [*finding.caveats]
+    reasons = [f"{few(finding.invalid)} invalid"] if finding.invalid else [*finding.caveats]
     if finding.repeats == 1 or finding.seconds < SHORT_CELL_S:
-        said.append(finding.measured)
-    return "; ".join(said)
+        reasons.append(finding.measured)
+    return "; ".join(reasons)
 
 
 def write_index(folder: Path) -> Path:
     """List the reports in `folder`, newest run first; files that are no reports of this tool are left out."""
-    found = (_entry(path) for path in sorted(folder.glob("*.html")) if path.name != INDEX)
+    read = (_entry(path) for path in sorted(folder.glob("*.html")) if path.name != INDEX)
     entries = sorted(
-        (entry for entry in found if entry is not None), key=lambda entry: entry.made, reverse=True
+        (entry for entry in read if entry is not None), key=lambda entry: entry.made, reverse=True
     )
-    code, digest = script("index.js", charts=False)
-    page = (
-        environment()
-        .get_template("index.html.j2")
-        .render(
-            entries=entries,
-            groups=_groups(entries),
-            columns=COLUMNS,
-            rankings_by=rankings_by,
-            value_text=value_text,
-            ratio_text=ratio_text,
-            caveat=caveat,
-            css=text_of("report.css"),
-            assumed=assumed,
-            enough=ENOUGH_REPEATS,
-            script=code,
-            script_hash=digest,
-        )
+    page = render_page(
+        "index.html.j2",
+        ("index.js",),
+        entries=entries,
+        groups=_groups(entries),
+        columns=COLUMNS,
+        rankings_by=rankings_by,
+        value_text=value_text,
+        ratio_text=ratio_text,
+        caveat=caveat,
+        assumed=assumed,
+        enough=ENOUGH_REPEATS,
     )
     write_whole(folder / INDEX, page.encode())
     return folder / INDEX
@@ -158,11 +152,11 @@ def _groups(entries: list[Entry]) -> list[Group]:
     """The findings of all reports by model and machine, one model after the other, and last where one engine
     was compared with itself; of a run that is in several reports once."""
     groups: dict[tuple[str, str], Group] = {}
-    seen: list[Finding] = []
+    listed: list[Finding] = []
     for entry in entries:
         for finding in entry.findings or ():
-            if finding not in seen:
-                seen.append(finding)
+            if finding not in listed:
+                listed.append(finding)
                 key = finding.model, finding.machine
                 groups.setdefault(key, Group(*key, [])).rows.append((finding, entry.file))
     names = list(dict.fromkeys(group.name for group in groups.values()))
@@ -177,11 +171,11 @@ def _entry(path: Path) -> Entry | None:
     meta = {name: unescape(content) for name, content in _META.findall(head)}
     if "title" not in meta:
         return None
-    known = _carried(meta["findings"]) if "findings" in meta else None
-    if known is None:
-        known = _computed(path.with_suffix(""))
+    carried = _carried(meta["findings"]) if "findings" in meta else None
+    if carried is None:
+        carried = _computed(path.with_suffix(""))
     made, model, machine, verdict = (meta.get(name, "") for name in ("made", "model", "machine", "verdict"))
-    return Entry(path.name, meta["title"], made, model, machine, verdict, known)
+    return Entry(path.name, meta["title"], made, model, machine, verdict, carried)
 
 
 def _carried(text: str) -> list[Finding] | None:

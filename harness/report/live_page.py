@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from harness.metrics.summary import summarize
 from harness.records.cell import CellRecords
 from harness.report.charts.by_load import by_load
 from harness.report.charts.chart import Chart, data_block
-from harness.report.charts.looks import Look, css_color, looks, on_dark
+from harness.report.charts.looks import looks, on_dark
 from harness.report.charts.over_time import latency_over_time, load_over_time
-from harness.report.page import environment, library, script, text_of
+from harness.report.page import render_page
 from harness.report.tables.rates import repeats_table
 from harness.report.text.heading import machine, model
 from harness.report.text.load_words import where
@@ -20,13 +20,6 @@ from harness.runs.folder import JOURNAL
 from harness.runs.journal import JournalEntry, read_journal
 from harness.runs.reader import RawRun, read_raw
 from harness.schema.metrics import latencies
-
-
-@dataclass(frozen=True)
-class _Chapter:
-    """The part of a chapter that the macros of the templates use."""
-
-    styles: dict[str, Look]
 
 
 def version(folder: Path) -> str:
@@ -65,32 +58,24 @@ def live_page(folder: Path) -> str:
     cells = None
     if raw is not None and not raw.info.is_adaptive:
         cells = len(raw.info.order) * len(raw.info.settings.loads)
-    code, digest = script("charts.js", "report.js", "live.js")
-    return (
-        environment()
-        .get_template("live.html.j2")
-        .render(
-            folder=folder,
-            done=len(journal),
-            counted=plural(len(journal), "cell")
-            if cells is None
-            else f"{len(journal)} of {plural(cells, 'cell')}",
-            cells=cells,
-            chapter=_Chapter(styles),
-            about="" if raw is None else f"{model(raw.info)} · {machine(raw.info)}",
-            last=f"{journal[-1].label} {where(journal[-1].load)}" if journal else "",
-            table=repeats_table([s for s in summaries if s.repeat is not None]) if summaries else None,
-            charts=charts,
-            latest=latest,
-            color=css_color,
-            dark=dark,
-            data=data_block({"live": (every, styles)}, dark),
-            css=text_of("report.css"),
-            library_css=library("uPlot.min.css"),
-            script=code,
-            script_hash=digest,
-            version=at,
-        )
+    return render_page(
+        "live.html.j2",
+        ("charts.js", "report.js", "live.js"),
+        folder=folder,
+        done=len(journal),
+        counted=plural(len(journal), "cell")
+        if cells is None
+        else f"{len(journal)} of {plural(cells, 'cell')}",
+        cells=cells,
+        chapter={"styles": styles},
+        about="" if raw is None else f"{model(raw.info)} · {machine(raw.info)}",
+        last=f"{journal[-1].label} {where(journal[-1].load)}" if journal else "",
+        table=repeats_table([s for s in summaries if s.repeat is not None]) if summaries else None,
+        charts=charts,
+        latest=latest,
+        dark=dark,
+        data=data_block({"live": (every, styles)}, dark),
+        version=at,
     )
 
 

@@ -3,21 +3,26 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import combinations
 from typing import Literal
 
+import numpy as np
+from pydantic import JsonValue
+
 from harness.engines.selection import make_engine_variants
 from harness.metrics.notices import begun
-from harness.metrics.rankings import REAL
+from harness.metrics.rankings import REAL, shown_load
 from harness.report.text.heading import repeat_counts, repeats_text
 from harness.report.text.numbers import few, plural, several
-from harness.report.text.settings import unequal_settings
+from harness.report.text.provenance import fact_text
 from harness.report.wording import CHECKS, Notice, Topic, notices_of
 from harness.runs.cell_runner import warmup_hint
 from harness.runs.reader import Run
 from harness.schema.facts import Fact, Scope, Value
+from harness.schema.fairness import LedgerRow
+from harness.schema.load import load_text
 from harness.schema.results import Skipped
 from harness.schema.run_info import LaunchRecord
 from harness.schema.setting_types import RUNNING_SERVER
@@ -303,3 +308,62 @@ def _few_repeats(run: Run) -> Iterator[Fact]:
         if repeats < ENOUGH_REPEATS:
             values = {"repeats": repeats, "enough": ENOUGH_REPEATS}
             yield Fact(kind="few_repeats", scope=Scope(engine=label), values=values)
+
+
+# --- Settings that are not equal, and which of them can matter at the load of the answer ------------------
+
+#: Tokens of the largest blocks in which engines keep a KV cache.
+_BLOCK = 128
+#: Limits that differ by no more than this share are as good as equal, such as KV caches of the same memory.
+_NEAR = 0.01
+
+
+def unequal_settings(run: Run) -> Iterator[Fact]:
+    """State each setting that differs between engines; nothing of a tuning, which sets them."""
+    ledger = None if run.meta.tune is not None else run.results.ledger
+    rows = [row for row in ledger.unequal if not _is_near(row)] if ledger else []
+    needed = _needed(run) if rows else {}
+    for row in rows:
+        reported = [f"{label} {fact_text(value)}" for label, value in _values(row).items()]
+        values: dict[str, Value] = {"setting": row.name, "reported": ", ".join(reported)}
+        yield Fact(kind="unequal_setting", values=values | {"ample": _is_ample(row, needed.get(row.key))})
+
+
+def _needed(run: Run) -> Mapping[str, int]:
+    """Most that the requests in flight can take of a limit, by its key; of a cache only where it is of no use
+    to later prompts."""
+    load = shown_load(run.pooled)
+    peaks = [summary.peak_in_flight for summary in run.pooled if summary.load == load]
+    sent = (run.requests["load"] == load_text(load)).to_numpy(dtype=bool)
+    known_peaks = [peak for peak in peaks if peak is not None]
+    if not sent.any() or len(known_peaks) < len(peaks):
+        return {}
+    prompts, answers, reusable = (
+        run.requests[name].to_numpy(np.float64)[sent]
+        for name in ("input_tokens", "output_tokens", "reusable_tokens")
+    )
+    in_flight, prompt = max(known_peaks), int(prompts.max())
+    whole = int((prompts + answers).max())
+    needed = {"max_batch": in_flight, "max_batched_tokens": in_flight * prompt}
+    if not np.nansum(reusable):
+        needed["kv_tokens"] = in_flight * -(-whole // _BLOCK) * _BLOCK
+    return needed
+
+
+def _values(row: LedgerRow) -> dict[str, JsonValue]:
+    """By label, of the engines that tell."""
+    return {label: fact.value for label, fact in row.facts.items() if fact is not None}
+
+
+def _is_ample(row: LedgerRow, needed: int | None) -> bool:
+    """Tell whether a limit is reached by no engine."""
+    return needed is not None and all(
+        isinstance(value, int | float) and value >= needed for value in _values(row).values()
+    )
+
+
+def _is_near(row: LedgerRow) -> bool:
+    """Tell whether a setting is a number that hardly differs."""
+    values = _values(row).values()
+    numbers = [value for value in values if isinstance(value, int | float)]
+    return len(values) == len(numbers) > 0 and min(numbers) >= (1 - _NEAR) * max(numbers) > 1

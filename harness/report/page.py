@@ -13,10 +13,13 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from harness.plain_text import one_line, visible
+from harness.report.charts.looks import css_color
 from harness.report.tables.table import Column
 from harness.report.text.heading import model
 
 _TEMPLATES = Path(__file__).parent / "templates"
+#: The script that draws with uPlot.
+CHARTS = "charts.js"
 _LIBRARY = Path(__file__).parent / "vendor" / "uplot"
 #: A chart has two dots a pixel or more, as print and a saved picture need.
 _SHARP = Markup("window.devicePixelRatio = Math.max(2, devicePixelRatio);")
@@ -68,12 +71,21 @@ def library(name: str) -> Markup:
 
 
 @cache
-def script(*names: str, charts: bool = True) -> tuple[Markup, str]:
+def script(*names: str) -> tuple[Markup, str]:
     """The templates of those names as one script, with uPlot where it draws charts, and its SHA-256 in
     base64."""
-    drawing = [_SHARP, library("uPlot.iife.min.js")] if charts else []
+    drawing = [_SHARP, library("uPlot.iife.min.js")] if CHARTS in names else []
     code = Markup("\n").join([*drawing, *map(text_of, names)])
     return code, base64.b64encode(hashlib.sha256(code.encode()).digest()).decode()
+
+
+def render_page(template: str, scripts: Sequence[str], **context: object) -> str:
+    """Render a template with the styles of all pages and its scripts."""
+    code, digest = script(*scripts)
+    context |= {"css": text_of("report.css"), "color": css_color, "script": code, "script_hash": digest}
+    if CHARTS in scripts:
+        context["library_css"] = library("uPlot.min.css")
+    return environment().get_template(template).render(context)
 
 
 def _runs(columns: Sequence[Column]) -> list[tuple[str, list[Column]]]:

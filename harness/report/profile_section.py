@@ -2,34 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from harness.profiling.artifacts import read_manifest, read_profiles
 from harness.report.tables import profiles as profile_tables
 from harness.report.tables.profiles import gap_table, gaps_table, unexplained
-from harness.report.tables.table import Table
-from harness.schema.profile import Artifact
 
 
-@dataclass(frozen=True)
-class ProfileSection:
-    """Tables of the gaps and of the figures, and the files they come from (paths relative to the run)."""
-
-    profiled: str
-    all_gaps: Table
-    gaps: Sequence[Table]
-    unexplained: Sequence[str]
-    tables: Sequence[Table]
-    kernels: Sequence[Table]
-    rules: Table
-    unread: dict[str, str]
-    artifacts: Sequence[Artifact]
-
-
-def profile_section(run: Path) -> ProfileSection | None:
-    """The section of a run; None where it was not profiled.
+def profile_section(run: Path) -> dict[str, Any] | None:
+    """Return the tables of the gaps and of the figures, and the files they come from; None where a run was
+    not profiled.
 
     Raises:
         UsageError: what the profile stage wrote cannot be read.
@@ -50,16 +33,16 @@ def profile_section(run: Path) -> ProfileSection | None:
         for profile in profiles.figures
         for remark in profile.remarks
     }
-    return ProfileSection(
-        profiled=profile_tables.profiled(
+    return {
+        "profiled": profile_tables.profiled(
             [profile_run for profile_run in manifest.runs if profile_run.error is None]
         ),
-        all_gaps=gaps_table([gap for gap in profiles.gaps if gap.parts]),
-        gaps=[gap_table(gap) for gap in profiles.gaps if gap.parts],
-        unexplained=unexplained([gap for gap in profiles.gaps if not gap.parts]),
-        tables=shown,
-        kernels=[profile_tables.kernels(profile) for profile in profiles.figures],
-        rules=profile_tables.rules(),
-        unread=profiles.unread | remarks,
-        artifacts=[artifact for run in manifest.runs for artifact in run.artifacts],
-    )
+        "all_gaps": gaps_table([gap for gap in profiles.gaps if gap.parts]),
+        "gaps": [gap_table(gap) for gap in profiles.gaps if gap.parts],
+        "unexplained": unexplained([gap for gap in profiles.gaps if not gap.parts]),
+        "tables": shown,
+        "kernels": [profile_tables.kernels(profile) for profile in profiles.figures],
+        "rules": profile_tables.rules(),
+        "unread": profiles.unread | remarks,
+        "artifacts": [artifact for run in manifest.runs for artifact in run.artifacts],
+    }

@@ -44,7 +44,7 @@ class Change:
 
 @dataclass(frozen=True)
 class Together:
-    """What stands above several runs: a sentence on each, in what they differ, and the latencies of all by
+    """Head of several runs: a sentence on each, in what they differ, and the latencies of all by
     load."""
 
     verdicts: Sequence[str]
@@ -64,20 +64,21 @@ def together(runs: Sequence[Run]) -> Together:
     named = list(zip(names, runs, strict=True))
     verdicts = [f"{name}: {answer(run)[0]} {assumption(run)}".rstrip() for name, run in named]
     online = [(name, run) for name, run in named if not run.is_batch]
-    found = [(name, s) for name, run in online for s in run.pooled if s.num_success]
+    measured = [(name, s) for name, run in online for s in run.pooled if s.num_success]
     traces = {run.meta.trace.name for _, run in online if run.meta.trace is not None}
     searched = any(run.results.search is not None for _, run in online)
     if (
         len(online) < 2
-        or len({(s.load.kind, s.load.counts) for _, s in found}) != 1
+        or len({(s.load.kind, s.load.counts) for _, s in measured}) != 1
         or len(traces) > 1
         or searched
     ):
         return Together(verdicts, names, differing, Charts(), {})
-    counts = Counter((s.label, s.load) for _, s in found)
+    counts = Counter((s.label, s.load) for _, s in measured)
     twice = {label for (label, _), count in counts.items() if count > 1}
     pooled = [
-        s.model_copy(update={"label": f"{s.label}, {name}"}) if s.label in twice else s for name, s in found
+        s.model_copy(update={"label": f"{s.label}, {name}"}) if s.label in twice else s
+        for name, s in measured
     ]
     slo = online[0][1].meta.settings.slo
     shown = [by_load(pooled, metric, slo) for metric in latencies("headline")]
@@ -87,7 +88,7 @@ def together(runs: Sequence[Run]) -> Together:
 
 
 def run_names(runs: Sequence[Run]) -> list[str]:
-    """Their folders' names, with a number where two have the same."""
+    """Name runs by their folders, with a number where two have the same."""
     counts = Counter(run.path.name for run in runs)
     return [
         f"{run.path.name} ({number})" if counts[run.path.name] > 1 else run.path.name
@@ -96,16 +97,16 @@ def run_names(runs: Sequence[Run]) -> list[str]:
 
 
 def _differing(runs: Sequence[Run]) -> list[str]:
-    """Of each run the facts and versions that are not alike in all."""
+    """List of each run the facts and versions that are not alike in all."""
     each = []
     for run in runs:
         revision = (run.meta.versions.git_rev or "").partition("-")
         commit = f"commit {revision[0][:12]}{''.join(revision[1:])}" if revision[0] else ""
         named = {label: f"{label} {version}" for label, version in versions(run.meta).items()}
         each.append({**dict(facts(run)), "commit": commit, **named})
-    keys = dict.fromkeys(key for known in each for key in known if key not in _LEFT_OUT)
-    unlike = [key for key in keys if len({known.get(key) for known in each}) > 1]
-    return [" · ".join(known[key] for key in unlike if known.get(key)) for known in each]
+    keys = dict.fromkeys(key for named_facts in each for key in named_facts if key not in _LEFT_OUT)
+    unlike = [key for key in keys if len({named_facts.get(key) for named_facts in each}) > 1]
+    return [" · ".join(named_facts[key] for key in unlike if named_facts.get(key)) for named_facts in each]
 
 
 def _verdict(results: CompareResults) -> str:
@@ -143,14 +144,14 @@ def changes(runs: Sequence[Run]) -> list[Change]:
     offline = [run for run in runs if run.is_batch and run.results.results]
     pairs = [(alike[0], run) for alike in (online, offline) for run in alike[1:]]
     names = dict(zip(map(id, runs), run_names(runs), strict=True))
-    found = []
+    compared = []
     for first, run in pairs:
         if run.path.resolve() == first.path.resolve():
             continue
         results = compare_runs(
             first.path, run.path, allowed=("engines", "scales", "concurrency", "request-rate")
         )
-        found.append(
+        compared.append(
             Change(
                 names[id(first)],
                 names[id(run)],
@@ -161,4 +162,4 @@ def changes(runs: Sequence[Run]) -> list[Change]:
                 [obstacle.reason for obstacle in results.obstacles],
             )
         )
-    return found
+    return compared

@@ -301,7 +301,7 @@ class Notice:
 
     @property
     def severity(self) -> Severity:
-        """How grave it is."""
+        """Severity of the kind."""
         return self.wording.severity
 
 

@@ -40,9 +40,9 @@ def capacity_value(found: CapacityFound) -> str:
 
 def capacity_answer(search: SearchResults) -> list[Sentence]:
     """Say how much the engine carries that carries most; the table has the others."""
-    counted = [found for found in search.engines if found.guessed or found.value is not None]
+    counted = [engine for engine in search.engines if engine.guessed or engine.value is not None]
     plan, limits = search.plan, limit_words(search.plan.limits)
-    bounds = {found.bound for found in counted}
+    bounds = {engine.bound for engine in counted}
     if not counted:
         return [sentence("no_cell_counts")]
     if bounds == {"lightest"}:
@@ -53,8 +53,8 @@ def capacity_answer(search: SearchResults) -> list[Sentence]:
     values = {"limits": limits, "label": best.label}
     amount = f"{capacity_value(best)} {plan.unit_of(best.shown)}"
     if best.guessed:
-        known = best.low is not None or best.high is not None
-        amount = amount if known else "a load that is not known"
+        has_end = best.low is not None or best.high is not None
+        amount = amount if has_end else "a load that is not known"
         return [sentence("carries_unknown", **values, amount=amount, why=best.ended)]
     kind = "carries_most" if capacity_ranking(search).winner is not None else "carries"
     return [sentence(kind, **values, amount=amount, interval=interval(best))]

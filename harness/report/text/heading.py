@@ -1,4 +1,4 @@
-"""What was compared, on what machine, with which load: the lines at the head of a report."""
+"""Engines, machine and load of a run: the lines at the head of a report."""
 
 from __future__ import annotations
 
@@ -38,41 +38,41 @@ def names(labels: Iterable[str]) -> list[str]:
 
 
 def versions(run: RunInfo) -> dict[str, str]:
-    """Of each engine whose version is known, by label."""
+    """Versions of the engines, where they are known, by label."""
     return {launch.label: launch.version for launch in run.launches if launch.version}
 
 
 def facts(run: Run) -> list[tuple[str, str]]:
     """Name and value of each line, those that the run knows."""
     trace = run.meta.trace
-    found = [
+    lines = [
         ("Model", model(run.meta)),
         ("Machine", machine(run.meta)),
     ]
     if not run.is_batch:
         if not isinstance(run.meta.settings.loads[0], TraceLoad):
-            found.append(("Load", _load(run, trace)))
+            lines.append(("Load", _load(run, trace)))
         else:
-            found.append(
+            lines.append(
                 ("Trace", f"{trace.name}{f' ({trace.note})' if trace.note else ''}" if trace else "")
             )
-            found.append(("Scales", _scales(run) if run.pooled else ""))
-        found.append(("Sample", _sample(run) if run.repeats else ""))
+            lines.append(("Scales", _scales(run) if run.pooled else ""))
+        lines.append(("Sample", _sample(run) if run.repeats else ""))
     else:
-        found.append(("Batch", batch(run.meta.settings)))
-    found.append(("Engines", ", ".join(" ".join(known) for known in versions(run.meta).items())))
-    found.append(("Measured", f"{_when(run.meta.created)}, rosebench {run.meta.versions.rosebench}"))
-    return [(name, value) for name, value in found if value]
+        lines.append(("Batch", batch(run.meta.settings)))
+    lines.append(("Engines", ", ".join(" ".join(pair) for pair in versions(run.meta).items())))
+    lines.append(("Measured", f"{_when(run.meta.created)}, rosebench {run.meta.versions.rosebench}"))
+    return [(name, value) for name, value in lines if value]
 
 
 def about(run: Run) -> str:
     """The facts of most weight, in one line."""
-    known = dict(facts(run)) | ({"Trace": _brief(run.meta.trace)} if run.meta.trace else {})
-    return " · ".join(known[name] for name, _ in facts(run) if name in _ABOUT)
+    by_name = dict(facts(run)) | ({"Trace": _brief(run.meta.trace)} if run.meta.trace else {})
+    return " · ".join(by_name[name] for name, _ in facts(run) if name in _ABOUT)
 
 
 def _brief(trace: TraceRecord) -> str:
-    """Its name, and that it is no recorded one."""
+    """Name of a trace, and that it is no recorded one."""
     return f"{trace.name} trace, generated" if trace.name == GENERATED else trace.name
 
 
@@ -105,7 +105,7 @@ def ways_asked(launches: Sequence[LaunchRecord]) -> str:
 
 
 def fitted(trace: TraceRecord) -> str:
-    """What --fit did to the trace; empty where it left it as it was."""
+    """Say what --fit did to the trace; empty where it left it as it was."""
     parts = []
     if trace.dropped:
         whole = trace.requests + trace.dropped
@@ -117,16 +117,8 @@ def fitted(trace: TraceRecord) -> str:
     return f"--fit {trace.fit}: {', '.join(parts)}" if parts else ""
 
 
-def largest_change(trace: TraceRecord) -> str:
-    """What was done to the most of its requests: `21 % dropped`."""
-    whole = trace.requests + trace.dropped
-    if trace.dropped * trace.requests >= trace.changed * whole:
-        return f"{percent(trace.dropped, whole)} dropped"
-    return f"{percent(trace.changed, trace.requests)} resized"
-
-
 def model(run: RunInfo) -> str:
-    """As it was asked for; of servers that were running, what they call it and where they are."""
+    """Name the model as it was asked for; of running servers, as they call it and where they are."""
     settings, launches = run.settings, run.launches
     if launches and all("base_url" in launch.settings for launch in launches):
         places = {
@@ -145,7 +137,7 @@ def model(run: RunInfo) -> str:
 
 
 def _load(run: Run, trace: TraceRecord | None) -> str:
-    """What was sent, where it is no trace."""
+    """Say what was sent, where it is no trace."""
     loads = run.meta.settings.loads
     if trace is None:
         return ""

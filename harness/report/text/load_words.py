@@ -25,7 +25,7 @@ FAR = 1.05
 
 @dataclass(frozen=True)
 class _Words:
-    """Of one kind: the head of a column of its numbers, what they count, and the label of their axis.
+    """Words of one kind of load: the head of a column of its numbers, what they count, and the axis label.
 
     `{of}` is requests or sessions, `{noun}` the noun for one of them.
     """
@@ -58,46 +58,46 @@ def where(load: Load) -> str:
 
 
 def with_rate(load: Load, offered: Iterable[float]) -> str:
-    """As `where`; with the requests/s that are offered, of a trace, of sessions, and where they are not the
-    asked ones: `at 40.5 requests/s (scale 0.2)`."""
+    """Name the place as `where` does; with the requests/s that are offered, of a trace, of sessions and
+    where they are not those that were asked for: `at 40.5 requests/s (scale 0.2)`."""
     rate = max(offered, default=0.0)
     match load:
         case TraceLoad() if rate:
-            asked = str(load)
+            described = str(load)
         case RequestRate(of="sessions", req_per_s=wanted) if rate:
-            asked = f"{wanted:g} sessions/s, {arrivals_text(load.arrivals, load.cv)}"
+            described = f"{wanted:g} sessions/s, {arrivals_text(load.arrivals, load.cv)}"
         case RequestRate(req_per_s=wanted) if rate and not 1 / FAR < rate / wanted < FAR:
-            asked = f"asked: {wanted:g}, {arrivals_text(load.arrivals, load.cv)}"
+            described = f"asked: {wanted:g}, {arrivals_text(load.arrivals, load.cv)}"
         case _:
             return where(load)
-    return f"at {number(rate, decimals([rate]))} requests/s ({asked})"
+    return f"at {number(rate, decimals([rate]))} requests/s ({described})"
 
 
 def load_number(load: Load) -> str:
-    """Its value as text: whole numbers of requests are never rounded."""
+    """Value of a load as text: whole numbers of requests are never rounded."""
     return f"{load.value:,}" if isinstance(load, ClosedLoop | Batch) else f"{load.value:g}"
 
 
 def head_of(loads: Iterable[Load]) -> str:
-    """Of a column of such numbers, of which there may be none."""
+    """Head of a column of such numbers, of which there may be none."""
     return next((_with_noun(_WORDS[load.kind].head, load) for load in loads), "load")
 
 
 def quantity(load: Load) -> str:
-    """What the number counts: latency by … ."""
+    """Quantity that the number counts: latency by … ."""
     return _with_noun(_WORDS[load.kind].quantity, load)
 
 
 def axis_values(pooled: Iterable[OnlineSummary]) -> dict[Load, float]:
     """Each load by the number that grows with it: of a trace the requests/s that it offers."""
-    found: dict[Load, list[float]] = {}
+    by_load: dict[Load, list[float]] = {}
     for summary in pooled:
-        found.setdefault(summary.load, []).append(summary.offered_req_per_s)
-    rates = {load: sum(offered) / len(offered) for load, offered in found.items()}
+        by_load.setdefault(summary.load, []).append(summary.offered_req_per_s)
+    rates = {load: sum(offered) / len(offered) for load, offered in by_load.items()}
     by_rate = all(rates.values())
     return {
         load: (rates[load] if by_rate else 1 / load.value) if isinstance(load, TraceLoad) else load.value
-        for load in from_light_to_heavy(found)
+        for load in from_light_to_heavy(by_load)
     }
 
 
@@ -107,12 +107,12 @@ def axis_number(load: Load, value: float) -> str:
 
 
 def axis_label(load: Load) -> str:
-    """Of an axis of such numbers."""
+    """Label of an axis of such numbers."""
     return _with_noun(_WORDS[load.kind].axis, load)
 
 
 def load_file_name(load: Load) -> str:
-    """As part of one: `scale_0.4`, `in_flight_64`."""
+    """Part of a file's name: `scale_0.4`, `in_flight_64`."""
     head = head_of([load]).replace(" ", "_").replace("/", "_per_")
     return f"{head}_{load_number(load).replace(',', '')}"
 

@@ -13,16 +13,16 @@ AS_TIMES = 2
 
 
 def decimals(values: Iterable[float | None]) -> int:
-    """How many decimals show three digits of a middling value: 3 below 1, 2 below 10, 1 below 100, else 0."""
-    known = [abs(value) for value in values if value is not None]
-    if not known:
+    """Number of decimals that show three digits of a middling value: 3 below 1, 2 below 10, 1 below 100."""
+    sizes = [abs(value) for value in values if value is not None]
+    if not sizes:
         return 0
-    middle = median(known)
+    middle = median(sizes)
     return 3 if middle < 1 else 2 if middle < 10 else 1 if middle < 100 else 0
 
 
 def two_digits(value: float) -> int:
-    """How many decimals show two digits of a value: 0 from 10 on, 1 from 1 on, and so on, at most 3."""
+    """Number of decimals that show two digits of a value: 0 from 10 on, 1 from 1 on, and so on, at most 3."""
     return 0 if abs(value) >= 9.95 else 1 if abs(value) >= 0.995 else 2 if abs(value) >= 0.0995 else 3
 
 
@@ -50,14 +50,14 @@ def change_text(ratio: float, places: int = 1, of: float | None = None) -> str:
 def with_ends(value: float, ends: tuple[float, float], places: int = 2) -> list[str]:
     """A value and the ends of its interval, with up to two decimals more than `places` where the ends read
     alike, or one reads as 1, which is no difference, and is not."""
-    found = []
+    different = []
     for more in range(places, places + 3):
         texts = [f"{each:,.{more}f}" for each in (value, *ends)]
         if texts[1] != texts[2]:
-            found.append(texts)
+            different.append(texts)
             if not any(round(end, more) == 1 != end for end in ends):
                 return texts
-    return found[-1] if found else [f"{each:,.{places}f}" for each in (value, *ends)]
+    return different[-1] if different else [f"{each:,.{places}f}" for each in (value, *ends)]
 
 
 def plural(count: int, noun: str) -> str:
@@ -74,7 +74,7 @@ def percent(part: int, whole: int) -> str:
 
 
 def few(items: Sequence[str]) -> str:
-    """As `several`; of many the first and how many others."""
+    """Join as `several` does; of many the first and how many others."""
     return several(items) if len(items) <= MANY else f"{items[0]} and {len(items) - 1} others"
 
 

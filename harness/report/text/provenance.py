@@ -1,4 +1,4 @@
-"""How a run was made, in words: its command, settings, machine, and the client's calibration."""
+"""Making of a run in words: its command, settings, machine, and the client's calibration."""
 
 from __future__ import annotations
 
@@ -61,22 +61,22 @@ def ready(launch: LaunchRecord) -> str:
 
 def hardware(environment: Mapping[str, Any]) -> list[tuple[str, str]]:
     """The machine; sizes in GiB. The client's own calibration is apart."""
-    known = {name: value for name, value in environment.items() if name != "calibration"}
+    without_client = {name: value for name, value in environment.items() if name != "calibration"}
     return [
         (
             name.replace("_", " "),
             f"{int(text) / 2**30:.1f} GiB" if _SIZE.search(name) and text.isdigit() else text,
         )
-        for name, text in flat(known)
+        for name, text in flat(without_client)
     ]
 
 
 def client(environment: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """What the client was measured to sustain, and how well it times."""
-    found = environment.get("calibration")
-    if not isinstance(found, dict):
-        return [("calibration", say(found))] if found else []
-    calibration = checked(found, Calibration, "the client's calibration in the run")
+    """Loads that the client was measured to sustain, and its timing errors."""
+    stored = environment.get("calibration")
+    if not isinstance(stored, dict):
+        return [("calibration", say(stored))] if stored else []
+    calibration = checked(stored, Calibration, "the client's calibration in the run")
     rows = [("measured", calibration.created)]
     for ceiling in calibration.ceilings:
         name = f"ceiling with {_processes(ceiling.processes)}"
@@ -100,20 +100,20 @@ def _processes(count: int) -> str:
 
 def flat(values: Mapping[str, Any], prefix: str = "") -> list[tuple[str, str]]:
     """Nested settings as `a.b.0.c` and their text; empty ones are left out."""
-    found = []
+    pairs = []
     for key, value in values.items():
         name = f"{prefix}{key}"
         if isinstance(value, dict):
-            found += flat(value, f"{name}.")
+            pairs += flat(value, f"{name}.")
         elif isinstance(value, list) and any(isinstance(item, dict) for item in value):
-            found += flat({str(position): item for position, item in enumerate(value)}, f"{name}.")
+            pairs += flat({str(position): item for position, item in enumerate(value)}, f"{name}.")
         elif value not in (None, [], ""):
-            found.append((name, say(value)))
-    return found
+            pairs.append((name, say(value)))
+    return pairs
 
 
 def trace_facts(trace: TraceRecord) -> list[tuple[str, str]]:
-    """What was sent and where it comes from."""
+    """Name and value of each fact about what was sent."""
     counts = {
         "requests": trace.requests,
         "fit": trace.fit,
@@ -122,7 +122,7 @@ def trace_facts(trace: TraceRecord) -> list[tuple[str, str]]:
         "input tokens": trace.input_tokens,
         "output tokens": trace.output_tokens,
     }
-    said = {
+    texts = {
         "name": trace.name,
         "note": trace.note,
         "origin": trace.origin,
@@ -130,11 +130,11 @@ def trace_facts(trace: TraceRecord) -> list[tuple[str, str]]:
         "citation": trace.citation,
         "sha256": trace.sha256,
     }
-    return flat(said | {name: None if value is None else fact_text(value) for name, value in counts.items()})
+    return flat(texts | {name: None if value is None else fact_text(value) for name, value in counts.items()})
 
 
 def fact_text(value: Any) -> str:
-    """What an engine reports, as a person reads it: `4,096`."""
+    """Write what an engine reports as a person reads it: `4,096`."""
     return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else say(value)
 
 

@@ -25,7 +25,7 @@ def objective_unit(plan: TunePlan) -> str:
 
 
 def written(settings: Settings) -> str:
-    """As a command line has them: `--max-num-seqs 64 --no-async-scheduling`, variables before."""
+    """Write settings as on a command line: `--max-num-seqs 64 --no-async-scheduling`, variables before."""
     return " ".join(_words(settings)) or "none"
 
 
@@ -42,12 +42,12 @@ def _words(settings: Settings) -> Iterator[str]:
 
 
 def ratio(found: FinalistFound) -> str:
-    """Of the finalist's value to the default's."""
+    """Ratio of the finalist's value to the default's."""
     return DASH if found.ratio is None else f"{found.ratio:.3f}"
 
 
 def ratio_ends(found: FinalistFound) -> str:
-    """Its 95 % interval; empty where there is none."""
+    """95 % interval of that ratio; empty where there is none."""
     return "" if found.ci is None else f"{found.ci[0]:.3f} to {found.ci[1]:.3f}"
 
 
@@ -55,8 +55,8 @@ def tuning_answer(tune: TuneResults) -> list[Sentence]:
     """Say which settings are better than the default, and by how much."""
     objective, default = objective_name(tune.plan), tune.configurations[0]
     if tune.best is not None:
-        best = next(found for found in tune.finalists if found.label == tune.best)
-        settings = next(found.settings for found in tune.configurations if found.label == tune.best)
+        best = next(finalist for finalist in tune.finalists if finalist.label == tune.best)
+        settings = next(tried.settings for tried in tune.configurations if tried.label == tune.best)
         values = [value for value in (best.value, best.default) if value is not None]
         unit = objective_unit(tune.plan)
         value, before = (f"{number(each, decimals(values))} {unit}".strip() for each in values)
@@ -65,9 +65,13 @@ def tuning_answer(tune: TuneResults) -> list[Sentence]:
         return [sentence("tuned", **names, value=value, before=before, times=times)]
     if tune.default_invalid is not None:
         return [sentence("default_invalid", label=default.label, why=reason_text([tune.default_invalid]))]
-    if all(found.value is None for found in tune.finalists):
+    if all(finalist.value is None for finalist in tune.finalists):
         why = f" {as_sentence(default.reason)}" if default.reason else ""
         return [sentence("not_tuned", label=default.label, why=why)]
-    beyond = [found.label for found in tune.finalists if found.verdict == "better" and found.within is False]
+    beyond = [
+        finalist.label
+        for finalist in tune.finalists
+        if finalist.verdict == "better" and finalist.within is False
+    ]
     but = sentence("but", labels=few(beyond), limits=limit_words(tune.plan.limits or "")) if beyond else ""
     return [sentence("none_better", label=default.label, objective=objective, but=but)]

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from pydantic import JsonValue
 
-from harness.report.text.settings import unequal_settings
+from harness.report.notices import unequal_settings
 from harness.runs.reader import Run
 from harness.schema.fairness import EngineFact, Ledger, LedgerRow
 
