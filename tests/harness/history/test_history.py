@@ -6,7 +6,7 @@ import csv
 import json
 import shutil
 import sqlite3
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -64,34 +64,38 @@ def again(first: Path, tmp_path: Path) -> Made:
     return make
 
 
-def test_what_comes_back_is_what_was_estimated(first: Path, tmp_path: Path) -> None:
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[Store]:
+    with Store.open(tmp_path / "h.sqlite", create=True) as history:
+        yield history
+
+
+def test_what_comes_back_is_what_was_estimated(first: Path, store: Store) -> None:
     run = StoredRun.read(first)
-    with Store.open(tmp_path / "h.sqlite", create=True) as store:
-        assert store.add(run) == {} and store.add(run) == {}
-        [past] = store.runs()
-        assert past.name == "online_1" and "Xeon" in past.machine
-        for label, loads in run.cells.items():
-            for load in loads:
-                made, kept = run.estimates(label, load), store.estimates(past, label, load)
-                assert made.keys() == kept.keys()
-                for key, estimate in made.items():
-                    assert kept[key].each.tolist() == estimate.each.tolist()
-                    assert (kept[key].value, kept[key].within) == (estimate.value, estimate.within)
-                    assert (kept[key].missing, kept[key].dependent) == (estimate.missing, estimate.dependent)
+    assert store.add(run) == {} and store.add(run) == {}
+    [past] = store.runs()
+    assert past.name == "online_1" and "Xeon" in past.machine
+    for label, loads in run.cells.items():
+        for load in loads:
+            made, kept = run.estimates(label, load), store.estimates(past, label, load)
+            assert made.keys() == kept.keys()
+            for key, estimate in made.items():
+                assert kept[key].each.tolist() == estimate.each.tolist()
+                assert (kept[key].value, kept[key].within) == (estimate.value, estimate.within)
+                assert (kept[key].missing, kept[key].dependent) == (estimate.missing, estimate.dependent)
 
 
-def test_a_gate_against_the_last_the_best_and_a_revision(again: Made, tmp_path: Path) -> None:
+def test_a_gate_against_the_last_the_best_and_a_revision(again: Made, store: Store) -> None:
     runs = [again(1, 1.0, "aaa1"), again(2, 0.5, "bbb2"), again(3, 2.0, "ccc3")]
     now, terms = StoredRun.read(again(4, 2.02)), parse_gate("ttft_p50<=+50%")
-    with Store.open(tmp_path / "h.sqlite", create=True) as store:
-        for run in runs:
-            store.add(StoredRun.read(run))
-        outcomes = {against: gate(store, now, against, terms) for against in ("last", "best", "aaa", "bbb2")}
-        outcomes["errors first"] = gate(store, now, "best", [*parse_gate("error_rate<=50%"), *terms])
-        with pytest.raises(UsageError, match="no such run of revision 'zzz'"):
-            gate(store, now, "zzz", terms)
-        with pytest.raises(UsageError, match="no revision is given"):
-            gate(store, now, "", terms)
+    for run in runs:
+        store.add(StoredRun.read(run))
+    outcomes = {against: gate(store, now, against, terms) for against in ("last", "best", "aaa", "bbb2")}
+    outcomes["errors first"] = gate(store, now, "best", [*parse_gate("error_rate<=50%"), *terms])
+    with pytest.raises(UsageError, match="no such run of revision 'zzz'"):
+        gate(store, now, "zzz", terms)
+    with pytest.raises(UsageError, match="no revision is given"):
+        gate(store, now, "", terms)
     assert {against: found.outcome for against, found in outcomes.items()} == {
         "last": "pass",
         "best": "regression",
@@ -103,26 +107,24 @@ def test_a_gate_against_the_last_the_best_and_a_revision(again: Made, tmp_path: 
     assert outcomes["best"].gates[0].value == pytest.approx(4.04, rel=0.05)
 
 
-def test_a_copy_of_a_run_is_no_baseline_of_it(again: Made, tmp_path: Path) -> None:
+def test_a_copy_of_a_run_is_no_baseline_of_it(again: Made, tmp_path: Path, store: Store) -> None:
     run = again(1)
     copy = StoredRun.read(shutil.copytree(run, tmp_path / "candidate"))
-    with Store.open(tmp_path / "h.sqlite", create=True) as store:
-        store.add(StoredRun.read(run))
-        with pytest.raises(UsageError, match="the history has no other run"):
-            gate(store, copy, "last", parse_gate("ttft_p50<=+10%"))
+    store.add(StoredRun.read(run))
+    with pytest.raises(UsageError, match="the history has no other run"):
+        gate(store, copy, "last", parse_gate("ttft_p50<=+10%"))
 
 
-def test_an_engine_without_a_past_passes_no_gate_unseen(again: Made, tmp_path: Path) -> None:
+def test_an_engine_without_a_past_passes_no_gate_unseen(again: Made, store: Store) -> None:
     before, now = StoredRun.read(again(1)), StoredRun.read(again(2))
     *_, new = now.cells
     before = replace(before, cells={label: before.cells[label] for label in before.cells if label != new})
-    with Store.open(tmp_path / "h.sqlite", create=True) as store:
-        store.add(before)
-        found = {
-            text: gate(store, now, against, parse_gate(text))
-            for text in ("ttft_p50<=+50%", "ttft_p50<=1ms", "error_rate<=50%")
-            for against in ("best", "last")
-        }
+    store.add(before)
+    found = {
+        text: gate(store, now, against, parse_gate(text))
+        for text in ("ttft_p50<=+50%", "ttft_p50<=1ms", "error_rate<=50%")
+        for against in ("best", "last")
+    }
     outcomes = {text: results.gates[-1].outcome for text, results in found.items()}
     assert outcomes == {
         "ttft_p50<=+50%": "inconclusive",
@@ -134,90 +136,85 @@ def test_an_engine_without_a_past_passes_no_gate_unseen(again: Made, tmp_path: P
     assert relative.gates[-1].engine_b == new and "the history has no" in relative.gates[-1].reason
 
 
-def test_another_run_of_the_same_second_replaces_none(again: Made, tmp_path: Path) -> None:
+def test_another_run_of_the_same_second_replaces_none(again: Made, tmp_path: Path, store: Store) -> None:
     first_run, other = again(1), again(2, 1.5)
     (tmp_path / "elsewhere").mkdir()
     moved = other.rename(tmp_path / "elsewhere" / first_run.name)
     text = (moved / "run.json").read_text()
     (moved / "run.json").write_text(text.replace("2026-03-02T12", "2026-03-01T12"))
-    with Store.open(tmp_path / "h.sqlite", create=True) as store:
-        store.add(StoredRun.read(first_run))
-        with pytest.raises(UsageError, match="another run that is called online_day1"):
-            store.add(StoredRun.read(moved))
-        [kept] = store.entries("ttft_ms", "p50")[:1]
-        store.add(StoredRun.read(first_run))
-        store.add(StoredRun.read(moved.rename(moved.with_name("online_other"))))
-        assert len(store.runs()) == 2
+    store.add(StoredRun.read(first_run))
+    with pytest.raises(UsageError, match="another run that is called online_day1"):
+        store.add(StoredRun.read(moved))
+    [kept] = store.entries("ttft_ms", "p50")[:1]
+    store.add(StoredRun.read(first_run))
+    store.add(StoredRun.read(moved.rename(moved.with_name("online_other"))))
+    assert len(store.runs()) == 2
     assert kept.past.name == "online_day1"
 
 
+def answering(run: StoredRun, end: str) -> None:
+    fact = EngineFact(value=end, source="found by asking")
+    run.info.launches.insert(0, LaunchRecord(engine="vllm", label="vLLM", facts={"answers": fact}))
+
+
+def serving(run: StoredRun, model: str) -> None:
+    launch = LaunchRecord(engine="openai", version="1", label="vLLM", settings={"model": model})
+    run.info.launches.append(launch)
+
+
 @pytest.mark.parametrize("other", [{"dtype": "fp32"}, {"n": 6400}, {"rounds": 99}])
-def test_other_settings_are_no_baseline(again: Made, tmp_path: Path, other: dict[str, object]) -> None:
+def test_other_settings_are_no_baseline(again: Made, store: Store, other: dict[str, object]) -> None:
     now = StoredRun.read(again(2))
-    with Store.open(tmp_path / "h.sqlite", create=True) as store:
-        store.add(StoredRun.read(again(1, **other)))
-        store.add(now)
-        with pytest.raises(UsageError, match="no other run with the settings"):
-            gate(store, now, "last", parse_gate("ttft_p50<=+10%"))
+    store.add(StoredRun.read(again(1, **other)))
+    store.add(now)
+    with pytest.raises(UsageError, match="no other run with the settings"):
+        gate(store, now, "last", parse_gate("ttft_p50<=+10%"))
 
 
-def test_answers_that_end_on_their_own_are_no_baseline_of_those_that_do_not(
-    again: Made, tmp_path: Path
+@pytest.mark.parametrize(
+    ("change", "other", "same"), [(answering, "at the limit", "on their own"), (serving, "large", "small")]
+)
+def test_other_ends_of_answers_and_models_of_a_server_are_no_baseline(
+    again: Made, store: Store, change: Callable[[StoredRun, str], None], other: str, same: str
 ) -> None:
-    now = StoredRun.read(again(2))
-    ends = EngineFact(value="on their own", source="found by asking")
-    now.info.launches.insert(0, LaunchRecord(engine="vllm", label="vLLM", facts={"answers": ends}))
-    with Store.open(tmp_path / "h.sqlite", create=True) as store:
-        store.add(StoredRun.read(again(1)))
-        with pytest.raises(UsageError, match="no other run with the settings"):
-            gate(store, now, "last", parse_gate("ttft_p50<=+10%"))
+    past, alike, now = (StoredRun.read(again(day)) for day in (1, 2, 3))
+    for run, value in ((past, other), (alike, same), (now, same)):
+        change(run, value)
+    terms = parse_gate("ttft_p50<=+50%")
+    store.add(past)
+    with pytest.raises(UsageError, match="no other run with the settings"):
+        gate(store, now, "last", terms)
+    store.add(alike)
+    assert gate(store, now, "last", terms).a == "history: online_day2"
 
 
-def test_another_model_of_a_running_server_is_no_baseline(again: Made, tmp_path: Path) -> None:
-    def serving(day: int, model: str) -> StoredRun:
-        run = StoredRun.read(again(day))
-        launch = {"engine": "openai", "version": "1", "label": "vLLM", "settings": {"model": model}}
-        run.info.launches.append(LaunchRecord.model_validate(launch))
-        return run
-
-    now, terms = serving(3, "small"), parse_gate("ttft_p50<=+50%")
-    with Store.open(tmp_path / "h.sqlite", create=True) as store:
-        store.add(serving(1, "large"))
-        with pytest.raises(UsageError, match="no other run with the settings"):
-            gate(store, now, "last", terms)
-        store.add(serving(2, "small"))
-        assert gate(store, now, "last", terms).a == "history: online_day2"
-
-
-def test_what_a_run_was_to_measure_and_did_not_is_no_pass(again: Made, tmp_path: Path) -> None:
+def test_what_a_run_was_to_measure_and_did_not_is_no_pass(again: Made, store: Store) -> None:
     now = StoredRun.read(again(2))
     now.info.order.append(("gone", 0))
-    with Store.open(tmp_path / "h.sqlite", create=True) as store:
-        assert store.add(StoredRun.read(again(1))) == {}
-        left_out = store.add(now)
-        assert left_out.keys() == {"gone"} and "not measured" in left_out["gone"]
-        with pytest.raises(UsageError, match=r"^gone at .* was not measured"):
-            gate(store, now, "last", parse_gate("ttft_p50<=+10%"))
+    assert store.add(StoredRun.read(again(1))) == {}
+    left_out = store.add(now)
+    assert left_out.keys() == {"gone"} and "not measured" in left_out["gone"]
+    with pytest.raises(UsageError, match=r"^gone at .* was not measured"):
+        gate(store, now, "last", parse_gate("ttft_p50<=+10%"))
 
 
-def test_a_repeat_that_a_server_did_not_outlive_is_no_pass(again: Made, tmp_path: Path) -> None:
+def test_a_repeat_that_a_server_did_not_outlive_is_no_pass(again: Made, store: Store) -> None:
     now = again(2)
     for name in ("requests", "chunks"):
         table = pq.read_table(now / f"{name}.parquet")
         cells = sorted(set(table["cell"].to_pylist()))
         pq.write_table(table.filter(pc.field("cell") != cells[-1]), now / f"{name}.parquet")
     run = StoredRun.read(now)
-    with Store.open(tmp_path / "h.sqlite", create=True) as store:
-        store.add(StoredRun.read(again(1)))
-        assert any("one of its repeats is missing" in reason for reason in store.add(run).values())
-        with pytest.raises(UsageError, match=r"a repeat is missing: .* repeat 3: not measured yet") as raised:
-            gate(store, run, "last", parse_gate("ttft_p50<=+50%"))
+    store.add(StoredRun.read(again(1)))
+    assert any("one of its repeats is missing" in reason for reason in store.add(run).values())
+    with pytest.raises(UsageError, match=r"a repeat is missing: .* repeat 3: not measured yet") as raised:
+        gate(store, run, "last", parse_gate("ttft_p50<=+50%"))
     assert raised.value.hint.startswith("finish it: bench online --resume")
 
 
 @pytest.mark.parametrize(("failing", "gates"), [(30, "error_rate<=1%"), (1, "error_rate<=60%")])
 def test_requests_that_fail_are_judged_by_a_gate_on_them(
-    again: Made, tmp_path: Path, failing: int, gates: str
+    again: Made, store: Store, failing: int, gates: str
 ) -> None:
     """And make their cells invalid, which are not judged by any other."""
     now = again(2)
@@ -227,13 +224,12 @@ def test_requests_that_fail_are_judged_by_a_gate_on_them(
     failed = requests.set_column(column, requests.schema.field("error"), pa.array(errors, pa.string()))
     pq.write_table(failed, now / "requests.parquet")
     terms = parse_gate(f"{gates}, ttft_p50<=+10%")
-    with Store.open(tmp_path / "h.sqlite", create=True) as store:
-        store.add(StoredRun.read(again(1)))
-        if failing == 1:
-            with pytest.raises(UsageError, match="failed 1, requests 60"):
-                gate(store, StoredRun.read(now), "last", terms)
-            return
-        judged = gate(store, StoredRun.read(now), "last", terms)
+    store.add(StoredRun.read(again(1)))
+    if failing == 1:
+        with pytest.raises(UsageError, match="failed 1, requests 60"):
+            gate(store, StoredRun.read(now), "last", terms)
+        return
+    judged = gate(store, StoredRun.read(now), "last", terms)
     assert judged.outcome == "regression"
     assert {(gated.gate, gated.outcome) for gated in judged.gates} == {(gates, "regression")}
 
@@ -361,15 +357,12 @@ def test_several_processes_begin_a_history_at_once(tmp_path: Path) -> None:
             assert [*pool.map(runs, range(threads))] == [0] * threads
 
 
-def test_a_withheld_percentile_is_a_dash(tmp_path: Path) -> None:
+def test_a_withheld_percentile_is_a_dash(tmp_path: Path, store: Store) -> None:
     run = make_online(
         tmp_path / "online_few", engines=ENGINES[:1], closed=(4,), repeats=1, n=40, faults=False
     )
-    with Store.open(tmp_path / "h.sqlite", create=True) as store:
-        store.add(StoredRun.read(run))
-        shown = {
-            name: history_table(store.entries("ttft_ms", name), "ttft_ms", name) for name in ("p90", "p99")
-        }
+    store.add(StoredRun.read(run))
+    shown = {name: history_table(store.entries("ttft_ms", name), "ttft_ms", name) for name in ("p90", "p99")}
     assert [row[5].text == DASH for table in shown.values() for row in table.rows] == [False, True]
     assert "60 more samples" in shown["p99"].rows[0][5].remark
     assert "–: p99 needs 100 samples; up to 60 are missing." in shown["p99"].notes

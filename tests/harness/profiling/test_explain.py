@@ -17,7 +17,7 @@ from harness.report.tables.profiles import (
     steps,
     unexplained,
 )
-from harness.schema.fairness import Waterfall, WaterfallPart
+from harness.schema.fairness import Waterfall
 from harness.schema.load import ClosedLoop, Load, TraceLoad
 from harness.schema.metrics import LATENCIES
 from harness.schema.online_settings import OnlineSettings
@@ -40,17 +40,12 @@ def summary(label: str, itl_ms: float, **parts: float) -> OnlineSummary:
     ttft = sum(parts.values())
     means = {"itl_ms": itl_ms, "tpot_ms": itl_ms, "ttft_ms": ttft, "e2e_ms": ttft + 10 * itl_ms}
     known: dict[str, Any] = {name: Distribution(mean=means.get(name), n=name in means) for name in LATENCIES}
-    waterfall = Waterfall(
-        n=1,
-        total_ms=ttft,
-        ttft_ms=ttft,
-        parts=[
-            WaterfallPart.model_validate(
-                {"part": name, "mean_ms": ms, "n": 1, "source": "measured", "how": "the client"}
-            )
-            for name, ms in parts.items()
-        ],
-    )
+    known_parts = [
+        {"part": name, "mean_ms": ms, "n": 1, "source": "measured", "how": "the client"}
+        for name, ms in parts.items()
+    ]
+    times = {"total_ms": ttft, "ttft_ms": ttft}
+    waterfall = Waterfall.model_validate({"n": 1, **times, "parts": known_parts})
     return OnlineSummary(
         engine="roseinfer", label=label, load=TraceLoad(scale=1),
         num_requests=1, num_success=1, num_error=0, duration_s=1,
@@ -60,17 +55,8 @@ def summary(label: str, itl_ms: float, **parts: float) -> OnlineSummary:
 
 
 def verdict(metric: str, found: Any) -> Comparison:
-    return Comparison(
-        a="A",
-        b="B",
-        load=TraceLoad(scale=1),
-        metric=metric,
-        statistic="p50",
-        value_a=2,
-        value_b=1,
-        ratio=2,
-        verdict=found,
-    )
+    pair = {"a": "A", "b": "B", "load": TraceLoad(scale=1), "value_a": 2, "value_b": 1, "ratio": 2}
+    return Comparison.model_validate({**pair, "metric": metric, "statistic": "p50", "verdict": found})
 
 
 def profile(
@@ -102,6 +88,13 @@ def taken_apart(a: OnlineSummary, b: OnlineSummary, profiles: Any, *found: Compa
     results = OnlineResults(meta=META, summaries=[a, b], comparisons=list(found))
     runs, figures = [profile[0] for profile in profiles], [profile[1] for profile in profiles]
     return explain(results, runs, figures, LEVELS)
+
+
+def time_per_token(profiles: Any, *others: Comparison) -> Gap:
+    """The gap in ITL, 9 and 5 ms, as these profiles explain it."""
+    pair = summary("A", 9, http=1), summary("B", 5, http=1)
+    [gap] = taken_apart(*pair, profiles, verdict("itl_ms", "worse"), *others)
+    return gap
 
 
 def test_only_what_a_verdict_calls_a_difference() -> None:
@@ -141,9 +134,8 @@ def test_ttft_of_which_the_head_tells_nothing() -> None:
 
 
 def test_time_per_token_by_the_profiles() -> None:
-    pair = summary("A", 9, http=1), summary("B", 5, http=1)
     profiles = [profile("A", 9, {"matmul": 6.5}, 2.5), profile("B", 5, {"matmul": 3}, 2)]
-    [found] = taken_apart(*pair, profiles, verdict("itl_ms", "worse"), verdict("tpot_ms", "worse"))
+    found = time_per_token(profiles, verdict("tpot_ms", "worse"))
     assert found.verdicts == {"itl_ms": {"p50": "worse"}, "tpot_ms": {"p50": "worse"}}
     assert sum(part.delta for part in found.parts) + found.unexplained == pytest.approx(found.delta)
     assert "is decode step: matmul, +3.50 ms" in conclusion(found)
@@ -156,36 +148,32 @@ def test_time_per_token_by_the_profiles() -> None:
 
 
 def test_sums_over_ranks_are_a_part_of_their_own() -> None:
-    pair = summary("A", 9, http=1), summary("B", 5, http=1)
     profiles = [
         profile("A", 9, {"matmul": 4, "communication": 3}, 2, "cuda"),
         profile("B", 5, {"matmul": 3, "communication": 0.5}, 1.5, "cuda"),
     ]
-    [found] = taken_apart(*pair, profiles, verdict("itl_ms", "worse"))
+    found = time_per_token(profiles)
     assert "is decode step: communication, +2.50 ms" in conclusion(found)
 
 
 def test_what_the_parts_do_not_reach_is_not_explained() -> None:
-    pair = summary("A", 9, http=1), summary("B", 5, http=1)
     profiles = [profile("A", 8, {"matmul": 5.5}, 2.5), profile("B", 6, {"matmul": 4.5}, 2)]
-    [found] = taken_apart(*pair, profiles, verdict("itl_ms", "worse"))
+    found = time_per_token(profiles)
     assert found.unexplained == pytest.approx(4 - 1.5)
     assert conclusion(found).startswith("not explained")
 
 
 def test_a_profile_that_is_not_the_benchmark_says_so() -> None:
-    pair = summary("A", 9, http=1), summary("B", 5, http=1)
     profiles = [profile("A", 9, {"matmul": 10}, 2), profile("B", 5, {"matmul": 3}, 2)]
-    [found] = taken_apart(*pair, profiles, verdict("itl_ms", "worse"))
+    found = time_per_token(profiles)
     assert "not representative" in conclusion(found) and "matmul" in conclusion(found)
     assert any("+33 %" in note for note in gap_table(found).notes)
 
 
 def test_idle_time_of_a_slowed_host_is_what_its_kernels_leave() -> None:
     """The kernels of a GPU take as long under a profiler as without; what lies between them does not."""
-    pair = summary("A", 9, http=1), summary("B", 5, http=1)
     profiles = [profile("A", 9, {"matmul": 3}, 9, "cuda"), profile("B", 5, {"matmul": 2}, 4.5, "cuda")]
-    [found] = taken_apart(*pair, profiles, verdict("itl_ms", "worse"))
+    found = time_per_token(profiles)
     assert {part.name: (part.value_a, part.value_b) for part in found.parts} == {
         "decode step: matmul": (3, 2),
         "steps with others' prompts in them: their kernels": (0, 0),
@@ -199,15 +187,13 @@ def test_idle_time_of_a_slowed_host_is_what_its_kernels_leave() -> None:
 @pytest.mark.parametrize(("kernels", "idle"), [(12, 0), (3, 1)])
 def test_kernels_that_are_not_the_benchmarks_explain_nothing(kernels: float, idle: float) -> None:
     """The kernels take longer than the benchmark's step, or the profiled step is the shorter one."""
-    pair = summary("A", 9, http=1), summary("B", 5, http=1)
     profiles = [profile("A", 9, {"matmul": kernels}, idle, "cuda"), profile("B", 5, {"matmul": 2}, 3, "cuda")]
-    [found] = taken_apart(*pair, profiles, verdict("itl_ms", "worse"))
+    found = time_per_token(profiles)
     assert conclusion(found).startswith("not explained: the profile is not representative")
 
 
 def test_without_profiles_there_is_no_explanation() -> None:
-    pair = summary("A", 9, http=1), summary("B", 5, http=1)
-    [found] = taken_apart(*pair, [], verdict("itl_ms", "worse"))
+    found = time_per_token([])
     assert conclusion(found) == "not explained: there is no profile of both engines"
     assert found.unexplained == found.delta
     assert unexplained([found, found.model_copy(update={"b": "C"})]) == [
@@ -219,11 +205,10 @@ def test_without_profiles_there_is_no_explanation() -> None:
 @pytest.mark.parametrize("elsewhere", [0, 1])
 @pytest.mark.parametrize("other", [TraceLoad(scale=0.5), ClosedLoop(concurrency=8)])
 def test_a_profile_of_another_load_explains_nothing(elsewhere: int, other: Load) -> None:
-    pair = summary("A", 9, http=1), summary("B", 5, http=1)
     profiles = [profile("A", 9, {"matmul": 6.5}, 2.5), profile("B", 5, {"matmul": 3}, 2)]
     run, figures = profiles[elsewhere]
     profiles[elsewhere] = run.model_copy(update={"load": other}), figures
-    [found] = taken_apart(*pair, profiles, verdict("itl_ms", "worse"))
+    found = time_per_token(profiles)
     assert conclusion(found) == "not explained: the profile is of another load"
 
 
