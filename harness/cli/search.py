@@ -84,8 +84,8 @@ def _plan(values: dict[str, Any]) -> SearchPlan:
         raise UsageError(f"{option}{colon}{what}", "see bench search --help") from None
 
 
-def _lasting(settings: OnlineSettings, plan: SearchPlan) -> OnlineSettings:
-    """The settings, with the plan's times where nothing says what part of a cell is measured."""
+def lasting_settings(settings: OnlineSettings, plan: SearchPlan) -> OnlineSettings:
+    """Return the settings, with the plan's times where nothing says what part of a cell is measured."""
     if settings.cut is not None or settings.min_duration is not None:
         return settings
     return settings.model_copy(update=plan.times())
@@ -112,7 +112,7 @@ def search(
     plan = None
     if settings is not None:
         plan = _plan(locals()).model_copy(update={"of": settings.counted})
-        settings = _lasting(settings, plan)
+        settings = lasting_settings(settings, plan)
         _check(settings, plan)
     from harness.cli.measure import measure
 

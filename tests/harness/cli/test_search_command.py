@@ -11,8 +11,10 @@ from typing import Any
 
 import pytest
 
+from harness.cli.search import lasting_settings
 from harness.runs.search import EngineSearch
 from harness.schema.load import RequestRate
+from harness.schema.online_settings import OnlineSettings
 from harness.schema.search import MOST_REQUESTS, SearchAxis, SearchPlan
 
 pytestmark = pytest.mark.usefixtures("any_lag")
@@ -103,38 +105,37 @@ def brief_cells(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("harness.schema.search.MEASURED_LIMITS", 10)
 
 
-@pytest.mark.parametrize(
-    ("options", "settle", "duration"),
-    [
-        ((), 0.3, 0.5),
-        (("--min-duration", "0.2"), None, 0.2),
-        (("--settle", "0.2", "--min-duration", "0.3"), 0.2, 0.3),
-        (("--window", "0,1"), None, None),
-        (("--steady-state",), None, None),
-    ],
-)
-def test_cells_of_a_rate_settle_unless_something_else_is_asked_for(
-    options: tuple[str, ...],
-    settle: float | None,
-    duration: float | None,
-    brief_cells: None,
-    start_mock: Any,
-    bench: Callable[..., Any],
-    tmp_path: Path,
+def test_cells_of_a_rate_settle(
+    brief_cells: None, start_mock: Any, bench: Callable[..., Any], tmp_path: Path
 ) -> None:
     """A server that misses the limit at once: three cells."""
     server = start_mock("--ttft-ms", "30")
-    words = ("--server", f"only={server.url}", *RATES, *options, "--out", str(tmp_path))
-    done = bench("search", *words)
+    done = bench("search", "--server", f"only={server.url}", *RATES, "--out", str(tmp_path))
     assert done.code == 0, done.err
     results = json.loads((Path(done.out.strip()).parent / "online_results.json").read_text())
     stored = results["meta"]["settings"]
-    assert (stored["settle"], stored["min_duration"]) == (settle, duration)
-    assert ("0.3 s to settle, then 0.5 s or more are measured" in done.err) == (settle == 0.3)
-    if settle == 0.3:
-        cells = [cell for cell in results["summaries"] if cell["repeat"] is not None]
-        assert all(cell["left_out"] > 0 and cell["window_s"][0] == 0.3 for cell in cells)
-        assert all(cell["duration_s"] >= 0.5 for cell in cells)
+    assert (stored["settle"], stored["min_duration"]) == (0.3, 0.5)
+    assert "0.3 s to settle, then 0.5 s or more are measured" in done.err
+    cells = [cell for cell in results["summaries"] if cell["repeat"] is not None]
+    assert all(cell["left_out"] > 0 and cell["window_s"][0] == 0.3 for cell in cells)
+    assert all(cell["duration_s"] >= 0.5 for cell in cells)
+
+
+@pytest.mark.parametrize(
+    ("options", "settle", "duration"),
+    [
+        ({"min_duration": 0.2}, None, 0.2),
+        ({"settle": 0.2, "min_duration": 0.3}, 0.2, 0.3),
+        ({"window": "0,1"}, None, None),
+        ({"steady_state": True}, None, None),
+    ],
+)
+def test_cells_settle_unless_something_else_is_asked_for(
+    options: dict[str, object], settle: float | None, duration: float | None
+) -> None:
+    settings = OnlineSettings.model_validate({"engines": "vllm", "request_rate": [1]} | options)
+    lasting = lasting_settings(settings, SearchPlan.make("rate", "ttft_p99<=20ms"))
+    assert (lasting.settle, lasting.min_duration) == (settle, duration)
 
 
 @pytest.mark.parametrize(
