@@ -29,8 +29,8 @@ INSTEAD = {
 CLEAN = (
     *("harness/calibration", "harness/cli", "harness/compare", "harness/datasets", "harness/history"),
     *("harness/metrics", "harness/models", "harness/telemetry", "harness/traces", "harness/workload"),
-    *("harness/profiling", "harness/report/charts", "harness/report/tables"),
-    *("harness/schema", "roseinfer", "rosemodels", "tests/roseinfer", "tests/rosemodels"),
+    *("harness/profiling", "harness/report", "harness/schema"),
+    *("roseinfer", "rosemodels", "tests/roseinfer", "tests/rosemodels"),
     *("harness/cluster", "harness/loadgen", "harness/records", "harness/runs"),
     *("harness/engines", "harness/environments", "harness/mock_server", "benchmarks", "scripts"),
 )

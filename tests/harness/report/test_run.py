@@ -1,6 +1,6 @@
 """What is not a finished run is refused with one sentence and a hint."""
 
-import json
+import re
 import shutil
 
 import pyarrow as pa
@@ -23,19 +23,11 @@ def test_both_kinds_are_read(online_run, offline_run):
     assert online.meta.kind == "online" and offline.meta.kind == "offline"
 
 
-def test_no_run():
+def test_no_run_and_what_is_not_one(tmp_path):
     with pytest.raises(UsageError, match="no run is named"):
         load_runs([])
-
-
-def test_not_a_folder(tmp_path):
-    with pytest.raises(UsageError, match="does not exist"):
-        load_run(tmp_path / "absent")
-
-
-def test_not_a_run(tmp_path):
     with pytest.raises(UsageError, match="holds neither"):
-        load_run(tmp_path)
+        load_runs([tmp_path])
 
 
 def test_an_unfinished_run_names_the_way_on(copy):
@@ -45,19 +37,16 @@ def test_an_unfinished_run_names_the_way_on(copy):
     assert caught.value.hint == f"finish it: bench online --resume {copy}"
 
 
-@pytest.mark.parametrize("text", ["", "{", "[]", '{"schema_version": 7}', '{"schema_version": 1, "meta": 3}'])
+@pytest.mark.parametrize(
+    "text", ["", "[]", '{"schema_version": 7}', '{"schema_version": 1, "meta": 3}', None]
+)
 def test_broken_results(copy, text):
-    (copy / "online_results.json").write_text(text)
-    with pytest.raises(UsageError, match=r"online_results\.json is not as this version of bench writes it: "):
-        load_run(copy)
-
-
-def test_a_number_that_json_does_not_have(copy):
+    """None: a number that JSON does not have."""
     path = copy / "online_results.json"
-    results = json.loads(path.read_text())
-    results["summaries"][0]["duration_s"] = float("nan")
-    path.write_text(json.dumps(results))
-    with pytest.raises(UsageError, match=r"not as this version .*finite number"):
+    if text is None:
+        text = re.sub(r'"duration_s": [^,]*', '"duration_s": NaN', path.read_text(), count=1)
+    path.write_text(text)
+    with pytest.raises(UsageError, match=r"online_results\.json is not as this version of bench writes it: "):
         load_run(copy)
 
 

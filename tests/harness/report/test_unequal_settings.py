@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from pydantic import JsonValue
@@ -37,30 +38,32 @@ def differing(run: Run) -> dict[str, bool]:
     return {str(fact.values["setting"]): bool(fact.values["ample"]) for fact in unequal_settings(run)}
 
 
-def test_equal_settings_and_unknown_ones_are_not_stated(run: Run) -> None:
-    assert differing(with_settings(run, dtype=("float16", "float16"))) == {}
-    assert differing(replace(run, results=run.results.model_copy(update={"ledger": None}))) == {}
+@pytest.mark.parametrize(
+    ("rows", "reusable_tokens", "shown"),
+    [
+        ({"dtype": ("float16", "float16")}, None, {}),
+        (
+            {"kv_tokens": (743_120, 749_796), "threads": (1, 2)},
+            None,
+            {"threads": False},
+        ),  # of the same memory
+        ({"kv_tokens": (743_120, 800_000)}, 16, {"KV cache (tokens)": False}),
+        ({"kv_tokens": (10**8, 10**9)}, None, {"KV cache (tokens)": True}),
+        ({"kv_tokens": (10**8, 10**9)}, 16, {"KV cache (tokens)": False}),  # which later prompts can use
+        ({"max_batch": (1, 1000)}, None, {"max batch": False}),
+        ({"max_batch": (900, 1000)}, None, {"max batch": True}),  # that no engine reaches
+    ],
+)
+def test_settings_that_differ_are_stated_and_whether_they_can_matter(
+    run: Run, rows: Any, reusable_tokens: int | None, shown: dict[str, bool]
+) -> None:
+    requests = run.requests
+    if reusable_tokens is not None:
+        requests = requests.assign(reusable_tokens=reusable_tokens)
+    assert differing(with_settings(replace(run, requests=requests), **rows)) == shown
 
 
 def test_a_setting_is_stated_with_the_value_of_each_engine(run: Run) -> None:
     [fact] = unequal_settings(with_settings(run, threads=(1, 2000)))
     assert fact.values == {"setting": "threads", "reported": "roseinfer 1, vLLM 2,000", "ample": False}
-
-
-def test_limits_that_hardly_differ_are_not_stated(run: Run) -> None:
-    """As KV caches of the same memory."""
-    near, far = (743_120, 749_796), (743_120, 800_000)
-    assert differing(with_settings(run, kv_tokens=near, threads=(1, 2))) == {"threads": False}
-    shared = replace(run, requests=run.requests.assign(reusable_tokens=16.0))
-    assert differing(with_settings(shared, kv_tokens=far)) == {"KV cache (tokens)": False}
-
-
-@pytest.mark.parametrize(("limits", "ample"), [((1, 1000), False), ((900, 1000), True)])
-def test_a_limit_that_no_engine_can_reach_is_ample(run: Run, limits: tuple[int, int], ample: bool) -> None:
-    shown = with_settings(run, max_batch=limits, kv_tokens=(10**8, 10**9))
-    assert differing(shown) == {"max batch": ample, "KV cache (tokens)": True}
-
-
-def test_a_larger_cache_matters_where_later_prompts_can_use_it(run: Run) -> None:
-    reusing = replace(run, requests=run.requests.assign(reusable_tokens=16))
-    assert differing(with_settings(reusing, kv_tokens=(10**8, 10**9))) == {"KV cache (tokens)": False}
+    assert not [*unequal_settings(replace(run, results=run.results.model_copy(update={"ledger": None})))]
