@@ -39,10 +39,8 @@ def test_a_server_that_goes_costs_the_cells_that_are_left(start_mock: Any, setti
     server = start_mock()
     watch = Watcher({1: server.end})
     folder, results = run_online(settings_for(server.url, repeats=2), notify=watch)
-    assert [(fault.load and fault.load.value, fault.repeat) for fault in results.skipped] == [
-        (0.02, 1),
-        (0.01, 1),
-    ]
+    faults = [(fault.load and fault.load.value, fault.repeat) for fault in results.skipped]
+    assert faults == [(0.02, 1), (0.01, 1)]
     assert "no server answers" in results.skipped[0].reason and results.skipped[0].hint
     assert [event.skipped for event in watch.of(EngineSkipped)] == results.skipped
     assert {summary.num_error for summary in results.summaries} == {0}
