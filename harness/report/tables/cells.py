@@ -176,9 +176,7 @@ def nodes_table(
     drifts = [f"{signed(clock.drift_ppm, 0)} ± {clock.drift_bound_ppm:.0f}" for clock in clocks]
     busy = [node.machine.foreign_cores_mean if node.machine else None for node in nodes]
     columns = [
-        Column.engine(cells),
-        Column.load(cells),
-        Column.repeat(cells),
+        *Column.cell(cells),
         Column.text("node", [node.name for node in nodes]),
         Column.count("clients", [len(node.clients) for node in nodes]),
         Column.count("requests", [node.requests for node in nodes]),
@@ -240,9 +238,7 @@ def speculation_table(cells: Sequence[Speculation], summaries: Sequence[OnlineSu
     measured = [by_cell.get((cell.label, cell.load, cell.repeat)) for cell in cells]
     counts = [cell.count for cell in cells]
     columns = [
-        Column.engine(cells),
-        Column.load(cells),
-        Column.repeat(cells),
+        *Column.cell(cells),
         Column.share("accepted", [count.accepted for count in counts]),
         Column.number("tokens a step", [count.tokens_per_step for count in counts], 2),
         Column.text(
@@ -261,9 +257,7 @@ def prefix_table(hits: Sequence[PrefixHits]) -> Table | None:
     if not any(cell.possible or cell.reported for cell in hits):
         return None
     columns = [
-        Column.engine(hits),
-        Column.load(hits),
-        Column.repeat(hits),
+        *Column.cell(hits),
         Column.share("possible", [cell.possible if cell.prompt_tokens else None for cell in hits]),
         Column.share("reported", [cell.reported for cell in hits]),
         Column.text("source", [cell.source for cell in hits]),

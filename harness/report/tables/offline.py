@@ -66,7 +66,9 @@ def _columns(rows: Sequence[BatchRow]) -> list[Column]:
 def offline_repeats_table(rows: Sequence[BatchRow]) -> Table:
     """The offline batch, every repeat by itself."""
     engine, *measured = _columns(rows)
-    return Table("offline-repeats", "Each repeat", [engine, Column.repeat(rows), *measured])
+    return Table(
+        "offline-repeats", "Each repeat", [engine, Column.repeat([row.repeat for row in rows]), *measured]
+    )
 
 
 def batch_ratios_table(run: OnlineResults) -> Table:

@@ -30,7 +30,7 @@ def throughput_table(summaries: Sequence[OnlineSummary]) -> Table:
     """Rates a second and failures, a row an engine and load (and repeat, where the summaries have one)."""
     errors = [", ".join(f"{kind} {n}" for kind, n in summary.errors.items()) for summary in summaries]
     columns = [
-        *_identity(summaries),
+        *Column.cell(summaries),
         *rate_columns(summaries, rates_of(summaries)),
         Column.count("requests", [summary.num_requests for summary in summaries]),
         Column.count("failed", [summary.num_error for summary in summaries]),
@@ -78,7 +78,7 @@ def costs_table(
         return None
     counted = any(summary.joules is not None for summary in summaries)
     columns = [
-        *_identity(summaries),
+        *Column.cell(summaries),
         Column.number("CPU seconds", [summary.engine_cpu_s for summary in summaries], 1, _UNKNOWN),
         Column.number("joules", [summary.joules for summary in summaries], 0, _UNKNOWN),
     ]
@@ -118,7 +118,7 @@ def _idle(machines: Mapping[int, MachineLoad]) -> list[str]:
 
 def repeats_table(summaries: Sequence[OnlineSummary]) -> Table:
     """Latencies in ms as `p50/p90/p99` and the rates that matter most, a row a cell."""
-    columns = [*_identity(summaries), *_measured(summaries)]
+    columns = [*Column.cell(summaries), *_measured(summaries)]
     return Table("repeats", "Each repeat, p50/p90/p99", columns, withheld_notes(summaries, _LATENCIES))
 
 
@@ -144,13 +144,6 @@ def _measured(summaries: Sequence[OnlineSummary]) -> list[Column]:
     of sight."""
     latency_columns = [percentiles_column(summaries, name) for name in _LATENCIES]
     return [_valid(summaries), *latency_columns, *(_rate(summaries, name) for name in rates("headline"))]
-
-
-def _identity(summaries: Sequence[OnlineSummary]) -> list[Column]:
-    """Return engine, load and, where the summaries have one, the repeat."""
-    columns = [Column.engine(summaries), Column.load(summaries)]
-    has_repeats = any(summary.repeat is not None for summary in summaries)
-    return [*columns, Column.repeat(summaries)] if has_repeats else columns
 
 
 def _valid(summaries: Sequence[OnlineSummary]) -> Column:

@@ -50,8 +50,8 @@ class Measured(Protocol):
     def load(self) -> Load: ...
 
 
-class Repeated(Protocol):
-    """A repeat, from 0; None for all together."""
+class Repeated(Measured, Protocol):
+    """An engine at a load in a repeat, from 0; None for all together."""
 
     @property
     def repeat(self) -> int | None: ...
@@ -169,15 +169,22 @@ class Column:
         return cls(head_of(loads), [Cell(load_number(load), load.value) for load in loads])
 
     @classmethod
-    def repeat(cls, rows: Iterable[Repeated]) -> Column:
+    def repeat(cls, repeats: Iterable[int | None]) -> Column:
         """Make the column of the repeats: shown from 1, and from 0 in files."""
-        return cls("repeat", [Cell(str((row.repeat or 0) + 1), row.repeat) for row in rows])
+        return cls("repeat", [Cell(str((repeat or 0) + 1), repeat) for repeat in repeats])
 
     def marked(self, mark: str, flags: Iterable[bool]) -> Column:
         """Return the column with a mark in the cells whose flag is set."""
         changes: list[dict[str, Any]] = [{mark: flag} for flag in flags]
         cells = zip(self.cells, changes, strict=True)
         return replace(self, cells=[replace(cell, **change) for cell, change in cells])
+
+    @classmethod
+    def cell(cls, rows: Sequence[Repeated]) -> list[Column]:
+        """Make the columns of engine and load and, where there are several repeats, of the repeat."""
+        columns = [cls.engine(rows), cls.load(rows)]
+        repeats = [row.repeat for row in rows]
+        return columns if set(repeats) <= {None} else [*columns, cls.repeat(repeats)]
 
     @property
     def full(self) -> str:
