@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 import sys
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -113,6 +114,37 @@ def _load(option: str, kind: type[Load], value: dict[str, float]) -> Load:
         raise UsageError(f"{option}: {fault}", "see `bench profile run --help`") from None
 
 
+@dataclass
+class _Captures:
+    """Shows the events of a profile, and keeps the captures that have ended."""
+
+    folder: Path
+    display: Display
+    done: list[ProfileRun] = field(default_factory=list)
+
+    def __call__(self, event: Event) -> None:
+        match event:
+            case CaptureSkipped(label, tool, reason):
+                self.display.line(f"{label}: no {tool} profile: {reason}")
+            case CaptureStarting(label, tool, level, log):
+                self.display.line(f"{label}: {tool} profile with {level.in_flight} in flight; log: {log}")
+            case CaptureDone(capture):
+                self.done.append(capture)
+                self._show(capture)
+            case _:
+                self.display.show(event)
+
+    def _show(self, capture: ProfileRun) -> None:
+        if capture.error is not None:
+            self.display.line(f"{capture.label}: no {capture.tool} profile: {capture.error}")
+            return
+        size = sum(artifact.bytes for artifact in capture.artifacts) / 1e6
+        self.display.line(f"{capture.label}: {capture.tool} profile, {size:.1f} MB in {capture.wall_s:.0f} s")
+        for artifact in capture.artifacts:
+            if artifact.kind == "torch trace":
+                self.display.line(f"  open {self.folder / artifact.path} in {PERFETTO}")
+
+
 def profile_folder(
     folder: Path,
     load: Load | None,
@@ -130,32 +162,9 @@ def profile_folder(
         UsageError: another process measures or profiles the run.
         EngineError: a capture failed, the others are kept; or no engine has a profiler.
     """
-
-    captures: list[ProfileRun] = []
-
-    def show(event: Event) -> None:
-        if isinstance(event, CaptureDone):
-            captures.append(event.run)
-        match event:
-            case CaptureSkipped(label, tool, reason):
-                display.line(f"{label}: no {tool} profile: {reason}")
-            case CaptureStarting(label, tool, level, log):
-                display.line(f"{label}: {tool} profile with {level.in_flight} in flight; log: {log}")
-            case CaptureDone(capture) if capture.error is not None:
-                display.line(f"{capture.label}: no {capture.tool} profile: {capture.error}")
-            case CaptureDone(capture):
-                size = sum(artifact.bytes for artifact in capture.artifacts) / 1e6
-                display.line(
-                    f"{capture.label}: {capture.tool} profile, {size:.1f} MB in {capture.wall_s:.0f} s"
-                )
-                for artifact in capture.artifacts:
-                    if artifact.kind == "torch trace":
-                        display.line(f"  open {folder / artifact.path} in {PERFETTO}")
-            case _:
-                display.show(event)
-
+    watcher = _Captures(folder, display)
     with lock_run(folder):
-        profile_run(open_subject(folder, load, show, engines), options, show)
+        profile_run(open_subject(folder, load, watcher, engines), options, watcher)
         profiles = analyse(folder)
         if measured is not None:
             write_outputs(measured)
@@ -164,9 +173,9 @@ def profile_folder(
     display.print_tables(_tables(profiles))
     for path, reason in profiles.unread.items():
         display.line(f"not read: {path}: {reason}")
-    if failed := [capture for capture in captures if capture.error is not None]:
-        share = f"{len(failed)} of {len(captures)} captures failed"
-        what = "nothing could be profiled" if len(failed) == len(captures) else share
+    if failed := [capture for capture in watcher.done if capture.error is not None]:
+        share = f"{len(failed)} of {len(watcher.done)} captures failed"
+        what = "nothing could be profiled" if len(failed) == len(watcher.done) else share
         logs = [str(log) for capture in failed if (log := folder / capture.log_path).is_file()]
         raise EngineError(what, f"see {', '.join(logs)}" if logs else f"{folder / MANIFEST} says why")
 
