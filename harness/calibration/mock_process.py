@@ -22,8 +22,8 @@ PROMPT_TOKENS = 128
 class MockServerProcess:
     """A running mock server. Read `served_requests` after the answers have ended."""
 
-    def __init__(self, port: int, log: Path) -> None:
-        self.port = port
+    def __init__(self, process: subprocess.Popen[bytes], port: int, log: Path) -> None:
+        self.process, self.port = process, port
         self.target = Target("127.0.0.1", port, "/v1/completions")
         self._log = log
 
@@ -60,7 +60,7 @@ def mock_server(*options: str, cpus: Sequence[int] | None = None) -> Iterator[Mo
             if word != b"port":
                 raise BenchError(f"the mock server ended with code {process.wait()}")
             try:
-                yield MockServerProcess(int(port), log)
+                yield MockServerProcess(process, int(port), log)
             finally:
                 process.kill()
 

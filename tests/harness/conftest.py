@@ -9,15 +9,17 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from contextlib import ExitStack
 from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from uuid import uuid4
 
-import msgspec
 import pytest
 
+from harness.calibration.mock_process import MockServerProcess
+from harness.calibration.mock_process import mock_server as mock_process
 from harness.engines import local
 from harness.engines.find import Place, probe
 from harness.metrics import validity
@@ -27,25 +29,22 @@ from harness.telemetry import machine
 from harness.telemetry.revision import describe, git_revision, source_hash
 from tests.harness.bench_process import quicken
 
+#: A mock server answers soon.
+QUICK = ("--ttft-ms", "4", "--itl-ms", "1")
 Probe = Callable[[Place, Sequence[str]], dict[str, str]]
 
 
-@dataclass
 class MockServer:
     """A mock server that answers at `url`."""
 
-    port: int
-    process: subprocess.Popen[str]
-    log: Path
-
-    @property
-    def url(self) -> str:
-        return f"http://127.0.0.1:{self.port}"
+    def __init__(self, running: MockServerProcess) -> None:
+        self.port, self.process, self._running = running.port, running.process, running
+        self.url = f"http://127.0.0.1:{self.port}"
 
     @property
     def served_requests(self) -> list[ServedRequest]:
-        """What it did with each request."""
-        return [msgspec.json.decode(line, type=ServedRequest) for line in self.log.read_bytes().splitlines()]
+        """Records of its requests, in the order in which their answers ended."""
+        return self._running.all_served_requests()
 
     def ask(self, body: Any, path: str = "/v1/completions") -> tuple[int, bytes]:
         """The status and the body of the answer to a POST."""
@@ -60,8 +59,6 @@ class MockServer:
         """Kill it; its port answers no more."""
         self.process.kill()
         self.process.wait()
-        if self.process.stdout is not None:
-            self.process.stdout.close()
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -98,41 +95,25 @@ def any_lag(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(validity, "LAG_LIMIT_MS", math.inf)
 
 
-def _start_mock(log: Path, *options: str) -> MockServer:
-    log.touch()
-    command = [sys.executable, "-m", "harness.mock_server", "--log", str(log)]
-    process = subprocess.Popen(
-        [*command, "--ttft-ms", "4", "--itl-ms", "1", *options], stdout=subprocess.PIPE, text=True
-    )
-    assert process.stdout is not None
-    word, port = process.stdout.readline().split()
-    assert word == "port"
-    return MockServer(int(port), process, log)
-
-
 @pytest.fixture
 def start_mock(tmp_path: Path, integration: None) -> Iterator[Callable[..., MockServer]]:
     """Starts mock servers with the options of `python -m harness.mock_server`, and a script's behaviours."""
-    running: list[MockServer] = []
+    with ExitStack() as servers:
 
-    def start(*options: str, script: Sequence[dict[str, Any]] = ()) -> MockServer:
-        if script:
-            file = tmp_path / f"script-{len(running)}.json"
-            file.write_text(json.dumps(script))
-            options = ("--script", str(file), *options)
-        running.append(_start_mock(tmp_path / f"mock-{len(running)}.jsonl", *options))
-        return running[-1]
+        def start(*options: str, script: Sequence[dict[str, Any]] = ()) -> MockServer:
+            if script:
+                file = tmp_path / f"script-{uuid4().hex}.json"
+                file.write_text(json.dumps(script))
+                options = ("--script", str(file), *options)
+            return MockServer(servers.enter_context(mock_process(*QUICK, *options)))
 
-    yield start
-    for server in running:
-        server.end()
+        yield start
 
 
 @pytest.fixture(scope="session")
-def running_mock(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MockServer]:
-    server = _start_mock(tmp_path_factory.mktemp("mock") / "mock.jsonl")
-    yield server
-    server.end()
+def running_mock() -> Iterator[MockServer]:
+    with mock_process(*QUICK) as running:
+        yield MockServer(running)
 
 
 @pytest.fixture

@@ -39,13 +39,13 @@ def test_other_scripts_and_emoji_stay() -> None:
     assert visible(text) == text
 
 
-@given(ANY)
-def test_nothing_that_hides_is_left(text: str) -> None:
+@given(ANY, st.integers(1, 40))
+def test_nothing_that_hides_is_left(text: str, limit: int) -> None:
     shown = visible(text)
     assert not any(map(hides, shown))
     assert visible(shown) == shown
     shown.encode()  # or a file and a page could not hold it
-    assert not set(one_line(text)) & {"\n", "\t"}
+    assert not set(one_line(text)) & {"\n", "\t"} and len(one_line(text, limit)) <= limit
 
 
 @given(st.recursive(ANY, lambda inner: st.lists(inner) | st.dictionaries(ANY, inner), max_leaves=8))
@@ -60,11 +60,6 @@ def test_the_keys_of_a_file_are_text_too(content: dict[str, list[str]]) -> None:
     cleaned = visible_content(content)
     every = [*cleaned, *(text for texts in cleaned.values() for text in texts)]
     assert every == [visible(text) for text in every] and not any(map(hides, "".join(every)))
-
-
-@given(ANY, st.integers(1, 40))
-def test_a_line_has_a_limit(text: str, limit: int) -> None:
-    assert len(one_line(text, limit)) <= limit
 
 
 def test_errors_quote_safely() -> None:
