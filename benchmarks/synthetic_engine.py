@@ -39,8 +39,8 @@ def run(config: EngineConfig, sockets: list[socket.socket], step_s: float) -> No
     while True:
         for owner, message in channels.receive(wait=not left):
             match message:
-                case Submit(id, _, params):
-                    left[id] = params.max_tokens
+                case Submit(id, _, params, choices=choices):
+                    left |= dict.fromkeys(range(id, id + choices), params.max_tokens)
                 case Discard(id):
                     left.pop(id, None)
                 case Query():

@@ -137,10 +137,14 @@ class Engine:
         params: SamplingParams,
         submitted: float,
         client: int = 0,
+        choices: int = 1,
+        salt: bytes = b"",
     ) -> None:
-        """Queue a prompt `[n]` of `client`, waiting since `submitted` (monotonic, s). The caller has checked
-        its limits."""
-        self._scheduler.add(Request(request_id, prompt, params, submitted, prompt, client))
+        """Queue `choices` requests for a prompt `[n]` of `client`, waiting since `submitted` (monotonic, s),
+        with ids from `request_id` on: see Submit. The caller has checked their limits."""
+        for choice in range(choices):
+            id = request_id + choice
+            self._scheduler.add(Request(id, prompt, params, submitted, prompt, client, choice, salt))
 
     def discard(self, request_id: int) -> bool:
         """Drop a request in any state. False if the id is unknown, or the request has ended."""

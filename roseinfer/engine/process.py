@@ -187,8 +187,9 @@ def serve(engine: Engine, channels: EngineChannels) -> NoReturn:
             incoming = channels.receive(wait=idle, until=profiler.ends if idle else engine.launch_at)
         for owner, message in incoming:
             match message:
-                case Submit(id, prompt, params, submitted, client):
-                    engine.submit(id, np.frombuffer(prompt, dtype=np.int32), params, submitted, client)
+                case Submit(id, prompt, params, submitted, client, choices, salt):
+                    ids = np.frombuffer(prompt, dtype=np.int32)
+                    engine.submit(id, ids, params, submitted, client, choices, salt)
                 case Discard(id):
                     engine.discard(id)
                 case Query(flush):

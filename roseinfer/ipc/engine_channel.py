@@ -16,6 +16,9 @@ from roseinfer.ipc.messages import ToEngine
 #: Bytes that are buffered for a front end that reads too slowly: minutes of tokens, seconds of logprobs.
 #: Seconds that the engine then waits for it to read on.
 MAX_BACKLOG, PATIENCE_S = 64 << 20, 10.0
+#: Bytes that are read at a time, and how often before a step: all that a front end has, unless it sends
+#: without end.
+READ, MAX_READS = 1 << 20, 8
 #: Seconds without a message after which `on_idle` is called.
 IDLE_S = 2.0
 
@@ -130,18 +133,22 @@ class EngineChannels:
             return len(data)
 
     def _read(self, index: int) -> list[ToEngine]:
-        try:
-            data = self._sockets[index].recv(1 << 20)
-        except BlockingIOError:
-            return []
-        except OSError:
-            data = b""
-        if not data:
-            if index == 0:
-                raise EOFError
-            self._poll.unregister(self._sockets[index])
-            self._backlogs[index].clear()
-        return [self._decode(payload) for payload in self._readers[index].feed(data)]
+        messages: list[ToEngine] = []
+        for _ in range(MAX_READS):
+            try:
+                data = self._sockets[index].recv(READ)
+            except BlockingIOError:
+                break
+            except OSError:
+                data = b""
+            if not data:
+                if index == 0:
+                    raise EOFError
+                self._poll.unregister(self._sockets[index])
+                self._backlogs[index].clear()
+                break
+            messages += map(self._decode, self._readers[index].feed(data))
+        return messages
 
 
 def _left(until: float | None) -> float:

@@ -11,24 +11,32 @@ from roseinfer.request.params import Finished, SamplingParams
 from roseinfer.tracing.spans import Span
 
 #: A request's id is `front end << OWNER_SHIFT | number`: it says which front end gets its tokens.
-OWNER_SHIFT = 40
+OWNER_SHIFT = 56
 #: Within a front end, `number` is `replica << REPLICA_SHIFT | number`.
-REPLICA_SHIFT = 34
+REPLICA_SHIFT = 50
 MAX_REPLICAS = 1 << (OWNER_SHIFT - REPLICA_SHIFT)
+#: Choices of a submission; the id of its first one is a multiple of it.
+MAX_CHOICES = 128
 #: The longest profile, in steps and in seconds: its events are in memory until it ends.
 MAX_PROFILE_STEPS = 1000
 MAX_PROFILE_SECONDS = 60.0
 
 
 class Submit(msgspec.Struct, frozen=True, tag=True, array_like=True):
-    """Queue a request. `prompt`: int32 token ids as bytes; `submitted`: when it was sent (monotonic, s),
-    which may be a step before it is read. Requests of the same `client` share its fair share."""
+    """Queue `choices` requests for the same prompt, with ids from `id` on: see SamplingParams.choice.
+
+    `prompt`: int32 token ids as bytes; `submitted`: when it was made (monotonic, s), which may be a step
+    before it is read. Requests of the same `client` share its fair share, and those of the same `salt` the
+    prefix cache.
+    """
 
     id: int
     prompt: bytes
     params: SamplingParams
     submitted: float
     client: int = 0
+    choices: int = 1
+    salt: bytes = b""
 
 
 class Discard(msgspec.Struct, frozen=True, tag=True, array_like=True):

@@ -47,11 +47,12 @@ class PrefixCache:
         self.prompt_tokens = self.cached_tokens = 0
         allocator.on_evict = self._evict
 
-    def hash(self, hashes: list[bytes], tokens: NDArray[np.int32]) -> None:
-        """Append the hashes of those full blocks of `tokens` `[n]` that `hashes` does not have yet."""
+    def hash(self, hashes: list[bytes], tokens: NDArray[np.int32], salt: bytes = b"") -> None:
+        """Append the hashes of those full blocks of `tokens` `[n]` that `hashes` does not have yet. They
+        depend on `salt`: 16 bytes that clients cannot choose, or none."""
         size = self._block_size
         for start in range(len(hashes) * size, len(tokens) - size + 1, size):
-            parent = hashes[-1] if hashes else b""
+            parent = hashes[-1] if hashes else salt
             block = parent + tokens[start : start + size].tobytes()
             hashes.append(blake2b(block, digest_size=16, key=self._key).digest())
 
@@ -102,5 +103,5 @@ class NoPrefixCache(PrefixCache):
 
     remembers = False
 
-    def hash(self, hashes: list[bytes], tokens: NDArray[np.int32]) -> None:
+    def hash(self, hashes: list[bytes], tokens: NDArray[np.int32], salt: bytes = b"") -> None:
         pass

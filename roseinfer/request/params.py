@@ -86,6 +86,10 @@ class SamplingParams(msgspec.Struct, frozen=True, array_like=True, dict=True):
     stop_token_ids: tuple[int, ...] = ()
     prompt_logprobs: int | None = None
 
+    def choice(self, index: int) -> SamplingParams:
+        """Return the parameters of choice `index` of a prompt, which has the seed plus `index`."""
+        return msgspec.structs.replace(self, seed=(self.seed + index) % 2**64) if index else self
+
     @property
     def adjusts(self) -> bool:
         """True if logits have a bias or penalties, for all tokens of the answer."""

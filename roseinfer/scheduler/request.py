@@ -16,9 +16,10 @@ class Request:
 
     `tokens`: what is to be computed: the prompt, and after a preemption also the tokens generated before it.
     `hashes`: of the full blocks of `tokens`, for the prefix cache, which had `cached_tokens` of the prompt.
-    `client`: who asks: see Waiting. `passed`: how many later requests were admitted while this one was the
-    first in the queue. `scored`: prompt tokens after the first whose logprobs, if asked for, are computed by
-    launched steps.
+    `client`: who asks: see Waiting. `choice`: which one of the same prompt: see SamplingParams.choice.
+    `salt`: of `hashes`. `passed`: how many later requests were admitted while this one was the first in the
+    queue. `scored`: prompt tokens after the first whose logprobs, if asked for, are computed by launched
+    steps.
     """
 
     id: int
@@ -27,6 +28,8 @@ class Request:
     submitted: float
     tokens: NDArray[np.int32]
     client: int = 0
+    choice: int = 0
+    salt: bytes = b""
     admitted: float = 0.0
     first_token: float = 0.0
     passed: int = 0

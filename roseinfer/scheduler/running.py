@@ -83,7 +83,7 @@ class Running:
         self.last_stop[row] = len(request.prompt) + params.max_tokens
         self.blocks[row] = len(blocks)
         self.block_table[row, : len(blocks)] = blocks
-        self.sampling[row] = params.sampling_row
+        self.sampling[row] = params.choice(request.choice).sampling_row
         self.logprobs[row] = -1 if params.logprobs is None else params.logprobs
         self.adjusts[row] = params.adjusts
         self.least[row] = len(request.prompt) + params.min_tokens if params.masks_ends else 0

@@ -91,7 +91,6 @@ class Scheduler:
 
     def add(self, request: Request) -> None:
         """Queue a request, whose prompt and answer must fit the KV cache: see Limits."""
-        self._prefixes.hash(request.hashes, request.tokens)
         self._waiting.add(request)
 
     def discard(self, request_id: int) -> bool:
@@ -256,7 +255,6 @@ class Scheduler:
         request = replace(self._running.request(row), tokens=self._running.known_tokens(row))
         self._waiting.put_back(request)  # first, as a client without requests is forgotten
         self._leave(np.array([row]))
-        self._prefixes.hash(request.hashes, request.tokens)
         self.preemptions += 1
 
     def _leave(self, rows: Ints) -> None:
@@ -285,7 +283,7 @@ class Scheduler:
         if not self._prefixes.remembers:
             return
         request, cached = self._running.request(row), self._running.num_cached(row)
-        self._prefixes.hash(request.hashes, self._running.known_tokens(row)[:cached])
+        self._prefixes.hash(request.hashes, self._running.known_tokens(row)[:cached], request.salt)
         full = request.hashes[: cached // self._running.block_size]
         self._prefixes.insert(full, self._running.blocks_of(row))
 
@@ -320,6 +318,7 @@ class Scheduler:
         reuses: dict[int, Reuse] = {}
 
         def fits(request: Request) -> bool:
+            self._prefixes.hash(request.hashes, request.tokens, request.salt)
             hashes = () if request.needs_scores else request.hashes
             for reuse in self._prefixes.find(hashes, len(request.tokens)):
                 part = chunking.part(len(request.tokens) - reuse.tokens, budget, first=first)

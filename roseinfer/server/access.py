@@ -51,6 +51,14 @@ class Access:
         its address `peer`; of an IPv6 address the /64 network, all of which one client may have."""
         return _number(_key(request), self._salt) if len(self._digests) > 1 else self._number_at(peer)
 
+    def cache_salt(self, request: HttpRequest, salt: str | None) -> bytes:
+        """Return what requests must share to share the prefix cache: made from the key if there are several,
+        and from the request's `salt`; nothing without these."""
+        if salt is None and len(self._digests) <= 1:
+            return b""
+        who = _digest(_key(request)) if len(self._digests) > 1 else b""
+        return hashlib.blake2b(who + (salt or "").encode(), digest_size=16, key=self._salt).digest()
+
     def check_host(self, request: HttpRequest) -> HttpError | None:
         """Return the error for a Host header that is not a name of this server, else None: otherwise pages of
         other sites could read answers by DNS rebinding."""

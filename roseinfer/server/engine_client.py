@@ -8,7 +8,7 @@ import os
 import socket
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
@@ -20,6 +20,7 @@ from roseinfer.config import ConfigError
 from roseinfer.info import EngineInfo
 from roseinfer.ipc.front_end_channel import FrontEndChannel
 from roseinfer.ipc.messages import (
+    MAX_CHOICES,
     OWNER_SHIFT,
     REPLICA_SHIFT,
     Discard,
@@ -189,13 +190,15 @@ class EngineClient:
         self,
         prompt: NDArray[np.int32],
         params: SamplingParams,
-        receiver: TokenReceiver,
+        receivers: Sequence[TokenReceiver],
         received: float,
         client: int = 0,
-    ) -> int:
-        """Queue a prompt `[n]` of a request of `client` that arrived at `received` (monotonic, s).
+        salt: bytes = b"",
+    ) -> Sequence[int]:
+        """Queue a prompt `[n]` of a request of `client` that arrived at `received` (monotonic, s), with a
+        choice for each of `receivers`, at most MAX_CHOICES.
 
-        Returns the request's id. Raises EngineDeadError, SilentEngineError.
+        Returns the choices' ids. Raises EngineDeadError, SilentEngineError.
         """
         if not self.alive:
             raise EngineDeadError
@@ -203,28 +206,38 @@ class EngineClient:
             raise SilentEngineError
         if not self._receivers:
             self._heard = time.monotonic()  # an idle engine sends nothing
-        id, self._next_id = self._next_id, self._next_id + 1
+        first, choices = self._next_id, len(receivers)
+        self._next_id += MAX_CHOICES
+        ids = range(first, first + choices)
         self._spinner.touch()
-        self._channel.send(Submit(id, prompt.tobytes(), params, time.monotonic(), client))
-        self._receivers[id] = receiver
+        now = time.monotonic()
+        self._channel.submit(Submit(first, prompt.tobytes(), params, now, client, choices, salt))
+        self._receivers.update(zip(ids, receivers, strict=True))
         self._count_inflight()
-        self._observer.submitted(id, len(prompt), received, client)
-        return id
+        for id in ids:
+            self._observer.submitted(id, len(prompt), received, client)
+        return ids
 
     def _count_inflight(self) -> None:
         self._counters.set_inflight(len(self._receivers))
 
     def discard(self, id: int, end: Finished | None = None) -> None:
         """Drop a request; does nothing if it has ended. `end`: its answer is complete with the token that the
-        receiver just got, and counts as finished."""
-        if self._receivers.pop(id, None) is not None:
-            self._count_inflight()
+        receiver just got, and counts as finished. A submission that is not sent yet is dropped as a whole."""
+        if id not in self._receivers:
+            return
+        submission = self._channel.withdraw(id - id % MAX_CHOICES)
+        for dropped in (
+            (id,) if submission is None else range(submission.id, submission.id + submission.choices)
+        ):
+            del self._receivers[dropped]
             if end is None:
-                self._observer.discarded(id)
+                self._observer.discarded(dropped)
             else:
                 self._observer.complete(end)
-            if self.alive:
-                self._channel.send(Discard(id))
+        self._count_inflight()
+        if submission is None and self.alive:
+            self._channel.send(Discard(id))
 
     def _on_messages(self, messages: list[FromEngine]) -> None:
         if len(messages) == 1:

@@ -91,21 +91,32 @@ class Replicas:
         self,
         prompt: NDArray[np.int32],
         params: SamplingParams,
-        receiver: TokenReceiver,
+        receivers: Sequence[TokenReceiver],
         received: float,
         client: int = 0,
-    ) -> int:
-        """Queue a prompt `[n]` at a replica that the router chooses among those that respond; see
-        EngineClient.submit."""
+        salt: bytes = b"",
+    ) -> Sequence[int]:
+        """Queue a prompt `[n]`, with equal parts of its choices at replicas that the router chooses among
+        those that respond; see EngineClient.submit."""
         if len(self._engines) == 1:
-            return self._engines[0].submit(prompt, params, receiver, received, client)
+            return self._engines[0].submit(prompt, params, receivers, received, client, salt)
         if not self.alive:
             raise EngineDeadError
         awake = [index for index, engine in enumerate(self._engines) if not engine.silent]
         if not awake:
             raise SilentEngineError
-        engine = self._engines[self._router.choose(prompt, awake)]
-        return engine.submit(prompt, params, receiver, received, client)
+        ids: list[int] = []
+        part = -(-len(receivers) // len(awake))
+        for start in range(0, len(receivers), part):
+            engine = self._engines[self._router.choose(prompt, awake, salt)]
+            of_part = receivers[start : start + part]
+            try:
+                ids += engine.submit(prompt, params.choice(start), of_part, received, client, salt)
+            except SilentEngineError:  # since now
+                for id in ids:
+                    self.discard(id)
+                raise
+        return ids
 
     def discard(self, id: int, end: Finished | None = None) -> None:
         """Drop a request; see EngineClient.discard."""

@@ -44,10 +44,10 @@ class PrefixOwners:
         os.ftruncate(fd, 8 * _SLOTS)
         return cls(fd, key)
 
-    def hashes(self, prompt: NDArray[np.int32], block_size: int) -> list[PrefixHash]:
+    def hashes(self, prompt: NDArray[np.int32], block_size: int, salt: bytes = b"") -> list[PrefixHash]:
         """Hash the prefixes of `prompt` `[n]` that end with each of the first _STRIDE blocks, then with
-        every _STRIDE-th block, the shortest first."""
-        hashes, start, parent = [], 0, b""
+        every _STRIDE-th block, the shortest first. They differ with `salt`."""
+        hashes, start, parent = [], 0, salt
         blocks = len(prompt) // block_size
         for end in [*range(1, min(blocks, _STRIDE) + 1), *range(2 * _STRIDE, blocks + 1, _STRIDE)]:
             tokens = prompt[start : end * block_size].tobytes()
@@ -96,9 +96,10 @@ class Router:
         self._loads, self._owners, self._block_size = loads, owners, block_size
         self._last = -1
 
-    def choose(self, prompt: NDArray[np.int32], among: Sequence[int]) -> int:
-        """Choose the replica, one of `among`, that is to answer `prompt` `[n]`."""
-        hashes = [] if self._owners is None else self._owners.hashes(prompt, self._block_size)
+    def choose(self, prompt: NDArray[np.int32], among: Sequence[int], salt: bytes = b"") -> int:
+        """Choose the replica, one of `among`, that is to answer `prompt` `[n]` with the prefix cache of
+        `salt`."""
+        hashes = [] if self._owners is None else self._owners.hashes(prompt, self._block_size, salt)
         saved = {} if self._owners is None else self._owners.cached(hashes)
 
         def cost(replica: int) -> tuple[float, int]:

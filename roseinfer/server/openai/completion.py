@@ -195,19 +195,20 @@ class Completion(Producer):
         self._ended_tokens = 0  # of the choices that are forgotten
         self._bodies: list[ChoiceBody] = []
 
-    def start(self, prompts: list[NDArray[np.int32]], client: int = 0) -> None:
-        """Submit every choice of `prompts` (token ids `[n]`) to the engine for `client`, and answer the
-        connection's current request. Raises HttpError if the engine takes no more; then none is submitted."""
+    def start(self, prompts: list[NDArray[np.int32]], client: int = 0, salt: bytes = b"") -> None:
+        """Submit every choice of `prompts` (token ids `[n]`) to the engine for `client`, with the prefix
+        cache of `salt`, and answer the connection's current request. Raises HttpError if the engine takes no
+        more; then none is submitted."""
         generation, received = self.generation, self._connection.received
         self._prompt_tokens = sum(map(len, prompts))
         self._open = len(prompts) * generation.n
         try:
-            for index in range(self._open):
-                prompt = prompts[index // generation.n]
-                choice = self.choice_kind(index, prompt, self)
-                self.choices.append(choice)
+            for index, prompt in enumerate(prompts):
+                numbers = range(index * generation.n, (index + 1) * generation.n)
+                choices = [self.choice_kind(number, prompt, self) for number in numbers]
+                self.choices += choices
                 params = generation.params_of(index)
-                self._ids.append(self.backend.engine.submit(prompt, params, choice, received, client))
+                self._ids += self.backend.engine.submit(prompt, params, choices, received, client, salt)
         except HttpError:
             self.close()
             raise

@@ -10,11 +10,12 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from roseinfer.ipc.messages import MAX_CHOICES
 from roseinfer.request.limits import Limits
 from roseinfer.request.params import CONTEXT_LENGTH_EXCEEDED, MAX_TOKENS, RequestError, SamplingParams
 from roseinfer.server.http.errors import BadRequestError
 from roseinfer.server.openai.requests import (
-    MAX_CHOICES,
+    MAX_SALT_CHARACTERS,
     MAX_STOP_CHARACTERS,
     MAX_STOPS,
     ROLES,
@@ -22,6 +23,7 @@ from roseinfer.server.openai.requests import (
     CompletionRequest,
     GenerationRequest,
     Message,
+    MessageCount,
     StreamOptions,
     TextPart,
     ToolCall,
@@ -59,6 +61,7 @@ class Generation(msgspec.Struct, frozen=True):
         stream: Options of a stream; None: the response is one body.
         with_metrics: The parts of the answer's time are returned.
         chat: The answer is a message of a chat.
+        cache_salt: What requests must share to share the prefix cache.
     """
 
     prompts: tuple[str | NDArray[np.int32], ...]
@@ -76,6 +79,7 @@ class Generation(msgspec.Struct, frozen=True):
     stream: StreamOptions | None = None
     with_metrics: bool = False
     chat: bool = False
+    cache_salt: str | None = None
 
     @property
     def num_choices(self) -> int:
@@ -83,12 +87,9 @@ class Generation(msgspec.Struct, frozen=True):
         return len(self.prompts) * self.n
 
     def params_of(self, index: int) -> SamplingParams:
-        """Return the parameters of choice `index`. Choice i of a prompt gets the request's seed plus i, as in
-        vLLM, so that a prompt among others is answered as it would be alone."""
-        offset = index % self.n if self.seeded else index
-        if offset == 0:
-            return self.params
-        return msgspec.structs.replace(self.params, seed=(self.params.seed + offset) % 2**64)
+        """Return the parameters of the first choice of prompt `index`; choice i gets its seed plus i. With a
+        seed in the request, as in vLLM, a prompt among others is answered as it would be alone."""
+        return self.params if self.seeded else self.params.choice(index * self.n)
 
     def with_echo(self, *, only: bool) -> Generation:
         """Return the same with prompts in its answers, and their logprobs if logprobs are asked for. `only`:
@@ -138,9 +139,12 @@ def read_body(
     body: bytes | bytearray, chat: bool, template: ChatTemplate | None, max_model_len: int
 ) -> Generation:
     """Parse and validate the body of a completion or chat. Raises BadRequestError."""
-    if chat:
-        return from_chat(parse(body, ChatRequest), template)
-    return from_completion(parse(body, CompletionRequest), max_model_len)
+    if not chat:
+        return from_completion(parse(body, CompletionRequest), max_model_len)
+    # a message is an object; only where there may be too many are they counted, before they become Python's
+    if body.count(b"{") > max_model_len and len(parse(body, MessageCount).messages) > max_model_len:
+        raise too_long(max_model_len, "messages")
+    return from_chat(parse(body, ChatRequest), template)
 
 
 def from_completion(request: CompletionRequest, max_model_len: int) -> Generation:
@@ -222,6 +226,9 @@ def _generation(
         raise BadRequestError("a stop string is empty", "stop")
     if any(len(stop) > MAX_STOP_CHARACTERS for stop in stops):
         raise BadRequestError(f"a stop string is longer than {MAX_STOP_CHARACTERS} characters", "stop")
+    salt = request.cache_salt
+    if salt is not None and not 1 <= len(salt) <= MAX_SALT_CHARACTERS:
+        raise BadRequestError(f"cache_salt must have 1 to {MAX_SALT_CHARACTERS} characters", "cache_salt")
     try:
         params = SamplingParams(
             max_tokens=MAX_TOKENS if max_tokens is None else max_tokens,
@@ -242,7 +249,7 @@ def _generation(
     return Generation(
         prompts, params, n, stops, bool(request.return_token_ids), special_tokens, max_tokens is None,
         seeded=request.seed is not None, model=request.model, with_metrics=bool(request.return_metrics),
-        stream=(request.stream_options or StreamOptions()) if request.stream else None,
+        stream=(request.stream_options or StreamOptions()) if request.stream else None, cache_salt=salt,
     )  # fmt: skip
 
 
@@ -281,10 +288,10 @@ def _token_ids(ids: list[Any], most: int) -> NDArray[np.int32]:
         raise BadRequestError("token ids must be from 0 to 2147483647", "prompt") from None
 
 
-def too_long(most: int) -> BadRequestError:
-    """Return the error for a prompt that does not fit the context of `most` tokens."""
+def too_long(most: int, field: str = "prompt") -> BadRequestError:
+    """Return the error for a prompt, from `field`, that does not fit the context of `most` tokens."""
     message = f"This model's maximum context length is {most} tokens. However, the prompt is too long."
-    return BadRequestError(message, "prompt", CONTEXT_LENGTH_EXCEEDED)
+    return BadRequestError(message, field, CONTEXT_LENGTH_EXCEEDED)
 
 
 def no_tokenizer() -> BadRequestError:

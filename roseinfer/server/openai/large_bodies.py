@@ -19,14 +19,16 @@ import socket
 import struct
 import sys
 import threading
+import time
 from typing import BinaryIO
 
 import psutil
 
+from roseinfer.ipc.client_turns import ClientTurns
 from roseinfer.model_folder import model_folder
 from roseinfer.modules import leave_signals_to_parent
 from roseinfer.server.child import Child, return_freed_blocks
-from roseinfer.server.http.errors import BadRequestError, HttpError, InternalError
+from roseinfer.server.http.errors import RETRY_AFTER, BadRequestError, HttpError, InternalError
 from roseinfer.server.http.parser import HttpRequest
 from roseinfer.server.openai.generation import Generation, no_tokenizer, read_body, too_long
 from roseinfer.tokenizer.chat import ChatTemplate
@@ -34,10 +36,13 @@ from roseinfer.tokenizer.tokenizer import Tokenizer
 
 log = logging.getLogger(__name__)
 
-#: Bytes above which a body is large: parsing the worst one of this size takes about 0.2 s.
-LARGE = 512 << 10
-#: Seconds for one body.
+#: Bytes above which a body is large: reading the worst one of this size takes 15 ms. Bytes, and objects in
+#: it, above which a chat is large: reading the worst one with Qwen3's template takes 5 ms.
+LARGE, LARGE_CHAT, MANY_OBJECTS = 256 << 10, 64 << 10, 128
+#: Seconds from the arrival of a body until it is read.
 TIMEOUT = 30.0
+#: Bodies of one client that may wait.
+MAX_WAITING = 16
 #: Bytes that the process may allocate after its start, for a body and its parsed form; 4 MiB less than one
 #: connection may cost, as the allocator has overhead.
 ROOM = 60 << 20
@@ -54,33 +59,60 @@ _NAME = "the process that reads large bodies"
 _TOO_MUCH = "the body takes more memory than one request may; send fewer or shorter values"
 
 
+def is_large(body: bytearray, chat: bool) -> bool:
+    """Return whether reading `body` may take so long that streams would have to wait."""
+    if chat:
+        return len(body) > LARGE_CHAT or body.count(b"{") > MANY_OBJECTS
+    return len(body) > LARGE
+
+
 class LargeBodies:
-    """A front end's client of the process. `tokenizer` bounds the length of texts, if there is one."""
+    """A front end's client of the process, in which its own clients take turns. `tokenizer` bounds the length
+    of texts, if there is one."""
 
     def __init__(self, model: str, tokenizer: Tokenizer | None) -> None:
         self._model = model
         self._longest = tokenizer.longest if tokenizer else 0
-        self._lock = asyncio.Lock()
+        self._turns = ClientTurns[tuple[asyncio.Future[Generation], HttpRequest, bool, int]]()
         self.child: Child | None = None
-        self._reading: asyncio.Task[Generation] | None = None
+        self._reading: asyncio.Task[None] | None = None
 
-    async def read(self, request: HttpRequest, chat: bool, max_model_len: int) -> Generation:
-        """Take and read the request's body; see `read_body`. Also raises HttpError: 503 if it takes too long,
-        500 for an unexpected error."""
-        await self._lock.acquire()  # a client that goes meanwhile frees its body
-        self._reading = asyncio.get_running_loop().create_task(self._read(request, chat, max_model_len))
-        self._reading.add_done_callback(self._end_reading)
-        return await asyncio.shield(self._reading)  # cancelling must not leave half an answer in the stream
+    async def read(self, request: HttpRequest, chat: bool, max_model_len: int, client: int) -> Generation:
+        """Take and read the body of a request of `client`; see `read_body`. Also raises HttpError: 429 if too
+        many of the client's bodies wait, 503 if it takes too long, 500 for an unexpected error."""
+        if self._turns.waiting(client) >= MAX_WAITING:
+            message = "too many of your large requests wait; ask again when some have been answered"
+            raise HttpError(429, message, headers=RETRY_AFTER)
+        loop = asyncio.get_running_loop()
+        answer: asyncio.Future[Generation] = loop.create_future()
+        self._turns.add(client, answer, (answer, request, chat, max_model_len))
+        if self._reading is None:
+            self._reading = loop.create_task(self._read_all())
+        try:
+            async with _deadline(request):
+                return await answer
+        except TimeoutError:
+            raise _too_late() from None
+        finally:
+            self._turns.discard(answer)  # a client that goes meanwhile frees its body
 
-    def _end_reading(self, task: asyncio.Task[Generation]) -> None:
+    async def _read_all(self) -> None:
+        """Read one body after the other while any wait, to its end even if its client has gone."""
+        while self._turns:
+            answer, request, chat, max_model_len = self._turns.take()
+            try:
+                generation = await self._read(request, chat, max_model_len)
+            except Exception as error:
+                if not answer.done():
+                    answer.set_exception(error)
+            else:
+                if not answer.done():
+                    answer.set_result(generation)
         self._reading = None
-        self._lock.release()
-        if not task.cancelled():
-            task.exception()  # marked as retrieved, even if the client has gone
 
     async def _read(self, request: HttpRequest, chat: bool, max_model_len: int) -> Generation:
         try:
-            async with asyncio.timeout(TIMEOUT):
+            async with _deadline(request):
                 if self.child is None:
                     await self._start()
                 numbers = (len(request.body), chat, max_model_len, self._longest * max_model_len)
@@ -90,7 +122,7 @@ class LargeBodies:
                 answer = pickle.loads(await self._reader.readexactly(size))
         except TimeoutError:
             self.stop()
-            raise HttpError(503, f"the body was not read within {TIMEOUT:.0f} s") from None
+            raise _too_late() from None
         except (OSError, asyncio.IncompleteReadError):
             too_much = self.child is not None and self.child.exit_code() in NO_MEMORY
             self.stop()
@@ -116,6 +148,14 @@ class LargeBodies:
             self.child.kill()
             self.child = None
             self._writer.transport.abort()  # without what it still holds of a body
+
+
+def _deadline(request: HttpRequest) -> asyncio.Timeout:
+    return asyncio.timeout(request.received + TIMEOUT - time.monotonic())
+
+
+def _too_late() -> HttpError:
+    return HttpError(503, f"the body was not read within {TIMEOUT:.0f} s")
 
 
 def serve(questions: BinaryIO, answers: BinaryIO, template: ChatTemplate | None) -> None:

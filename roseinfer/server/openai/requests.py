@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import msgspec
 
-from roseinfer.ipc.messages import MAX_PROFILE_STEPS
+from roseinfer.ipc.messages import MAX_CHOICES, MAX_PROFILE_STEPS
 from roseinfer.request.params import (
     MAX_BIASED,
     MAX_LOGPROBS,
@@ -23,10 +23,10 @@ from roseinfer.server.http.errors import BadRequestError
 
 T = TypeVar("T")
 
-MAX_CHOICES = 128
 MAX_STOPS = 64
 #: Every new text is searched for them.
 MAX_STOP_CHARACTERS = 256
+MAX_SALT_CHARACTERS = 256
 ROLES = ("system", "developer", "user", "assistant", "tool", "function")
 
 #: Fields on which an answer's tokens do not depend.
@@ -40,7 +40,6 @@ NEUTRAL: dict[str, tuple[object, ...]] = {
     "allowed_token_ids": (),
     "audio": (),
     "bad_words": ([],),
-    "cache_salt": (),
     "chat_template": (),
     "chat_template_kwargs": ({},),
     "continue_final_message": (False,),
@@ -125,7 +124,7 @@ class StreamOptions(msgspec.Struct, frozen=True):
 class GenerationRequest(OtherFields, frozen=True, kw_only=True):
     """The fields that completions and chats share. null means the default everywhere, and top_k -1 means 0.
     `best_of` must be `n`, as all answers are returned. `return_token_ids` and `return_metrics` add fields to
-    the response."""
+    the response. Requests with different `cache_salt` do not share the prefix cache."""
 
     model: str | None = None
     max_tokens: Length | None = None
@@ -153,6 +152,7 @@ class GenerationRequest(OtherFields, frozen=True, kw_only=True):
     return_metrics: bool | None = None
     add_special_tokens: bool | None = None
     echo: bool | None = None
+    cache_salt: Annotated[str, _stated(minLength=1, maxLength=MAX_SALT_CHARACTERS)] | None = None
 
 
 class CompletionRequest(GenerationRequest, frozen=True, kw_only=True):
@@ -207,6 +207,12 @@ class ChatRequest(GenerationRequest, frozen=True, kw_only=True):
     top_logprobs: Likeliest | None = None
     tools: list[Any] | None = None
     response_format: dict[str, Any] | None = None
+
+
+class MessageCount(msgspec.Struct, frozen=True):
+    """Messages of a chat that are not decoded."""
+
+    messages: list[msgspec.Raw] = []
 
 
 class ProfileRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -21,7 +21,7 @@ from roseinfer.server.http.response import Answer
 from roseinfer.server.metrics.counters import Counters
 from roseinfer.server.openai.completion import Backend, Completion
 from roseinfer.server.openai.generation import Generation, no_tokenizer, read_body, too_long
-from roseinfer.server.openai.large_bodies import LARGE, LargeBodies
+from roseinfer.server.openai.large_bodies import LargeBodies, is_large
 from roseinfer.server.openai.responses import ChatFormat, CompletionFormat
 from roseinfer.server.openai.stream import StreamedCompletion
 from roseinfer.tokenizer.tokenizer import Tokenizer
@@ -50,7 +50,7 @@ class Submission:
     def answer(self, request: HttpRequest, connection: Connection, *, chat: bool) -> Answer:
         """Answer `request`. Prompts of token ids in a body that is not large are submitted at once. Raises
         HttpError."""
-        if len(request.body) > LARGE:
+        if is_large(request.body, chat):
             return self._answer_large(request, connection, chat)
         most = self._backend.engine.info.limits.max_model_len
         generation = read_body(request.take_body(), chat, self._backend.chat_template, most)
@@ -58,7 +58,8 @@ class Submission:
 
     async def _answer_large(self, request: HttpRequest, connection: Connection, chat: bool) -> None:
         most = self._backend.engine.info.limits.max_model_len
-        generation = await self._large_bodies.read(request, chat, most)
+        client = self._access.client(request, connection.peer)
+        generation = await self._large_bodies.read(request, chat, most, client)
         tokenizing = self._generate(generation, request, connection)
         if tokenizing is not None:
             await tokenizing
@@ -71,13 +72,16 @@ class Submission:
             raise self._backend.other_model(generation.model)
         client = self._access.client(request, connection.peer)
         ids = [prompt for prompt in generation.prompts if not isinstance(prompt, str)]
+        salt = self._access.cache_salt(request, generation.cache_salt)
         if len(ids) < len(generation.prompts):
-            return self._tokenize(generation, connection, client)
+            return self._tokenize(generation, connection, client, salt)
         self._check_inflight(generation.num_choices)
-        self._submit(generation, ids, 0.0, connection, client)
+        self._submit(generation, ids, 0.0, connection, client, salt)
         return None
 
-    async def _tokenize(self, generation: Generation, connection: Connection, client: int) -> None:
+    async def _tokenize(
+        self, generation: Generation, connection: Connection, client: int, salt: bytes
+    ) -> None:
         """Tokenize the prompts, whose choices count as in flight meanwhile, and submit them."""
         choices, start = generation.num_choices, time.monotonic()
         self._check_inflight(choices)
@@ -88,7 +92,7 @@ class Submission:
                 pieces = [await self._pieces(p, generation.special_tokens) for p in generation.prompts]
                 generation = msgspec.structs.replace(generation, pieces=tuple(pieces))
         tokenize = time.monotonic() - start
-        self._submit(generation, prompts, tokenize, connection, client)
+        self._submit(generation, prompts, tokenize, connection, client, salt)
         self._counters.observe("tokenize", np.array([tokenize]))
 
     def _submit(
@@ -98,6 +102,7 @@ class Submission:
         tokenize: float,
         connection: Connection,
         client: int,
+        salt: bytes,
     ) -> None:
         """Submit every choice of `prompts` (token ids `[n]`) to the engine. `tokenize`: seconds that
         tokenizing took."""
@@ -109,7 +114,7 @@ class Submission:
         kind = Completion if generation.stream is None else StreamedCompletion
         form = ChatFormat if generation.chat else CompletionFormat
         completion = kind(self._backend, connection, generation, form(self._backend.model), tokenize)
-        completion.start(prompts, client)
+        completion.start(prompts, client, salt)
 
     def _check_inflight(self, choices: int) -> None:
         limit = self._max_inflight

@@ -35,6 +35,9 @@ HUGE_PAGES = {"GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"}
 #: 64 MiB. Compiling one again costs 0.3 ms (docs/notes/soak.md). The environment's values take precedence.
 KERNELS_KEPT = {"ONEDNN_PRIMITIVE_CACHE_CAPACITY": "32", "LRU_CACHE_CAPACITY": "32"}
 
+#: Bytes that a front end's channel to an engine holds: 64 prompts of 8,192 tokens are then read at once.
+CHANNEL_BYTES = 2 << 20
+
 
 def launch(engine: EngineConfig, server: ServerConfig, module: str = "roseinfer.engine.process") -> int:
     """Serve until a signal to stop. Returns the process's exit code. Raises ConfigError before serving."""
@@ -119,6 +122,8 @@ class EngineProcess:
     ) -> None:
         pairs = [socket.socketpair() for _ in range(front_ends)]
         self.sockets = [ours for ours, _ in pairs]
+        for sock in self.sockets:  # as many as the system allows
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, CHANNEL_BYTES)
         theirs = [end for _, end in pairs]
         arguments = [msgspec.json.encode(config).decode(), *(str(end.fileno()) for end in theirs)]
         name = "the engine process" if replicas == 1 else f"replica {replica} of the engine"

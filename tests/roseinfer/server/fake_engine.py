@@ -45,8 +45,8 @@ def run(info: EngineInfo, sockets: list[socket.socket]) -> None:
     while True:
         for owner, message in channels.receive(wait=not remaining):
             match message:
-                case Submit(id, _, params):
-                    remaining[id] = params.max_tokens
+                case Submit(id, _, params, choices=choices):
+                    remaining |= dict.fromkeys(range(id, id + choices), params.max_tokens)
                 case Discard(id):
                     remaining.pop(id, None)
                 case Query():

@@ -85,8 +85,9 @@ async def test_an_error_in_one_answer_ends_that_answer_alone(text_model: Any) ->
         broken = [Kept(ended, "push"), Kept(ended, "add_logprobs")]
         whole = Kept(ended)
         prompt, params = np.array([1], dtype=np.int32), SamplingParams(2)
-        ids = np.array([client.submit(prompt, params, receiver, 0.0) for receiver in (*broken, whole)])
-        assert [type(message) for _, message in engine.receive(wait=True)] == [Submit] * 3
+        ids = np.array(client.submit(prompt, params, [*broken, whole], 0.0))
+        sent = [message for _, message in engine.receive(wait=True)]
+        assert [message.choices for message in sent if isinstance(message, Submit)] == [3]
         last = Finished(int(ids[2]), FinishReason.LENGTH, 0, 0, 0)
         for finished in ((), (last,)):
             logprobs = StepLogprobs(ids, np.zeros((3, 1), np.int32), np.zeros((3, 1), np.float32))
@@ -130,7 +131,7 @@ def test_a_sign_of_life_that_does_not_come(text_model: Any) -> None:
         asyncio.get_running_loop().set_exception_handler(lambda _, context: logged.append(context))
         died = asyncio.Event()
         async with connected(text_model, died, Timeouts(silence=-1.0)) as (client, engine, theirs):
-            client.submit(np.array([1], dtype=np.int32), SamplingParams(2), Kept(asyncio.Event()), 0.0)
+            client.submit(np.array([1], dtype=np.int32), SamplingParams(2), [Kept(asyncio.Event())], 0.0)
             client.watch()
             assert [type(message) for _, message in engine.receive(wait=True)] == [Submit, Query]
             theirs.close()

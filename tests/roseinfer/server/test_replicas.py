@@ -70,7 +70,7 @@ class Pair:
 
     def submit(self) -> int:
         receiver = Kept(asyncio.Event())
-        return self.replicas.submit(np.array([1], np.int32), SamplingParams(1), receiver, 0.0)
+        return self.replicas.submit(np.array([1], np.int32), SamplingParams(1), [receiver], 0.0)[0]
 
     def close(self) -> None:
         self.replicas.stop()

@@ -238,32 +238,32 @@ def test_penalties_and_stop_tokens(serving: Any, text_model: Any) -> None:
 
 
 class Engine:
-    """Takes three requests, and then stops responding."""
+    """Takes the first three choices, and then stops responding."""
 
     def __init__(self) -> None:
         self.ids, self.in_flight = count(), set[int]()
 
-    def submit(self, *request: Any) -> int:
-        id = next(self.ids)
-        if id == 3:
+    def submit(self, prompt: Any, params: SamplingParams, receivers: list[Any], *others: Any) -> list[int]:
+        ids = [next(self.ids) for _ in receivers]
+        if 3 in ids:
             raise SilentEngineError
-        self.in_flight.add(id)
-        return id
+        self.in_flight.update(ids)
+        return ids
 
     def discard(self, id: int) -> None:
         self.in_flight.discard(id)
 
 
 @pytest.mark.parametrize("kind", [Completion, StreamedCompletion])
-def test_an_engine_that_takes_some_of_the_choices(kind: type[Completion]) -> None:
+def test_an_engine_that_takes_some_of_the_prompts(kind: type[Completion]) -> None:
     """They are discarded: their tokens would go to the connection's next answer."""
     engine, prompt = Engine(), np.array([1], np.int32)
     backend: Any = SimpleNamespace(
         engine=engine, detokenizer=lambda after: ByteDetokenizer(Vocabulary([])), stream_interval=1
     )
     connection: Any = SimpleNamespace(received=0.0)
-    generation = Generation((prompt,), SamplingParams(2), 5, (), False)
+    generation = Generation((prompt,) * 3, SamplingParams(2), 2, (), False)
     completion = kind(backend, connection, generation, CompletionFormat("m"), 0.0)
     with pytest.raises(SilentEngineError):
-        completion.start([prompt])
+        completion.start([prompt] * 3)
     assert next(engine.ids) == 4 and not engine.in_flight

@@ -51,10 +51,10 @@ def test_an_unexpected_error_does_not_end_the_process(
     async def read() -> None:
         try:
             with pytest.raises(InternalError):
-                await bodies.read(asked(b'{"messages": [{"role": "user", "content": "a"}]}'), True, 64)
+                await bodies.read(asked(b'{"messages": [{"role": "user", "content": "a"}]}'), True, 64, 0)
             child = bodies.child
             with pytest.raises(BadRequestError, match="messages is empty"):
-                await bodies.read(asked(b'{"messages": []}'), True, 64)
+                await bodies.read(asked(b'{"messages": []}'), True, 64, 0)
             assert child is not None and bodies.child is child
         finally:
             bodies.stop()
@@ -63,7 +63,7 @@ def test_an_unexpected_error_does_not_end_the_process(
 
 
 def asked(body: bytes) -> HttpRequest:
-    return HttpRequest("POST", "/v1/completions", {}, True, True, bytearray(body))
+    return HttpRequest("POST", "/v1/completions", {}, True, True, bytearray(body), received=time.monotonic())
 
 
 def test_a_body_that_there_is_no_memory_to_take_in(text_model: Any, integration: None) -> None:
@@ -74,10 +74,10 @@ def test_a_body_that_there_is_no_memory_to_take_in(text_model: Any, integration:
         try:
             for _ in range(2):
                 with pytest.raises(BadRequestError, match="more memory"):
-                    await bodies.read(asked(b" " * 2 * ROOM), False, 64)
+                    await bodies.read(asked(b" " * 2 * ROOM), False, 64, 0)
                 body = json.dumps({"prompt": [1, 2], "user": "a" * (ROOM // 8)}).encode()
                 for _ in range(6):  # none of them leaves less room for the next
-                    generation = await bodies.read(asked(body), False, 64)
+                    generation = await bodies.read(asked(body), False, 64, 0)
                     assert list(generation.prompts[0]) == [1, 2]
         finally:
             bodies.stop()

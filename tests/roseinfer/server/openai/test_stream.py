@@ -52,8 +52,8 @@ class NoEngine:
 
     info = SimpleNamespace(config=EngineConfig())
 
-    def submit(self, *request: object) -> int:
-        return 0
+    def submit(self, *request: object) -> list[int]:
+        return [0]
 
     def discard(self, id: int) -> None:
         pass
