@@ -14,6 +14,7 @@ class ClientTurns(Generic[T]):
     def __init__(self) -> None:
         self._queues: dict[int, dict[Hashable, T]] = {}  # of each client, the next one first
         self._client_of: dict[Hashable, int] = {}
+        self._last = 0  # the client that had the last turn
 
     def __len__(self) -> int:
         return len(self._client_of)
@@ -28,13 +29,15 @@ class ClientTurns(Generic[T]):
         self._client_of[key] = client
 
     def take(self) -> T:
-        """Remove the next item; its client's next one comes after one of each other client."""
-        client, queue = next(iter(self._queues.items()))
-        item = self.discard(next(iter(queue)))
-        assert item is not None
-        if queue:
-            self._queues[client] = self._queues.pop(client)
-        return item
+        """Remove the next item; its client's next one comes after one of each other client, also of one that
+        is new then."""
+        client = next((client for client in self._queues if client != self._last), self._last)
+        queue, self._last = self._queues.pop(client), client
+        key = next(iter(queue))
+        if len(queue) > 1:
+            self._queues[client] = queue
+        del self._client_of[key]
+        return queue.pop(key)
 
     def discard(self, key: Hashable) -> T | None:
         """Remove the item named by `key` and return it; None if it does not wait."""

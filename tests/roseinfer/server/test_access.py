@@ -150,6 +150,19 @@ def test_a_stranger_is_answered_within_a_flood(keyed: Any) -> None:
             assert waiting(keyed, "third-key") > 3_300
 
 
+def test_a_prefix_is_cached_for_a_key_and_a_salt(keyed: Any) -> None:
+    def cached(key: str, salt: str | None) -> int:
+        reply = keyed.complete([11] * 40, max_tokens=1, cache_salt=salt, headers=as_client(key))
+        return int(reply.json["usage"]["prompt_tokens_details"]["cached_tokens"])
+
+    for key in ("first-key", "second-key"):
+        for salt in (None, "a", "b"):
+            assert cached(key, salt) == 0 < cached(key, salt)
+    for wrong in ("", "a" * 257, 1):
+        reply = keyed.complete([1], cache_salt=wrong, headers=as_client("first-key"))
+        assert reply.status == 400 and reply.json["error"]["param"] == "cache_salt"
+
+
 def test_a_client_cannot_fill_the_queue(serve: Any) -> None:
     server = serve(
         "--max-active-requests", "1", "--max-waiting-requests", "400",

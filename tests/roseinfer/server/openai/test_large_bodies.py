@@ -14,9 +14,11 @@ from typing import Any
 import psutil
 import pytest
 
-from roseinfer.server.http.errors import BadRequestError, InternalError
+from roseinfer.server.http.errors import BadRequestError, HttpError, InternalError
 from roseinfer.server.http.parser import HttpRequest
-from roseinfer.server.openai.large_bodies import ROOM, LargeBodies, answer_to
+from roseinfer.server.openai import large_bodies
+from roseinfer.server.openai.generation import Generation
+from roseinfer.server.openai.large_bodies import MAX_WAITING, ROOM, LargeBodies, answer_to, is_large
 from roseinfer.tokenizer.chat import ChatTemplate
 from tests.roseinfer.server.clients import connect, wait_for
 
@@ -156,3 +158,64 @@ def test_a_large_body_is_answered_like_a_small_one(serving: Any) -> None:
         )
         reader.kill()
         serving.complete([1], user=padding)  # 503: it notices, and starts another for the next
+
+
+class Turns(LargeBodies):
+    """Reads nothing, and says whose turn it was."""
+
+    def __init__(self) -> None:
+        super().__init__("", None)
+        self.order: list[bytes] = []
+
+    async def _read(self, request: HttpRequest, chat: bool, max_model_len: int) -> Generation:
+        self.order.append(bytes(request.take_body()))
+        for _ in range(3):
+            await asyncio.sleep(0)
+        return None  # type: ignore[return-value]
+
+
+def test_clients_take_turns() -> None:
+    """One has as many waiting as it may, and one of its clients leaves; another's bodies come second."""
+
+    async def test() -> None:
+        bodies = Turns()
+
+        def read(body: bytes, client: int) -> asyncio.Task[Generation]:
+            return asyncio.ensure_future(bodies.read(asked(body), False, 64, client))
+
+        first = [read(b"%d" % index, 1) for index in range(MAX_WAITING)]
+        await asyncio.sleep(0)
+        with pytest.raises(HttpError) as refusal:
+            await bodies.read(asked(b"one too many"), False, 64, 1)
+        assert refusal.value.status == 429
+        others = [read(b"other", 2), read(b"another", 3), read(b"other again", 2)]
+        late = asked(b"late")
+        late.received -= large_bodies.TIMEOUT
+        with pytest.raises(HttpError) as refusal:
+            await bodies.read(late, False, 64, 2)
+        assert refusal.value.status == 503
+        first.pop().cancel()
+        await asyncio.gather(*first, *others)
+        assert bodies.order[:6] == [b"0", b"other", b"1", b"another", b"other again", b"2"]
+        assert len(bodies.order) == MAX_WAITING + 2
+
+    asyncio.run(test())
+
+
+def test_more_messages_than_the_context_has_tokens_are_not_rendered() -> None:
+    template = ChatTemplate("{{ raise_exception('rendered') }}", {})
+
+    def error(messages: int) -> BadRequestError:
+        body = b'{"messages": [%s]}' % b",".join([b'{"role": "user"}'] * messages)
+        answer = answer_to(body, True, template, 64, 64)
+        assert isinstance(answer, BadRequestError)
+        return answer
+
+    assert (error(65).param, error(65).code) == ("messages", "context_length_exceeded")
+    assert "rendered" in str(error(64))
+
+
+def test_chats_that_take_long_to_render_are_large() -> None:
+    text, messages = bytearray(b'{"content": "%s"}' % (b"a" * 60_000)), bytearray(b'{"role":"user"}' * 200)
+    assert not is_large(text, True) and is_large(text * 2, True)
+    assert is_large(messages, True) and not is_large(messages, False)
