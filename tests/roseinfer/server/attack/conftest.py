@@ -36,12 +36,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 @pytest.fixture
-def tried(request: pytest.FixtureRequest) -> Callable[[int], None]:
-    """Say how many inputs have been tried."""
+def tried(request: pytest.FixtureRequest) -> Callable[..., None]:
+    """Say how many inputs have been tried, and what was measured."""
     name = (request.function.__doc__ or "").partition("\n")[0].rstrip(".")
 
-    def say(inputs: int) -> None:
-        request.node.user_properties.append(("attack", (name, inputs)))
+    def say(inputs: int, measured: str = "") -> None:
+        request.node.user_properties.append(("attack", (name, inputs, measured)))
 
     return say
 
@@ -51,16 +51,22 @@ def _first_line(file: str) -> str:
     return docstring.partition("\n")[0].rstrip(".")
 
 
+def _list(name: str, measured: list[str]) -> list[str]:
+    return [f"{name}:", "", *(f"- {figures}" for figures in measured), ""] if measured else []
+
+
 def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
     """Print the table, and write it where all has passed."""
     if SECONDS not in os.environ or hasattr(config, "workerinput"):  # the latter: it has a part of the tests
         return
     rows: dict[str, list[float]] = {}
+    measured: dict[str, list[str]] = {}
     for outcome in ("passed", "failed", "error"):
         for report in terminalreporter.stats.get(outcome, []):
             attack = dict(report.user_properties).get("attack")
             file = str(config.rootpath / report.nodeid.partition("::")[0])
-            name, inputs = attack or (_first_line(file), 1)
+            name, inputs, figures = attack or (_first_line(file), 1, "")
+            measured.setdefault(name, []).extend([figures] if figures else [])
             row = rows.setdefault(name, [0, 0, 0.0])
             row[0] += inputs
             row[1] += inputs if outcome == "passed" else 0
@@ -70,6 +76,7 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
         f"| {name} | {tried:,.0f} | {'all' if survived == tried else f'{survived:,.0f}'} | {took:.0f} |"
         for name, (tried, survived, took) in rows.items()
     ]
+    lines += ["", *(line for name in rows for line in _list(name, measured[name]))]
     terminalreporter.write_line("")
     terminalreporter.write_line("\n".join(lines))
     failed = terminalreporter.stats.get("failed") or terminalreporter.stats.get("error")
