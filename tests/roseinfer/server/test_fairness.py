@@ -1,4 +1,4 @@
-"""What another client's flood costs, counted in steps of the engine."""
+"""The cost of another client's flood, counted in steps of the engine."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from roseinfer.config import EngineConfig
 from roseinfer.engine.core import Engine
 from roseinfer.engine.process import serve
 from roseinfer.ipc.engine_channel import EngineChannels
-from roseinfer.ipc.messages import Ready, ToEngine
+from roseinfer.ipc.messages import Ready
 from roseinfer.request.params import SamplingParams
 from roseinfer.scheduler.scheduler import StepResult
 from roseinfer.server.engine_client import EngineClient
@@ -64,7 +64,7 @@ def test_a_strangers_token_comes_within_five_steps(
     async def test() -> int:
         ours, theirs = socket.socketpair()
         stepping: Any = Stepping(engine, asyncio.get_running_loop())
-        channels: EngineChannels[ToEngine] = EngineChannels([theirs], ToEngine)  # type: ignore[arg-type]
+        channels = EngineChannels([theirs])
         channels.send(0, Ready(engine.info))
         client = EngineClient(ours, 0, Counters.create(1).of(0), lambda: None)
         await client.start()
