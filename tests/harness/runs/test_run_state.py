@@ -163,7 +163,7 @@ def test_what_has_changed_since_is_refused(
 
     launch = {"engine": "roseinfer", "label": "roseinfer", "version": "0.1"}
     edit(folder / "run.json", lambda run: run["launches"].append(launch))
-    python_with("roseinfer", {"rosebench": "0.2"})
+    python_with("roseinfer", {"rosebench": "0.2", "torch": "2"})
     with pytest.raises(UsageError, match=r"roseinfer was 0\.1 in the run and is 0\.2 now"):
         resume_online(folder)
 
