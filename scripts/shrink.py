@@ -1,0 +1,36 @@
+"""Compresses the raw tables of published runs further, with the same contents: `python -m scripts.shrink RUN…`.
+
+Brotli makes them 5 to 15 % smaller than what a run writes, at a hundredth of the speed.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pyarrow.parquet as pq
+
+from harness.files import whole_file
+from harness.records.stored import write_options
+
+
+def shrink(path: Path) -> None:
+    """Write a parquet file again, as small as parquet can be."""
+    table = pq.read_table(path)
+    with whole_file(path) as partial:
+        options = write_options(table.schema) | {"compression": "brotli", "compression_level": 11}
+        pq.write_table(table, partial, row_group_size=max(table.num_rows, 1), **options)
+        assert pq.read_table(partial).equals(table, check_metadata=True)
+
+
+def main() -> None:
+    """Shrink the requests and chunks of each run, and print the bytes before and after."""
+    for run in map(Path, sys.argv[1:]):
+        for path in (run / "requests.parquet", run / "chunks.parquet"):
+            before = path.stat().st_size
+            shrink(path)
+            print(f"{path}: {before:,} to {path.stat().st_size:,} bytes")
+
+
+if __name__ == "__main__":
+    main()
