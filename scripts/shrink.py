@@ -1,4 +1,4 @@
-"""Compresses the raw tables of published runs further, with the same contents: `python -m scripts.shrink RUN…`.
+"""Compresses raw tables of published runs further, with the same contents: `python -m scripts.shrink RUN…`.
 
 Brotli makes them 5 to 15 % smaller than what a run writes, at a hundredth of the speed.
 """
