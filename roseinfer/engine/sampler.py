@@ -58,6 +58,7 @@ def sample(logits: Tensor, params: SamplingRows, position: Ints, *, cpu_rows: in
     """
     tokens = _argmax(logits)
     drawn = np.flatnonzero(params["temperature"] > 0)
+    drawn = drawn[np.argsort(_cuts(params[drawn]), kind="stable")]
     rows = len(logits) if logits.device.type != "cpu" else max(cpu_rows, torch.get_num_threads())
     for start in range(0, len(drawn), rows):
         part = drawn[start : start + rows]
@@ -66,55 +67,69 @@ def sample(logits: Tensor, params: SamplingRows, position: Ints, *, cpu_rows: in
     return tokens
 
 
+def _cuts(params: SamplingRows) -> NDArray[np.bool_]:
+    return (params["top_k"] > 0) | (params["top_p"] < 1)
+
+
 def _draw(logits: Tensor, params: SamplingRows, position: Ints) -> Tensor:
+    """Sample as `sample` without greedy rows, and overwrite `logits`."""
     device = logits.device
     temperature = to_device(np.ascontiguousarray(params["temperature"]), device)
-    below_best = logits.float() - logits.amax(-1, keepdim=True)  # the largest is 0 at any temperature
-    probabilities = torch.softmax(below_best.div_(temperature[:, None]), -1)
+    logits = logits.float()
+    logits -= logits.amax(-1, keepdim=True)  # the largest is 0 at any temperature
+    logits /= temperature[:, None]
+    probabilities = torch.softmax(logits, -1)
     if (params["min_p"] > 0).any():
         min_p = to_device(np.ascontiguousarray(params["min_p"]), device)[:, None]
         probabilities *= probabilities >= probabilities.amax(-1, keepdim=True) * min_p
-    if (params["top_k"] > 0).any() or (params["top_p"] < 1).any():
+    if _cuts(params).any():
         if device.type == "cpu":
-            for row, settings in zip(probabilities, params, strict=True):
-                keep_likeliest(row, int(settings["top_k"]), float(settings["top_p"]))
+            keep_likeliest(probabilities, params)
         else:
             descending, order = probabilities.sort(dim=-1, descending=True, stable=True)
             # Back to the order of the vocabulary, where tokens of nearly equal probability keep their places.
             kept = top_k_top_p(descending, params)
             probabilities = torch.zeros_like(probabilities).scatter_(-1, order, kept)
-    cumulative = probabilities.double().cumsum(-1)
+    cumulative = probabilities.cumsum(-1, dtype=torch.float64)
     mark = to_device(uniform(params["seed"], position), device)[:, None] * cumulative[:, -1:]
     return torch.searchsorted(cumulative, mark, right=True).clamp_(max=logits.shape[-1] - 1).squeeze(-1)
 
 
-def keep_likeliest(probabilities: Tensor, top_k: int, top_p: float) -> None:
-    """Zero what top_k and top_p exclude from `probabilities` `[vocab]`, on a CPU: as `top_k_top_p`, but only
-    tokens of about the same probability are sorted."""
-    masses = probabilities.double()
-    if 0 < top_k < len(probabilities):
-        _keep_until(probabilities, torch.ones_like(masses), top_k)
-        masses = probabilities.double()
-    if top_p < 1:
-        _keep_until(probabilities, masses, top_p * float(masses.cumsum(0)[-1]))
-
-
-def _keep_until(probabilities: Tensor, weights: Tensor, goal: float) -> None:
-    """Zero all but the likeliest tokens, the first of equals first, whose `weights` `[vocab]` together reach
-    `goal`."""
+def keep_likeliest(probabilities: Tensor, params: SamplingRows) -> None:
+    """Zero what top_k and top_p exclude from `probabilities` `[R, vocab]`, on a CPU: as `top_k_top_p`, but
+    only tokens of about the same probability are sorted."""
     bits = probabilities.view(torch.int32)  # ordered like the numbers, as none is negative
-    least, most = torch.aminmax(bits)
-    shift = min(int((most - least) // BUCKETS).bit_length(), MAX_SHIFT)
+    most = probabilities.amax(-1, keepdim=True).view(torch.int32)
+    least = probabilities.amin(-1, keepdim=True).view(torch.int32)
+    shift = torch.frexp((most - least) / BUCKETS).exponent.clamp_(0, MAX_SHIFT)
     buckets = ((most - bits) >> shift).clamp_(max=BUCKETS - 1).long()
-    sums = torch.zeros(BUCKETS, dtype=torch.float64).scatter_add_(0, buckets, weights).cumsum(0)
-    last = int(torch.searchsorted(sums, goal))
-    if last == BUCKETS:
-        return
-    probabilities.masked_fill_(buckets > last, 0)
-    members = torch.where(buckets == last)[0]
-    members = members[probabilities[members].argsort(descending=True, stable=True)]
-    before = weights[members].cumsum(0) - weights[members] + (sums[last - 1] if last else 0)
-    probabilities[members[before >= goal]] = 0
+    rows = probabilities.numpy(), buckets.numpy()
+
+    def keep(weights: Tensor, share: NDArray[np.float64], *, of_all: bool) -> None:
+        """Keep the likeliest tokens, the first of equals first, until their `weights` `[R, vocab]` reach the
+        `share` `[R]`; infinite: all tokens."""
+        sums = torch.zeros(len(bits), BUCKETS, dtype=torch.float64)
+        sums = sums.scatter_add_(-1, buckets, weights).cumsum(-1)
+        goals = share * sums[:, -1].numpy() if of_all else share
+        last = torch.searchsorted(sums, torch.from_numpy(goals)[:, None])
+        below = (most - ((last + 1) << shift).int()).view(torch.float32)  # the largest below that bucket
+        for row, (tokens, bucket_of) in enumerate(zip(*rows, strict=True)):
+            bucket, goal = int(last[row]), goals[row]
+            if bucket < BUCKETS - 1:
+                torch.threshold_(probabilities[row], float(below[row]), 0)
+            if bucket < BUCKETS:
+                members = np.flatnonzero(bucket_of == bucket)
+                members = members[np.argsort(-tokens[members], kind="stable")]
+                masses = weights[row].numpy()[members]
+                before = masses.cumsum() - masses + (float(sums[row, bucket - 1]) if bucket else 0.0)
+                tokens[members[before >= goal]] = 0
+
+    top_k, top_p = params["top_k"], params["top_p"].astype(np.float64)
+    if (top_k > 0).any():
+        ones = torch.ones(probabilities.shape, dtype=torch.float64)
+        keep(ones, np.where(top_k > 0, top_k, np.inf), of_all=False)
+    if (top_p < 1).any():
+        keep(probabilities.double(), np.where(top_p < 1, top_p, np.inf), of_all=True)
 
 
 def _argmax(logits: Tensor) -> Tensor:
