@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from harness.metrics.rankings import best_labels
 from harness.runs.folder import ONLINE_RESULTS
-from harness.schema.files import read_of_run
+from harness.schema.files import read_stored
 from harness.schema.load import ClosedLoop
 from harness.schema.results import OnlineResults, OnlineSummary
 
@@ -47,7 +47,7 @@ SHOWN = (
 
 def rows(shown: Shown) -> Iterator[str]:
     """Yield a row for each engine, by name; values that beat all others but each other are bold."""
-    results = read_of_run(REPORTS / shown.report, ONLINE_RESULTS, OnlineResults)
+    results = read_stored(REPORTS / shown.report / ONLINE_RESULTS, OnlineResults)
     pooled = [summary for summary in results.summaries if summary.repeat is None]
     best = best_labels(pooled, results.comparisons)
     versions = {launch.label: launch.version for launch in results.meta.launches}

@@ -19,7 +19,7 @@ from harness.profiling.reading.timeline import Timeline, TraceError
 from harness.profiling.reading.torch_trace import read_torch_trace
 from harness.runs.folder import FIGURES, MANIFEST, ONLINE_RESULTS
 from harness.runs.reader import read_raw
-from harness.schema.files import read_of_run
+from harness.schema.files import read_stored
 from harness.schema.profile import (
     Agreement,
     Gap,
@@ -95,7 +95,7 @@ def find_gaps(run: Path, manifest: ProfileManifest, figures: Sequence[ProfileFig
     """
     if not (run / ONLINE_RESULTS).is_file():
         return []
-    results = read_of_run(run, ONLINE_RESULTS, OnlineResults)
+    results = read_stored(run / ONLINE_RESULTS, OnlineResults)
     records = read_raw(run).records
     return explain(results, manifest.runs, figures, measure_levels(records.requests, records.chunks))
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from harness.errors import EngineError
 from harness.runs.folder import FIGURES, MANIFEST
-from harness.schema.files import Model, read_of_run
+from harness.schema.files import Model, read_stored
 from harness.schema.profile import Artifact, ProfileManifest, Profiles
 
 KINDS = {
@@ -108,4 +108,4 @@ def read_profiles(run: Path) -> Profiles | None:
 
 
 def _read(run: Path, name: str, model: type[Model]) -> Model | None:
-    return read_of_run(run, name, model, "profile the run again") if (run / name).exists() else None
+    return read_stored(run / name, model, "profile the run again") if (run / name).exists() else None

@@ -12,7 +12,7 @@ from typing import Literal
 
 from harness.errors import UsageError
 from harness.files import locked
-from harness.schema.files import read_of_run
+from harness.schema.files import read_stored
 from harness.schema.run_info import RunInfo
 from harness.schema.setting_types import EngineRef
 
@@ -79,7 +79,7 @@ def read_info(folder: Path, hint: str) -> RunInfo:
     if not (folder / RUN).is_file():
         why = f"holds no run: there is no {RUN} in it" if folder.exists() else "does not exist"
         raise UsageError(f"{folder} {why}", hint)
-    return read_of_run(folder, RUN, RunInfo)
+    return read_stored(folder / RUN, RunInfo)
 
 
 def results_name(folder: Path) -> str | None:

@@ -32,7 +32,7 @@ from harness.runs.folder import (
 from harness.runs.run_state import read_skipped
 from harness.schema.base import repeat_text
 from harness.schema.facts import Fact
-from harness.schema.files import read_of_run
+from harness.schema.files import read_stored
 from harness.schema.metrics import METRICS
 from harness.schema.results import Comparison, OnlineResults, OnlineSummary
 from harness.schema.run_info import RunInfo, gpus_used
@@ -124,7 +124,7 @@ def load_run(path: Path, *, trust: bool = False) -> Run:
         why = "is not a folder" if path.exists() else "does not exist"
         raise UsageError(f"{path} {why}", "name the folder of a run, such as outputs/…/online_…")
     if (name := results_name(path)) is not None:
-        stored = read_of_run(path, name, OnlineResults)
+        stored = read_stored(path / name, OnlineResults)
         tables = vars(read_records(path))
         groups = regroup(stored, tables["requests"], tables["chunks"])
         if trust:

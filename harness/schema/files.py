@@ -69,25 +69,18 @@ OTHER_VERSION = (
 )
 
 
-def read_stored(path: Path, kind: type[Model] | TypeAdapter[Model]) -> Model:
-    """A JSON file as `kind`.
+def read_stored(path: Path, kind: type[Model] | TypeAdapter[Model], hint: str = OTHER_VERSION) -> Model:
+    """Return the content of a JSON file as `kind`.
 
     Raises:
         UsageError: It cannot be read, or is not what this version of bench writes.
     """
-    return checked(read_json(path), kind, str(path))
+    return checked(read_json(path, hint), kind, str(path), hint)
 
 
 def read_if_there(path: Path, kind: type[Model] | TypeAdapter[Model]) -> Model | None:
     """Return `read_stored` of a file; None where there is none."""
     return read_stored(path, kind) if path.exists() else None
-
-
-def read_of_run(
-    run: Path, name: str, kind: type[Model] | TypeAdapter[Model], hint: str = OTHER_VERSION
-) -> Model:
-    """Return the file `name` of the run in the folder `run`. Raises UsageError as `read_stored`."""
-    return checked(read_json(run / name, hint), kind, str(run / name), hint)
 
 
 def read_json(path: Path, hint: str = OTHER_VERSION) -> object:

@@ -9,7 +9,7 @@ from typing import Any, Self
 from pydantic import ConfigDict, PositiveFloat, model_validator
 
 from harness.errors import UsageError, did_you_mean
-from harness.schema.base import Strict
+from harness.schema.base import Strict, each_once
 from harness.schema.metrics import METRICS, STATISTICS, latencies, rates
 
 #: Names before the statistic, and in the results.
@@ -17,11 +17,10 @@ _LATENCIES = {METRICS[name].short_name: name for name in latencies("gated")}
 _RATES = rates("gated")
 ERROR_RATE = "error_rate"
 
-_TERM = re.compile(
-    r"(?P<name>[a-z0-9_]+)\s*(?P<op><=|>=)\s*(?P<sign>[+-]?)(?P<number>\d+(\.\d+)?)\s*(?P<unit>ms|s|%|)"
-)
+_NUMBER = r"(?P<number>\d+(\.\d+)?([eE][+-]?\d+)?)"
+_TERM = re.compile(rf"(?P<name>[a-z0-9_]+)\s*(?P<op><=|>=)\s*(?P<sign>[+-]?){_NUMBER}\s*(?P<unit>ms|s|%|)")
 #: A limit on each request, as a service level has it.
-_EACH = re.compile(r"(?P<metric>[a-z0-9_]+)\s*=\s*(?P<number>\d+(\.\d+)?)")
+_EACH = re.compile(rf"(?P<metric>[a-z0-9_]+)\s*=\s*{_NUMBER}")
 #: The statistic that is to be within a limit on each request.
 OF_EACH = "p99"
 #: Form of a limit by itself.
@@ -125,17 +124,16 @@ def _list_limits(schema: dict[str, Any]) -> None:
 
 
 def _of_each(limits: str) -> dict[str, float]:
-    """Return limits on p99 as limits on each request, the strictest of each metric."""
+    """Return limits on p99 as limits on each request. Raises ValueError if a metric has two."""
     try:
         terms = parse_gate(limits, "limit")
     except UsageError as error:
         raise ValueError(f"{error.message}; {error.hint}") from None
-    limits_ms: dict[str, float] = {}
     for term in terms:
         if term.statistic != OF_EACH or not term.at_most or term.relative:
             raise ValueError(f"{term.text!r} is no limit on a request: write ttft_ms=200 or ttft_p99<=200ms")
-        limits_ms[term.metric] = min(term.limit, limits_ms.get(term.metric, term.limit))
-    return limits_ms
+    each_once([term.metric for term in terms])
+    return {term.metric: term.limit for term in terms}
 
 
 class Slo(Strict):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from functools import cache
 from typing import Annotated, ClassVar, Literal
@@ -17,12 +16,14 @@ Arrivals = Literal["poisson", "gamma", "constant", "clients"]
 Counted = Literal["requests", "sessions"]
 
 
-class _Level(Strict, ABC):
+class _Level(Strict):
     """One load. Loads of a kind ascend by their value; of several kinds, traces come first."""
 
     model_config = ConfigDict(frozen=True)
 
     _rank: ClassVar[int]
+    #: Name of the field that is the load's number.
+    _number: ClassVar[str]
 
     @property
     def counts(self) -> Counted:
@@ -33,9 +34,10 @@ class _Level(Strict, ABC):
         return self._key < other._key
 
     @property
-    @abstractmethod
     def value(self) -> float:
         """Number of the load, above 0: a place on an axis."""
+        value: float = getattr(self, self._number)
+        return value
 
     @property
     def weight(self) -> float:
@@ -55,7 +57,7 @@ class _Level(Strict, ABC):
 class TraceLoad(_Level):
     """A trace whose times between arrivals are multiplied by `scale`; smaller is heavier."""
 
-    _rank = 0
+    _rank, _number = 0, "scale"
 
     kind: Literal["trace"] = "trace"
     scale: float = Field(gt=0)
@@ -64,15 +66,11 @@ class TraceLoad(_Level):
         return f"scale {self.scale:g}"
 
     @property
-    def value(self) -> float:
-        return self.scale
-
-    @property
     def weight(self) -> float:
         return -self.scale
 
 
-class _Counting(_Level, ABC):
+class _Counting(_Level):
     """A load that can count sessions. Loads of requests are written as they always were, without `of`."""
 
     of: Counted = Field(
@@ -89,7 +87,7 @@ class _Counting(_Level, ABC):
 class ClosedLoop(_Counting):
     """`concurrency` requests or sessions in flight: each is sent when one before it has ended."""
 
-    _rank = 1
+    _rank, _number = 1, "concurrency"
 
     kind: Literal["closed_loop"] = "closed_loop"
     concurrency: int = Field(ge=1)
@@ -99,10 +97,6 @@ class ClosedLoop(_Counting):
         return f"{self.concurrency:,} {what}in flight"
 
     @property
-    def value(self) -> float:
-        return self.concurrency
-
-    @property
     def in_flight(self) -> int:
         return self.concurrency
 
@@ -110,7 +104,7 @@ class ClosedLoop(_Counting):
 class RequestRate(_Counting):
     """`req_per_s` requests or sessions begin a second on average, whatever the engine answers."""
 
-    _rank = 2
+    _rank, _number = 2, "req_per_s"
 
     kind: Literal["rate"] = "rate"
     req_per_s: float = Field(gt=0)
@@ -120,15 +114,11 @@ class RequestRate(_Counting):
     def __str__(self) -> str:
         return f"{self.req_per_s:g} {self.of}/s ({arrivals_text(self.arrivals, self.cv)})"
 
-    @property
-    def value(self) -> float:
-        return self.req_per_s
-
 
 class Ramp(_Counting):
     """A request rate that moves evenly from one value to another."""
 
-    _rank = 3
+    _rank, _number = 3, "to_req_per_s"
 
     kind: Literal["ramp"] = "ramp"
     from_req_per_s: float = Field(gt=0)
@@ -140,25 +130,17 @@ class Ramp(_Counting):
     def __str__(self) -> str:
         return f"{self.from_req_per_s:g} to {self.to_req_per_s:g} {self.of}/s in {self.seconds:g} s"
 
-    @property
-    def value(self) -> float:
-        return self.to_req_per_s
-
 
 class Batch(_Level):
     """`prompts` that are all there from the start, as `bench offline` measures them."""
 
-    _rank = 4
+    _rank, _number = 4, "prompts"
 
     kind: Literal["batch"] = "batch"
     prompts: int = Field(ge=1)
 
     def __str__(self) -> str:
         return f"batch of {self.prompts:,} prompt{'' if self.prompts == 1 else 's'}"
-
-    @property
-    def value(self) -> float:
-        return self.prompts
 
     @property
     def in_flight(self) -> int:

@@ -75,8 +75,20 @@ def _read(path: Path) -> dict[str, Any]:
 
 def _meant(error: ValidationError, kind: type[CommonSettings]) -> str:
     """Return the settings whose names are like unknown ones, as the beginning of a hint."""
-    unknown = [it for it in error.errors() if it["type"] == "extra_forbidden" and not it["loc"][1:]]
-    return "".join(did_you_mean(str(detail["loc"][0]), kind.model_fields) for detail in unknown)
+    keys: dict[str, object] = {
+        str(detail["loc"][0]): detail["input"]
+        for detail in error.errors()
+        if detail["type"] == "extra_forbidden" and not detail["loc"][1:]
+    }
+    return "".join(_similar(key, value, kind) for key, value in keys.items())
+
+
+def _similar(key: str, value: object, kind: type[CommonSettings]) -> str:
+    """Return a hint with a setting like `key`; for `no_NAME: true`, an option alone, with `NAME: false`."""
+    name = key.removeprefix("no_")
+    if name != key and name in kind.model_fields and isinstance(value, bool):
+        return f"did you mean {name}: {str(not value).lower()}? "
+    return did_you_mean(key, kind.model_fields)
 
 
 def _problems(error: ValidationError, name: Callable[[str], str]) -> list[str]:

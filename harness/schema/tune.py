@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import takewhile
 from math import isfinite, prod
 from random import Random
 from typing import Annotated, Literal, Self
@@ -16,7 +17,6 @@ Value = bool | int | float | str
 #: The values that one configuration sets, by option or variable; what is not named is the engine's default.
 Settings = dict[str, Value]
 
-_DEVICES = ("cpu", "cuda")
 #: A range of more values than this is a mistake.
 _MOST = 1000
 _VALUES = "give a list of values, or low and high with either step or factor"
@@ -67,16 +67,10 @@ class Parameter(Strict):
         if self.values:
             return self.values
         assert self.low is not None and self.high is not None
-        values: list[Value] = []
-        at = self.low
-        while at <= self.high * (1 + 1e-9) and len(values) <= _MOST:
-            values.append(int(at) if at == int(at) else round(at, 12))
-            at = (
-                self.low + self.step * len(values)
-                if self.step
-                else self.low * (self.factor or 1) ** len(values)
-            )
-        return values
+        low, step, factor, most = self.low, self.step, self.factor or 1, self.high * (1 + 1e-9)
+        values = (low + step * at if step else low * factor**at for at in range(_MOST + 1))
+        within = takewhile(lambda value: value <= most, values)
+        return [int(value) if value == int(value) else round(value, 12) for value in within]
 
 
 def _text_only(value: object) -> object:

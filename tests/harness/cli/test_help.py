@@ -77,8 +77,8 @@ def test_examples_are_valid(example: str) -> None:
         ("modle: x", "model"),
         ("scale: 1", "scales"),
         ("min-duratoin: 1", "min_duration"),
-        ("no_interleave: true", "interleave"),
-        ("no-prefix-cache: false", "prefix_cache"),
+        ("no_interleave: true", "interleave: false"),
+        ("no-prefix-cache: false", "prefix_cache: true"),
     ],
 )
 def test_a_misspelt_key_is_corrected(text: str, meant: str, tmp_path: Path) -> None:

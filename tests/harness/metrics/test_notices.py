@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -15,7 +15,7 @@ from harness.metrics.summary import summarize
 from harness.metrics.validity import too_brief
 from harness.report.tables.cells import prefix_table
 from harness.report.text.numbers import DASH
-from harness.schema.facts import FactKind
+from harness.schema.facts import KINDS
 from harness.schema.load import ClosedLoop, Ramp, RequestRate, TraceLoad, load_text
 from harness.schema.machines import MachineLoad
 from harness.schema.results import OnlineSummary, PrefixHits
@@ -45,7 +45,7 @@ def kinds(summary: OnlineSummary) -> list[str]:
 def test_every_kind_is_documented() -> None:
     section = (Path(__file__).parents[3] / "docs/metrics.md").read_text().partition("\n## Facts\n")[2]
     rows = [line.split("`")[1] for line in section.splitlines() if line.startswith("| `")]
-    assert sorted(rows) == sorted(get_args(FactKind))
+    assert sorted(rows) == sorted(KINDS)
 
 
 def test_a_steady_cell_has_no_notice(tables: Tables) -> None:

@@ -29,7 +29,7 @@ from harness.profiling.stage import _Stage, profile_run
 from harness.profiling.subject import begin_run, open_subject
 from harness.report.render import write_report, write_run_outputs
 from harness.runs.events import CaptureDone, CaptureSkipped, CaptureStarting, Event
-from harness.schema.files import read_of_run
+from harness.schema.files import read_stored
 from harness.schema.load import ClosedLoop, TraceLoad
 from harness.schema.online_settings import OnlineSettings
 from harness.schema.profile import Gap, Level, ProfileManifest, ProfileRun
@@ -194,7 +194,7 @@ def test_what_cannot_be_read_leaves_the_rest_whole(folder: Path) -> None:
     assert raised.value.hint == f"it has {', '.join(('roseinfer', *OTHERS))}"
     with pytest.raises(UsageError, match="the run has no such engine"):
         open_subject(folder, None, lambda event: None, [])
-    results = read_of_run(folder, "online_results.json", OnlineResults)
+    results = read_stored(folder / "online_results.json", OnlineResults)
     assert unprofiled(folder, results, "both") == ["roseinfer@tokenizer", "roseinfer@batch"]
     assert unprofiled(folder, results, "nsys") == ["roseinfer", *OTHERS]
     trace = folder / "profiles/torch/roseinfer/trace.json.gz"
