@@ -15,7 +15,7 @@ import numpy as np
 
 from benchmarks.processor_share import processor_share
 from harness.engines.prompts import TextPrompts
-from harness.workload.prompts import PromptSource
+from harness.workload.planned_requests import PromptSource
 
 OFFLINE = {"HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1"}
 LIMIT_S = 300

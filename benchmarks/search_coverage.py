@@ -22,8 +22,8 @@ import numpy.typing as npt
 import pandas as pd
 
 from harness.metrics.capacity import Bounds, Knowledge, Trial
+from harness.metrics.samples import in_flight
 from harness.metrics.stability import find_change, growing_queue
-from harness.metrics.window import in_flight
 from harness.schema.search import SearchPlan
 
 SEED = 20261122

@@ -27,9 +27,9 @@ INSTEAD = {
 }
 #: Packages whose docstrings and variables follow CONTRIBUTING's rule; the others are to follow.
 CLEAN = (
-    *("harness/calibration", "harness/cli", "harness/compare", "harness/datasets", "harness/history"),
+    *("harness/calibration", "harness/cli", "harness/compare", "harness/datasets", "harness/fairness"),
     *("harness/metrics", "harness/models", "harness/telemetry", "harness/traces", "harness/workload"),
-    *("harness/profiling", "harness/report", "harness/schema"),
+    *("harness/history", "harness/profiling", "harness/report", "harness/schema"),
     *("roseinfer", "rosemodels", "tests/roseinfer", "tests/rosemodels"),
     *("harness/cluster", "harness/loadgen", "harness/records", "harness/runs"),
     *("harness/engines", "harness/environments", "harness/mock_server", "benchmarks", "scripts"),

@@ -15,7 +15,7 @@ from harness.cli.terminal import Terminal
 from harness.cli.terminal_table import listing
 from harness.errors import UsageError
 from harness.metrics.digits import per_cent
-from harness.traces import builtin, catalog, project_csv
+from harness.traces import builtin, catalog, csv_formats
 from harness.traces.trace import Lengths, Statistics, Trace, describe
 
 app = typer.Typer(no_args_is_help=True, help="List, describe, download and convert traces.")
@@ -52,10 +52,7 @@ def info(trace: NameOrPath = builtin.NAME, json: AsJson = False) -> None:
     loaded = catalog.load(trace)
     figures = describe(loaded)
     if json:
-        about = {
-            key: getattr(loaded, key) for key in ("name", "origin", "licence", "citation", "sha256", "note")
-        }
-        console.print_json(data=about | dataclasses.asdict(figures))
+        console.print_json(data=loaded.about | dataclasses.asdict(figures))
         return
     table = Table(Column(no_wrap=True), Column(overflow="fold"), show_header=False, box=None, pad_edge=False)
     for label, value in (*_about(loaded), *_figures(figures)):
@@ -83,7 +80,7 @@ def convert(
         raise UsageError(f"{out} is the trace itself", "write to another file")
     loaded = catalog.load(trace, None if n is None else lambda head: len(head) >= n)
     kept = loaded if n is None else loaded.head(n)
-    project_csv.write(kept, out)
+    csv_formats.write(kept, out)
     console.print(f"{out}: {len(kept):,} requests of {loaded.name}", soft_wrap=True)
 
 
@@ -98,15 +95,7 @@ def _listed(entry: catalog.Entry) -> dict[str, Any]:
 
 
 def _about(trace: Trace) -> list[tuple[str, str]]:
-    pairs = {
-        "trace": trace.name,
-        "origin": trace.origin,
-        "licence": trace.licence,
-        "citation": trace.citation,
-        "sha256": trace.sha256,
-        "note": trace.note,
-    }
-    return [(label, value) for label, value in pairs.items() if value]
+    return [("trace" if key == "name" else key, value) for key, value in trace.about.items() if value]
 
 
 def _figures(figures: Statistics) -> list[tuple[str, str]]:

@@ -26,7 +26,7 @@ from harness.loadgen.load_plan import ClientUsage, LoadPlan, Progress
 from harness.loadgen.run_load import Dealing
 from harness.records.cell import MEASURED, RECEIVED, Answers
 from harness.schema.machines import HostCell, MachineLoad
-from harness.telemetry.idle import Idle, idle
+from harness.telemetry.gpu import Idle, idle
 
 #: From one look at the progress of a load to the next.
 LOOK_S = 0.5

@@ -20,7 +20,7 @@ from harness.records.cell import Answers, Wanted
 from harness.records.stream import TimeNames
 from harness.schema.machines import Calibration, Host, HostCell, MachineLoad
 from harness.schema.online_settings import OnlineSettings
-from harness.telemetry.idle import Idle
+from harness.telemetry.gpu import Idle
 
 ReportStatus = Callable[[str], None]
 

@@ -27,7 +27,7 @@ from harness.records.cell import read_responses
 from harness.schema.machines import Calibration
 from harness.schema.online_settings import OnlineSettings
 from harness.telemetry.cell_monitor import CellMonitor, CpuTime, processes_of
-from harness.telemetry.idle import Idle, idle
+from harness.telemetry.gpu import Idle, idle
 from harness.telemetry.machine import environment
 
 #: Loading a tokenizer takes up to a second; a run has one.

@@ -156,7 +156,7 @@ def mcnemar(a: Sequence[bool], b: Sequence[bool]) -> float:
 class TaskReplies(Strict):
     """`accuracy.json`: replies by the label of the engine."""
 
-    given: dict[str, TaskReply] = Field(default_factory=dict)
+    by_engine: dict[str, TaskReply] = Field(default_factory=dict)
 
 
 def judge_task(items: Sequence[Item], replies: Mapping[str, TaskReply]) -> TaskScores:

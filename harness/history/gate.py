@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from harness.compare.compare_runs import worst_outcome
-from harness.compare.gates import judge_errors, judge_ratio, judge_value
+from harness.compare.compare_runs import judge_errors, judge_ratio, judge_value, worst_outcome
 from harness.compare.stored_run import StoredRun
 from harness.errors import UsageError
 from harness.history.store import Past, Store, alike_hash

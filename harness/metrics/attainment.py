@@ -13,8 +13,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy.special import stdtrit
 
-from harness.metrics.estimates import estimates_of
-from harness.metrics.independence import Dependence
+from harness.metrics.estimates import Dependence, estimates_of
 from harness.metrics.intervals import LEVEL, Ends, Estimate, Measurement, error_rate_ends, level, wilson
 from harness.metrics.rates import count, rate_estimate, requests_within, total
 from harness.metrics.samples import Group, Sample, pool
@@ -75,12 +74,16 @@ def reached(repeats: Sequence[Group], term: GateTerm) -> Measurement | None:
     if not METRICS[term.metric].is_latency:
         estimate = rate_estimate(METRICS[term.metric], [count(group, None) for group in repeats])
         return None if estimate is None else Measurement(estimate.value, level(estimate))
-    parts = [group.sample(term.metric) for group in repeats]
+    estimate = _latency(repeats, term.metric, term.statistic)
+    return None if estimate is None or estimate.withheld else Measurement(estimate.value, level(estimate))
+
+
+def _latency(repeats: Sequence[Group], metric: str, statistic: str) -> Estimate | None:
+    """Estimate a statistic of a latency; None where a repeat has no sample."""
+    parts = [group.sample(metric) for group in repeats]
     if not all(part.size for part in parts):
         return None
-    whole = pool(repeats).sample(term.metric) if len(repeats) > 1 else None
-    estimate = estimates_of(parts, whole)[term.statistic]
-    return None if estimate.withheld else Measurement(estimate.value, level(estimate))
+    return estimates_of(parts, pool(repeats).sample(metric) if len(repeats) > 1 else None)[statistic]
 
 
 def _by_requests(each: Sequence[npt.NDArray[np.float64]]) -> Ends:
@@ -139,13 +142,10 @@ def with_dominated(points: Sequence[Served]) -> list[Served]:
 
 def _user(repeats: Sequence[Group]) -> Measurement | None:
     """Tokens a second of a user; None where answers have one token."""
-    parts = [group.sample("tpot_ms") for group in repeats]
-    if not all(part.size for part in parts):
+    tpot = _latency(repeats, "tpot_ms", "p50")
+    if tpot is None or tpot.value <= 0:
         return None
-    whole = pool(repeats).sample("tpot_ms") if len(repeats) > 1 else None
-    tpot = estimates_of(parts, whole)["p50"]
-    tpot_ms = Measurement(tpot.value, level(tpot) if len(repeats) > 1 else None)
-    return tpot_ms.under(MS) if tpot.value > 0 else None
+    return Measurement(tpot.value, level(tpot) if len(repeats) > 1 else None).under(MS)
 
 
 def _beats(a: Served, b: Served) -> bool:

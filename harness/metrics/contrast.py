@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate, combinations
@@ -241,17 +242,9 @@ def needed_repeats(effect: float, spread: float, level: float = LEVEL, *, paired
     Returns:
         At least 2; None where more than `MAX_REPEATS` are needed.
     """
-    distance = abs(math.log1p(effect))
-    low, high = 1, 2
-    while _power(high, distance, spread, level, paired) < POWER:
-        if high >= MAX_REPEATS:
-            return None
-        low, high = high, min(2 * high, MAX_REPEATS)
-    while high - low > 1:
-        middle = (low + high) // 2
-        enough = _power(middle, distance, spread, level, paired) >= POWER
-        low, high = (low, middle) if enough else (middle, high)
-    return high
+    distance, counts = abs(math.log1p(effect)), range(2, MAX_REPEATS + 1)
+    place = bisect_left(counts, POWER, key=lambda count: _power(count, distance, spread, level, paired))
+    return counts[place] if place < len(counts) else None
 
 
 def repeats_to_find(

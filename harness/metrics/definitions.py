@@ -5,6 +5,7 @@ The times are those of `harness/records/columns.py`, the formulas those of the r
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -13,12 +14,97 @@ import numpy.typing as npt
 import pandas as pd
 
 from harness.errors import UsageError
-from harness.metrics.gaps import Gaps
-from harness.schema.metric import Metric, Times
+from harness.schema.metric import MS, Metric, Times
 from harness.schema.metrics import LATENCIES, METRICS
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.integer]
+
+
+def request_keys(table: pd.DataFrame) -> npt.NDArray[np.int64]:
+    """Return (n,) one integer for each (cell, request) pair of a table, ascending with the pair."""
+    keys: npt.NDArray[np.int64] = (table["cell"].to_numpy(np.int64) << 32) | table["request"].to_numpy(
+        np.int64
+    )
+    return keys
+
+
+@dataclass(frozen=True)
+class Gaps:
+    """The gaps between consecutive token-carrying chunks of a request, S of them, ascending by request.
+
+    The first chunk of a request ends no gap, so its tokens are in TTFT and not here.
+
+    Attributes:
+        request: (S,) the request that each gap belongs to: its key in the gaps of a table, its position in
+            the gaps of some requests.
+        gap_ms: (S,) milliseconds since the chunk before.
+        tokens: (S,) tokens of the chunk that ends the gap, in the smallest integers that hold them.
+    """
+
+    request: Ints
+    gap_ms: Floats
+    tokens: Ints
+
+    def of(self, keys: npt.NDArray[np.int64]) -> Gaps:
+        """Return the gaps of the requests `keys` (U,), in any order; `request` is the position in `keys`.
+
+        The arrays are views where the requests are neighbours in the table.
+        """
+        order = np.argsort(keys, kind="stable").astype(np.int32)
+        ascending = keys[order]
+        if not ascending.size:
+            return Gaps(order, self.gap_ms[:0], self.tokens[:0])
+        first, stop = np.searchsorted(self.request, (ascending[0], ascending[-1] + 1))
+        gap_ms, tokens = self.gap_ms[first:stop], self.tokens[first:stop]
+        starts = run_starts(self.request[first:stop])
+        table_keys, counts = self.request[first:stop][starts], np.diff(starts, append=stop - first)
+        position = np.searchsorted(ascending, table_keys)
+        selected = ascending[position] == table_keys
+        if not np.all(selected):
+            rows = np.repeat(selected, counts)
+            gap_ms, tokens = gap_ms[rows], tokens[rows]
+        return Gaps(np.repeat(order[position[selected]], counts[selected]), gap_ms, tokens)
+
+    @property
+    def one_token(self) -> bool:
+        """Tell whether each chunk that ends a gap carries one token."""
+        return bool(np.all(self.tokens == 1))
+
+
+def pool_gaps(groups: Sequence[Gaps], sizes: Sequence[int]) -> Gaps:
+    """Return the gaps of several groups of requests as those of one.
+
+    Args:
+        groups: the gaps of each group.
+        sizes: the number of requests of each group.
+    """
+    starts = np.cumsum([0, *sizes], dtype=np.int32)[:-1]
+    return Gaps(
+        np.concatenate([gaps.request + start for gaps, start in zip(groups, starts, strict=True)]),
+        np.concatenate([gaps.gap_ms for gaps in groups]),
+        np.concatenate([gaps.tokens for gaps in groups]),
+    )
+
+
+def run_starts(values: Ints | Floats) -> npt.NDArray[np.int64]:
+    """Return the positions in `values` (n,) at which a value differs from the one before it."""
+    differs = np.ones(values.size, dtype=bool)
+    np.not_equal(values[1:], values[:-1], out=differs[1:])
+    return np.flatnonzero(differs)
+
+
+def chunk_gaps(chunks: pd.DataFrame) -> Gaps:
+    """Return all gaps of a table of chunks, which may be in any order; `request` is its `request_keys`."""
+    keys, t = request_keys(chunks), chunks["t"].to_numpy(np.float64)
+    tokens = chunks["tokens"].to_numpy()
+    tokens = tokens.astype(np.min_scalar_type(tokens.max(initial=0)))
+    same_request = keys[1:] == keys[:-1]
+    if np.any(keys[1:] < keys[:-1]) or np.any(same_request & (t[1:] < t[:-1])):
+        order = np.lexsort((t, keys))
+        keys, t, tokens = keys[order], t[order], tokens[order]
+        same_request = keys[1:] == keys[:-1]
+    return Gaps(keys[1:][same_request], np.diff(t)[same_request] * MS, tokens[1:][same_request])
 
 
 @dataclass(frozen=True)

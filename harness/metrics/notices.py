@@ -11,7 +11,7 @@ import pandas as pd
 
 from harness.metrics.definitions import succeeded
 from harness.metrics.rates import Machines
-from harness.metrics.samples import Group
+from harness.metrics.samples import Group, in_flight, waiting
 from harness.metrics.stability import (
     clocks_differ,
     disturbed,
@@ -21,7 +21,6 @@ from harness.metrics.stability import (
     repeats_disagree,
 )
 from harness.metrics.validity import few_rounds, one_late, too_brief
-from harness.metrics.window import in_flight, waiting
 from harness.schema.facts import Fact, Scope, Value
 from harness.schema.load import Batch, ClosedLoop, Load, Ramp, RequestRate, from_light_to_heavy
 from harness.schema.machines import MachineLoad

@@ -13,7 +13,7 @@ from collections.abc import Collection, Iterable, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from harness.metrics.gaps import run_starts
+from harness.metrics.definitions import run_starts
 
 Floats = npt.NDArray[np.float64]
 
@@ -76,17 +76,6 @@ class Ordered:
         if self._cumulative is not None:
             places = np.searchsorted(self._cumulative, places, side="right")
         return self._values[places]
-
-
-def percentiles(
-    values: Floats,
-    weights: npt.NDArray[np.integer] | None,
-    qs: Sequence[float],
-    *,
-    unbiased: bool = False,
-) -> Floats:
-    """Return `np.percentile(np.repeat(values, weights), qs)` without the repeat; see `Ordered`."""
-    return Ordered(values, weights).percentiles(qs, unbiased=unbiased)
 
 
 def ranks(values: Floats) -> Floats:

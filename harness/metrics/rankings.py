@@ -42,7 +42,7 @@ class RankingRow(Strict):
     @property
     def apart(self) -> bool:
         """Tell whether the ratio's own interval excludes 1, significant or not."""
-        return self.ratio_interval is not None and not self.ratio_interval[0] <= 1 <= self.ratio_interval[1]
+        return excludes_one(self.ratio_interval)
 
 
 class Ranking(Strict):

@@ -12,11 +12,9 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from harness.metrics.definitions import prompt_tokens, succeeded
-from harness.metrics.gaps import run_starts
+from harness.metrics.definitions import prompt_tokens, run_starts, succeeded
 from harness.metrics.intervals import Estimate
-from harness.metrics.samples import Group
-from harness.metrics.window import in_flight, inside, scheduled
+from harness.metrics.samples import Group, in_flight, inside, scheduled
 from harness.schema.limits import Slo
 from harness.schema.machines import MachineLoad
 from harness.schema.metric import MS, NO_TIME_S, Counts, Metric

@@ -14,7 +14,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from harness.metrics.percentiles import ranks
-from harness.metrics.window import scheduled
+from harness.metrics.samples import scheduled
 from harness.schema.facts import Fact, FactKind, Value
 from harness.schema.machines import MachineLoad
 

@@ -1,6 +1,6 @@
 """Takes differences between engines apart: only those that the verdicts call one, and as far as is known.
 
-- TTFT by its waterfall (harness/metrics/waterfall.py): what client and engine said of every request.
+- TTFT by its waterfall (harness/metrics/summary.py): what client and engine said of every request.
 - Time per token by the profiles: a running request gets a token a step, so its mean is that of all steps; the
   step of each kind falls into categories and idle time (harness/profiling/reading/figures.py). A profiler
   slows the host down and leaves a GPU's kernels as long as they are: where that makes its steps longer than

@@ -17,7 +17,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from harness.metrics.gaps import run_starts
+from harness.metrics.definitions import run_starts
 from harness.records.columns import CHUNKS, REQUESTS
 
 NS = 1e9

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from decimal import Decimal
 from typing import Literal
 
-from harness.compare.gates import outcome
+from harness.compare.compare_runs import outcome
 from harness.metrics.attainment import Served, attained, each_request, goodput, reached, served
 from harness.metrics.intervals import Measurement
 from harness.metrics.samples import Group, by_load

@@ -25,7 +25,7 @@ from harness.runs.server_session import ServerSession
 from harness.schema.fairness import EngineFact
 from harness.schema.load import Batch, ClosedLoop
 from harness.schema.machines import MachineLoad
-from harness.telemetry.idle import Idle
+from harness.telemetry.gpu import Idle
 from harness.workload import PlannedRequest
 
 #: From "every client is ready" to the first request: connections are opened in it.

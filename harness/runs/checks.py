@@ -90,7 +90,7 @@ def ask_engine(
     answers = ask(server.target, encode, prompts, in_flight, exact=exact)
     with run.lock:
         replies = read_if_there(run.folder / ANSWERS, Replies) or Replies(prompts=prompts)
-        replies.given.setdefault(engine_variant.label, []).append(answers)
+        replies.by_engine.setdefault(engine_variant.label, []).append(answers)
         replies.judged = None
         write_json(run.folder / ANSWERS, replies)
 
@@ -117,7 +117,7 @@ def judge_answers(run: Run, resolved: Resolved | None) -> None:
     if not isinstance(replies.reference, Reference):
         replies.reference = _reference(run, model, installations, replies)
     tokenizer = model.path / "tokenizer.json" if model else None
-    asked_variants = [variant for variant in variants if variant.label in replies.given]
+    asked_variants = [variant for variant in variants if variant.label in replies.by_engine]
     replies.judged = check(replies, asked_variants, tokenizer if tokenizer and tokenizer.exists() else None)
     write_json(run.folder / ANSWERS, replies)
 
@@ -157,7 +157,7 @@ def task_tokenizer(run: Run, resolved: Resolved, label: str) -> Tokenizer | None
     if not resolved.settings.accuracy or model is None or not model.trained:
         return None
     before = read_if_there(run.folder / ACCURACY, TaskReplies)
-    if before is not None and label in before.given:
+    if before is not None and label in before.by_engine:
         return None
     tokenizer = load_tokenizer(model.path)
     if tokenizer is None:
@@ -202,14 +202,14 @@ def score_engine(
     )
     with run.lock:
         replies = read_if_there(run.folder / ACCURACY, TaskReplies) or TaskReplies()
-        replies.given.setdefault(label, reply)
+        replies.by_engine.setdefault(label, reply)
         write_json(run.folder / ACCURACY, replies)
 
 
 def task_scores(folder: Path) -> TaskScores | None:
     """Return the scores of a run's engines; None where none was asked."""
     replies = read_if_there(folder / ACCURACY, TaskReplies)
-    return judge_task(make_items(), replies.given) if replies is not None and replies.given else None
+    return judge_task(make_items(), replies.by_engine) if replies is not None and replies.by_engine else None
 
 
 def _perplexity(server: Server, ids: list[int], context: int) -> float | None:

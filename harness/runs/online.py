@@ -11,8 +11,8 @@ from harness.engines.selection import make_engine_variants
 from harness.errors import BenchError, UsageError
 from harness.fairness.ledger import ledger
 from harness.files import write_json
-from harness.metrics.prefixes import prefix_hits
 from harness.metrics.samples import split
+from harness.metrics.summary import prefix_hits
 from harness.records.parquet import assemble
 from harness.runs.block import ask_what_is_left, measure_block, measure_side_by_side
 from harness.runs.checks import judge_answers, judged_answers, task_scores

@@ -24,8 +24,7 @@ from harness.engines.registry import LOCAL
 from harness.engines.selection import Selection
 from harness.errors import UsageError
 from harness.files import now
-from harness.models.choice import NO_TOKENIZER, ModelChoice, choose_model
-from harness.models.model_folder import ModelFolder
+from harness.models.model_folder import NO_TOKENIZER, ModelChoice, ModelFolder, choose_model
 from harness.runs.events import Calibrating, Notify
 from harness.schema.machines import Calibration
 from harness.schema.online_settings import OnlineSettings
@@ -33,7 +32,7 @@ from harness.schema.results import Skipped
 from harness.schema.run_info import RunInfo, TraceRecord, Versions
 from harness.schema.setting_types import RUNNING_SERVER
 from harness.telemetry.revision import git_revision, source_hash
-from harness.workload.drawn_fields import DrawnFields
+from harness.workload.planned_requests import DrawnFields
 from harness.workload.sources import RequestSource
 from harness.workload.workload import Workload
 

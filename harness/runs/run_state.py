@@ -15,8 +15,7 @@ from harness.engines.base import EngineVariant
 from harness.engines.selection import make_engine_variants
 from harness.errors import NothingMeasuredError, UsageError
 from harness.files import now, write_json, write_whole
-from harness.metrics.prefixes import prefix_hits
-from harness.metrics.summary import summarize
+from harness.metrics.summary import prefix_hits, summarize
 from harness.plain_text import visible
 from harness.records.cell import CellRecords
 from harness.records.parquet import write_cell

@@ -23,7 +23,7 @@ from harness.schema.results import SpeculationCount
 from harness.schema.setting_types import RUNNING_SERVER
 from harness.workload import PlannedRequest
 from harness.workload.dataset_content import answered, with_answers
-from harness.workload.prompts import reusable_tokens
+from harness.workload.planned_requests import reusable_tokens
 
 #: How long a batch may take: its last prompts wait for most of it, without a byte.
 BATCH_TIMEOUT_S = 7 * 24 * 3600.0

@@ -16,8 +16,7 @@ from typing import Any, NamedTuple, Self
 import psutil
 
 from harness.schema.machines import GpuLoad, MachineLoad, Power
-from harness.telemetry.gpu import GpuReader, GpuReading, joules
-from harness.telemetry.idle import RaplReader
+from harness.telemetry.gpu import GpuReader, GpuReading, RaplReader, joules
 
 #: A sample costs some milliseconds of one core, because every process of the machine is looked at.
 PERIOD_S = 1.0

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from itertools import takewhile
+from pathlib import Path
+from time import monotonic, sleep
 from typing import Any, NamedTuple
 
 import pynvml
@@ -52,7 +53,7 @@ def _by_name(name: str) -> Any:
     if name.startswith("GPU-"):
         named = [device for device in _all_devices() if pynvml.nvmlDeviceGetUUID(device).startswith(name)]
         return named[0] if len(named) == 1 else None
-    return _or_none(lambda: pynvml.nvmlDeviceGetHandleByUUID(name))
+    return _reported(pynvml.nvmlDeviceGetHandleByUUID, name)
 
 
 def available() -> bool:
@@ -84,30 +85,21 @@ def describe() -> list[dict[str, JsonValue]]:
 
 def _device(handle: Any) -> dict[str, JsonValue]:
     memory = pynvml.nvmlDeviceGetMemoryInfo(handle)
-    cuda = pynvml.nvmlSystemGetCudaDriverVersion()
+    cuda, mig = pynvml.nvmlSystemGetCudaDriverVersion(), _reported(pynvml.nvmlDeviceGetMigMode, handle)
     return {
         "name": pynvml.nvmlDeviceGetName(handle),
         "driver": pynvml.nvmlSystemGetDriverVersion(),
         "cuda": f"{cuda // 1000}.{cuda % 1000 // 10}",
         "memory_total": memory.total,
         "memory_used": memory.used,
-        "power_limit_w": _or_none(lambda: pynvml.nvmlDeviceGetEnforcedPowerLimit(handle) / 1000),
-        "power_w": _or_none(lambda: pynvml.nvmlDeviceGetPowerUsage(handle) / 1000),
-        "temperature_c": _or_none(
-            lambda: pynvml.nvmlDeviceGetTemperature(handle, pynvml.NVML_TEMPERATURE_GPU)
-        ),
-        "sm_clock_mhz": _or_none(lambda: pynvml.nvmlDeviceGetClockInfo(handle, pynvml.NVML_CLOCK_SM)),
-        "sm_clock_max_mhz": _or_none(lambda: pynvml.nvmlDeviceGetMaxClockInfo(handle, pynvml.NVML_CLOCK_SM)),
-        "memory_clock_mhz": _or_none(lambda: pynvml.nvmlDeviceGetClockInfo(handle, pynvml.NVML_CLOCK_MEM)),
-        "mig": _or_none(lambda: pynvml.nvmlDeviceGetMigMode(handle)[0] == pynvml.NVML_DEVICE_MIG_ENABLE),
+        "power_limit_w": _thousandth(_reported(pynvml.nvmlDeviceGetEnforcedPowerLimit, handle)),
+        "power_w": _thousandth(_reported(pynvml.nvmlDeviceGetPowerUsage, handle)),
+        "temperature_c": _reported(pynvml.nvmlDeviceGetTemperature, handle, pynvml.NVML_TEMPERATURE_GPU),
+        "sm_clock_mhz": _reported(pynvml.nvmlDeviceGetClockInfo, handle, pynvml.NVML_CLOCK_SM),
+        "sm_clock_max_mhz": _reported(pynvml.nvmlDeviceGetMaxClockInfo, handle, pynvml.NVML_CLOCK_SM),
+        "memory_clock_mhz": _reported(pynvml.nvmlDeviceGetClockInfo, handle, pynvml.NVML_CLOCK_MEM),
+        "mig": mig and mig[0] == pynvml.NVML_DEVICE_MIG_ENABLE,
     }
-
-
-def _or_none(read: Any) -> Any:
-    try:
-        return read()
-    except pynvml.NVMLError:
-        return None
 
 
 def _memory() -> list[tuple[int, int, list[int]]]:
@@ -141,14 +133,14 @@ def memory_restored(label: str) -> Iterator[None]:
 
 def _wait(label: str, before: list[tuple[int, int, list[int]]], fault: BenchError | None = None) -> None:
     """Wait until memory is as `before`. Raises CleanupError if that takes too long."""
-    deadline = time.monotonic() + PATIENCE_S
+    deadline = monotonic() + PATIENCE_S
     while still_used := _still_used(before, _memory()):
-        if time.monotonic() > deadline:
+        if monotonic() > deadline:
             what, hint = f"after {label} had ended, {'; '.join(still_used)}", "end these processes"
             if fault is not None:
                 what, hint = f"{fault.message}; {what}", "; ".join(filter(None, (fault.hint, hint)))
             raise CleanupError(what, hint) from fault
-        time.sleep(0.2)
+        sleep(0.2)
 
 
 def _still_used(before: list[tuple[int, int, list[int]]], now: list[tuple[int, int, list[int]]]) -> list[str]:
@@ -198,7 +190,8 @@ class GpuReader:
 
     def busy(self) -> tuple[float | None, ...]:
         """Share of the last second or less in which each computed; None: not reported."""
-        return tuple(_reported(_busy, handle) for handle in self._handles)
+        rates = [_reported(pynvml.nvmlDeviceGetUtilizationRates, handle) for handle in self._handles]
+        return tuple(rate and rate.gpu / 100 for rate in rates)
 
 
 def joules(gpus: Sequence[GpuReading], cpu_j: float | None) -> float | None:
@@ -210,24 +203,81 @@ def joules(gpus: Sequence[GpuReading], cpu_j: float | None) -> float | None:
 
 
 def _read(handle: Any) -> GpuReading:
-    power_mw = _reported(pynvml.nvmlDeviceGetPowerUsage, handle)
-    energy_mj = _reported(pynvml.nvmlDeviceGetTotalEnergyConsumption, handle)
-    reasons = int(_reported(pynvml.nvmlDeviceGetCurrentClocksEventReasons, handle) or 0)
+    reasons = _reported(pynvml.nvmlDeviceGetCurrentClocksEventReasons, handle) or 0
     return GpuReading(
         sm_clock_mhz=_reported(pynvml.nvmlDeviceGetClockInfo, handle, pynvml.NVML_CLOCK_SM),
         temperature_c=_reported(pynvml.nvmlDeviceGetTemperature, handle, pynvml.NVML_TEMPERATURE_GPU),
-        power_w=None if power_mw is None else power_mw / 1e3,
-        energy_j=None if energy_mj is None else energy_mj / 1e3,
+        power_w=_thousandth(_reported(pynvml.nvmlDeviceGetPowerUsage, handle)),
+        energy_j=_thousandth(_reported(pynvml.nvmlDeviceGetTotalEnergyConsumption, handle)),
         throttled=tuple(name for name, bit in THROTTLE_REASONS.items() if reasons & bit),
     )
 
 
-def _busy(handle: Any) -> float:
-    return float(pynvml.nvmlDeviceGetUtilizationRates(handle).gpu) / 100
+def _thousandth(value: int | None) -> float | None:
+    return None if value is None else value / 1e3
 
 
-def _reported(read: Callable[..., Any], *arguments: Any) -> float | None:
+def _reported(read: Callable[..., Any], *arguments: Any) -> Any:
+    """Return what NVML reads; None where the device does not report it."""
     try:
-        return float(read(*arguments))
+        return read(*arguments)
     except pynvml.NVMLError:
         return None
+
+
+#: Long enough for counters that move every tenth of a second.
+IDLE_S = 2.0
+
+
+ZONES = Path("/sys/class/powercap")
+
+
+class RaplReader:
+    """Sums the counters of all packages; one that starts again at zero is noticed at the next reading."""
+
+    def __init__(self, zones: Path = ZONES) -> None:
+        self._packages = sorted(zone for zone in zones.glob("intel-rapl:*") if zone.name.count(":") == 1)
+        self._last: dict[Path, int] = {}
+        self._total_uj = 0
+
+    def read(self) -> float | None:
+        """Joules since the first reading; None where there is no counter, or one cannot be read."""
+        if not self._packages:
+            return None
+        try:
+            for zone in self._packages:
+                now = int((zone / "energy_uj").read_text())
+                rise = now - self._last.get(zone, now)
+                if rise < 0:
+                    rise += int((zone / "max_energy_range_uj").read_text())
+                self._total_uj += rise
+                self._last[zone] = now
+        except (OSError, ValueError):
+            return None
+        return self._total_uj / 1e6
+
+
+class Idle(NamedTuple):
+    """Before an engine is started.
+
+    Attributes:
+        watts: By the same energy counters as a cell's; None: not known.
+        gpus_busy: Share of the last second or less in which each GPU computed; None: not reported.
+    """
+
+    watts: float | None = None
+    gpus_busy: tuple[float | None, ...] = ()
+
+
+def idle(seconds: float = IDLE_S, zones: Path = ZONES, gpus: int | None = None) -> Idle:
+    """Measure the first `gpus` GPUs, or all; without one, the watts of the processors. Returns at once if
+    there is neither a GPU nor an energy counter."""
+    with closing(GpuReader(gpus)) as reader:
+        rapl = RaplReader(zones)
+        first, begin = joules(reader.read(), rapl.read()), monotonic()
+        if first is None and not reader.busy():
+            return Idle()
+        sleep(seconds)
+        last, end = joules(reader.read(), rapl.read()), monotonic()
+        busy = reader.busy()
+    return Idle(None if first is None or last is None else (last - first) / (end - begin), busy)

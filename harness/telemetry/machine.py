@@ -20,7 +20,6 @@ VECTOR_FLAGS = (
     *("asimd", "sve", "bf16"),
 )
 CPUINFO = Path("/proc/cpuinfo")
-OS_RELEASE = Path("/etc/os-release")
 
 
 def environment() -> dict[str, JsonValue]:
@@ -81,7 +80,7 @@ def _cpuinfo() -> dict[str, str]:
 
 
 def _os_name() -> str:
-    if not OS_RELEASE.exists():
+    try:
+        return platform.freedesktop_os_release()["PRETTY_NAME"]
+    except OSError:
         return platform.system()
-    pairs = (line.partition("=") for line in OS_RELEASE.read_text().splitlines())
-    return {key: value.strip('"') for key, _, value in pairs}.get("PRETTY_NAME", platform.system())

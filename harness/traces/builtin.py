@@ -14,7 +14,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from harness.traces import project_csv, sampling
+from harness.traces import csv_formats, sampling
 from harness.traces.trace import Trace
 
 NAME = "builtin"
@@ -46,4 +46,4 @@ def builtin() -> Trace:
         note="generated, not recorded: rate, gap variation and length quantiles of the 1,000 busiest requests"
         f" ({RATE:.1f}/s), drawn independently with seed {SEED}",
     )
-    return replace(trace, sha256=hashlib.sha256(project_csv.dump(trace)).hexdigest())
+    return replace(trace, sha256=hashlib.sha256(csv_formats.dump(trace)).hexdigest())

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import http.client
 import os
-import tempfile
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
@@ -19,6 +18,7 @@ from pydantic import Field, TypeAdapter, model_validator
 
 from harness import paths
 from harness.errors import BenchError, UsageError, did_you_mean
+from harness.files import whole_file
 from harness.schema.base import Strict
 from harness.traces import builtin
 from harness.traces.format import read_trace
@@ -153,23 +153,14 @@ def find(entry: Entry) -> Path:
 
     Raises UsageError if there is none, or if its digest is not the published one.
     """
-    copies = list(_copies(entry.file))
-    if not copies:
-        raise UsageError(
-            f"trace {entry.name} is not on this machine ({entry.file})",
-            f"run `bench traces fetch {entry.name}`, or set BENCH_TRACES to its folder",
-        )
-    if entry.sha256 is None:
-        return copies[0]
-    actual = ""
-    for copy in copies:
-        actual = digest(copy)
-        if actual == entry.sha256:
+    fault = f"trace {entry.name} is not on this machine ({entry.file})"
+    instead = "set BENCH_TRACES to its folder"
+    for copy in _copies(entry.file):
+        if entry.sha256 is None or (actual := digest(copy)) == entry.sha256:
             return copy
-    raise UsageError(
-        f"{copies[-1]} is not the published trace {entry.name}: sha256 {actual}, expected {entry.sha256}",
-        f"run `bench traces fetch {entry.name}`, or give the file's path to use this file",
-    )
+        fault = f"{copy} is not the published trace {entry.name}: sha256 {actual}, expected {entry.sha256}"
+        instead = "give the file's path to use this file"
+    raise UsageError(fault, f"run `bench traces fetch {entry.name}`, or {instead}")
 
 
 def is_here(entry: Entry) -> bool:
@@ -211,27 +202,20 @@ def fetch(name: str, folder: Path | None = None, progress: Progress | None = Non
     if name == builtin.NAME:
         raise UsageError("the built-in trace needs no download", "use it with `--trace builtin`")
     entry = find_entry(name)
-    folder = folder or CACHE
-    target = folder / entry.file
+    target = (folder or CACHE) / entry.file
     if target.is_file() and entry.sha256 in (None, digest(target)):
         return target
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise UsageError(f"cannot create {folder}: {error.strerror}", "check its permissions") from None
-    with tempfile.TemporaryDirectory(dir=folder, prefix=".fetch-") as scratch:
-        partial = Path(scratch) / entry.file
+    with whole_file(target) as partial:
         if entry.excerpt is None:
             _download(entry, partial, progress)
         else:
-            _cut(fetch(entry.excerpt.trace, folder, progress), partial, entry.excerpt.rows)
+            _cut(fetch(entry.excerpt.trace, target.parent, progress), partial, entry.excerpt.rows)
         actual = digest(partial)
         if entry.sha256 not in (None, actual):
             raise BenchError(
                 f"the download of {name} has sha256 {actual}, expected {entry.sha256}",
                 f"download it again; if the error stays, {entry.place.url} has changed",
             )
-        partial.replace(target)
     return target
 
 
@@ -248,8 +232,6 @@ def _download(entry: Entry, partial: Path, progress: Progress | None) -> None:
                     progress(received, int(length) if length else entry.bytes)
             if length and received != int(length):
                 raise http.client.IncompleteRead(b"", int(length) - received)
-            file.flush()
-            os.fsync(file.fileno())
     except (OSError, http.client.HTTPException) as error:
         reason = error.reason if type(error) is urllib.error.URLError else error
         raise BenchError(
@@ -265,5 +247,3 @@ def _cut(whole: Path, partial: Path, rows: tuple[int, int]) -> None:
         for row, line in enumerate(source):
             if rows[0] <= row <= rows[1]:
                 file.write(line)
-        file.flush()
-        os.fsync(file.fileno())

@@ -1,4 +1,4 @@
-"""Trace formats that are CSV files with a header: Azure, BurstGPT, and lengths without times.
+"""Trace formats that are CSV files with a header: the project's own, Azure, BurstGPT, and lengths alone.
 
 Azure LLM inference traces of 2023, 2024 and 2025 have wall-clock times and token counts. The 2023 files end
 their lines with CR LF and give seven fractional digits and no time zone; those of 2024 give up to six digits
@@ -7,13 +7,21 @@ and an offset. The multimodal file of 2025 has a count of images besides.
 BurstGPT (Wang et al., arXiv 2401.17644) has seconds and token counts; newer files have session ids. Rows with
 0 response tokens are failed requests; fitting drops and counts them.
 
+The project's own has the columns `arrival_s,input_tokens,output_tokens[,session,prefix_blocks]`, where
+`prefix_blocks` are hashes of the leading blocks of the input, whole numbers between blanks. Lines
+`# key: value` before the header may give `block_size` (tokens, else 16), `origin`, `licence`, `citation` and
+`note`, so that a converted trace still says where it comes from.
+
 Files of lengths (Etalon, Vidur: ShareGPT, BWB, arXiv summarization, LMSYS) have no times. Arrivals are
 generated: a Poisson process of one request a second, so a scale is the mean gap in seconds.
 """
 
 from __future__ import annotations
 
+import csv
+import io
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -21,13 +29,14 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
-from pyarrow import csv
+from pyarrow import csv as arrow_csv
 
 from harness.errors import UsageError
+from harness.files import write_whole
 from harness.traces import sampling
 from harness.traces.format import Format
 from harness.traces.source import Source
-from harness.traces.trace import Trace
+from harness.traces.trace import Blocks, Trace
 
 _COUNT = r"^\s*[0-9]{1,15}\s*$"
 _NUMBER = r"^\s*[0-9]+(\.[0-9]*)?([eE][+-]?[0-9]+)?\s*$"
@@ -54,11 +63,13 @@ class Table:
             return "skip"
 
         try:
-            columns = csv.read_csv(
+            columns = arrow_csv.read_csv(
                 pa.BufferReader(source.body),
-                read_options=csv.ReadOptions(use_threads=False, column_names=source.fields, skip_rows=1),
-                parse_options=csv.ParseOptions(ignore_empty_lines=False, invalid_row_handler=keep),
-                convert_options=csv.ConvertOptions(
+                read_options=arrow_csv.ReadOptions(
+                    use_threads=False, column_names=source.fields, skip_rows=1
+                ),
+                parse_options=arrow_csv.ParseOptions(ignore_empty_lines=False, invalid_row_handler=keep),
+                convert_options=arrow_csv.ConvertOptions(
                     column_types={name: pa.string() for name in source.fields}, strings_can_be_null=False
                 ),
             )
@@ -71,8 +82,14 @@ class Table:
             )
         return cls(source, columns)
 
-    def __len__(self) -> int:
-        return int(self.columns.num_rows)
+    def trace(self, arrival_s: NDArray[np.float64], inputs: str, outputs: str, **fields: Any) -> Trace:
+        """Return the requests that arrive at these times, (rows,) s, with lengths in the columns named."""
+        lengths = self.counts(inputs), self.counts(outputs)
+        return Trace.build(self.source.path.stem, arrival_s, *lengths, **fields)
+
+    def optional(self, name: str) -> list[str] | None:
+        """Return a column as text; None where the file has none of that name."""
+        return self.texts(name) if name in self.source.fields else None
 
     def texts(self, name: str) -> list[str]:
         """Return a column as text, without the blanks around each value."""
@@ -115,37 +132,23 @@ class Table:
 def read_azure(source: Source) -> Trace:
     """Read a file of the Azure LLM inference traces."""
     table = Table.parse(source)
-    return Trace.build(
-        source.path.stem,
-        table.stamps("TIMESTAMP"),
-        table.counts("ContextTokens"),
-        table.counts("GeneratedTokens"),
-        note="images are left out: text tokens only" if "NumImages" in source.fields else None,
-    )
+    note = "images are left out: text tokens only" if "NumImages" in source.fields else None
+    return table.trace(table.stamps("TIMESTAMP"), "ContextTokens", "GeneratedTokens", note=note)
 
 
 def read_burstgpt(source: Source) -> Trace:
     """Read a file of BurstGPT."""
     table = Table.parse(source)
-    return Trace.build(
-        source.path.stem,
-        table.numbers("Timestamp"),
-        table.counts("Request tokens"),
-        table.counts("Response tokens"),
-        session=table.texts("Session ID") if "Session ID" in source.fields else None,
-    )
+    arrival_s, session = table.numbers("Timestamp"), table.optional("Session ID")
+    return table.trace(arrival_s, "Request tokens", "Response tokens", session=session)
 
 
 def read_lengths(source: Source) -> Trace:
     """Read a file of lengths, with generated arrivals."""
     table = Table.parse(source)
-    return Trace.build(
-        source.path.stem,
-        np.cumsum(sampling.gamma_gaps(len(table), rate=1.0, cv=1.0, seed=0)),
-        table.counts("num_prefill_tokens"),
-        table.counts("num_decode_tokens"),
-        note="the file has no times: arrivals are generated, Poisson, 1 request/s",
-    )
+    arrival_s = np.cumsum(sampling.gamma_gaps(table.columns.num_rows, rate=1.0, cv=1.0, seed=0))
+    note = "the file has no times: arrivals are generated, Poisson, 1 request/s"
+    return table.trace(arrival_s, "num_prefill_tokens", "num_decode_tokens", note=note)
 
 
 AZURE = Format("azure", "csv", ("TIMESTAMP", "ContextTokens", "GeneratedTokens"), read_azure)
@@ -156,3 +159,69 @@ BURSTGPT = Format(
     read_burstgpt,
 )
 LENGTHS = Format("lengths", "csv", ("num_prefill_tokens", "num_decode_tokens"), read_lengths)
+
+
+FIELDS = ("arrival_s", "input_tokens", "output_tokens")
+DEFAULT_BLOCK_SIZE = 16
+_ABOUT = ("origin", "licence", "citation", "note")
+
+
+def read(source: Source) -> Trace:
+    """Read the project's CSV."""
+    table = Table.parse(source)
+    blocks = _blocks(table) if "prefix_blocks" in source.fields else None
+    return table.trace(
+        table.numbers("arrival_s"),
+        "input_tokens",
+        "output_tokens",
+        session=table.optional("session"),
+        blocks=blocks,
+        block_size=None if blocks is None else _block_size(source),
+        **{key: source.comments[key] for key in _ABOUT if key in source.comments},
+    )
+
+
+def dump(trace: Trace) -> bytes:
+    """Return a trace as the project's CSV; reading it gives the same requests."""
+    text = io.StringIO()
+    about = {key: getattr(trace, key) for key in _ABOUT} | {"block_size": trace.block_size}
+    text.writelines(f"# {key}: {' '.join(str(value).split())}\n" for key, value in about.items() if value)
+    columns: dict[str, list[str]] = {
+        "arrival_s": [repr(arrival) for arrival in trace.arrival_s.tolist()],
+        "input_tokens": [str(count) for count in trace.input_tokens.tolist()],
+        "output_tokens": [str(count) for count in trace.output_tokens.tolist()],
+    }
+    if trace.session is not None:
+        columns["session"] = trace.session.tolist()
+    if trace.blocks is not None:
+        columns["prefix_blocks"] = [" ".join(map(str, blocks)) for blocks in trace.blocks]
+    rows = csv.writer(text, lineterminator="\n")
+    rows.writerow(columns)
+    rows.writerows(zip(*columns.values(), strict=True))
+    return text.getvalue().encode()
+
+
+def write(trace: Trace, path: Path) -> None:
+    """Write the project's CSV, whole or not at all. Raises UsageError if that is impossible."""
+    write_whole(path, dump(trace))
+
+
+def _block_size(source: Source) -> int:
+    text = source.comments.get("block_size", str(DEFAULT_BLOCK_SIZE))
+    if not text.isdecimal() or int(text) < 1:
+        raise source.error(1, f"block_size is {text!r}, which is not a number of tokens")
+    return int(text)
+
+
+def _blocks(table: Table) -> Blocks:
+    blocks: list[tuple[int, ...]] = []
+    for row, text in enumerate(table.texts("prefix_blocks")):
+        try:
+            blocks.append(tuple(map(int, text.split())))
+        except ValueError:
+            line = table.source.first_line + 1 + row
+            raise table.source.error(line, f"prefix_blocks is {text!r}, not whole numbers") from None
+    return tuple(blocks)
+
+
+FORMAT = Format("rosebench", "csv", FIELDS, read)

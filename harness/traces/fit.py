@@ -67,12 +67,7 @@ class Fitted:
         """Return the trace as the result files record it."""
         trace = self.trace
         return TraceRecord(
-            name=trace.name,
-            origin=trace.origin,
-            licence=trace.licence,
-            citation=trace.citation,
-            sha256=trace.sha256,
-            note=trace.note,
+            **trace.about,
             requests=len(trace),
             fit=self.rule,
             dropped=self.dropped,

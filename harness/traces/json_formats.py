@@ -8,7 +8,8 @@ other files and differ, so they are not blocks: prompts are distinct.
 
 from __future__ import annotations
 
-from typing import Annotated, TypeVar
+from collections.abc import Sequence
+from typing import Annotated, Any, TypeVar
 
 import msgspec
 
@@ -22,28 +23,25 @@ Moment = Annotated[float, msgspec.Meta(ge=0)]
 MomentText = Annotated[str, msgspec.Meta(pattern=r"^[0-9]{1,15}(\.[0-9]+)?$")]
 
 
-class _MooncakeRow(msgspec.Struct):
-    timestamp: Moment
+class _Row(msgspec.Struct):
     input_length: Count
     output_length: Count
+
+
+class _MooncakeRow(_Row):
+    timestamp: Moment
     hash_ids: tuple[int, ...]
 
 
-class _QwenRow(msgspec.Struct):
+class _QwenRow(_MooncakeRow):
     """One turn of a chat; `parent_chat_id` is the turn before it, -1 for the first."""
 
     chat_id: int
     parent_chat_id: int
-    timestamp: Moment
-    input_length: Count
-    output_length: Count
-    hash_ids: tuple[int, ...]
 
 
-class _RagPulseRow(msgspec.Struct):
+class _RagPulseRow(_Row):
     timestamp: MomentText
-    input_length: Count
-    output_length: Count
     session_id: str
 
 
@@ -59,52 +57,38 @@ def parse(source: Source, row: type[Row]) -> list[Row]:
     return rows
 
 
+def _trace(source: Source, rows: Sequence[_Row], arrival_s: list[float], **fields: Any) -> Trace:
+    inputs, outputs = [row.input_length for row in rows], [row.output_length for row in rows]
+    return Trace.build(source.path.stem, arrival_s, inputs, outputs, **fields)
+
+
+def _shared(rows: Sequence[_MooncakeRow], block_size: int) -> dict[str, Any]:
+    """Return the fields of a trace whose prompts share blocks of so many tokens."""
+    return {"blocks": tuple(row.hash_ids for row in rows), "block_size": block_size}
+
+
 def read_mooncake(source: Source) -> Trace:
     """Read a Mooncake trace."""
     rows = parse(source, _MooncakeRow)
-    return Trace.build(
-        source.path.stem,
-        [row.timestamp / 1000 for row in rows],
-        [row.input_length for row in rows],
-        [row.output_length for row in rows],
-        blocks=tuple(row.hash_ids for row in rows),
-        block_size=512,
-    )
+    return _trace(source, rows, [row.timestamp / 1000 for row in rows], **_shared(rows, 512))
 
 
 def read_qwen(source: Source) -> Trace:
-    """Read a Qwen-Bailian trace."""
+    """Read a Qwen-Bailian trace. A turn whose parent is missing, or comes later, starts a chat."""
     rows = parse(source, _QwenRow)
-    return Trace.build(
-        source.path.stem,
-        [row.timestamp for row in rows],
-        [row.input_length for row in rows],
-        [row.output_length for row in rows],
-        session=_chats(rows),
-        blocks=tuple(row.hash_ids for row in rows),
-        block_size=16,
-    )
-
-
-def _chats(rows: list[_QwenRow]) -> list[str]:
-    """Return the first turn of each row's chat. A parent that is missing, or comes later, starts a chat."""
     first: dict[int, int] = {}
     for row in rows:
         first[row.chat_id] = first.get(row.parent_chat_id, row.chat_id)
-    return [str(first[row.chat_id]) for row in rows]
+    chats = [str(first[row.chat_id]) for row in rows]
+    return _trace(source, rows, [row.timestamp for row in rows], session=chats, **_shared(rows, 16))
 
 
 def read_ragpulse(source: Source) -> Trace:
     """Read a RAGPulse trace."""
     rows = parse(source, _RagPulseRow)
-    return Trace.build(
-        source.path.stem,
-        [float(row.timestamp) for row in rows],
-        [row.input_length for row in rows],
-        [row.output_length for row in rows],
-        session=[row.session_id for row in rows],
-        note="shared prompt components (passages, history) are not reproduced: every prompt is distinct",
-    )
+    note = "shared prompt components (passages, history) are not reproduced: every prompt is distinct"
+    sessions = [row.session_id for row in rows]
+    return _trace(source, rows, [float(row.timestamp) for row in rows], session=sessions, note=note)
 
 
 _LENGTHS = ("timestamp", "input_length", "output_length", "hash_ids")

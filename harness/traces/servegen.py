@@ -12,7 +12,10 @@ import ast
 import csv
 import hashlib
 import math
+import re
+from collections import defaultdict
 from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -161,9 +164,8 @@ def read_mixture(text: str) -> Mixture:
     Raises:
         UsageError: There are no such files, one is malformed, or no client was active.
     """
-    name, at, moment = text.rpartition("@")
-    folder = Path(name if at and _is_number(moment) else text).expanduser()
-    second = float(moment) if at and _is_number(moment) else None
+    parts = re.fullmatch(r"(.*)@(\d+\.?\d*|\.\d+)", text, re.DOTALL)
+    folder = Path(parts[1] if parts else text).expanduser()
     files = sorted(folder.glob(f"*{TRACE}"))
     if not files:
         raise UsageError(f"{folder} has no clients of a mixture", _HINT)
@@ -173,7 +175,7 @@ def read_mixture(text: str) -> Mixture:
         client = file.name.removesuffix(TRACE)
         windows[client] = _windows(file, digest)
         lengths[client] = _lengths(file.with_name(client + DATASET), digest)
-    start = _busiest(windows) if second is None else _holding(windows, second, folder)
+    start = _holding(windows, float(parts[2]), folder) if parts else _busiest(windows)
     clients = []
     for client, rows in windows.items():
         row = next((row for row in rows if row.start_s == start), None)
@@ -188,15 +190,10 @@ def read_mixture(text: str) -> Mixture:
     return Mixture(str(folder), start, tuple(clients), len(files), digest.hexdigest())
 
 
-def _is_number(text: str) -> bool:
-    return text.replace(".", "", 1).isdecimal()
-
-
 def _busiest(windows: dict[str, list[_Window]]) -> float:
-    rates: dict[float, float] = {}
-    for rows in windows.values():
-        for row in rows:
-            rates[row.start_s] = rates.get(row.start_s, 0.0) + row.req_per_s
+    rates: defaultdict[float, float] = defaultdict(float)
+    for row in chain.from_iterable(windows.values()):
+        rates[row.start_s] += row.req_per_s
     return max(rates, key=lambda start: rates[start])
 
 

@@ -7,8 +7,6 @@ import hashlib
 import io
 import stat
 import zlib
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
@@ -56,21 +54,28 @@ class Source:
         Raises:
             UsageError: It cannot be read, is empty, is too large, or is not UTF-8 text.
         """
-        with translated(path), ExitStack() as stack:
+        try:
             text, digest = _open(path)
-            stack.callback(text.close)
-            line = text.readline(MAX_LINE).removeprefix(_BOM)
-            comments: dict[str, str] = {}
-            number = 1
-            while line.startswith(b"#"):
-                key, _, value = _decode(path, number, line[1:]).partition(":")
-                comments[key.strip()] = one_line(value, MAX_COMMENT)
-                line = text.readline(MAX_LINE)
-                number += 1
-            kind: Literal["csv", "jsonl"] = "jsonl" if line.startswith(b"{") else "csv"
-            more = None if rows is None else rows - (kind == "jsonl")
-            rest, whole = read_lines(path, text, more)
-            body = (line + rest).rstrip()
+            with text:
+                line = text.readline(MAX_LINE).removeprefix(_BOM)
+                comments: dict[str, str] = {}
+                number = 1
+                while line.startswith(b"#"):
+                    key, _, value = _decode(path, number, line[1:]).partition(":")
+                    comments[key.strip()] = one_line(value, MAX_COMMENT)
+                    line = text.readline(MAX_LINE)
+                    number += 1
+                kind: Literal["csv", "jsonl"] = "jsonl" if line.startswith(b"{") else "csv"
+                rest, whole = read_lines(path, text, None if rows is None else rows - (kind == "jsonl"))
+        except IsADirectoryError:
+            raise UsageError(f"{path} is a folder", "give the trace file in it") from None
+        except (gzip.BadGzipFile, EOFError, zlib.error) as error:
+            reason = f"{path} is not a complete gzip file: {error}"
+            raise UsageError(reason, "download or pack it again") from None
+        except OSError as error:
+            reason = f"{path} cannot be read: {error.strerror}"
+            raise UsageError(reason, "check the path and its permissions") from None
+        body = (line + rest).rstrip()
         if not body:
             raise UsageError(f"{path} is empty", "give a trace file with at least one request")
         if b"\0" in body[:_SNIFF]:
@@ -136,20 +141,3 @@ def read_lines(path: Path, text: IO[bytes], count: int | None) -> tuple[bytes, b
                 f"{path} holds over {MAX_BYTES >> 30} GiB of text", "give the part of it to be sent"
             )
     return b"".join(pieces), not text.read(_CHUNK).strip()
-
-
-@contextmanager
-def translated(path: Path) -> Iterator[None]:
-    """Raise errors of reading as a UsageError."""
-    try:
-        yield
-    except IsADirectoryError:
-        raise UsageError(f"{path} is a folder", "give the trace file in it") from None
-    except (gzip.BadGzipFile, EOFError, zlib.error) as error:
-        raise UsageError(
-            f"{path} is not a complete gzip file: {error}", "download or pack it again"
-        ) from None
-    except OSError as error:
-        raise UsageError(
-            f"{path} cannot be read: {error.strerror}", "check the path and its permissions"
-        ) from None

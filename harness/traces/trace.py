@@ -9,6 +9,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 Blocks = tuple[tuple[int, ...], ...]
+#: Fields of a trace about its source.
+SOURCE = ("origin", "licence", "citation", "sha256", "note")
 
 
 @dataclass(frozen=True, eq=False)
@@ -70,6 +72,11 @@ class Trace:
 
     def __len__(self) -> int:
         return len(self.arrival_s)
+
+    @property
+    def about(self) -> dict[str, Any]:
+        """Name and source, as result files record them."""
+        return {key: getattr(self, key) for key in ("name", *SOURCE)}
 
     def input_quantiles(self, size: int) -> list[int]:
         """Return `size` numbers of input tokens, at evenly spaced quantiles."""

@@ -1,11 +1,11 @@
-"""Requests of a dataset: its prompts as text and as token ids, in an order drawn from a seed."""
+"""Contents of datasets: prompts of conversations, and jobs of agents, in an order drawn from a seed."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from itertools import islice
+from itertools import islice, takewhile
 from pathlib import Path
 from typing import Literal
 
@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
+from harness.datasets.agents import AgentJobs, AgentTurn
 from harness.datasets.dataset import Conversation, Dataset
 from harness.errors import UsageError
 from harness.loadgen.live_answers import answer_marker, fill_text
@@ -20,7 +21,7 @@ from harness.models.text_tokens import load_tokenizer
 from harness.traces import sampling
 from harness.traces.fit import room
 from harness.workload.content import Content, Ints, at_quantiles
-from harness.workload.planned_requests import Message, PlannedRequest
+from harness.workload.planned_requests import Message, PlannedRequest, PromptSource
 
 #: The stream of the seed that draws the order; lower ones are for times and lengths.
 ORDER = 3
@@ -32,6 +33,19 @@ SAMPLE = 256
 CHARACTERS = 3
 
 Turns = Literal["live", "recorded"]
+
+
+def _order(n: int, shape_seed: int) -> list[int]:
+    """Draw an order of `n` prompts: their places."""
+    order: list[int] = np.argsort(sampling.uniforms(n, shape_seed, ORDER), kind="stable").tolist()
+    return order
+
+
+def _none_fits(content: str, context: int) -> UsageError:
+    return UsageError(
+        f"no {content} fits a context of {context} tokens",
+        "lower --max-output-len, or use a model with a longer context",
+    )
 
 
 @dataclass(frozen=True)
@@ -67,15 +81,8 @@ class DatasetContent(Content):
             begin = len(requests)
             for turn, planned in enumerate(session):
                 index = begin + turn
-                requests.append(
-                    replace(
-                        planned,
-                        index=index,
-                        after=index - 1 if turn else None,
-                        session=number,
-                        turn=turn,
-                    )
-                )
+                after = index - 1 if turn else None
+                requests.append(replace(planned, index=index, after=after, session=number, turn=turn))
             if self.turns == "live":
                 requests[begin:] = [_live(request, begin) for request in requests[begin:]]
         return requests
@@ -104,7 +111,7 @@ class DatasetContent(Content):
         notes = [dataset.note] if dataset.note else []
         if dataset.skipped:
             notes.append(f"{dataset.skipped:,} entries without a question of text left out")
-        fields = {key: getattr(dataset, key) for key in ("name", "licence", "citation", "sha256")}
+        fields = {key: getattr(dataset, key) for key in ("name", "licence", "sha256")}
         return fields | {"note": "; ".join(notes) or None}
 
     @property
@@ -127,8 +134,7 @@ class DatasetContent(Content):
     def _sessions(self, shape_seed: int) -> Iterator[list[PlannedRequest]]:
         """Yield the conversations that fit, in an order of the seed, again and again."""
         conversations = self._conversations
-        order = np.argsort(sampling.uniforms(len(conversations), shape_seed, ORDER), kind="stable").tolist()
-        planned = self._planned
+        order, planned = _order(len(conversations), shape_seed), self._planned
         while True:
             for place in order:
                 if place not in planned:
@@ -136,10 +142,7 @@ class DatasetContent(Content):
                 if planned[place]:
                     yield planned[place]
             if not any(planned.values()):
-                raise UsageError(
-                    f"no prompt of {self.dataset.name} fits a context of {self.context} tokens",
-                    "lower --max-output-len, or use a model with a longer context",
-                )
+                raise _none_fits(f"prompt of {self.dataset.name}", self.context)
 
     def _session(self, conversation: Conversation) -> list[PlannedRequest]:
         """Plan a conversation's requests, without places in a load; none if the first does not fit."""
@@ -239,3 +242,75 @@ def with_answers(
         return replace(request, prompt=encode(encoding, text), text=text, messages=messages)
 
     return [filled(request) for request in requests]
+
+
+@dataclass(frozen=True)
+class AgentContent(Content):
+    """Each job as a session. One that outgrows the context ends before the turn that does."""
+
+    agent_jobs: AgentJobs
+    vocab_size: int
+    context: int
+    max_output: int | None = None
+
+    def take(self, n: int, seed: int, shape_seed: int, first: int = 0) -> list[PlannedRequest]:
+        """Plan requests of `n` jobs. Blocks are equal if their ids are; a job that comes again has others."""
+        source, block_size = PromptSource(self.vocab_size, seed, "agents"), self.agent_jobs.block_size
+        requests: list[PlannedRequest] = []
+        for session, (place, rounds) in enumerate(self._places(n, shape_seed, first)):
+            for turn, request in enumerate(self._jobs[place]):
+                index = len(requests)
+                blocks = [block + (rounds << 100) for block in request.block_ids]
+                number = (first + session) << 32 | turn
+                prompt = source.shared(number, request.input_tokens, blocks, block_size)
+                after, think_s = (index - 1, request.think_s) if turn else (None, None)
+                requests.append(
+                    PlannedRequest(
+                        index, None, prompt, self._output(request), after,
+                        think_s=think_s, session=session, turn=turn,
+                    )
+                )  # fmt: skip
+        return requests
+
+    def lengths(self, n: int, shape_seed: int, first: int = 0) -> tuple[Ints, Ints]:
+        turns = [turn for place, _ in self._places(n, shape_seed, first) for turn in self._jobs[place]]
+        inputs = np.array([turn.input_tokens for turn in turns], dtype=np.int64)
+        return inputs, np.array([self._output(turn) for turn in turns], dtype=np.int64)
+
+    def input_lengths(self, size: int) -> list[int]:
+        return at_quantiles([turn.input_tokens for job in self._jobs for turn in job], size)
+
+    @property
+    def about(self) -> dict[str, str | None]:
+        jobs = self.agent_jobs
+        return {"name": jobs.name, "sha256": jobs.sha256, "note": jobs.left_out}
+
+    @property
+    def dropped(self) -> int:
+        """Number of turns that do not fit the context, and of all after them."""
+        return sum(map(len, self.agent_jobs.jobs)) - sum(map(len, self._jobs))
+
+    @property
+    def text(self) -> str:
+        return f"{len(self._jobs)} jobs of agents of {self.agent_jobs.origin}"
+
+    @cached_property
+    def _jobs(self) -> list[tuple[AgentTurn, ...]]:
+        """Jobs whose first turn fits, each as far as it fits."""
+        heads = (tuple(takewhile(self._fits, job)) for job in self.agent_jobs.jobs)
+        jobs = [head for head in heads if head]
+        if not jobs:
+            raise _none_fits(f"job of {self.agent_jobs.name}", self.context)
+        return jobs
+
+    def _fits(self, turn: AgentTurn) -> bool:
+        return turn.input_tokens + self._output(turn) <= room(self.context)
+
+    def _output(self, turn: AgentTurn) -> int:
+        return turn.output_tokens if self.max_output is None else min(turn.output_tokens, self.max_output)
+
+    def _places(self, n: int, shape_seed: int, first: int) -> list[tuple[int, int]]:
+        """Return jobs in an order of the seed, again and again: places, and how often each came before."""
+        jobs = len(self._jobs)
+        order = _order(jobs, shape_seed)
+        return [(order[i % jobs], i // jobs) for i in range(first, first + n)]

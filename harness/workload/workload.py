@@ -11,15 +11,14 @@ from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
 from harness.datasets.agents import is_agent_jobs, read_agent_jobs
-from harness.datasets.catalog import load_dataset
+from harness.datasets.dataset import load_dataset
 from harness.models.text_tokens import whole_ends
 from harness.schema.load import Batch, ClosedLoop, Load, TraceLoad
 from harness.schema.online_settings import OnlineSettings
 from harness.schema.results import PREFIX_BLOCK_TOKENS
 from harness.traces.sampling import shape_seeds
-from harness.workload.agent_content import AgentContent
 from harness.workload.content import Content, SyntheticContent, check_lengths
-from harness.workload.dataset_content import MAX_OUTPUT, DatasetContent
+from harness.workload.dataset_content import MAX_OUTPUT, AgentContent, DatasetContent
 from harness.workload.mixture import MixtureSource
 from harness.workload.planned_requests import PlannedRequest, end_whole, warmup
 from harness.workload.sources import (

@@ -24,7 +24,7 @@ from harness.schema.load import ClosedLoop
 from harness.schema.online_settings import OnlineSettings
 from harness.schema.setting_types import EngineName, EngineRef
 from harness.schema.settings import OfflineSettings
-from harness.workload import closed_loop
+from harness.workload import warmup
 from tests.harness.measured import read_cell, run_online
 
 #: By engine, how its tokens are counted.
@@ -62,7 +62,7 @@ def test_serves_what_was_asked_for_and_is_gone(name: EngineName, tmp_path: Path)
     _skip_unless_it_runs(name)
     engine, model = LOCAL[name], resolve("random:gpt2-tiny")
     settings = _settings(name, model)
-    planned = closed_loop(N, INPUT, OUTPUT, model.vocab_size, seed=1)
+    planned = warmup([(INPUT, OUTPUT)] * N, model.vocab_size, seed=1)
     with engine.open(settings, tmp_path / "server.log") as server:
         encode = engine.encoder(RequestSettings(model.path, server.served_name))
         wire = [WireRequest(r.index, None, encode(r)) for r in planned]

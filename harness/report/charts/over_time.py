@@ -9,8 +9,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from harness.metrics.definitions import succeeded
-from harness.metrics.samples import Group
-from harness.metrics.window import scheduled
+from harness.metrics.samples import Group, scheduled
 from harness.plain_text import one_line
 from harness.report.charts.chart import Axis, Chart, Series, is_wide
 from harness.report.text.load_words import load_file_name, where

@@ -13,7 +13,6 @@ import pandas as pd
 from harness.metrics.definitions import prompt_tokens
 from harness.metrics.digits import per_cent
 from harness.metrics.node_effect import node_effects
-from harness.metrics.percentiles import percentiles
 from harness.metrics.samples import Group, by_load
 from harness.report.tables.table import Cell, Column, Table
 from harness.report.text.numbers import DASH, decimals, signed
@@ -94,7 +93,7 @@ def _mean(values: npt.NDArray[np.float64]) -> float | None:
 
 
 def _percentile(of: str, samples: Sequence[npt.NDArray[np.float64]], q: int) -> Column:
-    values = [float(percentiles(sample, None, [q])[0]) if sample.size else None for sample in samples]
+    values = [float(np.percentile(sample, q)) if sample.size else None for sample in samples]
     return Column.number(f"{of} p{q}", values, 0)
 
 
@@ -198,7 +197,7 @@ def _late_ms(group: Group, node: HostCell) -> float | None:
     """Return the p99 of how late a node sent its requests of a cell, in ms."""
     lag = group.metrics["submit_lag_ms"].to_numpy()
     lags = lag[np.isfinite(lag) & (group.good["host"] == node.name).to_numpy(dtype=bool)]
-    return float(percentiles(lags, None, [99])[0]) if lags.size else None
+    return float(np.percentile(lags, 99)) if lags.size else None
 
 
 def node_effect_table(groups: Sequence[Group], nodes: Mapping[int, str]) -> Table | None:

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.calibration import ceiling
-from harness.calibration.ceiling import MOST_LAG_S, Trial, search, usual_p99
+from harness.calibration import calibrate
+from harness.calibration.calibrate import MOST_LAG_S, Trial, search, usual_p99
 from harness.engines.placement import physical_cores, split
 from harness.errors import BenchError
 
@@ -56,10 +56,10 @@ def test_a_ceiling_is_near_the_limit_however_far_the_last_step_went_beyond_it(
 
         return attempt
 
-    monkeypatch.setattr(ceiling, "try_chunks", client(119_000))
-    monkeypatch.setattr(ceiling, "try_requests", client(2_990))
+    monkeypatch.setattr(calibrate, "try_chunks", client(119_000))
+    monkeypatch.setattr(calibrate, "try_requests", client(2_990))
     cpus = split(physical_cores())
-    found = ceiling.measure_ceiling(processes=1, seconds=0.5, cpus=cpus, start=(40_000, 1_000))
+    found = calibrate.measure_ceiling(processes=1, seconds=0.5, cpus=cpus, start=(40_000, 1_000))
     assert 0.75 * 119_000 < found.chunks_per_s < 119_000
     assert 0.75 * 2_990 < found.requests_per_s < 2_990
 

@@ -9,7 +9,7 @@ from itertools import pairwise
 import pytest
 
 from harness.calibration.accuracy import UNPINNED, Times, measure_accuracy
-from harness.calibration.ceiling import try_chunks, try_requests
+from harness.calibration.calibrate import try_chunks, try_requests
 from harness.calibration.mock_process import ask, mock_server
 from harness.errors import BenchError
 from harness.loadgen.load_plan import LoadPlan

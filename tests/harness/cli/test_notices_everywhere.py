@@ -45,7 +45,7 @@ def test_saturated_in_large_chunks_disturbed_and_wrong(run: Path, bench: Callabl
         label: {"right": [place < count for place in range(len(make_items()))]}
         for label, count in right.items()
     }
-    (run / "accuracy.json").write_text(json.dumps({"given": given}))
+    (run / "accuracy.json").write_text(json.dumps({"by_engine": given}))
     done = bench("online", "--resume", str(run))
     assert done.code == 3, "no cell is valid"
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.compare.gates import judge_errors, judge_ratio, outcome
+from harness.compare.compare_runs import judge_errors, judge_ratio, outcome
 from harness.errors import UsageError
 from harness.metrics.contrast import contrast
 from harness.metrics.intervals import Estimate

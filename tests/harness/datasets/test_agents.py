@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from harness.datasets.agents import BLOCK_TOKENS, AgentJobs, read_agent_jobs, runs_of
 from harness.errors import UsageError
-from harness.workload.agent_content import AgentContent
+from harness.workload.dataset_content import AgentContent
 
 BEGIN = datetime(2026, 6, 1, 5, 40, tzinfo=UTC)
 

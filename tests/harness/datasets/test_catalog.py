@@ -9,8 +9,7 @@ from typing import Any
 
 import pytest
 
-from harness.datasets.catalog import load_dataset
-from harness.datasets.dataset import Conversation, Turn
+from harness.datasets.dataset import Conversation, Turn, load_dataset
 from harness.errors import UsageError
 
 SHAREGPT = [

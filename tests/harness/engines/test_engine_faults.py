@@ -19,7 +19,7 @@ from harness.runs.events import CellProgress, Event
 from harness.schema.online_settings import OnlineSettings
 from harness.schema.results import OnlineResults
 from harness.schema.setting_types import EngineName
-from harness.telemetry import cell_monitor, idle
+from harness.telemetry import cell_monitor, gpu
 from harness.telemetry.gpu import GpuReader, GpuReading
 from tests.harness.measured import run_online
 
@@ -113,7 +113,7 @@ def test_engines_that_do_not_serve(
         def busy(self) -> tuple[float | None, ...]:
             return (0.9,) * self._count
 
-    for module in (idle, cell_monitor):
+    for module in (gpu, cell_monitor):
         monkeypatch.setattr(module, "GpuReader", OneGpu)
     results = _run(tmp_path, "vllm,sglang,openai", start_mock().url, Killer())
     assert _succeeded(results) == {"SGLang": 0, "openai": 4}

@@ -45,7 +45,7 @@ def verdicts(
         for engine_variant in engine_variants
         if engine_variant.ref.name in given
     }
-    asked = Replies(prompts=[[1] * 4, [2] * 5, [3] * 6], given=by_label, reference=reference)
+    asked = Replies(prompts=[[1] * 4, [2] * 5, [3] * 6], by_engine=by_label, reference=reference)
     return check(asked, engine_variants, None)
 
 

@@ -9,9 +9,8 @@ from unittest.mock import Mock
 
 import pytest
 
-from harness.fairness.answer_check import ask
+from harness.fairness.answer_check import ask, judge
 from harness.fairness.asking import ask_all, is_unanswered
-from harness.fairness.judge import judge
 from harness.loadgen.load_plan import Target, WireRequest
 
 BODY = b'{"model": "m", "prompt": [1, 2], "max_tokens": 3, "stream": true}'

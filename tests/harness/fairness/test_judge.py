@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from harness.fairness.answer_check import ExpectedAnswer, by_majority, by_reference, judge, tolerance
 from harness.fairness.asking import Reply
-from harness.fairness.judge import ExpectedAnswer, by_majority, by_reference, judge, tolerance
 from harness.fairness.reference import Reference, ReferenceAnswer
 
 tokens = st.lists(st.integers(0, 5), min_size=1, max_size=8)

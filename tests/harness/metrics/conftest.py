@@ -8,8 +8,7 @@ import pytest
 
 from harness.metrics.contrast import compare_points
 from harness.metrics.estimates import measure
-from harness.metrics.samples import by_load, split
-from harness.metrics.window import Cut
+from harness.metrics.samples import Cut, by_load, split
 from harness.records.columns import CHUNKS, REQUESTS
 from harness.schema.load import TraceLoad, load_text
 from harness.schema.results import Comparison

@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 from harness.errors import UsageError
-from harness.metrics.definitions import RequestTimes, request_metrics, values_of
-from harness.metrics.gaps import chunk_gaps, request_keys
+from harness.metrics.definitions import RequestTimes, chunk_gaps, request_keys, request_metrics, values_of
 from harness.metrics.samples import split
 from harness.schema.metrics import METRICS
 

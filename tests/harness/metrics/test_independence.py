@@ -10,8 +10,7 @@ import numpy.typing as npt
 import pytest
 from scipy.stats import norm
 
-from harness.metrics.estimates import estimates_of
-from harness.metrics.independence import Dependence
+from harness.metrics.estimates import Dependence, estimates_of
 from harness.metrics.samples import Sample, split
 from tests.harness.metrics.conftest import Tables
 

@@ -10,8 +10,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from harness.metrics.prefixes import prefix_hits
-from harness.metrics.summary import summarize
+from harness.metrics.summary import prefix_hits, summarize
 from harness.metrics.validity import too_brief
 from harness.report.tables.cells import prefix_table
 from harness.report.text.numbers import DASH

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from harness.metrics.estimates import distribution
-from harness.metrics.percentiles import Ordered, missing, needed, percentiles, ranks
+from harness.metrics.percentiles import Ordered, missing, needed, ranks
 from harness.metrics.samples import Sample
 
 finite = st.floats(0, 1e6, allow_nan=False)
@@ -16,7 +16,7 @@ weighted = st.lists(st.tuples(finite, st.integers(1, 7)), min_size=1, max_size=6
 def test_weighted_percentiles_are_those_of_the_repeated_sample(pairs, qs):
     values, weights = (np.array(column) for column in zip(*pairs, strict=True))
     expected = np.percentile(np.repeat(values, weights), qs)
-    np.testing.assert_allclose(percentiles(values, weights, qs), expected, rtol=1e-9, atol=1e-9)
+    np.testing.assert_allclose(Ordered(values, weights).percentiles(qs), expected, rtol=1e-9, atol=1e-9)
 
 
 @given(

@@ -7,6 +7,7 @@ import numpy.typing as npt
 import pandas as pd
 import pytest
 
+from harness.metrics.samples import in_flight
 from harness.metrics.stability import (
     clocks_differ,
     disturbed,
@@ -16,7 +17,6 @@ from harness.metrics.stability import (
     growing_queue,
     repeats_disagree,
 )
-from harness.metrics.window import in_flight
 from harness.schema.facts import DISTURBING, FELL_BEHIND, Fact, FactKind, Value
 from harness.schema.machines import GpuLoad, MachineLoad
 

@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.metrics.summary import summarize
-from harness.metrics.waterfall import waterfall
+from harness.metrics.summary import summarize, waterfall
 from harness.schema.fairness import PARTS, ReportedMean, Waterfall
 
 from .conftest import build

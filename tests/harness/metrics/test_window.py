@@ -8,9 +8,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from harness.metrics.rates import count
-from harness.metrics.samples import split
+from harness.metrics.samples import find_window, split
 from harness.metrics.summary import summarize
-from harness.metrics.window import find_window
 from harness.schema.limits import Slo
 from harness.schema.setting_types import Window
 

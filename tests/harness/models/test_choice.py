@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from harness.errors import UsageError
-from harness.models.choice import choose_model
+from harness.models.model_folder import choose_model
 from harness.schema.online_settings import OnlineSettings
 from harness.schema.settings import OfflineSettings
 

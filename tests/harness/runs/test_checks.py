@@ -235,7 +235,7 @@ def test_the_last_check_of_a_search_is_asked_on_resume(start_mock: Any, settings
     folder = interrupted(settings, 2, plan)
     _, results = resume_online(folder, again := Watcher())
     assert len(again.of(EngineStarting)) == 1 and not again.measured and results.meta.unasked == []
-    [found] = json.loads((folder / ANSWERS).read_text())["given"].values()
+    [found] = json.loads((folder / ANSWERS).read_text())["by_engine"].values()
     assert len(found) == 2 and results.search is not None and len(results.search.engines[0].trials) == 3
 
 
@@ -323,6 +323,6 @@ def test_a_server_that_fails_at_its_end_is_said(
     [fact] = facts(folder, "failed_after")
     assert fact.scope == Scope(engine="openai", repeat=0)
     assert fact.values == {"reason": "it crashed as it ended; see its log"}
-    replies = json.loads((folder / ANSWERS).read_text())["given"]["openai"]
+    replies = json.loads((folder / ANSWERS).read_text())["by_engine"]["openai"]
     assert len(replies) == 2
     assert resume_online(folder, again := Watcher())[1] == results and not again.of(EngineStarting)

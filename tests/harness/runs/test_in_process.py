@@ -31,7 +31,7 @@ from harness.schema.settings import OfflineSettings
 from harness.telemetry import gpu
 from harness.telemetry.cell_monitor import CellMonitor
 from harness.telemetry.gpu import GpuReader
-from harness.workload import closed_loop
+from harness.workload import warmup
 from tests.harness.measured import results_so_far, resume_online, run_online
 
 from .conftest import edit, journal
@@ -99,7 +99,7 @@ def test_a_worker_that_fails_shows_its_last_lines(tmp_path: Path):
     engine_variant = EngineVariant(EngineRef.model_validate("roseinfer@x"), variant, "roseinfer (x)")
     model = resolve("random:gpt2-tiny").path
     settings = EngineSettings(engine_variant, model, "m", "cpu", "fp32", 64)
-    batch = Batch(closed_loop(1, 4, 2, 100, 0), [], True)
+    batch = Batch(warmup([(4, 2)], 100, 0), [], True)
     with pytest.raises(EngineError, match=r"(?s)exit code 1.*no_such_setting"):
         time_batches(LOCAL["roseinfer"], settings, batch, tmp_path / "x.log")
 
@@ -118,7 +118,7 @@ class Quitting(Roseinfer):
 def test_a_worker_that_ends_without_a_result_has_failed(tmp_path: Path):
     engine_variant = EngineVariant(EngineRef.model_validate("roseinfer"), Variant(), "roseinfer")
     settings = EngineSettings(engine_variant, resolve("random:gpt2-tiny").path, "m", "cpu", "fp32", 64)
-    batch = Batch(closed_loop(1, 4, 2, 100, 0), [], True)
+    batch = Batch(warmup([(4, 2)], 100, 0), [], True)
     with pytest.raises(EngineError, match="ended with exit code 0: it wrote nothing"):
         time_batches(Quitting(tmp_path), settings, batch, tmp_path / "x.log")
 
@@ -149,7 +149,7 @@ def test_a_worker_gives_its_memory_back(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.setattr(gpu, "PATIENCE_S", 0)
     engine_variant = EngineVariant(EngineRef.model_validate("roseinfer"), Variant(), "roseinfer")
     settings = EngineSettings(engine_variant, resolve("random:gpt2-tiny").path, "m", "cuda", "fp32", 64)
-    batch = Batch(closed_loop(1, 4, 2, 100, 0), [], True)
+    batch = Batch(warmup([(4, 2)], 100, 0), [], True)
     with pytest.raises(CleanupError, match=r"(?s)ended with exit code 0.*GPU 0 still uses .*PIDs 42"):
         time_batches(Quitting(tmp_path), settings, batch, tmp_path / "x.log")
 

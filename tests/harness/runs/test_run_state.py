@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 
 from harness.compare.compare_runs import compare_runs
-from harness.datasets.catalog import load_dataset
+from harness.datasets.dataset import load_dataset
 from harness.errors import UsageError
 from harness.records.parquet import read_records
 from harness.runs.events import CellDone, EngineStarting, Started

@@ -25,8 +25,7 @@ from harness.telemetry.cell_monitor import (
     processes_below,
     summarize_readings,
 )
-from harness.telemetry.gpu import GpuReader, GpuReading
-from harness.telemetry.idle import RaplReader
+from harness.telemetry.gpu import GpuReader, GpuReading, RaplReader
 
 pytestmark = pytest.mark.integration
 

@@ -6,9 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from harness.telemetry import idle as idle_module
-from harness.telemetry.gpu import GpuReader, GpuReading, available
-from harness.telemetry.idle import Idle, idle
+from harness.telemetry import gpu
+from harness.telemetry.gpu import GpuReader, GpuReading, Idle, available, idle
 
 without_gpu = pytest.mark.skipif(available(), reason="the GPUs' counters come before the processors'")
 
@@ -24,15 +23,15 @@ def test_watts_are_joules_over_the_time_that_passed(tmp_path: Path, monkeypatch:
         now[0] += seconds
         (zone / "energy_uj").write_text("31000000")
 
-    monkeypatch.setattr(idle_module, "sleep", sleep)
-    monkeypatch.setattr(idle_module, "monotonic", lambda: now[0])
+    monkeypatch.setattr(gpu, "sleep", sleep)
+    monkeypatch.setattr(gpu, "monotonic", lambda: now[0])
     found = idle(2.0, tmp_path)
     assert found.watts == pytest.approx(15.0) and found.gpus_busy == ()
 
 
 @without_gpu
 def test_without_a_counter_nobody_waits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delattr(idle_module, "sleep")
+    monkeypatch.delattr(gpu, "sleep")
     assert idle(2.0, tmp_path) == Idle()
 
 

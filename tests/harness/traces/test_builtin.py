@@ -8,14 +8,14 @@ import numpy as np
 import pytest
 
 from harness.errors import UsageError
-from harness.traces import builtin, catalog, project_csv, sampling
+from harness.traces import builtin, catalog, csv_formats, sampling
 from harness.traces.trace import Trace, describe
 
 
 def test_the_same_everywhere() -> None:
     trace = catalog.load("builtin")
     assert trace.sha256 == "412d17585060f66e11fd1b18f6eb24cdc084a95beb7ec0a61e58c9d611de40bf"
-    assert trace.sha256 == hashlib.sha256(project_csv.dump(builtin.builtin())).hexdigest()
+    assert trace.sha256 == hashlib.sha256(csv_formats.dump(builtin.builtin())).hexdigest()
 
 
 def test_says_that_it_is_generated() -> None:

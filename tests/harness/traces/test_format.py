@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from harness.errors import UsageError
-from harness.traces import project_csv
+from harness.traces import csv_formats
 from harness.traces.format import detect, formats, read_trace
 from harness.traces.source import Source
 from harness.traces.trace import Blocks, Trace
@@ -234,7 +234,7 @@ def traces(draw: st.DrawFn) -> Trace:
 @given(trace=traces())
 def test_what_is_written_reads_the_same(tmp_path_factory: pytest.TempPathFactory, trace: Trace) -> None:
     path = tmp_path_factory.mktemp("csv") / "drawn.csv"
-    project_csv.write(trace, path)
+    csv_formats.write(trace, path)
     again = read_trace(Source.open(path))
     np.testing.assert_array_equal(again.arrival_s, trace.arrival_s)
     np.testing.assert_array_equal(again.input_tokens, trace.input_tokens)

@@ -12,7 +12,7 @@ import pytest
 
 from harness.datasets.agents import AgentJobs, read_agent_jobs
 from harness.errors import UsageError
-from harness.workload.agent_content import AgentContent
+from harness.workload.dataset_content import AgentContent
 
 BLOCK = 4
 

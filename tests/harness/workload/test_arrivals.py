@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from harness.errors import UsageError
 from harness.schema.load import Ramp, RequestRate
-from harness.workload.arrivals import arrival_times
+from harness.workload.sources import arrival_times
 
 MANY = 20_000
 SEEDS = st.integers(0, 2**64 - 1)

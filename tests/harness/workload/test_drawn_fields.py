@@ -13,10 +13,10 @@ from harness.engines.adapters.openai import OpenAI
 from harness.engines.base import RequestSettings
 from harness.errors import UsageError
 from harness.schema.online_settings import OnlineSettings
-from harness.workload import closed_loop
-from harness.workload.drawn_fields import BASE, DrawnFields
+from harness.workload import warmup
+from harness.workload.planned_requests import BASE, DrawnFields
 
-REQUESTS = closed_loop(400, 4, 4, 100, seed=1)
+REQUESTS = warmup([(4, 4)] * 400, 100, seed=1)
 SCHEMA = {"type": "object", "properties": {"name": {"type": "string"}}}
 
 

@@ -13,9 +13,8 @@ from hypothesis import strategies as st
 
 from harness.traces import builtin
 from harness.traces.trace import Trace, describe
-from harness.workload import PlannedRequest, closed_loop, open_loop, warmup
-from harness.workload.planned_requests import end_whole
-from harness.workload.prompts import PromptSource
+from harness.workload import PlannedRequest, open_loop, warmup
+from harness.workload.planned_requests import UNTIMED, PromptSource, distinct_requests, end_whole
 
 VOCAB = 50_257
 BLOCK = 16
@@ -72,18 +71,17 @@ def test_no_two_prompts_of_any_kind_begin_alike() -> None:
         for seed in (0, 1)
         for block in (
             *first_blocks(open_loop(trace, 1.0, VOCAB, seed)),
-            *first_blocks(closed_loop(300, 32, 4, VOCAB, seed)),
+            *first_blocks(distinct_requests(UNTIMED, [(32, 4)] * 300, VOCAB, seed)),
             *first_blocks(warmup([(32, 4)] * 300, VOCAB, seed)),
         )
     ]
     assert len(set(firsts)) == len(firsts) == 1_800
 
 
-def test_closed_loop_and_warmup_have_no_schedule() -> None:
-    planned = closed_loop(3, 7, 5, VOCAB, seed=0)
-    assert [(len(r.prompt), r.output_tokens, r.t_sched_s) for r in planned] == [(7, 5, None)] * 3
+def test_a_warmup_has_no_schedule() -> None:
     warm = warmup([(4, 2), (9, 1)], VOCAB, seed=0)
-    assert [(r.index, len(r.prompt), r.output_tokens) for r in warm] == [(0, 4, 2), (1, 9, 1)]
+    lengths = [(r.index, len(r.prompt), r.output_tokens, r.t_sched_s) for r in warm]
+    assert lengths == [(0, 4, 2, None), (1, 9, 1, None)]
 
 
 @given(vocab=st.integers(2, 70_000), length=st.integers(0, 300), seed=st.integers(0, 2**70))

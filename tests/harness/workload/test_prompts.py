@@ -8,8 +8,7 @@ from hypothesis import strategies as st
 
 from harness.traces.trace import Trace, describe
 from harness.workload import open_loop
-from harness.workload.planned_requests import PlannedRequest
-from harness.workload.prompts import reusable_tokens
+from harness.workload.planned_requests import PlannedRequest, reusable_tokens
 
 VOCAB = 50_257
 BLOCK = 16

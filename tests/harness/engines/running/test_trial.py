@@ -19,7 +19,7 @@ from harness.errors import EngineError
 from harness.loadgen.load_plan import Target
 from harness.models import resolve
 from harness.models.text_tokens import ChatTemplate
-from harness.workload import closed_loop
+from harness.workload import warmup
 
 pytestmark = pytest.mark.integration
 
@@ -103,10 +103,10 @@ def test_a_server_without_usage_is_not_believed_to_count(adapt: Any) -> None:
 def test_words_of_unknown_tokens_have_the_length_asked_for(adapt: Any) -> None:
     """Less than a word a token is left of the plan where a template takes some."""
     encode = OpenAI().encoder(adapt({"endpoint": "chat"}, template_tokens=23))
-    for request in closed_loop(3, 64, 8, 32_000, seed=5):
+    for request in warmup([(64, 8)] * 3, 32_000, seed=5):
         words = json.loads(encode(request))["messages"][0]["content"].split()
         assert (len(words), encode.input_tokens(request)) == (64 - 23, 64)
-    [short] = closed_loop(1, 10, 8, 32_000, seed=5)
+    [short] = warmup([(10, 8)], 32_000, seed=5)
     assert encode.input_tokens(short) == 24
 
 
@@ -114,7 +114,7 @@ def test_a_chat_of_a_known_tokenizer_has_the_length_asked_for(with_template: Pat
     """The template included."""
     tokenizer = AutoTokenizer.from_pretrained(with_template)
     encode = OpenAI().encoder(RequestSettings(with_template, "m", endpoint="chat"))
-    for request in closed_loop(3, 90, 8, 50_257, seed=5):
+    for request in warmup([(90, 8)] * 3, 50_257, seed=5):
         text = tokenizer.apply_chat_template(
             json.loads(encode(request))["messages"], tokenize=False, add_generation_prompt=True
         )
