@@ -79,6 +79,19 @@ class Pair:
 
 
 @in_loop
+async def test_the_choices_of_a_prompt_are_spread(text_model: Any) -> None:
+    """With the seeds that they would have at one engine."""
+    pair = await Pair.started(text_model.llm.engine.info)
+    receivers = [Kept(asyncio.Event())] * 5
+    ids = pair.replicas.submit(np.array([1], np.int32), SamplingParams(1, seed=7), receivers, 0.0)
+    messages = [message for n in range(2) for message in await pair.got(n)]
+    submitted = [message for message in messages if isinstance(message, Submit)]
+    assert [(message.choices, message.params.seed) for message in submitted] == [(3, 7), (2, 10)]
+    assert [*ids] == [id for first in submitted for id in range(first.id, first.id + first.choices)]
+    pair.close()
+
+
+@in_loop
 async def test_answers_come_from_one_and_orders_go_to_all(text_model: Any) -> None:
     pair = await Pair.started(text_model.llm.engine.info)
     ids = [pair.submit() for _ in range(4)]
