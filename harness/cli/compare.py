@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, NoReturn
 
 import typer
 
@@ -54,16 +54,19 @@ def compare(
     """
     gates = parse_gate(gate) if gate is not None else []
     allowed = [] if allow_different is None else split_option("--allow-different", allow_different)
-    results = compare_runs(a, b, gates, engine_a, engine_b, allowed)
+    conclude(compare_runs(a, b, gates, engine_a, engine_b, allowed), as_json)
+
+
+def conclude(results: CompareResults, as_json: bool) -> NoReturn:
+    """Print what differs, and which gates pass, and exit with the code of the outcome."""
     if as_json:
         echo(results.model_dump_json(indent=2))
     else:
-        show_comparison(results)
+        _show(results)
     raise typer.Exit(CODES[results.outcome])
 
 
-def show_comparison(results: CompareResults) -> None:
-    """Print what differs, and which gates pass."""
+def _show(results: CompareResults) -> None:
     console = Terminal(soft_wrap=True)
     same = results.a == results.b
     console.print(f"engines of {results.a}" if same else f"A: {results.a}\nB: {results.b}")

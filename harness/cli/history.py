@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from harness.cli.compare import CODES, show_comparison
+from harness.cli.compare import conclude
 from harness.cli.terminal import FAILED, Terminal, echo
 from harness.cli.terminal_table import TerminalTable
 from harness.compare.stored_run import StoredRun
@@ -146,8 +146,4 @@ def gate(
     terms, judged = parse_gate(expression), StoredRun.read(run)
     with Store.open(store) as history:
         results = judge(history, judged, against, terms)
-    if as_json:
-        echo(results.model_dump_json(indent=2))
-    else:
-        show_comparison(results)
-    raise typer.Exit(CODES[results.outcome])
+    conclude(results, as_json)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shlex
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,6 +11,7 @@ from typing import Annotated, Any
 import typer
 from pydantic import ValidationError
 
+from harness.cli.command_line import command_line
 from harness.cli.progress import Display, make_display
 from harness.cli.terminal import Terminal, echo
 from harness.cli.terminal_table import TerminalTable
@@ -194,7 +194,7 @@ def profile_after(run: Run, tools: Tools, display: Display, engines: Sequence[st
 
 def profile_only(settings: OnlineSettings, display: Display) -> None:
     """Profile without measuring; prints the manifest's path."""
-    folder = begin_run(settings, ["bench", *sys.argv[1:]])
+    folder = begin_run(settings, command_line())
     profile_folder(folder, None, ProfileOptions(settings.profile or "torch"), display)
     echo(folder / MANIFEST)
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from time import monotonic
 
 from rich.console import Group
@@ -39,16 +38,18 @@ from harness.schema.load import Batch
 from harness.schema.results import BatchRow, Distribution, OnlineSummary
 
 
-class LiveStatus:
-    """Two lines at the bottom of the terminal, which are gone at the end.
+class Display:
+    """Prints events to stderr, so that stdout has only the report's path.
 
-    The bar is of what happens now: the requests of a warm-up or of a cell. The times are of the whole run,
-    and what is left follows from the share of its cells, or batches, that is done: in the first cell without
-    the engine's start, as so little of the cell is done.
+    A terminal has two more lines at its bottom, which are gone at the end. The bar is of what happens now:
+    the requests of a warm-up or of a cell; without a number of them it moves to and fro. The times are of
+    the whole run, and what is left follows from the share of its cells, or batches, that is done: in the
+    first cell without the engine's start, as so little of the cell is done.
     """
 
     def __init__(self, console: Terminal) -> None:
-        self._text = Text("", no_wrap=True, overflow="ellipsis")
+        self._console = console
+        self._status = Text("", no_wrap=True, overflow="ellipsis")
         self._bar = Progress(
             BarColumn(bar_width=None),
             TextColumn("{task.fields[count]}"),
@@ -58,11 +59,14 @@ class LiveStatus:
         )
         self._task = self._bar.add_task("", total=None, count="", times="")
         self._live = Live(self, console=console, transient=True, refresh_per_second=4)
-        self._began, self._share = monotonic(), 0.0
-        self._since = self._began
+        self._cells, self._before, self._measured = 0, 0, 0
+        self._first, self._done_share = 0.0, 0.0
+        self._began = self._since = monotonic()
+        self._begun: set[int] = set()
 
-    def __enter__(self) -> LiveStatus:
-        self._live.__enter__()
+    def __enter__(self) -> Display:
+        if self._console.is_terminal and not self._console.quiet:
+            self._live.start()
         return self
 
     def __exit__(self, *fault: object) -> None:
@@ -70,40 +74,13 @@ class LiveStatus:
 
     def __rich__(self) -> Group:
         elapsed, spent = monotonic() - self._began, monotonic() - self._since
-        remaining = clock(spent * (1 / self._share - 1)) if 0 < self._share < 1 else "-:--"
+        share = self._done_share
+        remaining = clock(spent * (1 / share - 1)) if 0 < share < 1 else "-:--"
         self._bar.update(self._task, times=f"{clock(elapsed)} elapsed, {remaining} left")
-        return Group(self._text, self._bar)
-
-    def show(self, text: str, count: str = "", completed: int = 0, total: int | None = None) -> None:
-        """Say what happens now; a bar without a total moves to and fro."""
-        self._text.plain = text
-        self._bar.update(self._task, count=count, completed=completed, total=total)
-
-    def run_share(self, share: float, since: float | None = None) -> None:
-        """Show the share of the run that is done, from 0 to 1, since its beginning or `since`."""
-        self._share, self._since = share, self._began if since is None else since
-
-
-def clock(seconds: float) -> str:
-    """`1:05`, `1:02:03`."""
-    minutes, rest = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
-
-
-class Display:
-    """Prints events to stderr, so that stdout has only the report's path."""
-
-    def __init__(self, console: Terminal, live: LiveStatus | None, quiet: bool) -> None:
-        self._console, self._live, self._quiet = console, live, quiet
-        self._cells, self._before, self._measured = 0, 0, 0
-        self._first = 0.0
-        self._begun: set[int] = set()
+        return Group(self._status, self._bar)
 
     def show(self, event: Event) -> None:
         """Print `event`."""
-        if self._quiet:
-            return
         match event:
             case Calibrating(what):
                 self.line(f"calibrating the client, once for this machine: {what}")
@@ -129,7 +106,7 @@ class Display:
             case WarmupProgress(label, requests, done):
                 self._now(f"{label}: warming up", done, requests)
             case CellProgress(cell, requests, progress):
-                if self._live is None and cell.index not in self._begun:
+                if not self._console.is_terminal and cell.index not in self._begun:
                     self.line(f"[{cell.index + 1}/{self._cells}] {cell}: {requests} requests")
                 self._begun.add(cell.index)
                 self._first = self._first or monotonic()
@@ -158,13 +135,10 @@ class Display:
 
     def text(self, text: str) -> None:
         """Print sentences: in a terminal wrapped between words, elsewhere on one line."""
-        if not self._quiet:
-            self._console.print(text, soft_wrap=not self._console.is_terminal)
+        self._console.print(text, soft_wrap=not self._console.is_terminal)
 
     def print_tables(self, tables: Sequence[Table]) -> None:
         """Print tables, one below the other."""
-        if self._quiet:
-            return
         for table in tables:
             self._console.print(TerminalTable(table))
             for line in (*table.legend, *table.notes):
@@ -172,30 +146,29 @@ class Display:
 
     def line(self, text: str, hint: str = "") -> None:
         """Print a line of text, and a hint."""
-        if self._quiet:
-            return
         self._console.print(text + (f"\n  hint: {hint}" if hint else ""))
 
     def _now(self, text: str, completed: int = 0, requests: int | None = None) -> None:
-        if self._live is not None:
-            count = "" if requests is None else f"{completed}/{requests} requests"
-            self._live.show(text, count, completed, requests)
+        self._status.plain = text
+        count = "" if requests is None else f"{completed}/{requests} requests"
+        self._bar.update(self._task, count=count, completed=completed, total=requests)
 
     def _share(self, cells: float, since: float | None = None) -> None:
         """Show that `cells` of the cells that this command measures are done, since then."""
-        if self._live is not None:
-            self._live.run_share(cells / max(self._cells - self._before, 1), since)
+        self._done_share = cells / max(self._cells - self._before, 1)
+        self._since = self._began if since is None else since
 
 
-@contextmanager
-def make_display(quiet: bool) -> Iterator[Display]:
-    """A display on stderr, live where that is a terminal."""
-    console = Terminal(stderr=True, soft_wrap=True)
-    if not console.is_terminal or quiet:
-        yield Display(console, None, quiet)
-        return
-    with LiveStatus(console) as live:
-        yield Display(console, live, quiet)
+def clock(seconds: float) -> str:
+    """Return `1:05`, or `1:02:03`."""
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
+
+
+def make_display(quiet: bool) -> Display:
+    """Return a display on stderr; a quiet one shows nothing."""
+    return Display(Terminal(stderr=True, soft_wrap=True, quiet=quiet))
 
 
 def _summary(summary: OnlineSummary) -> str:

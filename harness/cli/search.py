@@ -38,10 +38,7 @@ Cells = Annotated[
     int, typer.Option(min=3, metavar="N", help="most cells (a load measured once) of each engine")
 ]
 PerStart = Annotated[
-    int,
-    typer.Option(
-        "--cells-per-start", min=1, metavar="N", help="cells before an engine's server is started again"
-    ),
+    int, typer.Option(min=1, metavar="N", help="cells before an engine's server is started again")
 ]
 Tolerance = Annotated[
     float,
@@ -73,11 +70,9 @@ def _plan(values: dict[str, Any]) -> SearchPlan:
                 f"a search cannot use {term.text!r}: a heavier load may meet it where a lighter one does not",
                 "give limits on latencies or error_rate",
             )
-    bounds = {name: values[name] for name in ("lowest", "highest", "first")}
-    rest = {name: values[name] for name in ("cells", "tolerance", "max_seconds")}
-    rest["cells_per_start"] = values["per_start"]
+    options = {name: values[name] for name in SearchPlan.model_fields.keys() & values.keys()}
     try:
-        return SearchPlan.make(values["by"], values["slo"], **bounds, **rest)
+        return SearchPlan.make(limits=values["slo"], **options)
     except ValidationError as error:
         name, colon, what = first_fault(error).partition(": ")
         option = f"--{name.replace('_', '-')}" if colon else name
@@ -100,7 +95,7 @@ def search(
     highest: Highest = None,
     first: First = None,
     cells: Cells = 16,
-    per_start: PerStart = 4,
+    cells_per_start: PerStart = 4,
     tolerance: Tolerance = 0.1,
     max_seconds: MaxSeconds = None,
     resume: Resume = None,

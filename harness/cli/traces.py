@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
@@ -16,7 +16,7 @@ from harness.cli.terminal_table import listing
 from harness.errors import UsageError
 from harness.metrics.digits import per_cent
 from harness.traces import builtin, catalog, csv_formats
-from harness.traces.trace import Lengths, Statistics, Trace, describe
+from harness.traces.trace import Lengths, Statistics, describe
 
 app = typer.Typer(no_args_is_help=True, help="List, describe, download and convert traces.")
 console = Terminal()
@@ -28,21 +28,18 @@ AsJson = Annotated[bool, typer.Option("--json", help="print JSON")]
 @app.command("list")
 def list_(json: AsJson = False) -> None:
     """List the traces with a name, and whether they are on this machine."""
-    rows = [_listed(entry) for entry in catalog.entries().values()]
-    made = {
-        "name": builtin.NAME,
-        "here": True,
-        "licence": "Apache-2.0",
-        "origin": builtin.ORIGIN,
-        "note": builtin.ORIGIN,
-    }
-    if json:
-        console.print_json(data=[made, *rows])
-        return
-    shown = [
-        (row["name"], "yes" if row["here"] else "no", row["licence"], row["note"] or "")
-        for row in (made, *rows)
+    rows: list[tuple[str, bool, str, str, str | None]] = [
+        (builtin.NAME, True, "Apache-2.0", builtin.ORIGIN, builtin.ORIGIN),
+        *(
+            (entry.name, catalog.is_here(entry), entry.licence, entry.origin, entry.note)
+            for entry in catalog.entries().values()
+        ),
     ]
+    if json:
+        names = ("name", "here", "licence", "origin", "note")
+        console.print_json(data=[dict(zip(names, row, strict=True)) for row in rows])
+        return
+    shown = [(name, "yes" if here else "no", licence, note or "") for name, here, licence, _, note in rows]
     console.print(listing("Traces", ("trace", "here", "licence", "note"), shown))
 
 
@@ -55,8 +52,9 @@ def info(trace: NameOrPath = builtin.NAME, json: AsJson = False) -> None:
         console.print_json(data=loaded.about | dataclasses.asdict(figures))
         return
     table = Table(Column(no_wrap=True), Column(overflow="fold"), show_header=False, box=None, pad_edge=False)
-    for label, value in (*_about(loaded), *_figures(figures)):
-        table.add_row(label, value)
+    for label, value in (*loaded.about.items(), *_figures(figures)):
+        if value:
+            table.add_row(label, value)
     console.print(table)
 
 
@@ -84,20 +82,6 @@ def convert(
     console.print(f"{out}: {len(kept):,} requests of {loaded.name}", soft_wrap=True)
 
 
-def _listed(entry: catalog.Entry) -> dict[str, Any]:
-    return {
-        "name": entry.name,
-        "here": catalog.is_here(entry),
-        "licence": entry.licence,
-        "origin": entry.origin,
-        "note": entry.note,
-    }
-
-
-def _about(trace: Trace) -> list[tuple[str, str]]:
-    return [("trace" if key == "name" else key, value) for key, value in trace.about.items() if value]
-
-
 def _figures(figures: Statistics) -> list[tuple[str, str]]:
     rows = [("requests", f"{figures.requests:,}"), ("span", f"{figures.span_s:,.1f} s")]
     if figures.rate is not None and figures.gap_cv is not None:
@@ -116,7 +100,8 @@ def _lengths(lengths: Lengths) -> str:
 
 def _on(stack: ExitStack, name: str) -> catalog.Progress:
     """Shows a bar from the first bytes on: a trace that is here has none, and neither has a wrong name."""
-    bar = _download_bar()
+    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
+    bar = Progress(*columns, console=console)
 
     def show(received: int, total: int | None) -> None:
         if not bar.task_ids:
@@ -124,13 +109,3 @@ def _on(stack: ExitStack, name: str) -> catalog.Progress:
         bar.update(bar.task_ids[0], completed=received, total=total)
 
     return show
-
-
-def _download_bar() -> Progress:
-    return Progress(
-        TextColumn("{task.description}"),
-        BarColumn(),
-        DownloadColumn(),
-        TransferSpeedColumn(),
-        console=console,
-    )

@@ -13,8 +13,7 @@ from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 from pydantic import TypeAdapter
 
-from harness.cli.commands import COMMANDS, load_command
-from harness.cli.help import sections
+from harness.cli.commands import COMMANDS, load_command, sections
 from harness.cli.schema import SCHEMAS
 from roseinfer.cli import app as roseinfer_app
 

@@ -30,7 +30,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
 def printed(run: Run, columns: int, *, terminal: bool = True) -> list[str]:
     text = io.StringIO()
     console = Terminal(file=text, width=columns, force_terminal=terminal, color_system=None, soft_wrap=True)
-    print_ending(run, Display(console, None, False))
+    print_ending(run, Display(console))
     return text.getvalue().splitlines()
 
 
@@ -47,7 +47,7 @@ def test_nothing_is_cut(run: Run, columns: int) -> None:
 def test_a_long_note_of_a_table_is_wrapped() -> None:
     text, note = io.StringIO(), "The words of a note. " * 9
     console = Terminal(file=text, width=80, force_terminal=True, color_system=None, soft_wrap=True)
-    Display(console, None, False).print_tables([Table("t", "t", [Column.text("engine", ["a"])], [note])])
+    Display(console).print_tables([Table("t", "t", [Column.text("engine", ["a"])], [note])])
     lines = text.getvalue().splitlines()
     assert max(len(line.rstrip()) for line in lines) <= 80
     assert " ".join(" ".join(lines).split()).endswith(note.strip())

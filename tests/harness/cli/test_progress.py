@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from harness.cli import progress
-from harness.cli.progress import Display, LiveStatus, make_display
+from harness.cli.progress import Display, make_display
 from harness.cli.terminal import Terminal
 from harness.engines.base import EngineVariant
 from harness.engines.variants import Variant
@@ -201,15 +201,13 @@ def test_a_window_without_requests_is_not_called_failed(capsys: pytest.CaptureFi
 def test_time_left_in_the_first_cell_leaves_out_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = [0.0]
     monkeypatch.setattr(progress, "monotonic", lambda: clock[0])
-    console = Terminal(file=io.StringIO(), force_terminal=True)
-    status = LiveStatus(console)
-    display = Display(console, status, quiet=False)
+    display = Display(Terminal(file=io.StringIO(), force_terminal=True))
 
     def shown(at: float, event: Event) -> str:
         clock[0] = at
         display.show(event)
-        status.__rich__()
-        return status._bar.tasks[0].fields["times"]  # type: ignore[no-any-return]
+        display.__rich__()
+        return display._bar.tasks[0].fields["times"]  # type: ignore[no-any-return]
 
     display.show(Started(Path("run"), 4, 0))
     assert shown(10, EngineStarting(ENGINE_VARIANT.label, Path("log"))) == "0:10 elapsed, -:-- left"
