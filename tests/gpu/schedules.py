@@ -67,12 +67,12 @@ def check_schedule(
 
 
 def check_llama(folder: Path, cases: list[Case], settings: dict[str, Any]) -> None:
-    """Serve four random schedules on an engine. Settings that begin with an underscore are constants of
+    """Serve four random schedules on an engine. Settings in capitals are constants of
     `roseinfer.engine.resolve`."""
     config: dict[str, Any] = {"dtype": "bf16", "max_active_requests": 64}
     with pytest.MonkeyPatch.context() as patch:
         for name, value in settings.items():
-            if name.startswith("_"):
+            if name.isupper():
                 patch.setattr(resolve, name, value)
             else:
                 config[name] = value
