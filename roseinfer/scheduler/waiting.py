@@ -36,15 +36,19 @@ class Waiting:
         """In the order of admission: the first request of each client, then the second ones, …"""
         if not self._queues:
             return
-        first = min(self._queues, key=self._served.__getitem__)
+        first = min(self._queues, key=self._turn)
         if len(self._queues) == 1:
             yield from self._queues[first].values()
             return
         head = next(iter(self._queues[first].values()))
         yield head
-        order = sorted(self._queues, key=self._served.__getitem__)
+        order = sorted(self._queues, key=self._turn)
         for turn in zip_longest(*(self._queues[client].values() for client in order)):
             yield from (request for request in turn if request is not None and request is not head)
+
+    def _turn(self, client: int) -> tuple[int, int]:
+        """Return what the next client has least of: tokens, then running requests."""
+        return self._served[client], self.running[client]
 
     def add(self, request: Request) -> None:
         """Add a request at the end of its client's queue."""

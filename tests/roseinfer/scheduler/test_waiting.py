@@ -92,3 +92,12 @@ def test_nothing_is_lost_or_kept(steps: list[tuple[int, int, int]]) -> None:
     for id in waits:
         assert waiting.discard(id) and not waiting.discard(id)
     assert waiting.num_clients == 0 and not waiting.running and not list(waiting)
+
+
+def test_of_clients_with_equally_many_tokens_one_without_running_requests_is_next() -> None:
+    waiting, prompt = Waiting(), np.zeros(1, dtype=np.int32)
+    for id, client in enumerate((1, 1, 1, 2)):
+        waiting.add(Request(id, prompt, SamplingParams(1), 0.0, prompt, client))
+        if id == 0:
+            waiting.admit(next(iter(waiting)), 0)
+    assert [request.client for request in waiting] == [2, 1, 1]
