@@ -17,7 +17,7 @@ from harness.report.sections import ranking_of
 from harness.report.tables.capacity import capacity_tables
 from harness.report.tables.comparisons import noise_tables
 from harness.report.tables.latency import overview_table
-from harness.report.tables.offline import offline_table
+from harness.report.tables.rates import offline_table
 from harness.report.tables.tuning import tuning_tables
 from harness.report.text.numbers import plural
 from harness.runs.reader import Run

@@ -14,7 +14,7 @@ from harness.compare.stored_run import StoredRun
 from harness.errors import UsageError
 from harness.history.gate import gate as judge
 from harness.history.store import DEFAULT, Past, Store
-from harness.report.tables.history import history_data, history_table
+from harness.report.tables.history import history_csv, history_table
 from harness.report.text.numbers import few, several
 from harness.schema.limits import ERROR_RATE, names_of, parse_gate
 
@@ -115,7 +115,7 @@ def show(
         hint = f"engines with it: {', '.join(labels)}" if labels else f"add a run that has it{others}"
         raise UsageError(f"the history has no {statistic}{f' of {engine}' if engine else ''}", hint)
     if csv:
-        echo(history_data(entries, metric, name).csv().removesuffix("\n"))
+        echo(history_csv(entries, metric, name).removesuffix("\n"))
         return
     table = history_table(entries, metric, name)
     console = Terminal(soft_wrap=True)

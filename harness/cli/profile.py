@@ -22,16 +22,14 @@ from harness.profiling.plan import ProfileOptions
 from harness.profiling.stage import profile_run
 from harness.profiling.subject import begin_run, open_subject
 from harness.report.render import write_outputs, write_run_outputs
-from harness.report.tables import profiles as profile_tables
-from harness.report.tables.profiles import gap_table
-from harness.report.tables.table import Table
+from harness.report.tables.profiles import difference, figure_tables, gap_table
 from harness.runs.events import CaptureDone, CaptureSkipped, CaptureStarting, Event
 from harness.runs.folder import MANIFEST, lock_run, results_name
 from harness.runs.reader import Run
 from harness.schema.base import first_fault, split_option
 from harness.schema.load import ClosedLoop, Load, RequestRate, TraceLoad
 from harness.schema.online_settings import OnlineSettings
-from harness.schema.profile import ProfileFigures, ProfileRun, Profiles, Tools
+from harness.schema.profile import ProfileFigures, ProfileRun, Tools
 from harness.schema.setting_types import EngineRef
 
 Scale = Annotated[float | None, typer.Option(help="scale of the run; default: the heaviest", metavar="S")]
@@ -170,7 +168,7 @@ def profile_folder(
             write_outputs(measured)
         elif results_name(folder) is not None:
             write_run_outputs(folder)
-    display.print_tables(_tables(profiles))
+    display.print_tables([*figure_tables(profiles), *map(gap_table, profiles.gaps)])
     for path, reason in profiles.unread.items():
         display.line(f"not read: {path}: {reason}")
     if failed := [capture for capture in watcher.done if capture.error is not None]:
@@ -227,7 +225,7 @@ def diff(
     if not pairs:
         raise UsageError("A and B were not profiled with the same tool", "profile both with --tool torch")
     for figures_a, figures_b in pairs:
-        table = profile_tables.difference(figures_a, figures_b)
+        table = difference(figures_a, figures_b)
         console.print(TerminalTable(table))
         for note in [*table.notes, *_differing(_capture(a, figures_a), _capture(b, figures_b))]:
             console.print(note)
@@ -286,14 +284,3 @@ def _of(figures: list[ProfileFigures], name: str | None, run: Path) -> list[Prof
     if not matching:
         raise UsageError(f"{run} has no profile of {name!r}", f"choose one of {', '.join(labels)}")
     return matching
-
-
-def _tables(profiles: Profiles) -> list[Table]:
-    if not profiles.figures:
-        return []
-    shown = [profile_tables.steps(profiles.figures), profile_tables.categories(profiles.figures)]
-    if any(figures.ranks for figures in profiles.figures):
-        shown.append(profile_tables.ranks(profiles.figures))
-    if profiles.agreements:
-        shown.append(profile_tables.agreements(profiles.agreements))
-    return [*shown, *(gap_table(gap) for gap in profiles.gaps)]

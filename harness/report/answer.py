@@ -8,12 +8,12 @@ from harness.metrics.contrast import compared_by
 from harness.metrics.intervals import ASSUMED_OF_LATENCIES, ASSUMED_OF_RATES
 from harness.metrics.rankings import Ranking, capacity_ranking, rankings, shown_load
 from harness.report.notices import invalid_count, notices
+from harness.report.tables.capacity import capacity_answer
 from harness.report.tables.decision import limits_text
 from harness.report.tables.latency import slo_met
-from harness.report.text.capacity import capacity_answer
+from harness.report.tables.tuning import tuning_answer
 from harness.report.text.load_words import where, with_rate
 from harness.report.text.numbers import decimals, few, number, plural, several
-from harness.report.text.tuning import tuning_answer
 from harness.report.wording import Sentence, sentence, wins
 from harness.runs.reader import Run
 from harness.schema.metrics import METRICS

@@ -12,10 +12,9 @@ from harness.metrics.rankings import Ranking
 from harness.report.answer import answer, rankings_of
 from harness.report.notices import facts_of
 from harness.report.text.heading import lengths, machine, model, versions, ways_asked
-from harness.report.text.limits import limit_words
 from harness.report.text.load_words import with_rate
 from harness.report.text.numbers import plural, two_digits
-from harness.report.wording import WORDING
+from harness.report.wording import WORDING, limit_words
 from harness.runs.reader import Run
 from harness.schema.base import Strict
 from harness.schema.facts import Fact

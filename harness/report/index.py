@@ -1,27 +1,26 @@
 """`index.html`: which engine is best for what, by the reports in a folder, and the reports themselves.
 
-A report carries the findings of its runs. Those of an older report are computed from the raw tables of the
-run folder of its name beside it.
+A report carries the findings of its runs. One that another version wrote is listed without them.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from html import unescape
 from pathlib import Path
+from typing import NamedTuple
 
 from pydantic import ValidationError
 
-from harness.errors import UsageError
 from harness.files import write_whole
 from harness.metrics.rankings import Ranking
-from harness.report.findings import FINDINGS, Finding, findings
+from harness.report.findings import FINDINGS, Finding
 from harness.report.notices import ENOUGH_REPEATS
 from harness.report.page import render_page
 from harness.report.text.numbers import decimals, few, number
 from harness.report.text.provenance import assumed
-from harness.runs.reader import load_run
 from harness.schema.metrics import METRICS, latencies, rates
 from harness.schema.settings import SHORT_CELL_S
 
@@ -32,20 +31,16 @@ COLUMNS = {
     for name in (*latencies("headline"), *rates("headline"))
 }
 _HEAD_BYTES = 65536
-_META = re.compile(r'<meta name="rosebench-(title|made|verdict|model|machine|findings)" content="([^"]*)">')
+_NAMES = ("title", "made", "verdict", "model", "machine", "findings")
+_META = re.compile(rf'<meta name="rosebench-({"|".join(_NAMES)})" content="([^"]*)">')
 
 
-@dataclass(frozen=True)
-class Entry:
-    """A report as the list shows it. `findings` is None where its raw times are not known."""
+class Entry(NamedTuple):
+    """A report as the list shows it, by what its head says of it: a title, when it was made, and so on."""
 
     file: str
-    title: str
-    made: str
-    model: str
-    machine: str
-    verdict: str
-    findings: list[Finding] | None
+    meta: Mapping[str, str]
+    findings: list[Finding]
 
 
 @dataclass(frozen=True)
@@ -128,9 +123,7 @@ def caveat(finding: Finding) -> str:
 def write_index(folder: Path) -> Path:
     """List the reports in `folder`, newest run first; files that are no reports of this tool are left out."""
     read = (_entry(path) for path in sorted(folder.glob("*.html")) if path.name != INDEX)
-    entries = sorted(
-        (entry for entry in read if entry is not None), key=lambda entry: entry.made, reverse=True
-    )
+    entries = sorted(filter(None, read), key=lambda entry: entry.meta["made"], reverse=True)
     page = render_page(
         "index.html.j2",
         ("index.js",),
@@ -154,7 +147,7 @@ def _groups(entries: list[Entry]) -> list[Group]:
     groups: dict[tuple[str, str], Group] = {}
     listed: list[Finding] = []
     for entry in entries:
-        for finding in entry.findings or ():
+        for finding in entry.findings:
             if finding not in listed:
                 listed.append(finding)
                 key = finding.model, finding.machine
@@ -168,27 +161,10 @@ def _groups(entries: list[Entry]) -> list[Group]:
 def _entry(path: Path) -> Entry | None:
     with path.open("rb") as file:
         head = file.read(_HEAD_BYTES).decode("utf-8", errors="replace")
-    meta = {name: unescape(content) for name, content in _META.findall(head)}
-    if "title" not in meta:
+    meta = dict.fromkeys(_NAMES, "") | {name: unescape(content) for name, content in _META.findall(head)}
+    if not meta["title"]:
         return None
-    carried = _carried(meta["findings"]) if "findings" in meta else None
-    if carried is None:
-        carried = _computed(path.with_suffix(""))
-    made, model, machine, verdict = (meta.get(name, "") for name in ("made", "model", "machine", "verdict"))
-    return Entry(path.name, meta["title"], made, model, machine, verdict, carried)
-
-
-def _carried(text: str) -> list[Finding] | None:
-    """The findings that a report carries; None where another version wrote them."""
     try:
-        return FINDINGS.validate_json(text)
-    except ValidationError:
-        return None
-
-
-def _computed(run: Path) -> list[Finding] | None:
-    """The findings of the run in a folder; None where there is none with raw times."""
-    try:
-        return findings(load_run(run))
-    except UsageError:
-        return None
+        return Entry(path.name, meta, FINDINGS.validate_json(meta["findings"]))
+    except ValidationError:  # another version wrote them
+        return Entry(path.name, meta, [])

@@ -64,7 +64,7 @@ def facts_of(run: Run) -> list[Fact]:
     of_cells += [fact for cell in run.pooled for fact in cell.notices]
     stated += [*_alike_in_all_cells(of_cells), *_interrupted(run), *_few_repeats(run)]
     if run.is_batch:
-        return [*stated, Fact(kind="answers_unchecked", values={"offline": True})]
+        return [*stated, Fact.of("answers_unchecked", offline=True)]
     stated += [*_differing(run), *_failed_after(run), *_unfair(run), *_noise(run)]
     return [*stated, *_sent_again(run), *_window(run)]
 
@@ -152,16 +152,14 @@ def _of_code(run: Run) -> Iterator[Fact]:
     hashes = {launch.label: {code.sha256 for code in launch.codes} for launch in run.meta.launches}
     for launch in run.meta.launches:
         if len(hashes[launch.label]) > 1:
-            scope = Scope(engine=launch.label)
-            yield Fact(kind="code_changed", scope=scope, values={"folders": _folders(launch)})
+            yield Fact.of("code_changed", launch.label, folders=_folders(launch))
     for a, b in combinations(run.meta.launches, 2):
         is_meant = a.engine == b.engine and a.env.get("PYTHONPATH") != b.env.get("PYTHONPATH")
         if is_meant and a.codes and hashes[a.label] == hashes[b.label]:
-            values: dict[str, Value] = {"other": b.label, "folders": _folders(a)}
-            yield Fact(kind="same_code", scope=Scope(engine=a.label), values=values)
+            yield Fact.of("same_code", a.label, other=b.label, folders=_folders(a))
     if is_uncommitted(run):
         commit = (run.meta.versions.git_rev or "").removesuffix(DIRTY)[:12]
-        yield Fact(kind="uncommitted", values={"commit": commit})
+        yield Fact.of("uncommitted", commit=commit)
 
 
 def is_uncommitted(run: Run) -> bool:
@@ -182,21 +180,21 @@ def _skipped(run: Run) -> Iterator[Fact]:
         values: dict[str, Value] = {"reason": reason, "hint": hint} if hint else {"reason": reason}
         if run.has_results and not faults[0].is_whole_engine:
             values["cells"] = len(faults)
-        yield Fact(kind="skipped", scope=Scope(engine=label), values=values)
+        yield Fact.of("skipped", label, **values)
 
 
 def _fitted(run: Run) -> Iterator[Fact]:
     trace = run.meta.trace
     if trace is not None and (trace.dropped or trace.changed):
-        values: dict[str, Value] = {"dropped": trace.dropped, "changed": trace.changed}
-        yield Fact(kind="fitted", values=values | {"fit": trace.fit, "requests": trace.requests})
+        yield Fact.of(
+            "fitted", dropped=trace.dropped, changed=trace.changed, fit=trace.fit, requests=trace.requests
+        )
 
 
 def _differing(run: Run) -> Iterator[Fact]:
     """State stored results that the raw times do not give."""
     if differences := run.disagreements:
-        values: dict[str, Value] = {"count": len(differences), "first": differences[0]}
-        yield Fact(kind="stored_differently", values=values)
+        yield Fact.of("stored_differently", count=len(differences), first=differences[0])
 
 
 def _interrupted(run: Run) -> Iterator[Fact]:
@@ -214,9 +212,8 @@ def _interrupted(run: Run) -> Iterator[Fact]:
         "lacking": dict.fromkeys(unasked.label for unasked in meta.unasked if not unasked.reason),
         "absent": dict.fromkeys(label for label in planned if label not in reported),
     }
-    values: dict[str, Value] = {"measured": len(measured), "cells": cells, "subcommand": meta.subcommand}
-    values |= {name: few(list(each)) for name, each in labels.items() if each}
-    yield Fact(kind="interrupted", values=values)
+    missing = {name: few(list(each)) for name, each in labels.items() if each}
+    yield Fact.of("interrupted", measured=len(measured), cells=cells, subcommand=meta.subcommand, **missing)
 
 
 def _failed_after(run: Run) -> Iterator[Fact]:
@@ -226,9 +223,7 @@ def _failed_after(run: Run) -> Iterator[Fact]:
             if fault.what:
                 values["checks"] = several(CHECKS[check] for check in fault.what)
                 values["subcommand"] = run.meta.subcommand
-            yield Fact(
-                kind="failed_after", scope=Scope(engine=fault.label, repeat=fault.repeat), values=values
-            )
+            yield Fact.of("failed_after", fault.label, **values).within(repeat=fault.repeat)
 
 
 def _unfair(run: Run) -> Iterator[Fact]:
@@ -236,20 +231,17 @@ def _unfair(run: Run) -> Iterator[Fact]:
     settings, answers = run.meta.settings, run.results.answers
     if answers is None:
         option: dict[str, Value] = {} if settings.check_answers else {"option": "--no-check-answers"}
-        yield Fact(kind="answers_unchecked", values=option)
+        yield Fact.of("answers_unchecked", **option)
     for check in answers.checks if answers else ():
         if check.verdict == "unknown" and check.reason is not None:
             yield check.reason.within(check.label)
     for launch in run.meta.launches:
         if isinstance(listed := launch.settings.get("lists_instead"), list):
-            values: dict[str, Value] = {
-                "model": str(launch.settings["model"]),
-                "listed": few(list(map(str, listed))),
-            }
-            yield Fact(kind="unlisted_model", scope=Scope(engine=launch.label), values=values)
+            model, names = str(launch.settings["model"]), few(list(map(str, listed)))
+            yield Fact.of("unlisted_model", launch.label, model=model, listed=names)
     if not run.meta.environment.get("calibration"):
         option = {} if settings.calibrate else {"option": "--no-calibrate"}
-        yield Fact(kind="uncalibrated", values=option)
+        yield Fact.of("uncalibrated", **option)
     yield from unequal_settings(run)
 
 
@@ -264,7 +256,7 @@ def _noise(run: Run) -> Iterator[Fact]:
         if pair.verdict in REAL and sides.get(pair.a, "") == sides.get(pair.b)
     ]
     for label in dict.fromkeys(same):
-        yield Fact(kind="differs_from_itself", scope=Scope(engine=label))
+        yield Fact.of("differs_from_itself", label)
 
 
 def _sent_again(run: Run) -> Iterator[Fact]:
@@ -276,13 +268,8 @@ def _sent_again(run: Run) -> Iterator[Fact]:
     most, group = max(counts, key=lambda entry: entry[0], default=(0, None))
     if group is not None and most > trace.prompts:
         items = "conversations" if run.meta.settings.turns is not None else "prompts"
-        values: dict[str, Value] = {
-            "items": items,
-            "dataset": trace.name,
-            "available": trace.prompts,
-            "sent": most,
-        }
-        yield Fact(kind="sent_again", scope=Scope(engine=group.label, load=group.load), values=values)
+        again = Fact.of("sent_again", items=items, dataset=trace.name, available=trace.prompts, sent=most)
+        yield again.within(group.label, group.load)
 
 
 def _window(run: Run) -> Iterator[Fact]:
@@ -291,23 +278,21 @@ def _window(run: Run) -> Iterator[Fact]:
     if cut:
         left_out = sum(summary.left_out for summary in cut)
         requests = left_out + sum(summary.num_requests for summary in cut)
-        values: dict[str, Value] = {"left_out": left_out, "requests": requests}
-        yield Fact(kind="window", values=values | {"steady": run.meta.settings.steady_state})
+        steady = run.meta.settings.steady_state
+        yield Fact.of("window", left_out=left_out, requests=requests, steady=steady)
 
 
 def _few_repeats(run: Run) -> Iterator[Fact]:
     if run.results.search is not None:
         for engine in run.results.search.engines:
             if engine.trials and engine.starts < ENOUGH_STARTS:
-                values: dict[str, Value] = {"starts": engine.starts, "enough": ENOUGH_STARTS}
-                yield Fact(kind="few_starts", scope=Scope(engine=engine.label), values=values)
+                yield Fact.of("few_starts", engine.label, starts=engine.starts, enough=ENOUGH_STARTS)
         return
     counts = Counter((cell.label, cell.load) for cell in run.repeats)
     for label in dict.fromkeys(label for label, _ in counts):
         repeats = min(count for (name, _), count in counts.items() if name == label)
         if repeats < ENOUGH_REPEATS:
-            values = {"repeats": repeats, "enough": ENOUGH_REPEATS}
-            yield Fact(kind="few_repeats", scope=Scope(engine=label), values=values)
+            yield Fact.of("few_repeats", label, repeats=repeats, enough=ENOUGH_REPEATS)
 
 
 # --- Settings that are not equal, and which of them can matter at the load of the answer ------------------
@@ -325,8 +310,8 @@ def unequal_settings(run: Run) -> Iterator[Fact]:
     needed = _needed(run) if rows else {}
     for row in rows:
         reported = [f"{label} {fact_text(value)}" for label, value in _values(row).items()]
-        values: dict[str, Value] = {"setting": row.name, "reported": ", ".join(reported)}
-        yield Fact(kind="unequal_setting", values=values | {"ample": _is_ample(row, needed.get(row.key))})
+        ample = _is_ample(row, needed.get(row.key))
+        yield Fact.of("unequal_setting", setting=row.name, reported=", ".join(reported), ample=ample)
 
 
 def _needed(run: Run) -> Mapping[str, int]:

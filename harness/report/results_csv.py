@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
 
 from harness.plain_text import one_line
 from harness.runs.reader import Run
@@ -13,20 +12,13 @@ from harness.schema.metrics import METRICS, STATISTICS
 from harness.schema.results import OnlineSummary
 
 
-@dataclass(frozen=True)
-class Data:
-    """A table in long form."""
-
-    heads: Sequence[str]
-    rows: Sequence[tuple[object, ...]]
-
-    def csv(self) -> str:
-        """Return the table as CSV, with seven significant digits; a value that is not known is empty."""
-        text = io.StringIO()
-        writer = csv.writer(text, lineterminator="\n")
-        writer.writerow(self.heads)
-        writer.writerows([_field(value) for value in row] for row in self.rows)
-        return text.getvalue()
+def csv_text(heads: Iterable[str], rows: Iterable[Iterable[object]]) -> str:
+    """Return a table as CSV, with seven significant digits; a value that is not known is empty."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(heads)
+    writer.writerows([_field(value) for value in row] for row in rows)
+    return text.getvalue()
 
 
 def results_csv(run: Run) -> str:
@@ -39,7 +31,7 @@ def results_csv(run: Run) -> str:
     came.
     """
     rows = [row for summary in run.results.summaries for row in _rows(summary)]
-    return Data(list(rows[0]) if rows else [], [tuple(row.values()) for row in rows]).csv()
+    return csv_text(rows[0] if rows else [], (row.values() for row in rows))
 
 
 def _rows(result: OnlineSummary) -> Iterator[dict[str, object]]:

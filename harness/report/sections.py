@@ -21,9 +21,15 @@ from harness.report.tables.comparisons import noise_tables, planning_tables
 from harness.report.tables.decision import decision_tables
 from harness.report.tables.fairness import accuracy_table, answers_table, ledger_table
 from harness.report.tables.latency import first_table, headline_table, latency_table, shown_latencies
-from harness.report.tables.offline import batch_ratios_table, offline_repeats_table, offline_table
 from harness.report.tables.ranking import ranking_table
-from harness.report.tables.rates import costs_table, repeats_table, throughput_table
+from harness.report.tables.rates import (
+    batch_ratios_table,
+    costs_table,
+    offline_repeats_table,
+    offline_table,
+    repeats_table,
+    throughput_table,
+)
 from harness.report.tables.table import Table
 from harness.report.tables.tuning import tuning_tables
 from harness.runs.reader import Run

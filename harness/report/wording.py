@@ -11,6 +11,8 @@ from harness.metrics.validity import MIN_ROUNDS
 from harness.report.text.load_words import where
 from harness.report.text.numbers import few, plural, several
 from harness.schema.facts import Fact, FactKind, Merged, Range, merge
+from harness.schema.limits import ERROR_RATE, GateTerm, is_latency, parse_gate
+from harness.schema.metric import MS
 from harness.schema.metrics import METRICS
 from harness.schema.run_info import Unasked
 
@@ -444,3 +446,23 @@ def lacking(unasked: Unasked) -> str:
     if not unasked.what:
         return f"{unasked.label} failed after its cells"
     return f"{unasked.label} lacks {several(f'its {CHECKS[check]}' for check in unasked.what)}"
+
+
+# --- Limits of a search or a tuning ----------------------------------------------------------------------
+
+
+def limit_words(limits: str) -> str:
+    """`TTFT p99 ≤ 200 ms and TPOT p99 ≤ 30 ms` of `ttft_p99<=200ms,tpot_p99<=30ms`."""
+    return several(map(term_words, parse_gate(limits, "limit")))
+
+
+def term_words(term: GateTerm) -> str:
+    """`TTFT p99 ≤ 200 ms`, `output tok/s ≥ 500`."""
+    sign = "≤" if term.at_most else "≥"
+    if term.metric == ERROR_RATE:
+        return f"failed requests {sign} {100 * term.limit:g} %"
+    label = METRICS[term.metric].label
+    if not is_latency(term):
+        return f"{label} {sign} {term.limit:g}"
+    value = f"{term.limit:g} ms" if term.limit < MS else f"{term.limit / MS:g} s"
+    return f"{label} {term.statistic} {sign} {value}"

@@ -152,6 +152,11 @@ class Fact(Strict):
     scope: Scope = Scope()
     values: dict[str, Value] = Field({})
 
+    @classmethod
+    def of(cls, kind: FactKind, engine: str | None = None, /, **values: Value) -> Fact:
+        """State a fact of the whole run, or of an engine of it."""
+        return cls(kind=kind, scope=Scope(engine=engine), values=values)
+
     @model_validator(mode="after")
     def _has_its_names(self) -> Self:
         if unknown := self.values.keys() - set(KINDS[self.kind]):

@@ -8,10 +8,9 @@ from itertools import chain, product
 
 from harness.metrics.rankings import shown_load, shown_percentile
 from harness.metrics.samples import Group, by_load, pool
-from harness.report.charts.by_load import alone, ecdf, tradeoff
+from harness.report.charts.by_load import alone, decision_charts, ecdf, tradeoff
 from harness.report.charts.by_load import by_load as latency_by_load
 from harness.report.charts.chart import Chart, with_invalid
-from harness.report.charts.decision import decision_charts
 from harness.report.charts.over_time import (
     latency_over_time,
     lives,

@@ -94,34 +94,23 @@ def _ratio_cell(comparison: Comparison | None, label: str) -> Cell:
 
 
 def difference_tables(results: CompareResults) -> list[Table]:
-    """One table an engine and load: every statistic of A and B, the change, and what is known of it. Batches
-    have few statistics: one table for each, with every engine."""
-    tables: dict[tuple[str, str], list[tuple[str, Difference]]] = {}
+    """One table an engine and load: every statistic of A and B, the change, and what is known of it."""
+    tables: dict[tuple[str, str, Load], list[Difference]] = {}
     for difference in results.differences:
-        a, b, load = difference.engine_a, difference.engine_b, difference.load
-        engines = a if a == b else f"{b} (B) against {a} (A)"
-        if isinstance(load, Batch):
-            title = f"{METRICS[difference.metric].label}, {load}"
-            tables.setdefault((title, "engine"), []).append((engines, difference))
-        else:
-            title = f"{engines}, {load}; latencies in ms"
-            tables.setdefault((title, "statistic"), []).append((short_name(difference), difference))
+        key = difference.engine_a, difference.engine_b, difference.load
+        tables.setdefault(key, []).append(difference)
     plans = _spread_is_known(results)
     return [_difference_table(*key, rows, plans=plans) for key, rows in tables.items()]
 
 
-def _difference_table(
-    title: str, head: str, named: Sequence[tuple[str, Difference]], *, plans: bool
-) -> Table:
-    """Return a table of differences.
+def _difference_table(a: str, b: str, load: Load, rows: Sequence[Difference], *, plans: bool) -> Table:
+    """Return a table of differences of an engine at a load.
 
     Args:
-        head: The head of the column with the names.
         plans: The spread of some repeats is known, and so the number that finds a difference.
     """
-    rows = [difference for _, difference in named]
     columns = [
-        Column.text(head, [name for name, _ in named]),
+        Column.text("statistic", map(short_name, rows)),
         *_both_values(rows),
         Column("change", [Cell(change_text(row.ratio), row.ratio) for row in rows]),
         Column.text("95 % interval", [_ends(row.ratio, row.ratio_ci) for row in rows]),
@@ -130,7 +119,9 @@ def _difference_table(
     if plans:
         cells = [Cell(" / ".join(repeats_to_find(row).values())) for row in rows]
         columns.append(Column(f"repeats to find {_EFFECTS}", cells))
-    return Table("difference", title, columns)
+    engines = a if a == b else f"{b} (B) against {a} (A)"
+    unit = "" if isinstance(load, Batch) else "; latencies in ms"
+    return Table("difference", f"{engines}, {load}{unit}", columns)
 
 
 def _both_values(rows: Sequence[Comparison] | Sequence[Difference]) -> list[Column]:
@@ -251,9 +242,10 @@ def noise_tables(comparisons: Sequence[Comparison], launches: Sequence[LaunchRec
     tables = []
     for engine, rows in by_engine.items():
         repeats = list(map(repeats_to_find, rows))
+        loads = [row.load for row in rows]
         columns = [
-            Column(head_of(row.load for row in rows), [Cell(load_number(row.load)) for row in rows]),
-            Column.text("statistic", [statistic_name(row.metric, row.statistic) for row in rows]),
+            Column(head_of(loads), list(map(Cell, map(load_number, loads)))),
+            Column.text("statistic", map(_name_with_unit, rows)),
             *_both_values(rows),
             Column("noise", list(map(_noise_cell, rows))),
             Column.text("A against B", [row.verdict for row in rows]),
@@ -270,7 +262,7 @@ def noise_tables(comparisons: Sequence[Comparison], launches: Sequence[LaunchRec
 
 def _verdict_on_noise(comparisons: Sequence[Comparison]) -> str:
     """The verdict of one A/A run."""
-    wrong = sum(comparison.verdict in ("better", "worse") for comparison in comparisons)
+    wrong = sum(comparison.verdict in SIGNIFICANT for comparison in comparisons)
     decided = sum(comparison.verdict != "not enough data" for comparison in comparisons)
     differences = f"a difference in {wrong}" if wrong else "no difference"
     return f"{differences} of {plural(decided, 'comparison')}, at {per_cent(LEVEL)} for all together"
@@ -303,7 +295,7 @@ def planning_tables(comparisons: Sequence[Comparison]) -> list[Table]:
         rows = [row.get(key) for row in by_pair.values()]
         texts = [" / ".join(repeats_to_find(row).values()) if row else DASH for row in rows]
         if any(rows):
-            columns.append(Column(METRICS[key[0]].label + _suffix(*key), list(map(Cell, texts))))
+            columns.append(Column(_name(*key), list(map(Cell, texts))))
     title = f"Repeats of each engine that find a difference of {_EFFECTS}"
     note = f"With a chance of {per_cent(POWER)}, for all comparisons of the run together."
     return [Table("planning", title, columns, [note])]
@@ -319,19 +311,19 @@ def repeats_to_find(comparison: Comparison | Difference) -> dict[str, str]:
     }
 
 
-def statistic_name(metric: str, statistic: str) -> str:
+def _name_with_unit(row: Comparison) -> str:
     """`TTFT p99, ms`; of a rate `output tok/s`."""
-    term = METRICS[metric]
-    return term.label if statistic == metric else f"{term.label} {statistic}, {term.unit}"
+    unit = f", {METRICS[row.metric].unit}" if METRICS[row.metric].is_latency else ""
+    return f"{_name(row.metric, row.statistic)}{unit}"
 
 
 def short_name(difference: Difference) -> str:
     """`TTFT p99`; of a rate `output tok/s`."""
-    return METRICS[difference.metric].label + _suffix(difference.metric, difference.statistic)
+    return _name(difference.metric, difference.statistic)
 
 
-def _suffix(metric: str, statistic: str) -> str:
-    return "" if statistic == metric else f" {statistic}"
+def _name(metric: str, statistic: str) -> str:
+    return METRICS[metric].label + ("" if statistic == metric else f" {statistic}")
 
 
 def _ends(ratio: float, ci: Ends | None) -> str:

@@ -9,9 +9,9 @@ from harness.metrics.digits import per_cent
 from harness.metrics.intervals import Measurement
 from harness.report.decision import Box, Decision, Within
 from harness.report.tables.table import Cell, Column, Table
-from harness.report.text.limits import term_words
 from harness.report.text.load_words import head_of, load_number
 from harness.report.text.numbers import DASH, decimals, number
+from harness.report.wording import term_words
 from harness.schema.limits import ERROR_RATE, GateTerm, Slo
 from harness.schema.machines import Hourly
 from harness.schema.metrics import METRICS

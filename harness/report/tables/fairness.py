@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from dataclasses import dataclass
+from collections.abc import Sequence
 
 from harness.metrics.digits import per_cent
 from harness.report.tables.table import Cell, Column, Table
@@ -51,29 +51,23 @@ def sources(ledger: Ledger) -> list[str]:
     return lines
 
 
-@dataclass(frozen=True)
-class SideBySide:
-    """One row a setting, one column an engine; `differs` where engines that report it do not agree."""
-
-    labels: list[str]
-    rows: list[tuple[str, list[str], bool]]
-
-
-def side_by_side(launches: list[LaunchRecord], ledger: Ledger | None = None) -> SideBySide:
-    """The settings of all engines, a column each in the order of `launches`: as engines report them, else as
-    they were started. An engine that was started and never measured is not in the ledger."""
-    labels = [launch.label for launch in launches]
-    rows = []
+def side_by_side(
+    launches: Sequence[LaunchRecord], ledger: Ledger | None = None
+) -> list[tuple[str, list[str], bool]]:
+    """Every setting with its value in each engine, in the order of `launches`, and whether engines differ: as
+    engines report them, else as they were started. An engine that was started and never measured is not in
+    the ledger."""
     if ledger is not None:
-        for row in ledger.rows:
-            facts = [row.facts.get(label) for label in labels]
-            texts = [DASH if fact is None else fact_text(fact.value) for fact in facts]
-            rows.append((row.name, texts, row.agreement == "differs"))
-        return SideBySide(labels, rows)
+        reported = [(row, [row.facts.get(launch.label) for launch in launches]) for row in ledger.rows]
+        return [
+            (row.name, [fact_text(f.value) if f else DASH for f in facts], row.agreement == "differs")
+            for row, facts in reported
+        ]
+    rows = []
     for key in dict.fromkeys(key for launch in launches for key in launch.settings):
         texts = [_started(launch, key) if key in launch.settings else DASH for launch in launches]
-        rows.append((key, texts, len({value for value in texts if value != DASH}) > 1))
-    return SideBySide(labels, rows)
+        rows.append((key, texts, len({*texts} - {DASH}) > 1))
+    return rows
 
 
 def _started(launch: LaunchRecord, key: str) -> str:

@@ -8,7 +8,7 @@ from itertools import groupby
 from harness.history.store import Entry
 from harness.history.trend import steps
 from harness.metrics import intervals
-from harness.report.results_csv import Data
+from harness.report.results_csv import csv_text
 from harness.report.tables.latency import withheld_note
 from harness.report.tables.table import Cell, Column, Table
 from harness.report.text.numbers import DASH, change_text, decimals, plural
@@ -62,12 +62,12 @@ def _cells(series: Sequence[Entry]) -> list[tuple[Cell, Cell]]:
     return cells
 
 
-def history_data(entries: Sequence[Entry], metric: str, statistic: str) -> Data:
-    """The same as numbers: the value with the ends of its 95 % interval, and `ratio`, the level of the runs
-    from here on to that of those before. What too few samples give is left out."""
+def history_csv(entries: Sequence[Entry], metric: str, statistic: str) -> str:
+    """Return the same as CSV: values with the ends of their 95 % intervals, and `ratio`, the level of
+    the runs from here on to that of those before. What too few samples give is left out."""
     table = history_table(entries, metric, statistic)
     rows = []
     for *names, value, change in table.rows:
         run = (cell.text if cell.value is None else cell.value for cell in names)
         rows.append((*run, value.value, *(value.ends or (None, None)), change.value))
-    return Data([*table.headers[:-1], "lo", "hi", "ratio"], rows)
+    return csv_text([*table.headers[:-1], "lo", "hi", "ratio"], rows)

@@ -9,7 +9,7 @@ from harness.metrics.percentiles import missing, needed, supported
 from harness.metrics.rankings import BestLabels, shown_percentile
 from harness.report.tables.table import INTERVALS, Cell, Column, Table, metric_decimals, stacked
 from harness.report.text.load_words import with_rate
-from harness.report.text.numbers import DASH, decimals, few, number, percent, several, two_digits
+from harness.report.text.numbers import DASH, decimals, number, percent, several, two_digits
 from harness.report.wording import reason_text
 from harness.runs.reader import Run
 from harness.schema.load import ClosedLoop, Load
@@ -30,17 +30,13 @@ def shown_latencies(pooled: Sequence[OnlineSummary]) -> tuple[str, ...]:
     """Latencies that have a table and figures: without those that only repeat another, and without those of
     few runs where there are none."""
 
-    def differs(name: str) -> bool:
-        like = METRICS[name].like
-        return not like or any(
-            summary.latency(name).n and summary.latency(name).p50 != summary.latency(like).p50
-            for summary in pooled
-        )
+    def is_shown(name: str) -> bool:
+        like, samples = METRICS[name].like, [summary for summary in pooled if summary.latency(name).n]
+        if like:
+            return any(summary.latency(name).p50 != summary.latency(like).p50 for summary in samples)
+        return "overview" in METRICS[name].uses or bool(samples)
 
-    def expected(name: str) -> bool:
-        return "overview" in METRICS[name].uses or any(summary.latency(name).n for summary in pooled)
-
-    return tuple(name for name in latencies("tables") if differs(name) and expected(name))
+    return tuple(filter(is_shown, latencies("tables")))
 
 
 def loads_of(summaries: Sequence[OnlineSummary]) -> list[Load]:
@@ -104,8 +100,8 @@ def first_table(pooled: Sequence[OnlineSummary], load: Load, best_labels: BestLa
     achieved = [_cell(summary, "req_per_s", "req_per_s", places) for summary in summaries]
     columns.append(Column("achieved", achieved, "requests/s"))
     if not closed:
-        offered = [Cell.number(summary.offered_req_per_s, places) for summary in summaries]
-        columns.append(Column("offered", offered, "requests/s"))
+        offered = Column.number("offered", [summary.offered_req_per_s for summary in summaries], places)
+        columns.append(replace(offered, group="requests/s"))
     peaks = [summary.peak_in_flight for summary in summaries]
     if not closed or any(peak != load.value for peak in peaks):
         columns.append(replace(Column.count("in flight", peaks), group="most"))
@@ -134,12 +130,12 @@ def overview_table(run: Run, best_labels: BestLabels) -> Table:
     for load in loads_of(pooled):
         engines = [summary for summary in pooled if summary.load == load]
         columns = grid(engines, {(load, *key): head for key, head in heads.items()}, best_labels)
-        parts.append([Column.load(engines), *map(_without_intervals, columns)])
-    return Table("overview", "Latencies in ms, requests and output tokens a second", stacked(parts))
-
-
-def _without_intervals(column: Column) -> Column:
-    return replace(column, cells=[replace(cell, interval="") for cell in column.cells])
+        parts.append([Column.load(engines), *columns])
+    columns = [
+        replace(column, cells=[replace(cell, interval="") for cell in column.cells])
+        for column in stacked(parts)
+    ]
+    return Table("overview", "Latencies in ms, requests and output tokens a second", columns)
 
 
 def _higher(run: Run, metric: str) -> int:
@@ -297,11 +293,7 @@ def intervals_text(pooled: Sequence[OnlineSummary], *, rates: bool = True) -> st
         return INTERVALS
     if len(single) == len([summary for summary in pooled if summary.num_success]):
         return f"{INTERVALS} within the one repeat{'; rates have none' if rates else ''}"
-    labels = list(dict.fromkeys(summary.label for summary in single))
-    none = ", where rates have none" if rates else ""
-    if all(_is_single(s) for s in pooled if s.label in labels and s.num_success):
-        return f"{INTERVALS}; of {few(labels)} within the one repeat{none}"
-    return f"{INTERVALS}; where an engine has one repeat, within it{none.replace('where', 'and')}"
+    return f"{INTERVALS}; where an engine has one repeat, within it{', and rates have none' if rates else ''}"
 
 
 def _is_single(summary: OnlineSummary) -> bool:

@@ -5,8 +5,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from pathlib import Path
+from typing import Any
 
+from harness.profiling.artifacts import read_manifest, read_profiles
 from harness.profiling.reading.figures import CATEGORIES
 from harness.profiling.reading.rules import CATEGORIES as CATEGORY_RULES
 from harness.profiling.reading.rules import COMPONENTS, STEP_RANGES
@@ -15,7 +17,16 @@ from harness.report.text.load_words import where
 from harness.report.text.numbers import DASH, decimals, plural, signed
 from harness.schema.load import ClosedLoop
 from harness.schema.metrics import METRICS
-from harness.schema.profile import Agreement, Gap, GapPart, ProfileFigures, ProfileRun, StepFigures, StepKind
+from harness.schema.profile import (
+    Agreement,
+    Gap,
+    GapPart,
+    ProfileFigures,
+    ProfileRun,
+    Profiles,
+    StepFigures,
+    StepKind,
+)
 
 _KINDS: tuple[StepKind, ...] = ("decode", "prefill")
 #: Parts that leave more than this share of a difference do not explain it.
@@ -41,21 +52,25 @@ _SAME_STEPS = (
 # --- Steps ----------------------------------------------------------------------------------------------
 
 
-class _Step(NamedTuple):
-    """A kind of step of a profiled engine."""
+def figure_tables(profiles: Profiles) -> list[Table]:
+    """Build the tables of what the profilers saw, those that have rows."""
+    figures = [profile for profile in profiles.figures if profile.steps]
+    builders = (_steps_table, _categories_table, _ranks_table, _components_table)
+    tables = [*(build(figures) for build in builders), _agreement_table(profiles.agreements)]
+    return [table for table in tables if table.rows]
 
-    profile: ProfileFigures
-    kind: StepKind
-    figures: StepFigures
 
-
-def _steps(profiles: Sequence[ProfileFigures]) -> list[_Step]:
-    return [
-        _Step(profile, kind, profile.steps[kind])
+def _steps(profiles: Sequence[ProfileFigures]) -> tuple[list[Column], list[StepFigures]]:
+    """Return the columns that name every step of the profiles, and the steps."""
+    rows = [
+        (profile, kind, profile.steps[kind])
         for profile in profiles
         for kind in _KINDS
-        if profile.steps.get(kind) is not None
+        if kind in profile.steps
     ]
+    kinds = Column.text("step", [kind for _, kind, _ in rows])
+    names = [*_profiled_columns([profile for profile, *_ in rows]), kinds]
+    return names, [step for *_, step in rows]
 
 
 def _profiled_columns(profiles: Sequence[ProfileFigures]) -> list[Column]:
@@ -64,24 +79,17 @@ def _profiled_columns(profiles: Sequence[ProfileFigures]) -> list[Column]:
     return [Column.text("engine", labels), Column.text("tool", tools)]
 
 
-def _step_columns(steps: Sequence[_Step]) -> list[Column]:
-    """Return the columns that name a step."""
-    kinds = Column.text("step", [step.kind for step in steps])
-    return [*_profiled_columns([step.profile for step in steps]), kinds]
-
-
 def _times(heads: Sequence[str], rows: Sequence[Sequence[float]]) -> list[Column]:
     """Return columns of times in ms; those of a row have the same decimals."""
     cells = [[Cell.number(time, decimals(times)) for time in times] for times in rows]
     return [Column(head, [row[at] for row in cells]) for at, head in enumerate(heads)]
 
 
-def steps(figures: Sequence[ProfileFigures]) -> Table:
+def _steps_table(figures: Sequence[ProfileFigures]) -> Table:
     """Mean times of a step in ms, its kernels and its requests: one row an engine, tool and kind of step."""
-    rows = _steps(figures)
-    each = [step.figures for step in rows]
+    names, each = _steps(figures)
     columns = [
-        *_step_columns(rows),
+        *names,
         Column.count("steps", [step.n for step in each]),
         *_times(
             ("period ms", "p50", "busy ms", "idle ms", "gap before, ms"),
@@ -100,21 +108,18 @@ def steps(figures: Sequence[ProfileFigures]) -> Table:
     return Table("profile-steps", "A step, mean times", columns, notes)
 
 
-def categories(figures: Sequence[ProfileFigures]) -> Table:
+def _categories_table(figures: Sequence[ProfileFigures]) -> Table:
     """Parts of the time of a step, in ms: one row an engine, tool and kind of step."""
-    rows = _steps(figures)
-    times = [
-        (step.period_ms, step.idle_ms, *(step.categories_ms[category] for category in CATEGORIES))
-        for _, _, step in rows
-    ]
-    columns = [*_step_columns(rows), *_times(("together", "idle", *CATEGORIES), times)]
+    names, each = _steps(figures)
+    times = [(s.period_ms, s.idle_ms, *(s.categories_ms[category] for category in CATEGORIES)) for s in each]
+    columns = [*names, *_times(("together", "idle", *CATEGORIES), times)]
     notes = ["Together: a whole step, idle time and all categories.", _FUSED]
     if any(profile.device == "cuda" for profile in figures):
         notes.append("Where kernels overlap, the one that began first has the time.")
     return Table("profile-categories", "Where the time of a step goes, ms", columns, notes)
 
 
-def ranks(figures: Sequence[ProfileFigures]) -> Table:
+def _ranks_table(figures: Sequence[ProfileFigures]) -> Table:
     """Times of a step in ms and its share of communication, one row a rank."""
     profiles = [profile for profile in figures for _ in profile.ranks]
     each = [rank for profile in figures for rank in profile.ranks]
@@ -132,7 +137,7 @@ def ranks(figures: Sequence[ProfileFigures]) -> Table:
     return Table("profile-ranks", "Ranks that share a model, mean of all steps", columns, notes)
 
 
-def components(figures: Sequence[ProfileFigures]) -> Table:
+def _components_table(figures: Sequence[ProfileFigures]) -> Table:
     """Times in parts of the server, where ranges mark them: one row an engine, tool and part."""
     rows = [(profile, *item) for profile in figures for item in profile.components.items()]
     parts = [part for _, _, part in rows]
@@ -146,7 +151,7 @@ def components(figures: Sequence[ProfileFigures]) -> Table:
     return Table("profile-components", "Parts of the server, where ranges mark them", columns)
 
 
-def agreements(engines: Sequence[Agreement]) -> Table:
+def _agreement_table(engines: Sequence[Agreement]) -> Table:
     """Kernel times of both tools in ms, one row an engine that both captured."""
     columns = [
         Column.text("engine", [engine.label for engine in engines]),
@@ -159,7 +164,7 @@ def agreements(engines: Sequence[Agreement]) -> Table:
     return Table("profile-agreement", "Two profilers, the same steps", columns, [_SAME_STEPS])
 
 
-def kernels(profile: ProfileFigures) -> Table:
+def _kernels_table(profile: ProfileFigures) -> Table:
     """The kernels or operators that took longest, one row each."""
     on_gpu, longest = profile.device == "cuda", profile.kernels
     names = [Cell(_cut(kernel.name), remark=kernel.name) for kernel in longest]
@@ -181,7 +186,7 @@ def _cut(name: str) -> str:
     return name if len(name) <= _LONGEST else f"{name[: _LONGEST - 3]}…"
 
 
-def rules() -> Table:
+def _rules_table() -> Table:
     """Every rule by which names are read."""
     pairs: list[tuple[str, str]] = [*CATEGORY_RULES, ("other", "anything else")]
     pairs += [(f"part of the server: {name}", pattern) for name, pattern in COMPONENTS]
@@ -195,12 +200,8 @@ def rules() -> Table:
 
 def difference(a: ProfileFigures, b: ProfileFigures) -> Table:
     """Two profiles part by part: times of a step in ms, and A − B."""
-    rows = [
-        (kind, *part)
-        for kind in _KINDS
-        if (of_a := a.steps.get(kind)) is not None and (of_b := b.steps.get(kind)) is not None
-        for part in _parts(of_a, of_b)
-    ]
+    kinds = [kind for kind in _KINDS if kind in a.steps and kind in b.steps]
+    rows = [(kind, *part) for kind in kinds for part in _parts(a.steps[kind], b.steps[kind])]
     columns = [
         Column.text("step", [kind for kind, *_ in rows]),
         Column.text("part", [name for _, name, _, _ in rows]),
@@ -208,10 +209,7 @@ def difference(a: ProfileFigures, b: ProfileFigures) -> Table:
         Column.number(f"B: {b.label}", [of_b for *_, of_b in rows], 3),
         Column("A − B", [_signed(of_a - of_b, 3) for *_, of_a, of_b in rows]),
     ]
-    notes = [
-        f"{side}, {profile.tool}: steps are found by {profile.steps_by}."
-        for side, profile in (("A", a), ("B", b))
-    ]
+    notes = [f"{side}, {it.tool}: steps are found by {it.steps_by}." for side, it in (("A", a), ("B", b))]
     return Table("profile-difference", f"Profiles by {a.tool}, ms a step", columns, notes)
 
 
@@ -363,3 +361,32 @@ def _gap_notes(gap: Gap) -> Iterator[str]:
 
 def _pair(gap: Gap) -> str:
     return f"{METRICS[gap.metric].label} of {gap.a} against {gap.b}, {gap.load}"
+
+
+# --- The section of the page ----------------------------------------------------------------------------
+
+
+def profile_section(run: Path) -> dict[str, Any] | None:
+    """Return the tables of the gaps and of the figures, and the files they come from; None where a run was
+    not profiled.
+
+    Raises:
+        UsageError: what the profile stage wrote cannot be read.
+    """
+    profiles, manifest = read_profiles(run), read_manifest(run)
+    if profiles is None or manifest is None:
+        return None
+    apart = [gap for gap in profiles.gaps if gap.parts]
+    figures = profiles.figures
+    remarks = {f"{each.label}, {each.tool}": remark for each in figures for remark in each.remarks}
+    return {
+        "profiled": profiled([captured for captured in manifest.runs if captured.error is None]),
+        "all_gaps": gaps_table(apart),
+        "gaps": list(map(gap_table, apart)),
+        "unexplained": unexplained([gap for gap in profiles.gaps if not gap.parts]),
+        "tables": figure_tables(profiles),
+        "kernels": list(map(_kernels_table, figures)),
+        "rules": _rules_table(),
+        "unread": profiles.unread | remarks,
+        "artifacts": [artifact for captured in manifest.runs for artifact in captured.artifacts],
+    }

@@ -20,7 +20,7 @@ from harness.plain_text import visible
 from harness.report.figures import plain
 from harness.report.markdown import table as markdown
 from harness.report.page import environment
-from harness.report.results_csv import Data
+from harness.report.results_csv import csv_text
 from harness.report.tables.table import Cell, Column
 from harness.report.tables.table import Table as ReportTable
 
@@ -66,7 +66,7 @@ def test_no_text_hides_in_markdown_csv_and_pages(text: str) -> None:
     shown = (
         environment().from_string("{{ text }} <b title='{{ text }}'>{{ text | upper }}</b>").render(text=text)
     )
-    csv = Data(["head"], [(text, 1.5)]).csv()
+    csv = csv_text(["head"], [(text, 1.5)])
     for made in (shown, csv, markdown(report_table(text)), plain(text)):
         assert visible(made) == made
         made.encode()

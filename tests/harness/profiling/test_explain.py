@@ -8,20 +8,19 @@ import pytest
 
 from harness.profiling.explain import OUTSIDE, explain
 from harness.report.tables.profiles import (
-    categories,
     conclusion,
     difference,
+    figure_tables,
     gap_table,
     gaps_table,
     profiled,
-    steps,
     unexplained,
 )
 from harness.schema.fairness import Waterfall
 from harness.schema.load import ClosedLoop, Load, TraceLoad
 from harness.schema.metrics import LATENCIES
 from harness.schema.online_settings import OnlineSettings
-from harness.schema.profile import Category, Gap, Level, ProfileFigures, ProfileRun, StepFigures
+from harness.schema.profile import Category, Gap, Level, ProfileFigures, ProfileRun, Profiles, StepFigures
 from harness.schema.results import Comparison, Distribution, OnlineResults, OnlineSummary
 from harness.schema.run_info import RunInfo, Versions
 
@@ -214,7 +213,8 @@ def test_a_profile_of_another_load_explains_nothing(elsewhere: int, other: Load)
 
 def test_the_tables_of_steps_say_what_their_columns_are() -> None:
     figures = [profile("roseinfer", 2.0, {"matmul": 1}, 1)[1]]
-    for table, head in ((steps(figures), "batch"), (categories(figures), "together")):
+    shown = figure_tables(Profiles(figures=figures))
+    for table, head in zip(shown, ("batch", "together"), strict=True):
         assert head in table.headers and any(
             note.startswith(f"{head.capitalize()}: ") for note in table.notes
         )

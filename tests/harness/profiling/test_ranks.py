@@ -10,7 +10,7 @@ import pytest
 
 from harness.files import write_json
 from harness.profiling.analysis import analyse
-from harness.report.profile_section import profile_section
+from harness.report.tables.profiles import profile_section
 from harness.runs.folder import MANIFEST
 from harness.schema.online_settings import OnlineSettings
 from harness.schema.profile import Level, ProfileManifest, ProfileRun, RankFigures, Tool
@@ -68,7 +68,7 @@ def test_ranks_beside_each_other(tool: Tool, trace: Any, nsys: Any, tmp_path: Pa
     assert figures.steps["decode"].categories_ms["communication"] * 1e3 == pytest.approx(communication[0])
     section = profile_section(tmp_path)
     assert section is not None
-    (table,) = [table for table in section.tables if table.name == "profile-ranks"]
+    (table,) = [table for table in section["tables"] if table.name == "profile-ranks"]
     assert len(table.rows) == 2
 
 

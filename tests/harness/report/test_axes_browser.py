@@ -6,7 +6,7 @@ from itertools import pairwise
 import pytest
 
 from harness.report.charts.run_charts import charts
-from harness.report.charts.scale import fitted
+from harness.report.figures import fitted
 from harness.report.render import write_report
 from harness.runs.reader import load_run
 

@@ -9,9 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from harness.metrics.rankings import capacity_ranking
-from harness.report.tables.capacity import capacity_tables
+from harness.report.tables.capacity import capacity_answer, capacity_tables
 from harness.report.tables.table import Cell
-from harness.report.text.capacity import capacity_answer
 from harness.report.text.numbers import DASH
 from harness.runs.journal import JournalEntry
 from harness.runs.search import EngineSearch, search_results

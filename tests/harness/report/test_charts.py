@@ -21,7 +21,7 @@ from harness.report.charts.by_load import by_load, ecdf
 from harness.report.charts.chart import MANY, Axis, Chart, Limit, Series, data_block
 from harness.report.charts.looks import looks
 from harness.report.charts.run_charts import charts
-from harness.report.charts.scale import fitted
+from harness.report.figures import fitted
 from harness.runs.reader import load_run
 from harness.schema.limits import Slo
 from harness.schema.load import TraceLoad

@@ -13,7 +13,7 @@ import pytest
 from harness.cli.report import report
 from harness.errors import UsageError
 from harness.records.columns import CHUNKS, REQUESTS, SERVER
-from harness.report.charts.decision import decision_charts
+from harness.report.charts.by_load import decision_charts
 from harness.report.charts.over_time import power_charts, server_charts
 from harness.report.decision import Asked, Decision, decide
 from harness.report.tables.decision import decision_tables

@@ -11,7 +11,7 @@ import pytest
 
 from harness.errors import UsageError
 from harness.metrics.summary import summarize
-from harness.report.chapter import Chapter
+from harness.report.html import Chapter
 from harness.report.render import write_report, write_run_outputs, write_without_figures
 from harness.runs.reader import load_run
 from harness.schema.facts import Fact

@@ -66,11 +66,12 @@ def test_a_change_of_batches_is_found_and_shown(before, tmp_path):
     assert change.verdict == (
         "roseinfer's output tok/s in a batch of 8 prompts is -10 % (worse); 2 comparisons in all."
     )
-    [table] = change.tables
-    assert [line[0] for line in table.lines] == [SERVED, IN_PROCESS]
+    assert [table.title for table in change.tables] == [
+        f"{name}, batch of 8 prompts" for name in (SERVED, IN_PROCESS)
+    ]
     assert not refused.tables and "num-prompts differ: A has 8, B has 9" in refused.obstacles
     page = write_report(runs, tmp_path / "two.html").read_text(encoding="utf-8")
-    assert "new against old: roseinfer" in page and "output tok/s, batch of 8 prompts" in page
+    assert "new against old: roseinfer" in page and f"{SERVED}, batch of 8 prompts" in page
     nothing = write_run(tmp_path / "nothing", {SERVED: (1.0,)}, failed=[(SERVED, 0)])
     assert changes(load_runs([runs[0], nothing])) == []
 

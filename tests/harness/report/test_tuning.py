@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from harness.report.tables.tuning import tuning_tables
-from harness.report.text.tuning import tuning_answer, written
+from harness.report.tables.tuning import tuning_answer, tuning_tables, written
 from harness.schema.facts import Fact
 from harness.schema.tune import Configuration, ConfigurationFound, FinalistFound, Space, TunePlan, TuneResults
 

@@ -6,8 +6,8 @@ import pytest
 
 from harness.report.tables.latency import first_table
 from harness.report.text.heading import about, names
-from harness.report.text.limits import limit_words
 from harness.report.text.numbers import number, two_digits, with_ends
+from harness.report.wording import limit_words
 
 
 @pytest.mark.parametrize(
