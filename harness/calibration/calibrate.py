@@ -161,20 +161,11 @@ def try_chunks(
     tokens = max(2, round(seconds * 1e3 / CHUNK_GAP_MS))
 
     def plan(mock: MockServerProcess) -> LoadPlan:
+        paced = {"itl_ms": CHUNK_GAP_MS, "usage": "none", "done": False}
+        begins = [CHUNK_GAP_MS * (1 + index / streams) for index in range(streams)]
         wire = [
-            ask(
-                index,
-                tokens,
-                {
-                    "ttft_ms": CHUNK_GAP_MS * (1 + index / streams),
-                    "itl_ms": CHUNK_GAP_MS,
-                    "usage": "none",
-                    "done": False,
-                    **behaviour,
-                },
-                None,
-            )
-            for index in range(streams)
+            ask(index, tokens, paced | {"ttft_ms": begin} | dict(behaviour), None)
+            for index, begin in enumerate(begins)
         ]
         return LoadPlan(mock.target, wire, concurrency=streams)
 
@@ -286,37 +277,23 @@ def calibrate(*, quick: bool, report_status: ReportStatus) -> Calibration:
     errors: list[TimingError] = []
     for processes in counts:
         report_status(f"ceiling of {processes} client {'process' if processes == 1 else 'processes'}")
-        ceilings.append(_ceiling(processes, quick, cpus, ceilings))
+        start = (FIRST_CHUNKS_PER_S, FIRST_REQUESTS_PER_S)
+        if ceilings:
+            start = (ceilings[-1].chunks_per_s / 2, ceilings[-1].requests_per_s / 2)
+        seconds = 0.5 if quick else 1.0
+        ceilings.append(measure_ceiling(processes=processes, seconds=seconds, cpus=cpus, start=start))
         for concurrency in [8] if quick else [8, 32]:
             report_status(f"timing error of {processes}, {concurrency} requests in flight")
-            errors.append(_error(processes, concurrency, quick, cpus))
+            count, tokens = (64, 16) if quick else (200, 32)
+            accuracy = measure_accuracy(
+                processes=processes, concurrency=concurrency, requests=count, tokens=tokens, cpus=cpus
+            )
+            errors.append(accuracy.error(processes, concurrency))
     calibration = Calibration(
-        machine=this_machine(),
-        created=now(),
-        quick=quick,
-        ceilings=ceilings,
-        errors=errors,
+        machine=this_machine(), created=now(), quick=quick, ceilings=ceilings, errors=errors
     )
     save(calibration)
     return calibration
-
-
-def _ceiling(processes: int, quick: bool, cpus: CpuSplit, before: list[ClientCeiling]) -> ClientCeiling:
-    start = (FIRST_CHUNKS_PER_S, FIRST_REQUESTS_PER_S)
-    if before:
-        start = (before[-1].chunks_per_s / 2, before[-1].requests_per_s / 2)
-    return measure_ceiling(processes=processes, seconds=0.5 if quick else 1.0, cpus=cpus, start=start)
-
-
-def _error(processes: int, concurrency: int, quick: bool, cpus: CpuSplit) -> TimingError:
-    accuracy = measure_accuracy(
-        processes=processes,
-        concurrency=concurrency,
-        requests=64 if quick else 200,
-        tokens=16 if quick else 32,
-        cpus=cpus,
-    )
-    return accuracy.error(processes, concurrency)
 
 
 PATH = paths.CACHE / "calibration.json"

@@ -16,7 +16,7 @@ from harness.cli.terminal_table import listing
 from harness.errors import UsageError
 from harness.metrics.digits import per_cent
 from harness.traces import builtin, catalog, csv_formats
-from harness.traces.trace import Lengths, Statistics, describe
+from harness.traces.trace import Statistics, describe
 
 app = typer.Typer(no_args_is_help=True, help="List, describe, download and convert traces.")
 console = Terminal()
@@ -94,8 +94,8 @@ def _figures(figures: Statistics) -> list[tuple[str, str]]:
     return rows
 
 
-def _lengths(lengths: Lengths) -> str:
-    return f"p50 {lengths.p50:,.0f}, p90 {lengths.p90:,.0f}, p99 {lengths.p99:,.0f}, max {lengths.max:,}"
+def _lengths(lengths: dict[str, float]) -> str:
+    return ", ".join(f"{name} {tokens:,.0f}" for name, tokens in lengths.items())
 
 
 def _on(stack: ExitStack, name: str) -> catalog.Progress:

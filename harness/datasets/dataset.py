@@ -240,48 +240,33 @@ def load_dataset(text: str) -> Dataset:
     Raises:
         UsageError: There is none, it cannot be read, or it is not the published file.
     """
-    if text in NAMED:
-        return _named(text, NAMED[text])
     kind, colon, file = text.partition(":")
-    if not colon or kind not in READERS:
-        if not colon and Path(text).expanduser().is_file():
-            kind = "jsonl" if text.endswith(".jsonl") else "sharegpt"
-            raise UsageError(f"{text!r} is a file, not the name of a dataset", f"write {kind}:{text}")
+    named = NAMED.get(text)
+    if named is not None:
+        path, reader = next(_copies(named.file), None), named.reader
+        if path is None:
+            raise UsageError(f"dataset {text} is not on this machine ({named.file})", named.get)
+    elif colon and kind in READERS:
+        path, reader = Path(file).expanduser(), READERS[kind]
+    elif not colon and Path(text).expanduser().is_file():
+        kind = "jsonl" if text.endswith(".jsonl") else "sharegpt"
+        raise UsageError(f"{text!r} is a file, not the name of a dataset", f"write {kind}:{text}")
+    else:
         names = ", ".join([*NAMED, *(f"{kind}:FILE" for kind in READERS), "weka:PLACE", "tracelab:PLACE"])
         raise UsageError(f"there is no dataset {text!r}", f"give one of {names}")
-    path = Path(file).expanduser()
     raw = _read(path)
-    conversations, skipped = READERS[kind](path, raw)
     digest = hashlib.sha256(raw).hexdigest()
-    same = next((name for name, named in NAMED.items() if named.sha256 == digest), None)
-    if same is not None:
-        return _dataset(same, NAMED[same], conversations, skipped)
-    return Dataset(path.stem, tuple(conversations), digest, str(path), skipped=skipped)
-
-
-def _named(name: str, named: Named) -> Dataset:
-    path = next(_copies(named.file), None)
-    if path is None:
-        raise UsageError(f"dataset {name} is not on this machine ({named.file})", named.get)
-    raw = _read(path)
-    if (digest := hashlib.sha256(raw).hexdigest()) != named.sha256:
+    if named is not None and digest != named.sha256:
         raise UsageError(
-            f"{path} is not the published dataset {name}: sha256 {digest}, expected {named.sha256}",
+            f"{path} is not the published dataset {text}: sha256 {digest}, expected {named.sha256}",
             f"restore it, or give sharegpt:{path} or jsonl:{path} to use this file",
         )
-    return _dataset(name, named, *named.reader(path, raw))
-
-
-def _dataset(name: str, named: Named, conversations: list[Conversation], skipped: int) -> Dataset:
-    return Dataset(
-        name,
-        tuple(conversations),
-        named.sha256,
-        named.origin,
-        licence=named.licence,
-        note=named.note,
-        skipped=skipped,
-    )
+    conversations, skipped = reader(path, raw)
+    for name, published in NAMED.items():
+        if published.sha256 == digest:
+            source = {"origin": published.origin, "licence": published.licence, "note": published.note}
+            return Dataset(name, tuple(conversations), digest, **source, skipped=skipped)
+    return Dataset(path.stem, tuple(conversations), digest, str(path), skipped=skipped)
 
 
 def _copies(file: str) -> Iterator[Path]:

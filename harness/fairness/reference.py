@@ -92,11 +92,9 @@ def ask_reference(
         order = Order(argv, os.environ | {"HF_HUB_OFFLINE": "1"}, str(log), every)
         process = Guarded("the reference", order)
         if (code := process.finish(TIMEOUT_S)) != 0:
-            ended = (
-                f"did not end within {TIMEOUT_S:.0f} s"
-                if code is None
-                else f"ended with {describe_exit(code)}"
-            )
+            ended = f"did not end within {TIMEOUT_S:.0f} s"
+            if code is not None:
+                ended = f"ended with {describe_exit(code)}"
             return f"transformers {ended}: {process.cause()}"
         try:
             return Reference.model_validate_json(result_file.read_bytes())

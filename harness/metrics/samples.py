@@ -38,7 +38,8 @@ def find_window(requests: pd.DataFrame, cut: Cut) -> Window:
     they were for the last time: before is the ramp-up, after it the ramp-down. That level is the median over
     the middle half of the cell's time.
     """
-    sent, ended = requests["t_sent"].dropna().to_numpy(np.float64), _ends(requests)
+    was_sent = requests[requests["t_sent"].notna()]
+    sent, ended = (was_sent[name].dropna().to_numpy(np.float64) for name in ("t_sent", "t_end"))
     if not (sent.size and ended.size):
         return Window(start_s=0, end_s=0)
     first, last = max(0.0, float(scheduled(requests).min())), float(ended.max())
@@ -90,11 +91,6 @@ def waiting(requests: pd.DataFrame) -> npt.NDArray[np.int64]:
     )
     others: npt.NDArray[np.int64] = sent_before - ended_before
     return others
-
-
-def _ends(requests: pd.DataFrame) -> npt.NDArray[np.float64]:
-    """When requests that were sent ended."""
-    return np.asarray(requests.loc[requests["t_sent"].notna(), "t_end"].dropna(), dtype=np.float64)
 
 
 def _median(values: npt.NDArray[np.int64], weights: npt.NDArray[np.float64]) -> int:

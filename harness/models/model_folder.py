@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
@@ -166,8 +165,8 @@ def choose_model(
     if not isinstance(settings, OnlineSettings):
         return ModelChoice(folder, None, vocab_size, max_model_len)
     tokenizer = _tokenizer(settings, folder)
-    if folder is None and tokenizer is not None:
-        vocab_size = _vocabulary(tokenizer) or vocab_size
+    if folder is None and tokenizer is not None and (of_server := load_tokenizer(tokenizer)) is not None:
+        vocab_size = of_server.get_vocab_size()
     if settings.endpoint == "chat" and folder is not None and set(names) - {RUNNING_SERVER}:
         _check_template(folder)
     return ModelChoice(folder, tokenizer, vocab_size, max_model_len)
@@ -215,13 +214,6 @@ def _tokenizer(settings: OnlineSettings, model: ModelFolder | None) -> Path | No
     if settings.tokenizer is None:
         return model.path if model else None
     return None if settings.tokenizer == NO_TOKENIZER else tokenizer_folder(settings.tokenizer)
-
-
-def _vocabulary(tokenizer: Path) -> int | None:
-    """The number of its tokens; None where the folder has no tokenizer.json, or one that cannot be read."""
-    with suppress(Exception):  # the package tokenizers raises nothing more special
-        return Tokenizer.from_file(str(tokenizer / "tokenizer.json")).get_vocab_size()
-    return None
 
 
 def _check_template(folder: ModelFolder) -> None:

@@ -102,29 +102,19 @@ class Trace:
 
 
 @dataclass(frozen=True)
-class Lengths:
-    """Percentiles in tokens, by linear interpolation."""
-
-    p50: float
-    p90: float
-    p99: float
-    max: int
-
-
-@dataclass(frozen=True)
 class Statistics:
-    """Times in seconds. `gap_cv` is the standard deviation of the times between arrivals over their mean.
+    """Times in seconds; percentiles and maximum of lengths in tokens, by name.
 
-    `rate` is the number of gaps over the span. `reuse` is the share of blocks that an earlier request had at
-    the same place after the same prefix: the hit rate of an unbounded prefix cache. These three are None if
-    they are not defined."""
+    `gap_cv` is the standard deviation of the times between arrivals over their mean. `rate` is the number of
+    gaps over the span. `reuse` is the share of blocks that an earlier request had at the same place after the
+    same prefix: the hit rate of an unbounded prefix cache. These three are None if they are not defined."""
 
     requests: int
     span_s: float
     rate: float | None
     gap_cv: float | None
-    input: Lengths
-    output: Lengths
+    input: dict[str, float]
+    output: dict[str, float]
     sessions: int | None
     blocks: int | None
     reuse: float | None
@@ -148,9 +138,9 @@ def describe(trace: Trace) -> Statistics:
     )
 
 
-def _lengths(tokens: NDArray[np.int64]) -> Lengths:
+def _lengths(tokens: NDArray[np.int64]) -> dict[str, float]:
     p50, p90, p99 = np.percentile(tokens, (50, 90, 99)).tolist()
-    return Lengths(p50, p90, p99, int(tokens.max()))
+    return {"p50": p50, "p90": p90, "p99": p99, "max": int(tokens.max())}
 
 
 def _reused(trace: Trace) -> int:

@@ -18,7 +18,7 @@ from harness.engines.registry import LOCAL, get_engine_variant
 from harness.errors import EngineError
 from harness.loadgen.load_plan import LoadPlan, WireRequest
 from harness.loadgen.run_load import run_load
-from harness.models import ModelFolder, resolve
+from harness.models.model_folder import ModelFolder, resolve
 from harness.records.cell import CellIdentity, Expected
 from harness.schema.load import ClosedLoop
 from harness.schema.online_settings import OnlineSettings

@@ -28,7 +28,7 @@ from harness.engines.selection import select_engines
 from harness.engines.selfreport import SelfReport
 from harness.engines.variants import Variant
 from harness.errors import EngineError, UsageError
-from harness.models import resolve
+from harness.models.model_folder import resolve
 from harness.schema.online_settings import OnlineSettings
 from harness.schema.setting_types import EngineRef
 from harness.telemetry import gpu

@@ -13,7 +13,7 @@ from tokenizers import Tokenizer
 from harness.engines import prompts as prompts_module
 from harness.engines.prompts import AS_COUNTED, COMMON_WORDS, TextPrompts, Words, text_prompts
 from harness.errors import EngineError
-from harness.models import resolve
+from harness.models.model_folder import resolve
 from harness.workload import PlannedRequest
 
 

@@ -6,11 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.fairness.ledger import SETTINGS, ledger
+from harness.fairness.ledger import OWN, SETTINGS, ledger
 from harness.schema.fairness import EngineFact
 from harness.schema.run_info import LaunchRecord
 
-keys = st.sampled_from([setting.key for setting in SETTINGS])
+keys = st.sampled_from(list(SETTINGS))
 facts = st.dictionaries(
     keys, st.builds(EngineFact, value=st.sampled_from([None, 1, 2, "a", [1]]), source=st.just("log"))
 )
@@ -43,11 +43,10 @@ def test_every_setting_that_is_reported_has_a_row_and_unequal_ones_are_flagged(
     found = ledger(launches)
     assert {row.key for row in found.rows} == {key for facts in reported for key in facts}
     assert found.labels == [launch.label for launch in launches]
-    own = {setting.key for setting in SETTINGS if not setting.comparable}
     for row in found.rows:
         assert list(row.facts) == found.labels
         values = [fact.value for fact in row.facts.values() if fact is not None]
-        if row.key in own:
+        if row.key in OWN:
             assert row.agreement == "own"
         elif len(values) == 1:
             assert row.agreement == "unknown"

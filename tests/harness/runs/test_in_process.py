@@ -17,7 +17,7 @@ from harness.engines.local import LocalEngine, OfflineFactory
 from harness.engines.registry import LOCAL
 from harness.engines.variants import Variant
 from harness.errors import CleanupError, EngineError, NothingMeasuredError, UsageError
-from harness.models import resolve
+from harness.models.model_folder import resolve
 from harness.report.notices import facts_of
 from harness.runs.events import CellDone, CellProgress, Event, Started
 from harness.runs.in_process import Batch, BatchTimes, time_batches

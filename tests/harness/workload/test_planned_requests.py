@@ -1,9 +1,11 @@
-"""The schedule is the trace's, scaled; prompts are distinct, or shared exactly where the trace says."""
+"""Requests as they are planned: prompts, sessions, and fields that are drawn for each."""
 
 from __future__ import annotations
 
 import itertools
+import json
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,10 +13,24 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from harness.engines.adapters.openai import OpenAI
+from harness.engines.base import RequestSettings
+from harness.errors import UsageError
+from harness.schema.online_settings import OnlineSettings
 from harness.traces import builtin
 from harness.traces.trace import Trace, describe
-from harness.workload import PlannedRequest, open_loop, warmup
-from harness.workload.planned_requests import UNTIMED, PromptSource, distinct_requests, end_whole
+from harness.workload.planned_requests import (
+    BASE,
+    UNTIMED,
+    DrawnFields,
+    PlannedRequest,
+    PromptSource,
+    distinct_requests,
+    end_whole,
+    open_loop,
+    reusable_tokens,
+    warmup,
+)
 
 VOCAB = 50_257
 BLOCK = 16
@@ -153,3 +169,114 @@ def test_only_the_last_token_changes_and_only_where_it_is_no_end(ids: list[int])
 def test_what_somebody_wrote_stays() -> None:
     written = PlannedRequest(0, None, np.array([1, 3], dtype=np.int32), 1, text="so")
     assert end_whole([written], ENDS) == [written]
+
+
+@given(st.lists(st.lists(st.integers(0, 1), min_size=1, max_size=5), max_size=12), st.integers(0, BLOCK - 1))
+def test_by_the_definition(bits: list[list[int]], rest: int) -> None:
+    """The longest run of whole blocks at the head that any earlier prompt has at its head, by comparing all
+    with all; and never the last token of a prompt."""
+    prompts = [np.array([bit for bit in own for _ in range(BLOCK)] + [9] * rest, np.int32) for own in bits]
+    for index, (prompt, found) in enumerate(zip(prompts, reusable_tokens(prompts), strict=True)):
+        shared = 0
+        for earlier in prompts[:index]:
+            blocks = min(len(prompt), len(earlier)) // BLOCK
+            same = [np.array_equal(prompt[: n * BLOCK], earlier[: n * BLOCK]) for n in range(1, blocks + 1)]
+            shared = max(shared, sum(same) * BLOCK)
+        assert found == min(shared, max(len(prompt) - 1, 0) // BLOCK * BLOCK)
+
+
+@given(
+    st.lists(st.lists(st.integers(0, 3), min_size=1, max_size=4), min_size=1, max_size=10),
+    st.sampled_from([16, 512]),
+)
+def test_prompts_of_a_trace_share_what_its_hashes_say(blocks: list[list[int]], size: int) -> None:
+    """With one token after whole blocks, the hit rate is that of the trace's blocks."""
+    trace = Trace.build(
+        "t", range(len(blocks)), [size * len(own) + 1 for own in blocks], [1] * len(blocks),
+        blocks=tuple(map(tuple, blocks)), block_size=size,
+    )  # fmt: skip
+    found = reusable_tokens(request.prompt for request in open_loop(trace, 1.0, VOCAB, seed=1))
+    known = describe(trace)
+    assert known.reuse is not None and known.blocks is not None
+    assert sum(found) == round(known.reuse * known.blocks) * size
+
+
+@given(st.lists(st.sampled_from("abc"), max_size=20), st.floats(0.01, 2))
+def test_a_turn_follows_the_one_before_it_of_its_session(sessions: list[str], scale: float) -> None:
+    ones = [1] * len(sessions)
+    planned = open_loop(
+        Trace.build("t", range(len(sessions)), ones, ones, session=sessions), scale, VOCAB, seed=0
+    )
+
+    def before(request: PlannedRequest) -> list[int]:
+        return [i for i in range(request.index) if sessions[i] == sessions[request.index]]
+
+    assert [request.after for request in planned] == [
+        max(before(request), default=None) for request in planned
+    ]
+
+
+def test_without_sessions_nothing_waits() -> None:
+    assert {request.after for request in open_loop(Trace.build("t", [0, 1], [5, 5], [1, 1]), 1.0, 99, 0)} == {
+        None
+    }
+
+
+REQUESTS = warmup([(4, 4)] * 400, 100, seed=1)
+SCHEMA = {"type": "object", "properties": {"name": {"type": "string"}}}
+
+
+def test_adapters_come_by_their_weights_and_by_the_seed_alone() -> None:
+    fields = DrawnFields({"a": 3, BASE: 1, "never": 0})
+    drawn = [request.adapter for request in fields.draw(REQUESTS, 7)]
+    assert drawn == [request.adapter for request in fields.draw(REQUESTS, 7)]
+    assert drawn != [request.adapter for request in fields.draw(REQUESTS, 8)]
+    assert set(drawn) == {"a", None}
+    assert 250 < drawn.count("a") < 350
+
+
+@given(share=st.floats(0, 1), seed=st.integers(0, 2**63))
+def test_a_larger_share_has_the_format_wherever_a_smaller_one_has_it(share: float, seed: int) -> None:
+    few, more = (
+        [request.response_format for request in DrawnFields({}, SCHEMA, part).draw(REQUESTS, seed)]
+        for part in (share / 2, share)
+    )
+    assert all(b is not None for a, b in zip(few, more, strict=True) if a is not None)
+
+
+def test_they_stand_in_the_body() -> None:
+    [request] = DrawnFields({"a": 1}, {"type": "json_object"}).draw(REQUESTS[:1], 1)
+    body = json.loads(OpenAI().encoder(RequestSettings(None, "m"))(request))
+    assert (body["model"], body["response_format"]) == ("a", {"type": "json_object"})
+
+
+def test_a_schema_becomes_a_format(tmp_path: Path) -> None:
+    path = tmp_path / "schema.json"
+    path.write_text(json.dumps(SCHEMA))
+    fields = DrawnFields.make({}, path, 1.0)
+    assert fields is not None and fields.response_format is not None
+    assert fields.response_format["json_schema"]["schema"] == SCHEMA
+    path.write_text('{"type": "json_object"}')
+    again = DrawnFields.make({}, path, 1.0)
+    assert again is not None and again.response_format == {"type": "json_object"}
+    assert DrawnFields.make({}, None, 1.0) is None
+
+
+@pytest.mark.parametrize("content", ["[1]", "{", None])
+def test_a_file_that_is_no_format(tmp_path: Path, content: str | None) -> None:
+    path = tmp_path / "schema.json"
+    if content is not None:
+        path.write_text(content)
+    with pytest.raises(UsageError, match="--response-format"):
+        DrawnFields.make({}, path, 1.0)
+
+
+@pytest.mark.parametrize("weights", ["a:1,a:2", "a:-1", "a:0", "a:x"])
+def test_weights_that_are_none(weights: str) -> None:
+    with pytest.raises(ValueError):
+        OnlineSettings(lora=weights)
+
+
+def test_an_answer_of_a_format_ends_on_its_own() -> None:
+    with pytest.raises(ValueError, match="--no-ignore-eos"):
+        OnlineSettings(response_format="f.json")

@@ -17,7 +17,7 @@ from harness.engines.prompts import Lengths
 from harness.engines.running.trial import Trial
 from harness.errors import EngineError
 from harness.loadgen.load_plan import Target
-from harness.models import resolve
+from harness.models.model_folder import resolve
 from harness.models.text_tokens import ChatTemplate
 from harness.workload import warmup
 
