@@ -205,20 +205,19 @@ class Node:
         """The tables of the responses to those of `requests` that were sent here, as Arrow streams; with a
         `share`, the name of both there.
 
-        A response is forgotten when it was read. Raises BenchError where they cannot be shared.
+        Raises BenchError where they cannot be shared.
         """
         assert self._result is not None
         responses, number = self._result.responses, attrgetter("index")
         first, last = (bisect_left(responses, end, key=number) for end in (requests.start, requests.stop))
         tokens_of = counter_of(tokenizer.folder) if tokenizer else None
-        answers = read_responses(responses[first:last], self._result.t0, expected, tokens_of, host, times)
-        for response in responses[first:last]:
-            response.segments = []
+        part = map(responses.__getitem__, range(first, last))
+        answers = read_responses(part, self._result.t0, expected, tokens_of, host, times)
         tables = packed(answers.requests), packed(answers.chunks)
         return tables if share is None else share.put(msgspec.msgpack.encode(tables))
 
     def texts(self, indices: Sequence[int]) -> dict[int, str]:
-        """Return the texts of answers to these requests that came here. Call it before the first `part`."""
+        """Return the texts of answers to these requests that came here."""
         assert self._result is not None
         return answer_texts(self._result.responses, indices)
 

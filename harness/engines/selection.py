@@ -154,6 +154,7 @@ def address_of(settings: OnlineSettings, label: str | None) -> Address | None:
         settings.header,
         settings.ca_cert,
         settings.wait_ready,
+        min(settings.timeout_s, settings.deadline_s),
     )
     if settings.endpoint != "chat" and address.names_chats:
         raise UsageError(f"the address of {label} is that of chats", "add --endpoint chat")

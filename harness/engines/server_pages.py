@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import http.client
 import json
+import socket
+from contextlib import suppress
 from dataclasses import dataclass
 from http import HTTPStatus
+from threading import Timer
 from time import monotonic
 
 from pydantic import JsonValue
@@ -54,13 +57,21 @@ def post(target: Target, route: Route) -> None:
         raise EngineError(f"POST {route.path} answered {status}: {answer[:300]}", "see the engine's log")
 
 
+def _end(sock: socket.socket) -> None:
+    """End the reading of an answer, however slowly it comes."""
+    with suppress(OSError):
+        socket.socket.shutdown(sock, socket.SHUT_RDWR)  # not that of an SSLSocket, which is no reader's
+
+
 def request(
     target: Target, method: str, path: str, timeout_s: float = TIMEOUT_S, body: str | None = None
 ) -> tuple[int, str]:
-    """Return status and body of the answer, which may have `timeout_s` once connected, and MAX_BYTES.
+    """Return status and body of the answer, which may have `timeout_s` once connected, at most the target's
+    `answer_s`, and MAX_BYTES.
 
     Raises OSError and HTTPException if there is none.
     """
+    timeout_s = min(timeout_s, target.answer_s)
     if target.tls:
         connection: http.client.HTTPConnection = http.client.HTTPSConnection(
             target.host, target.port, timeout=timeout_s, context=trusting(target.ca_cert)
@@ -69,6 +80,8 @@ def request(
         connection = http.client.HTTPConnection(target.host, target.port, timeout=timeout_s)
     connection.connect()
     until = monotonic() + timeout_s
+    timer = Timer(timeout_s, _end, [connection.sock])
+    timer.start()
     headers = {**target.headers, **({} if method == "GET" else {"content-type": "application/json"})}
     content = b""
     try:
@@ -77,14 +90,16 @@ def request(
         while 100 <= response.status < 200 and response.status != HTTPStatus.SWITCHING_PROTOCOLS:
             response.headers = None  # type: ignore[assignment]  # so it reads on: it skips only status 100
             response.begin()
-        while len(content) <= MAX_BYTES and (piece := response.read1(1 << 20)):  # each within `timeout_s`
+        while len(content) <= MAX_BYTES and (piece := response.read1(1 << 20)):
             content += piece
-            if monotonic() > until:
-                raise TimeoutError
-    except TimeoutError:
-        raise TimeoutError(f"the answer to {method} {path} was not whole after {timeout_s:g} s") from None
+    except (OSError, http.client.HTTPException):
+        if monotonic() < until:
+            raise
     finally:
+        timer.cancel()
         connection.close()
+    if monotonic() >= until:
+        raise TimeoutError(f"the answer to {method} {path} was not whole after {timeout_s:g} s")
     if len(content) > MAX_BYTES:
         raise http.client.HTTPException(f"the answer to {method} {path} is over {MAX_BYTES >> 20} MiB")
     return response.status, content.decode(errors="replace")

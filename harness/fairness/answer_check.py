@@ -226,7 +226,10 @@ def ask(
     planned = [
         PlannedRequest(i, None, np.array(prompt, np.int32), OUTPUT_TOKENS) for i, prompt in enumerate(prompts)
     ]
-    wire = [WireRequest(request.index, None, encode(request)) for request in planned]
+    wire = [
+        WireRequest(request.index, None, encode(request), most_tokens=request.output_tokens)
+        for request in planned
+    ]
     return ask_all(target, wire, in_flight, OUTPUT_TOKENS if exact else None)
 
 

@@ -36,7 +36,8 @@ def ask_all(
     for pause in (0.0, *PAUSES_S):
         time.sleep(pause)
         again = [replace(wire[place], index=i) for i, place in enumerate(unanswered)]
-        responses = run_load(LoadPlan(target, again, concurrency=in_flight), start_delay_s=0.1).responses
+        plan = LoadPlan(target, again, in_flight, target.answer_s, target.answer_s)
+        responses = run_load(plan, start_delay_s=0.1).responses
         replies |= {
             place: read_reply(raw, exact_tokens) for place, raw in zip(unanswered, responses, strict=True)
         }

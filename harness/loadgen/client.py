@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections import deque
 from collections.abc import Callable, Sequence
 from time import monotonic
 
 from harness.loadgen.connection import Connection
-from harness.loadgen.load_plan import ErrorKind, RawResponse, Target
+from harness.loadgen.load_plan import ErrorKind, LoadPlan, RawResponse
 from harness.loadgen.tcp import ArrivalClock, ReadySet, TcpConnection
 from harness.loadgen.tls import TlsConnection, trusting
 
@@ -23,26 +24,26 @@ class Client:
     Args:
         addresses: The target's numeric addresses, tried in this order until one answers.
         requests: Whole HTTP requests by request index.
-        timeout_s: Longest silence of a response, and longest time to connect.
-        deadline_s: Longest time from a request to the end of its response.
+
+    Attributes:
+        free: Bytes of memory that answers may still take.
     """
 
     def __init__(
         self,
-        target: Target,
+        plan: LoadPlan,
         addresses: Sequence[str],
         requests: dict[int, bytes],
-        timeout_s: float,
-        deadline_s: float,
         on_end: Callable[[RawResponse], None],
     ) -> None:
         self._loop = asyncio.get_running_loop()
-        self._target = target
+        self._target = target = plan.target
         self._addresses = list(addresses)
         self._tls = trusting(target.ca_cert) if target.tls else None
         self._requests = requests
-        self._timeout_s = timeout_s
-        self._deadline_s = deadline_s
+        self._most_bytes = {request.index: request.most_bytes for request in plan.requests}
+        self._timeout_s = plan.timeout_s
+        self._deadline_s = plan.deadline_s
         self._on_end = on_end
         self._idle: deque[Connection] = deque()
         self._active: set[Connection] = set()
@@ -51,6 +52,7 @@ class Client:
         self._ready = ReadySet(self._loop)
         self._clock = ArrivalClock()
         self.submitted = 0
+        self.free = sys.maxsize if plan.max_memory is None else plan.max_memory
         self._sweep()
 
     def submit(self, index: int, t_sched: float, late_s: float | None = None) -> None:
@@ -60,8 +62,7 @@ class Client:
         while self._idle:
             connection = self._idle.pop()
             if not connection.closed:
-                self._active.add(connection)
-                connection.send(response, self._requests[index], fresh=False)
+                self._send(connection, response, fresh=False)
                 return
         self._open(response)
 
@@ -78,9 +79,20 @@ class Client:
             connection.close()
         self._ready.close()
 
+    def _send(self, connection: Connection, response: RawResponse, *, fresh: bool) -> None:
+        self._active.add(connection)
+        index = response.index
+        connection.send(response, self._requests[index], self._most_bytes[index], fresh=fresh)
+
+    def reserve(self, size: int) -> bool:
+        """Take memory for an answer; returns whether there was as much."""
+        self.free -= size
+        return self.free >= 0
+
     def ended(self, connection: Connection, response: RawResponse) -> None:
         """The response of a connection has ended."""
         self._active.discard(connection)
+        self.free += connection.reserved
         if not connection.closed:
             self._idle.append(connection)
         self._on_end(response)
@@ -115,8 +127,7 @@ class Client:
             if failure is None:
                 self._idle.appendleft(connection)
         elif failure is None:
-            self._active.add(connection)
-            connection.send(response, self._requests[response.index], fresh=True)
+            self._send(connection, response, fresh=True)
         else:
             kind: ErrorKind = "connect"
             response.error, response.detail, response.t_end = kind, failure, monotonic()

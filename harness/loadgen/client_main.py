@@ -1,8 +1,9 @@
-"""One client process: `python -m harness.loadgen.client_main PLAN_FILE OUT_FILE`.
+"""One client process: `python -m harness.loadgen.client_main PLAN_FILE USAGE_FILE RESPONSES`.
 
-It writes `ready`, reads the common start time (seconds of CLOCK_MONOTONIC) from its standard input, runs its
-part of the load, writes `SENT DONE FAILED TTFT_US` at most twice a second and its result file at the end. It
-dies when its standard input closes, which happens when the process that started it dies.
+It writes `ready`, reads the common start time (seconds of CLOCK_MONOTONIC) from its standard input, and runs
+its part of the load. At most twice a second it writes `SENT DONE FAILED TTFT_US`, and the responses that have
+ended to the open file of the number RESPONSES; at the end its usage. It dies when its standard input closes,
+which happens when the process that started it dies.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import os
 import sys
 import time
 from collections import deque
+from contextlib import suppress
 from pathlib import Path
 from statistics import median
 
@@ -28,6 +30,7 @@ from harness.loadgen.http import request_bytes, request_head
 from harness.loadgen.live_answers import LiveAnswers
 from harness.loadgen.load_plan import ClientUsage, LoadPlan, RawResponse
 from harness.loadgen.pacing import Batches, ClosedLoop, OpenLoop
+from harness.loadgen.response_file import ResponseWriter
 from harness.loadgen.system_limits import ask_for_short_slices, raise_open_files
 
 _PROGRESS_S = 0.5
@@ -45,30 +48,21 @@ class WorkerPlan(msgspec.Struct, frozen=True):
     cpu: int | None = None
 
 
-class WorkerResult(msgspec.Struct):
-    """Responses and usage of one client."""
-
-    responses: list[RawResponse]
-    usage: ClientUsage
-
-
 class _Run:
     """One client's running load."""
 
-    def __init__(self, work: WorkerPlan, head: bytes, requests: dict[int, bytes]) -> None:
+    def __init__(self, work: WorkerPlan, head: bytes, requests: dict[int, bytes], file: int) -> None:
         self._client_id = work.client
         self._plan = work.plan
         self._finished = asyncio.Event()
-        self._responses: list[RawResponse] = []
-        self._failed = 0
+        self._writer = ResponseWriter(file)
+        self._over = self._failed = 0
         self._ttft: deque[float] = deque(maxlen=_WATCHED)
         self._live = LiveAnswers(work.plan.requests)
         self._head, self._requests = head, requests
-        self._client = Client(
-            work.plan.target, work.addresses, requests, work.plan.timeout_s, work.plan.deadline_s, self._ended
-        )
+        self._client = Client(work.plan, work.addresses, requests, self._ended)
 
-    async def measure(self, t0: float) -> list[RawResponse]:
+    async def measure(self, t0: float) -> None:
         """Send everything and wait for the last response to end."""
         loop = asyncio.get_running_loop()
         loop.add_reader(_STDIN, _leave_with_parent)
@@ -80,18 +74,17 @@ class _Run:
             else closed(self._client, requests, t0, concurrency)
         )
         self._pacing.start()
-        ticker = loop.create_task(self._tick())
-        if requests:
-            await self._finished.wait()
-        ticker.cancel()
-        self._tell()
+        while self._over < len(requests):
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._finished.wait(), _PROGRESS_S)
+            self._tell()
+            self._client.free += await self._writer.write()
         self._pacing.close()
         self._client.close()
-        return self._responses
 
     def _ended(self, response: RawResponse) -> None:
         response.client = self._client_id
-        self._responses.append(response)
+        self._over += 1
         self._failed += response.error is not None
         if response.error is None and response.t_sent is not None:
             first = next((t for t, data in response.segments if b"data:" in data), response.t_sent)
@@ -99,17 +92,13 @@ class _Run:
         for index, body in self._live.take(response).items():
             self._requests[index] = request_bytes(self._head, body)
         self._pacing.ended(response)
-        if len(self._responses) == len(self._plan.requests):
+        self._client.free -= self._writer.add(response)
+        if self._over == len(self._plan.requests):
             self._finished.set()
-
-    async def _tick(self) -> None:
-        while True:
-            await asyncio.sleep(_PROGRESS_S)
-            self._tell()
 
     def _tell(self) -> None:
         ttft_us = round(1e6 * median(self._ttft)) if self._ttft else 0
-        line = f"{self._client.submitted} {len(self._responses)} {self._failed} {ttft_us}\n"
+        line = f"{self._client.submitted} {self._over} {self._failed} {ttft_us}\n"
         os.write(_STDOUT, line.encode())
 
 
@@ -126,8 +115,8 @@ def _read_line(fd: int) -> str:
     return line.decode()
 
 
-def main(plan_file: str, out_file: str) -> int:
-    """Run the load of `plan_file`, write what was seen to `out_file`."""
+def main(plan_file: str, usage_file: str, responses: str) -> int:
+    """Run the load of `plan_file`."""
     work = msgspec.msgpack.decode(Path(plan_file).read_bytes(), type=WorkerPlan)
     if work.cpu is not None:
         os.sched_setaffinity(0, {work.cpu})
@@ -146,13 +135,16 @@ def main(plan_file: str, out_file: str) -> int:
             return 1
         t0 = float(start)
 
-        async def run() -> list[RawResponse]:
-            return await _Run(work, head, requests).measure(t0)
+        async def run() -> None:
+            await _Run(work, head, requests, int(responses)).measure(t0)
 
         cpu = time.process_time()
-        responses = runner.run(run())
+        try:
+            runner.run(run())
+        except OSError as error:
+            sys.exit(f"the answers cannot be kept: {error}")
         usage = ClientUsage(work.client, time.process_time() - cpu, time.monotonic() - t0)
-    Path(out_file).write_bytes(msgspec.msgpack.encode(WorkerResult(responses, usage)))
+    Path(usage_file).write_bytes(msgspec.msgpack.encode(usage))
     return 0
 
 

@@ -11,8 +11,10 @@ import httptools
 from harness.loadgen.http import ResponseEnd
 from harness.loadgen.load_plan import ErrorKind, RawResponse
 
-#: Bytes of one answer, which are kept until the load has ended: a token takes a few hundred.
-MAX_BYTES = 64 << 20
+#: Memory that a read takes beside its bytes: a tuple, a float, the head of an object, a place in a list.
+READ_BYTES = 128
+#: Memory that a response takes at a time, and that its head may take.
+STEP_BYTES, HEAD_BYTES = 16 << 10, 256 << 10
 
 #: A peer that closed a kept connection before the request came is known of within one round trip. One that
 #: hangs up later had the request.
@@ -21,6 +23,9 @@ STALE_S = 0.25
 
 class Owner(Protocol):
     """Receives the events of a connection."""
+
+    def reserve(self, size: int) -> bool:
+        """Take so many bytes of memory, which `ended` gives back; False where no more are left."""
 
     def ended(self, connection: Connection, response: RawResponse) -> None:
         """Called when the response is over."""
@@ -37,16 +42,16 @@ class Connection(ABC):
     `TlsConnection`.
 
     While a response arrives, a read costs its stamp, one append and the parser's look at the framing; nothing
-    is decoded.
+    is decoded. `last_event` is when the request was begun or, later, when the latest bytes arrived.
     """
 
     def __init__(self, owner: Owner) -> None:
         self._owner = owner
-        self._end = ResponseEnd()
+        self._end: ResponseEnd
         self._served = 0
         self._fresh = True
-        self._since = 0.0
-        self._bytes = 0
+        self._since = self.last_event = 0.0
+        self._bytes = self.reserved = self._most_bytes = 0
         self.response: RawResponse | None = None
 
     @property
@@ -62,20 +67,20 @@ class Connection(ABC):
     def write(self, data: bytes) -> bool:
         """Pass `data` to the kernel; False if some has to wait: `written` follows. Raises nothing."""
 
-    def send(self, response: RawResponse, request: bytes, *, fresh: bool) -> None:
-        """Send `request` and gather what comes back in `response`.
+    def send(self, response: RawResponse, request: bytes, most_bytes: int, *, fresh: bool) -> None:
+        """Send `request` and gather what comes back in `response`, which may take `most_bytes` of memory.
 
         `fresh` says that the connection was opened for this request; any other may have been closed by the
         peer without our knowing yet.
         """
         self._fresh = fresh
         self._end = ResponseEnd()
-        self._bytes = 0
+        self._bytes, self.reserved, self._most_bytes = 0, 0, most_bytes
         self.response = response
         response.reused = self._served > 0
         self._served += 1
         # Stamped before, not after: the write wakes the server, which may take this very core at once.
-        self._since = monotonic()
+        self._since = self.last_event = monotonic()
         if self.write(request):
             response.t_sent = self._since
 
@@ -91,11 +96,9 @@ class Connection(ABC):
             self.close()
             self._owner.dropped(self)
             return
+        self.last_event = at
         response.segments.append((at, data))
-        self._bytes += len(data)
-        if self._bytes > MAX_BYTES:
-            self.fail("protocol", f"the answer is over {MAX_BYTES >> 20} MiB")
-            return
+        self._bytes += len(data) + READ_BYTES
         try:
             self._end.feed(data)
         except httptools.HttpParserError as error:
@@ -103,10 +106,25 @@ class Connection(ABC):
             return
         if self._end.complete:
             self.response = None
+            self._end.release()
             response.t_end = at
             if not self._end.keep_alive:
                 self.close()
             self._owner.ended(self, response)
+        elif self._bytes > self.reserved:
+            self._reserve()
+
+    def _reserve(self) -> None:
+        """Take memory for what has arrived and some of what follows; fail where there may not be so much."""
+        if self._bytes > HEAD_BYTES and not self._end.headers_done:
+            self.fail("protocol", f"the head of the answer is over {HEAD_BYTES >> 10} KiB")
+        elif self._bytes > self._most_bytes:
+            self.fail("protocol", f"the answer is over {self._most_bytes / (1 << 20):.3g} MiB")
+        else:
+            step = self._bytes - self.reserved + STEP_BYTES
+            self.reserved += step
+            if not self._owner.reserve(step):
+                self.fail("memory", "the answers in flight take more than --max-memory")
 
     def lost(self, error: Exception | None) -> None:
         """The peer closed the connection, properly where `error` is None."""
@@ -118,18 +136,13 @@ class Connection(ABC):
             self._owner.retry(self, response)
         else:
             response.t_end = monotonic()
+            self._end.release()
             if error is not None or not self._end.closed():
                 response.error = "disconnected"
                 response.detail = (
                     str(error) if error else "the server closed the connection within the response"
                 )
             self._owner.ended(self, response)
-
-    @property
-    def last_event(self) -> float:
-        """When the request was begun or, later, when the latest bytes arrived."""
-        segments = self.response.segments if self.response is not None else None
-        return segments[-1][0] if segments else self._since
 
     def overdue(self, now: float, silence_s: float, total_s: float) -> str | None:
         """Return the reason to give the response up at `now`: too long a silence, or too long in all; else
@@ -145,6 +158,7 @@ class Connection(ABC):
         response, self.response = self.response, None
         self.close()
         if response is not None:
+            self._end.release()
             response.t_end = monotonic()
             response.error = kind
             response.detail = detail

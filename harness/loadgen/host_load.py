@@ -16,14 +16,19 @@ from types import TracebackType
 from typing import IO, Self
 
 import msgspec
+import psutil
 
 from harness.errors import BenchError, UsageError
-from harness.loadgen.client_main import WorkerPlan, WorkerResult
-from harness.loadgen.load_plan import LoadPlan, LoadResult, Progress, Target
+from harness.loadgen.client_main import WorkerPlan
+from harness.loadgen.load_plan import ClientUsage, LoadPlan, LoadResult, Progress, Target
+from harness.loadgen.response_file import StoredResponses
 from harness.loadgen.system_limits import check_limits
 from harness.paths import module_command
 
 ProgressCallback = Callable[[Progress], None]
+
+#: Share of the machine's memory that answers may take until they have ended.
+MEMORY_SHARE = 0.25
 
 
 class HostLoad:
@@ -75,9 +80,8 @@ class HostLoad:
             with contextlib.suppress(BrokenPipeError):  # it has ended: `check` raises the reason
                 process.stdin.write(f"{t0!r}\n".encode())
         self._listen(lambda: report and report(self.progress))
-        results = [process.result() for process in self._processes]
-        responses = sorted((r for result in results for r in result.responses), key=lambda r: r.index)
-        return LoadResult(t0, responses, [result.usage for result in results])
+        responses = StoredResponses([process.responses.fileno() for process in self._processes])
+        return LoadResult(t0, responses, [process.usage() for process in self._processes])
 
     def _start(self) -> None:
         check_limits(list(self._shares.values()))
@@ -87,7 +91,10 @@ class HostLoad:
                 f"this process may not run on CPU {', '.join(map(str, sorted(unknown)))}",
                 f"choose among {', '.join(map(str, sorted(_usable_cpus())))}",
             )
+        machine = psutil.virtual_memory().total * MEMORY_SHARE
         for position, (client, share) in enumerate(self._shares.items()):
+            memory = int((share.max_memory or machine) / len(self._shares))
+            share = msgspec.structs.replace(share, max_memory=memory)
             cpu = self._cpus[position % len(self._cpus)] if self._cpus else None
             work = WorkerPlan(client, share, addresses, cpu)
             self._processes.append(ClientProcess(work, Path(self._folder.name)))
@@ -140,6 +147,8 @@ def _usable_cpus() -> set[int]:
 
 
 _STDERR_LINES = 20
+#: Where large files may be: /tmp is memory on many machines. None: there.
+_LARGE_FILES = "/var/tmp" if "TMPDIR" not in os.environ and os.access("/var/tmp", os.W_OK) else None
 
 
 class ClientProcess:
@@ -156,10 +165,11 @@ class ClientProcess:
         self.progress = Progress(0, 0, 0)
         self._unread = b""
         self._plan_file = folder / f"plan-{work.client}.msgpack"
-        self._out_file = folder / f"result-{work.client}.msgpack"
+        self._usage_file = folder / f"usage-{work.client}.msgpack"
         self._error_file = folder / f"stderr-{work.client}.txt"
         self._plan_file.write_bytes(msgspec.msgpack.encode(work))
-        files = (str(self._plan_file), str(self._out_file))
+        self.responses = tempfile.TemporaryFile(dir=_LARGE_FILES)  # noqa: SIM115 (`kill` closes it)
+        files = (str(self._plan_file), str(self._usage_file), str(self.responses.fileno()))
         with self._error_file.open("wb") as stderr:
             self._process = subprocess.Popen(
                 [*module_command("harness.loadgen.client_main"), *files],
@@ -168,6 +178,7 @@ class ClientProcess:
                 stderr=stderr,
                 bufsize=0,
                 start_new_session=True,
+                pass_fds=[self.responses.fileno()],
             )
 
     @property
@@ -204,15 +215,15 @@ class ClientProcess:
             lines = self._error_file.read_text(errors="replace").strip().splitlines()[-_STDERR_LINES:]
             raise BenchError("\n".join([f"client process {self.client} ended with code {code}", *lines]))
 
-    def result(self) -> WorkerResult:
-        """Read its result, after it has ended successfully."""
-        return msgspec.msgpack.decode(self._out_file.read_bytes(), type=WorkerResult)
+    def usage(self) -> ClientUsage:
+        """Read its usage, after it has ended successfully."""
+        return msgspec.msgpack.decode(self._usage_file.read_bytes(), type=ClientUsage)
 
     def kill(self) -> None:
         """Kill its process group."""
         if self._process.poll() is None:
             os.killpg(self._process.pid, signal.SIGKILL)
             self._process.wait()
-        for pipe in (self._process.stdin, self._process.stdout):
-            if pipe is not None:
-                pipe.close()
+        for file in (self._process.stdin, self._process.stdout, self.responses):
+            if file is not None:
+                file.close()

@@ -7,7 +7,14 @@ from typing import Literal
 
 import msgspec
 
-ErrorKind = Literal["connect", "disconnected", "timeout", "protocol", "aborted"]
+ErrorKind = Literal["connect", "disconnected", "timeout", "protocol", "memory"]
+
+#: Memory that an answer may take: so much, and so much a token, which has a few hundred bytes. Where it may
+#: have any number of tokens, and at most: MAX_BYTES.
+BASE_BYTES, TOKEN_BYTES, MAX_BYTES = 1 << 20, 4 << 10, 64 << 20
+
+#: For a question of a few tokens: a server may load its model at the first one.
+ANSWER_S = 300.0
 
 
 class WireRequest(msgspec.Struct, frozen=True, array_like=True):
@@ -16,7 +23,7 @@ class WireRequest(msgspec.Struct, frozen=True, array_like=True):
     In an open loop it is not sent before the response to request `after` has ended, well or not. That one
     is earlier in the load, and no other request names it. With `think_s` it has no time of its own, in a
     closed loop too: it is sent so long after that response. The body has a marker for the answer to each of
-    the requests `answers` (`live_answers.py`).
+    the requests `answers` (`live_answers.py`). The answer has at most `most_tokens`; None: not known.
     """
 
     index: int
@@ -25,10 +32,19 @@ class WireRequest(msgspec.Struct, frozen=True, array_like=True):
     after: int | None = None
     think_s: float | None = None
     answers: tuple[int, ...] = ()
+    most_tokens: int | None = None
+
+    @property
+    def most_bytes(self) -> int:
+        """Bytes of memory that the answer may take."""
+        if self.most_tokens is None:
+            return MAX_BYTES
+        return min(BASE_BYTES + TOKEN_BYTES * self.most_tokens, MAX_BYTES)
 
 
 class Target(msgspec.Struct, frozen=True):
-    """Address of a server. `ca_cert` is a PEM file of certificates to trust beside the system's."""
+    """Address of a server. `ca_cert` is a PEM file of certificates to trust beside the system's. `answer_s`
+    is how long the answer to a question that is not part of a load may take."""
 
     host: str
     port: int
@@ -36,6 +52,7 @@ class Target(msgspec.Struct, frozen=True):
     headers: dict[str, str] = {}
     tls: bool = False
     ca_cert: str | None = None
+    answer_s: float = ANSWER_S
 
     @property
     def place(self) -> str:
@@ -48,7 +65,8 @@ class LoadPlan(msgspec.Struct, frozen=True):
     so many are sent together, and the next ones when all of these have ended; by each client process.
 
     `timeout_s` bounds the silence on one response, `deadline_s` its whole length: a server that only sends
-    comments is not silent.
+    comments is not silent. `max_memory` are the bytes that answers may take together on one machine, until
+    they have ended and are in a file; None: a quarter of the machine's memory.
     """
 
     target: Target
@@ -57,6 +75,7 @@ class LoadPlan(msgspec.Struct, frozen=True):
     timeout_s: float = 300.0
     deadline_s: float = 3600.0
     in_batches: bool = False
+    max_memory: int | None = None
 
 
 class RawResponse(msgspec.Struct, array_like=True):
@@ -89,7 +108,7 @@ class LoadResult(msgspec.Struct):
     """All responses of a load, in request order, and its start on the monotonic clock."""
 
     t0: float
-    responses: list[RawResponse]
+    responses: Sequence[RawResponse]
     usage: list[ClientUsage] = []
 
 

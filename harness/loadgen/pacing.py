@@ -29,6 +29,7 @@ class OpenLoop:
         timed = [r for r in requests if r.think_s is None]
         self._due = sorted((t0 + (r.t_sched_s or 0.0), r.index) for r in timed)
         self._before = {r.index: r.after for r in timed if r.after is not None}
+        self._followed = {*self._before.values()}
         self._over: dict[int, float] = {}
         self._waiting_for: dict[int, tuple[float, int]] = {}
         self._next = 0
@@ -41,7 +42,8 @@ class OpenLoop:
 
     def ended(self, response: RawResponse) -> None:
         """A response ended: send the turn that waited for it."""
-        self._over[response.index] = response.t_end or monotonic()
+        if response.index in self._followed:
+            self._over[response.index] = response.t_end or monotonic()
         self._turns.follows(response)
         if waiting := self._waiting_for.pop(response.index, None):
             t_due, index = waiting

@@ -16,7 +16,9 @@ import msgspec
 
 T = TypeVar("T")
 
-_BLANK_LINE = re.compile(rb"\n\r?\n")
+#: The end of an event with the blank line after it, and any more of these.
+_BLANK_LINES = re.compile(rb"(\n\r?\n)[\r\n]*")
+_DATA_LINE = re.compile(rb"^data: ?(.*)", re.MULTILINE)
 #: An escape in JSON text; in a group of its own where it is half a pair of surrogates.
 _ESCAPE = re.compile(rb"\\(?:u[dD][89abAB]..\\u[dD][c-fC-F]..|(u[dD][89a-fA-F]..)|.)", re.DOTALL)
 
@@ -38,14 +40,13 @@ def read_events(pieces: Sequence[tuple[float, bytes]], *, complete: bool) -> Ite
     body = b"".join([data for _, data in pieces])
     ends = list(accumulate([len(data) for _, data in pieces]))
     piece, end = 0, len(BOM_UTF8) if plain == 0 and body.startswith(BOM_UTF8) else 0
-    *whole, (rest, _) = _events(body[end:])
-    for event, size in whole:
-        end += size
-        while ends[piece] < end:
+    for blank in _BLANK_LINES.finditer(body, end):
+        event, end = body[end : blank.start()], blank.end()
+        while ends[piece] < blank.end(1):
             piece += 1
         if data := _data(event):
             yield pieces[piece][0], data
-    if complete and (data := _data(rest)):
+    if complete and (data := _data(body[end:])):
         yield pieces[-1][0], data
 
 
@@ -66,24 +67,11 @@ def read_json(decoder: msgspec.json.Decoder[T], data: bytes) -> T:
         raise msgspec.DecodeError("it is nested too deeply") from None
 
 
-def _events(body: bytes) -> list[tuple[bytes, int]]:
-    """Each event with its bytes, the blank line after it included; what comes after the last is one too."""
-    if b"\r" not in body:
-        return [(event, len(event) + 2) for event in body.split(b"\n\n")]
-    events, start = [], 0
-    for blank in _BLANK_LINE.finditer(body):
-        events.append((body[start : blank.start()], blank.end() - start))
-        start = blank.end()
-    return [*events, (body[start:], 0)]
-
-
 def _data(event: bytes) -> bytes:
     """The event's data lines, joined; empty for comments and other fields."""
     if event.startswith(b"data: ") and b"\n" not in event:
         return event[6:].strip()
-    lines = (line.rstrip(b"\r") for line in event.split(b"\n"))
-    values = (line[5:].removeprefix(b" ") for line in lines if line.startswith(b"data:"))
-    return b"\n".join(values).strip()
+    return b"\n".join(value.rstrip(b"\r") for value in _DATA_LINE.findall(event)).strip()
 
 
 class Part(msgspec.Struct):

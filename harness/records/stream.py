@@ -162,6 +162,8 @@ class _Event(msgspec.Struct):
 
 
 _events = msgspec.json.Decoder(_Event)
+#: Characters of a server's text about an error.
+MAX_ERROR = 500
 _fields = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _milliseconds = msgspec.json.Decoder(_Milliseconds)
 
@@ -254,9 +256,8 @@ def _take_times(stream: Stream, raw: msgspec.Raw, times: TimeNames) -> None:
 
 
 def _error_message(event: _Event) -> str | None:
-    if isinstance(event.error, _Error):
-        return event.error.message
-    return event.error or event.message
+    text = event.error.message if isinstance(event.error, _Error) else event.error or event.message
+    return text and text[:MAX_ERROR]
 
 
 def _clip(data: bytes) -> str:

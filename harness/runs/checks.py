@@ -183,7 +183,10 @@ def score_engine(
         PlannedRequest(index, None, prompt, ITEM_TOKENS, text=item.prompt)
         for index, (prompt, item) in enumerate(zip(prompts, items, strict=True))
     ]
-    wire = [WireRequest(request.index, None, encode(request)) for request in planned]
+    wire = [
+        WireRequest(request.index, None, encode(request), most_tokens=request.output_tokens)
+        for request in planned
+    ]
     in_flight = max(resolved.settings.concurrency or [IN_FLIGHT])
     answers = ask_all(server.target, wire, in_flight, exact_tokens=None)
     unanswered = [answer.error for answer in answers if is_unanswered(answer)]

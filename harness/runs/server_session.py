@@ -85,8 +85,10 @@ class ServerSession:
         """
         settings, asked_as = self.resolved.settings, self.request_settings
         wire = [
-            WireRequest(r.index, r.t_sched_s, self.encode(r), r.after, r.think_s, r.answers) for r in requests
+            WireRequest(r.index, r.t_sched_s, self.encode(r), r.after, r.think_s, r.answers, r.output_tokens)
+            for r in requests
         ]
+        memory = None if settings.max_memory is None else int(settings.max_memory * 2**30)
         batch = isinstance(load, Batch)
         timeout_s, deadline_s = (
             (BATCH_TIMEOUT_S, BATCH_TIMEOUT_S) if batch else (settings.timeout_s, settings.deadline_s)
@@ -95,7 +97,7 @@ class ServerSession:
         expected = [self._expected(request).wanted(asked_as.ignore_eos) for request in requests]
         most = [request.output_tokens for request in requests]
         return (
-            LoadPlan(target, wire, load.in_flight, timeout_s, deadline_s, in_batches=batch),
+            LoadPlan(target, wire, load.in_flight, timeout_s, deadline_s, batch, memory),
             Reading(expected, asked_as.tokenizer, answered(requests), most, self.response_times),
         )
 

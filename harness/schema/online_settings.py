@@ -199,6 +199,12 @@ class LoadGroup(Group):
         gt=0,
         description="longest time from a request to the end of its answer, however slowly it comes",
     )
+    max_memory: float | None = Field(
+        None,
+        gt=0,
+        description="GiB of memory that the answers in flight may take on each machine that sends requests; "
+        "else a quarter of what it has",
+    )
 
     @property
     def counted(self) -> Counted:

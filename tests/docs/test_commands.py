@@ -25,7 +25,7 @@ SETTINGS: dict[str, type[Any]] = {
 }
 #: Stand for something, and are not typed: `…`, `[--host 127.0.0.1]`.
 _LEFT_OUT = re.compile(r"\[[^\]]*\]|…(?= |$)")
-HELP_SAYS_ALL = {"deadline_s", "prompt_nonce", "seed", "text_prompts", "timeout_s"}
+HELP_SAYS_ALL = {"deadline_s", "max_memory", "prompt_nonce", "seed", "text_prompts", "timeout_s"}
 SHOWN = list(dict.fromkeys((command.text, command.block) for command in shown()))
 
 

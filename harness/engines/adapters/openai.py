@@ -18,7 +18,7 @@ from harness.engines.base import (
     Server,
 )
 from harness.engines.running.address import Address
-from harness.engines.running.model_list import ANSWER_S, ServedModel, check_answers, served_model
+from harness.engines.running.model_list import ServedModel, check_answers, served_model
 from harness.engines.running.trial import CONTINUOUS, Trial
 from harness.errors import UsageError
 from harness.loadgen.load_plan import Target
@@ -99,4 +99,4 @@ class OpenAI(Engine):
         yield RunningServer(self._target, model.name, record)
 
     def adapted(self, server: Server, request_settings: RequestSettings) -> RequestSettings:
-        return Trial(server.target, self.encoder, ANSWER_S).adapted(request_settings)
+        return Trial(server.target, self.encoder).adapted(request_settings)

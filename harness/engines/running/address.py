@@ -12,7 +12,7 @@ from urllib.parse import SplitResult, urlsplit
 
 from harness.engines.base import CHAT, COMPLETIONS
 from harness.errors import UsageError
-from harness.loadgen.load_plan import Target
+from harness.loadgen.load_plan import ANSWER_S, Target
 from harness.loadgen.tls import trusting
 from harness.plain_text import hide
 from harness.schema.setting_types import FROM_ENV, HIDDEN
@@ -28,7 +28,7 @@ class Address:
     `url` is `http://host:port`, with or without `/v1` or another path before it, or the whole address of an
     endpoint; of a query only `api-version` is taken, as Azure needs it. `api_key_env` is the variable that
     holds its key, `model` the model's name in requests, None for the only one that it lists. `wait_s` is how
-    long it may take until it answers.
+    long it may take until it answers, `answer_s` how long each answer may take.
     """
 
     url: str
@@ -37,6 +37,7 @@ class Address:
     headers: Mapping[str, str] = field(default_factory=dict)
     ca_cert: Path | None = None
     wait_s: float = 0.0
+    answer_s: float = ANSWER_S
 
     @property
     def names_chats(self) -> bool:
@@ -89,7 +90,13 @@ class Address:
             path = path.removesuffix("/v1") + COMPLETIONS
         path += f"?{parts.query}" if parts.query else ""
         return Target(
-            parts.hostname, port or (443 if tls else 80), path, headers, tls, self._certificates(tls)
+            parts.hostname,
+            port or (443 if tls else 80),
+            path,
+            headers,
+            tls,
+            self._certificates(tls),
+            self.answer_s,
         )
 
     def _certificates(self, tls: bool) -> str | None:

@@ -28,8 +28,6 @@ _CONTEXT = ("max_model_len", "context_length", "context_window", "max_context_le
 #: A gateway whose server is not there yet.
 _NOT_YET = (502, 503, 504)
 _POLL_S = 0.2
-#: For a request of a few tokens: a server may load its model at the first one.
-ANSWER_S = 300.0
 #: Names of models in a message.
 _MOST = 8
 
@@ -101,7 +99,7 @@ def _lacks(target: Target, name: str) -> bool:
     """Return whether the server denies having the model. Some have models that they do not list."""
     body = json.dumps({"model": name, "prompt": "a", "max_tokens": 1})
     try:
-        status, content = request(target, "POST", target.path, ANSWER_S, body)
+        status, content = request(target, "POST", target.path, target.answer_s, body)
     except (OSError, http.client.HTTPException):
         return False
     named = re.search(rf"(?<![\w/]){re.escape(name)}(?![\w/])", read_error(content.encode()))

@@ -58,7 +58,6 @@ class Trial:
 
     target: Target
     encoder_of: MakeEncoder
-    timeout_s: float
 
     def adapted(self, settings: RequestSettings) -> RequestSettings:
         """Reduce `settings` to what the server takes.
@@ -168,7 +167,7 @@ class Trial:
         while True:
             more -= 1
             try:
-                status, content = ask_page(target, "POST", target.path, self.timeout_s, body)
+                status, content = ask_page(target, "POST", target.path, target.answer_s, body)
             except (OSError, http.client.HTTPException) as error:
                 if more > 0 and isinstance(error, (http.client.HTTPException, ConnectionError)):
                     continue

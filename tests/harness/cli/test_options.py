@@ -89,6 +89,7 @@ ONLINE = COMMON | {
     "text_prompts": ("yes", True),
     "timeout_s": ("2.5", 2.5),
     "deadline_s": ("60", 60.0),
+    "max_memory": ("2.5", 2.5),
     "served_model": ("gpt2", "gpt2"),
     "prompt_nonce": ("7", 7),
     "server_metrics": ("no", False),

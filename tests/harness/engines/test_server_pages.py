@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from typing import ClassVar
 
+import msgspec
 import pytest
 
 from harness.engines.server_pages import Route, ask, get, post, request
@@ -20,12 +21,16 @@ pytestmark = pytest.mark.integration
 
 
 class Pages(http.server.BaseHTTPRequestHandler):
-    """Answers requests with the key, for pages that it has, after hints that come early. One page comes a
-    byte now and then, one is without an end."""
+    """Answers requests with the key, for pages that it has, after hints that come early. Pages come a byte
+    now and then, or are without an end, as are the head and the hints of others."""
 
     bodies: ClassVar[list[bytes]] = []
 
     def do_GET(self) -> None:
+        with suppress(OSError):
+            while self.path in ("/hints", "/head"):
+                self.wfile.write(b"HTTP/1.1 100 Continue\r\n\r\n" if self.path == "/hints" else b"H")
+                time.sleep(0.02)
         for _ in range(2):
             self.send_response_only(103)
             self.send_header("Link", "</style.css>; rel=preload")
@@ -69,9 +74,16 @@ def test_the_key_is_sent_with_every_request(target: Target) -> None:
 
 @pytest.mark.parametrize(
     ("path", "timeout_s", "fault"),
-    [("/drip", 0.3, "not whole after 0.3 s"), ("/flood", 60.0, "is over 16 MiB")],
+    [
+        ("/drip", 0.3, "not whole after 0.3 s"),
+        ("/head", 0.3, "not whole after 0.3 s"),
+        ("/hints", 0.3, "not whole after 0.3 s"),
+        ("/drip", 60.0, "not whole after 5 s"),
+        ("/flood", 60.0, "is over 16 MiB"),
+    ],
 )
 def test_a_page_without_an_end_is_given_up(target: Target, path: str, timeout_s: float, fault: str) -> None:
+    target = msgspec.structs.replace(target, answer_s=5.0)
     with pytest.raises((TimeoutError, http.client.HTTPException), match=fault):
         request(target, "GET", path, timeout_s)
     assert ask(target, path, 0.3)[0] is None

@@ -85,7 +85,7 @@ def test_the_wall_clock_is_set_again_and_again_under_load(
 
         head = request_head(plan.target)
         bodies = {request.index: request_bytes(head, request.body) for request in plan.requests}
-        client = Client(plan.target, ["127.0.0.1"], bodies, 60.0, 60.0, ended)
+        client = Client(plan, ["127.0.0.1"], bodies, ended)
         pacing = ClosedLoop(client, plan.requests, begin, plan.concurrency or 0)
         pacing.start()
         await done.wait()

@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -13,6 +14,7 @@ import psutil
 import pytest
 
 from harness.errors import BenchError, UsageError
+from harness.loadgen import host_load
 from harness.loadgen.load_plan import LoadPlan, Progress, Target, WireRequest
 from harness.loadgen.run_load import run_load
 
@@ -41,6 +43,13 @@ def test_a_client_that_crashes_is_an_error_and_takes_the_others_with_it(shared_m
         run_load(make_plan(shared_mock, _STALL), clients=2, progress=crash_one, start_delay_s=0.05)
     assert len(found) == 2
     assert not any(process.is_running() for process in found)
+
+
+def test_a_full_disk_is_an_error(shared_mock: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    full = Path("/dev/full")
+    monkeypatch.setattr(host_load.tempfile, "TemporaryFile", lambda **_: full.open("r+b", buffering=0))
+    with pytest.raises(BenchError, match=r"the answers cannot be kept: .* No space left on device"):
+        run_load(make_plan(shared_mock, [{}]), start_delay_s=0.05)
 
 
 def test_an_interrupt_ends_the_clients(shared_mock: Any) -> None:

@@ -136,6 +136,47 @@ def test_what_is_not_http_fails_its_request() -> None:
     assert [response.error for response in result.responses] == ["protocol"] * 2
 
 
+@pytest.mark.parametrize(
+    ("begin", "endless", "fault", "most"),
+    [
+        (b"HTTP/1.1 200 OK\r\nX-Long: ", b"a" * 4096, "the head of the answer is over 256 KiB", 1 << 19),
+        (b"", b"HTTP/1.1 100 Continue\r\n\r\n" * 99, "the head of the answer is over 256 KiB", 1 << 19),
+        (b"HTTP/1.1 200 OK\r\n\r\n", b"\n" * 4096, "the answer is over 1.01 MiB", 2 << 20),
+        (b"HTTP/1.1 200 OK\r\n\r\n", b": ping\n" * 999, "the answer is over 1.01 MiB", 2 << 20),
+    ],
+)
+def test_an_answer_is_no_longer_than_its_tokens_can_be(
+    begin: bytes, endless: bytes, fault: str, most: int
+) -> None:
+    def flood(connection: socket.socket, _: int) -> None:
+        receive(connection)
+        connection.sendall(begin)
+        while True:
+            connection.sendall(endless)
+
+    with serving(flood) as port:
+        requests = [WireRequest(i, None, b"{}", most_tokens=2) for i in range(2)]
+        result = run_load(LoadPlan(Target("127.0.0.1", port, "/"), requests, 2), start_delay_s=0.05)
+    for response in result.responses:
+        assert (response.error, response.detail) == ("protocol", fault)
+        assert sum(len(data) for _, data in response.segments) < most
+
+
+def test_the_answers_in_flight_share_the_memory_of_a_load() -> None:
+    def flood(connection: socket.socket, number: int) -> None:
+        while receive(connection):
+            connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 99999999\r\n\r\n")
+            while True:
+                connection.sendall(bytes(4096))
+
+    with serving(flood) as port:
+        requests = [WireRequest(i, None, b"{}") for i in range(6)]
+        plan = LoadPlan(Target("127.0.0.1", port, "/"), requests, 4, max_memory=2 << 20)
+        result = run_load(plan, clients=2, start_delay_s=0.05)
+    assert [response.error for response in result.responses] == ["memory"] * 6
+    assert all(sum(len(data) for _, data in r.segments) < 1 << 20 for r in result.responses)
+
+
 def test_tls(make_certificate: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch) -> None:
     certificate = make_certificate("localhost")
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
+
 import httptools
 import pytest
 from hypothesis import given
@@ -35,6 +38,19 @@ def test_a_close_within_a_framed_response_is_no_end(cut: int) -> None:
     end = ResponseEnd()
     end.feed(CHUNKED[:cut])
     assert not end.closed()
+
+
+def test_nothing_of_a_response_waits_for_the_garbage_collector() -> None:
+    gc.disable()
+    try:
+        end = ResponseEnd()
+        end.feed(CHUNKED)
+        end.release()
+        gone = weakref.ref(end)
+        del end
+        assert gone() is None
+    finally:
+        gc.enable()
 
 
 def test_a_close_ends_a_response_without_a_length() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import tracemalloc
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 
 from harness.loadgen.load_plan import ErrorKind, RawResponse
 from harness.records.request_record import RequestRecord, read_request
+from harness.records.stream import read_error
 
 JSON = "application/json"
 #: As of a running server, whose engine is unknown.
@@ -357,6 +359,21 @@ def test_a_line_of_a_megabyte() -> None:
     body = event(completion(text, token_ids=[1, 2], finish_reason="length"))
     record = read([body[i : i + 65536] for i in range(0, len(body), 65536)])
     assert record.error is None and record.completion_tokens == 2
+
+
+@pytest.mark.parametrize("line", [b"\n", b"\r\n", b":\n", b": ping\n\n"])
+def test_lines_without_data_take_no_memory_when_they_are_read(line: bytes) -> None:
+    body = line * ((1 << 20) // len(line))
+    tracemalloc.start()
+    record = read([GOOD[0] + body, body, b"".join(GOOD[1:])])
+    most = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert (record.error, record.chunks) == (None, [(1.0, 1)])
+    assert most < 12 * len(body)
+
+
+def test_a_long_error_of_a_server_is_cut() -> None:
+    assert len(read_error(b'{"error": {"message": "' + b"a" * 5_000_000 + b'"}}')) == 500
 
 
 GOOD = [event(completion("a", token_ids=[1], finish_reason="length")), event(usage(1)), event("[DONE]")]

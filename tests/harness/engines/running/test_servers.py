@@ -273,5 +273,5 @@ def test_an_address_of_chats_needs_their_endpoint(url: str) -> None:
     with pytest.raises(UsageError, match="is that of chats") as raised:
         address_of(OnlineSettings(base_url=url), "openai")
     assert raised.value.hint == "add --endpoint chat"
-    address = address_of(OnlineSettings(base_url=url, endpoint="chat"), "openai")
-    assert address is not None and address.url == url
+    address = address_of(OnlineSettings(base_url=url, endpoint="chat", timeout_s=9, deadline_s=7), "openai")
+    assert address is not None and address.url == url and address.target().answer_s == 7

@@ -35,7 +35,7 @@ def adapt(shared_mock: Any) -> Callable[..., RequestSettings]:
 
     def make(settings: dict[str, Any], **behaviour: Any) -> RequestSettings:
         defaults = {"tokenizer": None, "served_name": "mock", "body": {"behaviour": behaviour}}
-        trial = Trial(Target("127.0.0.1", shared_mock.port, "/v1/completions"), OpenAI().encoder, 20.0)
+        trial = Trial(Target("127.0.0.1", shared_mock.port, "/v1/completions"), OpenAI().encoder)
         return trial.adapted(RequestSettings(**defaults | settings))
 
     return make
@@ -82,7 +82,7 @@ def test_a_request_that_fails_once_says_nothing_of_its_fields(
     script = tmp_path / "script.json"
     script.write_text(json.dumps([{"status": status}, *[{}] * 20]))
     port = start_mock("--script", str(script)).port
-    trial = Trial(Target("127.0.0.1", port, "/v1/completions"), OpenAI().encoder, 20.0)
+    trial = Trial(Target("127.0.0.1", port, "/v1/completions"), OpenAI().encoder)
     assert not trial.adapted(RequestSettings(tokenizer=None, served_name="mock")).left_out
 
 
