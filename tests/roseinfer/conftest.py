@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import cache, lru_cache, partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from transformers import (
     GPT2LMHeadModel,
     LlamaConfig,
     PreTrainedConfig,
+    PreTrainedModel,
     Qwen3Config,
 )
 
@@ -35,6 +37,8 @@ from roseinfer.request.params import SamplingParams
 #: Of a KV cache without a size, all is filled when an engine starts: what 256 requests of the longest kind
 #: need, 768 MiB for the models here. So many tokens are enough for what most tests ask for.
 KV_TOKENS = 16384
+#: Tokens of the models here, but for those of `text_model`.
+VOCAB = 5003
 needs_bf16_products = pytest.mark.skipif(not has_bf16_products(), reason="needs a processor with AVX-512")
 
 
@@ -74,6 +78,36 @@ def generate(
             answers[id].logprobs.append(logprobs)
     engine.check_idle()
     return answers
+
+
+Requests = list[tuple[list[int], SamplingParams]]
+
+
+def traffic(
+    seed: int, count: int, shared: Sequence[int], rest: Sequence[int], **choices: Sequence[Any]
+) -> Requests:
+    """Return `count` requests with seeds. A prompt begins with tokens of one of three documents, `shared` of
+    them, and has `rest` more; these numbers and the parameters are drawn from their choices."""
+    rng, requests = np.random.default_rng(seed), []
+    documents = rng.integers(0, VOCAB - 1, (3, max(shared)))
+    for index in range(count):
+        beginning = documents[rng.integers(3)][: rng.choice(shared)]
+        prompt = [*beginning.tolist(), *rng.integers(0, VOCAB - 1, rng.choice(rest)).tolist()]
+        params = {name: values[rng.integers(len(values))] for name, values in choices.items()}
+        requests.append((prompt, SamplingParams(**({"ignore_eos": True, "seed": index} | params))))
+    return requests
+
+
+@lru_cache(maxsize=1)
+def reference_model(folder: Path) -> PreTrainedModel:
+    """Open a model with transformers, in float32."""
+    return AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
+
+
+def reference_logits(folder: Path, tokens: list[int]) -> Tensor:
+    """Return transformers' logits `[n, vocab]` after each of `n` tokens."""
+    with torch.inference_mode():
+        return reference_model(folder)(torch.tensor([tokens])).logits[0]
 
 
 def runner_of(engine: Engine) -> Any:
@@ -144,7 +178,7 @@ def reference_attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     return torch.einsum("hqk,khd->qhd", scores.masked_fill(later, -torch.inf).softmax(-1), v).flatten(1)
 
 
-def make_gpt2(folder: Path, *, layers: int = 3, width: int = 128, heads: int = 4, vocab: int = 5003) -> Path:
+def make_gpt2(folder: Path, *, layers: int = 3, width: int = 128, heads: int = 4, vocab: int = VOCAB) -> Path:
     torch.manual_seed(0)
     config = GPT2Config(n_layer=layers, n_embd=width, n_head=heads, vocab_size=vocab, eos_token_id=vocab - 1)
     model = GPT2LMHeadModel(config)
@@ -165,8 +199,8 @@ TEXT_VOCAB = 8_000
 #: What models of the Llama family differ in, spread over two of them.
 LLAMAS = {
     "llama": LlamaConfig(
-        vocab_size=5003, num_hidden_layers=3, hidden_size=96, intermediate_size=320, num_attention_heads=6,
-        num_key_value_heads=2, head_dim=32, max_position_embeddings=1024, eos_token_id=5002,
+        vocab_size=VOCAB, num_hidden_layers=3, hidden_size=96, intermediate_size=320, num_attention_heads=6,
+        num_key_value_heads=2, head_dim=32, max_position_embeddings=1024, eos_token_id=VOCAB - 1,
         attention_bias=True, mlp_bias=True, tie_word_embeddings=False,
         rope_parameters={
             "rope_type": "llama3", "rope_theta": 5e5, "factor": 8.0, "low_freq_factor": 1.0,
@@ -174,8 +208,8 @@ LLAMAS = {
         },
     ),
     "qwen3": Qwen3Config(
-        vocab_size=5003, num_hidden_layers=3, hidden_size=128, intermediate_size=256, num_attention_heads=4,
-        num_key_value_heads=4, head_dim=64, max_position_embeddings=1024, eos_token_id=[5002, 5001],
+        vocab_size=VOCAB, num_hidden_layers=3, hidden_size=128, intermediate_size=256, num_attention_heads=4,
+        num_key_value_heads=4, head_dim=64, max_position_embeddings=1024, eos_token_id=[VOCAB - 1, VOCAB - 2],
         tie_word_embeddings=True, rope_parameters={"rope_type": "linear", "rope_theta": 1e4, "factor": 2.0},
     ),
 }  # fmt: skip
@@ -207,15 +241,30 @@ def pytest_collection_finish() -> None:
 
 
 @pytest.fixture(scope="session")
-def gpt2_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_gpt2(tmp_path_factory.mktemp("gpt2"))
+def model_folder(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """Save "gpt2" or a model of LLAMAS once, and return its folder."""
+
+    @cache
+    def save(name: str) -> Path:
+        path = tmp_path_factory.mktemp(name)
+        return make_gpt2(path) if name == "gpt2" else make_llama(path, name)
+
+    return save
+
+
+@pytest.fixture(scope="session")
+def gpt2_folder(model_folder: Callable[[str], Path]) -> Path:
+    return model_folder("gpt2")
 
 
 @pytest.fixture(scope="session", params=["gpt2", *LLAMAS])
-def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def folder(request: pytest.FixtureRequest, model_folder: Callable[[str], Path]) -> Path:
     """One model of each kind."""
-    path = tmp_path_factory.mktemp(request.param)
-    return make_gpt2(path) if request.param == "gpt2" else make_llama(path, request.param)
+    return model_folder(request.param)
+
+
+#: For tests of some of these models.
+on_models = partial(pytest.mark.parametrize, "folder", indirect=True, scope="session")
 
 
 @dataclass(frozen=True)

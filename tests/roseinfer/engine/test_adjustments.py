@@ -12,7 +12,6 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from transformers import AutoModelForCausalLM
 from transformers.generation import (
     MinNewTokensLengthLogitsProcessor,
     RepetitionPenaltyLogitsProcessor,
@@ -23,7 +22,7 @@ from roseinfer.batch import UNKNOWN
 from roseinfer.engine.adjustments import Adjustments
 from roseinfer.llm import LLM
 from roseinfer.request.params import SamplingParams
-from tests.roseinfer.conftest import config_of
+from tests.roseinfer.conftest import Requests, config_of, reference_logits, traffic
 
 VOCAB, EOS = 23, (4, 9)
 
@@ -111,24 +110,13 @@ def test_logits_of_a_step(
     assert torch.equal(logits, before)
 
 
-def traffic() -> tuple[list[list[int]], list[SamplingParams]]:
-    """Greedy requests; every third asks for nothing."""
-    rng = np.random.default_rng(11)
-    prompts = [rng.integers(0, 5003, rng.integers(1, 60)).tolist() for _ in range(18)]
-    params = [
-        SamplingParams(
-            int(rng.integers(4, 24)),
-            ignore_eos=True,
-            repetition_penalty=float(rng.choice([1.0, 1.3])),
-            presence_penalty=float(rng.choice([0.0, 1.5])),
-            frequency_penalty=float(rng.choice([0.0, 1.0])),
-            logit_bias=((int(rng.integers(5003)), 7.5),),
-        )
-        if index % 3
-        else SamplingParams(12, ignore_eos=True)
-        for index in range(len(prompts))
-    ]
-    return prompts, params
+def requests() -> Requests:
+    """Greedy ones; a third asks for nothing."""
+    plain = traffic(10, 6, [0], range(1, 60), max_tokens=[12])
+    return plain + traffic(
+        11, 12, [0], range(1, 60), max_tokens=range(4, 24), repetition_penalty=[1.0, 1.3],
+        presence_penalty=[0.0, 1.5], frequency_penalty=[0.0, 1.0], logit_bias=[((77, 7.5),), ((1999, 7.5),)],
+    )  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -139,15 +127,13 @@ def traffic() -> tuple[list[list[int]], list[SamplingParams]]:
 def test_answers(gpt2_folder: Path, switches: dict[str, Any]) -> None:
     """Every token is the likeliest after transformers' processors, within 1e-3 of a logit."""
     llm = LLM(config_of(gpt2_folder, **switches))
-    reference = AutoModelForCausalLM.from_pretrained(gpt2_folder, dtype=torch.float32).eval()
-    prompts, params = traffic()
+    prompts, params = zip(*requests(), strict=True)
     answers = llm.generate(prompts, params)
     assert (llm.engine.preemptions > 0) == bool(switches)
     plain = llm.generate(prompts, [SamplingParams(how.max_tokens, ignore_eos=True) for how in params])
     assert sum(a != b for a, b in zip(answers, plain, strict=True)) > 6
     for prompt, how, answer in zip(prompts, params, answers, strict=True):
-        with torch.inference_mode():
-            logits = reference(torch.tensor([prompt + answer])).logits[0, len(prompt) - 1 : -1]
+        logits = reference_logits(gpt2_folder, prompt + answer)[len(prompt) - 1 : -1]
         for place, token in enumerate(answer):
             row = expected(logits[place], prompt, answer[:place], how)
             assert row[token] > row.max() - 1e-3
@@ -166,8 +152,7 @@ def test_no_end_before_min_tokens(gpt2_folder: Path, overlap: bool) -> None:
     """Each token is the likeliest of those that do not end the answer, until it has `min_tokens`, whatever
     else is in the batch; where nothing would end it, it is as without."""
     llm = LLM(config_of(gpt2_folder, overlap_schedule=overlap))
-    reference = AutoModelForCausalLM.from_pretrained(gpt2_folder, dtype=torch.float32).eval()
-    prompts, _ = traffic()
+    prompts = [prompt for prompt, _ in requests()]
     free = SamplingParams(12, ignore_eos=True)
     plain = llm.generate(prompts, free)
     params = [
@@ -176,8 +161,7 @@ def test_no_end_before_min_tokens(gpt2_folder: Path, overlap: bool) -> None:
     ]
     masked = 0
     for prompt, how, answer in zip(prompts, params, llm.generate(prompts, params), strict=True):
-        with torch.inference_mode():
-            logits = reference(torch.tensor([prompt + answer])).logits[0, len(prompt) - 1 : -1]
+        logits = reference_logits(gpt2_folder, prompt + answer)[len(prompt) - 1 : -1]
         stops = list(how.stop_token_ids)
         for place, (token, row) in enumerate(zip(answer, logits, strict=True)):
             if place < how.min_tokens:

@@ -5,29 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 from roseinfer.config import ConfigError
 from roseinfer.engine.core import Engine
-from roseinfer.request.params import SamplingParams
-from tests.roseinfer.conftest import (
-    Generated,
-    config_of,
-    generate,
-    make_gpt2,
-    make_llama,
-    needs_bf16_products,
-)
-
-VOCAB = 5003
-Request = tuple[list[int], SamplingParams]
-
-
-@pytest.fixture(scope="module", params=["gpt2", "qwen3"])
-def model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp(request.param)
-    return make_gpt2(path) if request.param == "gpt2" else make_llama(path, request.param)
+from tests.roseinfer.conftest import Generated, config_of, generate, needs_bf16_products, on_models, traffic
 
 
 def load(folder: Path, **settings: Any) -> Engine:
@@ -35,24 +17,17 @@ def load(folder: Path, **settings: Any) -> Engine:
     return Engine(config_of(folder, **(base | settings)))
 
 
-def traffic() -> list[Request]:
-    """Prompts with shared beginnings, answered greedily or by a seed, with logprobs."""
-    rng = np.random.default_rng(3)
-    documents, requests = rng.integers(0, VOCAB - 1, (3, 200)), []
-    for index in range(24):
-        shared = documents[rng.integers(3)][: rng.choice([16, 33, 100, 160])]
-        prompt = [*shared.tolist(), *rng.integers(0, VOCAB - 1, rng.choice([1, 20, 90])).tolist()]
-        tokens = int(rng.integers(8, 30))
-        params = SamplingParams(tokens, temperature=index % 2, seed=index, ignore_eos=True, logprobs=2)
-        requests.append((prompt, params))
-    return requests
+#: With logprobs, answered greedily or by a seed.
+REQUESTS = traffic(
+    1, 24, [16, 33, 100, 160], [1, 20, 90], max_tokens=range(8, 30), temperature=[0.0, 1.0], logprobs=[2]
+)
 
 
 @pytest.fixture(scope="module")
-def alone(model: Path) -> list[Generated]:
+def alone(folder: Path) -> list[Generated]:
     """Answers of an engine that never has two requests, with the logprobs of the likeliest tokens."""
-    engine = load(model)
-    return [generate(engine, [request])[0] for request in traffic()]
+    engine = load(folder)
+    return [generate(engine, [request])[0] for request in REQUESTS]
 
 
 #: With so little cache, requests are interrupted and computed again.
@@ -60,6 +35,7 @@ PRESSED = {"kv_tokens": 500, "prefix_cache": True, "chunked_prefill_size": 24, "
 
 
 @needs_bf16_products
+@on_models(["gpt2", "qwen3"])
 @pytest.mark.parametrize(
     "settings",
     [
@@ -70,18 +46,19 @@ PRESSED = {"kv_tokens": 500, "prefix_cache": True, "chunked_prefill_size": 24, "
         PRESSED,
     ],
 )
-def test_together_as_alone(model: Path, alone: list[Generated], settings: dict[str, Any]) -> None:
-    engine = load(model, **settings)
-    assert generate(engine, traffic()) == alone
+def test_together_as_alone(folder: Path, alone: list[Generated], settings: dict[str, Any]) -> None:
+    engine = load(folder, **settings)
+    assert generate(engine, REQUESTS) == alone
     assert settings is not PRESSED or engine.preemptions > 0
 
 
 @needs_bf16_products
-def test_without_it_bits_differ(model: Path) -> None:
+@on_models(["gpt2", "qwen3"])
+def test_without_it_bits_differ(folder: Path) -> None:
     """The test above can fail."""
-    engine, requests = load(model, batch_invariant=False), traffic()[:8]
+    engine, requests = load(folder, batch_invariant=False), REQUESTS[:8]
     alone = [generate(engine, [request])[0] for request in requests]
-    assert generate(load(model, batch_invariant=False, **PRESSED), requests) != alone
+    assert generate(load(folder, batch_invariant=False, **PRESSED), requests) != alone
 
 
 @pytest.mark.parametrize("settings", [{"dtype": "fp32"}, {"cpu_kernels": False}, {"cpu_linear": False}])

@@ -9,39 +9,23 @@ import pytest
 
 from roseinfer.llm import LLM
 from roseinfer.request.params import SamplingParams
-from tests.roseinfer.conftest import config_of
+from tests.roseinfer.conftest import config_of, traffic
 
 pytestmark = pytest.mark.slow
 
-VOCAB = 5003
-
-
-def traffic() -> tuple[list[list[int]], list[SamplingParams]]:
-    """Prompts that begin alike, some of them whole blocks, answered greedily or by a seed, some penalised."""
-    rng, penalties = np.random.default_rng(11), np.random.default_rng(12)
-    documents = rng.integers(0, VOCAB - 1, (3, 256))
-    prompts, params = [], []
-    for _ in range(22):
-        shared = documents[rng.integers(3)][: rng.choice([16, 32, 100, 160, 256])]
-        rest = rng.integers(0, VOCAB - 1, rng.choice([0, 0, 1, 20, 90]))
-        prompts.append([*shared.tolist(), *rest.tolist()])
-        params.append(
-            SamplingParams(
-                int(rng.integers(1, 14)),
-                temperature=float(rng.choice([0.0, 0.9])),
-                seed=int(rng.integers(99)),
-                repetition_penalty=float(penalties.choice([1.0, 1.3])),
-                presence_penalty=float(penalties.choice([0.0, 1.0])),
-                min_p=float(penalties.choice([0.0, 0.1])),
-                ignore_eos=bool(rng.integers(2)),
-            )
-        )
-    return prompts, params
+#: Prompts that begin alike, some of them whole blocks, answered greedily or by a seed, some penalised.
+PROMPTS, PARAMS = zip(
+    *traffic(
+        7, 22, [16, 32, 100, 160, 256], [0, 0, 1, 20, 90], max_tokens=range(1, 14), ignore_eos=[False, True],
+        temperature=[0.0, 0.9], min_p=[0.0, 0.1], repetition_penalty=[1.0, 1.3], presence_penalty=[0.0, 1.0],
+    ),
+    strict=True,
+)  # fmt: skip
 
 
 @pytest.fixture(scope="module")
 def plain(gpt2_folder: Path) -> list[list[int]]:
-    return LLM(config_of(gpt2_folder, overlap_schedule=False, prefix_cache=False)).generate(*traffic())
+    return LLM(config_of(gpt2_folder, overlap_schedule=False, prefix_cache=False)).generate(PROMPTS, PARAMS)
 
 
 @pytest.mark.parametrize(
@@ -65,7 +49,7 @@ def plain(gpt2_folder: Path) -> list[list[int]]:
 def test_the_same_tokens(gpt2_folder: Path, plain: list[list[int]], settings: dict[str, object]) -> None:
     llm = LLM(config_of(gpt2_folder, **({"prefix_cache": False} | settings)))
     for _ in range(2 if "prefix_cache" in settings else 1):  # the second time, it has whole prompts
-        assert llm.generate(*traffic()) == plain
+        assert llm.generate(PROMPTS, PARAMS) == plain
         llm.engine.check_idle()
     engine = llm.engine
     assert (engine.cached_tokens > engine.prompt_tokens / 4) == settings.get("prefix_cache", False)
@@ -74,12 +58,11 @@ def test_the_same_tokens(gpt2_folder: Path, plain: list[list[int]], settings: di
 
 def test_a_flush_forgets_prefixes_and_ends_no_request(gpt2_folder: Path, plain: list[list[int]]) -> None:
     llm = LLM(config_of(gpt2_folder, prefix_cache=True))
-    prompts, params = traffic()
     engine = llm.engine
-    longest = max(range(len(prompts)), key=lambda index: len(plain[index]))
+    longest = max(range(len(PROMPTS)), key=lambda index: len(plain[index]))
     for _ in range(2):
         answer: list[int] = []
-        engine.add(0, np.array(prompts[longest], dtype=np.int32), params[longest])
+        engine.add(0, np.array(PROMPTS[longest], dtype=np.int32), PARAMS[longest])
         while (step := engine.step()) is not None:
             answer += step.tokens.tolist()
             engine.flush_cache()

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
+from transformers import AutoTokenizer
 
 import rosemodels
 from roseinfer.attention.backends import make_attention
@@ -20,7 +20,7 @@ from roseinfer.models.load import load
 from roseinfer.request.params import SamplingParams
 from roseinfer.tokenizer.chat import ChatTemplate
 from roseinfer.tokenizer.tokenizer import load_tokenizer
-from tests.roseinfer.conftest import config_of, generate, lay_out, make_batch
+from tests.roseinfer.conftest import config_of, generate, lay_out, make_batch, reference_logits
 
 pytestmark = pytest.mark.slow
 
@@ -34,16 +34,11 @@ def prompts(count: int, longest: int, vocab: int = 5003) -> list[list[int]]:
 
 
 @pytest.fixture(scope="module")
-def reference(folder: Path) -> PreTrainedModel:
-    return AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
-
-
-@pytest.fixture(scope="module")
-def answers(folder: Path, reference: PreTrainedModel) -> list[tuple[list[int], list[int]]]:
+def answers(folder: Path) -> list[tuple[list[int], list[int]]]:
     """Prompts of 1 to 300 tokens, and what transformers makes of them."""
     requests, params = prompts(20, 300), SamplingParams(max_tokens=NEW_TOKENS, ignore_eos=True)
     pairs = list(zip(requests, LLM(config_of(folder)).generate(requests, params), strict=True))
-    assert all(is_greedy(reference, *pair) for pair in pairs)
+    assert all(is_greedy(folder, *pair) for pair in pairs)
     assert len({token for _, answer in pairs for token in answer}) > 100, "too uniform to prove much"
     return pairs
 
@@ -88,30 +83,27 @@ def prompt_logits(folder: Path, dtype: torch.dtype) -> Callable[[list[int]], tor
     return logits
 
 
-def test_logits_equal_transformers(folder: Path, reference: PreTrainedModel) -> None:
+def test_logits_equal_transformers(folder: Path) -> None:
     """fp32 within 1e-3 of the spread of the logits, bf16 (8 bits of mantissa) within 5 %."""
     for dtype, bound in ((torch.float32, 1e-3), (torch.bfloat16, 0.05)):
         logits = prompt_logits(folder, dtype)
         for prompt in prompts(7, 100):
-            with torch.inference_mode():
-                expected = reference(torch.tensor([prompt])).logits[0, -1]
+            expected = reference_logits(folder, prompt)[-1]
             spread = expected.max() - expected.min()
             assert (logits(prompt) - expected).abs().max() < bound * spread
 
 
-def is_greedy(model: PreTrainedModel, prompt: list[int], answer: list[int]) -> bool:
+def is_greedy(folder: Path, prompt: list[int], answer: list[int]) -> bool:
     """Return whether each token of `answer` is the likeliest after those before it."""
-    with torch.inference_mode():
-        logits = model(torch.tensor([prompt + answer[:-1]])).logits[0, len(prompt) - 1 :]
+    logits = reference_logits(folder, prompt + answer)[len(prompt) - 1 : -1]
     return logits.argmax(-1).tolist() == answer
 
 
 def real_folder(name: str) -> Path:
     try:
-        folder = rosemodels.folder(name)
+        return rosemodels.folder(name)
     except rosemodels.ModelError as error:
         pytest.skip(str(error))
-    return folder
 
 
 TOWN = (
@@ -126,13 +118,11 @@ def test_logits_of_models_of_real_size(integration: None, name: str) -> None:
     root mean square; transformers' own bf16 is off by up to 1.7 and 0.8 %."""
     folder = real_folder(name)
     tokenizer = load_tokenizer(str(folder))
-    reference = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
     for dtype, most, mean in ((torch.float32, 1e-3, 1e-3), (torch.bfloat16, 0.012, 0.003)):
         logits = prompt_logits(folder, dtype)
         for text in ("def fibonacci(n):", TOWN):
             prompt = tokenizer.encode(text).tolist()
-            with torch.inference_mode():
-                expected = reference(torch.tensor([prompt])).logits[0, -1]
+            expected = reference_logits(folder, prompt)[-1]
             error = (logits(prompt) - expected) / (expected.max() - expected.min())
             assert error.abs().max() < most and error.square().mean().sqrt() < mean
 
@@ -141,7 +131,6 @@ def test_chat_with_smollm2(integration: None) -> None:
     """The conversation's tokens and the greedy answer are transformers', and the answer is English."""
     folder = real_folder("smollm2-135m")
     template, tokenizer = ChatTemplate.load(folder), load_tokenizer(str(folder))
-    reference = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
     theirs = AutoTokenizer.from_pretrained(folder)
     llm = LLM(config_of(folder, kv_tokens=256, max_model_len=128))
     for question, answer in (
@@ -153,7 +142,7 @@ def test_chat_with_smollm2(integration: None) -> None:
         assert prompt == theirs.apply_chat_template(talk, add_generation_prompt=True, return_dict=False)
         output = llm.generate([prompt], SamplingParams(max_tokens=10))[0]
         ends = output[-1] == theirs.eos_token_id
-        assert (len(output) == 10 or ends) and is_greedy(reference, prompt, output)
+        assert (len(output) == 10 or ends) and is_greedy(folder, prompt, output)
         assert theirs.eos_token_id not in output[:-1]
         detokenizer = tokenizer.detokenizer()
         assert "".join(map(detokenizer.push, output)).startswith(answer)

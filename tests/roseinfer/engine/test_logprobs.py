@@ -12,16 +12,13 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from transformers import AutoModelForCausalLM
 
 from roseinfer.engine.core import Engine
 from roseinfer.engine.logprobs import collect, logprob_rows, logprobs, step_logprobs
 from roseinfer.request.params import RequestError, SamplingParams
-from tests.roseinfer.conftest import config_of, generate
+from tests.roseinfer.conftest import Requests, config_of, generate, reference_logits, traffic
 
 pytestmark = pytest.mark.slow
-
-VOCAB = 5003
 
 
 @given(rows=st.integers(1, 5), k=st.integers(0, 25), seed=st.integers(0, 99), half=st.booleans())
@@ -82,23 +79,10 @@ def test_logprobs_of_a_step_in_parts(top_tokens: list[int], data: st.DataObject)
     assert np.array_equal(apart.tokens, together.tokens) and np.allclose(apart.values, together.values)
 
 
-def traffic(seed: int) -> list[tuple[list[int], SamplingParams]]:
-    """Prompts with common beginnings, greedy or sampled; a third of them asks for nothing."""
-    rng = np.random.default_rng(seed)
-    shared = rng.integers(0, VOCAB - 1, 160)
-    requests = []
-    for id in range(24):
-        rest = rng.integers(0, VOCAB - 1, rng.integers(1, 60))
-        params = SamplingParams(
-            int(rng.integers(1, 14)),
-            temperature=float(rng.choice([0.0, 0.9])),
-            top_p=float(rng.choice([1.0, 0.7])),
-            seed=id,
-            ignore_eos=True,
-            logprobs=[None, 0, 5][id % 3],
-        )
-        requests.append(([*shared[: rng.choice([0, 32, 160])].tolist(), *rest.tolist()], params))
-    return requests
+def requests(seed: int, **choices: Any) -> Requests:
+    """With common beginnings, greedy or sampled; a third of them asks for nothing."""
+    how = {"temperature": [0.0, 0.9], "top_p": [1.0, 0.7], "logprobs": [None, 0, 5]} | choices
+    return traffic(seed, 24, [0, 32, 160], range(1, 60), max_tokens=range(1, 14), **how)
 
 
 @pytest.mark.parametrize(
@@ -112,18 +96,16 @@ def traffic(seed: int) -> list[tuple[list[int], SamplingParams]]:
 )
 def test_against_transformers(gpt2_folder: Path, switches: dict[str, Any]) -> None:
     """Every token's logprobs are within 1e-4 of transformers' log-softmax at the same place."""
-    reference = AutoModelForCausalLM.from_pretrained(gpt2_folder, dtype=torch.float32).eval()
-    engine, requests = Engine(config_of(gpt2_folder, **switches)), traffic(0)
-    answers = generate(engine, requests)
+    engine = Engine(config_of(gpt2_folder, **switches))
+    answers = generate(engine, requests(1))
     assert (engine.preemptions > 0) == ("kv_tokens" in switches)
-    for (prompt, params), answer in zip(requests, answers, strict=True):
+    for (prompt, params), answer in zip(requests(1), answers, strict=True):
         tokens, reported = answer.tokens, answer.logprobs
         if params.logprobs is None:
             assert not reported
             continue
         assert len(reported) == params.max_tokens
-        with torch.inference_mode():
-            logits = reference(torch.tensor([prompt + tokens])).logits[0, len(prompt) - 1 : -1]
+        logits = reference_logits(gpt2_folder, prompt + tokens)[len(prompt) - 1 : -1]
         expected = torch.log_softmax(logits.double(), -1)
         at = torch.tensor([step.tokens[: 1 + params.logprobs] for step in reported])
         values = torch.tensor([step.values[: 1 + params.logprobs] for step in reported], dtype=torch.float64)
@@ -140,15 +122,15 @@ def test_logprobs_of_prompts_come_once(gpt2_folder: Path, chunk: int | None, ove
     settings = {"kv_tokens": 320, "block_size": 4, "max_model_len": 256, "prefix_cache": True}
     switches = {"chunked_prefill_size": chunk, "overlap_schedule": overlap}
     engine = Engine(config_of(gpt2_folder, **settings, **switches))
-    requests = traffic(2)
-    for id, (prompt, _) in enumerate(requests):
+    prompts = [prompt for prompt, _ in requests(2)]
+    for id, prompt in enumerate(prompts):
         engine.add(id, np.array(prompt, np.int32), SamplingParams(8, ignore_eos=True, prompt_logprobs=1))
     reported: Counter[tuple[int, int]] = Counter()
     while (step := engine.step()) is not None:
         if step.prompt_logprobs is not None:
             reported.update((id, position) for id, position, _ in step.prompt_logprobs.of_prompts())
     assert engine.preemptions > 0
-    places = [(id, place) for id, (prompt, _) in enumerate(requests) for place in range(1, len(prompt))]
+    places = [(id, place) for id, prompt in enumerate(prompts) for place in range(1, len(prompt))]
     assert reported == Counter(places)
 
 
@@ -169,18 +151,15 @@ def engine(gpt2_folder: Path) -> Engine:
 @pytest.fixture(scope="module")
 def silent(engine: Engine) -> list[list[int]]:
     """The tokens when no request asks."""
-    requests = [(prompt, msgspec.structs.replace(params, logprobs=None)) for prompt, params in traffic(1)]
-    return [answer.tokens for answer in generate(engine, requests)]
+    return [answer.tokens for answer in generate(engine, requests(1, logprobs=[None]))]
 
 
 @settings(max_examples=5)
 @given(asking=st.lists(st.sampled_from([None, 0, 1, 20]), min_size=24, max_size=24))
 def test_who_asks_changes_no_token(engine: Engine, silent: list[list[int]], asking: list[int | None]) -> None:
-    requests = [
-        (prompt, msgspec.structs.replace(params, logprobs=k))
-        for (prompt, params), k in zip(traffic(1), asking, strict=True)
-    ]
-    answers = generate(engine, requests)
+    parts = zip(requests(1, logprobs=[None]), asking, strict=True)
+    some = [(prompt, msgspec.structs.replace(params, logprobs=k)) for (prompt, params), k in parts]
+    answers = generate(engine, some)
     assert [answer.tokens for answer in answers] == silent
     for k, answer in zip(asking, answers, strict=True):
         assert len(answer.logprobs) == (0 if k is None else len(answer.tokens))

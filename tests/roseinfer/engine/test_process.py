@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -58,54 +59,55 @@ class Waits:
     def profile_ranks(self, path: str | None, *, with_stack: bool = False) -> None: ...
 
 
-def test_messages_that_come_before_the_launch_are_in_it() -> None:
-    engine: Any = Waits()
+def served(engine: Any, front_end: Callable[[socket.socket], Any]) -> Any:
+    """Serve a front end, which another thread is, until it ends. Returns what it returns."""
     ours, theirs = socket.socketpair()
+    ours.settimeout(20)
     channels = EngineChannels([theirs])
 
-    def serve_until_closed() -> None:
+    def run() -> Any:
+        with ours:
+            return front_end(ours)
+
+    with ThreadPoolExecutor(1) as thread, theirs:
+        result = thread.submit(run)
         with pytest.raises(EOFError):
             serve(engine, channels)
+    return result.result()
 
-    thread = threading.Thread(target=serve_until_closed)
-    with ours, theirs:
-        thread.start()
+
+def test_messages_that_come_before_the_launch_are_in_it() -> None:
+    engine = Waits()
+
+    def front_end(engine_socket: socket.socket) -> None:
         for number in (7, 8):
-            ours.sendall(frame(msgspec.msgpack.encode(Discard(number))))
+            engine_socket.sendall(frame(msgspec.msgpack.encode(Discard(number))))
             engine.came.wait()
         engine.stepped.wait()
-        ours.shutdown(socket.SHUT_WR)
-        thread.join()
+
+    served(engine, front_end)
     assert engine.seen == ["discard 7", "discard 8", "step"]
 
 
 def test_a_profile_of_an_idle_engine_ends(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """After its time, without a step and without a message."""
     monkeypatch.setattr(profiler, "MAX_PROFILE_SECONDS", 0.05)
-    engine: Any = Waits()
+    engine = Waits()
     engine.has_work = False
-    ours, theirs = socket.socketpair()
-    ours.settimeout(20)
-    channels = EngineChannels([theirs])
 
-    def front_end() -> list[Record | Done]:
+    def front_end(engine_socket: socket.socket) -> list[Record | Done]:
         reader, came = FrameReader(), list[bytes]()
-        with ours:
-            for sent, answers in (
-                (StartProfile(str(tmp_path), 5, False), 3),
-                (Recorded(1, ()), 3),
-                (StopProfile(), 4),  # it has been written
-            ):
-                ours.sendall(frame(msgspec.msgpack.encode(sent)))
-                while len(came) < answers:
-                    came += reader.feed(ours.recv(1 << 16))
+        for sent, answers in (
+            (StartProfile(str(tmp_path), 5, False), 3),
+            (Recorded(1, ()), 3),
+            (StopProfile(), 4),  # it has been written
+        ):
+            engine_socket.sendall(frame(msgspec.msgpack.encode(sent)))
+            while len(came) < answers:
+                came += reader.feed(engine_socket.recv(1 << 16))
         return [msgspec.msgpack.decode(message, type=Record | Done) for message in came]
 
-    with ThreadPoolExecutor(1) as thread, theirs:
-        came = thread.submit(front_end)
-        with pytest.raises(EOFError):
-            serve(engine, channels)
-    assert came.result() == [Record(), Done(), Record(end=True), Done()]
+    assert served(engine, front_end) == [Record(), Done(), Record(end=True), Done()]
     assert [path.suffix for path in tmp_path.iterdir()] == [".gz"]
 
 

@@ -11,7 +11,6 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import chi2
-from transformers import AutoModelForCausalLM
 from transformers.generation import (
     MinPLogitsWarper,
     TemperatureLogitsWarper,
@@ -22,7 +21,7 @@ from transformers.generation import (
 from roseinfer.engine.sampler import keep_likeliest, sample, top_k_top_p
 from roseinfer.llm import LLM
 from roseinfer.request.params import SAMPLING, SamplingParams, SamplingRows
-from tests.roseinfer.conftest import config_of
+from tests.roseinfer.conftest import config_of, reference_logits
 
 VOCAB = 23
 
@@ -210,9 +209,7 @@ def test_answers_in_mixed_batches_follow_the_distribution(gpt2_folder: Path) -> 
         for t, min_p, top_k, top_p in SETTINGS
     ]
     answers = np.array(llm.generate([PROMPT] * len(params), params)).reshape(DRAWS, len(SETTINGS))
-    reference = AutoModelForCausalLM.from_pretrained(gpt2_folder, dtype=torch.float32).eval()
-    with torch.inference_mode():
-        logits = reference(torch.tensor([PROMPT])).logits[:, -1]
+    logits = reference_logits(gpt2_folder, PROMPT)[-1:]
     for index, settings in enumerate(SETTINGS):
         expected = warped_distribution(logits, *settings).double().numpy()
         bins = rank_bins(expected)

@@ -1,22 +1,31 @@
-"""Shapes of models from their folders."""
+"""Shapes of models from their folders, configs that are refused, and a Llama's C++ operators."""
 
 from __future__ import annotations
 
 import json
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
+import transformers
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from safetensors.torch import save_file
+from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 
 from roseinfer.config import ConfigError
 from roseinfer.models import config
+from roseinfer.models.config import LlamaConfig, parse
+from roseinfer.models.cpu import CpuOps
+from roseinfer.models.ops import Ops
+from roseinfer.models.rope import Rope
 from roseinfer.models.weights import Weights
 
-LLAMA = {
-    "model_type": "llama", "vocab_size": 128, "hidden_size": 32, "num_attention_heads": 4,
-    "num_hidden_layers": 2, "intermediate_size": 64, "max_position_embeddings": 64,
+LLAMA: dict[str, Any] = {
+    "model_type": "llama", "vocab_size": 5003, "max_position_embeddings": 512, "num_hidden_layers": 2,
+    "hidden_size": 64, "num_attention_heads": 4, "num_key_value_heads": 2, "intermediate_size": 96,
 }  # fmt: skip
 
 
@@ -88,3 +97,130 @@ def test_one_file_comes_before_an_index(tmp_path: Path) -> None:
     assert Weights(tmp_path).get("a", (1,)).item() == 1
     (tmp_path / "model.safetensors").unlink()
     assert Weights(tmp_path).get("a", (1,)).item() == 0
+
+
+#: Relative to the largest value; both sides round bf16 results to 8 bits, at different places.
+TOLERANCE = {torch.float32: 2e-6, torch.bfloat16: 2**-6}
+
+
+def close(out: torch.Tensor, expected: torch.Tensor) -> bool:
+    assert out.shape == expected.shape and out.dtype == expected.dtype
+    return bool((out.double() - expected.double()).abs().max() <= TOLERANCE[out.dtype] * expected.abs().max())
+
+
+@settings(max_examples=60)
+@given(
+    rows=st.integers(1, 40), vectors=st.integers(1, 60), dtype=st.sampled_from(list(TOLERANCE)),
+    scale=st.sampled_from([1e-3, 1.0, 30.0]), seed=st.integers(0, 99),
+)  # fmt: skip
+def test_norm_and_swiglu(rows: int, vectors: int, dtype: torch.dtype, scale: float, seed: int) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    x = (torch.randn(rows, 32 * vectors, generator=generator) * scale).to(dtype)
+    gain = torch.randn(32 * vectors, generator=generator).to(dtype)
+    ops, reference = CpuOps(), Ops()
+    assert close(ops.rms_norm(x, gain, 1e-5), reference.rms_norm(x, gain, 1e-5))
+    assert close(ops.swiglu(x), reference.swiglu(x))
+
+
+@settings(max_examples=60)
+@given(
+    rows=st.integers(1, 40), heads=st.integers(1, 12), dim=st.sampled_from([32, 64, 96, 128]),
+    dtype=st.sampled_from(list(TOLERANCE)), normed=st.booleans(), seed=st.integers(0, 99),
+)  # fmt: skip
+def test_rotate(rows: int, heads: int, dim: int, dtype: torch.dtype, normed: bool, seed: int) -> None:
+    """On a part of a wider tensor; the other part does not change."""
+    generator = torch.Generator().manual_seed(seed)
+    qkv = torch.randn(rows, heads + 3, dim, generator=generator).to(dtype)
+    gain = torch.randn(heads, dim, generator=generator).to(dtype) if normed else None
+    turns = Rope().table(512, dim)[torch.randint(0, 512, (rows,), generator=generator)]
+    expected = Ops().rotate(qkv[:, :heads], gain, 1e-6, turns)
+    values = qkv[:, heads:].clone()
+    assert close(CpuOps().rotate(qkv[:, :heads], gain, 1e-6, turns), expected)
+    assert torch.equal(qkv[:, heads:], values)
+
+
+def test_scores_depend_on_distance_alone() -> None:
+    """Rotary positions are for this: q at i and k at j meet as q at i + n and k at j + n do."""
+    q, k = torch.randn(2, 1, 1, 64, generator=torch.Generator().manual_seed(0)).double()
+    table = Rope().table(300, 64)
+    scores = [
+        (Ops().rotate(q, None, 0, table[[i]]) * Ops().rotate(k, None, 0, table[[i - 9]])).sum()
+        for i in (9, 100, 299)
+    ]
+    assert torch.allclose(torch.stack(scores), scores[0], rtol=1e-4)
+
+
+@pytest.mark.parametrize("parameters", [{}, {"rope_theta": 5e5}, {"rope_type": "linear", "factor": 2.0}])
+@pytest.mark.parametrize("scaling", [None, {"type": "linear", "factor": 4.0}, {"rope_theta": 3e4}])
+def test_frequencies_are_those_of_transformers(
+    parameters: dict[str, object], scaling: dict[str, object] | None
+) -> None:
+    """Also with a config that has both dicts."""
+    raw = LLAMA | {"rope_parameters": {"rope_type": "default"} | parameters, "rope_scaling": scaling}
+    peer = LlamaRotaryEmbedding(transformers.LlamaConfig.from_dict(json.loads(json.dumps(raw))))
+    assert torch.allclose(Rope.parse(raw).frequencies(16), peer.inv_freq)
+
+
+def test_which_widths_the_kernels_take() -> None:
+    def supports(dtype: torch.dtype = torch.float32, **raw: int) -> bool:
+        return CpuOps.supports(parse(LLAMA | raw), torch.device("cpu"), dtype)
+
+    assert supports(head_dim=32)
+    assert not supports(head_dim=16)
+    assert not supports(head_dim=32, intermediate_size=100)
+    assert not supports(head_dim=32, dtype=torch.float16)
+
+
+@pytest.mark.parametrize(
+    ("raw", "says"),
+    [
+        ({"model_type": "mamba"}, "gpt2, llama, qwen2, qwen3"),
+        ({"rope_scaling": {"type": "yarn", "factor": 4}}, "yarn"),
+        ({"rope_scaling": {"type": "yarn"}, "rope_parameters": {"rope_type": "default"}}, "yarn"),
+        ({"rope_scaling": {"rope_type": "linear"}}, "factor"),
+        ({"rope_parameters": {"rope_type": "llama3", "factor": 8}}, "low_freq_factor"),
+        ({"hidden_act": "gelu"}, "gelu"),
+        ({"use_sliding_window": True, "max_window_layers": 1}, "sliding"),
+        ({"layer_types": ["full_attention", "sliding_attention"]}, "sliding"),
+        ({"num_key_value_heads": 3}, "4 heads, 3 KV heads"),
+        ({"partial_rotary_factor": 0.5}, "partial_rotary_factor"),
+        ({"quantization_config": {"quant_method": "fp8"}}, "quantized .fp8."),
+        ({"model_type": "gpt2", "scale_attn_weights": False}, "scale_attn_weights"),
+    ],
+)
+def test_what_is_not_supported_is_said(raw: dict[str, object], says: str) -> None:
+    with pytest.raises(ConfigError, match=says):
+        parse(LLAMA | raw)
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"max_window_layers": 2}, {"layer_types": ["full_attention"] * 2}, {},
+        {"max_window_layers": 0, "sliding_window": None},
+    ],
+)  # fmt: skip
+def test_windows_that_no_layer_has(more: dict[str, object]) -> None:
+    """transformers gives all layers full attention, too."""
+    raw = LLAMA | {"model_type": "qwen2", "use_sliding_window": True, "sliding_window": 4} | more
+    assert set(transformers.Qwen2Config.from_dict(raw).layer_types) == {"full_attention"}
+    assert parse(raw).layers == 2
+
+
+def test_a_config_without_a_width() -> None:
+    with pytest.raises(ConfigError, match="hidden_size"):
+        parse({name: value for name, value in LLAMA.items() if name != "hidden_size"})
+
+
+def test_families_differ_in_biases_and_norms() -> None:
+    def of(**raw: object) -> LlamaConfig:
+        config = parse(LLAMA | raw)
+        assert isinstance(config, LlamaConfig)
+        return config
+
+    assert not of().qkv_bias and of(attention_bias=True).out_bias
+    assert of(model_type="qwen2").qkv_bias and not of(model_type="qwen2").out_bias
+    assert of(model_type="qwen3").qk_norm and of(model_type="qwen3").head_dim == 128
+    assert of(mlp_bias=True).mlp_bias and not of(model_type="qwen3", mlp_bias=True).mlp_bias
+    assert of(hidden_act="swish") == of()
+    assert of(rope_theta=5e5).rope.theta == of(rope_parameters={"rope_theta": 5e5}).rope.theta == 5e5

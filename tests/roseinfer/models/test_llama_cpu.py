@@ -19,15 +19,12 @@ from tests.roseinfer.conftest import (
     Generated,
     config_of,
     generate,
-    make_llama,
     needs_bf16_products,
+    on_models,
     runner_of,
 )
 
-
-@pytest.fixture(scope="module", params=sorted(LLAMAS))
-def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_llama(tmp_path_factory.mktemp(request.param), request.param)
+pytestmark = on_models(sorted(LLAMAS))
 
 
 @pytest.fixture(autouse=True)

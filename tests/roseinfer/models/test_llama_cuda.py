@@ -23,17 +23,13 @@ from roseinfer.models.llama import Llama
 from roseinfer.models.llama_cuda import CudaLlama
 from roseinfer.models.ops import Ops
 from roseinfer.models.weights import Weights
-from tests.roseinfer.conftest import LLAMAS, lay_out, make_batch, make_llama
+from tests.roseinfer.conftest import LLAMAS, lay_out, make_batch, on_models
 from tests.roseinfer.kernels.triton.conftest import DEVICE, close, draw
 
 OPS = Ops()
 
 
-@pytest.fixture(scope="module", params=LLAMAS)
-def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_llama(tmp_path_factory.mktemp(request.param), request.param)
-
-
+pytestmark = on_models(LLAMAS)
 needs_gpu = pytest.mark.skipif(DEVICE.type == "cpu", reason="Triton's interpreter does not round to E4M3")
 
 

@@ -1,19 +1,26 @@
-"""The LM head: tied to the embeddings or stored, as transformers reads the same folders."""
+"""Weights: the head, tied or stored, as transformers reads it, and the parts that ranks have."""
 
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM, GPT2Config, LlamaConfig, PreTrainedConfig, Qwen2Config
 
+from roseinfer.config import ConfigError
 from roseinfer.llm import LLM
+from roseinfer.models import config
+from roseinfer.models.config import ModelConfig
 from roseinfer.models.load import load
 from roseinfer.models.shard import Shard
+from roseinfer.models.weights import ShardWeights, Weights
 from roseinfer.request.params import SamplingParams
 from tests.roseinfer.conftest import config_of
 
@@ -103,3 +110,109 @@ def test_ranks_have_rows_of_a_head_that_differs(tmp_path: Path, family: str) -> 
         model: Any = load(str(tmp_path), CPU, torch.float32, packed=False, shard=Shard(rank, 2))
         assert torch.equal(model._head.weight, rows)
         assert not torch.equal(model._tokens, rows)
+
+
+GPT2 = {"model_type": "gpt2", "n_embd": 48, "n_head": 6, "n_layer": 1, "vocab_size": 101}
+QWEN2 = {
+    "model_type": "qwen2", "hidden_size": 64, "num_attention_heads": 8, "num_key_value_heads": 2,
+    "intermediate_size": 48, "num_hidden_layers": 1, "vocab_size": 101, "max_position_embeddings": 64,
+}  # fmt: skip
+#: Their tensors, by what a layer's parts are called.
+SHAPES = {
+    "gpt2": {"h.0.attn.c_attn.weight": (48, 144), "h.0.attn.c_attn.bias": (144,), "wte.weight": (101, 48)},
+    "qwen2": {
+        "q_proj.weight": (64, 64), "k_proj.bias": (16,), "o_proj.weight": (64, 64),
+        "up_proj.weight": (48, 64), "down_proj.weight": (64, 48), "lm_head.weight": (101, 64),
+    },
+}  # fmt: skip
+
+
+@given(st.integers(1, 4), st.integers(1, 6), st.integers(1, 8), st.integers(1, 300))
+def test_ranks_have_everything_once(ranks: int, heads: int, ffn: int, vocab: int) -> None:
+    """All but the norms: neither a gap nor, with enough heads of keys and values, an element twice."""
+    whole = replace(
+        config.parse(QWEN2), heads=heads * ranks, kv_heads=ranks, ffn_width=ffn * ranks, vocab_size=vocab
+    )
+    shards = [Shard(rank, ranks) for rank in range(ranks)]
+    for pattern, cut in shards[0].cuts(whole).items():
+        taken = [
+            element
+            for shard in shards
+            for start, end in shard.cuts(whole)[pattern].ranges
+            for element in range(start, end)
+        ]
+        assert sorted(taken) == list(range(cut.size)), pattern
+
+
+def test_heads_of_keys_are_shared_by_neighbours() -> None:
+    """With two of them on four ranks; queries go with the keys that they look at."""
+    whole = config.parse(QWEN2)
+    cuts = [Shard(rank, 4).cuts(whole) for rank in range(4)]
+    keys = [cut[r"[kv]_proj\.(weight|bias)"].ranges for cut in cuts]
+    assert keys == [((0, 8),), ((0, 8),), ((8, 16),), ((8, 16),)]
+    assert Shard(3, 4).config(whole).kv_heads == 1 and Shard(3, 4).config(whole).heads == 2
+
+
+@pytest.mark.parametrize("raw", [GPT2, QWEN2], ids=["gpt2", "qwen2"])
+def test_parts_of_files_make_the_whole(raw: dict[str, object], tmp_path: Path) -> None:
+    whole = config.parse(raw)
+    torch.manual_seed(0)
+    shapes = SHAPES[whole.family]
+    save_file({name: torch.randn(shape) for name, shape in shapes.items()}, tmp_path / "model.safetensors")
+    stored = load_file(tmp_path / "model.safetensors")
+    for name, shape in shapes.items():
+        parts = []
+        for rank in range(2):
+            shard = Shard(rank, 2)
+            cut = shard.cut(name, whole)
+            part_shape = list(shape)
+            if cut.size != whole.vocab_size:
+                part_shape[cut.dim] //= 2
+            parts.append(ShardWeights(tmp_path, shard, whole).get(name, tuple(part_shape)))
+        if "c_attn" in name:  # queries, keys and values of a rank are side by side
+            thirds = [part.chunk(3, -1) for part in parts]
+            parts = [torch.cat([third[i] for third in thirds], -1) for i in range(3)]
+        assert torch.equal(torch.cat(parts, cut.dim), stored[name]), name
+
+
+def test_a_bias_of_a_sum_is_added_once(tmp_path: Path) -> None:
+    save_file({"o_proj.bias": torch.ones(64)}, tmp_path / "model.safetensors")
+    whole = config.parse(QWEN2)
+    biases = [ShardWeights(tmp_path, Shard(rank, 2), whole).get("o_proj.bias", (64,)) for rank in range(2)]
+    assert torch.equal(biases[0], torch.ones(64)) and not biases[1].any()
+
+
+@pytest.mark.parametrize("prefix", ["model.", ""])
+def test_checkpoints_of_the_base_class(tmp_path: Path, prefix: str) -> None:
+    """They have no prefix: names of a whole model and of a rank's shard."""
+    name, stored = "model.layers.0.self_attn.q_proj.weight", torch.randn(64, 64)
+    save_file({prefix + name.removeprefix("model."): stored}, tmp_path / "model.safetensors")
+    assert torch.equal(Weights(tmp_path).get(name, (64, 64)), stored)
+    shard = ShardWeights(tmp_path, Shard(1, 2), config.parse(QWEN2))
+    assert torch.equal(shard.get(name, (32, 64)), stored[32:])
+
+
+@pytest.mark.parametrize("ranks", [3, 5, 16])
+def test_a_model_that_does_not_divide(ranks: int) -> None:
+    whole: ModelConfig = config.parse(QWEN2)
+    with pytest.raises(ConfigError, match="does not divide the model's 8 heads"):
+        Shard(0, ranks).config(whole)
+
+
+def test_a_tensor_of_another_shape(tmp_path: Path) -> None:
+    save_file({"q_proj.weight": torch.zeros(48, 64)}, tmp_path / "model.safetensors")
+    weights = ShardWeights(tmp_path, Shard(1, 2), config.parse(QWEN2))
+    with pytest.raises(ConfigError, match=r"has shape \(48, 64\), the config says \(64, 64\)"):
+        weights.get("q_proj.weight", (32, 64))
+    with pytest.raises(ConfigError, match="no tensor k_proj"):
+        weights.get("k_proj.weight", (8, 64))
+
+
+@pytest.mark.parametrize("dtype", [torch.float8_e4m3fn, torch.int8])
+def test_a_quantized_tensor(tmp_path: Path, dtype: torch.dtype) -> None:
+    """Numbers without their scales would be another model's."""
+    save_file({"q_proj.weight": torch.zeros(64, 64).to(dtype)}, tmp_path / "model.safetensors")
+    weights = [Weights(tmp_path), ShardWeights(tmp_path, Shard(1, 2), config.parse(QWEN2))]
+    for kind, rows in zip(weights, (64, 32), strict=True):
+        with pytest.raises(ConfigError, match="is quantized"):
+            kind.get("q_proj.weight", (rows, 64))

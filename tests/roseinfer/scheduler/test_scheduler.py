@@ -1,16 +1,17 @@
-"""Scheduler and loop over random traffic."""
+"""Scheduler and loop over random traffic: answers, contents of steps, and whose turn it is."""
 
 from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, replace
-from itertools import pairwise
+from itertools import accumulate, pairwise
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from roseinfer.batch import NO_INTS, Ints
 from roseinfer.kvcache.blocks import BlockAllocator
 from roseinfer.kvcache.prefix import NoPrefixCache
 from roseinfer.request.params import FinishReason, SamplingParams
@@ -18,14 +19,21 @@ from roseinfer.scheduler.admission import Fifo, Pack
 from roseinfer.scheduler.policies import (
     MOST_IN_A_ROW,
     Alternate,
+    Chunk,
     ChunkedPrompts,
+    Composition,
     FillUp,
     Policies,
+    StepParts,
+    TakeAlong,
     WholePrompts,
+    decode_first,
+    prefill_first,
 )
 from roseinfer.scheduler.request import Request
 from roseinfer.scheduler.running import Running
 from roseinfer.scheduler.scheduler import Scheduler
+from roseinfer.scheduler.waiting import Waiting
 
 from .cache_model import BLOCK, EOS, LOOKAHEAD, SETUPS, Job, Setup, jobs_of, serve
 
@@ -178,3 +186,177 @@ def test_a_client_whose_request_is_put_back_keeps_what_it_was_given() -> None:
     before = scheduler._waiting._served[0]
     scheduler._preempt(int(batch.requests[0]))
     assert before == 40 and scheduler._waiting._served[0] == 41
+
+
+class Queue:
+    """`waiting` prompts, of which a step takes `most`, or parts of them, while a request decodes."""
+
+    def __init__(self, waiting: int, most: int, *, whole: bool = True) -> None:
+        self.waiting, self.most, self.whole = waiting, most, whole
+        self.turns = Alternate()
+
+    def prompts(self, budget: int | None = None, *, cut: bool = False) -> list[Chunk]:
+        taken = min(self.most, self.waiting)
+        self.waiting -= taken if self.whole else 0
+        return [Chunk(row, 0, 1, last=self.whole) for row in range(taken)]
+
+    def decode(self) -> Ints:
+        return np.array([0])
+
+    def steps(self, count: int) -> str:
+        """P for a step of prompts, D for one that decodes."""
+        kinds = ""
+        for _ in range(count):
+            chunks, rows = self.turns(StepParts(self.prompts, self.decode, self.waiting))
+            assert bool(chunks) != bool(len(rows))
+            kinds += "P" if chunks else "D"
+        return kinds
+
+
+TURN = "P" * MOST_IN_A_ROW + "D"
+
+
+@pytest.mark.parametrize(
+    ("queue", "steps"),
+    [
+        (Queue(10, 4), "PPPDD"),  # a burst is taken before others decode
+        (Queue(10**6, 4), 3 * TURN),  # a queue without end lets others decode
+        (Queue(3, 1, whole=False), "PDPDPD"),  # parts of long prompts take turns
+    ],
+)
+def test_prompts_and_decoding_take_turns(queue: Queue, steps: str) -> None:
+    assert queue.steps(len(steps)) == steps
+
+
+def test_prompts_that_come_one_by_one_take_turns_with_decoding() -> None:
+    queue = Queue(0, 4)
+    kinds = ""
+    for _ in range(3):
+        queue.waiting += 1
+        kinds += queue.steps(2)
+    assert kinds == "PDPDPD"
+
+
+def test_prompts_that_find_no_room_let_others_decode() -> None:
+    queue = Queue(5, 0)
+    assert queue.steps(3) == "DDD"
+    assert queue.turns(StepParts(queue.prompts, lambda: NO_INTS, 5)) == ([], NO_INTS)
+
+
+def budgets_of(how: Composition, wait: int, decoding: int) -> tuple[list[tuple[int | None, bool]], int]:
+    """The budgets that `how` asks prompts for, and how many rows it decodes."""
+    budgets: list[tuple[int | None, bool]] = []
+
+    def prompts(budget: int | None = None, *, cut: bool = False) -> list[Chunk]:
+        budgets.append((budget, cut))
+        return [Chunk(0, 0, 1, last=True)] * min(wait, 1)
+
+    rows = how(StepParts(prompts, lambda: np.arange(decoding), wait, decoding))[1]
+    return budgets, len(rows)
+
+
+FILL = FillUp(((47, 8192), (64, 768), (256, 2048)))
+
+
+@pytest.mark.parametrize(
+    ("how", "waiting", "decoding", "budget", "rows"),
+    [
+        # The number depends on how many there are; those that decode count in 64s and leave half of the rows.
+        (FILL, 2, 0, (8192, True), 0), (FILL, 2, 45, (8128, True), 45), (FILL, 2, 46, (704, True), 46),
+        (FILL, 20, 44, (704, True), 44),
+        (FILL, 2, 65, (1920, True), 65), (FILL, 1, 1900, (1024, True), 1900),
+        (FillUp(((8, 1),)), 2, 3, (1, True), 3),  # a step of few rows still takes a token of a prompt along
+        (TakeAlong(16, 1024), 2, 64, (1024, False), 64),  # many requests share steps with whole prompts
+        (TakeAlong(16, 1024), 7, 8, (None, False), 0),  # few take turns
+        (TakeAlong(16, 1024), 0, 8, (None, False), 8),
+    ],
+)  # fmt: skip
+def test_rows_that_prompts_and_decoding_share(
+    how: Composition, waiting: int, decoding: int, budget: tuple[int | None, bool], rows: int
+) -> None:
+    assert budgets_of(how, waiting, decoding) == ([budget], rows)
+
+
+FLOOD = Job(0, 0, 4, 20, 0, True, 0, None, client=1)
+
+
+@pytest.mark.parametrize("overlap", [False, True])
+@pytest.mark.parametrize("composition", [decode_first, prefill_first])
+@pytest.mark.parametrize("num_blocks", [400, 26])
+def test_a_stranger_does_not_wait_for_a_flood(overlap: bool, composition: object, num_blocks: int) -> None:
+    """One token for each of those who come while rows, or blocks, are full and a hundred wait."""
+    strangers = [Job(0, 0, 6, 1, 0, True, 12 * turn, None, client=1 + turn) for turn in range(1, 4)]
+    jobs = sorted([*[FLOOD] * 100, *strangers], key=lambda job: job.arrives_after)
+    policies = Policies(8, 4, 40, composition=composition)  # type: ignore[arg-type]
+    outcome = serve(Setup(num_blocks, 4, policies, prefix_cache=False, overlap=overlap), jobs)
+    for id in range(100, 103):
+        arrived = jobs[id].arrives_after
+        assert any(id in ids for ids in outcome.steps[arrived - 1 : arrived + 5])
+    assert outcome.preemptions >= 1
+    assert all(outcome.answers[id] == job.answer(id) for id, job in enumerate(jobs))
+
+
+def test_a_client_that_got_more_waits_its_turn() -> None:
+    """It has lost its row, as blocks ran out, to one that got less and has two: preempting one of those would
+    not help, since that would be the next to be admitted, and lose its first chunk again, and again."""
+    jobs = [Job(0, shared, rest, tokens, 0, False, 0, None, client) for shared, rest, tokens, client in
+            ((8, 6, 9, 0), (0, 1, 6, 0), (16, 0, 8, 1), (0, 1, 2, 0))]  # fmt: skip
+    policies = Policies(1, 1, 1, Fifo(), ChunkedPrompts(1), prefill_first)
+    outcome = serve(Setup(11, 3, policies, prefix_cache=False, overlap=False), jobs)
+    assert outcome.answers == {id: job.answer(id) for id, job in enumerate(jobs)}
+    assert outcome.preemptions == 2
+
+
+@pytest.mark.parametrize("admission", [Fifo(), Pack(LOOKAHEAD)])
+def test_tokens_are_shared(admission: Fifo | Pack) -> None:
+    """Between one with long answers, one with short ones and one with long prompts, however many each asks
+    for: while all wait, none has got more than another by what its part of the rows may hold."""
+    long, short = FLOOD, replace(FLOOD, max_tokens=5, client=2)
+    prompts = Job(0, 0, 30, 4, 0, True, 0, None, 3)
+    jobs = [*[long] * 40, *[prompts] * 40, *[short] * 160]
+    policies = Policies(6, 6, 64, admission)
+    outcome = serve(Setup(400, 6, policies, prefix_cache=False, overlap=True), jobs)
+    admitted = np.array([[jobs[id].client == client for client in (1, 2, 3)] for id in outcome.admitted])
+    tokens = np.array([24, 9, 34])
+    tokens_of = np.array(list(accumulate((row * tokens for row in admitted), np.add)))
+    contested = tokens_of[: np.argmax(admitted[:, 0].cumsum() == 40)]
+    assert len(contested) > 60
+    assert (contested.max(1) - contested.min(1)).max() <= 6 * 34
+
+
+@given(steps=st.lists(st.tuples(st.integers(0, 3), st.integers(0, 3), st.integers(0, 9)), max_size=40))
+def test_nothing_is_lost_or_kept(steps: list[tuple[int, int, int]]) -> None:
+    """Requests come, are admitted, put back, leave: the order holds each that waits once, and nothing is
+    remembered in the end."""
+    waiting, waits, runs = Waiting(), set[int](), list[Request]()
+    for id, (action, client, tokens) in enumerate(steps):
+        if action == 0:
+            prompt = np.zeros(1, dtype=np.int32)
+            waiting.add(Request(id, prompt, SamplingParams(1), 0.0, prompt, client))
+            waits.add(id)
+        elif action == 1 and waits:
+            request = next(iter(waiting))
+            waiting.admit(request, tokens)
+            waits.remove(request.id)
+            runs.append(request)
+        elif action >= 2 and runs:
+            request = runs.pop(tokens % len(runs))
+            waiting.left(request.client, tokens)
+            if action == 3:
+                waiting.put_back(request)
+                waits.add(request.id)
+        assert sorted(request.id for request in waiting) == sorted(waits) and len(waiting) == len(waits)
+    for request in runs:
+        waiting.left(request.client, 1)
+    for id in waits:
+        assert waiting.discard(id) and not waiting.discard(id)
+    assert waiting.num_clients == 0 and not waiting.running and not list(waiting)
+
+
+def test_of_clients_with_equally_many_tokens_one_without_running_requests_is_next() -> None:
+    waiting, prompt = Waiting(), np.zeros(1, dtype=np.int32)
+    for id, client in enumerate((1, 1, 1, 2)):
+        waiting.add(Request(id, prompt, SamplingParams(1), 0.0, prompt, client))
+        if id == 0:
+            waiting.admit(next(iter(waiting)), 0)
+    assert [request.client for request in waiting] == [2, 1, 1]

@@ -1,4 +1,4 @@
-"""A front end's side of the channel, with the engine's real side at the other end."""
+"""A front end's side of the channels to engines, with the engines' real sides at the other end."""
 
 from __future__ import annotations
 
@@ -6,30 +6,44 @@ import asyncio
 import contextlib
 import gc
 import socket
+import threading
 from collections.abc import AsyncIterator
+from functools import partial
 from itertools import count
 from typing import Any
 
 import numpy as np
 import pytest
 
+from roseinfer.config import ConfigError, EngineConfig
+from roseinfer.engine.core import Engine
+from roseinfer.engine.process import serve
+from roseinfer.info import EngineInfo
 from roseinfer.ipc.engine_channel import EngineChannels
 from roseinfer.ipc.messages import (
     CheckBlocks,
+    Discard,
     Done,
+    Failed,
     Load,
     PackedLogprobs,
     Query,
     Ready,
+    Record,
+    Recorded,
     StartProfile,
     Submit,
     Tokens,
 )
 from roseinfer.request.logprobs import StepLogprobs, TokenLogprobs
 from roseinfer.request.params import Finished, FinishReason, SamplingParams
+from roseinfer.scheduler.scheduler import StepResult
 from roseinfer.server.engine_client import EngineClient, Spinner, Timeouts
-from roseinfer.server.http.errors import HttpError
+from roseinfer.server.http.errors import EngineDeadError, HttpError, SilentEngineError
 from roseinfer.server.metrics.counters import Counters
+from roseinfer.server.replicas import Replicas, together
+from roseinfer.server.routing import PrefixOwners
+from roseinfer.tracing.spans import span
 from tests.roseinfer.server.clients import in_loop
 
 pytestmark = pytest.mark.integration
@@ -159,3 +173,213 @@ def test_a_touched_loop_turns_for_a_while() -> None:
 
 def test_without_a_while_it_sleeps_at_once() -> None:
     assert asyncio.run(turns_until_it_sleeps(0)) == 0
+
+
+class Pair:
+    """Two engines, and the front end's view of them; use it within an event loop."""
+
+    def __init__(self) -> None:
+        ends = [socket.socketpair() for _ in range(2)]
+        self.channels = [EngineChannels([theirs]) for _, theirs in ends]
+        self.sockets = [theirs for _, theirs in ends]
+        self.counters = Counters.create(1, 2)
+        self.died: asyncio.Queue[int] = asyncio.Queue()
+        self.engines = [
+            EngineClient(ours, 0, self.counters.of(n), partial(self.died.put_nowait, n), replica=n)
+            for n, (ours, _) in enumerate(ends)
+        ]
+        self.replicas = Replicas(self.engines, self.counters, PrefixOwners.create(self.counters.salt))
+
+    @classmethod
+    async def started(cls, info: EngineInfo) -> Pair:
+        """Return two engines that are ready."""
+        pair = cls()
+        for channel in pair.channels:
+            channel.send(0, Ready(info))
+        await pair.replicas.start()
+        return pair
+
+    async def got(self, replica: int) -> list[Any]:
+        """Return the messages that have arrived at an engine, at least one message."""
+        messages = await asyncio.to_thread(self.channels[replica].receive, wait=True)
+        return [message for _, message in messages]
+
+    def submit(self) -> int:
+        receiver = Kept(asyncio.Event())
+        return self.replicas.submit(np.array([1], np.int32), SamplingParams(1), [receiver], 0.0)[0]
+
+    def close(self) -> None:
+        self.replicas.stop()
+        for sock in self.sockets:
+            sock.close()
+
+
+@in_loop
+async def test_the_choices_of_a_prompt_are_spread(text_model: Any) -> None:
+    """With the seeds that they would have at one engine."""
+    pair = await Pair.started(text_model.llm.engine.info)
+    receivers = [Kept(asyncio.Event())] * 5
+    ids = pair.replicas.submit(np.array([1], np.int32), SamplingParams(1, seed=7), receivers, 0.0)
+    messages = [message for n in range(2) for message in await pair.got(n)]
+    submitted = [message for message in messages if isinstance(message, Submit)]
+    assert [(message.choices, message.params.seed) for message in submitted] == [(3, 7), (2, 10)]
+    assert [*ids] == [id for first in submitted for id in range(first.id, first.id + first.choices)]
+    pair.close()
+
+
+@in_loop
+async def test_answers_come_from_one_and_orders_go_to_all(text_model: Any) -> None:
+    pair = await Pair.started(text_model.llm.engine.info)
+    ids = [pair.submit() for _ in range(4)]
+    assert [[type(message) for message in await pair.got(n)] for n in range(2)] == [[Submit] * 2] * 2
+    assert len({*ids}) == 4 and pair.counters.inflight == 4
+    for id in ids:
+        pair.replicas.discard(id)
+    messages = [message for n in range(2) for message in await pair.got(n)]
+    discarded = [message.id for message in messages if isinstance(message, Discard)]
+    assert sorted(discarded) == sorted(ids) and pair.counters.inflight == 0
+    order = asyncio.ensure_future(pair.replicas.order(CheckBlocks()))
+    for n, answer in enumerate((Done(), Done("a block leaked"))):
+        assert await pair.got(n) == [CheckBlocks()]
+        pair.channels[n].send(0, answer)
+    assert (await order).error == "a block leaked"
+    loads = asyncio.ensure_future(pair.replicas.loads())
+    for n in range(2):
+        assert await pair.got(n) == [Query()]
+        pair.channels[n].send(0, Load(n + 1, 5, n / 2, 0, 10, n))
+    assert together(await loads) == Load(3, 10, 0.25, 0, 20, 1)
+    pair.close()
+
+
+@in_loop
+async def test_a_silent_replica_gets_nothing(text_model: Any) -> None:
+    pair = await Pair.started(text_model.llm.engine.info)
+    pair.counters.of(0).set_silent(True)
+    assert pair.replicas.alive and pair.replicas.silent
+    for _ in range(3):
+        pair.submit()
+    assert len(await pair.got(1)) == 3 and pair.channels[0].receive(wait=False) == []
+    pair.counters.of(1).set_silent(True)
+    with pytest.raises(SilentEngineError):
+        pair.submit()
+    pair.sockets[1].close()
+    assert await pair.died.get() == 1 and not pair.replicas.alive
+    with pytest.raises(EngineDeadError):
+        pair.submit()
+    pair.close()
+
+
+@in_loop
+async def test_a_profile_of_every_replica_has_the_front_ends_ranges(text_model: Any) -> None:
+    """From its own beginning to its own end."""
+    pair = await Pair.started(text_model.llm.engine.info)
+    names = []
+    for n, channel in enumerate(pair.channels):
+        order = asyncio.ensure_future(pair.engines[n].order(CheckBlocks()))
+        assert await pair.got(n) == [CheckBlocks()]
+        channel.send(0, Record())
+        channel.send(0, Done())
+        await order
+        with span(f"{n} has begun"):
+            pass
+    for n, channel in enumerate(pair.channels):
+        channel.send(0, Record(end=True))
+        (recorded,) = await pair.got(n)
+        assert isinstance(recorded, Recorded)
+        names.append([each.name for each in recorded.spans if "has" in each.name])
+        with span(f"{n} has ended"):
+            pass
+    assert names == [["0 has begun", "1 has begun"], ["1 has begun", "0 has ended"]]
+    assert span("a") is span("b")  # nothing is recorded
+    pair.close()
+
+
+@pytest.mark.parametrize("says_why", [True, False])
+@in_loop
+async def test_one_that_cannot_start(text_model: Any, says_why: bool) -> None:
+    pair = Pair()
+    pair.channels[0].send(0, Ready(text_model.llm.engine.info))
+    if says_why:
+        pair.channels[1].send(0, Failed("too few"))
+    else:
+        pair.sockets[1].close()
+    kind, why = (ConfigError, "too few") if says_why else (EngineDeadError, "has stopped")
+    with pytest.raises(kind, match=why):
+        await pair.replicas.start()
+    assert pair.replicas.failed == 1
+    pair.close()
+
+
+class Stepping:
+    """An engine that counts its steps, before each of which a front end does all that it can."""
+
+    def __init__(self, engine: Engine, loop: asyncio.AbstractEventLoop) -> None:
+        self._engine, self._loop, self.steps = engine, loop, 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._engine, name)
+
+    def step(self) -> StepResult | None:
+        asyncio.run_coroutine_threadsafe(self._front_end_turns(), self._loop).result(60)
+        self.steps += 1
+        return self._engine.step()
+
+    @staticmethod
+    async def _front_end_turns() -> None:
+        for _ in range(10):
+            await asyncio.sleep(0)
+
+
+@pytest.fixture(scope="module")
+def engine(text_model: Any) -> Engine:
+    return Engine(
+        EngineConfig(str(text_model.folder), device="cpu", dtype="fp32", kv_tokens=4096, warmup=False)
+    )
+
+
+@pytest.mark.parametrize("leaves", [False, True])
+@pytest.mark.parametrize(
+    ("requests", "choices", "tokens"), [(60, 128, 800), (1500, 1, 800), (3000, 4, 2)], ids=str
+)
+def test_a_strangers_token_comes_within_five_steps(
+    engine: Engine, requests: int, choices: int, tokens: int, leaves: bool
+) -> None:
+    """Whatever another client has submitted just before, or withdrawn."""
+
+    async def test() -> int:
+        ours, theirs = socket.socketpair()
+        stepping: Any = Stepping(engine, asyncio.get_running_loop())
+        channels = EngineChannels([theirs])
+        channels.send(0, Ready(engine.info))
+        client = EngineClient(ours, 0, Counters.create(1).of(0), lambda: None)
+        await client.start()
+
+        def serve_until_closed() -> None:
+            with pytest.raises(EOFError):
+                serve(stepping, channels)
+
+        thread = threading.Thread(target=serve_until_closed)
+        thread.start()
+        flooding, ended = [Kept(asyncio.Event())] * choices, asyncio.Event()
+        prompt, params = np.full(tokens, 5, np.int32), SamplingParams(40, ignore_eos=True)
+        ids = [id for _ in range(requests) for id in client.submit(prompt, params, flooding, 0.0, 1)]
+        if leaves:
+            for id in ids:
+                client.discard(id)
+        before = stepping.steps
+        client.submit(prompt[:1], SamplingParams(1), [Kept(ended)], 0.0, 2)
+        await ended.wait()
+        waited: int = stepping.steps - before
+        for id in ids:
+            client.discard(id)
+        assert (await client.load()).waiting == 0
+        client.stop()
+        ours.shutdown(socket.SHUT_WR)
+        await asyncio.to_thread(thread.join)
+        theirs.close()
+        while engine.has_work:  # steps that were launched
+            engine.step()
+        engine.check_idle()
+        return waited
+
+    assert asyncio.run(asyncio.wait_for(test(), 300)) <= 5

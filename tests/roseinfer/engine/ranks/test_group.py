@@ -31,11 +31,10 @@ from roseinfer.models.linear import Linear
 from roseinfer.models.load import load
 from roseinfer.models.ranks import Ranks
 from roseinfer.request.params import SamplingParams
-from tests.roseinfer.conftest import config_of, runner_of, save_llama
+from tests.roseinfer.conftest import VOCAB, config_of, runner_of, save_llama, traffic
 
 pytestmark = pytest.mark.integration
 
-VOCAB = 5003
 ONE_THREAD = {"threads": 1, "kv_tokens": 4096}
 #: More tokens than have their logits at once.
 LONG = list(range(1, PROMPT_ROWS + 40))
@@ -72,13 +71,10 @@ def children() -> list[psutil.Process]:
     ]
 
 
-def traffic() -> tuple[list[list[int]], list[SamplingParams]]:
-    """Prompts of 1 to 200 tokens, some alike; answers that end one by one."""
-    rng = np.random.default_rng(3)
-    shared = rng.integers(0, VOCAB - 1, 64).tolist()
-    prompts = [rng.integers(0, VOCAB - 1, n).tolist() for n in (1, 16, 17, *rng.integers(1, 200, 9))]
-    prompts += [shared + prompt[:9] for prompt in prompts[:4]]
-    return prompts, [SamplingParams(int(n), ignore_eos=True) for n in rng.integers(1, 16, len(prompts))]
+#: Prompts of 1 to 264 tokens, some alike; answers that end one by one.
+PROMPTS, PARAMS = zip(
+    *traffic(1, 16, [0, 64], [1, 16, 17, *range(20, 200)], max_tokens=range(1, 16)), strict=True
+)
 
 
 def test_tokens_equal_those_of_one_process(gpt2_folder: Path, tmp_path: Path) -> None:
@@ -86,10 +82,10 @@ def test_tokens_equal_those_of_one_process(gpt2_folder: Path, tmp_path: Path) ->
     one that is lost ends the engine, with the reason."""
     tight = {"kv_tokens": 560, "block_size": 4, "chunked_prefill_size": 48, "prefix_cache": True}
     with opened(gpt2_folder, 1) as alone:
-        expected, scores = alone.generate(*traffic()), logprobs(alone, LONG)
+        expected, scores = alone.generate(PROMPTS, PARAMS), logprobs(alone, LONG)
     with opened(gpt2_folder, **tight) as llm:
         np.testing.assert_allclose(logprobs(llm, LONG), scores, atol=1e-3)
-        assert llm.generate(*traffic()) == expected
+        assert llm.generate(PROMPTS, PARAMS) == expected
         assert llm.engine.preemptions > 0 and llm.engine.cached_tokens > 0
         llm.engine.flush_cache()
         llm.engine.check_idle()
@@ -100,19 +96,19 @@ def test_tokens_equal_those_of_one_process(gpt2_folder: Path, tmp_path: Path) ->
         (rank,) = children()
         rank.kill()
         with pytest.raises(RankError, match=r"rank 1 of the engine has ended \(killed by SIGKILL\)"):
-            llm.generate(*traffic())
+            llm.generate(PROMPTS, PARAMS)
 
 
 def test_each_rank_rounds_what_it_caches(gpt2_folder: Path) -> None:
     """A sum in another order can round a key to its neighbour, so not all answers need be the same. An engine
     that is forgotten leaves no process."""
     with opened(gpt2_folder, 1) as exact:
-        exact_answers = exact.generate(*traffic())
+        exact_answers = exact.generate(PROMPTS, PARAMS)
     answers = []
     for ranks in (1, 2):
         settings = {"kv_cache_dtype": "fp8", "prefix_cache": True, "tensor_parallel_size": ranks}
         llm = LLM(config_of(gpt2_folder, **ONE_THREAD, **settings))
-        answers.append(llm.generate(*traffic()))
+        answers.append(llm.generate(PROMPTS, PARAMS))
         others = children()
         assert len(others) == ranks - 1
         del llm
@@ -175,10 +171,9 @@ def profiled(llm: LLM, folder: Path) -> set[str]:
 def test_families(shape: PreTrainedConfig, tmp_path: Path) -> None:
     """Logprobs, too, are those of one process."""
     save_llama(tmp_path, shape)
-    prompts, params = traffic()
     with opened(tmp_path, 1) as alone, opened(tmp_path) as llm:
-        assert llm.generate(prompts, params) == alone.generate(prompts, params)
-        np.testing.assert_allclose(logprobs(alone, prompts[5]), logprobs(llm, prompts[5]), atol=1e-3)
+        assert llm.generate(PROMPTS, PARAMS) == alone.generate(PROMPTS, PARAMS)
+        np.testing.assert_allclose(logprobs(alone, PROMPTS[5]), logprobs(llm, PROMPTS[5]), atol=1e-3)
 
 
 def logprobs(llm: LLM, prompt: list[int]) -> list[float]:

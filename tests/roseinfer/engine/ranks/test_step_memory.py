@@ -1,12 +1,17 @@
-"""Steps through shared memory."""
+"""Steps and messages between ranks."""
 
 from __future__ import annotations
 
+import socket
+
+import msgspec
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from roseinfer.batch import Batch, Segment
+from roseinfer.engine.ranks.messages import RankDone, receive
 from roseinfer.engine.ranks.step_memory import StepMemory, StepSizes
 
 
@@ -61,3 +66,14 @@ def test_steps_arrive_as_they_were_sent(data: st.DataObject) -> None:
                 sent.start, sent.count, sent.context, sent.request,
             )  # fmt: skip
             assert segment.blocks.tolist() == sent.blocks.tolist()
+
+
+@pytest.mark.integration
+def test_what_a_rank_says_last_is_not_lost_with_what_it_said_before() -> None:
+    ours, theirs = socket.socketpair()
+    with ours:
+        with theirs:
+            for done in (RankDone(), RankDone("not enough memory")):
+                theirs.sendall(msgspec.json.encode(done) + b"\n")
+            theirs.sendall(b"{")
+        assert [receive(ours) for _ in range(3)] == [RankDone(), RankDone("not enough memory"), None]

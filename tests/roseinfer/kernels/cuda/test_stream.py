@@ -56,10 +56,7 @@ def test_shapes_that_do_not_divide_are_left() -> None:
 
 @pytest.mark.parametrize("size", [1, 2])
 def test_bfloat16_stays_in_registers_where_it_fits(size: int) -> None:
-    tiling, few = (
-        plan(4096, 6144, True, BLOCKS, MAX_ROWS, size),
-        plan(4096, 6144, True, BLOCKS, FEW_ROWS, size),
-    )
+    tiling, few = (plan(4096, 6144, True, BLOCKS, rows, size) for rows in (MAX_ROWS, FEW_ROWS))
     assert tiling is not None and tiling.holds_x and tiling.registers == (size == 2)
     assert few is not None and few.holds_x and not few.registers
     far = plan(12288, 4096, False, BLOCKS)

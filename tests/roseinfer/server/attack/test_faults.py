@@ -1,21 +1,29 @@
-"""Faults of the machine below a server: a process that stops, files and disks that are full. `process/` kills
-processes, and stops the engine."""
+"""Faults of the machine below a server, too little cache, and thousands of clients that leave."""
 
 from __future__ import annotations
 
 import json
+import os
+import random
+import re
 import resource
 import signal
+import subprocess
+import sys
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
 
+from tests.roseinfer.conftest import TEXT_VOCAB
+from tests.roseinfer.server.attack.conftest import SECONDS
 from tests.roseinfer.server.clients import connect, post, read_all, wait_for
 
 pytestmark = [pytest.mark.slow, pytest.mark.integration]
+
 
 LONG = {"prompt": [1], "max_tokens": 900, "ignore_eos": True, "stream": True}
 
@@ -83,3 +91,58 @@ def test_signals(serve: Any, tried: Callable[[int], None], number: signal.Signal
     server.process.send_signal(number)
     assert server.ended()
     tried(1)
+
+
+OPTIONS = (
+    "--kv-tokens", "1536", "--prefix-cache", "--chunked-prefill-size", "64", "--frontend-processes", "2",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("temperature", [0, 1])
+def test_preemption(serve: Any, tried: Callable[[int], None], temperature: int) -> None:
+    """Answers of requests that are interrupted and computed again: those that they get alone, in fp32."""
+    server = serve(*OPTIONS)
+    chance = random.Random(temperature)
+    shared = [chance.randrange(TEXT_VOCAB) for _ in range(40)]
+    bodies = [
+        {
+            "prompt": shared[: chance.choice((0, 16, 40))]
+            + [chance.randrange(TEXT_VOCAB) for _ in range(chance.randint(1, 60))],
+            "max_tokens": chance.randint(20, 120), "temperature": temperature, "seed": index,
+            "ignore_eos": True, "return_token_ids": True,
+        }
+        for index in range(50)
+    ]  # fmt: skip
+
+    def answer(body: dict[str, Any]) -> list[int]:
+        reply = server.request("/v1/completions", body)
+        assert reply.status == 200, reply.body
+        tokens: list[int] = reply.json["choices"][0]["token_ids"]
+        return tokens
+
+    alone = [answer(body) for body in bodies]
+    with ThreadPoolExecutor(len(bodies)) as pool:
+        together = list(pool.map(answer, bodies))
+    assert not [index for index in range(len(bodies)) if together[index] != alone[index]]
+    tried(len(bodies))
+    assert server.becomes_idle()
+    metrics = server.request("/metrics").body.decode()
+    assert float(re.search(r"^roseinfer_preemptions_total (\S+)", metrics, re.MULTILINE)[1]) > 0
+
+
+ROOT = Path(__file__).parents[4]
+
+
+def test_soak(tried: Callable[[int], None]) -> None:
+    """Clients that leave in eight ways, and that stay: right answers, flat memory, every block free."""
+    clients = max(100, int(10 * float(os.environ[SECONDS])))
+    command = [
+        sys.executable, "-m", "benchmarks.soak", "--rounds", "7", "--warm", "4", "--clients", str(clients),
+        "--bound-mib", "24",
+        "--", "--frontend-processes", "2", "--prefix-cache", "--kv-tokens", "2048", "--threads", "1",
+    ]  # fmt: skip
+    soak = subprocess.run(command, capture_output=True, text=True, timeout=900, cwd=ROOT)
+    assert soak.returncode == 0, soak.stdout + soak.stderr
+    requests = re.search(r"^requests (\S+)", soak.stdout, re.MULTILINE)
+    tried(int(float(requests[1])))
+    assert "nothing leaked" in soak.stdout

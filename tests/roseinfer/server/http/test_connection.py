@@ -1,4 +1,4 @@
-"""Clients that write and read in unusual ways, that send no more, and that leave; how answers are named."""
+"""Clients that write and read in unusual ways, that send no more, and that leave; forms of HTTP/1.1."""
 
 from __future__ import annotations
 
@@ -12,10 +12,13 @@ from typing import Any
 
 import psutil
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from tests.roseinfer.server.clients import connect, post, read_all, reset_on_close, wait_for
-
-pytestmark = pytest.mark.integration
+from roseinfer.server.http.buffers import Account, Budget
+from roseinfer.server.http.parser import HttpRequest, RequestParser
+from tests.roseinfer.server.clients import answer, connect, post, read_all, reset_on_close, wait_for
+from tests.roseinfer.server.http.conformance import CASES, CHUNKED_POST, Answers, Case, judge, violation
 
 BODY = {"prompt": [1, 2, 3], "max_tokens": 4, "ignore_eos": True, "temperature": 0}
 
@@ -29,20 +32,6 @@ def test_requests_that_do_not_wait_for_answers(serving: Any) -> None:
     assert len(answers) == 41 and all(answer.startswith(b"200 OK") for answer in answers)
     kinds = [b"text/event-stream" in answer for answer in answers]
     assert kinds == [index % 2 == 1 for index in range(40)] + [False]
-
-
-def test_byte_by_byte_and_in_chunks(serving: Any) -> None:
-    data = json.dumps(BODY).encode()
-    chunks = b"".join(b"%x\r\n%b\r\n" % (len(part), part) for part in (data[:7], data[7:])) + b"0\r\n\r\n"
-    request = b"POST /v1/completions HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n"
-    request += b"content-type: application/json\r\n"
-    request += b"expect: 100-continue\r\ntransfer-encoding: chunked\r\n\r\n" + chunks
-    with connect(serving) as client:
-        client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        for index in range(len(request)):
-            client.sendall(request[index : index + 1])
-        answer = read_all(client)
-    assert answer.startswith(b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 200 OK\r\n")
 
 
 def test_a_body_is_asked_for_when_its_turn_comes(serving: Any) -> None:
@@ -212,3 +201,57 @@ def test_a_front_end_without_descriptors_says_so(keyed: Any) -> None:
         process.rlimit(psutil.RLIMIT_NOFILE, (soft, hard))
     assert [server.request("/health").status for _ in range(4)] == [200] * 4
     assert not [line for line in server.log if "Traceback" in line]
+
+
+@pytest.mark.parametrize("byte_by_byte", [False, True])
+def test_every_form(serving: Any, byte_by_byte: bool) -> None:
+    """In one piece, and in pieces of one byte."""
+    cases = [case for case in CASES if not byte_by_byte or len(case.sent) < 1000]
+    faults = {case.name: violation(serving.port, case, byte_by_byte=byte_by_byte) for case in cases}
+    assert not {name: fault for name, fault in faults.items() if fault}
+    assert not [line for line in serving.log if "Traceback" in line]
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name[:30])
+def test_the_list_can_find_something(case: Case) -> None:
+    """Each case finds fault with a server that answers everything alike."""
+    answers = [Answers([200] * (case.answers + 4)), Answers([200], hangs=True), Answers([500, 500])]
+    assert all(judge(case, each) for each in answers)
+
+
+@given(cuts=st.lists(st.integers(0, 1000), max_size=6), chunked=st.booleans())
+def test_an_offer_of_another_protocol_changes_nothing(cuts: list[int], chunked: bool) -> None:
+    body = b"3\r\nabc\r\n1\r\nd\r\n0\r\n\r\n" if chunked else b"abcd"
+    length = b"Transfer-Encoding: chunked" if chunked else b"Content-Length: 4"
+    requests = [
+        b"POST /a?b HTTP/1.1\r\nHost: localhost\r\n" + offer + length + b"\r\n\r\n" + body
+        + b"GET /c HTTP/1.1\r\nHost: localhost\r\n" + offer + b"\r\n"
+        + b"OPTIONS * HTTP/1.1\r\nHost: localhost\r\n" + offer + b"\r\n"
+        + b"POST /e HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Length: 1\r\n\r\nf"
+        for offer in (b"", "".join(f"{line}\r\n" for line in UPGRADE).encode())
+    ]  # fmt: skip
+    parsed = []
+    for data in requests:
+        requests_out: list[HttpRequest] = []
+        account = Account(Budget(1 << 20))
+        incoming = RequestParser(requests_out.append, lambda: None, lambda request: None, account)
+        ends = sorted(cut % len(data) for cut in cuts)
+        for start, end in zip([0, *ends], [*ends, len(data)], strict=True):
+            incoming.feed(data[start:end])
+        assert not incoming.receiving
+        parsed.append([(each.method, each.path, bytes(each.body), each.keep_alive) for each in requests_out])
+    assert parsed[0] == parsed[1] and len(parsed[0]) == 4
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        b"GET / HTTP/1.1\r\n" + b"".join(b"a%d: b\r\n" % i for i in range(129)) + b"\r\n",
+        b"GET /" + b"a" * (80 << 10),
+        CHUNKED_POST + b"1\r\na\r\n" * 65536,
+        CHUNKED_POST + b"1;" + b"a" * (24 << 10),
+    ],
+)
+def test_heads_and_framing_have_an_end(serving: Any, sent: bytes) -> None:
+    with connect(serving) as client:
+        assert answer(client, sent).startswith(b"HTTP/1.1 431 ")

@@ -1,11 +1,13 @@
-"""Requests that a server refuses: status, OpenAI's error object, and a server that still serves."""
+"""Requests that a server describes and refuses: status, OpenAI's error object, a server that still serves."""
 
 from __future__ import annotations
 
+import copy
 import http.client
 import json
 import signal
 from collections import Counter
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from typing import Any
@@ -13,6 +15,13 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from schemathesis import Case, GenerationMode, openapi
+from schemathesis.checks import not_a_server_error
+from schemathesis.specs.openapi.checks import (
+    content_type_conformance,
+    negative_data_rejection,
+    response_schema_conformance,
+)
 
 from tests.roseinfer.conftest import TEXT_VOCAB
 from tests.roseinfer.server.clients import connect
@@ -31,7 +40,8 @@ def check_error(reply: Any, status: int) -> dict[str, Any]:
     error = reply.json["error"]
     assert error.keys() == {"message", "type", "param", "code"}
     codes = {401: {"invalid_api_key"}, 429: {"rate_limit_exceeded"}, 400: CODES}
-    assert error["message"] and error["code"] in codes.get(status, {None, "model_not_found"})
+    assert error["message"] and "\n" not in error["message"]
+    assert error["code"] in codes.get(status, {None, "model_not_found"})
     return error  # type: ignore[no-any-return]
 
 
@@ -63,30 +73,28 @@ def test_malformed_bodies(serving: Any, body: bytes) -> None:
         ({"prompt": [[1]] * 65, "n": 2}, "prompt"), ({"prompt": [[1]] * 100_000}, "prompt"),
         ({"prompt": ["a"] * 129}, "prompt"), ({"prompt": ["a", 1]}, "prompt"),
         ({"max_tokens": 0}, "max_tokens"), ({"max_tokens": -1}, "max_tokens"),
-        ({"max_tokens": 1022}, "prompt"),
-        ({"max_tokens": 2**40}, "max_tokens"), ({"max_tokens": "2"}, "max_tokens"),
-        ({"max_tokens": 2.5}, "max_tokens"),
-        ({"max_completion_tokens": 0}, "max_completion_tokens"),
-        ({"min_tokens": 3}, "min_tokens"), ({"min_tokens": -1}, "min_tokens"),
-        ({"temperature": -0.1}, "temperature"), ({"temperature": 1e300}, "temperature"),
-        ({"top_p": 0}, "top_p"), ({"top_p": 1.1}, "top_p"), ({"top_k": 2**40}, "top_k"),
-        ({"n": 0}, "n"), ({"n": 129}, "n"), ({"stop": ""}, "stop"), ({"stop": ["a", ""]}, "stop"),
-        ({"stop": [f"s{i}" for i in range(65)]}, "stop"), ({"stop": ["a", "é" * 257]}, "stop"),
-        ({"stop": [1]}, "stop"), ({"stream": "yes"}, "stream"),
+        ({"max_tokens": 1022}, "prompt"), ({"max_tokens": 2**40}, "max_tokens"),
+        ({"max_tokens": "2"}, "max_tokens"), ({"max_tokens": 2.5}, "max_tokens"),
+        ({"max_completion_tokens": 0}, "max_completion_tokens"), ({"min_tokens": 3}, "min_tokens"),
+        ({"min_tokens": -1}, "min_tokens"), ({"temperature": -0.1}, "temperature"),
+        ({"temperature": 1e300}, "temperature"), ({"top_p": 0}, "top_p"), ({"top_p": 1.1}, "top_p"),
+        ({"top_k": 2**40}, "top_k"), ({"n": 0}, "n"), ({"n": 129}, "n"), ({"stop": ""}, "stop"),
+        ({"stop": ["a", ""]}, "stop"), ({"stop": [f"s{i}" for i in range(65)]}, "stop"),
+        ({"stop": ["a", "é" * 257]}, "stop"), ({"stop": [1]}, "stop"), ({"stream": "yes"}, "stream"),
         ({"stream_options": []}, "stream_options"), ({"stream_options": {}}, "stream_options"),
         ({"stream_options": {"include_usage": True}, "stream": False}, "stream_options"),
         ({"logprobs": 21}, "logprobs"), ({"logprobs": -1}, "logprobs"), ({"logprobs": True}, "logprobs"),
-        ({"logprobs": 20, "n": 128, "max_tokens": 391}, "logprobs"),
-        ({"suffix": "x"}, "suffix"), ({"best_of": 2}, "best_of"),
-        ({"best_of": 1, "n": 2}, "best_of"), ({"best_of": 3, "n": 2}, "best_of"),
-        ({"presence_penalty": 2.1}, "presence_penalty"), ({"frequency_penalty": -3}, "frequency_penalty"),
-        ({"logit_bias": {"a": 1}}, "logit_bias"), ({"logit_bias": {"5": 101}}, "logit_bias"),
-        ({"logit_bias": {str(TEXT_VOCAB): 1}}, "logit_bias"), ({"logit_bias": {"-1": 1}}, "logit_bias"),
+        ({"logprobs": 20, "n": 128, "max_tokens": 391}, "logprobs"), ({"suffix": "x"}, "suffix"),
+        ({"best_of": 2}, "best_of"), ({"best_of": 1, "n": 2}, "best_of"),
+        ({"best_of": 3, "n": 2}, "best_of"), ({"presence_penalty": 2.1}, "presence_penalty"),
+        ({"frequency_penalty": -3}, "frequency_penalty"), ({"logit_bias": {"a": 1}}, "logit_bias"),
+        ({"logit_bias": {"5": 101}}, "logit_bias"), ({"logit_bias": {str(TEXT_VOCAB): 1}}, "logit_bias"),
+        ({"logit_bias": {"-1": 1}}, "logit_bias"),
         ({"logit_bias": {str(i): 1 for i in range(1025)}}, "logit_bias"),
         ({"repetition_penalty": 0}, "repetition_penalty"),
         ({"repetition_penalty": 1e-40}, "repetition_penalty"),
-        ({"repetition_penalty": 101}, "repetition_penalty"),
-        ({"min_p": -0.1}, "min_p"), ({"min_p": 1.1}, "min_p"), ({"top_k": -5}, "top_k"),
+        ({"repetition_penalty": 101}, "repetition_penalty"), ({"min_p": -0.1}, "min_p"),
+        ({"min_p": 1.1}, "min_p"), ({"top_k": -5}, "top_k"),
         ({"stop_token_ids": [TEXT_VOCAB]}, "stop_token_ids"), ({"stop_token_ids": [-1]}, "stop_token_ids"),
         ({"stop_token_ids": [5] * 65}, "stop_token_ids"), ({"guided_json": {}}, "guided_json"),
         ({"bad_words": ["a"]}, "bad_words"), ({"allowed_token_ids": [1]}, "allowed_token_ids"),
@@ -240,30 +248,79 @@ def statuses_together(server: Any, prompt: Any) -> Counter[bytes]:
         return Counter(client.recv(12)[-3:] for client in clients)
 
 
-JSON = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=6),
-    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=4), inner, max_size=3),
-    max_leaves=8,
-)
-FIELDS = [
-    "prompt", "model", "max_tokens", "min_tokens", "temperature", "top_p", "top_k", "seed", "n", "stop",
-    "ignore_eos", "stream", "stream_options", "return_token_ids", "return_metrics", "echo", "suffix",
-    "logprobs", "best_of", "presence_penalty", "frequency_penalty", "logit_bias", "user", "min_p",
-    "repetition_penalty", "stop_token_ids", "add_special_tokens",
-]  # fmt: skip
-VALUES = JSON | st.sampled_from([0, 1, 2, -1, 0.5, 1e-40, 1e308, 2**31, 2**63, 2**64, True, "a", [[1], [2]]])
-BODIES = st.dictionaries(st.sampled_from(FIELDS), VALUES, max_size=4).map(
-    lambda change: json.dumps(OK | {"max_tokens": 2} | change).encode()
-)
+COMPLETION = {
+    "model": None, "prompt": [1, 2, 3], "max_tokens": 2, "min_tokens": 0, "temperature": 0.5, "top_p": 0.9,
+    "top_k": 5,
+    "seed": 1, "n": 2, "stop": ["a", "b"], "ignore_eos": True, "stream": True,
+    "stream_options": {"include_usage": True},
+    "logprobs": 2, "return_token_ids": True, "return_metrics": True, "presence_penalty": 0.0,
+    "logit_bias": None, "frequency_penalty": 0.0, "repetition_penalty": 1.0, "min_p": 0.0, "best_of": None,
+    "echo": False, "suffix": None, "user": "somebody", "stop_token_ids": [], "add_special_tokens": True,
+}  # fmt: skip
+CHAT = {
+    "messages": [{"role": "user", "content": "a"}, {"role": "user", "content": [{"type": "text",
+    "text": "b"}]}],
+    "max_completion_tokens": 2, "logprobs": True, "top_logprobs": 2, "stream": False, "tools": None,
+    "response_format": {"type": "text"},
+}  # fmt: skip
+PROFILE = {"output_dir": ".", "num_steps": 1, "with_stack": False}
+
+#: Values that something, somewhere, has not expected.
+VALUES = st.sampled_from(
+    [
+        None, True, False, 0, -1, 1, 0.5, -0.0, 2**31, 2**63, 2**64, -(2**63), 10**400, 1e-40, 1e308, "", "a",
+        "\0", "\u202e", "😀",
+        "\ud800", "a" * 300, "../../etc/passwd", "\n", [], {}, [[]], [None], [0] * 2000, ["a"] * 200, [[1],
+        [2]],
+        [1, "a"], {"a": 1}, {"type": "json_object"}, {"": ""}, [2**31], [-1], [0.5], "{{ 7 * 7 }}",
+        "{% for %}",
+    ]
+) | st.recursive(st.none() | st.integers() | st.text(max_size=5), st.lists, max_leaves=10)  # fmt: skip
+#: Texts that JSON parsers read differently.
+RAW = st.sampled_from(
+    [
+        b"NaN", b"Infinity", b"-Infinity", b"1e999", b"01", b"1.", b".5", b"+1", b"0x1", b"'a'", b"\xff",
+        b"\xed\xa0\x80",
+        b'"\\u0000"', b'"\\ud800"', b"[" * 5000, b"[" * 600 + b"]" * 600,
+        b'{"a":' * 600 + b"1" + b"}" * 600, b",", b"",
+        b"//", b"1" * 5000, b'"' + b"\\" * 99 + b'"',
+    ]
+)  # fmt: skip
 
 
-BYTES = st.binary(max_size=20)
+def places(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """Yield the path of each value within `value`."""
+    inner = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for key, below in inner:
+        yield (*path, key)
+        yield from places(below, (*path, key))
+
+
+def change(draw: st.DataObject, body: dict[str, Any]) -> bytes:
+    """Exchange or drop a few values; the text that results is perhaps no JSON."""
+    body = json.loads(json.dumps(body))
+    for _ in range(draw.draw(st.integers(1, 3))):
+        *path, key = draw.draw(st.sampled_from([*places(body)]))
+        place: Any = body
+        for step in path:
+            place = place[step]
+        if draw.draw(st.booleans()) or len(body) < 2:
+            place[key] = copy.deepcopy(draw.draw(VALUES))
+        else:
+            del place[key]
+        if not body:
+            break
+    data = json.dumps(body).encode()
+    if draw.draw(st.integers(0, 3)) == 0:
+        start = draw.draw(st.integers(0, len(data)))
+        data = data[:start] + draw.draw(RAW) + data[start + draw.draw(st.integers(0, 8)) :]
+    return data
 
 
 @settings(max_examples=150, suppress_health_check=list(HealthCheck))
-@given(body=BODIES | BYTES | BYTES.map(lambda raw: b'{"max_tokens": 2, "prompt": "a' + raw + b'"}'))
-def test_no_body_breaks_the_server(serving: Any, body: bytes) -> None:
-    reply = serving.request("/v1/completions", body)
+@given(data=st.data())
+def test_no_body_breaks_the_server(serving: Any, data: st.DataObject) -> None:
+    reply = serving.request("/v1/completions", change(data, COMPLETION))
     if reply.status == 200:
         assert not [chunk for chunk in reply.chunks if "error" in chunk]
     else:
@@ -275,3 +332,52 @@ def test_alive_and_idle_after_all_that(serving: Any) -> None:
     assert serving.request("/health").status == 200
     assert serving.becomes_idle()
     assert not serving.faults
+
+
+CHECKS = [
+    not_a_server_error, content_type_conformance, response_schema_conformance, negative_data_rejection,
+]  # fmt: skip
+ROUTES = [
+    ("POST", "/v1/completions"), ("POST", "/v1/chat/completions"), ("GET", "/v1/models"),
+    ("GET", "/v1/models/tiny"), ("GET", "/health"), ("GET", "/live"), ("GET", "/livez"), ("GET", "/ready"),
+    ("GET", "/readyz"), ("GET", "/server_info"), ("GET", "/metrics"), ("GET", "/integrity"),
+    ("GET", "/openapi.json"), ("POST", "/flush_cache"), ("POST", "/stop_profile"),
+]  # fmt: skip
+
+
+def test_every_route_is_described(serving: Any) -> None:
+    document = serving.request("/openapi.json").json
+    described = [(method.upper(), path) for path, methods in document["paths"].items() for method in methods]
+    # /start_profile slows the server down, and is not fuzzed
+    assert sorted(described) == sorted([*ROUTES, ("POST", "/start_profile")])
+    assert all(next(iter(methods.values()))["summary"] for methods in document["paths"].values())
+    body = document["components"]["schemas"]["CompletionRequest"]
+    fields = body["properties"]
+    assert body["required"] == ["prompt"] and {"max_tokens", "stop", "stream"} < fields.keys()
+    stated = {name: fields[name]["anyOf"][0] for name in ("n", "logprobs", "stop", "min_p", "stop_token_ids")}
+    bounds = [value for name in stated for key, value in stated[name].items() if key.startswith("max")]
+    assert bounds == [128, 20, 256, 1, 64]
+
+
+def schema_check(server: Any, path: str) -> Callable[[st.DataObject], None]:
+    """A request, valid or broken: no 5xx; an answer has the kind that the document says, a refusal is
+    OpenAI's error object; a request against the document is refused."""
+    operation = openapi.from_dict(server.request("/openapi.json").json)[path]["POST"]
+
+    def check(data: st.DataObject) -> None:
+        case: Case[Any] = data.draw(st.sampled_from(GenerationMode).flatmap(operation.as_strategy))
+        case.call_and_validate(
+            base_url=f"http://127.0.0.1:{server.port}", checks=CHECKS, timeout=30, headers=server.headers
+        )
+
+    return check
+
+
+@pytest.mark.parametrize("path", ["/v1/completions", "/v1/chat/completions"])
+def test_no_request_breaks_the_server(serving: Any, chatting: Any, path: str) -> None:
+    server = chatting if "chat" in path else serving
+    earlier_faults = len(server.faults)  # of other tests of this server
+    limited = settings(max_examples=8, suppress_health_check=list(HealthCheck))
+    limited(given(data=st.data())(schema_check(server, path)))()
+    assert server.becomes_idle()
+    assert not server.faults[earlier_faults:]

@@ -1,4 +1,4 @@
-"""Bytes that are almost HTTP."""
+"""Bodies and bytes that are valid, almost valid, or nothing of the kind."""
 
 from __future__ import annotations
 
@@ -9,12 +9,53 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from hypothesis import strategies as st
 
 from tests.roseinfer.server.attack.conftest import SECONDS
-from tests.roseinfer.server.http.cases import CASES
-from tests.roseinfer.server.http.conformance import LAST, exchange, read
+from tests.roseinfer.server.http.conformance import CASES, LAST, exchange, read
+from tests.roseinfer.server.openai.test_requests import (
+    CHAT,
+    COMPLETION,
+    PROFILE,
+    change,
+    check_error,
+    schema_check,
+)
 
 pytestmark = [pytest.mark.slow, pytest.mark.integration]
+
+
+Fuzz = Callable[[Callable[[st.DataObject], None]], None]
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [("/v1/completions", COMPLETION), ("/v1/chat/completions", CHAT), ("/start_profile", PROFILE)],
+)
+def test_mutations(serving: Any, fuzz: Fuzz, path: str, body: dict[str, Any]) -> None:
+    """JSON with random changes: done, or refused with OpenAI's error."""
+    before = serving.complete([1, 2, 3], max_tokens=4, ignore_eos=True).json["choices"]
+
+    def check(draw: st.DataObject) -> None:
+        reply = serving.request(path, change(draw, body))
+        assert reply.status in (200, 400, 403, 404)
+        if reply.status != 200:
+            assert check_error(reply, reply.status)["type"] in ("invalid_request_error", "not_found_error")
+
+    fuzz(check)
+    assert serving.becomes_idle()
+    assert serving.complete([1, 2, 3], max_tokens=4, ignore_eos=True).json["choices"] == before
+    assert not [line for line in serving.log if "Traceback" in line]
+
+
+@pytest.mark.parametrize("path", ["/v1/completions", "/v1/chat/completions"])
+def test_schemas(serving: Any, chatting: Any, fuzz: Fuzz, path: str) -> None:
+    """Requests made from /openapi.json by schemathesis, valid and broken."""
+    server = chatting if "chat" in path else serving
+    fuzz(schema_check(server, path))
+    assert server.becomes_idle()
+    assert not server.faults
+
 
 #: What mutations put in: ends of lines, framing, controls, other requests.
 PIECES = (
@@ -38,7 +79,7 @@ def mutated(data: bytes, chance: random.Random) -> bytes:
     return data
 
 
-def test_mutations(serving: Any, tried: Callable[[int], None]) -> None:
+def test_forms(serving: Any, tried: Callable[[int], None]) -> None:
     """HTTP/1.1 with random changes: answered, refused or awaited, and others are answered."""
     chance, end, count = random.Random(0), time.monotonic() + float(os.environ[SECONDS]), 0
     while time.monotonic() < end:

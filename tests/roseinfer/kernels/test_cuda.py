@@ -1,7 +1,8 @@
-"""GPUs that have what kernels need."""
+"""Kernels in CUDA C++ without a GPU: their texts, launches, and the GPUs that they need."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from types import SimpleNamespace
 
 import pytest
@@ -9,6 +10,40 @@ import torch
 
 from roseinfer.attention import prefill_backends
 from roseinfer.kernels.capability import is_hopper, is_large_hopper, shared_memory
+from roseinfer.kernels.cuda import paged_decode
+from roseinfer.kernels.cuda.build import with_includes
+
+
+@pytest.mark.parametrize(
+    ("name", "part"),
+    [
+        ("few_rows.cu", "struct Softmax {"),
+        ("paged_decode.cu", "struct Softmax {"),
+        ("gqa_decode.cu", "struct Softmax {"),
+        ("stream.cu", "barrier_t;"),
+        ("draw.cu", "struct How {"),
+    ],
+)
+def test_every_file_is_there_once(name: str, part: str) -> None:
+    text = with_includes(name)
+    assert '#include "' not in text
+    assert text.count(part) == text.count("typedef unsigned short half_t;") == 1
+    assert text.index("half_t;") < text.index(part) < text.index('extern "C"')
+
+
+@pytest.mark.parametrize("dim", [32, 64, 128, 256])
+def test_a_block_has_a_thread_for_each_element_of_a_head(dim: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    launched: list[tuple[dict[str, int], int]] = []
+
+    def kernel(file: str, function: str, *defines: tuple[str, int]) -> Callable[..., None]:
+        return lambda grid, threads, args: launched.append((dict(defines), threads))
+
+    monkeypatch.setattr(paged_decode, "kernel", kernel)
+    q, k, v, out = (torch.zeros(1, heads, dim).half() for heads in (2, 1, 1, 2))
+    table, rows, lengths = torch.zeros(1, 1).int(), torch.zeros(1).int(), torch.ones(1).int()
+    paged_decode.launch(q, k, v, k.clone(), v.clone(), table, rows, lengths, out, out, 16, 1)
+    ((defines, threads),) = launched
+    assert threads == 32 * defines["WARPS"] >= defines["DIM"] == dim
 
 
 @pytest.fixture
