@@ -12,6 +12,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -29,45 +30,41 @@ from roseinfer.server.config import ServerConfig
 pytestmark = pytest.mark.integration
 
 
+CONFIG, WEIGHTS = "config.json", "model.safetensors"
+
+
+def change_config(folder: Path, **fields: Any) -> None:
+    (folder / CONFIG).write_text(json.dumps(json.loads((folder / CONFIG).read_text()) | fields))
+
+
+def change_tensors(folder: Path, without: str = "", **tensors: torch.Tensor) -> None:
+    stored = {f"transformer.{name.replace('_weight', '.weight')}": x for name, x in tensors.items()}
+    stored = load_file(folder / WEIGHTS) | stored
+    save_file({name: x for name, x in stored.items() if name != without}, folder / WEIGHTS)
+
+
+def name_a_missing_shard(folder: Path) -> None:
+    index = {"weight_map": dict.fromkeys(load_file(folder / WEIGHTS), "model-2.safetensors")}
+    (folder / "model.safetensors.index.json").write_text(json.dumps(index))
+    (folder / WEIGHTS).unlink()
+
+
+def cut_weights(folder: Path) -> None:
+    (folder / WEIGHTS).write_bytes((folder / WEIGHTS).read_bytes()[:5000])
+
+
 @pytest.fixture
-def broken(text_model: Any, tmp_path: Path) -> Callable[[str], Path]:
-    """The model's folder with something wrong in it."""
+def folder(text_model: Any, tmp_path: Path) -> Path:
+    """A copy of the model's folder."""
+    return shutil.copytree(text_model.folder, tmp_path / "model")
 
-    def make(what: str) -> Path:
-        folder = shutil.copytree(text_model.folder, tmp_path / "model")
-        config, weights = folder / "config.json", folder / "model.safetensors"
-        shape, tensors = json.loads(config.read_text()), load_file(weights)
-        match what:
-            case "no config":
-                config.unlink()
-            case "no JSON":
-                config.write_text("{")
-            case "no object":
-                config.write_text("[1]")
-            case "other family":
-                config.write_text(json.dumps(shape | {"model_type": "mamba"}))
-            case "odd heads":
-                config.write_text(json.dumps(shape | {"n_head": 3}))
-            case "no weights":
-                weights.unlink()
-            case "cut weights":
-                weights.write_bytes(weights.read_bytes()[:5000])
-            case "missing tensor":
-                del tensors["transformer.h.1.ln_1.bias"]
-                save_file(tensors, weights)
-            case "wrong shape":
-                save_file(tensors | {"transformer.wpe.weight": torch.zeros(2, 2)}, weights)
-            case "missing shard":
-                weights.unlink()
-                index = {"weight_map": dict.fromkeys(tensors, "model-2.safetensors")}
-                (folder / "model.safetensors.index.json").write_text(json.dumps(index))
-            case "bad tokenizer":
-                (folder / "tokenizer.json").write_text("{}")
-            case "no tokenizer":
-                (folder / "vocab.json").unlink()
-        return folder
 
-    return make
+def generate(monkeypatch: pytest.MonkeyPatch, *options: str) -> Any:
+    """Run `roseinfer generate` in this process, and return its exit code."""
+    monkeypatch.setattr(sys, "argv", ["roseinfer", "generate", *options])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    return ended.value.code
 
 
 def one_line(text: str, *words: str) -> None:
@@ -78,35 +75,33 @@ def one_line(text: str, *words: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("what", "words"),
+    ("damage", "words"),
     [
-        ("no config", ["config.json"]),
-        ("no JSON", ["config.json"]),
-        ("no object", ["config.json"]),
-        ("other family", ["mamba", "gpt2"]),
-        ("odd heads", ["n_head 3"]),
-        ("no weights", [".safetensors"]),
-        ("cut weights", ["model.safetensors"]),
-        ("missing tensor", ["h.1.ln_1.bias"]),
-        ("wrong shape", ["wpe.weight", "(2, 2)"]),
-        ("missing shard", ["model-2.safetensors"]),
-        ("bad tokenizer", ["tokenizer"]),
-        ("no tokenizer", ["token ids"]),
+        (lambda folder: (folder / CONFIG).unlink(), [CONFIG]),
+        (lambda folder: (folder / CONFIG).write_text("{"), [CONFIG]),
+        (lambda folder: (folder / CONFIG).write_text("[1]"), [CONFIG]),
+        (partial(change_config, model_type="mamba"), ["mamba", "gpt2"]),
+        (partial(change_config, n_head=3), ["n_head 3"]),
+        (lambda folder: (folder / WEIGHTS).unlink(), [".safetensors"]),
+        (cut_weights, [WEIGHTS]),
+        (partial(change_tensors, without="transformer.h.1.ln_1.bias"), ["h.1.ln_1.bias"]),
+        (partial(change_tensors, wpe_weight=torch.zeros(2, 2)), ["wpe.weight", "(2, 2)"]),
+        (name_a_missing_shard, ["model-2.safetensors"]),
+        (lambda folder: (folder / "tokenizer.json").write_text("{}"), ["tokenizer"]),
+        (lambda folder: (folder / "vocab.json").unlink(), ["token ids"]),
     ],
 )
 def test_generate_from_a_broken_folder(
-    broken: Callable[[str], Path],
-    what: str,
+    folder: Path,
+    damage: Callable[[Path], object],
     words: list[str],
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    options = ["--model", str(broken(what)), "--prompt", "a", "--max-tokens", "1", "--no-warmup"]
+    damage(folder)
+    options = ["--model", str(folder), "--prompt", "a", "--max-tokens", "1", "--no-warmup"]
     options += ["--kv-tokens", "1024"]
-    monkeypatch.setattr(sys, "argv", ["roseinfer", "generate", *options])
-    with pytest.raises(SystemExit) as ended:
-        main()
-    assert ended.value.code == 2
+    assert generate(monkeypatch, *options) == 2
     one_line(capsys.readouterr().err, *words)
 
 
@@ -118,10 +113,7 @@ def test_a_process_of_the_engine_that_is_lost(
 
     monkeypatch.setattr("roseinfer.llm.Engine", lose)
     options = ["--model", str(text_model.folder), "--prompt", "a", "--tensor-parallel-size", "2"]
-    monkeypatch.setattr(sys, "argv", ["roseinfer", "generate", *options])
-    with pytest.raises(SystemExit) as ended:
-        main()
-    assert ended.value.code == 2
+    assert generate(monkeypatch, *options) == 2
     one_line(capsys.readouterr().err, "rank 1 of the engine has ended (killed by SIGKILL)")
 
 
@@ -189,9 +181,10 @@ def test_serve_on_a_port_in_use() -> None:
     one_line(done.stderr, "in use")
 
 
-def test_serve_says_what_the_engine_says(broken: Callable[[str], Path]) -> None:
+def test_serve_says_what_the_engine_says(folder: Path) -> None:
     """A folder that only the engine process finds broken."""
-    done = run("serve", "--port", "0", "--no-warmup", "--model", str(broken("cut weights")))
+    cut_weights(folder)
+    done = run("serve", "--port", "0", "--no-warmup", "--model", str(folder))
     assert done.returncode == 2
     one_line(done.stderr, "model.safetensors")
 
@@ -203,10 +196,7 @@ def test_generate(
     tokens = text_model.greedy([text_model.llm.tokenizer.encode(prompt).tolist()], 6)[0]
     options = ["--dtype", "fp32", "--device", "cpu", "--no-warmup", "--kv-tokens", "1024"]
     options += ["--max-tokens", "6", "--prompt", prompt]
-    monkeypatch.setattr(sys, "argv", ["roseinfer", "generate", "--model", str(text_model.folder), *options])
-    with pytest.raises(SystemExit) as ended:
-        main()
-    assert ended.value.code == 0
+    assert generate(monkeypatch, "--model", str(text_model.folder), *options) == 0
     assert capsys.readouterr().out == text_model.text(tokens) + "\n"
 
 

@@ -209,7 +209,6 @@ def test_every_form(serving: Any, byte_by_byte: bool) -> None:
     cases = [case for case in CASES if not byte_by_byte or len(case.sent) < 1000]
     faults = {case.name: violation(serving.port, case, byte_by_byte=byte_by_byte) for case in cases}
     assert not {name: fault for name, fault in faults.items() if fault}
-    assert not [line for line in serving.log if "Traceback" in line]
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name[:30])

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import pickle
 import shutil
 import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +22,7 @@ from roseinfer.server.openai import large_bodies
 from roseinfer.server.openai.generation import Generation
 from roseinfer.server.openai.large_bodies import MAX_WAITING, ROOM, LargeBodies, answer_to, is_large
 from roseinfer.tokenizer.chat import ChatTemplate
-from tests.roseinfer.server.clients import connect, wait_for
+from tests.roseinfer.server.clients import connect, in_loop, wait_for
 
 
 @pytest.mark.parametrize("field", ["metadata", "tools", "response_format"])
@@ -42,58 +44,52 @@ def test_a_text_that_cannot_become_a_prompt(characters: int, says: str) -> None:
     assert isinstance(error, BadRequestError) and says in str(error)
 
 
-def test_an_unexpected_error_does_not_end_the_process(
+@contextlib.contextmanager
+def reader(folder: Path) -> Iterator[LargeBodies]:
+    bodies = LargeBodies(str(folder), None)
+    try:
+        yield bodies
+    finally:
+        bodies.stop()
+
+
+@in_loop
+async def test_an_unexpected_error_does_not_end_the_process(
     text_model: Any, integration: None, tmp_path: Path
 ) -> None:
     """Here it is the template's, for a text where it wants an object."""
     folder = shutil.copytree(text_model.folder, tmp_path / "model")
     (folder / "chat_template.jinja").write_text("{{ messages[0].content | dictsort }}")
-    bodies = LargeBodies(str(folder), None)
-
-    async def read() -> None:
-        try:
-            with pytest.raises(InternalError):
-                await bodies.read(asked(b'{"messages": [{"role": "user", "content": "a"}]}'), True, 64, 0)
-            child = bodies.child
-            with pytest.raises(BadRequestError, match="messages is empty"):
-                await bodies.read(asked(b'{"messages": []}'), True, 64, 0)
-            assert child is not None and bodies.child is child
-        finally:
-            bodies.stop()
-
-    asyncio.run(read())
+    with reader(folder) as bodies:
+        with pytest.raises(InternalError):
+            await bodies.read(asked(b'{"messages": [{"role": "user", "content": "a"}]}'), True, 64, 0)
+        child = bodies.child
+        with pytest.raises(BadRequestError, match="messages is empty"):
+            await bodies.read(asked(b'{"messages": []}'), True, 64, 0)
+        assert child is not None and bodies.child is child
 
 
 def asked(body: bytes) -> HttpRequest:
     return HttpRequest("POST", "/v1/completions", {}, True, True, bytearray(body), received=time.monotonic())
 
 
-def test_a_body_that_there_is_no_memory_to_take_in(text_model: Any, integration: None) -> None:
+@in_loop
+async def test_a_body_that_there_is_no_memory_to_take_in(text_model: Any, integration: None) -> None:
     """The rest of it is not taken for the next one."""
-    bodies = LargeBodies(str(text_model.folder), None)
-
-    async def read() -> None:
-        try:
-            for _ in range(2):
-                with pytest.raises(BadRequestError, match="more memory"):
-                    await bodies.read(asked(b" " * 2 * ROOM), False, 64, 0)
-                body = json.dumps({"prompt": [1, 2], "user": "a" * (ROOM // 8)}).encode()
-                for _ in range(6):  # none of them leaves less room for the next
-                    generation = await bodies.read(asked(body), False, 64, 0)
-                    assert list(generation.prompts[0]) == [1, 2]
-        finally:
-            bodies.stop()
-
-    asyncio.run(read())
+    with reader(text_model.folder) as bodies:
+        for _ in range(2):
+            with pytest.raises(BadRequestError, match="more memory"):
+                await bodies.read(asked(b" " * 2 * ROOM), False, 64, 0)
+            body = json.dumps({"prompt": [1, 2], "user": "a" * (ROOM // 8)}).encode()
+            for _ in range(6):  # none of them leaves less room for the next
+                generation = await bodies.read(asked(body), False, 64, 0)
+                assert list(generation.prompts[0]) == [1, 2]
 
 
 MIB = 1 << 20
-#: Bytes that a socket takes at once, and seconds for what takes much less.
-PIECE, TIMEOUT = 1 << 12, 20
 #: Fields of a JSON object.
 MANY = b",".join(b'"%d":0' % field for field in range(300_000))
 POST = b"POST /v1/completions HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
-CHUNKED = POST + b"transfer-encoding: chunked\r\n\r\n"
 
 
 def rss(server: Any) -> int:
@@ -174,32 +170,29 @@ class Turns(LargeBodies):
         return None  # type: ignore[return-value]
 
 
-def test_clients_take_turns() -> None:
+@in_loop
+async def test_clients_take_turns() -> None:
     """One has as many waiting as it may, and one of its clients leaves; another's bodies come second."""
+    bodies = Turns()
 
-    async def test() -> None:
-        bodies = Turns()
+    def read(body: bytes, client: int) -> asyncio.Task[Generation]:
+        return asyncio.ensure_future(bodies.read(asked(body), False, 64, client))
 
-        def read(body: bytes, client: int) -> asyncio.Task[Generation]:
-            return asyncio.ensure_future(bodies.read(asked(body), False, 64, client))
-
-        first = [read(b"%d" % index, 1) for index in range(MAX_WAITING)]
-        await asyncio.sleep(0)
-        with pytest.raises(HttpError) as refusal:
-            await bodies.read(asked(b"one too many"), False, 64, 1)
-        assert refusal.value.status == 429
-        others = [read(b"other", 2), read(b"another", 3), read(b"other again", 2)]
-        late = asked(b"late")
-        late.received -= large_bodies.TIMEOUT
-        with pytest.raises(HttpError) as refusal:
-            await bodies.read(late, False, 64, 2)
-        assert refusal.value.status == 503
-        first.pop().cancel()
-        await asyncio.gather(*first, *others)
-        assert bodies.order[:6] == [b"0", b"other", b"1", b"another", b"other again", b"2"]
-        assert len(bodies.order) == MAX_WAITING + 2
-
-    asyncio.run(test())
+    first = [read(b"%d" % index, 1) for index in range(MAX_WAITING)]
+    await asyncio.sleep(0)
+    with pytest.raises(HttpError) as refusal:
+        await bodies.read(asked(b"one too many"), False, 64, 1)
+    assert refusal.value.status == 429
+    others = [read(b"other", 2), read(b"another", 3), read(b"other again", 2)]
+    late = asked(b"late")
+    late.received -= large_bodies.TIMEOUT
+    with pytest.raises(HttpError) as refusal:
+        await bodies.read(late, False, 64, 2)
+    assert refusal.value.status == 503
+    first.pop().cancel()
+    await asyncio.gather(*first, *others)
+    assert bodies.order[:6] == [b"0", b"other", b"1", b"another", b"other again", b"2"]
+    assert len(bodies.order) == MAX_WAITING + 2
 
 
 def test_more_messages_than_the_context_has_tokens_are_not_rendered() -> None:

@@ -12,7 +12,6 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from transformers import AutoModelForCausalLM
 
 from roseinfer.request.limits import Limits
 from roseinfer.request.logprobs import TokenLogprobs
@@ -23,7 +22,7 @@ from roseinfer.server.openai.requests import StreamOptions
 from roseinfer.server.openai.responses import ChatLogprobs, ChoiceLogprobs, CompletionLogprobs, Logprobs
 from roseinfer.tokenizer.token_names import TokenNames
 from roseinfer.tokenizer.tokenizer import load_tokenizer
-from tests.roseinfer.conftest import TEXT_VOCAB
+from tests.roseinfer.conftest import TEXT_VOCAB, reference_logits
 
 NEW = 12
 TOKENIZER = load_tokenizer("random:gpt2-tiny")
@@ -200,13 +199,11 @@ K = 3
 @pytest.fixture(scope="module")
 def scored(text_model: Any) -> list[tuple[list[int], list[int], torch.Tensor]]:
     """Prompts, three tokens after each, and the log-probabilities of all that follows the first token."""
-    reference = AutoModelForCausalLM.from_pretrained(text_model.folder, dtype=torch.float32).eval()
     rng = np.random.default_rng(2)
     prompts = [rng.integers(0, TEXT_VOCAB - 1, length).tolist() for length in (1, 70, 33)]
     scores = []
     for prompt, answer in zip(prompts, text_model.greedy(prompts, 3), strict=True):
-        with torch.inference_mode():
-            logits = reference(torch.tensor([prompt + answer])).logits[0]
+        logits = reference_logits(text_model.folder, prompt + answer)
         scores.append((prompt, answer, torch.log_softmax(logits.double(), -1)))
     return scores
 
