@@ -93,7 +93,7 @@ def traffic(
     for index in range(count):
         beginning = documents[rng.integers(3)][: rng.choice(shared)]
         prompt = [*beginning.tolist(), *rng.integers(0, VOCAB - 1, rng.choice(rest)).tolist()]
-        params = {name: values[rng.integers(len(values))] for name, values in choices.items()}
+        params = {name: values[int(rng.integers(len(values)))] for name, values in choices.items()}
         requests.append((prompt, SamplingParams(**({"ignore_eos": True, "seed": index} | params))))
     return requests
 

@@ -81,7 +81,7 @@ def test_logprobs_of_a_step_in_parts(top_tokens: list[int], data: st.DataObject)
 
 def requests(seed: int, **choices: Any) -> Requests:
     """With common beginnings, greedy or sampled; a third of them asks for nothing."""
-    how = {"temperature": [0.0, 0.9], "top_p": [1.0, 0.7], "logprobs": [None, 0, 5]} | choices
+    how: dict[str, Any] = {"temperature": [0.0, 0.9], "top_p": [1.0, 0.7], "logprobs": [None, 0, 5]} | choices
     return traffic(seed, 24, [0, 32, 160], range(1, 60), max_tokens=range(1, 14), **how)
 
 

@@ -116,9 +116,9 @@ def test_what_is_stored_is_given_back(dtype: torch.dtype) -> None:
     k, v = storable(draw(1, 3, 2, 24) * 100), storable(draw(2, 3, 2, 24) / 100)
     k[0, 0, 0], v[2, 1, 3] = 1e4, -500
     rounded = [to_e4m3(x) if dtype == E4M3 else x.clone() for x in (k, v)]
-    memories = [torch.zeros(10, 2, 24, device=DEVICE).to(dtype) for _ in "kv"]
-    store_kv.store_kv(k, v, *memories, torch.tensor([4, -1, 9], dtype=torch.int32, device=DEVICE))
-    for memory, exact, x in zip(memories, rounded, (k, v), strict=True):
+    keys, values = (torch.zeros(10, 2, 24, device=DEVICE).to(dtype) for _ in "kv")
+    store_kv.store_kv(k, v, keys, values, torch.tensor([4, -1, 9], dtype=torch.int32, device=DEVICE))
+    for memory, exact, x in zip((keys, values), rounded, (k, v), strict=True):
         expected = movable(torch.zeros(10, 2, 24, device=DEVICE).to(dtype))
         expected[[4, 9]] = movable(exact)[[0, 2]]
         assert torch.equal(movable(memory), expected)
