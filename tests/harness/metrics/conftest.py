@@ -1,17 +1,17 @@
 """Small tables with the columns of records/columns.py, built request by request in plain Python."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import pandas as pd
-import pytest
 
 from harness.metrics.contrast import compare_points
 from harness.metrics.estimates import measure
 from harness.metrics.samples import Cut, by_load, split
+from harness.metrics.summary import summarize
 from harness.records.columns import CHUNKS, REQUESTS
 from harness.schema.load import TraceLoad, load_text
-from harness.schema.results import Comparison
+from harness.schema.results import Comparison, OnlineSummary
 
 Tables = tuple[pd.DataFrame, pd.DataFrame]
 
@@ -42,9 +42,9 @@ def build(rows: Sequence[dict[str, Any]]) -> Tables:
     )
 
 
-@pytest.fixture
-def tables() -> Callable[[Sequence[dict[str, Any]]], Tables]:
-    return build
+def summaries(rows: Sequence[dict[str, Any]], **known: Any) -> list[OnlineSummary]:
+    """The summaries of requests."""
+    return summarize(*build(rows), **known)
 
 
 def compare(requests: pd.DataFrame, chunks: pd.DataFrame, cut: Cut | None = None) -> list[Comparison]:

@@ -24,8 +24,7 @@ from harness.metrics.intervals import Measurement, error_rate_ends
 from harness.metrics.samples import Group, by_load, split
 from harness.schema.limits import Slo, parse_gate
 from harness.schema.load import ClosedLoop, load_text
-
-from .conftest import build
+from tests.harness.metrics.conftest import build
 
 RATES = st.lists(st.tuples(st.integers(1, 6), st.integers(1, 6)), min_size=1, max_size=12)
 

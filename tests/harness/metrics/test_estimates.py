@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any
-
 import numpy as np
 import numpy.typing as npt
 import pytest
@@ -12,7 +9,7 @@ from scipy.stats import norm
 
 from harness.metrics.estimates import Dependence, estimates_of
 from harness.metrics.samples import Sample, split
-from tests.harness.metrics.conftest import Tables
+from tests.harness.metrics.conftest import build
 
 Floats = npt.NDArray[np.float64]
 
@@ -52,9 +49,7 @@ def test_tokens_of_a_request_that_are_alike_count_as_one() -> None:
     assert Dependence(apart).below(1.0, 0.5) > 4000
 
 
-def test_turns_of_sessions_are_neighbours_by_when_they_were_sent(
-    tables: Callable[[Sequence[dict[str, Any]]], Tables],
-) -> None:
+def test_turns_of_sessions_are_neighbours_by_when_they_were_sent() -> None:
     sessions, turns = 40, 5
     ttft = series(np.random.default_rng(6), sessions * turns, 0.8)  # in the order of sending
     rows = [
@@ -63,7 +58,7 @@ def test_turns_of_sessions_are_neighbours_by_when_they_were_sent(
         for k in range(turns)
         for t in [100.0 * (k * sessions + s)]
     ]
-    [group] = split(*tables(rows))
+    [group] = split(*build(rows))
     assert Dependence(group.sample("ttft_ms")).inflation == pytest.approx(Dependence(sample(ttft)).inflation)
     assert list(group.requests["t_sent"]) == sorted(group.requests["t_sent"])
 

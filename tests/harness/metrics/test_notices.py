@@ -7,12 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pandas as pd
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.metrics.summary import prefix_hits, summarize
+from harness.metrics.summary import prefix_hits
 from harness.metrics.validity import too_brief
 from harness.report.tables.cells import prefix_table
 from harness.report.text.numbers import DASH
@@ -21,9 +20,7 @@ from harness.schema.load import ClosedLoop, Ramp, RequestRate, TraceLoad, load_t
 from harness.schema.machines import MachineLoad
 from harness.schema.results import OnlineSummary, PrefixHits, Speculation, SpeculationCount
 from harness.schema.setting_types import Window
-from tests.harness.metrics.conftest import build
-
-Tables = Callable[[Sequence[dict[str, Any]]], tuple[pd.DataFrame, pd.DataFrame]]
+from tests.harness.metrics.conftest import build, summaries
 
 
 def cell(
@@ -50,78 +47,102 @@ def test_every_kind_is_documented() -> None:
     assert sorted(rows) == sorted(KINDS)
 
 
-def test_a_steady_cell_has_no_notice(tables: Tables) -> None:
-    assert all(not kinds(summary) for summary in summarize(*tables(cell(lambda i: 0.05))))
+def late(i: int) -> float:
+    """A TTFT that grows from the fortieth request on, in s."""
+    return 0.05 if i < 40 else 0.1 * (i - 38)
 
 
-def test_a_queue_that_grows_and_a_cold_start(tables: Tables) -> None:
-    [_, pooled] = summarize(*tables(cell(lambda i: 0.05 + 0.1 * i)))
-    assert {"behind", "drift"} <= set(kinds(pooled))
-    [_, pooled] = summarize(*tables(cell(lambda i: 0.5 if i < 15 else 0.05)))
-    assert "drift" in kinds(pooled) and "behind" not in kinds(pooled)
+def slower(by_s: float, **columns: Any) -> list[dict[str, Any]]:
+    """A steady cell whose tokens come so much later, one by one."""
+    rows = cell(lambda i: 0.05, **columns)
+    for row in rows:
+        row["chunks"] = [(t + by_s * k, tokens) for k, (t, tokens) in enumerate(row["chunks"])]
+    return rows
 
 
-def test_the_start_of_a_closed_loop_is_no_drift(tables: Tables) -> None:
-    loop = load_text(ClosedLoop(concurrency=16))
-    [_, pooled] = summarize(*tables(cell(lambda i: 0.5 if i < 16 else 0.05, load=loop)))
-    assert kinds(pooled) == []
+STEADY = cell(lambda i: 0.05)
+HEAVY = cell(lambda i: 0.05, every_s=0.05, cell=1, load=load_text(TraceLoad(scale=0.5)))
+RAMP = load_text(Ramp(from_req_per_s=1, to_req_per_s=20, seconds=8))
+RATE = load_text(RequestRate(req_per_s=10))
+LOOP = load_text(ClosedLoop(concurrency=16))
 
 
-def test_a_ramp_that_is_too_steep_is_no_drift(tables: Tables) -> None:
-    """TTFT grows because the load does; that the engine fell behind is said."""
-    ramp = load_text(Ramp(from_req_per_s=1, to_req_per_s=20, seconds=8))
-    [_, pooled] = summarize(*tables(cell(lambda i: 0.05 if i < 40 else 0.1 * (i - 38), load=ramp)))
-    assert kinds(pooled) == ["behind"]
+@pytest.mark.parametrize(
+    ("rows", "expected"),
+    [
+        (STEADY, set()),
+        (cell(lambda i: 0.05 + 0.1 * i), {"behind", "drift"}),
+        (cell(lambda i: 0.5 if i < 15 else 0.05), {"drift"}),
+        (cell(lambda i: 0.5 if i < 16 else 0.05, load=LOOP), set()),
+        (cell(late, load=RAMP), {"behind"}),  # TTFT grows because the load does
+        (cell(late, load=RATE), {"behind", "growing", "drift"}),
+        (STEADY + cell(lambda i: 0.15, cell=1, repeat=1), {"repeats_differ"}),
+    ],
+)
+def test_a_cell_is_noticed_where_it_is_not_the_same_throughout(
+    rows: list[dict[str, Any]], expected: set[str]
+) -> None:
+    assert set(kinds(summaries(rows)[-1])) == expected
+
+
+def test_repeats_that_disagree_name_the_metric() -> None:
+    notice = summaries(STEADY + slower(0.02, cell=1, repeat=1))[-1].notices[0]
+    assert notice.kind == "repeats_differ" and notice.values["metric"] == "tpot_ms"
+
+
+@pytest.mark.parametrize(("fails", "expected"), [(False, ["slower_when_lighter"]), (True, [])])
+def test_a_lighter_load_that_is_slower_than_a_valid_one(fails: bool, expected: list[str]) -> None:
+    first = HEAVY[0] | ({"error": "timeout", "chunks": []} if fails else {})
+    found = summaries([*cell(lambda i: 0.2), first, *HEAVY[1:]])
+    of_loads = {(summary.load, summary.repeat): kinds(summary) for summary in found}
+    assert of_loads[TraceLoad(scale=1.0), None] == expected and of_loads[TraceLoad(scale=0.5), None] == []
+
+
+def test_a_queue_that_empties_does_not_grow() -> None:
     rate = load_text(RequestRate(req_per_s=10))
-    [_, pooled] = summarize(*tables(cell(lambda i: 0.05 if i < 40 else 0.1 * (i - 38), load=rate)))
-    assert set(kinds(pooled)) == {"behind", "growing", "drift"}
-
-
-def test_a_queue_that_empties_does_not_grow(tables: Tables) -> None:
-    rate = load_text(RequestRate(req_per_s=10))
-    [_, pooled] = summarize(*tables(cell(lambda i: max(0.05, 4 - 0.1 * i), load=rate)))
+    [_, pooled] = summaries(cell(lambda i: max(0.05, 4 - 0.1 * i), load=rate))
     assert set(kinds(pooled)) == {"drift"}
     assert any("metric" not in notice.values for notice in pooled.notices if notice.kind == "drift")
 
 
-def test_a_session_lasts_from_its_first_request_to_its_last_token(tables: Tables) -> None:
+def test_a_session_lasts_from_its_first_request_to_its_last_token() -> None:
     rows = cell(lambda i: 0.05, n=40)
     for row in rows:
         row |= {"session": row["request"] // 2, "turn": row["request"] % 2}
         if row["turn"]:
             row["session_start"] = row["t_sent"] - 0.1
-    [_, pooled] = summarize(*tables(rows))
+    [_, pooled] = summaries(rows)
     assert pooled.session_ms.n == 20
     assert 165 < pooled.session_ms.p50 < 175  # 100 ms to the second turn, 50 to its first token, 20 more
 
 
-def test_tokens_that_were_dealt_out_mark_itl(tables: Tables) -> None:
-    [repeat, pooled] = summarize(*tables(cell(lambda i: 0.05, token_source="inferred")))
+def test_tokens_that_were_dealt_out_mark_itl() -> None:
+    [repeat, pooled] = summaries(cell(lambda i: 0.05, token_source="inferred"))
     for summary in (repeat, pooled):
         assert kinds(summary) == ["inferred"]
         assert summary.itl_ms.source == "inferred" and summary.tpot_ms.source == "measured"
 
 
-def test_reasoning_that_was_not_sent_is_said_with_its_share(tables: Tables) -> None:
-    [repeat, pooled] = summarize(*tables(cell(lambda i: 0.05, hidden_tokens=9)))
+def test_reasoning_that_was_not_sent_is_said_with_its_share() -> None:
+    [repeat, pooled] = summaries(cell(lambda i: 0.05, hidden_tokens=9))
     assert kinds(repeat) == kinds(pooled) == ["hidden"]
     assert pooled.notices[0].values == {"hidden": 720, "tokens": 960}
     assert pooled.completion_tokens == 240
 
 
-def test_a_disturbed_machine_is_noticed_in_its_repeat(tables: Tables) -> None:
+def test_a_disturbed_machine_is_noticed_in_its_repeat() -> None:
     rows = cell(lambda i: 0.05) + cell(lambda i: 0.05, cell=1, repeat=1)
     busy = MachineLoad(
         seconds=8, samples=9, cpus=2, own_cpu_s=4, foreign_cores_mean=0.9, foreign_cores_max=1, steal_share=0
     )
-    first, second, pooled = summarize(*tables(rows), machines={1: busy})
+    first, second, pooled = summaries(rows, machines={1: busy})
     assert (kinds(first), kinds(second), kinds(pooled)) == ([], ["foreign_load"], ["foreign_load"])
     assert pooled.notices[0].scope.repeat == 1
     assert pooled.notices[0].values == {"cores": 0.9, "most": 1, "of": 2}
 
 
 @pytest.mark.parametrize(("share", "slack"), [(0, 80), (0.25, 80 + 20 * 16)])
-def test_tokens_from_a_cache_beyond_those_of_the_load(tables: Tables, share: float, slack: int) -> None:
+def test_tokens_from_a_cache_beyond_those_of_the_load(share: float, slack: int) -> None:
     """One that begins each prompt may be cached, and part of a block of each that shares some."""
     shared = int(share * 80)
     rows = cell(lambda i: 0.05, input_tokens=100)
@@ -133,11 +154,11 @@ def test_tokens_from_a_cache_beyond_those_of_the_load(tables: Tables, share: flo
         place = {"engine": "vllm", "variant": None, "label": "roseinfer", "repeat": 0}
         hits = PrefixHits(**place, **counts, load=TraceLoad(scale=1.0), reported=cached)
         for cut in (None, Window(start_s=4, end_s=9)):  # the cell counts as a whole
-            assert kinds(summarize(*tables(rows), cut=cut, prefixes=[hits])[0]) == found
+            assert kinds(summaries(rows, cut=cut, prefixes=[hits])[0]) == found
 
 
 @pytest.mark.parametrize(("cached", "found"), [(40, []), (90, ["cached"])])
-def test_what_a_template_begins_with_may_be_cached(tables: Tables, cached: int, found: list[str]) -> None:
+def test_what_a_template_begins_with_may_be_cached(cached: int, found: list[str]) -> None:
     """The same few tokens of every prompt; not most of it."""
     rows = cell(lambda i: 0.05, input_tokens=100)
     for row in rows:
@@ -145,61 +166,43 @@ def test_what_a_template_begins_with_may_be_cached(tables: Tables, cached: int, 
     place = {"engine": "vllm", "variant": None, "label": "roseinfer", "repeat": 0}
     counts = {"prompt_tokens": 8000, "possible": 0, "source": "usage", "reported": 80 * cached / 8000}
     hits = PrefixHits(**place, **counts, load=TraceLoad(scale=1.0))
-    assert kinds(summarize(*tables(rows), prefixes=[hits])[0]) == found
+    assert kinds(summaries(rows, prefixes=[hits])[0]) == found
 
 
-def test_a_request_that_reports_nothing_cached_counts_where_another_does(tables: Tables) -> None:
+def test_a_request_that_reports_nothing_cached_counts_where_another_does() -> None:
     """vLLM and SGLang leave a 0 out of the usage."""
     rows: list[dict[str, Any]] = [{"input_tokens": 1000, "chunks": [(0.1, 1)]} for _ in range(200)]
-    [silent] = prefix_hits(tables(rows)[0], {})
+    [silent] = prefix_hits(build(rows)[0], {})
     rows[7]["cached_tokens"] = 992
     rows[8] |= {"error": "timeout", "chunks": []}
-    [said] = prefix_hits(tables(rows)[0], {})
+    [said] = prefix_hits(build(rows)[0], {})
     assert silent.reported is None and said.reported == pytest.approx(992 / 199_000)
 
 
-def test_a_cache_is_seen_without_a_tokenizer(tables: Tables) -> None:
+def test_a_cache_is_seen_without_a_tokenizer() -> None:
     """Of texts only the server knows how many tokens they have."""
     rows: list[dict[str, Any]] = [
         {"input_tokens": None, "prompt_tokens": 100, "cached_tokens": 90, "chunks": [(0.1, 1)]}
         for _ in range(200)
     ]
-    hits = prefix_hits(tables(rows)[0], {})
+    hits = prefix_hits(build(rows)[0], {})
     assert hits[0].reported == pytest.approx(0.9)
-    assert "cached" in kinds(summarize(*tables(rows), prefixes=hits)[0])
+    assert "cached" in kinds(summaries(rows, prefixes=hits)[0])
     table = prefix_table(hits)
     assert table is not None and table.rows[0][3].text == DASH
     for row in rows:
         row["cached_tokens"] = 0
-    assert "cached" not in kinds(summarize(*tables(rows), prefixes=prefix_hits(tables(rows)[0], {}))[0])
+    assert "cached" not in kinds(summaries(rows, prefixes=prefix_hits(build(rows)[0], {}))[0])
 
 
-def test_a_cpu_that_ran_slower_in_one_repeat(tables: Tables) -> None:
+def test_a_cpu_that_ran_slower_in_one_repeat() -> None:
     rows = cell(lambda i: 0.05) + cell(lambda i: 0.05, cell=1, repeat=1)
     seen = {"seconds": 8, "samples": 9, "cpus": 2, "own_cpu_s": 4}
     quiet = seen | {"foreign_cores_mean": 0, "foreign_cores_max": 0, "steal_share": 0}
     clocks = {i: MachineLoad(**quiet, cpu_mhz_median=mhz) for i, mhz in enumerate((3000, 2000))}
-    assert kinds(summarize(*tables(rows), machines=clocks)[-1]) == ["slower_clock"]
+    assert kinds(summaries(rows, machines=clocks)[-1]) == ["slower_clock"]
     theirs = [row | {"engine": "openai"} for row in rows]
-    assert kinds(summarize(*tables(theirs), machines=clocks)[-1]) == []
-
-
-def test_repeats_that_disagree(tables: Tables) -> None:
-    rows = cell(lambda i: 0.05) + cell(lambda i: 0.15, cell=1, repeat=1)
-    assert kinds(summarize(*tables(rows))[-1]) == ["repeats_differ"]
-    slow = cell(lambda i: 0.05, cell=1, repeat=1)
-    for row in slow:
-        row["chunks"] = [(t + 0.02 * k, tokens) for k, (t, tokens) in enumerate(row["chunks"])]
-    [notice] = summarize(*tables(cell(lambda i: 0.05) + slow))[-1].notices[:1]
-    assert notice.kind == "repeats_differ" and notice.values["metric"] == "tpot_ms"
-
-
-def test_a_lighter_load_that_is_slower(tables: Tables) -> None:
-    heavy = load_text(TraceLoad(scale=0.5))
-    rows = cell(lambda i: 0.2) + cell(lambda i: 0.05, every_s=0.05, cell=1, load=heavy)
-    found = {(summary.load, summary.repeat): kinds(summary) for summary in summarize(*tables(rows))}
-    assert found[TraceLoad(scale=1.0), None] == ["slower_when_lighter"]
-    assert found[TraceLoad(scale=0.5), None] == []
+    assert kinds(summaries(theirs, machines=clocks)[-1]) == []
 
 
 def waves(size: int, at_once: int, load: str, repeat: int) -> list[dict[str, Any]]:
@@ -213,7 +216,7 @@ def waves(size: int, at_once: int, load: str, repeat: int) -> list[dict[str, Any
     return rows
 
 
-def test_prompts_that_wait_together_are_why_a_lighter_load_is_slower(tables: Tables) -> None:
+def test_prompts_that_wait_together_are_why_a_lighter_load_is_slower() -> None:
     light, heavy = (load_text(ClosedLoop(concurrency=count)) for count in (8, 64))
     cells = [(8, light, 0), (8, light, 1), (2, heavy, 0), (2, heavy, 1)]
     rows = [
@@ -221,53 +224,47 @@ def test_prompts_that_wait_together_are_why_a_lighter_load_is_slower(tables: Tab
         for number, (at_once, load, repeat) in enumerate(cells)
         for row in waves(80, at_once, load, repeat)
     ]
-    [slow] = [s for s in summarize(*tables(rows)) if s.load.value == 8 and s.repeat is None]
+    [slow] = [s for s in summaries(rows) if s.load.value == 8 and s.repeat is None]
     [found] = [notice.values for notice in slow.notices if notice.kind == "slower_when_lighter"]
     assert found == pytest.approx(found | {"ttft_ms": 450, "heavier_ttft_ms": 150})
     assert (found["heavier"], found["waiting"], found["heavier_waiting"]) == ("64 in flight", 7, 1)
 
 
-def test_prompts_that_wait_alone_do_not_explain_it(tables: Tables) -> None:
+def test_prompts_that_wait_alone_do_not_explain_it() -> None:
     heavy = load_text(TraceLoad(scale=0.5))
     rows = cell(lambda i: 0.09) + cell(lambda i: 0.045, every_s=0.05, cell=1, load=heavy)
-    [slow] = [s for s in summarize(*tables(rows)) if s.load.value == 1 and s.repeat is None]
+    [slow] = [s for s in summaries(rows) if s.load.value == 1 and s.repeat is None]
     [found] = [notice for notice in slow.notices if notice.kind == "slower_when_lighter"]
     assert "waiting" not in found.values
 
 
-def test_an_invalid_cell_says_nothing_of_a_lighter_load(tables: Tables) -> None:
-    heavy = cell(lambda i: 0.05, every_s=0.05, cell=1, load=load_text(TraceLoad(scale=0.5)))
-    heavy[0] |= {"error": "timeout", "chunks": []}
-    assert all(not kinds(summary) for summary in summarize(*tables(cell(lambda i: 0.2) + heavy)))
-
-
-def test_tokens_that_come_more_slowly_are_drift(tables: Tables) -> None:
+def test_tokens_that_come_more_slowly_are_drift() -> None:
     rows = cell(lambda i: 0.05)
     for row, noise in zip(rows, np.random.default_rng(2).uniform(0, 0.003, len(rows)), strict=True):
         more = noise + (0.02 if row["request"] >= 40 else 0)
         row["chunks"] = [(t + more * k, tokens) for k, (t, tokens) in enumerate(row["chunks"])]
-    notices = summarize(*tables(rows))[0].notices
+    notices = summaries(rows)[0].notices
     assert [notice.values["metric"] for notice in notices if notice.kind == "drift"] == ["tpot_ms"]
 
 
-def test_a_failure_outside_of_what_is_measured_counts(tables: Tables) -> None:
+def test_a_failure_outside_of_what_is_measured_counts() -> None:
     rows = cell(lambda i: 0.05)
     rows[70] |= {"error": "timeout", "chunks": []}
-    [_, pooled] = summarize(*tables(rows), cut=Window(start_s=0, end_s=4))
+    [_, pooled] = summaries(rows, cut=Window(start_s=0, end_s=4))
     assert pooled.num_error == 0 and [reason.values for reason in pooled.invalid_reasons] == [
         {"failed": 1, "requests": 80}
     ]
 
 
-def test_the_shortest_repeat_counts(tables: Tables) -> None:
+def test_the_shortest_repeat_counts() -> None:
     rows = cell(lambda i: 0.05, n=120) + cell(lambda i: 0.05, n=40, cell=1, repeat=1)
-    brief = [notice for notice in summarize(*tables(rows))[-1].notices if notice.kind == "brief"]
+    brief = [notice for notice in summaries(rows)[-1].notices if notice.kind == "brief"]
     assert [float(notice.values["seconds"]) < 4.1 for notice in brief] == [True]
 
 
-def test_a_load_is_judged_as_a_whole_whatever_part_is_measured(tables: Tables) -> None:
+def test_a_load_is_judged_as_a_whole_whatever_part_is_measured() -> None:
     rows = cell(lambda i: 0.05 + 0.1 * i)
-    [_, pooled] = summarize(*tables(rows), cut=Window(start_s=0, end_s=2))
+    [_, pooled] = summaries(rows, cut=Window(start_s=0, end_s=2))
     assert pooled.left_out > 50 and "behind" in kinds(pooled)
 
 
@@ -299,8 +296,8 @@ def noticed(rows: Sequence[dict[str, Any]], tokens_per_step: float | None = None
     """Values of the facts about chunks, of the repeat; all repeats have the same."""
     count = SpeculationCount(steps=1, tokens_per_step=tokens_per_step or 1, source="a test")
     drafted = [Speculation(engine="roseinfer", label="roseinfer", load=LOAD, repeat=0, count=count)]
-    summaries = summarize(*build(rows), drafted=drafted if tokens_per_step else ())
-    repeat, pooled = ([n.values for n in s.notices if n.kind == "large_chunks"] for s in summaries)
+    of_both = summaries(rows, drafted=drafted if tokens_per_step else ())
+    repeat, pooled = ([n.values for n in s.notices if n.kind == "large_chunks"] for s in of_both)
     assert repeat == pooled
     return repeat
 

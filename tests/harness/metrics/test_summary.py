@@ -16,8 +16,7 @@ from harness.schema.fairness import PARTS, ReportedMean, TaskScore, TaskScores, 
 from harness.schema.limits import Slo
 from harness.schema.load import TraceLoad, load_text
 from harness.schema.results import OnlineSummary
-
-from .conftest import build
+from tests.harness.metrics.conftest import build, summaries
 
 gap = st.floats(1e-4, 0.5)
 streams = st.lists(st.tuples(gap, st.integers(1, 5)), min_size=1, max_size=6)
@@ -70,7 +69,7 @@ def by_hand(rows):
 @settings(max_examples=25)
 @given(runs())
 def test_every_number_is_the_one_worked_out_by_hand(rows):
-    found = summarize(*build(rows))
+    found = summaries(rows)
     identities = [(s.label, s.load.value, s.repeat) for s in found]
     assert identities == [
         ("vLLM", 1.0, 0), ("vLLM", 1.0, None), ("vLLM", 2.0, 0), ("vLLM", 2.0, 1), ("vLLM", 2.0, None),
@@ -112,15 +111,15 @@ def regular(n=20, lag=0.0, ttft=0.1, **more):
     ]
 
 
-def test_the_offered_rate_is_that_of_the_schedule_or_over_the_duration(tables):
-    assert summarize(*tables(regular(21)))[0].offered_req_per_s == pytest.approx(2.0)
-    at_once = summarize(*tables([{"request": i, "chunks": [(2.0, 1)]} for i in range(4)]))[0]
+def test_the_offered_rate_is_that_of_the_schedule_or_over_the_duration():
+    assert summaries(regular(21))[0].offered_req_per_s == pytest.approx(2.0)
+    at_once = summaries([{"request": i, "chunks": [(2.0, 1)]} for i in range(4)])[0]
     assert at_once.offered_req_per_s == pytest.approx(4 / 2.001)
 
 
-def test_a_closed_loop_has_no_schedule(tables):
+def test_a_closed_loop_has_no_schedule():
     rows = [{**row, "t_sched": None} for row in regular(5)]
-    summary = summarize(*tables(rows))[0]
+    summary = summaries(rows)[0]
     assert summary.submit_lag_ms.n == summary.ttft_from_schedule_ms.n == 0
     assert summary.ttft_ms.n == 5
     assert summary.duration_s == pytest.approx(4 * 0.5 + 0.151)
@@ -131,9 +130,9 @@ def kinds(summary: OnlineSummary) -> list[str]:
     return [reason.kind for reason in summary.invalid_reasons]
 
 
-def test_only_failures(tables):
+def test_only_failures():
     rows = [{"request": i, "error": "connect", "t_sent": None, "completion_tokens": None} for i in range(3)]
-    summary = summarize(*tables(rows))[0]
+    summary = summaries(rows)[0]
     assert not summary.valid
     assert kinds(summary) == ["no_success"]
     assert summary.errors == {"connect": 3}
@@ -141,10 +140,10 @@ def test_only_failures(tables):
     assert summary.output_tok_per_s == summary.duration_s == 0
 
 
-def test_one_failure_makes_its_cell_and_the_pool_invalid(tables):
+def test_one_failure_makes_its_cell_and_the_pool_invalid():
     rows = regular() + [{**row, "cell": 1, "repeat": 1} for row in regular()]
     rows[3]["error"] = "timeout"
-    first, second, pooled = summarize(*tables(rows))
+    first, second, pooled = summaries(rows)
     [reason] = first.invalid_reasons
     assert (reason.kind, reason.values) == ("failures", {"failed": 1, "requests": 20})
     assert second.valid and pooled.invalid_reasons == [reason] and reason.scope.repeat == 0
@@ -153,31 +152,31 @@ def test_one_failure_makes_its_cell_and_the_pool_invalid(tables):
 
 @pytest.mark.parametrize(("lag", "ttft", "valid"), [(0.0009, 0.01, True), (0.0011, 0.01, False),
                                                     (0.0049, 0.1, True), (0.0051, 0.1, False)])  # fmt: skip
-def test_a_late_client_makes_a_cell_invalid(tables, lag, ttft, valid):
-    summary = summarize(*tables(regular(lag=lag, ttft=ttft)))[0]
+def test_a_late_client_makes_a_cell_invalid(lag, ttft, valid):
+    summary = summaries(regular(lag=lag, ttft=ttft))[0]
     assert summary.valid is valid
     assert kinds(summary) == ([] if valid else ["late"])
     assert valid or summary.invalid_reasons[0].values["late"] == 20
 
 
-def test_wrong_answers_and_a_low_score_are_told_apart(tables):
+def test_wrong_answers_and_a_low_score_are_told_apart():
     score = TaskScore(label="roseinfer", right=1, items=2, ci=(0.0, 1.0), by_family={})
     far = score.model_copy(update={"below": Fact(kind="inaccurate")})
     wrong, scores = {"roseinfer": Fact(kind="wrong_answers")}, TaskScores(rule="", scores=[far])
-    for summary in summarize(*tables(regular()), wrong=wrong, scores=scores):
+    for summary in summaries(regular(), wrong=wrong, scores=scores):
         assert not summary.valid and kinds(summary) == ["wrong_answers", "inaccurate"]
         assert summary.clients_needed is None
         assert {reason.scope.load for reason in summary.invalid_reasons} == {summary.load}
     near = score.model_copy(update={"below": Fact(kind="less_accurate")})
-    for summary in summarize(*tables(regular()), scores=TaskScores(rule="", scores=[near])):
+    for summary in summaries(regular(), scores=TaskScores(rule="", scores=[near])):
         assert summary.valid and "less_accurate" in [fact.kind for fact in summary.notices]
 
 
-def test_tokens_of_a_gpu_by_how_many_its_engine_has(tables):
+def test_tokens_of_a_gpu_by_how_many_its_engine_has():
     """Shown where one has several; none on a CPU."""
     rows = regular(8) + [row | {"label": "two", "cell": 1} for row in regular(8)]
     for gpus, shown in (({"roseinfer": 1, "two": 2}, True), ({"roseinfer": 1, "two": 1}, False), ({}, False)):
-        found = [each for each in summarize(*tables(rows), gpus=gpus) if each.repeat is None]
+        found = [each for each in summaries(rows, gpus=gpus) if each.repeat is None]
         for summary in found:
             count = gpus.get(summary.label)
             expected = pytest.approx(summary.output_tok_per_s / count) if count else None
@@ -185,38 +184,38 @@ def test_tokens_of_a_gpu_by_how_many_its_engine_has(tables):
         assert ("tok/s/GPU" in throughput_table(found).headers) is shown
 
 
-def test_goodput_counts_requests_within_every_limit(tables):
+def test_goodput_counts_requests_within_every_limit():
     rows = regular(4)
     rows[0]["chunks"] = [(0.3, 1), (0.35, 1)]
     rows[1]["chunks"] = [(0.6, 1), (0.9, 1)]
     rows[2]["chunks"] = [(1.1, 1)]
-    requests, chunks = tables(rows)
+    requests, chunks = build(rows)
     summary = summarize(requests, chunks, slo=Slo(ttft_ms=200, itl_ms=60, tpot_ms=60))[0]
     assert summary.goodput_req_per_s == pytest.approx(2 / summary.duration_s)
-    assert summarize(*tables(rows))[0].goodput_req_per_s is None
+    assert summaries(rows)[0].goodput_req_per_s is None
 
 
-def test_what_the_engine_tells_is_measured_and_the_rest_unknown(tables):
-    reported, silent = summarize(*tables(regular(queue_wait_ms=3.0)))[0], summarize(*tables(regular()))[0]
+def test_what_the_engine_tells_is_measured_and_the_rest_unknown():
+    reported, silent = summaries(regular(queue_wait_ms=3.0))[0], summaries(regular())[0]
     assert (reported.queue_wait_ms.source, reported.queue_wait_ms.p50) == ("measured", 3.0)
     assert (silent.queue_wait_ms.source, silent.queue_wait_ms.n) == ("unknown", 0)
 
 
-def test_a_single_repeat_pools_to_itself(tables):
-    repeat, pooled = summarize(*tables(regular()))
+def test_a_single_repeat_pools_to_itself():
+    repeat, pooled = summaries(regular())
     assert [fact.kind for fact in pooled.notices] == ["brief"]
     assert pooled == repeat.model_copy(update={"repeat": None, "notices": pooled.notices})
 
 
 @pytest.mark.parametrize("limit", ["tpot_ms", "itl_ms"])
-def test_an_answer_in_one_chunk_was_not_seen_to_keep_its_tokens_limit(tables, limit):
+def test_an_answer_in_one_chunk_was_not_seen_to_keep_its_tokens_limit(limit):
     rows = [{"t_sent": 0.0, "chunks": [(0.2, 30)]}, {"t_sent": 0.0, "chunks": [(0.1, 1)]}]
-    requests, chunks = tables(rows)
+    requests, chunks = build(rows)
     summary = summarize(requests, chunks, slo=Slo.model_validate({limit: 1}))[0]
     assert summary.goodput_req_per_s == pytest.approx(1 / summary.duration_s)
 
 
-def test_rates_of_several_repeats_have_intervals(tables):
+def test_rates_of_several_repeats_have_intervals():
     """By t, on the logarithm, of the rates of the repeats."""
     rows = [
         {**row, "cell": repeat, "repeat": repeat}
@@ -224,7 +223,7 @@ def test_rates_of_several_repeats_have_intervals(tables):
         for repeat in range(3)
         for row in regular(20, prompt_tokens=10)
     ]
-    *each, pooled = summarize(*tables(rows), gpus={"roseinfer": 2})
+    *each, pooled = summaries(rows, gpus={"roseinfer": 2})
     assert all(summary.rates_ci == {} for summary in each)
     for name in ("req_per_s", "output_tok_per_s", "total_tok_per_s", "output_tok_per_s_per_gpu"):
         logs = np.log([getattr(summary, name) for summary in each])
@@ -234,22 +233,22 @@ def test_rates_of_several_repeats_have_intervals(tables):
         assert ends[0] < pooled.value(name, name) < ends[1]
 
 
-def test_unsupported_percentiles_have_no_interval(tables):
-    found = summarize(*tables(regular(60)))[0].ttft_ms
+def test_unsupported_percentiles_have_no_interval():
+    found = summaries(regular(60))[0].ttft_ms
     assert set(found.ci) == {"mean", "p50", "p90"}
     assert found.p99 is not None
 
 
-def test_the_service_level_is_met_by_a_share_of_all_requests(tables):
+def test_the_service_level_is_met_by_a_share_of_all_requests():
     """One of four fails, one is too slow."""
     rows = [
         {"request": i, "t_sent": float(i), "chunks": [(i + first, 1), (i + first + 0.01, 1)]}
         for i, first in enumerate((0.05, 0.05, 0.5))
     ]
     rows.append({"request": 3, "t_sent": 3.0, "error": "timeout", "chunks": []})
-    summary = summarize(*tables(rows), slo=Slo(ttft_ms=100))[0]
+    summary = summaries(rows, slo=Slo(ttft_ms=100))[0]
     assert summary.slo_met == 0.5
-    assert summarize(*tables(rows))[0].slo_met is None
+    assert summaries(rows)[0].slo_met is None
 
 
 times = st.floats(0, 100)
@@ -349,7 +348,7 @@ def test_histograms_are_inferred_and_weigh_cells_by_their_requests() -> None:
         0: {"queue_wait_ms": ReportedMean(mean_ms=10, n=1), "prefill_ms": ReportedMean(mean_ms=50, n=1)},
         1: {"queue_wait_ms": ReportedMean(mean_ms=30, n=3)},
     }
-    *_, pooled = summarize(*build(cells), reported=reported)
+    *_, pooled = summaries(cells, reported=reported)
     assert pooled.queue_wait_ms.mean == pytest.approx(25)
     assert (pooled.queue_wait_ms.source, pooled.queue_wait_ms.n) == ("inferred", 4)
     assert pooled.queue_wait_ms.p50 is None
@@ -364,6 +363,6 @@ def test_histograms_are_inferred_and_weigh_cells_by_their_requests() -> None:
 
 def test_nothing_succeeded_nothing_to_explain() -> None:
     failed = {"chunks": [], "error": "no_tokens"}
-    [summary, *_] = summarize(*build([failed]))
+    [summary, *_] = summaries([failed])
     assert summary.waterfall is None
     assert summary.queue_wait_ms.source == "unknown"

@@ -12,8 +12,7 @@ from harness.metrics.samples import find_window, split
 from harness.metrics.summary import summarize
 from harness.schema.limits import Slo
 from harness.schema.setting_types import Window
-
-from .conftest import build, compare
+from tests.harness.metrics.conftest import build, compare, summaries
 
 
 def request(start, first, last, tokens=5, **columns):
@@ -51,7 +50,7 @@ def test_a_load_that_is_never_two_at_once_is_steady_throughout():
 
 def test_a_cell_without_answers_has_no_window():
     rows = [{"t_sent": None, "error": "connect"}, {"t_sent": None, "error": "connect"}]
-    [repeat, _] = summarize(*build(rows), cut="steady")
+    [repeat, _] = summaries(rows, cut="steady")
     assert (repeat.num_success, repeat.valid, repeat.duration_s) == (0, False, 0)
 
 
@@ -62,7 +61,7 @@ def test_latencies_are_of_requests_sent_inside_and_rates_of_what_came_inside():
         request(7, 8, 12, request=2),  # sent inside, ends after
         request(11, 12, 13, request=3),  # sent after
     ]
-    [repeat, _] = summarize(*build(rows), slo=Slo(e2e_ms=3200), cut=Window(start_s=2, end_s=10))
+    [repeat, _] = summaries(rows, slo=Slo(e2e_ms=3200), cut=Window(start_s=2, end_s=10))
     assert (repeat.window_s, repeat.duration_s) == ((2, 10), 8)
     assert (repeat.num_requests, repeat.left_out) == (2, 2)
     assert repeat.ttft_ms.n == 2 and repeat.ttft_ms.mean == pytest.approx(1250)
@@ -75,7 +74,7 @@ def test_latencies_are_of_requests_sent_inside_and_rates_of_what_came_inside():
 
 def test_a_failure_outside_the_window_makes_the_cell_invalid_all_the_same():
     rows = [*ramp(), request(30, 31, 32, error="timeout", request=99)]
-    [repeat, pooled] = summarize(*build(rows), cut=Window(start_s=4, end_s=20))
+    [repeat, pooled] = summaries(rows, cut=Window(start_s=4, end_s=20))
     assert repeat.num_error == 0 and not repeat.valid and not pooled.valid
     assert [reason.values for reason in repeat.invalid_reasons] == [{"failed": 1, "requests": 26}]
 
