@@ -1,14 +1,20 @@
-"""What is printed when a run has ended: verdict, one table, warnings, however narrow the terminal is."""
+"""The end of a run: verdict, one table and warnings, however narrow the terminal is, and the exit code."""
 
 from __future__ import annotations
 
 import io
 import re
+import webbrowser
+from contextlib import nullcontext
 from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
+import typer
 
-from harness.cli.ending import MOST_WARNINGS, print_ending
+from harness.cli.ending import MOST_WARNINGS, conclude, print_ending
 from harness.cli.progress import Display
 from harness.cli.terminal import Terminal
 from harness.metrics.rankings import shown_load
@@ -17,6 +23,8 @@ from harness.report.notices import notices
 from harness.report.tables.table import Column, Table
 from harness.report.wording import Notice
 from harness.runs.reader import Run, load_run
+from harness.schema.results import OnlineResults, OnlineSummary
+from harness.schema.search import SearchPlan, SearchResults
 from tests.harness.report.conftest import make_online
 
 
@@ -97,3 +105,42 @@ def test_a_long_warning_ends_after_a_sentence(run: Run, monkeypatch: pytest.Monk
     last = printed(run, 800)[-1]
     assert last.startswith("warning: The machine was disturbed. At scale 0, ") and last.endswith("busy. …")
     assert len(last) < 300
+
+
+def ended(cells: list[tuple[bool, int]], *, search: bool = False) -> OnlineResults:
+    """Results with these pairs of valid and number of errors, one a cell."""
+    plan = SearchPlan.make("concurrency", "ttft_p99<=1s")
+    counts: list[dict[str, Any]] = [{"valid": valid, "num_error": failed} for valid, failed in cells]
+    fields: dict[str, Any] = {"skipped": [], "meta": SimpleNamespace(unasked=[])}
+    fields["summaries"] = [OnlineSummary.model_construct(**cell) for cell in counts]
+    fields["search"] = SearchResults(plan=plan, engines=[]) if search else None
+    return OnlineResults.model_construct(**fields)
+
+
+@pytest.mark.parametrize(
+    ("cells", "search", "code"),
+    [
+        ([(True, 0), (True, 0)], False, 0),
+        ([(True, 0), (False, 0)], False, 0),  # one engine sent late, the other is measured
+        ([(False, 0), (False, 0)], False, 3),  # nothing is valid, though no request failed
+        ([(True, 0), (False, 1)], False, 3),
+        ([(True, 0), (False, 1)], True, 0),  # a load was too heavy
+        ([(False, 1), (False, 1)], True, 3),
+    ],
+)
+def test_a_run_without_a_valid_cell_fails(
+    cells: list[tuple[bool, int]], search: bool, code: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    results = ended(cells, search=search)
+    with pytest.raises(typer.Exit) if code else nullcontext() as end:
+        conclude(results, Path("report.html"), None, as_json=False, open_report=False)
+    assert (end.value.exit_code if code else 0) == code
+    assert capsys.readouterr().out == "report.html\n"
+
+
+def test_the_report_opens_in_a_browser(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    opened: list[str] = []
+    monkeypatch.setattr(webbrowser, "open", opened.append)
+    for open_report in (False, True):
+        conclude(ended([(True, 0)]), tmp_path / "a b.html", None, as_json=False, open_report=open_report)
+    assert opened == [f"{tmp_path.as_uri()}/a%20b.html"]

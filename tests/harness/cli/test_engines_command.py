@@ -53,27 +53,23 @@ def test_list_cuts_no_word(given: dict[str, int], monkeypatch: pytest.MonkeyPatc
     assert "…" not in listed
 
 
-def test_show_prints_the_command():
-    options = ["--device", "cpu", "--dtype", "bf16", "--max-model-len", "512"]
-    shown = _run("show", "roseinfer", "--model", "/models/gpt2", *options)
-    assert "-m roseinfer.cli serve --model /models/gpt2" in shown
-    assert "--dtype bf16" in shown
-    assert "--max-model-len 512" in shown
-
-
-def test_show_names_the_folder_of_a_named_model():
-    model = resolve("random:gpt2-tiny")
-    shown = _run("show", "roseinfer", "--model", "random:gpt2-tiny", "--device", "cpu")
-    assert f"serve --model {model.path} " in shown
-    assert f"--served-model-name {model.served_name}" in shown
-    assert f"--max-model-len {model.max_model_len}" in shown
-    assert "# there is no model smolm2 here" in _run("show", "roseinfer", "--model", "smolm2")
-
-
-def test_show_says_what_a_variant_does():
-    shown = _run("show", "roseinfer@all-cores", "--device", "cpu")
-    assert "# roseinfer (all cores): On a CPU, computes on one thread for each core" in shown
-    assert "roseinfer (" not in _run("show", "roseinfer", "--device", "cpu")
+@pytest.mark.parametrize(
+    ("words", "shown"),
+    [
+        ("roseinfer --model /models/gpt2 --dtype bf16", ["cli serve --model /models/gpt2 ", "--dtype bf16"]),
+        ("roseinfer --max-model-len 512", ["-m roseinfer.cli serve ", "--max-model-len 512"]),
+        ("roseinfer --model smolm2", ["# there is no model smolm2 here"]),
+        (
+            "roseinfer --model random:gpt2-tiny",
+            ["serve --model {it.path} ", "-name {it.served_name}", "--max-model-len {it.max_model_len}"],
+        ),
+        ("roseinfer@all-cores", ["# roseinfer (all cores): On a CPU, computes on one thread for each core"]),
+    ],
+)
+def test_show_prints_the_command_and_describes_a_variant(words, shown):
+    output = _run("show", *words.split(), "--device", "cpu")
+    assert all(text.format(it=resolve("random:gpt2-tiny")) in output for text in shown)
+    assert ("roseinfer (" in output) == ("@" in words)
 
 
 def test_show_of_an_engine_that_is_not_installed(monkeypatch):

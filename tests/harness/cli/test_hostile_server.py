@@ -83,18 +83,18 @@ def hostile_url(integration: None) -> Iterator[str]:
         thread.join()
 
 
-def test_nothing_of_an_attack_arrives_and_the_key_stays(
-    hostile_url: str,
-    start_bench: Any,
-    bench: Any,
-    quick: list[str],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+@pytest.fixture
+def secrets(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Return options that send them."""
     monkeypatch.setenv("SERVER_KEY", KEY)
     monkeypatch.setenv("TENANT", TENANT)
-    server = ["--base-url", hostile_url, "--api-key-env", "SERVER_KEY"]
-    server += ["--header", "X-Tenant=env:TENANT"]
+    return ["--api-key-env", "SERVER_KEY", "--header", "X-Tenant=env:TENANT"]
+
+
+def test_nothing_of_an_attack_arrives_and_the_key_stays(
+    hostile_url: str, secrets: list[str], start_bench: Any, bench: Any, quick: list[str], tmp_path: Path
+) -> None:
+    server = ["--base-url", hostile_url, *secrets]
     load = ["--concurrency", "2", "--n", "9", "--input-len", "4"]
     done = start_bench("online", *server, *quick, *load, "--json", "--figures").end()
     assert done.code == 3, done.err

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import json
 import signal
 from collections.abc import Callable
 from pathlib import Path
@@ -83,24 +82,17 @@ def test_killed_and_resumed_with_a_real_engine(
     assert results["meta"]["versions"]["roseinfer"] == launch["version"]
 
 
-@pytest.fixture
-def start_stuck(start_mock: Any, tmp_path: Path) -> Callable[..., Any]:
-    """Starts a server that answers the requests of so many cells of eight, and those of the next never."""
-
-    def start(cells: int, *options: str) -> Any:
-        asked = TRIALS + 1  # the last is one that a server refuses
-        script = tmp_path / f"{cells}.json"
-        script.write_text(json.dumps([{}] * (asked + 8 * cells) + [{"silent": True}] * 100))
-        return start_mock("--script", str(script), *options)
-
-    return start
+def stuck_after(cells: int) -> list[dict[str, Any]]:
+    """Return a script that answers the requests of so many cells of eight, and those of the next never."""
+    asked = TRIALS + 1  # the last is one that a server refuses
+    return [{}] * (asked + 8 * cells) + [{"silent": True}] * 100
 
 
 def test_an_interrupted_run_has_a_report_and_names_how_to_go_on(
-    start_stuck: Any, start_mock: Any, start_bench: Any, bench: Any, quick: list[str]
+    start_mock: Any, start_bench: Any, bench: Any, quick: list[str]
 ) -> None:
     """By either signal; who interrupts twice waits for no report."""
-    server = start_stuck(1)
+    server = start_mock(script=stuck_after(cells=1))
     first = start_bench("online", "--base-url", server.url, *quick, "--n", "8", "--scales", "0.02,0.1")
     folder = Path(first.until("run ").removeprefix("run ").partition(": ")[0])
     first.until("[1/2] openai, scale 0.1, repeat 1: TTFT")
@@ -118,7 +110,7 @@ def test_an_interrupted_run_has_a_report_and_names_how_to_go_on(
     assert first.left() == []
 
     server.end()
-    server = start_stuck(0, "--port", str(server.port))
+    server = start_mock("--port", str(server.port), script=stuck_after(cells=0))
     report.unlink()
     second = start_bench("online", "--resume", str(folder))
     second.until("[2/2]", send=signal.SIGINT)
@@ -134,18 +126,14 @@ def test_an_interrupted_run_has_a_report_and_names_how_to_go_on(
     done = bench("online", "--resume", str(folder))
     check_end(done.code, folder)
     results = check_files(folder, logs=set())
-    assert [summary["load"]["scale"] for summary in results["summaries"] if summary["repeat"] is None] == [
-        0.02,
-        0.1,
-    ]
+    pooled = [summary for summary in results["summaries"] if summary["repeat"] is None]
+    assert [summary["load"]["scale"] for summary in pooled] == [0.02, 0.1]
     assert not results["meta"]["interrupted"]
     assert "interrupted" not in (folder / "summary.md").read_text()
 
 
 def test_failures_are_counted_by_kind(start_mock: Any, bench: Any, tmp_path: Path, quick: list[str]) -> None:
-    script = [{}, {"status": 500}, {"cut_after": 2}, {"tokens": 3}, {"usage_off_by": 1}]
-    (tmp_path / "script.json").write_text(json.dumps(script))
-    server = start_mock("--script", str(tmp_path / "script.json"))
+    server = start_mock(script=[{}, {"status": 500}, {"cut_after": 2}, {"tokens": 3}, {"usage_off_by": 1}])
     done = bench(
         "online", "--base-url", server.url, *quick, "--concurrency", "1", "--n", "20", "--json",
         "--input-len", "9", "--output-len", "6", "--slo", "ttft_ms=100000",
@@ -158,16 +146,14 @@ def test_failures_are_counted_by_kind(start_mock: Any, bench: Any, tmp_path: Pat
         kinds = dict.fromkeys(("http_500", "disconnected", "wrong_length", "token_mismatch"), 4)
         assert (summary["errors"], summary["num_success"], summary["num_error"]) == (kinds, 4, 16)
         # On a loaded machine the client may send late too, which is a reason of its own.
-        assert not summary["valid"] and summary["invalid_reasons"][0]["values"] == {
-            "failed": 16,
-            "requests": 20,
-        }
+        assert not summary["valid"]
+        assert summary["invalid_reasons"][0]["values"] == {"failed": 16, "requests": 20}
     assert "INVALID: 16 of 20 requests failed" in done.err
 
 
 @pytest.mark.parametrize("file", ["raw/cell-00000.requests.parquet", "journal.jsonl"])
 def test_a_full_disk_names_the_file_and_how_to_go_on(
-    file: str, start_mock: Any, bench: Any, tmp_path: Path, quick: list[str], monkeypatch: pytest.MonkeyPatch
+    file: str, shared_mock: Any, bench: Any, tmp_path: Path, quick: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(*anything: Any, **more: Any) -> None:
         raise OSError(errno.ENOSPC, "Error writing bytes to file.")  # as pyarrow says it, without a name
@@ -181,7 +167,7 @@ def test_a_full_disk_names_the_file_and_how_to_go_on(
     else:
         monkeypatch.setattr("harness.records.parquet.pq.write_table", refuse)
     load = ["--concurrency", "1", "--n", "2", "--input-len", "8", "--output-len", "4"]
-    done = bench("online", "--base-url", start_mock().url, *quick, *load)
+    done = bench("online", "--base-url", shared_mock.url, *quick, *load)
     [folder] = (tmp_path / "runs").iterdir()
     assert done.code == 3 and done.err.splitlines()[-2:] == [
         f"bench: {folder}/{file}: No space left on device",
@@ -220,28 +206,25 @@ def test_nothing_listens(start_mock: Any, bench: Any, quick: list[str]) -> None:
     ],
 )
 def test_a_hint_that_names_other_settings_asks_for_a_new_run(
-    start_mock: Any, bench: Any, quick: list[str], tmp_path: Path, answered: int, status: int, said: str
+    start_mock: Any, bench: Any, quick: list[str], answered: int, status: int, said: str
 ) -> None:
     """A run that is resumed keeps its settings."""
-    script = tmp_path / "script.json"
-    script.write_text(json.dumps([{}] * answered + [{"status": status}] * 8))
-    where = start_mock("--script", str(script)).url
+    where = start_mock(script=[{}] * answered + [{"status": status}] * 8).url
     done = bench("online", "--base-url", where, *quick, "--n", "2", "--scales", "1", "--warmup", "2")
     assert done.code == 3 and done.err.splitlines()[-1] == f"  hint: {said}; then start a new run"
 
 
 def test_an_engine_that_is_not_installed_is_named_and_no_failure(
-    start_mock: Any, bench: Any, tmp_path: Path, quick: list[str], monkeypatch: pytest.MonkeyPatch
+    shared_mock: Any, bench: Any, tmp_path: Path, quick: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     python = tmp_path / "python"
     python.write_text('#!/bin/sh\necho \'{"python": "3"}\'\n')
     python.chmod(0o755)
     (tmp_path / "engines.yaml").write_text(f"vllm: {{python: {python}}}\n")
     monkeypatch.setenv("BENCH_ENGINES", str(tmp_path / "engines.yaml"))
-    server = start_mock()
     model = ["--model", "random:gpt2-tiny", "--device", "cpu"]
     done = bench(
-        "online", "--engines", "vllm,openai", "--base-url", server.url, *model, *quick, "--n", "3",
+        "online", "--engines", "vllm,openai", "--base-url", shared_mock.url, *model, *quick, "--n", "3",
         "--scales", "0.01", "--no-accuracy",
     )  # fmt: skip
     check_end(done.code, Path(done.out.strip()).parent)
@@ -251,19 +234,18 @@ def test_an_engine_that_is_not_installed_is_named_and_no_failure(
     lines = done.err.splitlines()
     at = lines.index(f"skipped vLLM: {skipped['reason']}")
     assert lines[at + 1] == f"  hint: {skipped['hint']}" and skipped["hint"]
-    assert skipped["reason"][1:] in Path(done.out.strip()).with_name("summary.md").read_text().replace(
-        "\\", ""
-    )
+    summary = Path(done.out.strip()).with_name("summary.md").read_text()
+    assert skipped["reason"][1:] in summary.replace("\\", "")
 
     alone = bench("online", "--engines", "vllm", *model, *quick)
     assert alone.code == 2 and alone.err.startswith("bench: none of the engines can be measured: vLLM: ")
 
 
 def test_a_run_that_cannot_be_profiled_keeps_its_results(
-    start_mock: Any, bench: Any, quick: list[str]
+    shared_mock: Any, bench: Any, quick: list[str]
 ) -> None:
     """A server that was not started here is not profiled."""
-    where = "--base-url", start_mock().url
+    where = "--base-url", shared_mock.url
     done = bench("online", *where, *quick, "--n", "2", "--scales", "0.01", "--profile", "torch")
     assert done.code == 3
     report = Path(done.out.removesuffix("\n"))
@@ -289,10 +271,10 @@ def test_a_run_that_cannot_be_profiled_keeps_its_results(
     ("fit", "words"), [(["drop"], "dropped"), (["clip", "--max-output-len", "8"], "changed")]
 )
 def test_what_fitting_does_is_said_when_the_run_begins(
-    start_mock: Any, bench: Any, quick: list[str], fit: list[str], words: str
+    shared_mock: Any, bench: Any, quick: list[str], fit: list[str], words: str
 ) -> None:
     load = ["--max-model-len", "256", "--n", "4", "--scales", "0.01", "--fit", *fit]
-    done = bench("online", "--base-url", start_mock().url, *quick, *load)
+    done = bench("online", "--base-url", shared_mock.url, *quick, *load)
     check_end(done.code, Path(done.out.strip()).parent)
     trace = strict((Path(done.out.strip()).parent / "run.json").read_text())["trace"]
     count, whole = trace[words], trace["requests"] + trace["dropped"]
@@ -304,20 +286,17 @@ def test_what_fitting_does_is_said_when_the_run_begins(
 
 @pytest.mark.usefixtures("any_lag")
 def test_more_requests_than_rounds_and_a_model_that_is_not_listed_are_said(
-    start_mock: Any, bench: Any, quick: list[str]
+    shared_mock: Any, bench: Any, quick: list[str]
 ) -> None:
     load = ["--concurrency", "1,4", "--rounds", "2", "--n", "6", "--input-len", "8", "--output-len", "4"]
-    done = bench("online", "--base-url", start_mock().url, "--served-model", "nope", *quick, *load)
-    assert (
-        "With 1 in flight, --rounds 2 needs 2 requests; --n 6 sends 6; a lower --n sends fewer."
-        in done.err.splitlines()
-    )
+    done = bench("online", "--base-url", shared_mock.url, "--served-model", "nope", *quick, *load)
+    rounds = "With 1 in flight, --rounds 2 needs 2 requests; --n 6 sends 6; a lower --n sends fewer."
+    assert rounds in done.err.splitlines()
     said = "warning: The server of openai does not list the model that was asked for. It was asked for nope"
     assert said in done.err
 
 
 @pytest.mark.usefixtures("any_lag")
-def test_quiet_says_nothing_but_the_report(start_mock: Any, bench: Any, quick: list[str]) -> None:
-    server = start_mock()
-    done = bench("online", "--base-url", server.url, *quick, "--n", "2", "--scales", "0.01", "--quiet")
+def test_quiet_says_nothing_but_the_report(shared_mock: Any, bench: Any, quick: list[str]) -> None:
+    done = bench("online", "--base-url", shared_mock.url, *quick, "--n", "2", "--scales", "0.01", "--quiet")
     assert (done.code, done.err) == (0, "") and done.out.endswith("report.html\n")

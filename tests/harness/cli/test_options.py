@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import shlex
+from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -17,127 +18,81 @@ from harness.engines.base import Installation, Missing
 from harness.engines.registry import LOCAL
 from harness.errors import UsageError
 from harness.schema.limits import Slo
+from harness.schema.load import ClosedLoop
 from harness.schema.online_settings import OnlineSettings
 from harness.schema.setting_types import ArrivalProcess, EngineRef, RampSetting, Uniform, Window
 from harness.schema.settings import CommonSettings, OfflineSettings
 
-#: For each setting: the text of its option, what it means, and the other settings that it needs.
-COMMON: dict[str, tuple[str, Any]] = {
-    "preset": ("mlperf-server", "mlperf-server"),
-    "model": ("random:gpt2", "random:gpt2"),
-    "device": ("cpu", "cpu"),
-    "dtype": ("fp32", "fp32"),
+VLLM = EngineRef(name="vllm")
+#: Options by name, whose text means what YAML reads in it.
+PLAIN = """
+model=random:gpt2 device=cpu dtype=fp32 max_model_len=512 vocab_size=100 seed=7 repeats=3 interleave=no
+warmup=5 cpu_threads=4 tensor_parallel_size=2 data_parallel_size=3 max_running_requests=512
+prefix_cache=yes figures=no gpu_memory_utilization=default ignore_eos=no settle=1.5 min_duration=30
+profile=both profile_only=yes base_url=http://127.0.0.1:9 response_format_share=0.5 tokenizer=none
+endpoint=chat wait_ready=5 api_key_env=KEY accuracy=no trace=some.csv fit=scale max_output_len=9 n=12
+mixture=clients dataset=jsonl:x turns=live rounds=12 max_think_s=2.5 clients=2 steady_state=yes aa=yes
+calibrate=no check_answers=no text_prompts=yes timeout_s=2.5 deadline_s=60 served_model=gpt2
+prompt_nonce=7 server_metrics=no cluster=ray://head:10001 load_nodes=2 side_by_side=2 engines_per_node=2
+share=s3://bucket/folder metrics_interval=0.5 max_memory=2.5
+"""
+#: The others, with what they mean.
+PARSED: dict[str, tuple[str, Any]] = {
     "engines": (
         "vllm,roseinfer@prefix-cache",
-        [EngineRef(name="vllm"), EngineRef(name="roseinfer", variant="prefix-cache")],
+        [VLLM, EngineRef(name="roseinfer", variant="prefix-cache")],
     ),
-    "max_model_len": ("512", 512),
-    "vocab_size": ("100", 100),
-    "seed": ("7", 7),
-    "repeats": ("3", 3),
-    "interleave": ("no", False),
-    "warmup": ("5", 5),
-    "cpu_threads": ("4", 4),
-    "tensor_parallel_size": ("2", 2),
-    "data_parallel_size": ("3", 3),
-    "max_running_requests": ("512", 512),
-    "gpu_memory_utilization": ("default", "default"),
-    "prefix_cache": ("yes", True),
-    "ignore_eos": ("no", False),
-    "settle": ("1.5", 1.5),
-    "min_duration": ("30", 30.0),
-    "profile": ("both", "both"),
-    "profile_only": ("yes", True),
-    "figures": ("no", False),
     "out": ("runs", Path("runs")),
-}
-ONLINE = COMMON | {
-    "base_url": ("http://127.0.0.1:9", "http://127.0.0.1:9"),
     "lora": ("a:2,base:1", {"a": 2.0, "base": 1.0}),
     "response_format": ("schema.json", Path("schema.json")),
-    "response_format_share": ("0.5", 0.5),
     "server": ("a=http://h", {"a": "http://h"}),
-    "tokenizer": ("none", "none"),
-    "endpoint": ("chat", "chat"),
     "header": ("X-Key=env:KEY", {"X-Key": "env:KEY"}),
     "ca_cert": ("ca.pem", Path("ca.pem")),
-    "wait_ready": ("5", 5),
-    "api_key_env": ("KEY", "KEY"),
-    "accuracy": ("no", False),
-    "trace": ("some.csv", "some.csv"),
-    "fit": ("scale", "scale"),
-    "max_output_len": ("9", 9),
     "scales": ("0.4,2", [0.4, 2.0]),
-    "n": ("12", 12),
     "concurrency": ("4,1", [4, 1]),
     "request_rate": ("0.5,8", [0.5, 8.0]),
     "ramp": ("1:8:60", RampSetting(from_req_per_s=1, to_req_per_s=8, seconds=60)),
     "arrivals": ("gamma:2.5", ArrivalProcess(kind="gamma", cv=2.5)),
-    "mixture": ("clients", "clients"),
-    "dataset": ("jsonl:x", "jsonl:x"),
-    "turns": ("live", "live"),
-    "max_think_s": ("2.5", 2.5),
-    "rounds": ("12", 12),
     "input_len": ("10", 10),
     "output_len": ("uniform:2:9", Uniform(least=2, most=9)),
-    "clients": ("2", 2),
     "window": ("1,2.5", Window(start_s=1, end_s=2.5)),
-    "steady_state": ("yes", True),
-    "aa": ("yes", True),
-    "calibrate": ("no", False),
-    "check_answers": ("no", False),
-    "text_prompts": ("yes", True),
-    "timeout_s": ("2.5", 2.5),
-    "deadline_s": ("60", 60.0),
-    "max_memory": ("2.5", 2.5),
-    "served_model": ("gpt2", "gpt2"),
-    "prompt_nonce": ("7", 7),
-    "server_metrics": ("no", False),
-    "cluster": ("ray://head:10001", "ray://head:10001"),
     "engine_needs": ("GPU:2,highmem", {"GPU": 2.0, "highmem": 1.0}),
-    "load_nodes": ("2", 2),
-    "side_by_side": ("2", 2),
-    "engines_per_node": ("2", 2),
-    "share": ("s3://bucket/folder", "s3://bucket/folder"),
     "price": ("prices.yaml", Path("prices.yaml")),
-    "metrics_interval": ("0.5", 0.5),
     "slo": ("ttft_ms=200,tpot_ms=50", Slo(ttft_ms=200, tpot_ms=50)),
 }
-OFFLINE = COMMON | {
-    "preset": ("mini-sglang-offline", "mini-sglang-offline"),
-    "num_prompts": ("2", 2),
-    "input_len": ("10", 10),
-    "output_len": ("11", 11),
+OF_COMMAND: dict[type[CommonSettings], str] = {
+    OnlineSettings: "preset=mlperf-server",
+    OfflineSettings: "preset=mini-sglang-offline num_prompts=2",
 }
-BESIDE: dict[str, dict[str, str]] = {
-    "aa": {"repeats": "2"},
-    "api_key_env": {"base_url": "http://h"},
-    "engine_needs": {"cluster": "auto"},
-    "load_nodes": {"cluster": "auto"},
-    "side_by_side": {"cluster": "auto", "repeats": "2"},
-    "engines_per_node": {"cluster": "auto", "repeats": "2", "side_by_side": "2"},
-    "share": {"cluster": "auto"},
-    "response_format": {"ignore_eos": "no"},
-    "response_format_share": {"response_format": "f.json", "ignore_eos": "no"},
-    "tokenizer": {"base_url": "http://h"},
-    "header": {"base_url": "http://h"},
-    "ca_cert": {"base_url": "https://h"},
-    "wait_ready": {"base_url": "http://h"},
-    "served_model": {"base_url": "http://h"},
-    "prompt_nonce": {"base_url": "http://h"},
-    "max_output_len": {"fit": "clip"},
-    "rounds": {"concurrency": "2"},
-    "arrivals": {"request_rate": "2"},
-    "mixture": {"request_rate": "2"},
-    "dataset": {"concurrency": "2"},
-    "turns": {"dataset": "builtin", "concurrency": "2"},
-    "max_think_s": {"dataset": "builtin", "turns": "recorded", "concurrency": "2"},
-    "input_len": {"concurrency": "2"},
-    "output_len": {"concurrency": "2"},
+#: Options of `bench online` that others need beside them.
+BESIDE = {
+    "aa": "repeats=2",
+    **dict.fromkeys(("engine_needs", "load_nodes", "share"), "cluster=auto"),
+    "side_by_side": "cluster=auto repeats=2",
+    "engines_per_node": "cluster=auto repeats=2 side_by_side=2",
+    "response_format": "ignore_eos=no",
+    "response_format_share": "response_format=f.json ignore_eos=no",
+    **dict.fromkeys(("api_key_env", "tokenizer", "header", "wait_ready"), "base_url=http://h"),
+    **dict.fromkeys(("served_model", "prompt_nonce"), "base_url=http://h"),
+    "ca_cert": "base_url=https://h",
+    "max_output_len": "fit=clip",
+    **dict.fromkeys(("rounds", "dataset", "input_len", "output_len"), "concurrency=2"),
+    **dict.fromkeys(("arrivals", "mixture"), "request_rate=2"),
+    "turns": "dataset=builtin concurrency=2",
+    "max_think_s": "dataset=builtin turns=recorded concurrency=2",
 }
-CASES = [
-    (kind, name) for kind, texts in ((OnlineSettings, ONLINE), (OfflineSettings, OFFLINE)) for name in texts
-]
+
+
+def texts(pairs: str) -> dict[str, str]:
+    """Return the texts of `name=text name=text …` by name."""
+    return {name: text for name, _, text in (pair.partition("=") for pair in pairs.split())}
+
+
+def cases() -> Iterator[tuple[type[CommonSettings], str, str, Any]]:
+    """Yield each setting of each command, the text of its option, and what that means."""
+    for kind, of_command in OF_COMMAND.items():
+        plain = {name: (text, yaml.safe_load(text)) for name, text in texts(PLAIN + of_command).items()}
+        yield from ((kind, name, *(PARSED | plain)[name]) for name in settings_of(kind))
 
 
 @pytest.fixture(autouse=True)
@@ -176,15 +131,11 @@ def option(name: str, text: str) -> list[str]:
     return {"yes": [f"--{flag}"], "no": [f"--no-{flag}"]}.get(text, [f"--{flag}", text])
 
 
-def test_the_cases_cover_every_setting() -> None:
-    assert set(ONLINE) == set(settings_of(OnlineSettings))
-    assert set(OFFLINE) == set(settings_of(OfflineSettings))
-
-
-@pytest.mark.parametrize(("kind", "name"), CASES)
-def test_a_setting_as_an_option_and_in_a_file(kind: type[CommonSettings], name: str, tmp_path: Path) -> None:
-    text, meaning = (ONLINE if kind is OnlineSettings else OFFLINE)[name]
-    needed = BESIDE.get(name, {}) if kind is OnlineSettings else {}
+@pytest.mark.parametrize(("kind", "name", "text", "meaning"), list(cases()))
+def test_a_setting_as_an_option_and_in_a_file(
+    kind: type[CommonSettings], name: str, text: str, meaning: Any, tmp_path: Path
+) -> None:
+    needed = texts(BESIDE.get(name, "")) if kind is OnlineSettings else {}
     words = [word for pair in needed.items() for word in option(*pair)]
     assert getattr(parse(kind, []), name) != meaning
     assert getattr(parse(kind, [*option(name, text), *words]), name) == meaning
@@ -195,31 +146,43 @@ def test_a_setting_as_an_option_and_in_a_file(kind: type[CommonSettings], name: 
         assert getattr(parse(kind, ["--config", str(file)]), name) == meaning
 
 
-def test_lists_and_tables_of_yaml(tmp_path: Path) -> None:
-    file = tmp_path / "bench.yaml"
-    file.write_text("engines: [vllm, roseinfer]\nscales: [0.5, 1]\nslo: {ttft_ms: 9}\nwarmup: 3\n")
-    settings = parse(OnlineSettings, ["--config", str(file)])
-    assert isinstance(settings, OnlineSettings)
-    assert list(map(str, settings.engines)) == ["vllm", "roseinfer"]
-    assert (settings.scales, settings.slo, settings.warmup) == ([0.5, 1.0], Slo(ttft_ms=9), 3)
-
-
-@pytest.mark.parametrize(("text", "meaning"), [("64", [64]), ("[1, 8]", [1, 8]), ("1,8,64", [1, 8, 64])])
-def test_one_number_in_flight_or_several(text: str, meaning: list[int], tmp_path: Path) -> None:
-    file = tmp_path / "bench.yaml"
-    file.write_text(f"concurrency: {text}\n")
-    for given in (["--config", str(file)], ["--concurrency", text.strip("[]")]):
-        settings = parse(OnlineSettings, given)
-        assert isinstance(settings, OnlineSettings) and settings.concurrency == meaning
-        assert [load.concurrency for load in settings.loads] == meaning
-
-
-def test_the_command_line_wins(tmp_path: Path) -> None:
-    file = tmp_path / "bench.yaml"
-    file.write_text("n: 5\nseed: 6\nprefix_cache: true\ninterleave: false\n")
-    settings = parse(OnlineSettings, ["--config", str(file), "--n", "7", "--no-prefix-cache", "--interleave"])
-    assert isinstance(settings, OnlineSettings)
-    assert (settings.n, settings.seed, settings.prefix_cache, settings.interleave) == (7, 6, False, True)
+@pytest.mark.parametrize(
+    ("content", "words", "meanings"),
+    [
+        ("slo: {ttft_ms: 9}\nwarmup: 3", "", {"slo": Slo(ttft_ms=9), "warmup": 3}),
+        (
+            "scales: [0.5, 1]\nengines: [vllm]",
+            "",
+            {"scales": [0.5, 1.0], "engines": [EngineRef(name="vllm")]},
+        ),
+        *(
+            (content, words, {"loads": [ClosedLoop(concurrency=count) for count in counts]})
+            for numbers, counts in (("64", [64]), ("[1, 8]", [1, 8]), ("1,8,64", [1, 8, 64]))
+            for content, words in (
+                (f"concurrency: {numbers}", ""),
+                ("", f"--concurrency {numbers.strip('[]').replace(' ', '')}"),
+            )
+        ),
+        # No number to the base of 60.
+        ("ramp: 1:8:30", "", {"ramp": RampSetting(from_req_per_s=1, to_req_per_s=8, seconds=30)}),
+        # The command line wins, whatever the file has.
+        ("n: 5\nseed: 6", "--n 7", {"n": 7, "seed": 6}),
+        ("n: many", "--n 3", {"n": 3}),
+        ("prefix_cache: true", "--no-prefix-cache", {"prefix_cache": False}),
+        ("interleave: false", "--interleave", {"interleave": True}),
+        # A setting of started engines has an effect on those beside a running server.
+        ("dtype: bf16", "--base-url http://h --engines openai,vllm --prefix-cache", {"prefix_cache": True}),
+        ("", "--base-url http://h --tensor-parallel-size 2", {"tensor_parallel_size": 2}),
+        ("", "--server a=http://h --server b=HTTPS://i --ca-cert ca.pem", {"ca_cert": Path("ca.pem")}),
+        ("", "--base-url http://h", {"engines": [EngineRef(name="openai")]}),
+    ],
+)
+def test_settings_of_a_file_and_the_command_line(
+    content: str, words: str, meanings: dict[str, Any], tmp_path: Path
+) -> None:
+    (tmp_path / "bench.yaml").write_text(content)
+    settings = parse(OnlineSettings, ["--config", str(tmp_path / "bench.yaml"), *shlex.split(words)])
+    assert {name: getattr(settings, name) for name in meanings} == meanings
 
 
 @pytest.mark.parametrize(
@@ -323,19 +286,6 @@ def test_what_is_wrong_is_one_line(words: str, message: str) -> None:
     assert "\n" not in raised.value.message and raised.value.hint
 
 
-def test_what_an_engine_beside_a_running_server_gets_has_an_effect() -> None:
-    both = ["--base-url", "http://h", "--engines", "openai,vllm", "--dtype", "bf16", "--prefix-cache"]
-    assert parse(OnlineSettings, both).prefix_cache
-    spread = parse(OnlineSettings, ["--base-url", "http://h", "--tensor-parallel-size", "2"])
-    assert spread.tensor_parallel_size == 2
-
-
-def test_certificates_are_for_any_server_with_tls() -> None:
-    servers = ["--server", "a=http://h", "--server", "b=HTTPS://i", "--ca-cert", "ca.pem"]
-    settings = parse(OnlineSettings, servers)
-    assert isinstance(settings, OnlineSettings) and settings.ca_cert == Path("ca.pem")
-
-
 @pytest.mark.parametrize(
     ("content", "message"),
     [
@@ -383,23 +333,9 @@ def test_a_wrong_file_is_named(content: str, message: str, tmp_path: Path) -> No
     assert "\n" not in raised.value.message
 
 
-def test_a_wrong_value_of_a_file_does_not_count_where_the_command_line_wins(tmp_path: Path) -> None:
-    file = tmp_path / "bench.yaml"
-    file.write_text("n: many\n")
-    settings = parse(OnlineSettings, ["--config", str(file), "--n", "3"])
-    assert isinstance(settings, OnlineSettings) and settings.n == 3
-
-
 def test_a_missing_file(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="cannot be read: No such file"):
         parse(OnlineSettings, ["--config", str(tmp_path / "absent.yaml")])
-
-
-def test_an_address_alone_is_the_engine_at_that_address() -> None:
-    settings = parse(OnlineSettings, ["--base-url", "http://h:1"])
-    assert list(map(str, settings.engines)) == ["openai"]
-    both = parse(OnlineSettings, ["--base-url", "http://h:1", "--engines", "vllm,openai"])
-    assert list(map(str, both.engines)) == ["vllm", "openai"]
 
 
 @pytest.mark.parametrize("asked", [[], ["--engines", "auto"]])
@@ -425,10 +361,3 @@ def test_a_command_keeps_its_own_options() -> None:
     def command(settings: OfflineSettings, quiet: bool = False) -> None: ...
 
     assert {"quiet", "config", *OfflineSettings.model_fields} == set(inspect.signature(command).parameters)
-
-
-def test_a_ramp_in_a_file_is_no_number_to_the_base_of_60(tmp_path: Path) -> None:
-    file = tmp_path / "bench.yaml"
-    file.write_text("ramp: 1:8:30\noutput_len: 8\n")
-    settings = parse(OnlineSettings, ["--config", str(file)])
-    assert isinstance(settings, OnlineSettings) and str(settings.ramp) == "1:8:30"

@@ -43,8 +43,7 @@ N = 3 * len(FAULTS)
 def test_every_fault_is_counted_under_its_kind(
     start_mock: Any, bench: Any, tmp_path: Path, quick: list[str]
 ) -> None:
-    (tmp_path / "script.json").write_text(json.dumps([behaviour for behaviour, _ in FAULTS]))
-    server = start_mock("--script", str(tmp_path / "script.json"))
+    server = start_mock(script=[behaviour for behaviour, _ in FAULTS])
     trace = "".join(f"{i * 0.01},9,6\n" for i in range(N))
     (tmp_path / "trace.csv").write_text(f"arrival_s,input_tokens,output_tokens\n{trace}")
     done = bench(
@@ -81,11 +80,9 @@ def test_every_fault_is_counted_under_its_kind(
 def test_a_report_says_what_failed_and_what_to_do(
     start_mock: Any, bench: Any, tmp_path: Path, quick: list[str]
 ) -> None:
-    (tmp_path / "script.json").write_text(json.dumps([{"tokens": 4}]))
-    server = start_mock("--script", str(tmp_path / "script.json"))
     done = bench(
-        "online", "--base-url", server.url, *quick, "--concurrency", "1", "--n", "4",
-        "--input-len", "8", "--output-len", "9",
+        "online", "--base-url", start_mock(script=[{"tokens": 4}]).url, *quick, "--concurrency", "1",
+        "--n", "4", "--input-len", "8", "--output-len", "9",
     )  # fmt: skip
     assert done.code == 3
     [folder] = (tmp_path / "runs").iterdir()
