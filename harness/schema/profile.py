@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from statistics import fmean
 from typing import Literal
 
@@ -137,22 +138,20 @@ class ProfileFigures(Strict):
     @property
     def step_ms(self) -> float:
         """Mean time of all whole steps: what a running request waits for each token."""
-        return fmean([step.period_ms for step in self.steps.values()], self._counts)
+        return self._mean([step.period_ms for step in self.steps.values()])
 
     @property
     def busy_ms(self) -> float:
         """Mean time of a step with a kernel or copy running."""
-        return fmean([step.busy_ms for step in self.steps.values()], self._counts)
+        return self._mean([step.busy_ms for step in self.steps.values()])
 
     @property
     def communication_ms(self) -> float:
         """Mean time of a step with sums and copies between ranks."""
-        each = [step.categories_ms["communication"] for step in self.steps.values()]
-        return fmean(each, self._counts)
+        return self._mean([step.categories_ms["communication"] for step in self.steps.values()])
 
-    @property
-    def _counts(self) -> list[int]:
-        return [step.n for step in self.steps.values()]
+    def _mean(self, each: Sequence[float]) -> float:
+        return fmean(each, [step.n for step in self.steps.values()])
 
 
 class GapPart(Strict):

@@ -23,10 +23,7 @@ from harness.schema.settings import CommonSettings, OfflineSettings, titles_of
 
 pytestmark = pytest.mark.integration
 
-COMMANDS: list[tuple[str, type[CommonSettings]]] = [
-    ("online", OnlineSettings),
-    ("offline", OfflineSettings),
-]
+COMMANDS: list[tuple[str, type[CommonSettings]]] = [("online", OnlineSettings), ("offline", OfflineSettings)]
 
 
 @pytest.mark.parametrize(("command", "kind"), COMMANDS)
@@ -53,12 +50,11 @@ def test_no_name_is_cut(
 @pytest.mark.parametrize("command", ["online", "offline", "search", "tune", "profile run", "report"])
 def test_a_description_stands_by_itself(command: str, bench: Any) -> None:
     """It does not go on with the option's name, and says limits and values as people do."""
-    options = re.findall(
-        r"^  (--\S+)[^\n]*?\s{2,}(\S.*)", bench(*command.split(), "--help").out, re.MULTILINE
-    )
+    shown = bench(*command.split(), "--help").out
+    options = re.findall(r"^  (--\S+)[^\n]*?\s{2,}(\S.*)", shown, re.MULTILINE)
     assert options and not [name for name, text in options if text.startswith("of ")]
     if command in ("search", "tune"):
-        assert "range>" not in str(options) and "x>=" not in bench(command, "--help").out
+        assert "range>" not in str(options) and "x>=" not in shown
 
 
 @pytest.mark.parametrize("example", [*online.EXAMPLES, *offline.EXAMPLES])
@@ -114,10 +110,8 @@ def test_the_help_that_is_named_is_the_commands(bench: Any) -> None:
         "`bench search --help` for what each setting takes",
         "`bench engines show --help`",
     ]
-    err = bench("tune", "roseinfer", "--repeats", "0").err
-    assert err.startswith(
-        "bench: Invalid value for '--repeats': Input should be greater than or equal to 2\n"
-    )
+    message = "bench: Invalid value for '--repeats': Input should be greater than or equal to 2\n"
+    assert bench("tune", "roseinfer", "--repeats", "0").err.startswith(message)
 
 
 @pytest.mark.parametrize(("command", "kind"), COMMANDS)
