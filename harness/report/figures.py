@@ -132,7 +132,7 @@ def _figure(panels: Sequence[_Panel], handles: Sequence[Line2D]) -> Figure:
     if rows:
         down = _TOP + _BOTTOM + _ROW * rows
         names = (name for chart, _ in panels for _, name in chart.y.ticks)
-        left = 0.2 + 0.075 * max(len(plain(name, 34)) for name in names)
+        left = 0.2 + 0.075 * max(len(one_line(name, 34)) for name in names)
     width = columns * across
     inner_x = (width - left - _RIGHT - (columns - 1) * _BETWEEN) / columns
     bottom, between = _BOTTOM, _BETWEEN
@@ -168,7 +168,7 @@ def _handles(charts: Sequence[Chart], looks: Mapping[str, Look]) -> list[Line2D]
     key = {part: color for chart in charts for part, color in chart.key.items()}
     engines = {} if key else looks
     handles = [
-        Line2D([], [], color=look.color, marker=look.marker, linestyle=look.line, label=plain(label, 40))
+        Line2D([], [], color=look.color, marker=look.marker, linestyle=look.line, label=one_line(label, 40))
         for label, look in engines.items()
     ]
     handles += [
@@ -185,18 +185,14 @@ def _inches(axes: Axes) -> tuple[float, float]:
     return float(place.width * figure.get_figwidth()), float(place.height * figure.get_figheight())
 
 
-def _title(chart: Chart, only: str) -> str:
-    return plain(only or chart.title, 60)
-
-
 def _title_size(axes: Axes, chart: Chart, only: str) -> float:
     """In points, so that the title is no wider than its panel."""
-    return min(_TITLE_SIZE, 72 * _inches(axes)[0] / (_BOLD * max(1, len(_title(chart, only)))))
+    return min(_TITLE_SIZE, 72 * _inches(axes)[0] / (_BOLD * max(1, len(one_line(only or chart.title, 60)))))
 
 
 def _panel(axes: Axes, chart: Chart, looks: Mapping[str, Look], only: str, title_size: float) -> None:
     axes.set_title(
-        _title(chart, only),
+        one_line(only or chart.title, 60),
         fontsize=title_size,
         pad=_PAD_LIMIT if any(limit.axis == "x" for limit in chart.limits) else _PAD,
     )
@@ -243,14 +239,14 @@ def _free_start(axes: Axes, chart: Chart, limit: Limit, only: str, shifts: Mappi
 
 
 def _x_label(chart: Chart) -> str:
-    return f"{plain(chart.x.label)} →"
+    return f"{one_line(chart.x.label, 60)} →"
 
 
 def _note(chart: Chart, width: float) -> tuple[str, bool]:
     """The note below a panel, and whether it has a line of its own: beside the label of the x axis it does
     not fit into `width` inches."""
     view = chart.views[0].name if chart.views else ""
-    note = plain(" · ".join(filter(None, (view, chart.note))), 80)
+    note = one_line(" · ".join(filter(None, (view, chart.note))), 80)
     letters = _SIZE * len(_x_label(chart)) + _NOTE_SIZE * (len(note) + 2)
     return note, bool(note) and _LETTER * letters > 72 * width
 
@@ -263,7 +259,7 @@ def _side(axes: Axes, axis: Axis, series: Sequence[Series], which: str) -> None:
     ends = (scale.high, scale.low) if axis.down else (scale.low, scale.high)
     (axes.set_xlim if which == "x" else axes.set_ylim)(*ends)
     side = axes.xaxis if which == "x" else axes.yaxis
-    side.set_ticks([place for place, _ in scale.ticks], [plain(name, 34) for _, name in scale.ticks])
+    side.set_ticks([place for place, _ in scale.ticks], [one_line(name, 34) for _, name in scale.ticks])
     side.set_minor_locator(NullLocator())
 
 
@@ -323,11 +319,6 @@ def render(figure: Figure) -> str:
     with _quiet():
         figure.savefig(buffer, format="svg", metadata=_NO_METADATA)
     return _clean(buffer.getvalue())
-
-
-def plain(text: str, limit: int = 60) -> str:
-    """Text from outside as one line that XML can hold, cut to a length that a figure can hold."""
-    return one_line(text, limit)
 
 
 def _quiet() -> warnings.catch_warnings[None]:

@@ -25,9 +25,9 @@ from harness.schema.metrics import METRICS, latencies, rates
 from harness.schema.settings import SHORT_CELL_S
 
 INDEX = "index.html"
-#: The answers of a group: each metric, and what the best engine has of it.
+#: Heads of the answers of a group, by metric.
 COLUMNS = {
-    METRICS[name].label: "lowest" if METRICS[name].lower_is_better else "highest"
+    name: f"{'lowest' if METRICS[name].lower_is_better else 'highest'} {METRICS[name].label}"
     for name in (*latencies("headline"), *rates("headline"))
 }
 _HEAD_BYTES = 65536
@@ -72,11 +72,6 @@ class Group:
         return compared_engines
 
     @property
-    def found_by(self) -> str:
-        """Text that a filter is looked for in, beside each load."""
-        return " ".join([self.model, self.machine, *self.compared])
-
-    @property
     def is_of_one_engine(self) -> bool:
         """Tell whether only variants of one engine were compared."""
         return len({name.partition(" (")[0] for name in self.engines}) == 1
@@ -85,15 +80,6 @@ class Group:
     def is_of_several_runs(self) -> bool:
         """Tell whether reports of several runs are in it, which may disagree."""
         return len({file for _, file in self.rows}) > 1
-
-
-def rankings_by(finding: Finding, label: str) -> list[Ranking]:
-    """Select the rankings of a load by a metric's label: each percentile from low to high, or the rate."""
-    return [
-        ranking
-        for ranking in finding.rankings
-        if ranking.metric in METRICS and METRICS[ranking.metric].label == label
-    ]
 
 
 def value_text(ranking: Ranking) -> str:
@@ -130,7 +116,6 @@ def write_index(folder: Path) -> Path:
         entries=entries,
         groups=_groups(entries),
         columns=COLUMNS,
-        rankings_by=rankings_by,
         value_text=value_text,
         ratio_text=ratio_text,
         caveat=caveat,

@@ -20,6 +20,7 @@ from harness.runs.folder import JOURNAL
 from harness.runs.journal import JournalEntry, read_journal
 from harness.runs.reader import RawRun, read_raw
 from harness.schema.metrics import latencies
+from harness.schema.results import OnlineSummary
 
 
 def version(folder: Path) -> str:
@@ -36,36 +37,26 @@ def live_page(folder: Path) -> str:
     """
     journal, at = read_journal(folder / JOURNAL), version(folder)
     raw = _finished(read_raw(folder), {entry.cell for entry in journal}) if journal else None
-    summaries = (
-        []
-        if raw is None
-        else summarize(
-            raw.records.requests,
-            raw.records.chunks,
-            slo=raw.info.settings.slo,
-            cut=raw.info.settings.cut,
-            calibration=raw.info.client_calibration,
-        )
-    )
+    summaries = [] if raw is None else _summaries(raw)
     styles = looks((summary.engine, summary.label) for summary in summaries)
     pooled = [summary for summary in summaries if summary.repeat is None and summary.num_success]
-    slo = None if raw is None else raw.info.settings.slo
-    shown = [by_load(pooled, metric, slo) for metric in latencies("headline")] if pooled else []
-    charts = [chart for chart in shown if chart.series]
+    charts: list[Chart] = []
+    if raw is not None and pooled:
+        shown = [by_load(pooled, metric, raw.info.settings.slo) for metric in latencies("headline")]
+        charts = [chart for chart in shown if chart.series]
     latest = _latest(raw, journal[-1]) if raw is not None else []
     every = {chart.name: chart for chart in (*charts, *latest)}
     dark = {look.color: on_dark(look.color) for look in styles.values()}
-    cells = None
+    cells, counted = None, plural(len(journal), "cell")
     if raw is not None and not raw.info.is_adaptive:
         cells = len(raw.info.order) * len(raw.info.settings.loads)
+        counted = f"{len(journal)} of {plural(cells, 'cell')}"
     return render_page(
         "live.html.j2",
         ("charts.js", "report.js", "live.js"),
         folder=folder,
         done=len(journal),
-        counted=plural(len(journal), "cell")
-        if cells is None
-        else f"{len(journal)} of {plural(cells, 'cell')}",
+        counted=counted,
         cells=cells,
         chapter={"styles": styles},
         about="" if raw is None else f"{model(raw.info)} · {machine(raw.info)}",
@@ -76,6 +67,14 @@ def live_page(folder: Path) -> str:
         dark=dark,
         data=data_block({"live": (every, styles)}, dark),
         version=at,
+    )
+
+
+def _summaries(raw: RawRun) -> list[OnlineSummary]:
+    settings, records = raw.info.settings, raw.records
+    calibration = raw.info.client_calibration
+    return summarize(
+        records.requests, records.chunks, slo=settings.slo, cut=settings.cut, calibration=calibration
     )
 
 

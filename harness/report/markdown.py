@@ -15,7 +15,7 @@ from harness.runs.reader import Run
 def summary(run: Run) -> str:
     """Return what was compared, warnings, the verdict and the tables of a run."""
     parts = [f"# {_text(title(run))}\n"]
-    lines = [f"- {_text(name)}: {_text(value)}" for name, value in facts(run)]
+    lines = [f"- {_text(name)}: {_text(value)}" for name, value in facts(run).items()]
     parts.append("\n".join(lines) + "\n")
     parts += [f"> **{_text(notice.title)}** {_text(notice.detail, 4000)}\n" for notice in notices(run)]
     parts.append(_text(" ".join([*map(str, answer(run)), *terms(run)]), 2000) + "\n")

@@ -103,7 +103,7 @@ def _differing(runs: Sequence[Run]) -> list[str]:
         revision = (run.meta.versions.git_rev or "").partition("-")
         commit = f"commit {revision[0][:12]}{''.join(revision[1:])}" if revision[0] else ""
         named = {label: f"{label} {version}" for label, version in versions(run.meta).items()}
-        each.append({**dict(facts(run)), "commit": commit, **named})
+        each.append({**facts(run), "commit": commit, **named})
     keys = dict.fromkeys(key for named_facts in each for key in named_facts if key not in _LEFT_OUT)
     unlike = [key for key in keys if len({named_facts.get(key) for named_facts in each}) > 1]
     return [" · ".join(named_facts[key] for key in unlike if named_facts.get(key)) for named_facts in each]

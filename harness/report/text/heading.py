@@ -42,38 +42,28 @@ def versions(run: RunInfo) -> dict[str, str]:
     return {launch.label: launch.version for launch in run.launches if launch.version}
 
 
-def facts(run: Run) -> list[tuple[str, str]]:
-    """Name and value of each line, those that the run knows."""
-    trace = run.meta.trace
-    lines = [
-        ("Model", model(run.meta)),
-        ("Machine", machine(run.meta)),
-    ]
-    if not run.is_batch:
-        if not isinstance(run.meta.settings.loads[0], TraceLoad):
-            lines.append(("Load", _load(run, trace)))
-        else:
-            lines.append(
-                ("Trace", f"{trace.name}{f' ({trace.note})' if trace.note else ''}" if trace else "")
-            )
-            lines.append(("Scales", _scales(run) if run.pooled else ""))
-        lines.append(("Sample", _sample(run) if run.repeats else ""))
+def facts(run: Run) -> dict[str, str]:
+    """Lines by name, those that the run knows."""
+    trace, lines = run.meta.trace, {"Model": model(run.meta), "Machine": machine(run.meta)}
+    if run.is_batch:
+        lines["Batch"] = batch(run.meta.settings)
+    elif isinstance(run.meta.settings.loads[0], TraceLoad):
+        lines["Trace"] = f"{trace.name}{f' ({trace.note})' if trace.note else ''}" if trace else ""
+        lines["Scales"] = _scales(run) if run.pooled else ""
     else:
-        lines.append(("Batch", batch(run.meta.settings)))
-    lines.append(("Engines", ", ".join(" ".join(pair) for pair in versions(run.meta).items())))
-    lines.append(("Measured", f"{_when(run.meta.created)}, rosebench {run.meta.versions.rosebench}"))
-    return [(name, value) for name, value in lines if value]
+        lines["Load"] = _load(run, trace)
+    lines["Sample"] = _sample(run) if run.repeats and not run.is_batch else ""
+    lines["Engines"] = ", ".join(" ".join(pair) for pair in versions(run.meta).items())
+    lines["Measured"] = f"{_when(run.meta.created)}, rosebench {run.meta.versions.rosebench}"
+    return {name: value for name, value in lines.items() if value}
 
 
 def about(run: Run) -> str:
-    """The facts of most weight, in one line."""
-    by_name = dict(facts(run)) | ({"Trace": _brief(run.meta.trace)} if run.meta.trace else {})
-    return " · ".join(by_name[name] for name, _ in facts(run) if name in _ABOUT)
-
-
-def _brief(trace: TraceRecord) -> str:
-    """Name of a trace, and that it is no recorded one."""
-    return f"{trace.name} trace, generated" if trace.name == GENERATED else trace.name
+    """The facts of most weight, in one line; of a trace its name, and that it is no recorded one."""
+    lines, trace = facts(run), run.meta.trace
+    if "Trace" in lines and trace is not None:
+        lines["Trace"] = f"{trace.name} trace, generated" if trace.name == GENERATED else trace.name
+    return " · ".join(lines[name] for name in lines if name in _ABOUT)
 
 
 def machine(run: RunInfo) -> str:

@@ -324,23 +324,19 @@ def test_what_is_no_history(tmp_path: Path, content: bytes | None, said: str) ->
     assert raised.value.hint
 
 
-def test_a_newer_history_is_left_alone(tmp_path: Path) -> None:
-    file = tmp_path / "h.sqlite"
-    with sqlite3.connect(file) as other:
-        other.execute("PRAGMA user_version = 99")
-    other.close()
-    with pytest.raises(UsageError, match="newer version"), Store.open(file, create=True):
-        pass
-
-
-def test_the_database_of_another_program_is_left_alone(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("command", "fault"),
+    [("PRAGMA user_version = 99", "newer version"), ("CREATE TABLE theirs (x)", "of another program")],
+)
+def test_another_database_is_left_alone(tmp_path: Path, command: str, fault: str) -> None:
     file = tmp_path / "theirs.sqlite"
     with sqlite3.connect(file) as other:
-        other.execute("CREATE TABLE theirs (x)")
-    with pytest.raises(UsageError, match="of another program"), Store.open(file, create=True):
+        other.execute(command)
+    before = file.read_bytes()
+    with pytest.raises(UsageError, match=fault), Store.open(file, create=True):
         pass
-    assert [name for (name,) in other.execute("SELECT name FROM sqlite_master")] == ["theirs"]
     other.close()
+    assert file.read_bytes() == before
 
 
 def test_several_processes_begin_a_history_at_once(tmp_path: Path) -> None:

@@ -6,13 +6,18 @@ import gzip
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import pytest
 
+from harness.profiling.analysis import agreement, sorts
+from harness.profiling.level import measure_level, measure_levels
 from harness.profiling.reading.figures import figures
 from harness.profiling.reading.nsys_file import read_nsys
 from harness.profiling.reading.torch_trace import read_torch_trace
+from harness.schema.load import TraceLoad, load_text
+from harness.schema.profile import Agreement
 
-from .totals import totals
+from .conftest import totals
 
 VLLM = "execute_context_{}(8)_generation_{}(3)"
 
@@ -129,3 +134,80 @@ def test_a_host_that_is_ahead_does_not_shorten_a_step(trace: Any, tmp_path: Path
     assert decode.period_ms == pytest.approx((100 + 100 + 100 + 300) / 4 / 1e3)
     assert decode.period_p50_ms == pytest.approx(0.1)
     assert decode.busy_ms == pytest.approx(0.09)
+
+
+# --- The level of a load, counted by hand ----------------------------------------------------------------
+
+
+def test_level_as_tokens_met_it() -> None:
+    """Two requests: one alone from 1 to 2, both from 2 to 4; a third waits from 3 and fails."""
+    requests = pd.DataFrame(
+        {
+            "cell": [0, 0, 0],
+            "request": [0, 1, 2],
+            "label": "A",
+            "load": load_text(TraceLoad(scale=1.0)),
+            "error": [None, None, "timeout"],
+            "t_sent": [0.0, 1.0, 3.0],
+            "t_first": [1.0, 2.0, None],
+            "t_last": [4.0, 4.0, None],
+            "completion_tokens": [4, 3, 0],
+        }
+    )
+    chunks = pd.DataFrame(
+        {"cell": 0, "request": [0, 0, 0, 0, 1, 1], "t": [1.0, 2.0, 3.0, 4.0, 2.0, 4.0],
+         "tokens": [1, 1, 1, 1, 1, 2]}
+    )  # fmt: skip
+    level = measure_level(requests, chunks)
+    assert level is not None
+    assert level.in_flight == 2
+    assert level.running == pytest.approx((1 + 2 + 2 + 2 + 2 + 2 * 2) / 7)
+    assert level.step_ms == pytest.approx(1e3 * (3 + 2) / (3 + 2))
+    assert measure_levels(requests, chunks) == {("A", TraceLoad(scale=1.0)): level}
+    assert measure_level(requests[requests["error"].notna()], chunks) is None
+
+
+# --- Two profilers of one engine compared ----------------------------------------------------------------
+
+STEP = "roseinfer.model.forward.cuda_graph_replay"
+
+
+def add_step(trace: Any, at: float, link: int, *kernels: tuple[str, float]) -> None:
+    """A forward whose graph runs `kernels`, 10 µs later and one after the other, and a copy."""
+    trace.add("user_annotation", STEP, at, 20)
+    trace.add("cuda_runtime", "cudaGraphLaunch", at + 1, 5, correlation=link)
+    at += 10
+    for name, duration in kernels:
+        trace.add("kernel", name, at, duration, correlation=link, tid=7)
+        at += duration
+    trace.add("gpu_memcpy", "Memcpy DtoH (Device -> Pinned)", at, 9, correlation=link, tid=7)
+
+
+def compared(trace: Any, nsys: Any, folder: Path) -> Agreement | None:
+    timelines = read_torch_trace(trace.write(folder / "trace.json")), read_nsys(nsys.close())
+    return agreement("x", *map(sorts, timelines))
+
+
+def test_steps_of_the_same_kernels_are_compared(trace: Any, nsys: Any, tmp_path: Path) -> None:
+    product, attention = (
+        ("nvjet_hsh_64x8", 30),
+        ("void (anonymous namespace)::paged_decode_kernel<float>", 12),
+    )
+    for step in range(4):
+        add_step(trace, 100 * step, step, product, attention)
+    add_step(trace, 400, 4, product, product)  # of a sort that nsys has not seen
+    add_step(trace, 500, 5, product)  # not whole
+    for step in range(3):
+        nsys.step(100_000 * step, 10 * step, process=77, marked=STEP)
+    found = compared(trace, nsys, tmp_path)
+    assert found is not None
+    assert (found.steps, found.kernels) == (2, 4)  # nsys's last is not whole
+    assert found.torch_ms == pytest.approx(2 * 0.042)
+    assert found.nsys_ms == pytest.approx(2 * 0.040)
+
+
+def test_nothing_in_common_is_no_agreement(trace: Any, nsys: Any, tmp_path: Path) -> None:
+    for step in range(3):
+        add_step(trace, 100 * step, step, ("a", 3))
+        nsys.step(100_000 * step, 10 * step, process=77, marked=STEP)
+    assert compared(trace, nsys, tmp_path) is None

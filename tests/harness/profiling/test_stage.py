@@ -8,6 +8,7 @@ import re
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 from typer.testing import CliRunner, Result
@@ -67,18 +68,26 @@ def whole_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(capture, "SETTLED_S", 0.2)
 
 
+def small(out: Path, **others: Any) -> OnlineSettings:
+    """Settings of a small run of roseinfer."""
+    settings = {
+        "engines": "roseinfer", "model": "random:gpt2-tiny", "device": "cpu", "dtype": "fp32",
+        "concurrency": 2, "n": 4, "input_len": 16, "output_len": 12, "max_model_len": 64, "out": out,
+    }  # fmt: skip
+    return OnlineSettings.model_validate(settings | others)
+
+
+def begun(out: Path, **others: Any) -> Path:
+    """The folder of a small run that measured nothing."""
+    return begin_run(small(out, **others), ["bench"])
+
+
 @pytest.fixture(scope="module")
 def benchmark(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of a short benchmark in a closed loop of 4."""
-    settings = OnlineSettings.model_validate(
-        {
-            "engines": ["roseinfer", *OTHERS],
-            "model": "random:gpt2-tiny", "device": "cpu", "dtype": "fp32",
-            "concurrency": 4, "n": 8, "input_len": 16, "output_len": 12, "max_model_len": 64,
-            "warmup": 4, "calibrate": False, "check_answers": False, "text_prompts": True, "figures": False,
-            "out": tmp_path_factory.mktemp("runs"),
-        }
-    )  # fmt: skip
+    options = dict.fromkeys(("calibrate", "check_answers", "figures"), False) | {"text_prompts": True}
+    load = {"engines": ["roseinfer", *OTHERS], "concurrency": 4, "n": 8, "warmup": 4}
+    settings = small(tmp_path_factory.mktemp("runs"), **load, **options)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(registry, "find_variant", find_variant)
         folder, results = run_online(settings, ["bench"], lambda event: None)
@@ -137,7 +146,7 @@ def test_slowdowns_are_found_where_they_were_made(profiled: Profiled, folder: Pa
         assert f"{label}: no nsys profile: skipped, because this run uses no GPU" in done.stderr
         assert f"{label}: torch profile, " in done.stderr
     assert "norm and elementwise" in done.stderr
-    assert "norm and elementwise" in (folder / "report.html").read_text()
+    assert "decode step: norm and elementwise" in (folder / "report.html").read_text()
     manifest = ProfileManifest.model_validate_json((folder / "profile_manifest.json").read_bytes())
     assert {captured.label for captured in manifest.runs} == PROFILED
     profiles = analyse(folder)
@@ -169,10 +178,7 @@ def test_slowdowns_are_found_where_they_were_made(profiled: Profiled, folder: Pa
     assert len(links) == 2 and all((page.parent / link).is_file() for link in links)
     (folder / manifest.runs[0].artifacts[0].path).rename(folder / "elsewhere")
     away = write_report([folder], folder.parent / "reports" / "one.html")
-    assert (
-        "decode step: norm and elementwise" in page.read_text()
-        and "trace.json.gz (not kept)" in away.read_text()
-    )
+    assert "trace.json.gz (not kept)" in away.read_text()
     [link] = re.findall(r'href="([^"]*trace\.json\.gz)"', away.read_text())
     assert (away.parent / link).is_file()
     diff = CliRunner().invoke(app, ["profile", "diff", str(folder), str(folder)])
@@ -210,11 +216,7 @@ def test_engines_without_a_profiler_are_left_out_before_anything_starts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Roseinfer, "profiler", LocalEngine.profiler)
-    settings = OnlineSettings.model_validate(
-        {"engines": "roseinfer", "model": "random:gpt2-tiny", "device": "cpu", "concurrency": 2, "n": 4,
-         "input_len": 16, "output_len": 12, "out": tmp_path}
-    )  # fmt: skip
-    folder = begin_run(settings, ["bench"])
+    folder = begun(tmp_path)
     subject = open_subject(folder, None, lambda event: None)
     skipped = CaptureSkipped("roseinfer", "torch", "roseinfer has no profiler of its own")
     events: list[Event] = []
@@ -248,11 +250,7 @@ def test_an_engine_is_asked_for_its_profiler_once(tmp_path: Path, monkeypatch: p
         raise EngineError("it does not say", "ask again")
 
     monkeypatch.setattr(Roseinfer, "profiler", refuse)
-    settings = OnlineSettings.model_validate(
-        {"engines": "roseinfer", "model": "random:gpt2-tiny", "device": "cpu", "concurrency": 2, "n": 4,
-         "input_len": 16, "output_len": 12, "out": tmp_path}
-    )  # fmt: skip
-    subject = open_subject(begin_run(settings, ["bench"]), None, lambda event: None)
+    subject = open_subject(begun(tmp_path), None, lambda event: None)
     [run] = profile_run(subject, ProfileOptions(steps=7, stacks=True), lambda event: None).runs
     folder = subject.folder.resolve() / run.output_dir
     assert asked == [CaptureRequest("torch", folder, 7, stacks=True)]
@@ -263,11 +261,7 @@ def test_an_interrupted_capture_leaves_the_one_before(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One that fails takes its place, and is replaced by the next."""
-    settings = OnlineSettings.model_validate(
-        {"engines": "roseinfer", "model": "random:gpt2-tiny", "device": "cpu", "concurrency": 2, "n": 4,
-         "input_len": 16, "output_len": 12, "out": tmp_path}
-    )  # fmt: skip
-    subject = open_subject(begin_run(settings, ["bench"]), None, lambda event: None)
+    subject = open_subject(begun(tmp_path), None, lambda event: None)
     trace = subject.folder / "profiles/torch/roseinfer/trace.json"
 
     def captured(text: str, error: type[BaseException] | None = None, most: int = 100) -> ProfileManifest:
@@ -299,21 +293,13 @@ def test_a_run_of_a_gpu_is_profiled_where_there_is_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("harness.telemetry.gpu.available", lambda: False)
-    settings = OnlineSettings.model_validate(
-        {"engines": "roseinfer", "model": "random:gpt2-tiny", "device": "cuda", "concurrency": 2, "n": 4,
-         "input_len": 16, "output_len": 12, "out": tmp_path}
-    )  # fmt: skip
-    done = CliRunner().invoke(app, ["profile", str(begin_run(settings, ["bench"])), "--quiet"])
+    done = CliRunner().invoke(app, ["profile", str(begun(tmp_path, device="cuda")), "--quiet"])
     assert isinstance(done.exception, UsageError)
     assert done.exception.hint == "profile on a machine with a GPU"
 
 
 def test_the_load_that_is_profiled(tmp_path: Path) -> None:
-    settings = OnlineSettings.model_validate(
-        {"engines": "roseinfer", "model": "random:gpt2-tiny", "device": "cpu", "concurrency": "2,8,4",
-         "n": 16, "input_len": 16, "output_len": 12, "out": tmp_path}
-    )  # fmt: skip
-    folder = begin_run(settings, ["bench"])
+    folder = begun(tmp_path, concurrency="2,8,4", n=16)
     for load, held in ((None, 8), (ClosedLoop(concurrency=2), 2)):
         subject = open_subject(folder, load, lambda event: None)
         assert subject.load == ClosedLoop(concurrency=held)
@@ -340,14 +326,7 @@ def test_both_sides_of_an_aa_run_keep_their_captures(tmp_path: Path, monkeypatch
         return None
 
     monkeypatch.setattr(_Stage, "run", run)
-    settings = OnlineSettings.model_validate(
-        {
-            "engines": "roseinfer", "model": "random:gpt2-tiny", "device": "cpu", "dtype": "fp32",
-            "aa": True, "repeats": 2, "concurrency": 2, "n": 4, "input_len": 16, "output_len": 12,
-            "max_model_len": 64, "warmup": 2, "out": tmp_path,
-        }
-    )  # fmt: skip
-    folder = begin_run(settings, ["bench"])
+    folder = begun(tmp_path, aa=True, repeats=2, warmup=2)
     subject = open_subject(folder, None, lambda event: None)
     events: list[Event] = []
     manifest = profile_run(subject, ProfileOptions(steps=4), events.append)

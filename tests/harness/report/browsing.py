@@ -15,6 +15,12 @@ IN_A_BROWSER = [
 ]
 #: The page's script has run to its end: it shows what needs it.
 IS_READY = "return document.querySelector('.tools:not([hidden])') !== null"
+#: Keeps what the page copies in `copied`, and the names and addresses of what it saves in `saved`.
+KEEP_COPIES = """
+Object.defineProperty(navigator, "clipboard", {value: {writeText: async text => { window.copied = text }}});
+window.saved = [];
+HTMLAnchorElement.prototype.click = function () { window.saved.push([this.download, this.href]) };
+"""
 IS_LOADED = "return location.href.split('#')[0] === arguments[0] && document.readyState === 'complete'"
 
 

@@ -36,7 +36,7 @@ from harness.schema.profile import (
     StepFigures,
 )
 
-from .browsing import IN_A_BROWSER, patient, visit
+from .browsing import IN_A_BROWSER, KEEP_COPIES, patient, visit
 from .conftest import ENGINES, make_online
 
 pytestmark = IN_A_BROWSER
@@ -169,10 +169,7 @@ def test_numbers_within_texts_are_sorted_as_numbers(page):
 
 
 def test_copying_a_table(page):
-    page.execute_script(
-        "Object.defineProperty(navigator, 'clipboard',"
-        " {value: {writeText: async text => { window.copied = text }}})"
-    )
+    page.execute_script(KEEP_COPIES)
     shown(page, "[data-copy=markdown]").click()
     lines = page.execute_script("return window.copied").splitlines()
     assert lines[0].startswith("**Ranking ") and lines[0].endswith("scale 0.8**") and lines[1] == ""

@@ -15,7 +15,7 @@ from harness.report.text.heading import title
 from harness.runs.reader import load_run
 from harness.schema.load import TraceLoad
 
-from .browsing import IN_A_BROWSER, IS_READY, chart, ends, opened, patient, visit
+from .browsing import IN_A_BROWSER, IS_READY, KEEP_COPIES, chart, ends, opened, patient, visit
 from .conftest import ENGINES, Engine, make_online
 
 pytestmark = IN_A_BROWSER
@@ -257,12 +257,7 @@ def plain_rows(text):
 
 
 def test_the_data_of_a_chart_is_copied_and_the_chart_saved(page, folder):
-    page.execute_script(
-        "Object.defineProperty(navigator, 'clipboard',"
-        " {value: {writeText: async text => { window.copied = text }}});"
-        "window.saved = [];"
-        "HTMLAnchorElement.prototype.click = function () { window.saved.push([this.download, this.href]) }"
-    )
+    page.execute_script(KEEP_COPIES)
     page.find_element("css selector", ".card [data-copy=data]").click()
     rows = list(csv.DictReader(page.execute_script("return window.copied").splitlines()))
     known = {row["TTFT, ms"] for row in rows if row["part"] == "p90"}
@@ -275,12 +270,7 @@ def test_the_data_of_a_chart_is_copied_and_the_chart_saved(page, folder):
 
 
 def test_release_notes_have_the_verdict_the_table_and_the_chart(page, folder):
-    page.execute_script(
-        "Object.defineProperty(navigator, 'clipboard',"
-        " {value: {writeText: async text => { window.copied = text }}});"
-        "window.saved = [];"
-        "HTMLAnchorElement.prototype.click = function () { window.saved.push([this.download, this.href]) }"
-    )
+    page.execute_script(KEEP_COPIES)
     page.find_element("css selector", "[data-copy=notes]").click()
     parts = page.execute_script("return window.copied").replace("\u00a0", " ").split("\n\n")
     run = load_run(folder)

@@ -16,7 +16,7 @@ from harness.report.charts.chart import Axis, Chart, Limit, Series
 from harness.report.charts.looks import looks, on_dark
 from harness.report.charts.over_time import in_flight, load_over_time
 from harness.report.charts.run_charts import charts
-from harness.report.figures import figures, plain, plot
+from harness.report.figures import figures, plot
 from harness.report.render import write_run_outputs
 from harness.report.text.load_words import axis_number, axis_values
 from harness.runs.reader import load_run
@@ -119,10 +119,10 @@ def test_the_same_run_gives_the_same_bytes_as_files(run, drawn):
 def test_a_closed_loop_is_drawn_by_its_requests_in_flight(tmp_path):
     folder = make_online(tmp_path / "run", engines=ENGINES[::2], closed=[8, 64], repeats=1, n=40)
     loaded = load_run(folder, trust=True)
-    drawn = {plot.name: plot for plot in all_figures(loaded)}
+    drawn = charts(loaded).every
     assert {"ecdf_ttft_in_flight_8", "timeline_in_flight_64", "requests_vLLM_in_flight_64"} <= set(drawn)
-    assert not any("scale" in plot.svg or "scale" in plot.name for plot in drawn.values())
-    assert "requests in flight" in drawn["overview"].svg and "64 in flight" in drawn["tradeoff_ttft"].data
+    assert not any("scale" in f"{chart.name} {chart.title} {chart.csv()}" for chart in drawn.values())
+    assert drawn["ttft"].x.label == "requests in flight" and "64 in flight" in drawn["tradeoff_ttft"].csv()
 
 
 def test_answers_of_one_token_have_no_time_per_token(tmp_path):
@@ -155,11 +155,6 @@ def test_text_from_outside_cannot_break_a_figure(run):
         node.text or "" for node in ElementTree.fromstring(drawn.svg).iter() if node.tag.endswith("text")
     ]
     assert any(text.startswith("<b>&\\u0000\\u001b[31m $\\frac{") for text in texts)
-
-
-def test_plain_cuts_what_is_too_long():
-    assert plain("a\nb\tc") == "a b c"
-    assert len(plain("x" * 200, 40)) == 40
 
 
 def offering(scale, load=None):

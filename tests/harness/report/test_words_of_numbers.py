@@ -1,13 +1,21 @@
-"""Numbers, limits and traces as a reader sees them."""
+"""Numbers, limits, traces, settings and the making of a run as a reader sees them."""
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
+from harness.fairness.ledger import ledger
+from harness.report.markdown import table
+from harness.report.tables.fairness import ledger_table, side_by_side, sources
 from harness.report.tables.latency import first_table
 from harness.report.text.heading import about, names
 from harness.report.text.numbers import number, two_digits, with_ends
+from harness.report.text.provenance import client, hardware, ready, trace_facts
 from harness.report.wording import limit_words
+from harness.runs.reader import load_run
+from harness.schema.fairness import EngineFact
+from harness.schema.run_info import LaunchRecord, RunInfo
 
 
 @pytest.mark.parametrize(
@@ -69,3 +77,101 @@ def test_a_generated_trace_says_so_in_the_first_line(small):
     trace = small.meta.trace.model_copy(update={"name": "builtin", "note": note})
     results = small.results.model_copy(update={"meta": small.meta.model_copy(update={"trace": trace})})
     assert about(replace(small, results=results)).endswith(" · builtin trace, generated")
+
+
+# --- How a run was made ----------------------------------------------------------------------------------
+
+REPORTS = Path(__file__).parents[3] / "reports"
+
+
+@pytest.fixture(scope="module")
+def meta() -> RunInfo:
+    return load_run(REPORTS / "h100-gpt2", trust=True).meta
+
+
+def test_memory_is_in_gib_also_that_of_a_gpu(meta: RunInfo) -> None:
+    shown = dict(hardware(meta.environment))
+    assert (shown["memory total"], shown["gpus.0.memory total"]) == ("251.8 GiB", "79.6 GiB")
+    assert shown["gpus.0.memory clock mhz"] == "2619"
+    assert dict(hardware({"memory_total": "unknown"})) == {"memory total": "unknown"}
+
+
+def test_counts_of_a_trace_have_commas(meta: RunInfo) -> None:
+    assert meta.trace is not None
+    shown = dict(trace_facts(meta.trace))
+    assert (shown["input tokens"], shown["requests"], shown["dropped"]) == ("410,491", "637", "0")
+
+
+def test_timing_errors_say_of_how_many_processes_and_have_no_negative_zero(meta: RunInfo) -> None:
+    rows = client(meta.environment)
+    names = [name for name, _ in rows]
+    assert len(set(names)) == len(names)
+    assert "timing error p50 / p99, 8 in flight by 1 client process" in names
+    assert not any("-0.00" in text for _, text in rows)
+
+
+# --- The settings ledger ---------------------------------------------------------------------------------
+
+LOG, PAGE = "start-up log", "GET /server_info"
+LAUNCHES = [
+    LaunchRecord(
+        engine="roseinfer",
+        label="roseinfer",
+        facts={"kv_tokens": EngineFact(value=4096, source=PAGE), "graphs": EngineFact(value=[], source=PAGE)},
+    ),
+    LaunchRecord(
+        engine="vllm",
+        label="vLLM",
+        facts={
+            "kv_tokens": EngineFact(value=262144, source=LOG),
+            "attention": EngineFact(value="<FLASH>", source=LOG),
+        },
+    ),
+    LaunchRecord(engine="transformers", label="transformers"),
+]
+
+
+def test_values_stand_side_by_side_with_their_sources_and_unknown_ones_say_so() -> None:
+    found = ledger_table(ledger(LAUNCHES))
+    assert found.headers == ["setting", "roseinfer", "vLLM", "transformers", ""]
+    assert found.lines == [
+        ["KV cache (tokens)", "4,096", "262,144", "unknown", "differs"],
+        ["CUDA graphs (batch sizes)", "none", "unknown", "unknown", ""],
+        ["attention backend", "unknown", "<FLASH>", "unknown", "own design"],
+    ]
+    assert [cell.remark for cell in found.rows[0]] == ["", PAGE, LOG, "", ""]
+
+
+@pytest.mark.parametrize(
+    ("first", "later", "said"),
+    [
+        (None, [], ""),
+        (20.06, [], "20.1 s"),
+        (20.06, [11.4, 11.02, 11.1], "20.1 s the first time, then 11.0 to 11.4 s"),
+        (20.06, [11.02, 10.98], "20.1 s the first time, then 11.0 s"),
+    ],
+)
+def test_the_first_start_and_later_ones_are_told_apart(
+    first: float | None, later: list[float], said: str
+) -> None:
+    assert ready(LaunchRecord(engine="e", label="e", ready_s=first, later_ready_s=later)) == said
+
+
+def test_each_engine_s_sources_are_named() -> None:
+    assert sources(ledger(LAUNCHES)) == [
+        "roseinfer: GET /server_info for KV cache (tokens), CUDA graphs (batch sizes).",
+        "vLLM: start-up log for KV cache (tokens), attention backend.",
+        "transformers: it reports nothing.",
+    ]
+
+
+def test_an_engine_that_was_started_and_never_measured_has_a_column() -> None:
+    """Versions and commands stand in the same columns, of every engine that was started."""
+    found = side_by_side(LAUNCHES, ledger([LAUNCHES[0], LAUNCHES[2]]))
+    assert found[0] == ("KV cache (tokens)", ["4,096", "–", "–"], False)
+
+
+def test_markdown_carries_the_ledger_without_markup_from_outside() -> None:
+    text = table(ledger_table(ledger(LAUNCHES)))
+    assert "| KV cache (tokens) | 4,096 | 262,144 | unknown | differs |" in text
+    assert "<FLASH>" not in text
