@@ -16,7 +16,7 @@ from harness.profiling.reading.torch_trace import read_torch_trace
 from harness.profiling.stage import profile_run
 from harness.profiling.subject import begin_run, open_subject
 from harness.schema.online_settings import OnlineSettings
-from tests.harness.profiling.totals import totals
+from tests.harness.profiling.conftest import totals
 
 #: A row of `key_averages().table()` on a CPU: name, self time, number of calls.
 ROW = re.compile(r"\s*(?P<name>.+?)\s{2,}[\d.]+%\s+(?P<own>[\d.]+)(?P<unit>us|ms|s)\s.*\s(?P<calls>\d+)\s*$")

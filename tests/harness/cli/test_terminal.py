@@ -16,8 +16,7 @@ from rich.table import Table
 import harness
 from harness.cli.terminal import PIPE_WIDTH, Terminal, echo
 from harness.cli.terminal_table import TerminalTable
-from harness.plain_text import visible
-from harness.report.figures import plain
+from harness.plain_text import one_line, visible
 from harness.report.markdown import table as markdown
 from harness.report.page import environment
 from harness.report.results_csv import csv_text
@@ -66,7 +65,7 @@ def test_no_text_hides_in_markdown_csv_and_pages(text: str) -> None:
     template = "{{ text }} <b title='{{ text }}'>{{ text | upper }}</b>"
     shown = environment().from_string(template).render(text=text)
     csv = csv_text(["head"], [(text, 1.5)])
-    for made in (shown, csv, markdown(report_table(text)), plain(text)):
+    for made in (shown, csv, markdown(report_table(text)), one_line(text)):
         assert visible(made) == made
         made.encode()
     assert csv.count("\n") == 2
