@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from typing import Any
 
 import pytest
 
 from harness.cli.command_line import without_secrets
+from harness.errors import UsageError
+from harness.schema.online_settings import OnlineSettings
 
 
 @pytest.mark.parametrize(
@@ -36,3 +39,15 @@ def test_what_other_users_see() -> None:
     )
     assert "s3cret" not in done.stdout
     assert "X-Key=xxxx" in done.stdout and "X=env:A" in done.stdout
+
+
+def test_a_profile_without_a_benchmark_stores_no_value(bench: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    commands: list[list[str]] = []
+
+    def begin(settings: OnlineSettings, command: list[str]) -> None:
+        commands.append(command)
+        raise UsageError("it is not profiled", "see the command")
+
+    monkeypatch.setattr("harness.cli.profile.begin_run", begin)
+    done = bench("online", "--base-url", "http://h", "--header", "X-Key=s3cret", "--profile-only")
+    assert done.code == 2 and commands[0][-2:] == ["X-Key=(hidden)", "--profile-only"]
