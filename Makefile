@@ -79,7 +79,7 @@ published: $(DEV) ## render every published report: the same bytes as those in r
 test-unit: $(DEV) ## run the quick tests that start no process and open no socket
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest $(WORKERS) -m 'unit and not slow and not published' $(ARGS)
 
-ATTACKS = $(addprefix tests/roseinfer/server/,attack http process test_access.py test_fairness.py openai/test_isolation.py openai/test_large_bodies.py)
+ATTACKS = $(addprefix tests/roseinfer/server/,attack http process test_access.py test_engine_client.py openai/test_isolation.py openai/test_large_bodies.py)
 
 attack: $(DEV) ## attack roseinfer's server, ATTACK_SECONDS with each fuzzer; ARGS=--write-table keeps the table
 	OMP_NUM_THREADS=1 ATTACK_SECONDS=$(ATTACK_SECONDS) $(BIN)/python -m pytest -n 2 $(ATTACKS) $(ARGS)
