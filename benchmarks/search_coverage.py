@@ -23,7 +23,7 @@ import pandas as pd
 
 from harness.metrics.capacity import Bounds, Knowledge, Trial
 from harness.metrics.samples import in_flight
-from harness.metrics.stability import find_change, growing_queue
+from harness.metrics.stability import behind_or_stalled, find_change
 from harness.schema.search import SearchPlan
 
 SEED = 20261122
@@ -85,7 +85,7 @@ def meets(rng: np.random.Generator, rate: float, service_ms: float, limit_ms: fl
     if np.quantile((ends - arrivals)[measured], 0.99) * 1000 > limit_ms:
         return False
     requests = pd.DataFrame({"t_sched": arrivals, "t_sent": arrivals, "t_end": ends, "error": None})
-    if growing_queue(requests) is not None:
+    if behind_or_stalled(requests) is not None:
         return False
     counts = in_flight(requests, arrivals)
     change = find_change(counts[measured].astype(np.float64))

@@ -1,4 +1,7 @@
-"""Facts of cells that a reader must know before believing their numbers."""
+"""Facts of cells that stay valid, which a reader must know before believing their numbers.
+
+Facts that make a cell invalid are in `validity.py`, the words of both in `harness/report/wording.py`.
+"""
 
 from __future__ import annotations
 
@@ -13,11 +16,11 @@ from harness.metrics.definitions import succeeded
 from harness.metrics.rates import Machines
 from harness.metrics.samples import Group, in_flight, waiting
 from harness.metrics.stability import (
+    behind_or_stalled,
     clocks_differ,
     disturbed,
     drift,
     growing,
-    growing_queue,
     repeats_disagree,
 )
 from harness.metrics.validity import few_rounds, one_late, too_brief
@@ -58,7 +61,7 @@ def cell_notices(
     if isinstance(group.load, ClosedLoop):
         settled = _after(group.requests["t_sent"].to_numpy(np.float64), group.load.concurrency)
     else:
-        facts.append(growing_queue(whole.requests))
+        facts.append(behind_or_stalled(whole.requests))
         settled = np.ones(len(group.requests), dtype=bool)
     kept = settled[succeeded(group.requests)]
     sent = group.good["t_sent"].to_numpy(np.float64)[kept]

@@ -151,7 +151,7 @@ def _changed(sent: Floats, values: Floats) -> dict[str, float] | None:
     return {"before": change.before, "after": change.after, "moment_s": moment}
 
 
-def growing_queue(requests: pd.DataFrame) -> Fact | None:
+def behind_or_stalled(requests: pd.DataFrame) -> Fact | None:
     """State that an open loop's requests arrived faster than they were answered, so that a queue grew.
 
     Arrivals and ends are counted from when the first answers could be there to the last arrival; where almost

@@ -158,7 +158,7 @@ def _share(part: float, whole: float) -> float:
 Reports = TypeVar("Reports", PrefixHits, Speculation)
 
 
-class Known(TypedDict, total=False):
+class SummaryInputs(TypedDict, total=False):
     """Inputs of a run's summaries beside the tables."""
 
     #: The service level that a request of the goodput meets; without it goodput is None.
@@ -184,7 +184,7 @@ class Known(TypedDict, total=False):
 
 
 def summarize(
-    requests: pd.DataFrame, chunks: pd.DataFrame, *, cut: Cut | None = None, **known: Unpack[Known]
+    requests: pd.DataFrame, chunks: pd.DataFrame, *, cut: Cut | None = None, **known: Unpack[SummaryInputs]
 ) -> list[OnlineSummary]:
     """Summarize the two tables of records/columns.py.
 
@@ -202,7 +202,7 @@ def summarize(
     return summarize_points([measure(repeats, slo, machines, gpus) for repeats in groups], **known)
 
 
-def summarize_points(points: Sequence[Point], **known: Unpack[Known]) -> list[OnlineSummary]:
+def summarize_points(points: Sequence[Point], **known: Unpack[SummaryInputs]) -> list[OnlineSummary]:
     """Summarize points that were measured with the same service level, machines and GPUs."""
     summaries = []
     slo, reported, machines = known.get("slo"), known.get("reported") or {}, known.get("machines") or {}

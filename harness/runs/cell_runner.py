@@ -85,7 +85,7 @@ class CellRunner:
     """Warms a server up and measures its cells. `warmed` is the largest wave of a warm-up that it has had."""
 
     run: Run
-    to: ServerSession
+    session: ServerSession
     notify: Notify
     idle: Idle
     warmed: int = 0
@@ -94,7 +94,7 @@ class CellRunner:
         """Warm the server up for its first cell. Raises EngineError."""
         waves = self._warmup_waves(cell)
         total = sum(map(len, waves))
-        self.notify(EngineWarming(cell.engine_variant.label, self.to.server.record.ready_s, total))
+        self.notify(EngineWarming(cell.engine_variant.label, self.session.server.record.ready_s, total))
         self._warm_up(waves, cell)
 
     def go_on(self, cell: Cell) -> None:
@@ -107,7 +107,7 @@ class CellRunner:
         A search may never come near its heaviest load, so in a closed loop it warms up for the next cell.
         """
         in_flight = cell.load.in_flight if self.run.info.search is not None else None
-        waves = self.to.resolved.workload.warmup_waves(cell.load_seed, in_flight, self.warmed)
+        waves = self.session.resolved.workload.warmup_waves(cell.load_seed, in_flight, self.warmed)
         return [self._with_drawn_fields(wave, cell) for wave in waves]
 
     def _warm_up(self, waves: Sequence[Sequence[PlannedRequest]], cell: Cell) -> None:
@@ -121,10 +121,10 @@ class CellRunner:
                 self.notify(WarmupProgress(label, total, before + progress.completed))
 
             for _ in range(2):
-                plan = self.to.plan(wave, ClosedLoop(concurrency=len(wave)))
-                sent = self.to.testbed.send(*plan, self._clients, progress, WARMUP_DELAY_S)
-                requests = self.to.records(sent.answers, wave, cell).requests
-                self.to.server.check()
+                plan = self.session.plan(wave, ClosedLoop(concurrency=len(wave)))
+                sent = self.session.testbed.send(*plan, self._clients, progress, WARMUP_DELAY_S)
+                requests = self.session.records(sent.answers, wave, cell).requests
+                self.session.server.check()
                 if requests["error"].isna().any():
                     break
             before += len(wave)
@@ -139,7 +139,7 @@ class CellRunner:
 
     def note_waiting(self) -> None:
         """Look at what the engine's processes do while nothing is asked of them, once for each engine."""
-        testbed, server = self.to.testbed, self.to.server
+        testbed, server = self.session.testbed, self.session.server
         label = server.record.label
         if self.run.knows_idle_cores(label) or not server.pids:
             return
@@ -158,12 +158,14 @@ class CellRunner:
         Raises:
             EngineError: The server was lost in the middle of the cell, or did not answer a batch.
         """
-        settings = self.to.resolved.settings
+        settings = self.session.resolved.settings
         if settings.num_prompts is not None and settings.settle is not None:
             self._settle(cell, settings.settle)
-        attempt = Attempt(0, self.run.lasted.get((cell.engine_variant.label, cell.load)), self._clients)
+        attempt = Attempt(
+            0, self.run.request_counts.get((cell.engine_variant.label, cell.load)), self._clients
+        )
         for tries_left in reversed(range(MAX_TRIES)):
-            planned = self.to.resolved.workload.requests(
+            planned = self.session.resolved.workload.requests(
                 cell.load, cell.load_seed, cell.shape_seed, attempt.first, attempt.n
             )
             sent = self._send(cell, self._with_drawn_fields(planned, cell), attempt.clients)
@@ -171,7 +173,7 @@ class CellRunner:
             if following is None:
                 break
             attempt = following
-        self.run.lasted[cell.engine_variant.label, cell.load] = attempt.n
+        self.run.request_counts[cell.engine_variant.label, cell.load] = attempt.n
         self._keep(cell, sent)
 
     def _following(
@@ -181,7 +183,7 @@ class CellRunner:
 
         More requests do not make a cell valid in which one failed, and may do harm.
         """
-        settings, load, answers = self.to.resolved.settings, cell.load, sent.load.answers
+        settings, load, answers = self.session.resolved.settings, cell.load, sent.load.answers
         if answers.failed or load.in_flight is None:
             return None
         minimum_s = settings.cell_s if settings.num_prompts is None else settings.measured_s
@@ -211,34 +213,36 @@ class CellRunner:
                 f"with {first['error']}: {first['error_detail']}",
                 "look at the engine's log",
             )
-        before, after = sent.counters_before, self.to.samples()
-        counts = (prefix_count(series, before, after) for series in self.to.prefix_counters)
+        before, after = sent.counters_before, self.session.samples()
+        counts = (prefix_count(series, before, after) for series in self.session.prefix_counters)
         self.run.keep(
             cell,
             replace(sent.records, server=sent.server.table(cell.index, sent.load.answers.t0)),
             self.notify,
             clients=[ClientSpent(**msgspec.structs.asdict(usage)) for usage in sent.load.usage],
             prefix_cache=next(filter(None, counts), None),
-            speculation=self.to.speculation(before, after),
-            reported=histogram_means(before, after, self.to.engine.histograms),
+            speculation=self.session.speculation(before, after),
+            reported=histogram_means(before, after, self.session.engine.histograms),
             machine=sent.machine,
-            node=self.to.testbed.node,
+            node=self.session.testbed.node,
             senders=sent.load.hosts,
             prompt_nonce=None if cell.engine_variant.server is None else self.run.nonce,
         )
 
     def _settle(self, cell: Cell, seconds: float) -> None:
         """Send the batch of a cell for so many seconds, without keeping what comes back."""
-        batch = self.to.resolved.workload.requests(cell.load, cell.load_seed, cell.shape_seed)
+        batch = self.session.resolved.workload.requests(cell.load, cell.load_seed, cell.shape_seed)
         begin = monotonic()
         while monotonic() - begin < seconds:
-            self.to.testbed.send(*self.to.plan(batch, cell.load), self._clients, None, WARMUP_DELAY_S)
-            self.to.server.check()
+            self.session.testbed.send(
+                *self.session.plan(batch, cell.load), self._clients, None, WARMUP_DELAY_S
+            )
+            self.session.server.check()
 
     @property
     def _clients(self) -> int:
         """Number of client processes, as estimated or as a cell before has needed."""
-        return max(self.to.resolved.clients, self.run.clients)
+        return max(self.session.resolved.clients, self.run.clients)
 
     def _clients_needed(self, cell: Cell, records: CellRecords) -> int:
         """Client processes that would do for a cell, of those that may be taken; 0 where its own did, or
@@ -254,19 +258,19 @@ class CellRunner:
         def progress(progress: Progress) -> None:
             self.notify(CellProgress(cell, len(requests), progress))
 
-        settings, testbed = self.to.resolved.settings, self.to.testbed
-        self.to.flush(cell)
+        settings, testbed = self.session.resolved.settings, self.session.testbed
+        self.session.flush(cell)
         progress(Progress(0, 0, 0))
-        before = self.to.samples()
+        before = self.session.samples()
         server = ServerMonitor(
-            self.to.server.target, known_series(before, self.to.series), settings.metrics_interval
+            self.session.server.target, known_series(before, self.session.series), settings.metrics_interval
         )
-        with testbed.watch(self.to.server) as watch, server:
-            load = testbed.send(*self.to.plan(requests, cell.load), clients, progress, MEASURED_DELAY_S)
+        with testbed.watch(self.session.server) as watch, server:
+            load = testbed.send(*self.session.plan(requests, cell.load), clients, progress, MEASURED_DELAY_S)
             if lasted_s := load.answers.lasted_s:
                 watch.begin, watch.end = load.answers.t0, load.answers.t0 + lasted_s
         try:
-            self.to.server.check()
+            self.session.server.check()
         except EngineError as fault:
             if load.answers.answered < len(requests):  # what has answered everything was there
                 raise LostError(fault, load.answers.answered, len(requests)) from None
@@ -275,10 +279,10 @@ class CellRunner:
         )
         for host in load.hosts:
             host.machine = watch.nodes.get(host.name)
-        return CellRun(before, load, self.to.records(load.answers, requests, cell), machine, server)
+        return CellRun(before, load, self.session.records(load.answers, requests, cell), machine, server)
 
     def _with_drawn_fields(self, requests: Sequence[PlannedRequest], cell: Cell) -> Sequence[PlannedRequest]:
-        drawn = self.to.resolved.drawn_fields
+        drawn = self.session.resolved.drawn_fields
         return requests if drawn is None else drawn.draw(requests, cell.shape_seed)
 
 

@@ -59,7 +59,7 @@ class Run:
     clients: int = 0
     #: By engine and load: how many requests a closed loop was measured with; None: as many as the settings
     #: say. The next repeat starts with these and needs no trial.
-    lasted: dict[tuple[str, Load], int | None] = field(default_factory=dict)
+    request_counts: dict[tuple[str, Load], int | None] = field(default_factory=dict)
     #: In the seeds of a running server's prompts in place of the settings' nonce; None: as they have it.
     nonce: int | None = None
     #: Cells whose node was lost, and when (monotonic).

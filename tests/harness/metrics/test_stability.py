@@ -9,12 +9,12 @@ import pytest
 
 from harness.metrics.samples import in_flight
 from harness.metrics.stability import (
+    behind_or_stalled,
     clocks_differ,
     disturbed,
     drift,
     find_change,
     growing,
-    growing_queue,
     repeats_disagree,
 )
 from harness.schema.facts import DISTURBING, FELL_BEHIND, Fact, FactKind, Value
@@ -81,7 +81,7 @@ def timed_out(requests: pd.DataFrame, timeout_s: float) -> pd.DataFrame:
 
 @pytest.mark.parametrize("load", [1.2, 1.5, 4.0, 20.0, 1000.0])
 def test_a_saturated_engine_fell_behind(load: float) -> None:
-    notice = growing_queue(queue(20.0, load / 20, 300))
+    notice = behind_or_stalled(queue(20.0, load / 20, 300))
     assert notice is not None and notice.kind == "behind"
     offered, answered = notice.values["offered"], notice.values["answered"]
     assert offered == pytest.approx(20, rel=0.15)
@@ -90,13 +90,13 @@ def test_a_saturated_engine_fell_behind(load: float) -> None:
 
 @pytest.mark.parametrize("n", [30, 40, 200])
 def test_an_engine_below_its_limit_keeps_up(n: int) -> None:
-    alarms = sum(growing_queue(queue(20.0, 0.7 / 20, n, seed)) is not None for seed in range(200))
+    alarms = sum(behind_or_stalled(queue(20.0, 0.7 / 20, n, seed)) is not None for seed in range(200))
     assert alarms <= 4
 
 
 @pytest.mark.parametrize("n", [30, 40])
 def test_few_requests_show_an_engine_far_beyond_its_limit(n: int) -> None:
-    found = sum(growing_queue(queue(20.0, 2 / 20, n, seed)) is not None for seed in range(50))
+    found = sum(behind_or_stalled(queue(20.0, 2 / 20, n, seed)) is not None for seed in range(50))
     assert found >= 45
 
 
@@ -104,19 +104,19 @@ def test_an_engine_fell_behind_whose_answers_end_together() -> None:
     """Prompts queue, and no answer ends before all of them are computed."""
     requests = queue(20.0, 3 / 20, 40)
     requests["t_first"], requests["t_end"] = requests["t_end"], requests["t_end"].max() + 1.0
-    assert (notice := growing_queue(requests)) is not None and notice.kind == "behind"
+    assert (notice := behind_or_stalled(requests)) is not None and notice.kind == "behind"
     alarms = 0
     for seed in range(200):
         below = queue(20.0, 0.7 / 20, 40, seed)
         below["t_first"], below["t_end"] = below["t_end"], below["t_end"].max() + 1.0
-        alarms += growing_queue(below) is not None
+        alarms += behind_or_stalled(below) is not None
     assert alarms <= 4
 
 
 def test_answers_that_all_take_long_or_fail_at_once_are_no_queue() -> None:
     requests = queue(20.0, 0.01, 100)
-    assert growing_queue(requests.assign(t_end=requests["t_sched"] + 60.0)) is None
-    assert growing_queue(requests.assign(error="http_429")) is None
+    assert behind_or_stalled(requests.assign(t_end=requests["t_sched"] + 60.0)) is None
+    assert behind_or_stalled(requests.assign(error="http_429")) is None
 
 
 @pytest.mark.parametrize("spread_s", [0.1, 1.0, 10.0])
@@ -127,7 +127,7 @@ def test_first_tokens_that_all_take_long_are_no_queue(spread_s: float) -> None:
         wait = 60.0 + np.random.default_rng(seed).normal(0, spread_s, 60)
         requests["t_first"] = requests["t_sched"] + wait
         requests["t_end"] = requests["t_first"] + 1.0
-        alarms += growing_queue(requests) is not None
+        alarms += behind_or_stalled(requests) is not None
     assert alarms <= 2
 
 
@@ -136,7 +136,7 @@ def test_first_tokens_that_all_take_long_are_no_queue(spread_s: float) -> None:
 def test_an_engine_that_stalls_until_all_requests_are_there_fell_behind(
     stall_s: float, service_s: float
 ) -> None:
-    notice = growing_queue(queue(20.0, service_s, 100, stall_s=stall_s))
+    notice = behind_or_stalled(queue(20.0, service_s, 100, stall_s=stall_s))
     assert notice is not None and notice.kind in FELL_BEHIND
     if stall_s == 500.0:
         assert notice.kind == "stalled" and notice.values["stalled_s"] == pytest.approx(stall_s, abs=1)
@@ -147,7 +147,7 @@ def test_an_engine_fell_behind_whose_requests_time_out(service_s: float) -> None
     """Of a hundred requests few or none are answered."""
     requests = timed_out(queue(20.0, service_s, 100), 4.0)
     assert requests["error"].isna().sum() < 20
-    notice = growing_queue(requests)
+    notice = behind_or_stalled(requests)
     assert notice is not None and notice.kind == "behind"
     answered = notice.values["answered"]
     assert answered == pytest.approx(1 / service_s, rel=0.3, abs=0.05)
@@ -158,7 +158,7 @@ def test_single_answers_that_hang_are_no_queue() -> None:
     for seed in range(100):
         requests = queue(20.0, 0.01, 100, seed)
         requests.loc[::6, "t_end"] = np.inf
-        alarms += growing_queue(timed_out(requests, 4.0)) is not None
+        alarms += behind_or_stalled(timed_out(requests, 4.0)) is not None
     assert alarms <= 4
 
 
