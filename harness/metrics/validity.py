@@ -1,4 +1,7 @@
-"""Facts that make a cell invalid, and those of cells too short to judge."""
+"""Facts that make a cell invalid, and those of cells too short to judge.
+
+A function that returns facts is named after what it states: `one_late` returns facts `one_late`.
+"""
 
 from __future__ import annotations
 
@@ -187,7 +190,10 @@ def _with_reason(summary: OnlineSummary, reason: Fact) -> OnlineSummary:
 
 
 def _too_busy(requests: pd.DataFrame, load: Load, calibration: Calibration | None) -> list[Fact]:
-    """State each way in which the busiest client process may have been the bottleneck of a whole cell."""
+    """State `busy` for each of chunks and requests of which the busiest client process had too many a second.
+
+    The whole cell counts.
+    """
     seconds = duration_s(requests)
     if calibration is None or not seconds:
         return []
@@ -213,8 +219,10 @@ def _too_busy(requests: pd.DataFrame, load: Load, calibration: Calibration | Non
 
 
 def _processes(limits: float, load: Load) -> int:
-    """The fewest processes for a load of `limits` times what one may take. In a closed loop each of them has
-    a whole number of requests in flight."""
+    """Fewest client processes for a load of `limits` times what one may take.
+
+    In a closed loop each has a whole number of requests in flight.
+    """
     in_flight = load.concurrency if isinstance(load, ClosedLoop) else 0
     each = int(in_flight / limits)
     return ceil(in_flight / each) if each else ceil(limits)

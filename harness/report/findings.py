@@ -1,4 +1,4 @@
-"""Findings that a report carries for the index: one a load, with its rankings."""
+"""Findings that a report carries for the index: one a load, with its rankings. Notices are another thing."""
 
 from __future__ import annotations
 

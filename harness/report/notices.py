@@ -1,4 +1,7 @@
-"""Facts of a whole run, its notices, and its badges: what a reader must know before believing a number."""
+"""Facts of a whole run, its notices, and its badges: what a reader must know before believing a number.
+
+The facts of cells are stated in `harness/metrics`; the words of all are in `wording.py`.
+"""
 
 from __future__ import annotations
 
@@ -31,16 +34,16 @@ from harness.telemetry.revision import DIRTY
 #: Repeats, and starts of a server in a search, from which on their spread is known well enough.
 ENOUGH_REPEATS, ENOUGH_STARTS = 5, 2
 
-#: From what is as it should be to what makes a number worthless; a note is about what is usual.
-Kind = Literal["good", "note", "warn", "bad"]
-_KINDS: dict[str, Kind] = {"invalid": "bad", "warning": "warn", "note": "note"}
+#: Colour of a badge: all is well; worth knowing, and usual; a number may mislead; a number is worthless.
+BadgeKind = Literal["good", "note", "warn", "bad"]
+_BADGE_KINDS: dict[str, BadgeKind] = {"invalid": "bad", "warning": "warn", "note": "note"}
 
 
 @dataclass(frozen=True)
 class Badge:
     """A few words on one topic, with the notices of it."""
 
-    kind: Kind
+    kind: BadgeKind
     text: str
     notices: tuple[Notice, ...] = ()
 
@@ -70,7 +73,11 @@ def facts_of(run: Run) -> list[Fact]:
 
 
 def badges(run: Run) -> list[Badge]:
-    """One badge a topic, the gravest first; each notice of the run is in exactly one."""
+    """Badges of a run, the gravest first; each notice is in exactly one.
+
+    A topic has one badge, with the text of its gravest notice, or one a text where its notices have nothing
+    in common (`run`, `load`, `machine`, `other`). Topics without a notice may have a badge that says so.
+    """
     by_badge: dict[str, list[Notice]] = {}
     gravest: dict[Topic, str] = {}
     for notice in notices(run):
@@ -79,7 +86,7 @@ def badges(run: Run) -> list[Badge]:
         apart = topic in ("run", "load", "machine", "other")  # a topic of several badges
         by_badge.setdefault(notice.wording.badge if apart else joined, []).append(notice)
     shown = [
-        Badge(_KINDS[together[0].severity], _badge_text(run, text), tuple(together))
+        Badge(_BADGE_KINDS[together[0].severity], _badge_text(run, text), tuple(together))
         for text, together in by_badge.items()
     ]
     if run.has_results:
@@ -119,7 +126,7 @@ def _repeats_text(run: Run) -> str:
 
 
 def _alike_in_all_cells(facts: list[Fact]) -> list[Fact]:
-    """The facts; one that is of a server and not of a cell has no load and repeat."""
+    """Facts of cells; those of a server, which all of its cells repeat, once and without load and repeat."""
     of_server = ("unreported", "failed_answers", "wrong_answers", "inaccurate", "less_accurate")
     kept: list[Fact] = []
     for fact in facts:

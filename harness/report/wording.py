@@ -26,7 +26,8 @@ class Wording:
     """The words for one kind of fact.
 
     Attributes:
-        badge: text of the badge that holds it, if nothing graver is in the badge.
+        topic: the badge that holds it.
+        badge: text of that badge, if nothing graver is in it.
         title: `{engines}` are the engines that it is about.
         text: one clause, of the values; numbers are ranges where facts were merged.
         more: a clause after it, where the fact has the value of that name and it is not false or 0.
@@ -369,6 +370,7 @@ def _value_text(name: str, value: Range | str | bool) -> str:
 
 
 def _number_text(name: str, value: float) -> str:
+    """Write a number as the name of its value asks for: a share as a percentage, others by their digits."""
     if name in ("share", "possible"):
         return f"{100 * value:.0f} %"
     if name in ("cores", "most"):

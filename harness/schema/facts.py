@@ -16,7 +16,9 @@ from harness.schema.load import Load
 
 Value = float | int | str | bool
 
-#: Names of the values of every kind. Text and truth values name what the fact is of; numbers measure it.
+#: Names of the values of every kind; a fact may lack those that its sentence does without. Text and truth
+#: values name what the fact is of, so facts merge only where these are equal; numbers measure it and merge to
+#: ranges. The name says the unit: `_ms`, `_s`, `_mhz`; `share` and `possible` are fractions of 1.
 KINDS: dict[str, tuple[str, ...]] = {
     # --- of a cell that is invalid
     # No request was sent in the part of the cell that is measured.
@@ -182,7 +184,7 @@ class Fact(Strict):
 
 
 class Range(NamedTuple):
-    """The least and the most of a number over merged facts."""
+    """Lowest and highest value of a number over merged facts."""
 
     low: float
     high: float
@@ -211,8 +213,8 @@ class Merged:
 def merge(facts: Iterable[Fact]) -> list[Merged]:
     """Merge facts of one kind and load over engines and repeats by their values.
 
-    Facts with other names, or with other text or truth values, stay apart. The order is that in which each
-    first appears.
+    Facts whose values have other names, or other text or truth values, stay apart. The order is that in
+    which each first appears.
     """
     alike: dict[tuple[object, ...], list[Fact]] = {}
     for fact in facts:

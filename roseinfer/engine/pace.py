@@ -7,22 +7,27 @@ from collections import defaultdict, deque
 
 from roseinfer.batch import Batch
 
-#: Durations that are kept, of each kind of step and of launches, and how many are needed to rely on them.
+#: How many durations are kept of each kind of step, and of launches; how many are needed to rely on them.
 RECENT, FEWEST = 16, 3
-#: Bounds of the seconds that a launch has beyond twice the longest recent one. They are doubled whenever the
-#: device had to wait, and reduced by a hundredth with every other launch.
+#: Bounds of the reserve, in seconds. A launch begins before the step on the device is expected to end: by
+#: twice the longest recent launch, and the reserve. This doubles whenever the device had to wait, and shrinks
+#: by a hundredth with every other launch.
 LEAST, MOST = 3e-4, 1e-2
-#: The next launch waits at most so many seconds.
+#: Most seconds that a launch waits.
 LONGEST = 0.1
-#: Rows of prompts, and decode rows, of steps of one kind.
+#: Steps are of one kind where their prompt rows, and their decode rows, round up to the same multiple of
+#: these.
 _PROMPT_ROWS, _DECODE_ROWS = 128, 8
 
 Kind = tuple[int, int]
 
 
 class Pace:
-    """Durations of recent steps, in seconds. A step is expected to take at least the least recent duration of
-    its kind, or of a kind with fewer rows, which is no more than what any later step with more rows took."""
+    """Estimates from recent steps how long the next one takes at least, in seconds.
+
+    The bound of a kind is the shortest of its recent durations, or less where a later step with more rows was
+    faster. A step takes at least the largest bound of its kind and of kinds with fewer rows.
+    """
 
     def __init__(self) -> None:
         self._took: dict[Kind, deque[float]] = defaultdict(lambda: deque(maxlen=RECENT))

@@ -59,8 +59,11 @@ class Prompts(Protocol):
 
 @dataclass(frozen=True)
 class StepParts:
-    """The prefill and the decode part of a step, each made when it is called; how many requests wait for
-    their first token, and how many decode."""
+    """The prefill and the decode part of a step, and how many requests wait for their first token or decode.
+
+    Calling `prompts` or `decode` makes the part and gives its requests their blocks, so the part that is
+    called first takes blocks before the other; `decode` may preempt.
+    """
 
     prompts: Prompts
     decode: Callable[[], Ints]
@@ -68,7 +71,7 @@ class StepParts:
     decoding: int = 0
 
 
-#: Composes a step by calling for its parts. Returns chunks of prompts, and decode rows.
+#: Composes a step: calls for one or both of its parts. Returns chunks of prompts, and decode rows `[D]`.
 Composition = Callable[[StepParts], tuple[list[Chunk], Ints]]
 
 

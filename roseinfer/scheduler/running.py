@@ -19,7 +19,8 @@ class Running:
     A row's request has `length` tokens, prompt and generated. Tokens that a launched step samples count, and
     are UNKNOWN until the host reads them. `length` is at most `max_model_len` + 1, as no step computes the
     last token. The row's first `blocks` entries of `block_table` hold the keys and values; during prefill,
-    those of the first `computed` tokens are there.
+    those of the first `computed` tokens are there. Below a length of `least` no token may end the answer;
+    from `first_stop` on an end-of-text token does; at `last_stop` it ends whatever the token.
     """
 
     def __init__(self, capacity: int, max_model_len: int, block_size: int) -> None:

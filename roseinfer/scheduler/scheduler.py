@@ -26,9 +26,10 @@ from roseinfer.scheduler.waiting import Waiting
 class StepResult:
     """The tokens of a step: request ids and tokens `[R]`.
 
-    `finished`: the requests that ended. `logprobs`: of the requests that asked for them. `begun`: the times
-    so far of requests with stop strings that got their first token. `prompt_logprobs`: of prompts computed in
-    this step that asked for them."""
+    `finished`: the requests that ended. `logprobs`: of the requests that asked for them. `begun`: requests
+    with stop strings that got their first token. They have not ended, but the front end may end them at any
+    token, with the times that these entries have so far. `prompt_logprobs`: of prompts computed in this step
+    that asked for them."""
 
     ids: Ints
     tokens: Ints

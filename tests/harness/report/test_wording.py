@@ -73,7 +73,7 @@ def rendered() -> str:
 def test_the_words_are_those_of_the_snapshot() -> None:
     if os.environ.get("UPDATE_WORDING"):
         SNAPSHOT.write_text(rendered(), encoding="utf-8")
-    assert rendered() == SNAPSHOT.read_text(encoding="utf-8")
+    assert rendered() == SNAPSHOT.read_text(encoding="utf-8"), "UPDATE_WORDING=1 writes wording.txt anew"
 
 
 def test_every_kind_has_words_for_each_of_its_values_and_no_others() -> None:
