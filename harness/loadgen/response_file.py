@@ -6,7 +6,7 @@ import asyncio
 import os
 import struct
 from collections.abc import Iterator, Sequence
-from typing import overload
+from typing import Any
 
 import msgspec
 
@@ -26,9 +26,12 @@ class ResponseWriter:
 
     def add(self, response: RawResponse) -> int:
         """Take a response; returns the bytes of memory that it has until it is written."""
-        data = self._encoder.encode(response)
-        self._unwritten += _HEAD.pack(response.index, len(data)) + data
-        return _HEAD.size + len(data)
+        data, start = self._unwritten, len(self._unwritten)
+        data += bytes(_HEAD.size)
+        self._encoder.encode_into(response, data, -1)
+        size = len(data) - start
+        _HEAD.pack_into(data, start, response.index, size - _HEAD.size)
+        return size
 
     async def write(self) -> int:
         """Write what there is, in a thread: a slow disk stops nobody. Returns its bytes; raises OSError."""
@@ -58,13 +61,7 @@ class StoredResponses(Sequence[RawResponse]):
     def __len__(self) -> int:
         return len(self._places)
 
-    @overload
-    def __getitem__(self, place: int) -> RawResponse: ...
-
-    @overload
-    def __getitem__(self, place: slice) -> list[RawResponse]: ...
-
-    def __getitem__(self, place: int | slice) -> RawResponse | list[RawResponse]:
+    def __getitem__(self, place: Any) -> Any:
         if isinstance(place, slice):
             return [self[each] for each in range(*place.indices(len(self)))]
         _, file, start, size = self._places[place]

@@ -51,6 +51,12 @@ def chat_settings(server: Any, tmp_path: Path, **given: Any) -> OnlineSettings:
     return OnlineSettings(server={"mine": server.url}, out=tmp_path / "runs", **{**CHAT, **given})
 
 
+def test_answers_share_the_memory_that_a_user_allows(chatting: Any, tmp_path: Path) -> None:
+    server = chatting()
+    folder, _ = run_online(chat_settings(server, tmp_path, tokenizer="none", max_memory=1e-5))
+    assert read_records(folder).requests["error"].tolist() == ["memory"] * CHATS
+
+
 @pytest.mark.parametrize("counts", [{}, {"token_ids": False}, {"token_ids": False, "usage": "continuous"}])
 def test_what_is_measured_is_what_the_server_wrote(
     chatting: Any, tmp_path: Path, counts: dict[str, Any]
