@@ -34,7 +34,7 @@ WARMUP = $(if $(FIRST),--warmup 8)
 COMMON = --model '$(MODEL)' --engines '$(ENGINES)' $(if $(OUT),--out '$(OUT)') $(ARGS)
 
 .PHONY: setup dev help bench-online bench-offline bench-profile report test test-cluster test-unit attack coverage lint format dist clean
-.PHONY: site diagrams walk published
+.PHONY: site diagrams walk published hashes
 .DEFAULT_GOAL := setup
 
 setup: $(READY) ## make .venv with what the commands below need
@@ -42,6 +42,7 @@ setup: $(READY) ## make .venv with what the commands below need
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(if $(TORCH_INDEX),@$(BIN)/$(INSTALL) --no-deps --retries 0 --timeout 5 --index-url '$(TORCH_INDEX)' torch 2>/dev/null || true)
+	$(if $(CI),$(BIN)/$(INSTALL) --no-deps --require-hashes -r requirements-ci.txt)
 	$(BIN)/$(INSTALL) -e '.[transformers,tune]'
 	@touch $@
 
@@ -107,6 +108,11 @@ format: $(DEV) ## format the code
 
 dist: $(DEV) ## build sdist and wheel into dist/
 	$(BIN)/python -m build --no-isolation
+
+hashes: ## write requirements-ci.txt: constraints.txt, but for torch, with the hash of every file that may be installed
+	$(PYTHON) -m venv build/pip-tools
+	build/pip-tools/bin/python -m pip install --quiet pip-tools
+	build/pip-tools/bin/pip-compile --quiet --generate-hashes --unsafe-package torch --strip-extras --no-annotate --no-header --no-emit-options --output-file requirements-ci.txt constraints.txt
 
 clean: ## remove .venv, builds and caches of tools; runs, reports and the user's cache folder stay
 	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .import_linter_cache

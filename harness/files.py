@@ -22,6 +22,7 @@ _KINDS = {
     stat.S_ISBLK: "a device",
     stat.S_ISFIFO: "a named pipe",
     stat.S_ISSOCK: "a socket",
+    stat.S_ISLNK: "a link",
 }
 
 
@@ -76,8 +77,7 @@ def _begin(path: Path) -> Path:
     with suppress(OSError):
         mode = path.stat().st_mode
         if not stat.S_ISREG(mode):
-            kind = next((name for is_kind, name in _KINDS.items() if is_kind(mode)), "no file")
-            raise UsageError(f"{path} is {kind}, which is never replaced", "name a file")
+            raise UsageError(f"{path} is {_kind(mode)}, which is never replaced", "name a file")
     partial = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -88,6 +88,31 @@ def _begin(path: Path) -> Path:
         why = os.strerror(error.errno or 0)
         raise UsageError(f"{path} cannot be written: {why}", "choose another place") from None
     return partial
+
+
+def _kind(mode: int) -> str:
+    return next((name for is_kind, name in _KINDS.items() if is_kind(mode)), "no file")
+
+
+def check_contents(folder: Path) -> None:
+    """Raise UsageError where a folder from elsewhere holds anything but files and folders.
+
+    A pipe or a device keeps its reader for ever; a link has a file elsewhere read or written.
+    """
+    for path in folder.rglob("*"):
+        with suppress(FileNotFoundError):  # it is just being replaced
+            mode = path.lstat().st_mode
+            if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
+                raise UsageError(f"{path} is {_kind(mode)}, not a file", "remove it, if you trust the rest")
+
+
+def read_limited(path: Path, limit: int) -> bytes:
+    """Return the content of a file. Raises OSError, and UsageError where it has over `limit` bytes."""
+    with path.open("rb") as file:
+        content = file.read(limit + 1)
+    if len(content) > limit:
+        raise UsageError(f"{path} holds over {limit >> 20} MiB", "give a smaller file")
+    return content
 
 
 def sync_folder(folder: Path) -> None:

@@ -13,6 +13,8 @@ from collections.abc import Mapping
 from typing import TypeVar
 
 Content = TypeVar("Content")
+#: Characters of one text in the files of a run.
+MAX_TEXT = 100_000
 
 #: Control characters but for tab and newline; line and paragraph separators; marks, embeddings, overrides and
 #: isolates of direction (UAX #9); invisible operators, tags, surrogates and what is no character at all.
@@ -69,8 +71,13 @@ def one_line(text: str, limit: int | None = None) -> str:
 
 
 def visible_content(content: Content) -> Content:
-    """Return the content of a JSON file with every text and every key `visible`."""
+    """Return the content of a JSON file with every text and every key `visible`.
+
+    Raises ValueError where a text is longer than any that is shown.
+    """
     if isinstance(content, str):
+        if len(content) > MAX_TEXT:
+            raise ValueError(f"a text has over {MAX_TEXT:,} characters")
         return visible(content)  # type: ignore[return-value]
     if isinstance(content, list):
         return [visible_content(item) for item in content]  # type: ignore[return-value]

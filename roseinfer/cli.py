@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import gc
 import logging
 import os
+import resource
 import sys
 from io import TextIOWrapper
 from pathlib import Path
@@ -17,6 +19,15 @@ from roseinfer.options import HELP, PlainCommand, with_settings
 from roseinfer.request.params import RequestError, SamplingParams
 from roseinfer.server.config import ServerConfig
 from roseinfer.server.process.launch import launch
+
+#: Limits of the system that a user can raise, and how.
+_LIMITS = {
+    errno.EMFILE: "allow more open files (`ulimit -n`)",
+    errno.EFBIG: "allow larger files (`ulimit -f`)",
+    errno.ENOSPC: "free some space",
+}
+#: Open files below which not even the event loop begins.
+_LEAST_FILES = 32
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -32,6 +43,8 @@ app = typer.Typer(
 @with_settings(EngineConfig, ServerConfig)
 def serve_command(engine: EngineConfig, server: ServerConfig) -> None:
     """Serve a model over HTTP, OpenAI-compatible."""
+    if (files := resource.getrlimit(resource.RLIMIT_NOFILE)[0]) < _LEAST_FILES:
+        raise ConfigError(f"{files} open files are too few: {_LIMITS[errno.EMFILE]}")
     sys.exit(launch(engine, server))
 
 
@@ -170,6 +183,11 @@ def main() -> None:
     except (ConfigError, RequestError, RankError, MemoryError) as error:
         reason = f"not enough memory: {error}" if isinstance(error, MemoryError) else error
         print(f"roseinfer: {reason}", file=sys.stderr)
+        sys.exit(2)
+    except OSError as error:
+        if (fix := _LIMITS.get(error.errno or 0)) is None:
+            raise
+        print(f"roseinfer: {error}: {fix}", file=sys.stderr)
         sys.exit(2)
     finally:
         gc.freeze()  # the interpreter's end looks through all that is left for garbage

@@ -7,11 +7,9 @@ import os
 import sys
 from typing import Any
 
-from harness.cli.faults import handle_interrupts, ignore_interrupts, refused
+from harness.cli.faults import INTERRUPTED, handle_interrupts, ignore_interrupts, refused
 from harness.errors import BenchError
 from harness.plain_text import hide_values, visible
-
-INTERRUPTED = 130
 
 #: `bench online` and `bench offline` name the number of requests differently; a search chooses the load.
 _ELSEWHERE = {"--n": "--num-prompts", "--num-prompts": "--n"} | dict.fromkeys(

@@ -8,13 +8,20 @@ from __future__ import annotations
 import errno
 import os
 import signal
+import threading
+import time
+from functools import cache
 from types import FrameType
 
 from harness.errors import BenchError
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 _DEFAULT = (signal.default_int_handler, signal.SIG_DFL)
+#: Seconds after which an interruption ends whatever still runs.
+_END_S = 2.0
+INTERRUPTED = 130
 _received: list[int] = []
+_saves = False
 
 
 def handle_interrupts() -> None:
@@ -23,6 +30,32 @@ def handle_interrupts() -> None:
     for number in _SIGNALS:
         if signal.getsignal(number) in _DEFAULT:
             signal.signal(number, _interrupt)
+    signal.set_wakeup_fd(_watched())
+
+
+@cache
+def _watched() -> int:
+    """Start the thread that ends this process; returns the descriptor by which signals reach it."""
+    reader, writer = os.pipe()
+    os.set_blocking(writer, False)
+    threading.Thread(target=_end_after, args=(reader,), daemon=True).start()
+    return writer
+
+
+def save_first() -> None:
+    """From here on, take as long as it needs to save what is measured; a second interruption ends it."""
+    global _saves
+    _saves = True
+
+
+def _end_after(reader: int) -> None:
+    """End the process if an interruption has not: what it waits for, or a library computes, may never end."""
+    presses = 0
+    while presses <= _saves:
+        presses += os.read(reader, 1)[0] in _SIGNALS
+    time.sleep(_END_S)
+    os.write(2, b"bench: interrupted\n")
+    os._exit(INTERRUPTED)
 
 
 def ignore_interrupts() -> None:

@@ -14,10 +14,11 @@ from socket import socket
 
 from harness.cli.command_line import clear_process_list, command_line
 from harness.cli.ending import conclude, print_ending
-from harness.cli.faults import is_pressed_again, refused
+from harness.cli.faults import is_pressed_again, refused, save_first
 from harness.cli.live_server import listen, served
 from harness.cli.profile import profile_after, profile_only
 from harness.cli.progress import Display, make_display
+from harness.cli.trust import check_run
 from harness.errors import BenchError, InterruptedRunError, NothingMeasuredError
 from harness.metrics.validity import few_rounds
 from harness.profiling.plan import unprofiled
@@ -40,6 +41,7 @@ def measure(
     search: SearchPlan | None = None,
     tune: TunePlan | None = None,
     *,
+    trust: bool,
     serve: int | None = None,
     open_report: bool,
     as_json: bool,
@@ -51,6 +53,8 @@ def measure(
         BenchError: There is no report, or something failed after it was written.
     """
     clear_process_list()
+    if resume is not None:
+        check_run(resume, trust)
     with make_display(quiet) as display, ExitStack() as stack:
         listener = None if serve is None else stack.enter_context(listen(serve))
         if settings is not None and settings.profile_only:
@@ -95,6 +99,8 @@ class _Watcher:
     def __call__(self, event: Event) -> None:
         if isinstance(event, Started):
             self.folder = event.folder
+            save_first()
+            check_run(event.folder, trust=True)
         self.display.show(event)
         if isinstance(event, Started) and self.listener is not None:
             page = self.stack.enter_context(served(event.folder, self.listener))

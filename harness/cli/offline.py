@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from harness.cli.options import Json, Open, Quiet, Resume, with_settings
+from harness.cli.trust import Trust
 from harness.schema.online_settings import OnlineSettings
 from harness.schema.settings import OfflineSettings
 
@@ -13,6 +14,7 @@ EXAMPLES = ("bench offline --engines roseinfer,vllm --num-prompts 128 --repeats 
 def offline(
     settings: OfflineSettings | None,
     resume: Resume = None,
+    trust: Trust = False,
     open_report: Open = False,
     as_json: Json = False,
     quiet: Quiet = False,
@@ -25,4 +27,4 @@ def offline(
     from harness.cli.measure import measure
 
     run_settings = None if settings is None else OnlineSettings.of_batch(settings)
-    measure(run_settings, resume, open_report=open_report, as_json=as_json, quiet=quiet)
+    measure(run_settings, resume, trust=trust, open_report=open_report, as_json=as_json, quiet=quiet)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from harness.cli.options import Json, Open, Quiet, Resume, Serve, with_settings
+from harness.cli.trust import Trust
 from harness.schema.online_settings import OnlineSettings
 
 EXAMPLES = (
@@ -16,6 +17,7 @@ EXAMPLES = (
 def online(
     settings: OnlineSettings | None,
     resume: Resume = None,
+    trust: Trust = False,
     serve: Serve = None,
     open_report: Open = False,
     as_json: Json = False,
@@ -24,4 +26,4 @@ def online(
     """Measure each engine's server under load: a trace, or a fixed number of requests in flight."""
     from harness.cli.measure import measure
 
-    measure(settings, resume, serve=serve, open_report=open_report, as_json=as_json, quiet=quiet)
+    measure(settings, resume, serve=serve, trust=trust, open_report=open_report, as_json=as_json, quiet=quiet)

@@ -13,6 +13,7 @@ import typer
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
+from harness.cli.trust import check_trust
 from harness.engines.registry import installed_engines
 from harness.engines.variants import check_name, engine_points
 from harness.errors import UsageError
@@ -70,13 +71,18 @@ def with_settings(
             texts = {name: values.pop(name) for name in list(values) if name in names}
             explicit = {name: text for name, text in texts.items() if text not in (None, [])}
             if values.get("resume") is None:
-                command(_build(kind, config, explicit | derive(values), command.__name__), **values)
+                options = explicit | derive(values)
+                settings = _build(kind, config, options, command.__name__)
+                if config is not None:
+                    of_file = kind.model_fields.keys() - options.keys()
+                    check_trust(config, settings, values.get("trust", False), of_file)
+                command(settings, **values)
                 return
             if beside := [*explicit, *(["config"] if config else [])]:
-                options = ", ".join("--" + name.replace("_", "-") for name in beside)
+                given = ", ".join("--" + name.replace("_", "-") for name in beside)
                 raise UsageError(
-                    f"--resume uses the run's own settings and cannot be combined with {options}",
-                    f"leave out {options}",
+                    f"--resume uses the run's own settings and cannot be combined with {given}",
+                    f"leave out {given}",
                 )
             command(None, **values)
 

@@ -12,9 +12,11 @@ import typer
 from pydantic import ValidationError
 
 from harness.cli.command_line import command_line
+from harness.cli.faults import save_first
 from harness.cli.progress import Display, make_display
 from harness.cli.terminal import Terminal, echo
 from harness.cli.terminal_table import TerminalTable
+from harness.cli.trust import Trust, check_run
 from harness.errors import BenchError, EngineError, InterruptedRunError, UsageError
 from harness.profiling.analysis import analyse
 from harness.profiling.artifacts import read_manifest, read_profiles
@@ -81,6 +83,7 @@ def run(
     stacks: Stacks = False,
     nsys: Nsys = None,
     max_mb: MaxMb = ProfileOptions.max_bytes >> 20,
+    trust: Trust = False,
     quiet: Quiet = False,
 ) -> None:
     """Profile the engines of a run under a sample of its load. The figures of the benchmark do not change."""
@@ -96,6 +99,7 @@ def run(
             "use one of them",
         )
     load = loads[0] if loads else None
+    check_run(folder, trust)
     options = ProfileOptions(tool, steps, stacks, nsys, max_mb << 20)
     with make_display(quiet) as display:
         chosen = None if engines is None else split_option("--engines", engines)
@@ -161,6 +165,7 @@ def profile_folder(
         EngineError: a capture failed, the others are kept; or no engine has a profiler.
     """
     watcher = _Captures(folder, display)
+    save_first()
     with lock_run(folder):
         profile_run(open_subject(folder, load, watcher, engines), options, watcher)
         profiles = analyse(folder)
@@ -193,6 +198,7 @@ def profile_after(run: Run, tools: Tools, display: Display, engines: Sequence[st
 def profile_only(settings: OnlineSettings, display: Display) -> None:
     """Profile without measuring; prints the manifest's path."""
     folder = begin_run(settings, command_line())
+    check_run(folder, trust=True)
     profile_folder(folder, None, ProfileOptions(settings.profile or "torch"), display)
     echo(folder / MANIFEST)
 

@@ -8,6 +8,7 @@ import typer
 from pydantic import ValidationError
 
 from harness.cli.options import Json, Open, Quiet, Resume, with_settings
+from harness.cli.trust import Trust
 from harness.errors import UsageError
 from harness.schema.base import first_fault
 from harness.schema.online_settings import OnlineSettings
@@ -99,6 +100,7 @@ def search(
     tolerance: Tolerance = 0.1,
     max_seconds: MaxSeconds = None,
     resume: Resume = None,
+    trust: Trust = False,
     open_report: Open = False,
     as_json: Json = False,
     quiet: Quiet = False,
@@ -111,7 +113,7 @@ def search(
         _check(settings, plan)
     from harness.cli.measure import measure
 
-    measure(settings, resume, plan, open_report=open_report, as_json=as_json, quiet=quiet)
+    measure(settings, resume, plan, trust=trust, open_report=open_report, as_json=as_json, quiet=quiet)
 
 
 def _check(settings: OnlineSettings, plan: SearchPlan) -> None:

@@ -9,6 +9,7 @@ import typer
 from pydantic import ValidationError
 
 from harness.cli.options import Json, Open, Quiet, Resume, with_settings
+from harness.cli.trust import Trust, check_trust
 from harness.errors import UsageError
 from harness.schema.base import first_fault
 from harness.schema.online_settings import OF_RUNNING_SERVERS, OnlineSettings
@@ -76,6 +77,7 @@ def tune(
     finalists: Finalists = 2,
     repeats: Repeats = 5,
     resume: Resume = None,
+    trust: Trust = False,
     open_report: Open = False,
     as_json: Json = False,
     quiet: Quiet = False,
@@ -86,6 +88,8 @@ def tune(
         from harness.runs.tune_plan import plan_tuning
 
         settings, plan = plan_tuning(settings, space, objective, slo, configurations, reduction, finalists)
+        if space is not None:
+            check_trust(space, settings, trust, {"engines"})
     from harness.cli.measure import measure
 
-    measure(settings, resume, tune=plan, open_report=open_report, as_json=as_json, quiet=quiet)
+    measure(settings, resume, tune=plan, trust=trust, open_report=open_report, as_json=as_json, quiet=quiet)

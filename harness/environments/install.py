@@ -229,9 +229,11 @@ def _pack(site: Path, out: Path, part_size: int, engine: dict[str, str], recipe:
         old.unlink(missing_ok=True)
     archive = site.with_name("site.tar.xz")
     anonymous = methodcaller("replace", uid=0, gid=0, uname="", gname="", deep=False)
-    with tarfile.open(archive, "w:xz", preset=XZ_LEVEL) as tar:  # type: ignore[call-overload]
+    options = {"preset": XZ_LEVEL, "dereference": True}  # equal files are no links
+    with tarfile.open(archive, "w:xz", **options) as tar:  # type: ignore[call-overload]
         for path in sorted(site.rglob("*")):  # the order must not depend on the disk
             tar.add(path, path.relative_to(site), recursive=False, filter=anonymous)
+        unpacked = tar.offset
     parts: list[dict[str, object]] = []
     with archive.open("rb") as file:
         while part := file.read(part_size):
@@ -239,6 +241,12 @@ def _pack(site: Path, out: Path, part_size: int, engine: dict[str, str], recipe:
             write_whole(out / name, part)
             parts.append({"name": name, "bytes": len(part), "sha256": hashlib.sha256(part).hexdigest()})
     write_whole(out / "unpack.py", Path(unpack.__file__).read_bytes())
-    manifest = {**engine, "python": recipe.python, "torch": recipe.torch, "parts": parts}
+    manifest = {
+        **engine,
+        "python": recipe.python,
+        "torch": recipe.torch,
+        "unpacked": unpacked,
+        "parts": parts,
+    }
     write_whole(out / "bundle.json", json.dumps(manifest, indent=2).encode() + b"\n")
     return out / "bundle.json"

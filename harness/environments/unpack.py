@@ -2,24 +2,30 @@
 
     python3 unpack.py [--bundle FOLDER] --to FOLDER [--python PYTHON]
 
-The bundle's folder has `bundle.json`, {"engine", "version", "python", "torch", "parts": [{"name", "bytes",
-"sha256"}]}, and the parts: a tar.xz cut into pieces. FOLDER/NAME-VERSION gets `site`, the packages, and
-`bin/python`, which runs PYTHON with them. FOLDER/NAME becomes a link to it only when all is done.
+The bundle's folder has `bundle.json`, {"engine", "version", "python", "torch", "unpacked", "parts": [{"name",
+"bytes", "sha256"}]}, and the parts: a tar.xz cut into pieces, whose tar has `unpacked` bytes at most.
+FOLDER/NAME-VERSION gets `site`, the packages, and `bin/python`, which runs PYTHON with them. FOLDER/NAME
+becomes a link to it only when all is done.
 """
 
 from __future__ import annotations
 
 import argparse
 import hashlib
+import io
 import json
+import lzma
 import os
+import re
 import shlex
 import shutil
+import signal
 import subprocess
 import sys
 import tarfile
-from pathlib import Path
-from typing import Any
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path, PurePosixPath
+from typing import Any, BinaryIO
 
 _VERSIONS = """
 import sys
@@ -31,8 +37,13 @@ except ImportError as error:
 print("%d.%d" % sys.version_info[:2], torch.__version__ if torch else "none")
 """
 
-#: Keys of a manifest.
-_KEYS = ("engine", "version", "python", "torch", "parts")
+#: A name of one folder or file: no separator, and no dot in front.
+_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+-]*")
+#: Values of a manifest.
+_KINDS = {"engine": str, "version": str, "python": str, "torch": str, "unpacked": int, "parts": list}
+_PART_KINDS = {"name": str, "bytes": int, "sha256": str}
+#: Bytes of a manifest.
+_MAX_MANIFEST = 1 << 20
 
 
 class UnpackError(Exception):
@@ -40,16 +51,22 @@ class UnpackError(Exception):
 
 
 def read_manifest(bundle: Path) -> dict[str, Any]:
-    """Read `bundle.json`. Raises UnpackError if it is missing or incomplete."""
+    """Read `bundle.json`. Raises UnpackError if it is missing, incomplete or names places elsewhere."""
     file = bundle / "bundle.json"
+    if not file.is_file():
+        raise UnpackError(f"{bundle} has no bundle.json; copy the whole bundle")
     try:
-        manifest: dict[str, Any] = json.loads(file.read_text())
-        for key in _KEYS:
-            manifest[key]
-    except FileNotFoundError:
-        raise UnpackError(f"{bundle} has no bundle.json; copy the whole bundle") from None
-    except (OSError, ValueError, KeyError, TypeError) as error:
+        with file.open("rb") as opened:
+            manifest: dict[str, Any] = json.loads(opened.read(_MAX_MANIFEST))
+        for record, kinds in [(manifest, _KINDS), *((part, _PART_KINDS) for part in manifest["parts"])]:
+            for key, kind in kinds.items():
+                if type(record[key]) is not kind:
+                    raise TypeError(f"{key} is not of the type {kind.__name__}")
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise UnpackError(f"{file} is incomplete: {error!r}; copy it again") from None
+    names = [manifest["engine"], manifest["version"], *(part["name"] for part in manifest["parts"])]
+    if wrong := [name for name in names if not _NAME.fullmatch(name)]:
+        raise UnpackError(f"{file} has the name {wrong[0]!r}, which may lead elsewhere; use another bundle")
     return manifest
 
 
@@ -67,6 +84,43 @@ def check_parts(bundle: Path, manifest: dict[str, Any]) -> list[Path]:
     if wrong:
         raise UnpackError(f"{bundle}: {', '.join(wrong)}; copy these again")
     return [bundle / part["name"] for part in manifest["parts"]]
+
+
+class _Joined:
+    """The parts as one file, read from its start."""
+
+    def __init__(self, parts: Iterable[Path]) -> None:
+        self._parts = iter(parts)
+        self._file: BinaryIO = io.BytesIO()
+
+    def read(self, size: int) -> bytes:
+        while not (content := self._file.read(size)):
+            self._file.close()
+            if (path := next(self._parts, None)) is None:
+                self._file = io.BytesIO()
+                break
+            self._file = path.open("rb")
+        return content
+
+
+def members(parts: Sequence[Path], most: int) -> Iterator[tuple[tarfile.TarFile, tarfile.TarInfo]]:
+    """Yield the archive and each of its members: files and folders below it alone.
+
+    Raises:
+        UnpackError: It is damaged, has over `most` bytes, or has another kind of member or a place elsewhere.
+    """
+    try:
+        with tarfile.open(fileobj=_Joined(parts), mode="r|xz") as tar:  # type: ignore[call-overload]
+            for member in tar:
+                path = PurePosixPath(member.name)
+                is_below = not path.is_absolute() and ".." not in path.parts
+                if not is_below or not (member.isdir() or member.isreg()) or member.issparse():
+                    raise UnpackError(f"the bundle has {member.name!r}, no file below it; use another bundle")
+                if tar.offset > most:  # its end
+                    raise UnpackError(f"the bundle has over {most} bytes unpacked; use another bundle")
+                yield tar, member
+    except (tarfile.TarError, lzma.LZMAError, EOFError) as error:
+        raise UnpackError(f"the bundle is damaged: {error}; copy it again") from None
 
 
 def check_host(python: str, manifest: dict[str, Any]) -> None:
@@ -106,22 +160,28 @@ def unpack(bundle: Path, to: Path, python: str) -> Path:
     parts = check_parts(bundle, manifest)
     check_host(python, manifest)
     folder = to / f"{manifest['engine']}-{manifest['version']}"
+    if folder.exists() and not (folder / "site").is_dir():
+        raise UnpackError(f"{folder} is of no bundle; move it away")
+    for _ in members(parts, manifest["unpacked"]):
+        pass  # all are checked before the first is written
+    to.mkdir(parents=True, exist_ok=True)
+    if (free := shutil.disk_usage(to).free) < manifest["unpacked"]:
+        raise UnpackError(f"{to} has {free} bytes free of {manifest['unpacked']} needed; free some space")
     partial = to / f".{folder.name}.partial"
     shutil.rmtree(partial, ignore_errors=True)
-    (partial / "bin").mkdir(parents=True)
-    archive = partial / "site.tar.xz"
-    with archive.open("wb") as joined:
-        for part in parts:
-            joined.write(part.read_bytes())
-    with tarfile.open(archive, "r:xz") as tar:
-        tar.extractall(partial / "site", filter="data")
-    archive.unlink()
-    program = partial / "bin" / "python"
-    site = shlex.quote(str(folder.resolve() / "site"))
-    program.write_text(f'#!/bin/sh\nexport PYTHONPATH={site}\nexec {shlex.quote(python)} "$@"\n')
-    program.chmod(0o755)
-    shutil.rmtree(folder, ignore_errors=True)  # only now: unpacking may fail, as on a full disk
-    partial.rename(folder)
+    try:
+        (partial / "bin").mkdir(parents=True)
+        for tar, member in members(parts, manifest["unpacked"]):
+            tar.extract(member, partial / "site", filter="data")
+        program = partial / "bin" / "python"
+        site = shlex.quote(str(folder.resolve() / "site"))
+        program.write_text(f'#!/bin/sh\nexport PYTHONPATH={site}\nexec {shlex.quote(python)} "$@"\n')
+        program.chmod(0o755)
+        shutil.rmtree(folder, ignore_errors=True)  # only now: unpacking may fail, as on a full disk
+        partial.rename(folder)
+    except BaseException:
+        shutil.rmtree(partial, ignore_errors=True)
+        raise
     # Compile all modules now, on every core, rather than in the engine's first start.
     compileall = [python, "-m", "compileall", "-q", "-j", "0", str(folder / "site")]
     subprocess.run(compileall, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=False)
@@ -137,11 +197,12 @@ def main() -> int:
     )
     parser.add_argument("--python", default=sys.executable, help="Python interpreter with torch")
     options = parser.parse_args()
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # which removes what is unpacked by half
     try:
         folder = unpack(options.bundle, options.to, options.python)
-    except UnpackError as error:
-        sys.stderr.write(f"{error}\n")
-        return 2
+    except (UnpackError, OSError, KeyboardInterrupt) as error:
+        sys.stderr.write(f"{error or 'interrupted'}\n")
+        return 130 if isinstance(error, KeyboardInterrupt) else 2
     sys.stdout.write(f"{folder / 'bin' / 'python'}\n")
     return 0
 

@@ -7,6 +7,7 @@ import re
 from pathlib import Path
 
 from harness.errors import EngineError
+from harness.files import check_contents
 from harness.runs.folder import FIGURES, MANIFEST
 from harness.schema.files import Model, read_stored
 from harness.schema.profile import Artifact, ProfileManifest, Profiles
@@ -108,4 +109,5 @@ def read_profiles(run: Path) -> Profiles | None:
 
 
 def _read(run: Path, name: str, model: type[Model]) -> Model | None:
+    check_contents(run)
     return read_stored(run / name, model, "profile the run again") if (run / name).exists() else None

@@ -24,7 +24,7 @@ from harness.files import whole_file
 from harness.plain_text import one_line
 from harness.records.cell import CellRecords
 from harness.records.columns import CHUNKS, NEEDED, REQUESTS, SERVER
-from harness.records.stored import from_file, to_file, write_options
+from harness.records.stored import STORED_CHUNKS, from_file, to_file, write_options
 from harness.records.table_check import fault_of, without_hidden
 
 _TABLES = {"requests": REQUESTS, "chunks": CHUNKS, "server": SERVER}
@@ -33,6 +33,8 @@ _TEXT = ("engine", "variant", "label", "load", "token_source", "error", "finish_
 
 #: Chunks of a run that are held in memory, with what is computed from them: about 150 bytes each.
 MAX_CHUNKS = 50_000_000
+#: A table whose values take more bytes than both: so much, and so many times its file, is no run's.
+_SMALL, _MOST_TIMES = 64 << 20, 100
 
 
 def write_cell(run: Path, cell: int, records: CellRecords) -> None:
@@ -154,7 +156,7 @@ def _read_table(path: Path, schema: pa.Schema) -> pa.Table:
     """The columns of `schema`, checked. One that is absent and that no figure needs is null in every row."""
     hint = "restore the file, which holds the raw times, or repeat the run"
     try:
-        table = from_file(pq.read_table(path))
+        table = from_file(_read_columns(path, schema, hint))
     except (pa.ArrowException, OSError, ValueError) as error:
         raise UsageError(
             f"{path} is not a readable parquet file: {one_line(str(error), 200)}", hint
@@ -168,6 +170,27 @@ def _read_table(path: Path, schema: pa.Schema) -> pa.Table:
     if fault := fault_of(table):
         raise UsageError(f"{path} holds values that no run writes: {fault}", hint)
     return without_hidden(table)
+
+
+def _read_columns(path: Path, schema: pa.Schema, hint: str) -> pa.Table:
+    """Return a table's columns as a file has them. Raises UsageError where they are too large."""
+    texts = [field.name for field in schema if pa.types.is_string(field.type)]
+    file = pq.ParquetFile(path, read_dictionary=texts)
+    names = [name for name in file.schema_arrow.names if name in {*schema.names, *STORED_CHUNKS.names}]
+    most = max(_SMALL, _MOST_TIMES * path.stat().st_size)
+    groups = map(file.metadata.row_group, range(file.num_row_groups))
+    columns = (group.column(place) for group in groups for place in range(group.num_columns))
+    unpacked = sum(it.total_uncompressed_size for it in columns if it.path_in_schema in names)
+    size, table = unpacked + 8 * file.metadata.num_rows * len(names), pa.table({})
+    if size <= most:
+        table = file.read(names)
+        texts_read = (chunk for column in table.columns for chunk in column.chunks)
+        dictionaries = [chunk for chunk in texts_read if isinstance(chunk, pa.DictionaryArray)]
+        lengths = [pc.take(pc.binary_length(chunk.dictionary), chunk.indices) for chunk in dictionaries]
+        size += sum(pc.sum(of_chunk).as_py() or 0 for of_chunk in lengths)
+    if size > most:
+        raise UsageError(f"{path} means {size >> 20} MiB of values, which no run writes", hint)
+    return table
 
 
 def write_table(path: Path, table: pa.Table) -> None:

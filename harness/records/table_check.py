@@ -13,10 +13,12 @@ from pydantic import ValidationError
 
 from harness.plain_text import visible
 from harness.records.columns import COUNTED, NEEDED
-from harness.schema.load import parse_load
+from harness.schema.load import LATEST_S, parse_load
 
-#: Seconds since a cell's start: sends may be stamped this much before it, and no cell lasts three years.
-EARLIEST_S, LATEST_S = -1.0, 1e8
+#: Seconds since a cell's start: sends may be stamped this much before it.
+EARLIEST_S = -1.0
+#: Characters of a text.
+MAX_TEXT = 10_000
 #: The columns of a request that has no error are never null.
 OF_SUCCESS = ("t_sent", "t_first", "t_last", "t_end", "completion_tokens")
 #: Each moment and the one that cannot come after it; of a request that failed, an answer may be too early.
@@ -50,6 +52,9 @@ def without_hidden(table: pa.Table) -> pa.Table:
 def _faults(table: pa.Table) -> Iterator[str]:
     for field in table.schema:
         column = table[field.name]
+        if pa.types.is_string(field.type):
+            wrong = pc.greater(pc.utf8_length(column), MAX_TEXT)
+            yield from _where(wrong, f"{field.name} has over {MAX_TEXT:,} characters")
         if field.name in NEEDED - _NULL_IN_FAILURES:
             yield from _where(pc.is_null(column), f"{field.name} is missing")
         if pa.types.is_integer(field.type) or pa.types.is_floating(field.type):

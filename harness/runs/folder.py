@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Literal
 
 from harness.errors import UsageError
-from harness.files import locked
+from harness.files import check_contents, locked
 from harness.schema.files import read_stored
 from harness.schema.run_info import RunInfo
 from harness.schema.setting_types import EngineRef
@@ -57,8 +57,9 @@ def lock_run(folder: Path) -> Iterator[None]:
     """No other process works on the run in `folder` inside.
 
     Raises:
-        UsageError: Another process does, or there is no such folder.
+        UsageError: Another process does, there is no such folder, or it holds links or devices.
     """
+    check_contents(folder)
     with ExitStack() as stack:
         try:
             stack.enter_context(locked(folder))
@@ -74,8 +75,9 @@ def read_info(folder: Path, hint: str) -> RunInfo:
     """Return the content of a run's `run.json`.
 
     Raises:
-        UsageError: There is none, with `hint`, or it is not of this version.
+        UsageError: There is none, with `hint`, it is not of this version, or it holds links or devices.
     """
+    check_contents(folder)
     if not (folder / RUN).is_file():
         why = f"holds no run: there is no {RUN} in it" if folder.exists() else "does not exist"
         raise UsageError(f"{folder} {why}", hint)

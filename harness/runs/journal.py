@@ -10,10 +10,11 @@ from pydantic import Field, ValidationError
 from pydantic_core import from_json
 
 from harness.errors import UsageError
-from harness.files import naming, sync_folder
+from harness.files import naming, read_limited, sync_folder
 from harness.plain_text import visible, visible_content
 from harness.schema.base import Strict, first_fault
 from harness.schema.fairness import ReportedMean
+from harness.schema.files import MAX_JSON
 from harness.schema.load import Load
 from harness.schema.machines import HostCell, MachineLoad
 from harness.schema.results import OnlineSummary, PrefixCount, Speculation, SpeculationCount
@@ -97,7 +98,7 @@ def read_journal(path: Path) -> list[JournalEntry]:
     """
     if not path.exists():
         return []
-    lines = path.read_bytes().split(b"\n")[:-1]
+    lines = read_limited(path, MAX_JSON).split(b"\n")[:-1]
     entries: list[JournalEntry] = []
     for number, line in enumerate(lines, start=1):
         try:

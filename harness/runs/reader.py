@@ -12,6 +12,7 @@ from pathlib import Path
 import pandas as pd
 
 from harness.errors import UsageError
+from harness.files import check_contents
 from harness.metrics.contrast import compare_points
 from harness.metrics.estimates import measure
 from harness.metrics.samples import Group, by_load, split
@@ -123,6 +124,7 @@ def load_run(path: Path, *, trust: bool = False) -> Run:
     if not path.is_dir():
         why = "is not a folder" if path.exists() else "does not exist"
         raise UsageError(f"{path} {why}", "name the folder of a run, such as outputs/…/online_…")
+    check_contents(path)
     if (name := results_name(path)) is not None:
         stored = read_stored(path / name, OnlineResults)
         tables = vars(read_records(path))

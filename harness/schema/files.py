@@ -10,17 +10,43 @@ from pydantic import TypeAdapter, ValidationError
 from pydantic_core import from_json
 
 from harness.errors import UsageError
+from harness.files import read_limited
 from harness.plain_text import visible_content
 from harness.schema.base import first_fault
 
 _TAG = "tag:yaml.org,2002:"
+#: Bytes of a file in YAML and in JSON.
+_MAX_YAML, MAX_JSON = 1 << 20, 1 << 28
+#: Values of a YAML file, those behind a reference each time, and how deep they lie in each other.
+_MAX_NODES, _MAX_DEPTH = 10_000, 50
 
 
 class _Loader(yaml.SafeLoader):
-    """A loader that refuses a key that is given twice, and takes `1:8:30` for text.
+    """A loader that refuses a key that is given twice, and too much for a settings file; `1:8:30` is text.
 
-    PyYAML takes the last of equal keys, and `1:8:30` for a number to the base of 60.
+    PyYAML takes the last of equal keys, and `1:8:30` for a number to the base of 60. Nine lines with
+    references can mean a billion values.
     """
+
+    def __init__(self, text: str) -> None:
+        super().__init__(text)
+        self._depth = self._nodes = 0
+        self._sizes: dict[Any, int] = {}
+
+    def compose_node(self, parent: Any, index: Any) -> Any:
+        is_reference, before = self.check_event(yaml.AliasEvent), self._nodes
+        mark = self.peek_event().start_mark  # type: ignore[no-untyped-call]
+        self._depth += 1
+        if self._depth > _MAX_DEPTH:
+            raise yaml.MarkedYAMLError(None, None, "it is nested too deeply", mark)
+        node = super().compose_node(parent, index)
+        self._depth -= 1
+        # Inside the value that it refers to, the size is not known yet.
+        self._nodes += self._sizes.get(node, _MAX_NODES + 1) if is_reference else 1
+        if self._nodes > _MAX_NODES:
+            raise yaml.MarkedYAMLError(None, None, f"there are over {_MAX_NODES:,} values", mark)
+        self._sizes[node] = self._nodes - before
+        return node
 
     def resolve(self, kind: Any, value: Any, implicit: Any) -> Any:
         tag = super().resolve(kind, value, implicit)  # type: ignore[no-untyped-call]
@@ -46,17 +72,15 @@ def read_yaml(path: Path, hint: str) -> Any:
         UsageError: It cannot be read, or is not YAML.
     """
     try:
-        return yaml.load(path.read_text(encoding="utf-8"), _Loader)
+        return yaml.load(read_limited(path, _MAX_YAML).decode(), _Loader)
     except OSError as error:
         raise UsageError(f"{path} cannot be read: {error.strerror}", hint) from None
-    except (yaml.YAMLError, ValueError, RecursionError) as error:
+    except (yaml.YAMLError, ValueError) as error:
         raise UsageError(f"{path} is not YAML: {_fault(error)}", hint) from None
 
 
-def _fault(error: yaml.YAMLError | ValueError | RecursionError) -> str:
+def _fault(error: yaml.YAMLError | ValueError) -> str:
     """Return what is wrong, and in which line if that is known."""
-    if isinstance(error, RecursionError):
-        return "it is nested too deeply"
     if isinstance(error, yaml.MarkedYAMLError) and (mark := error.problem_mark) is not None:
         return f"line {mark.line + 1}: {error.problem}"
     return " ".join(str(error).partition("; use sys.")[0].split())
@@ -90,14 +114,13 @@ def read_json(path: Path, hint: str = OTHER_VERSION) -> object:
         UsageError: It cannot be read, or is no JSON.
     """
     try:
-        content: object = from_json(path.read_bytes())
+        return visible_content(from_json(read_limited(path, MAX_JSON)))
     except OSError as error:
         raise UsageError(f"{path} cannot be read: {error.strerror}", hint) from None
     except ValueError as error:
         raise UsageError(
             f"{path} is not as this version of bench writes it: Invalid JSON: {error}", hint
         ) from None
-    return visible_content(content)
 
 
 def checked(

@@ -16,6 +16,10 @@ Arrivals = Literal["poisson", "gamma", "constant", "clients"]
 Counted = Literal["requests", "sessions"]
 
 
+#: Seconds since the start of a trace or of a cell: none lasts three years.
+LATEST_S = 1e8
+
+
 class _Level(Strict):
     """One load. Loads of a kind ascend by their value; of several kinds, traces come first."""
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
-from typing import Annotated, Self
+from typing import Annotated, Literal, Self
 
 import yaml
 from pydantic import Field, TypeAdapter, model_validator
@@ -78,7 +78,7 @@ class Entry(Strict):
     format: str
     place: Place
     excerpt: Excerpt | None = None
-    sha256: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")] | None = None
+    sha256: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")] | Literal["unknown"]
     bytes: int | None = None
     licence: str
     citation: str
@@ -153,14 +153,23 @@ def find(entry: Entry) -> Path:
 
     Raises UsageError if there is none, or if its digest is not the published one.
     """
+    _check_known(entry)
     fault = f"trace {entry.name} is not on this machine ({entry.file})"
     instead = "set BENCH_TRACES to its folder"
     for copy in _copies(entry.file):
-        if entry.sha256 is None or (actual := digest(copy)) == entry.sha256:
+        if (actual := digest(copy)) == entry.sha256:
             return copy
         fault = f"{copy} is not the published trace {entry.name}: sha256 {actual}, expected {entry.sha256}"
         instead = "give the file's path to use this file"
     raise UsageError(fault, f"run `bench traces fetch {entry.name}`, or {instead}")
+
+
+def _check_known(entry: Entry) -> None:
+    if entry.sha256 == "unknown":
+        raise UsageError(
+            f"the sha256 of {entry.name} is not known, so that no copy of it can be checked",
+            f"download {entry.place.url} yourself and give the file's path",
+        )
 
 
 def is_here(entry: Entry) -> bool:
@@ -202,8 +211,9 @@ def fetch(name: str, folder: Path | None = None, progress: Progress | None = Non
     if name == builtin.NAME:
         raise UsageError("the built-in trace needs no download", "use it with `--trace builtin`")
     entry = find_entry(name)
+    _check_known(entry)
     target = (folder or CACHE) / entry.file
-    if target.is_file() and entry.sha256 in (None, digest(target)):
+    if target.is_file() and entry.sha256 == digest(target):
         return target
     with whole_file(target) as partial:
         if entry.excerpt is None:
@@ -211,7 +221,7 @@ def fetch(name: str, folder: Path | None = None, progress: Progress | None = Non
         else:
             _cut(fetch(entry.excerpt.trace, target.parent, progress), partial, entry.excerpt.rows)
         actual = digest(partial)
-        if entry.sha256 not in (None, actual):
+        if entry.sha256 != actual:
             raise BenchError(
                 f"the download of {name} has sha256 {actual}, expected {entry.sha256}",
                 f"download it again; if the error stays, {entry.place.url} has changed",

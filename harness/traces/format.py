@@ -14,6 +14,7 @@ from typing import Literal
 
 from harness.errors import UsageError
 from harness.plugins import describe, find_plugins, load_plugin
+from harness.schema.load import LATEST_S
 from harness.traces.source import Source
 from harness.traces.trace import Trace
 
@@ -58,6 +59,11 @@ def read_trace(source: Source) -> Trace:
         UsageError: The file has no such format, or a line of it is malformed.
     """
     trace = detect(source).read(source)
+    if len(trace) and trace.arrival_s[-1] > LATEST_S:
+        raise UsageError(
+            f"{source.path}: the last request arrives {trace.arrival_s[-1]:g} s after the first",
+            f"give a trace of at most {LATEST_S:g} s",
+        )
     return replace(trace, origin=trace.origin or str(source.path), sha256=source.sha256)
 
 

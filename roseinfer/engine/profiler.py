@@ -113,7 +113,9 @@ class StepProfiler:
                 add_ranges(self._trace, self._partial, self._recorded)
                 self._partial.replace(self._path)
             except OSError as error:
-                self.failure = f"the profile cannot be written: {error}"
+                has_trace = not isinstance(error, FileNotFoundError)
+                reason = error if has_trace else f"{self._trace.parent} may be full"
+                self.failure = f"the profile cannot be written: {reason}"
                 log.warning("%s", self.failure)
             temporary = self._trace.with_name(f"{self._trace.name}.tmp")  # of torch's export
             for rest in (self._trace, self._partial, temporary):

@@ -7,6 +7,7 @@ import dataclasses
 import io
 import json
 import re
+import resource
 import shutil
 import socket
 import subprocess
@@ -262,3 +263,19 @@ def test_the_front_end_does_without_torch() -> None:
     """Importing it takes as long as everything else together, and the engine process needs the time."""
     code = "import sys, roseinfer.cli, roseinfer.server.process.serve; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize(
+    ("limit", "value", "words"),
+    [(resource.RLIMIT_NOFILE, 12, "ulimit -n"), (resource.RLIMIT_FSIZE, 0, "ulimit -f")],
+)
+def test_a_limit_of_the_system_is_one_line(limit: int, value: int, words: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "roseinfer.cli", "serve", "--model", "random:gpt2-tiny", "--port", "0"],
+        capture_output=True,
+        text=True,
+        preexec_fn=lambda: resource.setrlimit(limit, (value, value)),
+    )
+    assert done.returncode == 2 and "Traceback" not in done.stderr
+    assert words in done.stderr.splitlines()[-1]

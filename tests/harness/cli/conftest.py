@@ -41,6 +41,7 @@ def bench(
             main()
         for number, handler in handlers.items():
             signal.signal(number, handler)
+        signal.set_wakeup_fd(-1)
         code = exit.value.code
         out, err = capfd.readouterr()
         return Done(code if isinstance(code, int) else 0, out, err)

@@ -104,6 +104,12 @@ def none_installed(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(type(engine), "find", lambda self, found=found: found)
 
 
+#: A billion letters, by references to references.
+BILLION = "a0: &a0 [x,x,x,x,x,x,x,x,x,x]\n" + "".join(
+    f"a{level}: &a{level} [{','.join(10 * [f'*a{level - 1}'])}]\n" for level in range(1, 9)
+)
+
+
 @cache
 def command_of(kind: type[CommonSettings]) -> tuple[Any, list[CommonSettings]]:
     """A command with these settings as its options, and where it puts what it gets."""
@@ -112,7 +118,7 @@ def command_of(kind: type[CommonSettings]) -> tuple[Any, list[CommonSettings]]:
 
     @app.command()
     @with_settings(kind)
-    def command(settings: CommonSettings) -> None:
+    def command(settings: CommonSettings, trust: bool = True) -> None:
         got.append(settings)
 
     return typer.main.get_command(app), got
@@ -314,7 +320,7 @@ def test_what_is_wrong_is_one_line(words: str, message: str) -> None:
         ("n: 1" + 80 * "0", r"n in .*\.yaml: Input should be less than or equal to"),
         ("n: 1" + 5000 * "0", "is not YAML: .* has 5001 digits"),
         ("n: 2020-13-41", "is not YAML: month must be in"),
-        ("n: " + 5000 * "[", "is not YAML: it is nested too deeply"),
+        ("n: " + 5000 * "[", "is not YAML: line 1: it is nested too deeply"),
         ("- n", "holds no settings by name"),
         ('{"schema_version": 1, "command": ["bench", "online"], "n": 3}', "is the record of a run"),
         ("n: [1\nk: 2", "is not YAML: line 2: expected ',' or '\\]', but got ':'"),
@@ -323,6 +329,10 @@ def test_what_is_wrong_is_one_line(words: str, message: str) -> None:
         ("slo: {ttft_ms: 1, ttft_ms: 2}", "is not YAML: line 1: ttft_ms is given twice"),
         ("input-len: 1\ninput_len: 2", "twice, with `-` and with `_`\n  hint: remove one of them$"),
         ("\xff", "is not YAML"),
+        (BILLION, "is not YAML: line 4: there are over 10,000 values"),
+        ("n: &n [*n]", "is not YAML: line 1: there are over 10,000 values"),
+        (f"scales: [{'1,' * 11_000}]", "is not YAML: line 1: there are over 10,000 values"),
+        ("#" * (1 << 20) + "\nn: 1", "holds over 1 MiB"),
     ],
 )
 def test_a_wrong_file_is_named(content: str, message: str, tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import hashlib
+import io
 import json
 import os
 import subprocess
@@ -172,7 +173,7 @@ def test_a_bundle_is_laid_out_whole_or_not_at_all(
     (packed / "part-00").write_bytes(junk)
     part = {"name": "part-00", "bytes": len(junk), "sha256": hashlib.sha256(junk).hexdigest()}
     (packed / "bundle.json").write_text(json.dumps(manifest | {"parts": [part]}))
-    with pytest.raises(tarfile.ReadError):
+    with pytest.raises(unpack.UnpackError, match="is damaged"):
         unpack.unpack(packed, cache, sys.executable)
     assert subprocess.run([found.python, "-c", ask], capture_output=True, check=True).stdout == b"42\n"
 
@@ -183,6 +184,89 @@ def test_a_manifest_that_is_none(tmp_path: Path, text: str | None):
         (tmp_path / "bundle.json").write_text(text)
     with pytest.raises(unpack.UnpackError, match=r"no bundle\.json" if text is None else "is incomplete"):
         unpack.unpack(tmp_path, tmp_path / "engines", sys.executable)
+
+
+def packed(folder: Path, members: list[tarfile.TarInfo], **changes: object) -> Path:
+    """Write a bundle whose archive has these members, and nothing in them but zeros."""
+    archive = io.BytesIO()
+    with tarfile.open(fileobj=archive, mode="w:xz") as tar:
+        for member in members:
+            tar.addfile(member, io.BytesIO(bytes(member.size)))
+        unpacked = tar.offset
+    (part := folder / "part-00").write_bytes(content := archive.getvalue())
+    parts = [{"name": part.name, "bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}]
+    manifest = {"engine": "sglang", "version": "9.1", "python": PYTHON, "torch": TORCH, "unpacked": unpacked}
+    (folder / "bundle.json").write_text(json.dumps(manifest | {"parts": parts} | changes))
+    return folder
+
+
+def member(name: str, kind: bytes = tarfile.REGTYPE, size: int = 0, link: str = "") -> tarfile.TarInfo:
+    info = tarfile.TarInfo(name)
+    info.type, info.size, info.linkname = kind, size, link
+    return info
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"engine": "/victim"},
+        {"version": "1/../../victim"},
+        {"version": ".."},
+        {"parts": [{"name": "../part", "bytes": 1, "sha256": "0"}]},
+        {"parts": 7},
+        {"parts": [{}]},
+        {"torch": None},
+        {"engine": 7},
+        {"unpacked": "much"},
+        {"unpacked": 1 << 60},
+    ],
+    ids=str,
+)
+def test_a_manifest_names_no_place_elsewhere(tmp_path: Path, cache: Path, changes: dict[str, object]):
+    (victim := tmp_path / "victim").mkdir()
+    (victim / "precious").touch()
+    bundle = packed(tmp_path, [member("sglang")], **changes)
+    with pytest.raises(unpack.UnpackError):
+        unpack.unpack(bundle, cache, sys.executable)
+    assert list(cache.iterdir()) == [] and list(victim.iterdir()) == [victim / "precious"]
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        member("../evil"),
+        member("/evil"),
+        member("a/../../evil"),
+        member("device", tarfile.CHRTYPE),
+        member("pipe", tarfile.FIFOTYPE),
+        member("link", tarfile.SYMTYPE, link="inside"),
+        member("link", tarfile.LNKTYPE, link="first"),
+        member("large", size=1 << 20),
+    ],
+    ids=str,
+)
+def test_a_bad_member_leaves_nothing(tmp_path: Path, cache: Path, bad: tarfile.TarInfo):
+    bundle = packed(tmp_path, [member("first"), bad], **({"unpacked": 9999} if bad.size else {}))
+    with pytest.raises(unpack.UnpackError, match="the bundle has"):
+        unpack.unpack(bundle, cache, sys.executable)
+    assert list(cache.iterdir()) == []
+
+
+def test_an_environment_that_no_bundle_made_stays(tmp_path: Path, cache: Path):
+    (cache / "sglang-9.1" / "lib").mkdir(parents=True)
+    with pytest.raises(unpack.UnpackError, match="is of no bundle"):
+        unpack.unpack(packed(tmp_path, [member("sglang")]), cache, sys.executable)
+    assert (cache / "sglang-9.1" / "lib").exists()
+
+
+def test_an_interruption_leaves_nothing(tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch):
+    def interrupt(*arguments: object, **options: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(tarfile.TarFile, "extract", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        unpack.unpack(packed(tmp_path, [member("sglang")]), cache, sys.executable)
+    assert list(cache.iterdir()) == []
 
 
 def test_sizes():

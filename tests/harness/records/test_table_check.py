@@ -137,3 +137,32 @@ def test_a_damaged_table_is_one_sentence(tmp_path: Path, damage: Callable[[Path]
     with pytest.raises(UsageError) as error:
         read_records(tmp_path)
     assert str(tmp_path / "requests.parquet") in error.value.message and "\n" not in error.value.message
+
+
+def make_large(requests: pa.Table, what: str) -> pa.Table:
+    """Return a table that is small in a file: many equal rows, or one long text in some of them."""
+    if what == "rows":
+        return requests.take(pa.array([0] * 500_000))
+    text = pa.DictionaryArray.from_arrays(pa.array([0] * 500), pa.array(["x" * 1_000_000]))
+    rows = requests.take(pa.array([0] * 500))
+    if what == "a text":
+        return rows.set_column(rows.schema.get_field_index("label"), "label", text)
+    return rows.append_column("unread", text)
+
+
+@pytest.mark.parametrize("what", ["rows", "a text", "a column that nothing reads"])
+def test_a_small_file_is_no_large_table(tmp_path: Path, what: str) -> None:
+    requests, chunks = tables()
+    for name, table in (("requests", make_large(requests, what)), ("chunks", chunks)):
+        pq.write_table(table, tmp_path / f"{name}.parquet", compression="zstd")
+    assert (tmp_path / "requests.parquet").stat().st_size < 100_000
+    fault = "is there twice" if what.startswith("a column") else "MiB of values, which no run writes"
+    before = pa.total_allocated_bytes()
+    with pytest.raises(UsageError, match=fault):
+        read_records(tmp_path)
+    assert pa.total_allocated_bytes() - before < 64 << 20
+
+
+def test_a_long_text_is_refused() -> None:
+    requests, _ = tables()
+    assert fault_of(changed(requests, "error_detail", 2, "x" * 10_001)) is not None

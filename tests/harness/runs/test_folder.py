@@ -1,13 +1,17 @@
-"""Where runs go."""
+"""Where runs go, and what their folders may hold."""
 
 from __future__ import annotations
 
+import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from harness.errors import UsageError
-from harness.runs.folder import make_folder
+from harness.profiling.artifacts import read_profiles
+from harness.runs.folder import lock_run, make_folder, read_info
+from harness.runs.reader import load_run
 
 
 def test_a_place_for_runs_that_is_no_folder_is_named() -> None:
@@ -19,3 +23,25 @@ def test_a_place_for_runs_that_is_no_folder_is_named() -> None:
 def test_runs_of_one_second_are_numbered(tmp_path: Path) -> None:
     folders = [make_folder(tmp_path / "new", "online") for _ in range(3)]
     assert len(set(folders)) == 3 and all(folder.is_dir() for folder in folders)
+
+
+def enter_lock(run: Path) -> None:
+    with lock_run(run):
+        pass
+
+
+def read_run_json(run: Path) -> None:
+    read_info(run, "")
+
+
+@pytest.mark.parametrize("read", [enter_lock, read_run_json, load_run, read_profiles])
+def test_links_and_pipes_are_not_followed(tmp_path: Path, read: Callable[[Path], object]) -> None:
+    """A pipe has no end; what is written through a link is a file elsewhere."""
+    (run := tmp_path / "run" / "profiles").mkdir(parents=True)
+    (run / "link").symlink_to(tmp_path)
+    with pytest.raises(UsageError, match="link is a link"):
+        read(run.parent)
+    (run / "link").unlink()
+    os.mkfifo(run / "figures.json")
+    with pytest.raises(UsageError, match=r"figures\.json is a named pipe"):
+        read(run.parent)

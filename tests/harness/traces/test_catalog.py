@@ -46,7 +46,7 @@ def entry(name: str, content: bytes, **fields: object) -> catalog.Entry:
 @pytest.fixture
 def listed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> dict[str, catalog.Entry]:
     part = entry("part", PART, excerpt={"trace": "whole", "rows": [2, 4]})
-    known = {it.name: it for it in (entry("whole", CONTENT), part, entry("unknown", b"", sha256=None))}
+    known = {it.name: it for it in (entry("whole", CONTENT), part, entry("unknown", b"", sha256="unknown"))}
     monkeypatch.setattr(catalog, "entries", lambda: known)
     monkeypatch.setattr(catalog, "CACHE", tmp_path / "cache")
     monkeypatch.delenv("BENCH_TRACES", raising=False)
@@ -186,6 +186,15 @@ def test_builtin_and_unknown_are_not_fetched(listed: dict[str, catalog.Entry]) -
         catalog.fetch("builtin")
     with pytest.raises(UsageError, match="no trace"):
         catalog.fetch("nothing")
+
+
+def test_what_cannot_be_checked_is_read_by_its_path_alone(listed: dict[str, catalog.Entry]) -> None:
+    file = put(catalog.CACHE / "unknown.csv")
+    for get in (catalog.fetch, catalog.load):
+        with pytest.raises(UsageError, match="sha256 of unknown is not known") as caught:
+            get("unknown")
+        assert listed["unknown"].place.url in caught.value.hint
+    assert len(catalog.load(str(file))) == 8
 
 
 @pytest.mark.parametrize("name", ["azure-2023-conv-busy", "azure-2023-code-busy"])

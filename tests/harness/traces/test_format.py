@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from harness.errors import UsageError
+from harness.schema.load import LATEST_S
 from harness.traces import csv_formats
 from harness.traces.format import detect, formats, read_trace
 from harness.traces.source import Source
@@ -219,7 +220,7 @@ def traces(draw: st.DrawFn) -> Trace:
     blocks = draw(st.none() | column(st.lists(st.integers(0, 2**80), max_size=4).map(tuple)))
     return Trace.build(
         "drawn",
-        draw(column(st.floats(0, 1e9))),
+        draw(column(st.floats(0, LATEST_S))),
         draw(column(st.integers(0, 10**9))),
         draw(column(st.integers(0, 10**9))),
         session=draw(st.none() | column(TEXT)),
