@@ -110,8 +110,10 @@ def members(parts: Sequence[Path], most: int) -> Iterator[tuple[tarfile.TarFile,
         UnpackError: It is damaged, has over `most` bytes, or has another kind of member or a place elsewhere.
     """
     try:
-        content = lzma.LZMAFile(_Joined(parts))  # type: ignore[arg-type]
-        with tarfile.open(fileobj=content, mode="r|") as tar:
+        with (
+            lzma.LZMAFile(_Joined(parts)) as content,  # type: ignore[arg-type]
+            tarfile.open(fileobj=content, mode="r|") as tar,
+        ):
             for member in tar:
                 path = PurePosixPath(member.name)
                 is_below = not path.is_absolute() and ".." not in path.parts
