@@ -79,10 +79,10 @@ def with_settings(
                 command(settings, **values)
                 return
             if beside := [*explicit, *(["config"] if config else [])]:
-                given = ", ".join("--" + name.replace("_", "-") for name in beside)
+                names_text = ", ".join("--" + name.replace("_", "-") for name in beside)
                 raise UsageError(
-                    f"--resume uses the run's own settings and cannot be combined with {given}",
-                    f"leave out {given}",
+                    f"--resume uses the run's own settings and cannot be combined with {names_text}",
+                    f"leave out {names_text}",
                 )
             command(None, **values)
 

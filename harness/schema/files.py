@@ -17,7 +17,7 @@ from harness.schema.base import first_fault
 _TAG = "tag:yaml.org,2002:"
 #: Bytes of a file in YAML and in JSON.
 _MAX_YAML, MAX_JSON = 1 << 20, 1 << 28
-#: Values of a YAML file, those behind a reference each time, and how deep they lie in each other.
+#: Values of a YAML file, those of a reference each time, and how deep they lie in each other.
 _MAX_NODES, _MAX_DEPTH = 10_000, 50
 
 
