@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from harness.metrics.contrast import compared_by
 from harness.metrics.intervals import ASSUMED_OF_LATENCIES, ASSUMED_OF_RATES
 from harness.metrics.rankings import Ranking, capacity_ranking, rankings, shown_load
+from harness.report.grouping import grouped
 from harness.report.notices import invalid_count, notices
 from harness.report.tables.capacity import capacity_answer
 from harness.report.tables.decision import limits_text
@@ -59,10 +60,8 @@ def _of_load(
     first = [ranking for ranking in at_load if ranking.headline]
     if not first:
         return sentence("too_few_requests", place=place, metrics=several(metrics))
-    won: dict[str, list[str]] = {}
-    for ranking in first:
-        if ranking.winner is not None:
-            won.setdefault(ranking.winner, []).append(_with_losers(ranking))
+    by_winner = grouped(first, lambda ranking: ranking.winner)
+    won = {label: list(map(_with_losers, ranks)) for label, ranks in by_winner.items() if label is not None}
     if not won:
         names = several(ranking.name for ranking in first)
         return sentence("no_difference", place=place, labels=few(labels), metrics=names)
@@ -87,11 +86,8 @@ def _costs(label: str, at_load: Sequence[Ranking]) -> dict[str, list[str]]:
 
 def terms(run: Run) -> list[str]:
     """Say what the answer rests on: what intervals of one repeat assume, and what variants of engines do."""
-    by_about: dict[str, list[str]] = {}
-    for launch in run.meta.launches:
-        if launch.about:
-            by_about.setdefault(launch.about, []).append(launch.label)
-    variants = [f"{few(labels)}: {about}" for about, labels in by_about.items()]
+    by_about = grouped(run.meta.launches, lambda launch: launch.about)
+    variants = [f"{few([each.label for each in same])}: {about}" for about, same in by_about.items() if about]
     return [*filter(None, (assumption(run), _few_in_flight(run))), *variants]
 
 

@@ -11,6 +11,7 @@ import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import matplotlib as mpl
 from matplotlib.axes import Axes
@@ -20,7 +21,7 @@ from matplotlib.ticker import NullLocator
 
 from harness.plain_text import one_line
 from harness.report.charts.by_load import alone
-from harness.report.charts.chart import Axis, Chart, Limit, Series, values_of
+from harness.report.charts.chart import Axis, Chart, Series, values_of
 from harness.report.charts.looks import INK, MUTED, PAPER, RULE, Look, looks
 from harness.report.charts.run_charts import Charts
 from harness.report.text.load_words import load_file_name
@@ -36,16 +37,20 @@ _PNG_DPI = 144
 #: Percentiles that have a figure of their own.
 _ALONE = (90, 99)
 #: Of a panel, of each of many panels, and of a row, in inches.
-_PANEL, _SMALL, _ROW = (4.6, 2.7), (2.9, 1.9), 0.34
-_LEFT, _RIGHT, _TOP, _BOTTOM, _BETWEEN = 0.62, 0.12, 0.3, 0.5, 0.75
+_PANEL, _SMALL, _ROW = (4.6, 2.83), (2.9, 2.03), 0.34
+_LEFT, _RIGHT, _TOP, _BOTTOM, _BESIDE, _BELOW = 0.62, 0.16, 0.3, 0.63, 0.75, 0.88
 _LEGEND_LINE, _LEGEND_GAP = 0.19, 0.08
-#: Of a note below the label of the x axis; one that is short stands beside it.
-_NOTE_LINE = 0.13
-#: Width of a letter, of its size: regular, and bold.
-_LETTER, _BOLD = 0.6, 0.63
-_SIZE, _NOTE_SIZE, _TITLE_SIZE = 8, 6, 9
+#: Width of a bold letter, of its size.
+_BOLD = 0.63
+_NOTE_SIZE, _TITLE_SIZE = 6, 9
 #: Above the axes, in points: the title, and where the label of a limit is below it.
 _PAD, _PAD_LIMIT = 8, 12
+
+#: The name of a limit along each axis stands beyond the end of its line, where it covers no mark.
+_LIMIT_NAME: dict[str, dict[str, Any]] = {
+    "x": {"xytext": (-2, 2), "ha": "right"},
+    "y": {"xytext": (2, 0), "ha": "left", "va": "center", "rotation": 90},
+}
 
 #: A chart, and the engine that a panel is about where each has one.
 _Panel = tuple[Chart, str]
@@ -113,11 +118,10 @@ def plot(name: str, charts: Sequence[Chart], looks: Mapping[str, Look], title: s
     labels = list(dict.fromkeys(label for chart in charts for label in chart.labels))
     with mpl.rc_context(MATPLOTLIB):
         figure = _figure(panels, _handles(charts, {label: looks[label] for label in labels}))
-        sizes = [
-            _title_size(axes, chart, only) for axes, (chart, only) in zip(figure.axes, panels, strict=True)
-        ]
+        longest = max(len(one_line(only or chart.title, 60)) for chart, only in panels)
+        width = 72 * figure.axes[0].get_position().width * figure.get_figwidth()
         for axes, (chart, only) in zip(figure.axes, panels, strict=True):
-            _panel(axes, chart, looks, only, min(sizes))
+            _panel(axes, chart, looks, only, min(_TITLE_SIZE, width / (_BOLD * max(1, longest))))
         data = "\n".join(chart.csv() for chart in charts)
         return Plot(name, title or charts[0].title, render(figure), data, figure)
 
@@ -134,25 +138,20 @@ def _figure(panels: Sequence[_Panel], handles: Sequence[Line2D]) -> Figure:
         names = (name for chart, _ in panels for _, name in chart.y.ticks)
         left = 0.2 + 0.075 * max(len(one_line(name, 34)) for name in names)
     width = columns * across
-    inner_x = (width - left - _RIGHT - (columns - 1) * _BETWEEN) / columns
-    bottom, between = _BOTTOM, _BETWEEN
-    if any(_note(chart, inner_x)[1] for chart, only in panels if not only):
-        bottom += _NOTE_LINE
-        between += _NOTE_LINE
-        down += _NOTE_LINE
+    inner_x = (width - left - _RIGHT - (columns - 1) * _BESIDE) / columns
     widest = max((len(str(handle.get_label())) for handle in handles), default=1)
     in_row = max(1, min(len(handles), int(width * 15 / (widest + 7))))
     above = -(-len(handles) // in_row) * _LEGEND_LINE + _LEGEND_GAP
     height = lines * down + above
     figure = Figure(figsize=(width, height))
-    inner_y = (height - above - _TOP - bottom - (lines - 1) * between) / lines
+    inner_y = (height - above - _TOP - _BOTTOM - (lines - 1) * _BELOW) / lines
     figure.subplots_adjust(
         left=left / width,
         right=1 - _RIGHT / width,
-        bottom=bottom / height,
+        bottom=_BOTTOM / height,
         top=1 - (above + _TOP) / height,
-        wspace=_BETWEEN / inner_x,
-        hspace=between / inner_y,
+        wspace=_BESIDE / inner_x,
+        hspace=_BELOW / inner_y,
     )
     figure.legend(
         handles=handles, loc="upper left", ncols=in_row, bbox_to_anchor=(0.1 / width, 1),
@@ -179,17 +178,6 @@ def _handles(charts: Sequence[Chart], looks: Mapping[str, Look]) -> list[Line2D]
     return handles
 
 
-def _inches(axes: Axes) -> tuple[float, float]:
-    """Width and height of a panel."""
-    figure, place = axes.figure.figure, axes.get_position()
-    return float(place.width * figure.get_figwidth()), float(place.height * figure.get_figheight())
-
-
-def _title_size(axes: Axes, chart: Chart, only: str) -> float:
-    """In points, so that the title is no wider than its panel."""
-    return min(_TITLE_SIZE, 72 * _inches(axes)[0] / (_BOLD * max(1, len(one_line(only or chart.title, 60)))))
-
-
 def _panel(axes: Axes, chart: Chart, looks: Mapping[str, Look], only: str, title_size: float) -> None:
     axes.set_title(
         one_line(only or chart.title, 60),
@@ -201,26 +189,23 @@ def _panel(axes: Axes, chart: Chart, looks: Mapping[str, Look], only: str, title
     axes.grid(visible=not chart.y.down, axis="y")
     axes.grid(visible=False, axis="x")
     if not only:
-        axes.set_xlabel(_x_label(chart), loc="left")
-        note, below = _note(chart, _inches(axes)[0])
+        axes.set_xlabel(f"{one_line(chart.x.label, 60)} →", loc="left")
+        view = chart.views[0].name if chart.views else ""
         axes.annotate(
-            note, (0, 0) if below else (1, 0), (0, -29 if below else -20), xycoords="axes fraction",
-            textcoords="offset points", ha="left" if below else "right", va="top", fontsize=_NOTE_SIZE,
-            color=MUTED,
+            one_line(" · ".join(filter(None, (view, chart.note))), 80), (0, 0), (0, -29),
+            xycoords="axes fraction", textcoords="offset points", va="top", fontsize=_NOTE_SIZE, color=MUTED,
         )  # fmt: skip
     shifts = _shifts(chart)
     for limit in chart.limits:
         (axes.axvline if limit.axis == "x" else axes.axhline)(
             limit.value, color=MUTED, linewidth=0.8, linestyle=":"
         )
-        at, where, before, ha = (limit.value, 1.0), ("data", "axes fraction"), -2.0, "right"
+        at, where = (limit.value, 1.0), ("data", "axes fraction")
         if limit.axis == "y":
-            at, where, ha = (0.0, limit.value), ("axes fraction", "data"), "left"
-            before = _free_start(axes, chart, limit, only, shifts)
+            at, where = at[::-1], where[::-1]
         axes.annotate(
-            limit.text, at, (before, 2), xycoords=where, textcoords="offset points", ha=ha,
-            fontsize=_NOTE_SIZE, color=MUTED, annotation_clip=True, zorder=4,
-            bbox={"facecolor": PAPER, "edgecolor": "none", "pad": 0.6},
+            limit.text, at, xycoords=where, textcoords="offset points", fontsize=_NOTE_SIZE, color=MUTED,
+            annotation_clip=True, **_LIMIT_NAME[limit.axis],
         )  # fmt: skip
     for series in sorted(chart.shown, key=lambda series: (series.label == only, series.kind != "band")):
         pale = bool(only) and series.label != only
@@ -229,31 +214,9 @@ def _panel(axes: Axes, chart: Chart, looks: Mapping[str, Look], only: str, title
         _draw(axes, series, look, color, shifts.get(series.label, 0.0))
 
 
-def _free_start(axes: Axes, chart: Chart, limit: Limit, only: str, shifts: Mapping[str, float]) -> float:
-    """The start of the name of a limit along y that covers no marker, in points from the left end."""
-    width, height = (72 * inches for inches in _inches(axes))
-    x, y = fitted(chart.x, chart.shown, "x", 0, width), fitted(chart.y, chart.shown, "y", height, 0)
-    shown = [series for series in chart.shown if not only or series.label == only]
-    marks = [(x(a + shifts.get(label, 0.0)), y(b)) for label, a, b in few_marks(shown)]
-    return free_start(y(limit.value), _LETTER * _NOTE_SIZE * len(limit.text), x, marks)
-
-
-def _x_label(chart: Chart) -> str:
-    return f"{one_line(chart.x.label, 60)} →"
-
-
-def _note(chart: Chart, width: float) -> tuple[str, bool]:
-    """The note below a panel, and whether it has a line of its own: beside the label of the x axis it does
-    not fit into `width` inches."""
-    view = chart.views[0].name if chart.views else ""
-    note = one_line(" · ".join(filter(None, (view, chart.note))), 80)
-    letters = _SIZE * len(_x_label(chart)) + _NOTE_SIZE * (len(note) + 2)
-    return note, bool(note) and _LETTER * letters > 72 * width
-
-
 def _side(axes: Axes, axis: Axis, series: Sequence[Series], which: str) -> None:
     """Ends and ticks as the page has them."""
-    scale = fitted(axis, series, which, 0, 1)
+    scale = fitted(axis, series, which)
     if axis.log:
         (axes.set_xscale if which == "x" else axes.set_yscale)("log")
     ends = (scale.high, scale.low) if axis.down else (scale.low, scale.high)
@@ -341,27 +304,15 @@ def _clean(svg: str) -> str:
 
 #: From so many decades on, a logarithmic axis has marks at powers of ten alone.
 _MANY_DECADES = 2.5
-#: How far the name of a limit keeps from a mark, and how many marks a series has at most that it keeps from.
-_NEAR, _FEW = 7.0, 100
 
 
 @dataclass(frozen=True)
 class Scale:
-    """From values to a side of `start` to `end`, in units of the picture."""
+    """An axis with its ends."""
 
     axis: Axis
     low: float
     high: float
-    start: float
-    end: float
-
-    def __call__(self, value: float) -> float:
-        """The place of a value, held within the side."""
-        if self.axis.log:
-            share = math.log(max(value, self.low) / self.low) / math.log(self.high / self.low)
-        else:
-            share = (value - self.low) / (self.high - self.low)
-        return self.start + min(max(share, -0.02), 1.02) * (self.end - self.start)
 
     @property
     def ticks(self) -> list[tuple[float, str]]:
@@ -372,12 +323,9 @@ class Scale:
         return [(value, f"{value:,.10g}") for value in values]
 
 
-def fitted(axis: Axis, series: Sequence[Series], which: str, start: float, end: float) -> Scale:
+def fitted(axis: Axis, series: Sequence[Series], which: str) -> Scale:
     """A scale on which all series are seen."""
-    low, high = axis.ends or _fit(axis, list(values_of(series, which)))
-    if axis.down:
-        start, end = end, start
-    return Scale(axis, low, high, start, end)
+    return Scale(axis, *(axis.ends or _fit(axis, list(values_of(series, which)))))
 
 
 def _fit(axis: Axis, values: list[float]) -> tuple[float, float]:
@@ -419,24 +367,3 @@ def _decades(low: float, high: float) -> list[float]:
     digits = _digits(low, high)
     marks = (digit * 10.0**power for power in powers for digit in digits)
     return [mark for mark in marks if low <= mark <= high]
-
-
-def few_marks(shown: Sequence[Series]) -> Iterator[tuple[str, float, float]]:
-    """The engine and the place of each mark that the name of a limit must not cover, in units of the axes."""
-    for series in shown:
-        if series.kind != "band" and len(series.x) <= _FEW:
-            for x, y in zip(series.x, series.y, strict=True):
-                yield series.label, x, y
-
-
-def free_start(y: float, width: float, x: Scale, marks: Sequence[tuple[float, float]]) -> float:
-    """The start of a text of that width above `y` that covers no mark, as far to the right as there is
-    room. In pixels or points; y grows downwards."""
-    start = x.end - width
-    while start > x.start:
-        if not any(
-            start - _NEAR < a < start + width + _NEAR and abs(b - y + 8) < 8 + _NEAR for a, b in marks
-        ):
-            return start
-        start -= width / 4
-    return x.end - width

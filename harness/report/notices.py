@@ -17,6 +17,7 @@ from pydantic import JsonValue
 from harness.engines.selection import make_engine_variants
 from harness.metrics.notices import begun
 from harness.metrics.rankings import REAL, shown_load
+from harness.report.grouping import grouped
 from harness.report.text.heading import repeat_counts, repeats_text
 from harness.report.text.numbers import few, plural, several
 from harness.report.text.provenance import fact_text
@@ -26,7 +27,6 @@ from harness.runs.reader import Run
 from harness.schema.facts import Fact, Scope, Value
 from harness.schema.fairness import LedgerRow
 from harness.schema.load import load_text
-from harness.schema.results import Skipped
 from harness.schema.run_info import LaunchRecord
 from harness.schema.setting_types import RUNNING_SERVER
 from harness.telemetry.revision import DIRTY
@@ -180,9 +180,7 @@ def _folders(launch: LaunchRecord) -> str:
 
 def _skipped(run: Run) -> Iterator[Fact]:
     """State engines without a result, or without that of some cells."""
-    together: dict[tuple[str, str, str], list[Skipped]] = {}
-    for fault in run.results.skipped:
-        together.setdefault((fault.label, fault.reason, fault.hint), []).append(fault)
+    together = grouped(run.results.skipped, lambda fault: (fault.label, fault.reason, fault.hint))
     for (label, reason, hint), faults in together.items():
         values: dict[str, Value] = {"reason": reason, "hint": hint} if hint else {"reason": reason}
         if run.has_results and not faults[0].is_whole_engine:

@@ -7,31 +7,9 @@ from collections.abc import Sequence
 from harness.metrics.rankings import best_labels, shown_load
 from harness.report.answer import rankings_of
 from harness.report.decision import Decision
-from harness.report.tables.capacity import capacity_tables
-from harness.report.tables.cells import (
-    lengths_table,
-    node_effect_table,
-    nodes_table,
-    prefix_table,
-    server_table,
-    speculation_table,
-    waterfall_table,
-)
-from harness.report.tables.comparisons import noise_tables, planning_tables
+from harness.report.tables import capacity, cells, comparisons, fairness, latency, ranking, rates, tuning
 from harness.report.tables.decision import decision_tables
-from harness.report.tables.fairness import accuracy_table, answers_table, ledger_table
-from harness.report.tables.latency import first_table, headline_table, latency_table, shown_latencies
-from harness.report.tables.ranking import ranking_table
-from harness.report.tables.rates import (
-    batch_ratios_table,
-    costs_table,
-    offline_repeats_table,
-    offline_table,
-    repeats_table,
-    throughput_table,
-)
 from harness.report.tables.table import Table
-from harness.report.tables.tuning import tuning_tables
 from harness.runs.reader import Run
 from harness.schema.load import Load
 
@@ -52,50 +30,52 @@ def sections(run: Run, decided: Decision | None) -> dict[str, list[Table]]:
 
 
 def _of_batch(run: Run) -> dict[str, Sequence[Table | None]]:
-    results, throughput = run.results, offline_table(run.results)
+    results, throughput = run.results, rates.offline_table(run.results)
     return {
         "first": [throughput],
         "throughput": [throughput],
-        "batch_ratios": [batch_ratios_table(results) if results.comparisons else None],
-        "each_repeat": [offline_repeats_table(results.results)],
+        "batch_ratios": [rates.batch_ratios_table(results) if results.comparisons else None],
+        "each_repeat": [rates.offline_repeats_table(results.results)],
     }
 
 
 def _of_loads(run: Run, decided: Decision | None) -> dict[str, Sequence[Table | None]]:
     results, pooled, pairs = run.results, run.pooled, run.results.comparisons
     best, is_aa = best_labels(pooled, pairs), run.meta.settings.aa
-    searched = capacity_tables(results.search) if results.search else []
-    searched = tuning_tables(results.tune) if results.tune else searched
-    headline = headline_table(pooled, best)
-    first = first_table(pooled, shown_load(pooled), best) if pooled else headline
+    searched = capacity.capacity_tables(results.search) if results.search else []
+    searched = tuning.tuning_tables(results.tune) if results.tune else searched
+    headline = latency.headline_table(pooled, best)
+    first = latency.first_table(pooled, shown_load(pooled), best) if pooled else headline
     return {
         "first": [*searched, first][:1],
         "searched": searched,
         "headline": [headline],
-        "latencies": [latency_table(pooled, metric, best) for metric in shown_latencies(pooled)],
-        "throughput": [throughput_table(pooled)],
+        "latencies": [
+            latency.latency_table(pooled, metric, best) for metric in latency.shown_latencies(pooled)
+        ],
+        "throughput": [rates.throughput_table(pooled)],
         "details": [
-            lengths_table(run.groups),
-            costs_table(pooled, results.machines),
-            nodes_table(run.groups, results.senders, run.meta.hosts),
-            node_effect_table(run.groups, results.nodes),
-            speculation_table(results.speculation, results.summaries),
-            prefix_table(results.prefixes),
+            cells.lengths_table(run.groups),
+            rates.costs_table(pooled, results.machines),
+            cells.nodes_table(run.groups, results.senders, run.meta.hosts),
+            cells.node_effect_table(run.groups, results.nodes),
+            cells.speculation_table(results.speculation, results.summaries),
+            cells.prefix_table(results.prefixes),
         ],
         "decision": decision_tables(decided) if decided else [],
-        "waterfall": [waterfall_table(pooled)],
-        "server": [server_table(run.groups, run.server)],
-        "noise": noise_tables(pairs, run.meta.launches) if is_aa else [],
-        "planning": [] if is_aa else planning_tables(pairs),
-        "each_repeat": [repeats_table(run.repeats)],
-        "ledger": [ledger_table(results.ledger) if results.ledger else None],
-        "accuracy": [accuracy_table(results.accuracy) if results.accuracy else None],
-        "answers": [answers_table(results.answers) if results.answers else None],
+        "waterfall": [cells.waterfall_table(pooled)],
+        "server": [cells.server_table(run.groups, run.server)],
+        "noise": comparisons.noise_tables(pairs, run.meta.launches) if is_aa else [],
+        "planning": [] if is_aa else comparisons.planning_tables(pairs),
+        "each_repeat": [rates.repeats_table(run.repeats)],
+        "ledger": [fairness.ledger_table(results.ledger) if results.ledger else None],
+        "accuracy": [fairness.accuracy_table(results.accuracy) if results.accuracy else None],
+        "answers": [fairness.answers_table(results.answers) if results.answers else None],
     }
 
 
 def ranking_of(run: Run, load: Load | None = None) -> Table | None:
     """Table of the rankings at `load`, or at every load; None where no load has several engines."""
-    at_loads = [ranking for ranking in rankings_of(run) if ranking.load is not None]
-    shown = [ranking for ranking in at_loads if load in (None, ranking.load)]
-    return ranking_table(shown) if any(len(ranking.rows) > 1 for ranking in shown) else None
+    at_loads = [each for each in rankings_of(run) if each.load is not None]
+    shown = [each for each in at_loads if load in (None, each.load)]
+    return ranking.ranking_table(shown) if any(len(each.rows) > 1 for each in shown) else None

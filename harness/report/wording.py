@@ -8,6 +8,7 @@ from typing import Literal
 
 from harness.metrics.digits import digits
 from harness.metrics.validity import MIN_ROUNDS
+from harness.report.grouping import grouped
 from harness.report.text.load_words import where
 from harness.report.text.numbers import few, plural, several
 from harness.schema.facts import Fact, FactKind, Merged, Range, merge
@@ -310,9 +311,7 @@ class Notice:
 
 def notices_of(facts: Iterable[Fact]) -> list[Notice]:
     """Put facts into words, one notice a kind, the gravest first."""
-    merged: dict[FactKind, list[Merged]] = {}
-    for each in merge(facts):
-        merged.setdefault(each.kind, []).append(each)
+    merged = grouped(merge(facts), lambda each: each.kind)
     notices = [_notice(kind, merged[kind]) for kind in WORDING if kind in merged]
     return sorted(notices, key=lambda notice: SEVERITIES.index(notice.severity))
 

@@ -22,12 +22,11 @@ from harness.report.charts.chart import (
     Point,
     Series,
     View,
-    by_label,
     is_wide,
     values_of,
 )
-from harness.report.charts.chart import by_label as labelled
 from harness.report.decision import Decision, Within
+from harness.report.grouping import grouped
 from harness.report.text.load_words import axis_label, axis_number, axis_values, load_file_name, quantity
 from harness.report.text.numbers import decimals, number
 from harness.schema.limits import Slo
@@ -51,7 +50,7 @@ def by_load(pooled: Sequence[OnlineSummary], metric: str, slo: Slo | None) -> Ch
     term, (axis, at), by = METRICS[metric], load_axis(pooled), quantity(pooled[0].load)
     series = [
         each
-        for label, summaries in labelled(pooled).items()
+        for label, summaries in grouped(pooled, lambda summary: summary.label).items()
         for each in _engine(label, sorted(summaries, key=lambda summary: at[summary.load]), metric, at)
         if len(each.x)
     ]
@@ -88,7 +87,7 @@ def tradeoff(pooled: Sequence[OnlineSummary], metric: str, slo: Slo | None) -> C
     term = METRICS[metric]
     q = supported((90,), [summary.latency(metric).n for summary in pooled]) or 50
     series = []
-    for label, summaries in labelled(pooled).items():
+    for label, summaries in grouped(pooled, lambda summary: summary.label).items():
         points = [
             Point(s.output_tok_per_s, value, n=s.latency(metric).n, note=str(s.load), valid=s.valid)
             for s in sorted(summaries, key=lambda summary: summary.load.weight)
@@ -215,7 +214,7 @@ def _frontier(decision: Decision) -> Chart:
     """A line of each engine's valid loads that none of its others beats; the other valid ones are pale."""
     served = [point for point in decision.served if point.valid]
     series = []
-    for label, points in by_label(served).items():
+    for label, points in grouped(served, lambda point: point.label).items():
         points.sort(key=lambda point: point.user.value)
         best = [_point(decision, point) for point in points if not point.dominated]
         if all(point.total.ci for point in points if not point.dominated):
@@ -259,7 +258,7 @@ def _by_load(
 ) -> Chart:
     axis, at = load_axis(pooled)
     series = []
-    for label, points in by_label(decision.within).items():
+    for label, points in grouped(decision.within, lambda point: point.label).items():
         measured = [
             Point(at[point.load], number.value, number.ci or UNKNOWN, note=str(point.load), valid=point.valid)
             for point in sorted(points, key=lambda point: point.load.weight)

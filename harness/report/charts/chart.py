@@ -21,7 +21,7 @@ import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, NamedTuple, Protocol, TypeVar
+from typing import Any, Literal, NamedTuple
 
 from markupsafe import Markup
 
@@ -259,24 +259,6 @@ class Chart:
                 size, note = s.n[i] if s.n else "", one_line(s.notes[i]) if s.notes else ""
                 writer.writerow((one_line(s.label), s.part, *at, *extra, size, i not in s.invalid, note))
         return text.getvalue()
-
-
-class Labelled(Protocol):
-    """Something of an engine."""
-
-    @property
-    def label(self) -> str: ...
-
-
-Item = TypeVar("Item", bound=Labelled)
-
-
-def by_label(items: Iterable[Item]) -> dict[str, list[Item]]:
-    """Group what is of the same engine, in order."""
-    groups: dict[str, list[Item]] = {}
-    for item in items:
-        groups.setdefault(item.label, []).append(item)
-    return groups
 
 
 def is_wide(values: Iterable[float]) -> bool:

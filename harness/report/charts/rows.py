@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from statistics import fmean
 
-from harness.report.charts.chart import Axis, Chart, Point, Series, by_label, is_wide
+from harness.report.charts.chart import Axis, Chart, Point, Series, is_wide
+from harness.report.grouping import grouped
 from harness.report.tables.cells import with_waterfall
 from harness.report.text.load_words import load_file_name
 from harness.report.text.numbers import plural
@@ -59,7 +60,7 @@ def waterfall(pooled: Sequence[OnlineSummary], load: Load) -> Chart:
 
 def bars(results: Sequence[BatchRow], metric: str) -> Chart:
     """One bar an engine, as long as the mean of its repeats, with a marker for each repeat."""
-    term, labelled = METRICS[metric], by_label(results)
+    term, labelled = METRICS[metric], grouped(results, lambda result: result.label)
     series = []
     for row, (label, repeats) in enumerate(labelled.items()):
         values = [float(getattr(result, metric)) for result in repeats]

@@ -11,6 +11,7 @@ from harness.metrics.estimates import Key
 from harness.metrics.intervals import LEVEL, Ends
 from harness.metrics.rankings import REAL as SIGNIFICANT
 from harness.metrics.rankings import better, excludes_one, valid_labels
+from harness.report.grouping import grouped
 from harness.report.tables.latency import SHOWN
 from harness.report.tables.table import TOO_WIDE, Cell, Column, Table, says_nothing
 from harness.report.text.load_words import head_of, load_number, where
@@ -95,10 +96,7 @@ def _ratio_cell(comparison: Comparison | None, label: str) -> Cell:
 
 def difference_tables(results: CompareResults) -> list[Table]:
     """One table an engine and load: every statistic of A and B, the change, and what is known of it."""
-    tables: dict[tuple[str, str, Load], list[Difference]] = {}
-    for difference in results.differences:
-        key = difference.engine_a, difference.engine_b, difference.load
-        tables.setdefault(key, []).append(difference)
+    tables = grouped(results.differences, lambda each: (each.engine_a, each.engine_b, each.load))
     plans = _spread_is_known(results)
     return [_difference_table(*key, rows, plans=plans) for key, rows in tables.items()]
 
@@ -233,14 +231,10 @@ def _pairing(batches: Sequence[Difference], *, one_run: bool) -> str:
 def noise_tables(comparisons: Sequence[Comparison], launches: Sequence[LaunchRecord]) -> list[Table]:
     """The noise floor of an A/A run: one table an engine, a row a load and statistic."""
     plans = any(comparison.spread is not None for comparison in comparisons)
-    by_engine: dict[str, list[Comparison]] = {}
     sides = {launch.label: launch.side_of for launch in launches}
-    for comparison in comparisons:
-        engine = sides.get(comparison.a)
-        if engine is not None and sides.get(comparison.b) == engine:
-            by_engine.setdefault(engine, []).append(comparison)
+    of_two_sides = [pair for pair in comparisons if sides.get(pair.a) == sides.get(pair.b, "")]
     tables = []
-    for engine, rows in by_engine.items():
+    for engine, rows in grouped(of_two_sides, lambda pair: sides[pair.a]).items():
         repeats = list(map(repeats_to_find, rows))
         loads = [row.load for row in rows]
         columns = [

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from harness.metrics.percentiles import missing, needed, supported
 from harness.metrics.rankings import BestLabels, shown_percentile
+from harness.report.grouping import grouped
 from harness.report.tables.table import INTERVALS, Cell, Column, Table, metric_decimals, stacked
 from harness.report.text.load_words import with_rate
 from harness.report.text.numbers import DASH, decimals, number, percent, several, two_digits
@@ -242,14 +243,11 @@ def _why_lower(labels: Mapping[int, Sequence[str]]) -> list[str]:
 
 def _why_dashes(columns: Sequence[Column]) -> list[str]:
     """Write one note for each reason why a number is missing."""
-    by_reason: dict[str, list[str]] = {}
-    for label, *cells in zip(*(column.cells for column in columns), strict=True):
-        for cell in cells:
-            if cell.text == DASH and cell.remark:
-                by_reason.setdefault(cell.remark, []).append(label.text)
-    elsewhere = [f"{DASH}: {_ABSENT} at that load."] if by_reason.pop(_ABSENT, []) else []
-    rest = [f"{DASH} for {several(dict.fromkeys(labels))}: {reason}." for reason, labels in by_reason.items()]
-    return [*elsewhere, *rest]
+    rows = zip(*(column.cells for column in columns), strict=True)
+    dashes = [(label.text, cell.remark) for label, *cells in rows for cell in cells if cell.text == DASH]
+    labels = {reason: dict(same) for reason, same in grouped(dashes, lambda dash: dash[1]).items() if reason}
+    elsewhere = [f"{DASH}: {_ABSENT} at that load."] if labels.pop(_ABSENT, {}) else []
+    return [*elsewhere, *(f"{DASH} for {several(same)}: {reason}." for reason, same in labels.items())]
 
 
 def _why_withheld(summary: OnlineSummary, metric: str, statistic: str) -> str:

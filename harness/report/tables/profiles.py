@@ -12,6 +12,7 @@ from harness.profiling.artifacts import read_manifest, read_profiles
 from harness.profiling.reading.figures import CATEGORIES
 from harness.profiling.reading.rules import CATEGORIES as CATEGORY_RULES
 from harness.profiling.reading.rules import COMPONENTS, STEP_RANGES
+from harness.report.grouping import grouped
 from harness.report.tables.table import Cell, Column, Table
 from harness.report.text.load_words import where
 from harness.report.text.numbers import DASH, decimals, plural, signed
@@ -229,10 +230,8 @@ def _parts(a: StepFigures, b: StepFigures) -> list[tuple[str, float, float]]:
 
 def profiled(runs: Sequence[ProfileRun]) -> str:
     """Engines, loads and tools of the captured profiles."""
-    tools: dict[str, list[str]] = {}
-    for profile_run in runs:
-        tools.setdefault(f"{profile_run.label} {_load_text(profile_run)}", []).append(profile_run.tool)
-    return "; ".join(f"{engine} ({' and '.join(names)})" for engine, names in tools.items())
+    together = grouped(runs, lambda run: f"{run.label} {_load_text(run)}").items()
+    return "; ".join(f"{engine} ({' and '.join(run.tool for run in same)})" for engine, same in together)
 
 
 def _load_text(profile_run: ProfileRun) -> str:
@@ -297,10 +296,8 @@ def _largest_cell(gap: Gap) -> Cell:
 
 def unexplained(gaps: Sequence[Gap]) -> list[str]:
     """The differences of which no part is known, a line for each reason."""
-    by_reason: dict[str, list[str]] = {}
-    for gap in gaps:
-        by_reason.setdefault(conclusion(gap), []).append(_pair(gap))
-    return [f"{'; '.join(pairs)}: {reason}." for reason, pairs in by_reason.items()]
+    by_reason = grouped(gaps, conclusion)
+    return [f"{'; '.join(map(_pair, same))}: {reason}." for reason, same in by_reason.items()]
 
 
 def conclusion(gap: Gap) -> str:

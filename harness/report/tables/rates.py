@@ -8,6 +8,7 @@ from statistics import fmean
 from harness.metrics.digits import per_cent
 from harness.metrics.intervals import LEVEL
 from harness.metrics.rankings import batch_ranking, excludes_one
+from harness.report.grouping import grouped
 from harness.report.tables.latency import loads_of, percentiles_column, withheld_notes
 from harness.report.tables.table import Cell, Column, Table, metric_decimals, stacked
 from harness.report.text.heading import ways_asked
@@ -172,9 +173,7 @@ SMALLEST_P = 0.001
 
 def offline_table(run: OnlineResults) -> Table:
     """The offline batch: one row an engine, the mean of its repeats."""
-    by_label: dict[str, list[BatchRow]] = {}
-    for row in run.results:
-        by_label.setdefault(row.label, []).append(row)
+    by_label = grouped(run.results, lambda row: row.label)
     most = max(map(len, by_label.values()), default=1)
     notes = [f"Means of {most} repeats."] if most > 1 else []
     if ways := ways_asked(run.meta.launches):

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from statistics import fmean
 
 from harness.metrics.digits import digits
+from harness.report.grouping import grouped
 from harness.report.text.numbers import decimals, number, plural
 from harness.schema.load import (
     Batch,
@@ -90,10 +92,8 @@ def quantity(load: Load) -> str:
 
 def axis_values(pooled: Iterable[OnlineSummary]) -> dict[Load, float]:
     """Each load by the number that grows with it: of a trace the requests/s that it offers."""
-    by_load: dict[Load, list[float]] = {}
-    for summary in pooled:
-        by_load.setdefault(summary.load, []).append(summary.offered_req_per_s)
-    rates = {load: sum(offered) / len(offered) for load, offered in by_load.items()}
+    by_load = grouped(pooled, lambda summary: summary.load)
+    rates = {load: fmean(each.offered_req_per_s for each in same) for load, same in by_load.items()}
     by_rate = all(rates.values())
     return {
         load: (rates[load] if by_rate else 1 / load.value) if isinstance(load, TraceLoad) else load.value

@@ -34,7 +34,7 @@ def test_axes_are_those_of_the_figures(browser, tmp_path):
         shown = drawn[plot.get_attribute("data-chart").partition("/")[2]]
         chart(page, place)
         for which, axis in (("x", shown.x), ("y", shown.y)):
-            scale = fitted(axis, shown.shown, which, 0, 1)
+            scale = fitted(axis, shown.shown, which)
             assert ends(plot, which) == pytest.approx([scale.low, scale.high], rel=1e-4, abs=1e-4), shown.name
             logarithmic += axis.log
     assert logarithmic > 6

@@ -146,11 +146,10 @@ NUMBERS = st.floats(1e-6, 1e9)
 
 
 @given(st.lists(NUMBERS, min_size=1, max_size=20), st.booleans())
-def test_what_is_shown_lies_within_the_sides_in_its_order(values, log):
+def test_what_is_shown_lies_within_the_axis(values, log):
     chart = [Series("a", "line", values, values)]
-    scale = fitted(Axis("ms", log=log), chart, "x", 50, 400)
-    places = [scale(value) for value in sorted(values)]
-    assert places == sorted(places) and places[0] >= 50 and places[-1] <= 400
+    scale = fitted(Axis("ms", log=log), chart, "x")
+    assert scale.low <= min(values) and max(values) <= scale.high
     assert all(scale.low <= value <= scale.high for value, _ in scale.ticks)
     assert len(scale.ticks) <= 25
     assert not log or scale.ticks[0][0] == scale.low, "the axis begins without a number"
@@ -162,7 +161,7 @@ def test_a_distribution_has_an_axis_like_other_charts():
     sample = Sample(took, None, np.arange(took.size))
     group: Any = SimpleNamespace(label="a", load=TraceLoad(scale=1), sample=lambda metric: sample)
     chart = ecdf([group], "ttft_ms", None)
-    scale = fitted(chart.x, chart.shown, "x", 0, 1)
+    scale = fitted(chart.x, chart.shown, "x")
     assert chart.x.log and scale.high == pytest.approx(1.15 * 50_000)
     assert [name for _, name in scale.ticks] == ["200", "500", *(f"{n},000" for n in (1, 2, 5, 10, 20, 50))]
 
@@ -170,9 +169,9 @@ def test_a_distribution_has_an_axis_like_other_charts():
 @pytest.mark.parametrize("values", [[-0.6], [-2.0, -0.5], [0.0], [3.0]])
 def test_an_axis_goes_upwards_whatever_is_shown(values):
     """A server that is read before the first request has times below zero alone."""
-    scale = fitted(Axis("t, s"), [Series("a", "line", values, values)], "x", 0, 100)
+    scale = fitted(Axis("t, s"), [Series("a", "line", values, values)], "x")
     assert scale.low < scale.high and scale.ticks
-    assert all(0 <= scale(value) <= 100 for value in values)
+    assert all(scale.low <= value <= scale.high for value in values)
 
 
 def test_the_library_is_what_its_notes_say():
