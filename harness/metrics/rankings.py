@@ -12,7 +12,7 @@ from harness.metrics.percentiles import missing, supported
 from harness.schema.base import Strict
 from harness.schema.facts import FELL_BEHIND
 from harness.schema.load import Batch, ClosedLoop, Load, from_light_to_heavy
-from harness.schema.metrics import COMPARED_PERCENTILES, METRICS, latencies, rates
+from harness.schema.metrics import COMPARED_PERCENTILES, METRICS, latencies, rates, statistic_name
 from harness.schema.results import Comparison, OnlineResults, OnlineSummary
 from harness.schema.search import CapacityRatio, SearchResults
 
@@ -75,8 +75,7 @@ class Ranking(Strict):
     @property
     def name(self) -> str:
         """Name of the metric with its percentile: `TTFT p50`, `output tok/s`."""
-        label = METRICS[self.metric].label
-        return label if self.statistic == self.metric else f"{label} {self.statistic}"
+        return statistic_name(self.metric, self.statistic)
 
     def row(self, label: str) -> RankingRow | None:
         """Return the row of an engine; None if it has none."""

@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
-from typing import Literal
 
-from harness.compare.compare_runs import outcome
 from harness.metrics.attainment import Served, attained, each_request, goodput, reached, served
 from harness.metrics.intervals import Measurement
 from harness.metrics.samples import Group, by_load
@@ -16,10 +14,9 @@ from harness.runs.reader import Run
 from harness.schema.limits import GateTerm, Slo
 from harness.schema.load import Load
 from harness.schema.machines import Hourly, Prices, hourly
-from harness.schema.metrics import METRICS, latencies
+from harness.schema.metrics import latencies
 from harness.schema.run_info import gpus_used
 
-Box = Literal["pass", "fail", "undecided", "unknown"]
 _TOKENS, _HOUR_S = 1e6, 3600.0
 
 
@@ -40,7 +37,6 @@ class Within:
 
     Attributes:
         values: what each limit is on, in their order; None: there is no such value.
-        boxes: whether each holds; `undecided`: its interval has the limit in it.
         attained: share of requests that meet every limit on latencies; None without such.
         goodput: such requests a second.
         valid: whether all its cells are.
@@ -50,7 +46,6 @@ class Within:
     label: str
     load: Load
     values: Sequence[Measurement | None]
-    boxes: Sequence[Box]
     attained: Measurement | None
     goodput: Measurement | None
     valid: bool
@@ -139,11 +134,7 @@ def _own_terms(run: Run) -> list[GateTerm]:
     if run.meta.tune is not None and run.meta.tune.limits is not None:
         return parse_limits(run.meta.tune.limits)
     limits = run.meta.settings.slo.model_dump(exclude_none=True) if run.meta.settings.slo else {}
-    texts = [
-        f"{METRICS[name].short_name}_p99<={_plain(limit)}ms"
-        for name, limit in limits.items()
-        if name in latencies("gated")
-    ]
+    texts = [f"{name}={_plain(limit)}" for name, limit in limits.items() if name in latencies("gated")]
     return parse_limits(",".join(texts)) if texts else []
 
 
@@ -156,24 +147,15 @@ def _within(
     repeats: Sequence[Group], terms: Sequence[GateTerm], slo: Slo | None, invalid: set[tuple[str, Load]]
 ) -> Within:
     values = [reached(repeats, term) for term in terms]
-    pairs = list(zip(terms, values, strict=True))
     return Within(
         repeats[0].label,
         repeats[0].load,
         values,
-        [_box(term, value) for term, value in pairs],
         None if slo is None else attained(repeats, slo),
         None if slo is None else goodput(repeats, slo),
         (repeats[0].label, repeats[0].load) not in invalid,
-        bool(pairs) and all(_holds(term, value) for term, value in pairs),
+        bool(terms) and all(map(_holds, terms, values)),
     )
-
-
-def _box(term: GateTerm, value: Measurement | None) -> Box:
-    if value is None:
-        return "unknown"
-    verdict = outcome(term, term.limit, value.ci)
-    return "pass" if verdict == "pass" else "fail" if verdict == "regression" else "undecided"
 
 
 def _holds(term: GateTerm, value: Measurement | None) -> bool:

@@ -66,10 +66,9 @@ MATPLOTLIB.update(dict.fromkeys(("grid.color",), RULE))
 
 @dataclass(frozen=True)
 class Plot:
-    """A drawn figure: its file name without suffix, what it shows, an SVG document, its numbers as CSV."""
+    """A drawn figure: its file name without suffix, an SVG document, its numbers as CSV."""
 
     name: str
-    title: str
     svg: str
     data: str
     figure: Figure = field(repr=False, compare=False)
@@ -99,18 +98,17 @@ def figures(run: Run, charts: Charts) -> Iterator[Plot]:
         if name not in in_timelines:
             figures_by_name.setdefault(name, [chart])
     for name, shown_together in figures_by_name.items():
-        yield plot(name, shown_together, styles, "Latencies by load" if name == "overview" else "")
+        yield plot(name, shown_together, styles)
 
 
 # --- One figure -----------------------------------------------------------------------------------------
 
 
-def plot(name: str, charts: Sequence[Chart], looks: Mapping[str, Look], title: str = "") -> Plot:
+def plot(name: str, charts: Sequence[Chart], looks: Mapping[str, Look]) -> Plot:
     """Charts in one figure, with one legend.
 
     Args:
         name: Of its files, without suffix.
-        title: What it shows; by default the title of the first chart.
     """
     panels: list[_Panel] = []
     for chart in charts:
@@ -123,7 +121,7 @@ def plot(name: str, charts: Sequence[Chart], looks: Mapping[str, Look], title: s
         for axes, (chart, only) in zip(figure.axes, panels, strict=True):
             _panel(axes, chart, looks, only, min(_TITLE_SIZE, width / (_BOLD * max(1, longest))))
         data = "\n".join(chart.csv() for chart in charts)
-        return Plot(name, title or charts[0].title, render(figure), data, figure)
+        return Plot(name, render(figure), data, figure)
 
 
 def _figure(panels: Sequence[_Panel], handles: Sequence[Line2D]) -> Figure:

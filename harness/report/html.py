@@ -27,7 +27,6 @@ from harness.report.tables.profiles import profile_section
 from harness.report.tables.rates import rates_of
 from harness.report.tables.table import Table
 from harness.report.text import heading, provenance
-from harness.report.wording import Notice
 from harness.runs.reader import Run
 from harness.schema.metric import Metric
 from harness.schema.metrics import LATENCIES, METRICS, rates
@@ -62,28 +61,12 @@ class Chapter:
         """Choices of what the charts by load show."""
         return max((chart.views for chart in self.charts.by_load.values()), key=len, default=())
 
-    @property
-    def slower_loads(self) -> list[Notice]:
-        """Notices of latencies that fall where the load grows."""
-        return [notice for notice in notices(self.run) if notice.kind == "slower_when_lighter"]
-
     def ratios(self, metric: str) -> dict[str, Table]:
         """Tables of every engine over each of them, by the one that is the baseline."""
         labels, run = list(self.styles), self.run
         if len(labels) < 2:
             return {}
         return {each: ratios(run.results.comparisons, metric, each, labels, run.pooled) for each in labels}
-
-    @property
-    def why_no_power(self) -> str:
-        """Reason for which there is no power over time, though energy may be known; empty where there is."""
-        if power_is_known(self.run.results.machines):
-            return ""
-        if all(summary.joules_per_output_token is None for summary in self.run.pooled):
-            return "no energy counter of a GPU or a processor could be read."
-        if self.run.meta.hosts:
-            return "it is not recorded for engines on another node than their client."
-        return "the cells are too short."
 
     @cached_property
     def profiles(self) -> dict[str, Any] | None:
@@ -130,6 +113,8 @@ def render(runs: Sequence[tuple[Run, Charts]], folder: Path, changes: Sequence[C
         answer=answer,
         terms=terms,
         badges=badges,
+        notices=notices,
+        power_is_known=power_is_known,
         side_by_side=side_by_side,
         sources=sources,
         dark=dark,

@@ -12,7 +12,7 @@ from harness.report.answer import answer, assumption
 from harness.report.charts.by_load import alone, by_load
 from harness.report.charts.looks import Look, looks
 from harness.report.charts.run_charts import Charts
-from harness.report.tables.comparisons import caveats, difference_tables, short_name
+from harness.report.tables.comparisons import caveats, difference_tables
 from harness.report.tables.rates import all_runs_table
 from harness.report.tables.table import Table
 from harness.report.text.heading import facts, versions
@@ -20,7 +20,7 @@ from harness.report.text.load_words import where
 from harness.report.text.numbers import AS_TIMES, change_text, plural, several
 from harness.runs.reader import Run
 from harness.schema.compare_results import CompareResults
-from harness.schema.metrics import latencies
+from harness.schema.metrics import latencies, statistic_name
 
 #: Statistics of a change that its sentence names, the first that differ.
 _NAMED = 3
@@ -117,7 +117,7 @@ def _verdict(results: CompareResults) -> str:
     headline = latencies("headline")
     real.sort(key=lambda d: (d.metric not in headline, d.statistic != "p99"))
     named = [
-        f"{d.engine_b}'s {short_name(d)} {where(d.load)} is "
+        f"{d.engine_b}'s {statistic_name(d.metric, d.statistic)} {where(d.load)} is "
         f"{change_text(d.ratio, 0)}{' as much' * (d.ratio >= AS_TIMES)} ({d.verdict})"
         for d in real[:_NAMED]
     ]

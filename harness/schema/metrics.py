@@ -324,6 +324,12 @@ METRICS = _metrics()
 LATENCIES = tuple(name for name, metric in METRICS.items() if metric.is_latency)
 
 
+def statistic_name(metric: str, statistic: str) -> str:
+    """Name a statistic: `TTFT p50`; of a rate `output tok/s`."""
+    label = METRICS[metric].label
+    return label if statistic == metric else f"{label} {statistic}"
+
+
 def latencies(use: Use) -> tuple[str, ...]:
     """Return the names of the latencies with that use."""
     return tuple(name for name in LATENCIES if use in METRICS[name].uses)

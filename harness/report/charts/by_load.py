@@ -14,19 +14,10 @@ from harness.metrics.attainment import Served
 from harness.metrics.intervals import Measurement
 from harness.metrics.percentiles import missing, supported
 from harness.metrics.samples import Group
-from harness.report.charts.chart import (
-    UNKNOWN,
-    Axis,
-    Chart,
-    Limit,
-    Point,
-    Series,
-    View,
-    is_wide,
-    values_of,
-)
+from harness.report.charts.chart import UNKNOWN, Axis, Chart, Limit, Point, Series, View, is_wide, values_of
 from harness.report.decision import Decision, Within
 from harness.report.grouping import grouped
+from harness.report.tables.latency import supported_value
 from harness.report.text.load_words import axis_label, axis_number, axis_values, load_file_name, quantity
 from harness.report.text.numbers import decimals, number
 from harness.schema.limits import Slo
@@ -161,13 +152,14 @@ def _engine(
     band = [
         Point(at[s.load], low, (low, high), valid=s.valid)
         for s in summaries
-        if (high := _value(s, metric, 90)) is not None and (low := _value(s, metric, 50)) is not None
+        if (high := supported_value(s, metric, "p90")) is not None
+        and (low := supported_value(s, metric, "p50")) is not None
     ]
     series = [Series.of(label, "band", band, _BAND)]
     for q in COMPARED_PERCENTILES:
         points = []
         for s in summaries:
-            latency, value = s.latency(metric), _value(s, metric, q)
+            latency, value = s.latency(metric), supported_value(s, metric, f"p{q}")
             if value is not None:
                 ends = latency.ci.get(f"p{q}", UNKNOWN)
                 points.append(Point(at[s.load], value, ends, latency.n, str(s.load), s.valid))
@@ -178,12 +170,6 @@ def _engine(
 def _crosses(pooled: Sequence[OnlineSummary]) -> str:
     """The meaning of crosses, where there are some."""
     return "; × invalid" if any(not summary.valid for summary in pooled) else ""
-
-
-def _value(summary: OnlineSummary, metric: str, q: int) -> float | None:
-    latency = summary.latency(metric)
-    value: float | None = getattr(latency, f"p{q}")
-    return None if value is None or missing(q, latency.n) else value
 
 
 def _size(pooled: Sequence[OnlineSummary], metric: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
@@ -133,9 +134,7 @@ def over_due(group: Group) -> tuple[Floats, Floats]:
 
 def file_name(label: str) -> str:
     """A label as part of a file name: letters, digits, dots and hyphens."""
-    return "".join(
-        c if c.isascii() and (c.isalnum() or c in ".-") else "_" for c in one_line(label, 60)
-    ).strip("_")
+    return re.sub(r"[^A-Za-z0-9.-]", "_", one_line(label, 60)).strip("_")
 
 
 def same_load(groups: list[Group]) -> dict[Load, list[Group]]:

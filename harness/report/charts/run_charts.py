@@ -8,17 +8,10 @@ from itertools import chain, product
 
 from harness.metrics.rankings import shown_load, shown_percentile
 from harness.metrics.samples import Group, by_load, pool
+from harness.report.charts import over_time
 from harness.report.charts.by_load import alone, decision_charts, ecdf, tradeoff
 from harness.report.charts.by_load import by_load as latency_by_load
 from harness.report.charts.chart import Chart, with_invalid
-from harness.report.charts.over_time import (
-    latency_over_time,
-    lives,
-    load_over_time,
-    power_charts,
-    same_load,
-    server_charts,
-)
 from harness.report.charts.rows import bars, capacity, waterfall
 from harness.report.decision import NOTHING, Asked, Decision, decide
 from harness.report.tables.cells import with_waterfall
@@ -73,7 +66,7 @@ def _online(run: Run, asked: Asked) -> Charts:
     rank = list(dict.fromkeys(summary.label for summary in run.pooled))
     groups = [group for group in run.groups if len(group.metrics)]
     groups.sort(key=lambda group: rank.index(group.label))
-    together = same_load([pool(repeats) for repeats in by_load(groups)])
+    together = over_time.same_load([pool(repeats) for repeats in by_load(groups)])
     invalid = {(cell.label, cell.load, cell.repeat) for cell in (*pooled, *run.repeats) if not cell.valid}
 
     def marked(chart: Chart, cells: Sequence[Group]) -> Chart:
@@ -108,7 +101,7 @@ def _online(run: Run, asked: Asked) -> Charts:
         percentile = shown_percentile(run.pooled, run.results.comparisons, main)
         at = load if load in together else heaviest(together)
         first = [alone(shown[main], percentile), ecdfs[main][at]]
-    firsts = same_load([repeats[0].whole or repeats[0] for repeats in by_load(groups)])
+    firsts = over_time.same_load([repeats[0].whole or repeats[0] for repeats in by_load(groups)])
     heavy = firsts[heaviest(firsts)]
     return replace(
         of_all,
@@ -118,15 +111,15 @@ def _online(run: Run, asked: Asked) -> Charts:
             load: [
                 marked(chart, cells)
                 for chart in (
-                    latency_over_time(cells),
-                    load_over_time(cells),
-                    *power_charts(cells, run.results.machines, run.chunks),
-                    *server_charts(cells, run.server),
+                    over_time.latency_over_time(cells),
+                    over_time.load_over_time(cells),
+                    *over_time.power_charts(cells, run.results.machines, run.chunks),
+                    *over_time.server_charts(cells, run.server),
                 )
             ]
             for load, cells in firsts.items()
         },
-        lives=[marked(chart, [cell]) for cell, chart in zip(heavy, lives(heavy), strict=True)],
+        lives=[marked(chart, [cell]) for cell, chart in zip(heavy, over_time.lives(heavy), strict=True)],
     )
 
 

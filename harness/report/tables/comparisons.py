@@ -20,7 +20,7 @@ from harness.report.text.provenance import assumed, assumed_of_rates
 from harness.report.wording import not_significant, reason_text
 from harness.schema.compare_results import EFFECTS, CompareResults, Difference, Gated
 from harness.schema.load import Batch, Load
-from harness.schema.metrics import METRICS, latencies, rates
+from harness.schema.metrics import METRICS, latencies, rates, statistic_name
 from harness.schema.results import Comparison, OnlineSummary
 from harness.schema.run_info import LaunchRecord
 
@@ -108,7 +108,7 @@ def _difference_table(a: str, b: str, load: Load, rows: Sequence[Difference], *,
         plans: The spread of some repeats is known, and so the number that finds a difference.
     """
     columns = [
-        Column.text("statistic", map(short_name, rows)),
+        Column.text("statistic", [statistic_name(row.metric, row.statistic) for row in rows]),
         *_both_values(rows),
         Column("change", [Cell(change_text(row.ratio), row.ratio) for row in rows]),
         Column.text("95 % interval", [_ends(row.ratio, row.ratio_ci) for row in rows]),
@@ -289,7 +289,7 @@ def planning_tables(comparisons: Sequence[Comparison]) -> list[Table]:
         rows = [row.get(key) for row in by_pair.values()]
         texts = [" / ".join(repeats_to_find(row).values()) if row else DASH for row in rows]
         if any(rows):
-            columns.append(Column(_name(*key), list(map(Cell, texts))))
+            columns.append(Column(statistic_name(*key), list(map(Cell, texts))))
     title = f"Repeats of each engine that find a difference of {_EFFECTS}"
     note = f"With a chance of {per_cent(POWER)}, for all comparisons of the run together."
     return [Table("planning", title, columns, [note])]
@@ -308,16 +308,7 @@ def repeats_to_find(comparison: Comparison | Difference) -> dict[str, str]:
 def _name_with_unit(row: Comparison) -> str:
     """`TTFT p99, ms`; of a rate `output tok/s`."""
     unit = f", {METRICS[row.metric].unit}" if METRICS[row.metric].is_latency else ""
-    return f"{_name(row.metric, row.statistic)}{unit}"
-
-
-def short_name(difference: Difference) -> str:
-    """`TTFT p99`; of a rate `output tok/s`."""
-    return _name(difference.metric, difference.statistic)
-
-
-def _name(metric: str, statistic: str) -> str:
-    return METRICS[metric].label + ("" if statistic == metric else f" {statistic}")
+    return f"{statistic_name(row.metric, row.statistic)}{unit}"
 
 
 def _ends(ratio: float, ci: Ends | None) -> str:

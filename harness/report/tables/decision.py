@@ -4,19 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from harness.compare.compare_runs import outcome
 from harness.metrics.attainment import Served
 from harness.metrics.digits import per_cent
 from harness.metrics.intervals import Measurement
-from harness.report.decision import Box, Decision, Within
+from harness.report.decision import Decision, Within
 from harness.report.tables.table import Cell, Column, Table
 from harness.report.text.load_words import head_of, load_number
 from harness.report.text.numbers import DASH, decimals, number
 from harness.report.wording import term_words
+from harness.schema.compare_results import Outcome
 from harness.schema.limits import ERROR_RATE, GateTerm, Slo
 from harness.schema.machines import Hourly
 from harness.schema.metrics import METRICS
 
-_SIGNS: dict[Box, str] = {"pass": "✓", "fail": "✗", "undecided": "?", "unknown": ""}
+_SIGNS: dict[Outcome, str] = {"pass": "✓", "regression": "✗", "inconclusive": "?"}
 _KEY = (
     "✓: the whole 95 % interval is within the limit; ✗: beyond it; ?: the limit is in the interval, or there "
     "is no interval, as of one repeat or of too few requests for the percentile."
@@ -30,7 +32,7 @@ def within_table(decision: Decision) -> Table | None:
         return None
     columns = _places(points)
     for at, term in enumerate(decision.terms):
-        columns.append(Column(term_words(term), [_box(term, p.values[at], p.boxes[at]) for p in points]))
+        columns.append(Column(term_words(term), [_box(term, point.values[at]) for point in points]))
     notes = [_KEY] if decision.terms else []
     if any(value is None for point in points for value in point.values):
         notes.append(f"{DASH}: there is none, or it is withheld: p99 needs 100 samples, p90 10.")
@@ -120,12 +122,13 @@ def _known(title: str, measurements: Iterable[Measurement | None]) -> Column:
     return Column(title, [Cell.number(m.value, ends=m.ci) if m else Cell(DASH) for m in measurements])
 
 
-def _box(term: GateTerm, value: Measurement | None, box: Box) -> Cell:
+def _box(term: GateTerm, value: Measurement | None) -> Cell:
     if value is None:
         return Cell(DASH)
     is_share = term.metric == ERROR_RATE
     text = per_cent(value.value, 1) if is_share else number(value.value, decimals([value.value]))
-    return Cell(f"{text} {_SIGNS[box]}", value.value, ends=value.ci)
+    sign = _SIGNS[outcome(term, term.limit, value.ci)]
+    return Cell(f"{text} {sign}", value.value, ends=value.ci)
 
 
 def _share(measurement: Measurement | None) -> Cell:

@@ -12,7 +12,7 @@ from harness.report.results_csv import csv_text
 from harness.report.tables.latency import withheld_note
 from harness.report.tables.table import Cell, Column, Table
 from harness.report.text.numbers import DASH, change_text, decimals, plural
-from harness.schema.metrics import METRICS
+from harness.schema.metrics import METRICS, statistic_name
 
 _NOTES = (
     "Runs with the same settings on the same hardware, from the oldest to the newest. Change: by how much "
@@ -22,7 +22,7 @@ _NOTES = (
 
 def history_table(entries: Sequence[Entry], metric: str, statistic: str) -> Table:
     """Every series of runs: an engine at a load, with settings and hardware alike."""
-    name = METRICS[metric].label + ("" if statistic == metric else f" {statistic}")
+    name = statistic_name(metric, statistic)
     rows = sorted(entries, key=lambda entry: (entry.label, entry.load.weight, entry.past.alike))
     series = groupby(rows, key=lambda entry: (entry.label, str(entry.load), entry.past.alike))
     pairs = [pair for _, members in series for pair in _cells(list(members))]

@@ -165,7 +165,9 @@ def grid(
     columns = [Column.text("engine", by_label)]
     for (load, metric, statistic), head in heads.items():
         summaries = {label: by_load.get(load) for label, by_load in by_label.items()}
-        places = metric_decimals(metric, (_value(each, metric, statistic) for each in summaries.values()))
+        places = metric_decimals(
+            metric, (supported_value(each, metric, statistic) for each in summaries.values())
+        )
         cells = {label: _cell(each, metric, statistic, places) for label, each in summaries.items()}
         best = cells.keys() & best_labels.get((load, metric, statistic), frozenset())
         if not {cells[label].text for label in best} & {cells[label].text for label in cells.keys() - best}:
@@ -177,11 +179,13 @@ def grid(
 def percentiles_column(summaries: Sequence[OnlineSummary], metric: str) -> Column:
     """The column of a latency as `p50/p90/p99`."""
     statistics = [f"p{q}" for q in SHOWN]
-    places = metric_decimals(metric, (_value(s, metric, name) for s in summaries for name in statistics))
+    places = metric_decimals(
+        metric, (supported_value(s, metric, name) for s in summaries for name in statistics)
+    )
     cells = []
     for summary in summaries:
         latency = summary.latency(metric)
-        values = [_value(summary, metric, name) for name in statistics]
+        values = [supported_value(summary, metric, name) for name in statistics]
         cells.append(
             Cell(
                 "/".join(number(value, places) for value in values) if latency.n else DASH,
@@ -205,7 +209,7 @@ def slo_met(summary: OnlineSummary) -> Cell:
 def _cell(summary: OnlineSummary | None, metric: str, statistic: str, places: int) -> Cell:
     if summary is None:
         return Cell(DASH, remark=_ABSENT)
-    value, is_latency = _value(summary, metric, statistic), METRICS[metric].is_latency
+    value, is_latency = supported_value(summary, metric, statistic), METRICS[metric].is_latency
     if value is None:
         return Cell(DASH, remark=_why_withheld(summary, metric, statistic), invalid=not summary.valid)
     ci = summary.interval(metric, statistic)
@@ -219,7 +223,7 @@ def _cell(summary: OnlineSummary | None, metric: str, statistic: str, places: in
     )
 
 
-def _value(summary: OnlineSummary | None, metric: str, statistic: str) -> float | None:
+def supported_value(summary: OnlineSummary | None, metric: str, statistic: str) -> float | None:
     """Return a rate, or a percentile that its sample supports."""
     if summary is None or (not METRICS[metric].is_latency and not summary.num_success):
         return None

@@ -9,7 +9,7 @@ from harness.report.tables.table import Cell, Column, Table
 from harness.report.text.numbers import DASH, decimals, few, number, plural
 from harness.report.wording import Sentence, as_sentence, limit_words, reason_text, sentence
 from harness.schema.limits import names_of
-from harness.schema.metrics import METRICS
+from harness.schema.metrics import METRICS, statistic_name
 from harness.schema.tune import ConfigurationFound, FinalistFound, Settings, TunePlan, TuneResults
 
 
@@ -88,9 +88,7 @@ def _state(tried: ConfigurationFound) -> str:
 
 def objective_name(plan: TunePlan) -> str:
     """`TPOT p50`, or `output tok/s`."""
-    metric, statistic = names_of(plan.objective)
-    label = METRICS[metric].label
-    return f"{label} {statistic}" if METRICS[metric].is_latency else label
+    return statistic_name(*names_of(plan.objective))
 
 
 def objective_unit(plan: TunePlan) -> str:

@@ -23,6 +23,11 @@ assumed_of_rates = f"{per_cent(ASSUMED_OF_RATES)} in rates"
 assumed = f"{assumed_of_rates}, " + several(
     f"{per_cent(ASSUMED_OF_LATENCIES[name])} in {name}" for name in ("p50", "p90", "p99")
 )
+#: Fields of a trace that are shown, in this order.
+_TRACE_FACTS = (
+    "name", "note", "origin", "licence", "citation", "sha256",
+    "requests", "fit", "dropped", "changed", "input_tokens", "output_tokens",
+)  # fmt: skip
 #: What is known in bytes: of the machine, and of each GPU.
 _SIZE = re.compile(r"\bmemory_(total|available|used)$")
 
@@ -114,23 +119,8 @@ def flat(values: Mapping[str, Any], prefix: str = "") -> list[tuple[str, str]]:
 
 def trace_facts(trace: TraceRecord) -> list[tuple[str, str]]:
     """Name and value of each fact about what was sent."""
-    counts = {
-        "requests": trace.requests,
-        "fit": trace.fit,
-        "dropped": trace.dropped,
-        "changed": trace.changed,
-        "input tokens": trace.input_tokens,
-        "output tokens": trace.output_tokens,
-    }
-    texts = {
-        "name": trace.name,
-        "note": trace.note,
-        "origin": trace.origin,
-        "licence": trace.licence,
-        "citation": trace.citation,
-        "sha256": trace.sha256,
-    }
-    return flat(texts | {name: None if value is None else fact_text(value) for name, value in counts.items()})
+    values = {name.replace("_", " "): getattr(trace, name) for name in _TRACE_FACTS}
+    return flat({name: fact_text(value) for name, value in values.items() if value is not None})
 
 
 def fact_text(value: Any) -> str:
