@@ -129,10 +129,9 @@ def decide(run: Run, asked: Asked = NOTHING) -> Decision:
 
 def _own_terms(run: Run) -> list[GateTerm]:
     """The limits that the run was made with."""
-    if run.meta.search is not None:
-        return parse_limits(run.meta.search.limits)
-    if run.meta.tune is not None and run.meta.tune.limits is not None:
-        return parse_limits(run.meta.tune.limits)
+    plan = run.meta.search or run.meta.tune
+    if plan is not None and plan.limits is not None:
+        return parse_limits(plan.limits)
     limits = run.meta.settings.slo.model_dump(exclude_none=True) if run.meta.settings.slo else {}
     texts = [f"{name}={_plain(limit)}" for name, limit in limits.items() if name in latencies("gated")]
     return parse_limits(",".join(texts)) if texts else []

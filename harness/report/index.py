@@ -90,11 +90,9 @@ def value_text(ranking: Ranking) -> str:
 
 def ratio_text(ratio: float | None) -> str:
     """Ratio to the best value: three decimals near 1, else three digits or fewer."""
-    return (
-        ""
-        if ratio is None
-        else f"{number(ratio, 3 if abs(ratio - 1) < 0.02 else min(2, decimals([ratio])))}×"
-    )
+    if ratio is None:
+        return ""
+    return f"{number(ratio, 3 if abs(ratio - 1) < 0.02 else min(2, decimals([ratio])))}×"
 
 
 def caveat(finding: Finding) -> str:

@@ -170,9 +170,9 @@ def power_charts(
             power = machine.power
             middle = [(part.begin + part.end) / 2 for part in power]
             rates = _rates(chunks[chunks["cell"] == cell], power)
-            lines = [(watts, "power", [part.watts for part in power]), (tokens, "output tok/s", rates)]
-            for series, part, values in lines:
-                series.append(Series(group.label, "line", middle, values, part=part, markers=False))
+            drawn = [part.watts for part in power]
+            watts.append(Series(group.label, "line", middle, drawn, part="power", markers=False))
+            tokens.append(Series(group.label, "line", middle, rates, part="output tok/s", markers=False))
             if machine.idle_watts is not None:
                 ends, idle = [power[0].begin, power[-1].end], [machine.idle_watts] * 2
                 watts.append(Series(group.label, "line", ends, idle, part="idle", markers=False, opacity=0.4))

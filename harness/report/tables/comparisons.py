@@ -19,7 +19,7 @@ from harness.report.text.numbers import DASH, change_text, decimals, number, plu
 from harness.report.text.provenance import assumed, assumed_of_rates
 from harness.report.wording import not_significant, reason_text
 from harness.schema.compare_results import EFFECTS, CompareResults, Difference, Gated
-from harness.schema.load import Batch, Load
+from harness.schema.load import Batch
 from harness.schema.metrics import METRICS, latencies, rates, statistic_name
 from harness.schema.results import Comparison, OnlineSummary
 from harness.schema.run_info import LaunchRecord
@@ -96,30 +96,24 @@ def _ratio_cell(comparison: Comparison | None, label: str) -> Cell:
 
 def difference_tables(results: CompareResults) -> list[Table]:
     """One table an engine and load: every statistic of A and B, the change, and what is known of it."""
-    tables = grouped(results.differences, lambda each: (each.engine_a, each.engine_b, each.load))
-    plans = _spread_is_known(results)
-    return [_difference_table(*key, rows, plans=plans) for key, rows in tables.items()]
-
-
-def _difference_table(a: str, b: str, load: Load, rows: Sequence[Difference], *, plans: bool) -> Table:
-    """Return a table of differences of an engine at a load.
-
-    Args:
-        plans: The spread of some repeats is known, and so the number that finds a difference.
-    """
-    columns = [
-        Column.text("statistic", [statistic_name(row.metric, row.statistic) for row in rows]),
-        *_both_values(rows),
-        Column("change", [Cell(change_text(row.ratio), row.ratio) for row in rows]),
-        Column.text("95 % interval", [_ends(row.ratio, row.ratio_ci) for row in rows]),
-        Column.text("verdict on B", map(_verdict_on, rows)),
-    ]
-    if plans:
-        cells = [Cell(" / ".join(repeats_to_find(row).values())) for row in rows]
-        columns.append(Column(f"repeats to find {_EFFECTS}", cells))
-    engines = a if a == b else f"{b} (B) against {a} (A)"
-    unit = "" if isinstance(load, Batch) else "; latencies in ms"
-    return Table("difference", f"{engines}, {load}{unit}", columns)
+    by_place = grouped(results.differences, lambda each: (each.engine_a, each.engine_b, each.load))
+    plans = _spread_is_known(results.differences)
+    tables = []
+    for (a, b, load), rows in by_place.items():
+        columns = [
+            Column.text("statistic", [statistic_name(row.metric, row.statistic) for row in rows]),
+            *_both_values(rows),
+            Column("change", [Cell(change_text(row.ratio), row.ratio) for row in rows]),
+            Column.text("95 % interval", [_ends(row.ratio, row.ratio_ci) for row in rows]),
+            Column.text("verdict on B", map(_verdict_on, rows)),
+        ]
+        if plans:
+            cells = [Cell(" / ".join(repeats_to_find(row).values())) for row in rows]
+            columns.append(Column(f"repeats to find {_EFFECTS}", cells))
+        engines = a if a == b else f"{b} (B) against {a} (A)"
+        unit = "" if isinstance(load, Batch) else "; latencies in ms"
+        tables.append(Table("difference", f"{engines}, {load}{unit}", columns))
+    return tables
 
 
 def _both_values(rows: Sequence[Comparison] | Sequence[Difference]) -> list[Column]:
@@ -141,9 +135,9 @@ def _verdict_on(difference: Difference) -> str:
     return verdict
 
 
-def _spread_is_known(results: CompareResults) -> bool:
-    """Repeats of some statistic show how much they differ."""
-    return any(difference.spread is not None for difference in results.differences)
+def _spread_is_known(rows: Sequence[Comparison] | Sequence[Difference]) -> bool:
+    """Repeats of some statistic show how much they differ, and so how many find a difference."""
+    return any(row.spread is not None for row in rows)
 
 
 def gates_table(results: CompareResults) -> Table:
@@ -205,7 +199,7 @@ def caveats(results: CompareResults) -> list[str]:
     sentences = [together]
     if batches:
         sentences.append(_pairing(batches, one_run=results.a == results.b))
-    if _spread_is_known(results):
+    if _spread_is_known(results.differences):
         sentences.append(
             f"Repeats to find a difference: of each run, for a verdict with {per_cent(POWER)} chance."
         )
@@ -230,7 +224,7 @@ def _pairing(batches: Sequence[Difference], *, one_run: bool) -> str:
 
 def noise_tables(comparisons: Sequence[Comparison], launches: Sequence[LaunchRecord]) -> list[Table]:
     """The noise floor of an A/A run: one table an engine, a row a load and statistic."""
-    plans = any(comparison.spread is not None for comparison in comparisons)
+    plans = _spread_is_known(comparisons)
     sides = {launch.label: launch.side_of for launch in launches}
     of_two_sides = [pair for pair in comparisons if sides.get(pair.a) == sides.get(pair.b, "")]
     tables = []
@@ -272,21 +266,18 @@ def _noise_cell(comparison: Comparison) -> Cell:
 
 def planning_tables(comparisons: Sequence[Comparison]) -> list[Table]:
     """Repeats that a difference between two engines of a run needs; nothing where none has several."""
-    by_pair: dict[tuple[str, str, Load], dict[Key, Comparison]] = {}
-    for comparison in comparisons:
-        if comparison.spread is not None:
-            pair = comparison.a, comparison.b, comparison.load
-            by_pair.setdefault(pair, {})[comparison.metric, comparison.statistic] = comparison
-    if not by_pair:
+    repeated = [comparison for comparison in comparisons if comparison.spread is not None]
+    if not repeated:
         return []
-
+    by_pair = grouped(repeated, lambda each: (each.a, each.b, each.load))
+    by_key = {(each.a, each.b, each.load, each.metric, each.statistic): each for each in repeated}
     loads = [load for *_, load in by_pair]
     columns = [
         Column.text("engines", [f"{a} and {b}" for a, b, _ in by_pair]),
         Column.text(head_of(loads), map(load_number, loads)),
     ]
     for key in PLANNED:
-        rows = [row.get(key) for row in by_pair.values()]
+        rows = [by_key.get((*pair, *key)) for pair in by_pair]
         texts = [" / ".join(repeats_to_find(row).values()) if row else DASH for row in rows]
         if any(rows):
             columns.append(Column(statistic_name(*key), list(map(Cell, texts))))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from statistics import fmean
 
 from harness.report.tables.table import Cell, Column, Table
@@ -25,8 +24,8 @@ def _finalists(tune: TuneResults) -> Table:
         Column.text("configuration", [each.label for each in finalists]),
         Column(_head(plan), [Cell.number(each.value) for each in finalists]),
         Column("default", [Cell.number(each.default) for each in finalists]),
-        Column("times as much", [Cell(ratio(each), each.ratio) for each in finalists]),
-        Column("95 % interval", [Cell(ratio_ends(each) or DASH, ends=each.ci) for each in finalists]),
+        Column.number("times as much", [each.ratio for each in finalists], 3),
+        Column("95 % interval", [Cell(_ratio_ends(each), ends=each.ci) for each in finalists]),
         Column.text("", [each.verdict for each in finalists]),
     ]
     repeats = max((each.repeats[0] for each in finalists), default=0)
@@ -66,10 +65,7 @@ def _head(plan: TunePlan) -> str:
 
 
 def _rungs(plan: TunePlan) -> str:
-    rungs, at = [1], plan.reduction
-    while at <= plan.rounds:
-        rungs.append(at)
-        at *= plan.reduction
+    rungs = [at for n in range(plan.rounds) if (at := plan.reduction**n) <= plan.rounds]
     return f"{', '.join(map(str, rungs))} {'repeat' if rungs == [1] else 'repeats'}"
 
 
@@ -98,29 +94,21 @@ def objective_unit(plan: TunePlan) -> str:
 
 def written(settings: Settings) -> str:
     """Write settings as on a command line: `--max-num-seqs 64 --no-async-scheduling`, variables before."""
-    return " ".join(_words(settings)) or "none"
+    variables_first = sorted(settings, key=lambda name: name.startswith("--"))
+    return " ".join(_word(name, settings[name]) for name in variables_first) or "none"
 
 
-def _words(settings: Settings) -> Iterator[str]:
-    for name, value in settings.items():
-        if not name.startswith("--"):
-            yield f"{name}={value}"
-    for name, value in settings.items():
-        if name.startswith("--"):
-            if isinstance(value, bool):
-                yield name if value else f"--no-{name.removeprefix('--')}"
-            else:
-                yield f"{name} {value}"
+def _word(name: str, value: object) -> str:
+    if not name.startswith("--"):
+        return f"{name}={value}"
+    if isinstance(value, bool):
+        return name if value else f"--no-{name.removeprefix('--')}"
+    return f"{name} {value}"
 
 
-def ratio(found: FinalistFound) -> str:
-    """Ratio of the finalist's value to the default's."""
-    return DASH if found.ratio is None else f"{found.ratio:.3f}"
-
-
-def ratio_ends(found: FinalistFound) -> str:
-    """95 % interval of that ratio; empty where there is none."""
-    return "" if found.ci is None else f"{found.ci[0]:.3f} to {found.ci[1]:.3f}"
+def _ratio_ends(found: FinalistFound) -> str:
+    """95 % interval of the ratio to the default's value; a dash where there is none."""
+    return DASH if found.ci is None else f"{found.ci[0]:.3f} to {found.ci[1]:.3f}"
 
 
 def tuning_answer(tune: TuneResults) -> list[Sentence]:
@@ -132,7 +120,7 @@ def tuning_answer(tune: TuneResults) -> list[Sentence]:
         values = [value for value in (best.value, best.default) if value is not None]
         unit = objective_unit(tune.plan)
         value, before = (f"{number(each, decimals(values))} {unit}".strip() for each in values)
-        times = f"{ratio(best)} times as much, {ratio_ends(best)}"
+        times = f"{number(best.ratio, 3)} times as much, {_ratio_ends(best)}"
         names = {"label": best.label, "objective": objective, "settings": written(settings)}
         return [sentence("tuned", **names, value=value, before=before, times=times)]
     if tune.default_invalid is not None:
