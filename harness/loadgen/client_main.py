@@ -74,9 +74,11 @@ class _Run:
             else closed(self._client, requests, t0, concurrency)
         )
         self._pacing.start()
-        while self._over < len(requests):
+        over = False
+        while not over:
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._finished.wait(), _PROGRESS_S)
+            over = self._over == len(requests)  # else more responses may end during the write
             self._tell()
             self._client.free += await self._writer.write()
         self._pacing.close()

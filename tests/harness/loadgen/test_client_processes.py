@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 import subprocess
 import sys
+import threading
 from pathlib import Path
+from time import monotonic
 from typing import Any
 
 import msgspec
 import psutil
 import pytest
+import uvloop
 
 from harness.errors import BenchError, UsageError
-from harness.loadgen import host_load
+from harness.loadgen import client_main, host_load
+from harness.loadgen.http import request_bytes, request_head
 from harness.loadgen.load_plan import LoadPlan, Progress, Target, WireRequest
+from harness.loadgen.response_file import ResponseWriter, StoredResponses
 from harness.loadgen.run_load import run_load
 
 from .conftest import make_plan
@@ -50,6 +56,34 @@ def test_a_full_disk_is_an_error(shared_mock: Any, monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(host_load.tempfile, "TemporaryFile", lambda **_: full.open("r+b", buffering=0))
     with pytest.raises(BenchError, match=r"the answers cannot be kept: .* No space left on device"):
         run_load(make_plan(shared_mock, [{}]), start_delay_s=0.05)
+
+
+def test_answers_that_end_while_others_are_written_are_kept(
+    shared_mock: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    plan = make_plan(shared_mock, [{}, {}], every_s=2 * client_main._PROGRESS_S)
+    head = request_head(plan.target)
+    bodies = {request.index: request_bytes(head, request.body) for request in plan.requests}
+    file, (stdin, _) = os.open(tmp_path / "responses", os.O_RDWR | os.O_CREAT), os.pipe()
+    last, write = threading.Event(), ResponseWriter._write
+
+    def wait_for_the_last(writer: ResponseWriter, data: bytearray) -> None:
+        assert last.wait(20)
+        write(writer, data)
+
+    async def measure() -> None:
+        work = client_main.WorkerPlan(0, plan, ["127.0.0.1"])
+        run = client_main._Run(work, head, bodies, os.dup(file))
+        finish = run._finished.set
+        monkeypatch.setattr(run._finished, "set", lambda: (finish(), last.set()))
+        await run.measure(monotonic())
+
+    monkeypatch.setattr(ResponseWriter, "_write", wait_for_the_last)
+    monkeypatch.setattr(client_main, "_STDIN", stdin)
+    monkeypatch.setattr(client_main, "_STDOUT", os.open(os.devnull, os.O_WRONLY))
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(measure())
+    assert [response.index for response in StoredResponses([file])] == [0, 1]
 
 
 def test_an_interrupt_ends_the_clients(shared_mock: Any) -> None:
