@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from harness.errors import BenchError, UsageError
+from harness.paths import module_command
 from harness.plain_text import visible
 from harness.report.live_page import live_page, version
 
@@ -51,7 +52,7 @@ def listen(port: int) -> socket.socket:
 @contextmanager
 def served(folder: Path, listener: socket.socket) -> Iterator[str]:
     """The page of the run in `folder` is served inside; gives its address."""
-    command = [sys.executable, "-m", "harness.cli.live_server", str(folder), str(listener.fileno())]
+    command = [*module_command("harness.cli.live_server"), str(folder), str(listener.fileno())]
     process = subprocess.Popen(
         command,
         stdin=subprocess.PIPE,
