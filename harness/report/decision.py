@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from decimal import Decimal
+
+import numpy as np
 
 from harness.metrics.attainment import Served, attained, each_request, goodput, reached, served
 from harness.metrics.intervals import Measurement
@@ -133,13 +134,12 @@ def _own_terms(run: Run) -> list[GateTerm]:
     if plan is not None and plan.limits is not None:
         return parse_limits(plan.limits)
     limits = run.meta.settings.slo.model_dump(exclude_none=True) if run.meta.settings.slo else {}
-    texts = [f"{name}={_plain(limit)}" for name, limit in limits.items() if name in latencies("gated")]
+    texts = [
+        f"{name}={np.format_float_positional(limit, trim='-')}"
+        for name, limit in limits.items()
+        if name in latencies("gated")
+    ]
     return parse_limits(",".join(texts)) if texts else []
-
-
-def _plain(limit: float) -> str:
-    """A number without an exponent, which a limit is not written with."""
-    return f"{Decimal(str(limit)):f}".removesuffix(".0")
 
 
 def _within(

@@ -164,14 +164,9 @@ def _of_code(run: Run) -> Iterator[Fact]:
         is_meant = a.engine == b.engine and a.env.get("PYTHONPATH") != b.env.get("PYTHONPATH")
         if is_meant and a.codes and hashes[a.label] == hashes[b.label]:
             yield Fact.of("same_code", a.label, other=b.label, folders=_folders(a))
-    if is_uncommitted(run):
-        commit = (run.meta.versions.git_rev or "").removesuffix(DIRTY)[:12]
-        yield Fact.of("uncommitted", commit=commit)
-
-
-def is_uncommitted(run: Run) -> bool:
-    """Tell whether the measured code is in no commit."""
-    return (run.meta.versions.git_rev or "").endswith(DIRTY)
+    revision = run.meta.versions.git_rev or ""
+    if revision.endswith(DIRTY):
+        yield Fact.of("uncommitted", commit=revision.removesuffix(DIRTY)[:12])
 
 
 def _folders(launch: LaunchRecord) -> str:

@@ -39,7 +39,6 @@ def environment() -> Environment:
     templates.filters["runs"] = _runs
     templates.filters["model_of"] = model
     templates.filters["unbroken"] = unbroken
-    templates.filters["ten_digits"] = _ten_digits
     templates.filters["one_line"] = partial(one_line, limit=200)  # as the data of charts has labels
     return templates
 
@@ -51,11 +50,6 @@ def _visible(value: object) -> object:
 def unbroken(text: str) -> str:
     """A text whose numbers stay on one line with their units."""
     return text.replace(" %", "\u00a0%").replace(" ms", "\u00a0ms")
-
-
-def _ten_digits(value: float) -> str:
-    """A number in ten significant digits: the last ones of a float are another processor's."""
-    return f"{value:.10g}"
 
 
 def text_of(name: str) -> Markup:

@@ -23,8 +23,8 @@ def sections(run: Run, decided: Decision | None) -> dict[str, list[Table]]:
     Args:
         decided: limits and prices that the run is held to.
     """
-    rankings = {"ranking": [ranking_of(run, shown_load(run.pooled))]} if run.pooled else {"ranking": []}
-    rankings["rankings"] = [ranking_of(run)]
+    at_verdict = ranking_of(run, shown_load(run.pooled)) if run.pooled else None
+    rankings = {"ranking": [at_verdict], "rankings": [ranking_of(run)]}
     tables = rankings | (_of_batch(run) if run.is_batch else _of_loads(run, decided))
     return {name: [table for table in each if table is not None] for name, each in tables.items()}
 

@@ -19,7 +19,7 @@ from harness.report.decision import Decision, Within
 from harness.report.grouping import grouped
 from harness.report.tables.latency import supported_value
 from harness.report.text.load_words import axis_label, axis_number, axis_values, load_file_name, quantity
-from harness.report.text.numbers import decimals, number
+from harness.report.text.numbers import decimals, number, span
 from harness.schema.limits import Slo
 from harness.schema.load import Load
 from harness.schema.metric import MS
@@ -174,9 +174,7 @@ def _crosses(pooled: Sequence[OnlineSummary]) -> str:
 
 def _size(pooled: Sequence[OnlineSummary], metric: str) -> str:
     sizes = [summary.latency(metric).n for summary in pooled]
-    what = f"{METRICS[metric].sample}s"
-    low, high = min(sizes), max(sizes)
-    return f"n = {low:,} {what} a point" if low == high else f"n = {low:,} to {high:,} {what} a point"
+    return f"n = {span(sizes)} {METRICS[metric].sample}s a point"
 
 
 # --- Frontiers, and how much of the load is within the limits --------------------------------------------

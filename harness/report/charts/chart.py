@@ -26,7 +26,7 @@ from typing import Any, Literal, NamedTuple
 from markupsafe import Markup
 
 from harness.plain_text import one_line
-from harness.report.charts.looks import DASHES, SHAPES, Look
+from harness.report.charts.looks import DASHES, MARKERS, Look
 from harness.report.text.numbers import few
 
 #: Values that span more than this factor are drawn on a logarithmic axis at first.
@@ -332,7 +332,7 @@ def data_block(
     page = {
         "many": MANY,
         "crossed": CROSSED,
-        "shapes": SHAPES,
+        "shapes": {marker: corners for marker, (_, corners) in MARKERS.items()},
         "dark": dark,
         "looks": {
             chapter: {one_line(label, 200): _look(look) for label, look in looks.items()}

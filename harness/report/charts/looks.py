@@ -17,41 +17,27 @@ DARK_PAPER = "#181b1f"
 #: For engines that say no look of their own and for further variants, in turn. Like the engines', each colour
 #: has at least 3:1 contrast on white and on near-black.
 _PALETTE = (("#c2476a", "p"), ("#4f8fa8", "X"), ("#a67c00", ">"), ("#6a8f2f", "<"), ("#5b7fc7", "d"))
-_GLYPHS = {
-    "o": "●",
-    "s": "■",
-    "^": "▲",
-    "h": "⬢",
-    "D": "◆",
-    "v": "▼",
-    "P": "✚",
-    "X": "✖",
-    "p": "⬟",
-    "<": "◀",
-    ">": "▶",
-    "d": "♦",
-}
 _MIXES = ((0.0, "-"), (-0.4, "--"), (0.35, ":"), (-0.65, "-."))
 
 #: Lengths of strokes and gaps, by matplotlib's name of the line.
 DASHES = {"-": "", "--": "6 3", ":": "2 3", "-.": "7 3 2 3"}
 
-#: Corners of markers around their middle, -1 to 1; a circle has none.
-SHAPES: dict[str, Sequence[tuple[float, float]]] = {
-    "o": (),
-    "s": ((-0.9, -0.9), (0.9, -0.9), (0.9, 0.9), (-0.9, 0.9)),
-    "^": ((0, -1.1), (1.1, 0.9), (-1.1, 0.9)),
-    "v": ((0, 1.1), (1.1, -0.9), (-1.1, -0.9)),
-    "<": ((-1.1, 0), (0.9, -1.1), (0.9, 1.1)),
-    ">": ((1.1, 0), (-0.9, -1.1), (-0.9, 1.1)),
-    "D": ((0, -1.25), (1.25, 0), (0, 1.25), (-1.25, 0)),
-    "d": ((0, -1.35), (0.85, 0), (0, 1.35), (-0.85, 0)),
-    "h": ((0, -1.15), (1, -0.58), (1, 0.58), (0, 1.15), (-1, 0.58), (-1, -0.58)),
-    "p": ((0, -1.1), (1.05, -0.34), (0.65, 0.89), (-0.65, 0.89), (-1.05, -0.34)),
-    "P": ((-0.4, -1.1), (0.4, -1.1), (0.4, -0.4), (1.1, -0.4), (1.1, 0.4), (0.4, 0.4),
-          (0.4, 1.1), (-0.4, 1.1), (-0.4, 0.4), (-1.1, 0.4), (-1.1, -0.4), (-0.4, -0.4)),
-    "X": ((0, -0.5), (0.6, -1.1), (1.1, -0.6), (0.5, 0), (1.1, 0.6), (0.6, 1.1),
-          (0, 0.5), (-0.6, 1.1), (-1.1, 0.6), (-0.5, 0), (-1.1, -0.6), (-0.6, -1.1)),
+#: Each marker as a character, and its corners around its middle, -1 to 1; a circle has none.
+MARKERS: dict[str, tuple[str, Sequence[tuple[float, float]]]] = {
+    "o": ("●", ()),
+    "s": ("■", ((-0.9, -0.9), (0.9, -0.9), (0.9, 0.9), (-0.9, 0.9))),
+    "^": ("▲", ((0, -1.1), (1.1, 0.9), (-1.1, 0.9))),
+    "v": ("▼", ((0, 1.1), (1.1, -0.9), (-1.1, -0.9))),
+    "<": ("◀", ((-1.1, 0), (0.9, -1.1), (0.9, 1.1))),
+    ">": ("▶", ((1.1, 0), (-0.9, -1.1), (-0.9, 1.1))),
+    "D": ("◆", ((0, -1.25), (1.25, 0), (0, 1.25), (-1.25, 0))),
+    "d": ("♦", ((0, -1.35), (0.85, 0), (0, 1.35), (-0.85, 0))),
+    "h": ("⬢", ((0, -1.15), (1, -0.58), (1, 0.58), (0, 1.15), (-1, 0.58), (-1, -0.58))),
+    "p": ("⬟", ((0, -1.1), (1.05, -0.34), (0.65, 0.89), (-0.65, 0.89), (-1.05, -0.34))),
+    "P": ("✚", ((-0.4, -1.1), (0.4, -1.1), (0.4, -0.4), (1.1, -0.4), (1.1, 0.4), (0.4, 0.4),
+          (0.4, 1.1), (-0.4, 1.1), (-0.4, 0.4), (-1.1, 0.4), (-1.1, -0.4), (-0.4, -0.4))),
+    "X": ("✖", ((0, -0.5), (0.6, -1.1), (1.1, -0.6), (0.5, 0), (1.1, 0.6), (0.6, 1.1),
+          (0, 0.5), (-0.6, 1.1), (-1.1, 0.6), (-0.5, 0), (-1.1, -0.6), (-0.6, -1.1))),
 }  # fmt: skip
 
 
@@ -66,7 +52,7 @@ class Look:
     @property
     def glyph(self) -> str:
         """The marker as a character."""
-        return _GLYPHS[self.marker]
+        return MARKERS[self.marker][0]
 
 
 def looks(labels: Iterable[tuple[str, str]]) -> dict[str, Look]:
@@ -89,7 +75,7 @@ def looks(labels: Iterable[tuple[str, str]]) -> dict[str, Look]:
 def _look_of_engine(name: str) -> tuple[str, str] | None:
     """Colour and marker as the engine's adapter has them; None where it is unknown or has none."""
     engine = ENGINES.get(name)
-    if engine is None or not re.fullmatch("#[0-9a-f]{6}", engine.color) or engine.marker not in _GLYPHS:
+    if engine is None or not re.fullmatch("#[0-9a-f]{6}", engine.color) or engine.marker not in MARKERS:
         return None
     return engine.color, engine.marker
 

@@ -14,6 +14,7 @@ from harness.metrics.samples import Group, scheduled
 from harness.plain_text import one_line
 from harness.report.charts.chart import Axis, Chart, Series, is_wide
 from harness.report.text.load_words import load_file_name, where
+from harness.report.text.numbers import span
 from harness.schema.load import Load, Ramp
 from harness.schema.machines import MachineLoad, Power
 
@@ -37,7 +38,7 @@ def latency_over_time(groups: list[Group]) -> Chart:
         x=Axis(SECONDS, "s"),
         y=Axis("TTFT, ms", "ms", log=is_wide(values)),
         series=series,
-        note=f"n = {_counts(groups)} requests",
+        note=f"n = {span(len(group.metrics) for group in groups)} requests",
     )
 
 
@@ -67,7 +68,7 @@ def lives(groups: Sequence[Group]) -> list[Chart]:
 
     The first 100 requests of each cell are drawn, all cells on the same axis of time.
     """
-    drawn = [_first(group) for group in groups]
+    drawn = [group.requests.sort_values("request", kind="stable").head(_LIVES) for group in groups]
     times = [rows[["t_sent", "t_last"]].to_numpy(np.float64) for rows in drawn]
     seconds = max(float(np.nanmax(each, initial=0.001)) for each in times)
     return [_lives(group, rows, seconds) for group, rows in zip(groups, drawn, strict=True)]
@@ -98,12 +99,6 @@ def _lives(group: Group, rows: pd.DataFrame, seconds: float) -> Chart:
         + ([failed] if len(failed.x) else []),
         note=f"pale: until the first token; first {len(rows):,} of {len(group.requests):,} requests",
     )
-
-
-def _first(group: Group) -> pd.DataFrame:
-    """The requests that `lives` draws."""
-    rows = group.requests
-    return (rows if rows["request"].is_monotonic_increasing else rows.sort_values("request")).head(_LIVES)
 
 
 def in_flight(group: Group) -> tuple[Floats, Floats]:
@@ -140,11 +135,6 @@ def file_name(label: str) -> str:
 def same_load(groups: list[Group]) -> dict[Load, list[Group]]:
     """Groups by their load, from light to heavy."""
     return {load: [g for g in groups if g.load == load] for load in sorted({g.load for g in groups})}
-
-
-def _counts(groups: list[Group]) -> str:
-    counts = sorted({len(group.metrics) for group in groups})
-    return " to ".join(f"{count:,}" for count in dict.fromkeys((counts[0], counts[-1])))
 
 
 # --- Power ----------------------------------------------------------------------------------------------

@@ -92,15 +92,11 @@ def capacity(search: SearchResults) -> Chart:
         interval = Point(low, row, (low, high))
         series.append(Series.of(engine.label, "spans", [interval], "95 % interval", opacity=0.4, width=0.12))
         for met, part in _MET.items():
+            trials = [(i, trial) for i, trial in enumerate(engine.trials) if trial.met is met]
+            heights = [row - 0.4 + 0.7 * i / len(engine.trials) for i, _ in trials]
             cells = [
-                Point(
-                    trial.value,
-                    row - 0.4 + 0.7 * i / len(engine.trials),
-                    note=_measured(trial),
-                    valid=met is not None,
-                )
-                for i, trial in enumerate(engine.trials)
-                if trial.met is met
+                Point(trial.value, height, note=_measured(trial), valid=met is not None)
+                for height, (_, trial) in zip(heights, trials, strict=True)
             ]
             if cells:
                 series.append(Series.of(engine.label, "points", cells, part, hollow=met is False))

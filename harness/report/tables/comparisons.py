@@ -13,7 +13,7 @@ from harness.metrics.rankings import REAL as SIGNIFICANT
 from harness.metrics.rankings import better, excludes_one, valid_labels
 from harness.report.grouping import grouped
 from harness.report.tables.latency import SHOWN
-from harness.report.tables.table import TOO_WIDE, Cell, Column, Table, says_nothing
+from harness.report.tables.table import TOO_WIDE, Cell, Column, Table, alike_in_rows, says_nothing
 from harness.report.text.load_words import head_of, load_number, where
 from harness.report.text.numbers import DASH, change_text, decimals, number, plural, with_ends
 from harness.report.text.provenance import assumed, assumed_of_rates
@@ -102,7 +102,7 @@ def difference_tables(results: CompareResults) -> list[Table]:
     for (a, b, load), rows in by_place.items():
         columns = [
             Column.text("statistic", [statistic_name(row.metric, row.statistic) for row in rows]),
-            *_both_values(rows),
+            *alike_in_rows("AB", [(row.value_a, row.value_b) for row in rows]),
             Column("change", [Cell(change_text(row.ratio), row.ratio) for row in rows]),
             Column.text("95 % interval", [_ends(row.ratio, row.ratio_ci) for row in rows]),
             Column.text("verdict on B", map(_verdict_on, rows)),
@@ -114,13 +114,6 @@ def difference_tables(results: CompareResults) -> list[Table]:
         unit = "" if isinstance(load, Batch) else "; latencies in ms"
         tables.append(Table("difference", f"{engines}, {load}{unit}", columns))
     return tables
-
-
-def _both_values(rows: Sequence[Comparison] | Sequence[Difference]) -> list[Column]:
-    """Return the columns of both values, with the same decimals in a row."""
-    places = [decimals([row.value_a, row.value_b]) for row in rows]
-    both = {"A": [row.value_a for row in rows], "B": [row.value_b for row in rows]}
-    return [Column(head, list(map(Cell.number, values, places))) for head, values in both.items()]
 
 
 def _verdict_on(difference: Difference) -> str:
@@ -234,7 +227,7 @@ def noise_tables(comparisons: Sequence[Comparison], launches: Sequence[LaunchRec
         columns = [
             Column(head_of(loads), list(map(Cell, map(load_number, loads)))),
             Column.text("statistic", map(_name_with_unit, rows)),
-            *_both_values(rows),
+            *alike_in_rows("AB", [(row.value_a, row.value_b) for row in rows]),
             Column("noise", list(map(_noise_cell, rows))),
             Column.text("A against B", [row.verdict for row in rows]),
         ]

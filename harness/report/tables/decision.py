@@ -60,9 +60,8 @@ def frontier_table(decision: Decision) -> Table | None:
     if decision.joules:
         joules = [decision.joules.get((point.label, point.load)) for point in points]
         columns.append(_known(METRICS["joules_per_output_token"].label, joules))
-    where = ["dominated" if point.dominated else "frontier" for point in points]
-    remarks = [remark if point.valid else DASH for remark, point in zip(where, points, strict=True)]
-    columns.append(Column.text("", remarks))
+    where = {True: "dominated", False: "frontier"}
+    columns.append(Column.text("", [where[p.dominated] if p.valid else DASH for p in points]))
     notes = [
         "Output tokens. Per user: 1 / TPOT at the median. Dominated: another load of the engine gives more "
         "of one and no less of the other."

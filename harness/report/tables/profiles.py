@@ -13,7 +13,7 @@ from harness.profiling.reading.figures import CATEGORIES
 from harness.profiling.reading.rules import CATEGORIES as CATEGORY_RULES
 from harness.profiling.reading.rules import COMPONENTS, STEP_RANGES
 from harness.report.grouping import grouped
-from harness.report.tables.table import Cell, Column, Table
+from harness.report.tables.table import Cell, Column, Table, alike_in_rows
 from harness.report.text.load_words import where
 from harness.report.text.numbers import DASH, decimals, plural, signed
 from harness.schema.load import ClosedLoop
@@ -80,19 +80,13 @@ def _profiled_columns(profiles: Sequence[ProfileFigures]) -> list[Column]:
     return [Column.text("engine", labels), Column.text("tool", tools)]
 
 
-def _times(heads: Sequence[str], rows: Sequence[Sequence[float]]) -> list[Column]:
-    """Return columns of times in ms; those of a row have the same decimals."""
-    cells = [[Cell.number(time, decimals(times)) for time in times] for times in rows]
-    return [Column(head, [row[at] for row in cells]) for at, head in enumerate(heads)]
-
-
 def _steps_table(figures: Sequence[ProfileFigures]) -> Table:
     """Mean times of a step in ms, its kernels and its requests: one row an engine, tool and kind of step."""
     names, each = _steps(figures)
     columns = [
         *names,
         Column.count("steps", [step.n for step in each]),
-        *_times(
+        *alike_in_rows(
             ("period ms", "p50", "busy ms", "idle ms", "gap before, ms"),
             [(s.period_ms, s.period_p50_ms, s.busy_ms, s.idle_ms, s.gap_ms) for s in each],
         ),
@@ -113,7 +107,7 @@ def _categories_table(figures: Sequence[ProfileFigures]) -> Table:
     """Parts of the time of a step, in ms: one row an engine, tool and kind of step."""
     names, each = _steps(figures)
     times = [(s.period_ms, s.idle_ms, *(s.categories_ms[category] for category in CATEGORIES)) for s in each]
-    columns = [*names, *_times(("together", "idle", *CATEGORIES), times)]
+    columns = [*names, *alike_in_rows(("together", "idle", *CATEGORIES), times)]
     notes = ["Together: a whole step, idle time and all categories.", _FUSED]
     if any(profile.device == "cuda" for profile in figures):
         notes.append("Where kernels overlap, the one that began first has the time.")
@@ -128,7 +122,7 @@ def _ranks_table(figures: Sequence[ProfileFigures]) -> Table:
     columns = [
         *_profiled_columns(profiles),
         Column.count("rank", [rank.rank for rank in each]),
-        *_times(
+        *alike_in_rows(
             ("step ms", "busy ms", "communication ms"),
             [(rank.step_ms, rank.busy_ms, rank.communication_ms) for rank in each],
         ),
@@ -176,9 +170,8 @@ def _kernels_table(profile: ProfileFigures) -> Table:
         Column.number("total ms", [kernel.total_ms for kernel in longest], 2),
         Column.number("mean µs", [1e3 * kernel.total_ms / kernel.n for kernel in longest], 1),
     ]
-    notes = []
-    if on_gpu:
-        notes.append("Each kernel by itself: where one begins before the one ahead has ended, both count.")
+    both = "Each kernel by itself: where one begins before the one ahead has ended, both count."
+    notes = [both] if on_gpu else []
     title = f"{profile.label}, {profile.tool}: the longest"
     return Table(f"profile-kernels-{profile.tool}", title, columns, notes)
 

@@ -12,7 +12,7 @@ from harness.report.grouping import grouped
 from harness.report.tables.latency import loads_of, percentiles_column, withheld_notes
 from harness.report.tables.table import Cell, Column, Table, metric_decimals, stacked
 from harness.report.text.heading import ways_asked
-from harness.report.text.numbers import DASH, number, plural
+from harness.report.text.numbers import DASH, plural, span
 from harness.report.text.provenance import assumed_of_rates
 from harness.report.wording import not_significant, reason_text
 from harness.schema.load import ClosedLoop
@@ -113,11 +113,8 @@ def _cost(summaries: Sequence[OnlineSummary], name: str) -> Column:
 
 def _idle(machines: Mapping[int, MachineLoad]) -> list[str]:
     """Return the note on the watts that the idle machine took, from the least to the most."""
-    watts = sorted(machine.idle_watts for machine in machines.values() if machine.idle_watts is not None)
-    if not watts:
-        return []
-    ends = dict.fromkeys(number(end, 1) for end in (watts[0], watts[-1]))
-    return [f"Idle before the engines were started: {' to '.join(ends)} W."]
+    watts = [machine.idle_watts for machine in machines.values() if machine.idle_watts is not None]
+    return [f"Idle before the engines were started: {span(watts, 1)} W."] if watts else []
 
 
 # --- Every cell by itself -------------------------------------------------------------------------------
@@ -185,11 +182,9 @@ def offline_table(run: OnlineResults) -> Table:
     ranking = batch_ranking(run)
     ranked = ranking.rows if ranking is not None else []
     winner = ranked[0].label if ranked[1:] and all(row.significant for row in ranked[1:]) else None
+    first = METRICS[rates("headline")[0]].label
     columns = [
-        column.marked(
-            "best",
-            (column.title == METRICS[rates("headline")[0]].label and label == winner for label in by_label),
-        )
+        column.marked("best", (column.title == first and label == winner for label in by_label))
         for column in _columns(list(map(_mean, by_label.values())))
     ]
     return Table("offline", "Offline throughput", columns, notes, best=MOST)

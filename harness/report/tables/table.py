@@ -273,6 +273,12 @@ def stacked(parts: Iterable[Sequence[Column]]) -> list[Column]:
     ]
 
 
+def alike_in_rows(heads: Sequence[str], rows: Iterable[Sequence[float]]) -> list[Column]:
+    """Make a column for each head of numbers given row by row; those of a row have the same decimals."""
+    cells = [[Cell.number(value, decimals(values)) for value in values] for values in rows]
+    return [Column(head, [row[at] for row in cells]) for at, head in enumerate(heads)]
+
+
 def interval_text(ends: Ends | None, places: int) -> str:
     """Return `1.2–3.4` of a value that is above 0; empty without an interval."""
     if ends is None:

@@ -9,7 +9,7 @@ from typing import Any
 
 from harness.metrics.digits import digits
 from harness.report.text.load_words import load_number
-from harness.report.text.numbers import few, percent, plural, several
+from harness.report.text.numbers import few, percent, plural, several, span
 from harness.runs.reader import Run
 from harness.schema.load import ClosedLoop, TraceLoad
 from harness.schema.online_settings import OnlineSettings
@@ -31,10 +31,8 @@ def title(run: Run) -> str:
 
 def names(labels: Iterable[str]) -> list[str]:
     """Each label once; of many the first and how many others."""
-    first, *others = list(dict.fromkeys(labels)) or [""]
-    if len(others) < MOST_NAMES:
-        return [name for name in (first, *others) if name]
-    return [first, f"{len(others)} others"]
+    each = list(dict.fromkeys(labels))
+    return each if len(each) <= MOST_NAMES else [each[0], f"{len(each) - 1} others"]
 
 
 def versions(run: RunInfo) -> dict[str, str]:
@@ -182,5 +180,4 @@ def repeats_text(least: int, most: int) -> str:
 
 def _sample(run: Run) -> str:
     requests = sorted({summary.num_requests for summary in run.repeats})
-    sizes = " to ".join(f"{size:,}" for size in dict.fromkeys(requests[:1] + requests[-1:]))
-    return f"{sizes} requests × {repeats_text(*repeat_counts(run))} a point"
+    return f"{span(requests)} requests × {repeats_text(*repeat_counts(run))} a point"

@@ -60,6 +60,12 @@ def with_ends(value: float, ends: tuple[float, float], places: int = 2) -> list[
     return different[-1] if different else [f"{each:,.{places}f}" for each in (value, *ends)]
 
 
+def span(values: Iterable[float], places: int = 0) -> str:
+    """`3`, or from the least to the most `1 to 3`."""
+    each = sorted(values)
+    return " to ".join(dict.fromkeys(number(end, places) for end in (each[0], each[-1])))
+
+
 def plural(count: int, noun: str) -> str:
     """`1 request`, `2 requests`."""
     return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"

@@ -11,7 +11,7 @@ from typing import Any
 
 from harness.metrics.digits import per_cent
 from harness.metrics.intervals import ASSUMED_OF_LATENCIES, ASSUMED_OF_RATES
-from harness.report.text.numbers import several, signed
+from harness.report.text.numbers import several, signed, span
 from harness.runs.reader import Run
 from harness.schema.base import repeat_text
 from harness.schema.files import checked
@@ -60,8 +60,7 @@ def ready(launch: LaunchRecord) -> str:
     first, later = f"{launch.ready_s:.1f} s", launch.later_ready_s
     if not later:
         return first
-    ends = dict.fromkeys(f"{seconds:.1f}" for seconds in (min(later), max(later)))
-    return f"{first} the first time, then {' to '.join(ends)} s"
+    return f"{first} the first time, then {span(later, 1)} s"
 
 
 def hardware(environment: Mapping[str, Any]) -> list[tuple[str, str]]:
