@@ -148,18 +148,18 @@ class RequestTimes:
 
 
 def values_of(metric: Metric, times: Times) -> Floats:
-    """A latency's values in ms: (U,) one a request, or (S,) one a gap.
+    """A latency's values in ms, or what a rate counts: (U,) one a request, or (S,) one a gap.
 
     Raises:
         UsageError: a metric of another package has another number of values.
     """
     assert metric.of is not None, metric.name
     values = np.asarray(metric.of(times), dtype=np.float64)
-    shape = (len(times.first if metric.sample == "request" else times.gap_ms),)
+    shape = (len(times.gap_ms if metric.sample in ("token", "chunk") else times.first),)
     if values.shape != shape:
         raise UsageError(
             f"the metric {metric.name} has values of shape {values.shape} instead of {shape}",
-            f"make it return one value for each {metric.sample}, NaN where there is none",
+            "make it return one value for each request, token or chunk, NaN where there is none",
         )
     return values
 

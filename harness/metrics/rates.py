@@ -12,12 +12,13 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from harness.metrics.definitions import prompt_tokens, run_starts, succeeded
+from harness.metrics.definitions import RequestTimes, prompt_tokens, run_starts, succeeded, values_of
 from harness.metrics.intervals import Estimate
 from harness.metrics.samples import Group, in_flight, inside, scheduled
 from harness.schema.limits import Slo
 from harness.schema.machines import MachineLoad
 from harness.schema.metric import MS, NO_TIME_S, Counts, Metric
+from harness.schema.metrics import METRICS
 from harness.schema.setting_types import Window
 
 #: Load of the machine during each cell, by the cell's number.
@@ -48,6 +49,8 @@ def count(
         tokens = _arrived(whole, good, group.window)
     arrival = scheduled(group.requests) - late_s(group.requests)
     cells = [machines.get(int(cell)) for cell in whole.requests["cell"].unique()]
+    times = RequestTimes(good, whole.gaps)
+    counted = [metric for metric in METRICS.values() if metric.fraction and metric.of]
 
     def cost(value: Callable[[MachineLoad], float | None]) -> float | None:
         return sum_known([None if machine is None else value(machine) for machine in cells])
@@ -67,14 +70,16 @@ def count(
         engine_cpu_s=cost(lambda machine: machine.engine_cpu_s),
         joules=cost(lambda machine: machine.joules),
         joules_above_idle=cost(lambda machine: machine.joules_above_idle),
+        sums={metric.name: float(np.nansum(values_of(metric, times)[ended])) for metric in counted},
     )
 
 
 def total(each: Sequence[Counts]) -> Counts:
     """Return the sums of several repeats; one that is not known of each is not known."""
-    names = [field.name for field in fields(Counts)]
-    sums: dict[str, Any] = {name: sum_known([getattr(counts, name) for counts in each]) for name in names}
-    return Counts(**sums)
+    names = [field.name for field in fields(Counts) if field.name != "sums"]
+    totals: dict[str, Any] = {name: sum_known([getattr(counts, name) for counts in each]) for name in names}
+    sums = {name: math.fsum(counts.sums[name] for counts in each) for name in each[0].sums}
+    return Counts(**totals, sums=sums)
 
 
 def sum_known(numbers: Sequence[float | None]) -> float | None:

@@ -6,7 +6,7 @@ The entries are in `metrics.py`. A package adds one of its own through an entry 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, Protocol
 
@@ -87,6 +87,7 @@ class Counts:
         engine_cpu_s: CPU seconds of the engine's processes in the whole cell; None: unknown.
         joules: energy of the whole cell; None: unknown.
         joules_above_idle: the same without what the idle machine takes.
+        sums: of `ended`, by metric: the sum of the values that it has `of` requests.
     """
 
     seconds: float
@@ -103,6 +104,7 @@ class Counts:
     engine_cpu_s: float | None
     joules: float | None
     joules_above_idle: float | None
+    sums: Mapping[str, float]
 
 
 #: Numerator and denominator of a rate or another single number of a cell; None: unknown.
@@ -122,7 +124,8 @@ class Metric:
         formula: the short definition.
         meaning: the long one.
         of: a latency's values: (U,) one a request, NaN where it has none, or (S,) one a gap; of a sample of
-            tokens each counts for the tokens of its chunk. A value is of its own request alone.
+            tokens each counts for the tokens of its chunk. A value is of its own request alone. Of a rate:
+            (U,) what each request adds to `counts.sums[name]`.
         fraction: a cell's number, as numerator and denominator; repeats are pooled by their summed counts. It
             is 0 where the denominator is 0, as nothing passes in no time. Neither this nor `of`: another
             part of the run knows the number.

@@ -51,9 +51,10 @@ def test_mutations(serving: Any, fuzz: Fuzz, path: str, body: dict[str, Any]) ->
 def test_schemas(serving: Any, chatting: Any, fuzz: Fuzz, path: str) -> None:
     """Requests made from /openapi.json by schemathesis, valid and broken."""
     server = chatting if "chat" in path else serving
+    earlier = len(server.faults)  # floods by other tests of the server leave it without descriptors
     fuzz(schema_check(server, path))
     assert server.becomes_idle()
-    assert not server.faults
+    assert not server.faults[earlier:]
 
 
 #: What mutations put in: ends of lines, framing, controls, other requests.
