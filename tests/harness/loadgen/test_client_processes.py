@@ -18,7 +18,7 @@ import pytest
 import uvloop
 
 from harness.errors import BenchError, UsageError
-from harness.loadgen import client_main, host_load
+from harness.loadgen import client_main
 from harness.loadgen.http import request_bytes, request_head
 from harness.loadgen.load_plan import LoadPlan, Progress, Target, WireRequest
 from harness.loadgen.response_file import ResponseWriter, StoredResponses
@@ -53,7 +53,7 @@ def test_a_client_that_crashes_is_an_error_and_takes_the_others_with_it(shared_m
 
 def test_a_full_disk_is_an_error(shared_mock: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     full = Path("/dev/full")
-    monkeypatch.setattr(host_load.tempfile, "TemporaryFile", lambda **_: full.open("r+b", buffering=0))
+    monkeypatch.setattr("tempfile.TemporaryFile", lambda **_: full.open("r+b", buffering=0))
     with pytest.raises(BenchError, match=r"the answers cannot be kept: .* No space left on device"):
         run_load(make_plan(shared_mock, [{}]), start_delay_s=0.05)
 
@@ -75,7 +75,12 @@ def test_answers_that_end_while_others_are_written_are_kept(
         work = client_main.WorkerPlan(0, plan, ["127.0.0.1"])
         run = client_main._Run(work, head, bodies, os.dup(file))
         finish = run._finished.set
-        monkeypatch.setattr(run._finished, "set", lambda: (finish(), last.set()))
+
+        def end() -> None:
+            finish()
+            last.set()
+
+        monkeypatch.setattr(run._finished, "set", end)
         await run.measure(monotonic())
 
     monkeypatch.setattr(ResponseWriter, "_write", wait_for_the_last)
