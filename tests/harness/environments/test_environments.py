@@ -243,7 +243,7 @@ def test_a_manifest_names_no_place_elsewhere(tmp_path: Path, cache: Path, change
         member("link", tarfile.LNKTYPE, link="first"),
         member("large", size=1 << 20),
     ],
-    ids=str,
+    ids=lambda bad: f"{bad.name} of type {int(bad.type)}",
 )
 def test_a_bad_member_leaves_nothing(tmp_path: Path, cache: Path, bad: tarfile.TarInfo):
     bundle = packed(tmp_path, [member("first"), bad], **({"unpacked": 9999} if bad.size else {}))
