@@ -11,7 +11,7 @@ ErrorKind = Literal["connect", "disconnected", "timeout", "protocol", "memory"]
 
 #: Memory that an answer may take: so much, and so much a token, which has a few hundred bytes. Where it may
 #: have any number of tokens, and at most: MAX_BYTES.
-BASE_BYTES, TOKEN_BYTES, MAX_BYTES = 1 << 20, 4 << 10, 64 << 20
+BASE_BYTES, TOKEN_BYTES, MAX_BYTES = 2 << 20, 4 << 10, 64 << 20
 
 #: For a question of a few tokens: a server may load its model at the first one.
 ANSWER_S = 300.0
