@@ -141,8 +141,8 @@ def test_what_is_not_http_fails_its_request() -> None:
     [
         (b"HTTP/1.1 200 OK\r\nX-Long: ", b"a" * 4096, "the head of the answer is over 256 KiB", 1 << 19),
         (b"", b"HTTP/1.1 100 Continue\r\n\r\n" * 99, "the head of the answer is over 256 KiB", 1 << 19),
-        (b"HTTP/1.1 200 OK\r\n\r\n", b"\n" * 4096, "the answer is over 1.01 MiB", 2 << 20),
-        (b"HTTP/1.1 200 OK\r\n\r\n", b": ping\n" * 999, "the answer is over 1.01 MiB", 2 << 20),
+        (b"HTTP/1.1 200 OK\r\n\r\n", b"\n" * 4096, "the answer is over 2.01 MiB", 4 << 20),
+        (b"HTTP/1.1 200 OK\r\n\r\n", b": ping\n" * 999, "the answer is over 2.01 MiB", 4 << 20),
     ],
 )
 def test_an_answer_is_no_longer_than_its_tokens_can_be(
