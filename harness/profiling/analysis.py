@@ -10,7 +10,7 @@ from statistics import fmean
 
 from harness.errors import UsageError
 from harness.files import write_json
-from harness.profiling.artifacts import read_manifest, read_profiles, torch_traces, trace_name
+from harness.profiling.artifacts import read_manifest, torch_traces, trace_name
 from harness.profiling.explain import explain
 from harness.profiling.level import measure_levels
 from harness.profiling.reading.figures import figures, step_works
@@ -74,21 +74,8 @@ def analyse(run: Path) -> Profiles:
     return profiles
 
 
-def renew_gaps(run: Path) -> None:
-    """Find the gaps of a profiled run again by its figures, where it has the raw tables for that.
-
-    Raises:
-        UsageError: the manifest, the figures or the results cannot be read.
-    """
-    manifest, profiles = read_manifest(run), read_profiles(run)
-    if manifest is None or profiles is None or not (run / "requests.parquet").is_file():
-        return
-    gaps = find_gaps(run, manifest, profiles.figures)
-    write_json(run / FIGURES, profiles.model_copy(update={"gaps": gaps}))
-
-
 def find_gaps(run: Path, manifest: ProfileManifest, figures: Sequence[ProfileFigures]) -> list[Gap]:
-    """The differences that the run's results every, taken apart; none of a run that was not measured.
+    """Take apart the differences that the run's results show; there are none of a run that was not measured.
 
     Raises:
         UsageError: its results or raw tables cannot be read.
