@@ -63,7 +63,7 @@ def read_manifest(bundle: Path) -> dict[str, Any]:
                 if type(record[key]) is not kind:
                     raise TypeError(f"{key} is not of the type {kind.__name__}")
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
-        raise UnpackError(f"{file} is incomplete: {error!r}; copy it again") from None
+        raise UnpackError(f"{file} is incomplete: {error}; copy it again") from None
     names = [manifest["engine"], manifest["version"], *(part["name"] for part in manifest["parts"])]
     if wrong := [name for name in names if not _NAME.fullmatch(name)]:
         raise UnpackError(f"{file} has the name {wrong[0]!r}, which may lead elsewhere; use another bundle")
