@@ -47,6 +47,10 @@ class LostNodeError(EngineError):
     """A node of a cluster, or its process, does not answer any more."""
 
 
+class BusyMachineError(BenchError):
+    """Other programs take so much of this machine that nothing can be measured."""
+
+
 class CleanupError(EngineError):
     """A process or GPU memory of an engine is still there after it was stopped: measuring cannot continue."""
 

@@ -215,7 +215,7 @@ def succeeds(command: Sequence[str], log: Path, gpus: Gpus, taken: Sequence[str]
     with log.open("wb") as file:
         status = COMMANDS.status(
             ["taskset", "--cpu-list", gpus.cpus(taken), *command],
-            os.environ | {"CUDA_VISIBLE_DEVICES": ",".join(taken)},
+            os.environ | {"CUDA_VISIBLE_DEVICES": ",".join(taken), "BENCH_ANYWAY": "1"},
             file,
         )
     last = log.read_text(errors="replace").splitlines()[-LAST_LINES:]

@@ -65,8 +65,11 @@ def _hint(error: Any) -> str:
     if context is None or context.parent is None:
         return "`bench --help` lists the commands, `bench COMMAND --help` their options"
     options = [option for param in context.command.params for option in param.opts]
+    help_option = "--help-all" if "--help-all" in options else "--help"
     other = _ELSEWHERE.get(getattr(error, "option_name", ""))
-    return (f"did you mean {other}? " if other in options else "") + f"see `{context.command_path} --help`"
+    return (
+        f"did you mean {other}? " if other in options else ""
+    ) + f"see `{context.command_path} {help_option}`"
 
 
 if __name__ == "__main__":

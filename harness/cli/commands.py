@@ -51,25 +51,28 @@ NAME_WIDTH = 34
 
 
 class GroupedCommand(typer.core.TyperCommand):
-    """A command whose help has a section for each group, and ends with examples.
+    """A command whose help begins with examples and has a section for each group.
 
+    Where options are `common`, `--help` shows these alone, and `--help-all` all.
     Typer's own panels leave a third of 80 columns for the descriptions of many options, and cut long words.
     """
 
     examples: tuple[str, ...] = ()
+    common: tuple[str, ...] = ()
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
-        """Write the sections."""
-        for title, params in sections(self.get_params(ctx)).items():
-            records = [record for param in params if (record := param.get_help_record(ctx))]
-            with formatter.section(title):
-                formatter.write_dl([_plain(*record) for record in records], col_max=NAME_WIDTH)
-
-    def format_epilog(self, ctx: Any, formatter: Any) -> None:
-        """Write the examples, one a line however long it is: they are copied."""
+        """Write the examples, one a line however long it is, as they are copied; then the sections."""
         if self.examples:
             with formatter.section("Examples"):
                 formatter.write("".join(f"  {example}\n" for example in self.examples))
+        params, groups = self.get_params(ctx), {}
+        if self.common and not ctx.meta.get("help_all"):
+            by_name = {param.name: param for param in params}
+            groups = {"Options": [by_name[name] for name in (*self.common, "help", "help_all")]}
+        for title, shown in (groups or sections(params)).items():
+            records = [record for param in shown if (record := param.get_help_record(ctx))]
+            with formatter.section(title):
+                formatter.write_dl([_plain(*record) for record in records], col_max=NAME_WIDTH)
 
 
 def _plain(names: str, text: str) -> tuple[str, str]:
@@ -109,7 +112,7 @@ def load_command(name: str) -> Any:
         alone.command(name, cls=GroupedCommand)(getattr(module, function))
     command = typer.main.get_group(alone).commands[name]
     if isinstance(command, GroupedCommand):
-        command.examples = getattr(module, "EXAMPLES", ())
+        command.examples, command.common = getattr(module, "EXAMPLES", ()), getattr(module, "COMMON", ())
     return command
 
 

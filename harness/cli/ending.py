@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import webbrowser
+from collections.abc import Iterator
 from pathlib import Path
 
 import typer
@@ -12,7 +13,7 @@ from harness.cli.terminal import FAILED, echo
 from harness.errors import BenchError
 from harness.metrics.rankings import best_labels
 from harness.report.answer import answer, goodput, terms
-from harness.report.notices import notices
+from harness.report.notices import facts_of, notices
 from harness.report.sections import ranking_of
 from harness.report.tables.capacity import capacity_tables
 from harness.report.tables.comparisons import noise_tables
@@ -20,11 +21,13 @@ from harness.report.tables.latency import overview_table
 from harness.report.tables.rates import offline_table
 from harness.report.tables.tuning import tuning_tables
 from harness.report.text.numbers import plural
+from harness.report.wording import WORDING, notices_of
 from harness.runs.reader import Run
+from harness.schema.facts import Fact
 from harness.schema.results import OnlineResults
 
-#: Warnings in the terminal; a run in which everything went wrong has many.
-MOST_WARNINGS = 8
+#: Warnings in the terminal: the report has them all, and the notes.
+MOST_WARNINGS = 3
 #: Of a warning's details, in letters; an engine may have the same trouble at many loads.
 MOST_DETAIL = 240
 
@@ -47,11 +50,20 @@ def print_ending(run: Run, display: Display) -> None:
         if run.meta.settings.aa:
             display.print_tables(noise_tables(run.results.comparisons, run.meta.launches))
     display.text("")
-    warnings = notices(run)
-    for notice in warnings[:MOST_WARNINGS]:
-        display.text(f"warning: {notice.title} {_first_sentences(notice.detail)}")
-    if more := len(warnings[MOST_WARNINGS:]):
-        display.text(f"{plural(more, 'more warning')} {'is' if more == 1 else 'are'} in the report")
+    warnings = [notice for notice in notices_of(_deciding(run)) if notice.severity != "note"][:MOST_WARNINGS]
+    for notice in warnings:
+        display.text(f"warning: {notice.title} {notice.wording.hint or _first_sentences(notice.detail)}")
+    if notes := len(notices(run)) - len(warnings):
+        display.text(f"{plural(notes, 'note')} in the report")
+
+
+def _deciding(run: Run) -> Iterator[Fact]:
+    """Facts that may change what a run says: nothing on limits that its load does not reach, nor on answers
+    that there are no others to compare with."""
+    for fact in facts_of(run):
+        is_alone = fact.kind in ("answers_unchecked", "unchecked_answers") and len(run.engines) == 1
+        if WORDING[fact.kind].severity == "invalid" or not (is_alone or fact.values.get("ample")):
+            yield fact
 
 
 def _first_sentences(detail: str) -> str:
@@ -63,7 +75,7 @@ def _first_sentences(detail: str) -> str:
 
 
 def conclude(
-    results: OnlineResults,
+    run: Run,
     report: Path,
     fault: BenchError | None,
     *,
@@ -77,12 +89,16 @@ def conclude(
     Raises:
         BenchError: `fault`, the error of the profiling after the benchmark.
     """
-    echo(results.model_dump_json(indent=2) if as_json else report)
+    if as_json:
+        sentences = [*map(str, answer(run))] if run.has_results else []
+        echo(run.results.model_copy(update={"answer": sentences}).model_dump_json(indent=2))
+    else:
+        echo(report)
     if open_report:
         webbrowser.open(report.resolve().as_uri())
     if fault is not None:
         raise fault
-    if _failed(results):
+    if _failed(run.results):
         raise typer.Exit(FAILED)
 
 

@@ -16,10 +16,11 @@ from harness.cli.command_line import clear_process_list, command_line
 from harness.cli.ending import conclude, print_ending
 from harness.cli.faults import is_pressed_again, refused, save_first
 from harness.cli.live_server import listen, served
+from harness.cli.options import Output
 from harness.cli.profile import profile_after, profile_only
 from harness.cli.progress import Display, make_display
 from harness.cli.trust import check_run
-from harness.errors import BenchError, InterruptedRunError, NothingMeasuredError
+from harness.errors import BenchError, BusyMachineError, InterruptedRunError, NothingMeasuredError
 from harness.metrics.validity import few_rounds
 from harness.profiling.plan import unprofiled
 from harness.report.render import write_outputs, write_without_figures
@@ -33,29 +34,31 @@ from harness.schema.load import ClosedLoop
 from harness.schema.online_settings import OnlineSettings
 from harness.schema.search import SearchPlan
 from harness.schema.tune import TunePlan
+from harness.telemetry.machine import busy_programs
+
+#: Share of the cores that others use, from which on it is said, and above which nothing is measured unasked.
+WORTH_SAYING, MUCH = 0.1, 0.5
 
 
 def measure(
     settings: OnlineSettings | None,
-    resume: Path | None,
+    output: Output,
     search: SearchPlan | None = None,
     tune: TunePlan | None = None,
     *,
-    trust: bool,
     serve: int | None = None,
-    open_report: bool,
-    as_json: bool,
-    quiet: bool,
 ) -> None:
-    """Run, or finish the run `resume`, show its progress, write its report and print where that is.
+    """Run, or finish the run `output.resume`, show its progress, write its report and print where that is.
 
     Raises:
         BenchError: There is no report, or something failed after it was written.
     """
     clear_process_list()
-    if resume is not None:
-        check_run(resume, trust)
-    with make_display(quiet) as display, ExitStack() as stack:
+    if output.resume is not None:
+        check_run(output.resume, output.trust)
+    with make_display(output.quiet) as display, ExitStack() as stack:
+        if not output.anyway and (settings is None or settings.cluster is None):
+            _look_at_machine(display)
         listener = None if serve is None else stack.enter_context(listen(serve))
         if settings is not None and settings.profile_only:
             profile_only(settings, display)
@@ -68,8 +71,8 @@ def measure(
             if settings is not None:
                 run = run_online(settings, command_line(), watcher, search, tune)
             else:
-                assert resume is not None
-                run = resume_online(resume, watcher)
+                assert output.resume is not None
+                run = resume_online(output.resume, watcher)
             report = write_outputs(run)
         except KeyboardInterrupt:
             run, report, fault = _after_interruption(watcher, run)
@@ -84,7 +87,26 @@ def measure(
             fault = _profiled(run, display)
     if not isinstance(fault, NothingMeasuredError):
         print_ending(run, display)
-    conclude(run.results, report, fault, as_json=as_json, open_report=open_report)
+    conclude(run, report, fault, as_json=output.as_json, open_report=output.open_report)
+
+
+def _look_at_machine(display: Display) -> None:
+    """Say which programs keep this machine busy.
+
+    Raises:
+        BusyMachineError: They take over half of the cores.
+    """
+    for seconds in (0.5, 2.0):  # a burst may be over by the second look
+        busy = busy_programs(seconds)
+        if busy.share <= MUCH:
+            break
+    if busy.share < WORTH_SAYING:
+        return
+    names = ", ".join(f"{name} {100 * cores:.0f} %" for name, cores in busy.programs.items())
+    line = f"{plural(busy.of, 'core')}, other programs use {busy.cores:.1f}{f' ({names})' if names else ''}"
+    if busy.share > MUCH:
+        raise BusyMachineError(f"{line}: results would be invalid", "wait until they end, or add --anyway")
+    display.line(line)
 
 
 @dataclass

@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-from harness.cli.options import Json, Open, Quiet, Resume, with_settings
-from harness.cli.trust import Trust
+from harness.cli.options import Output, with_settings
 from harness.schema.online_settings import OnlineSettings
 from harness.schema.settings import OfflineSettings
 
 EXAMPLES = ("bench offline --engines roseinfer,vllm --num-prompts 128 --repeats 5",)
+COMMON = (
+    *("engines", "model", "dtype", "max_model_len", "tensor_parallel_size", "num_prompts", "input_len"),
+    *("output_len", "ignore_eos", "repeats", "config", "out"),
+)
 
 
 @with_settings(OfflineSettings)
 def offline(
     settings: OfflineSettings | None,
-    resume: Resume = None,
-    trust: Trust = False,
-    open_report: Open = False,
-    as_json: Json = False,
-    quiet: Quiet = False,
+    output: Output,
 ) -> None:
     """Measure the throughput of a fixed batch of prompts, each engine in a process of its own.
 
@@ -27,4 +26,4 @@ def offline(
     from harness.cli.measure import measure
 
     run_settings = None if settings is None else OnlineSettings.of_batch(settings)
-    measure(run_settings, resume, trust=trust, open_report=open_report, as_json=as_json, quiet=quiet)
+    measure(run_settings, output)

@@ -5,15 +5,17 @@ from __future__ import annotations
 import inspect
 import types
 from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass, fields
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
+from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 import typer
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
-from harness.cli.trust import check_trust
+from harness.cli.terminal import echo
+from harness.cli.trust import Trust, check_trust
 from harness.engines.registry import installed_engines
 from harness.engines.variants import check_name, engine_points
 from harness.errors import UsageError
@@ -23,10 +25,6 @@ from harness.schema.settings import CommonSettings, OutputGroup, titles_of
 Settings = TypeVar("Settings", bound=CommonSettings)
 
 _output = partial(typer.Option, rich_help_panel=OutputGroup.title)
-Resume = Annotated[Path | None, _output(help="finish this run, of any command", metavar="RUN")]
-Open = Annotated[bool, _output("--open", help="open the report in a browser")]
-Json = Annotated[bool, _output("--json", help="print the results as JSON instead of the report's path")]
-Quiet = Annotated[bool, _output("--quiet", help="print nothing but the report's path")]
 Serve = Annotated[
     int | None,
     _output(
@@ -34,6 +32,40 @@ Serve = Annotated[
         metavar="PORT",
     ),
 ]
+
+
+def _show_all(ctx: typer.Context, is_given: bool) -> None:
+    if is_given:
+        ctx.meta["help_all"] = True
+        echo(ctx.get_help())
+        raise typer.Exit
+
+
+@dataclass(frozen=True)
+class Output:
+    """Options of every command that measures."""
+
+    resume: Annotated[Path | None, _output(help="finish this run, of any command", metavar="RUN")] = None
+    trust: Trust = False
+    anyway: Annotated[
+        bool,
+        _output(
+            "--anyway",
+            envvar="BENCH_ANYWAY",
+            help="measure without a look at what other programs do; else not beside much of it",
+        ),
+    ] = False
+    open_report: Annotated[bool, _output("--open", help="open the report in a browser")] = False
+    as_json: Annotated[
+        bool, _output("--json", help="print the answer and the results as JSON instead of the report's path")
+    ] = False
+    quiet: Annotated[bool, _output("--quiet", help="print nothing but the report's path")] = False
+    help_all: Annotated[
+        bool,
+        _output("--help-all", is_eager=True, callback=_show_all, help="Show all options and exit."),
+    ] = False
+
+
 _Config = Annotated[Path | None, _output(help="YAML file with settings; options override it", metavar="FILE")]
 
 _SHORTER = {
@@ -52,7 +84,8 @@ def with_settings(
     without: Collection[str] = (),
     derive: Callable[[dict[str, Any]], dict[str, Any]] = lambda values: {},
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Give a command `--config` and an option for each field of `kind`; its first argument is the settings.
+    """Give a command `--config` and an option for each field of `kind` and of Output, which are its first two
+    arguments.
 
     Options stay text: pydantic alone parses them, in the same way as YAML. `--resume` replaces all settings:
     with it the first argument is None, and any other setting is a UsageError.
@@ -63,20 +96,23 @@ def with_settings(
     """
 
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
-        parameters = list(inspect.signature(command, eval_str=True).parameters.values())[1:]
+        parameters = list(inspect.signature(command, eval_str=True).parameters.values())[2:]
+        hints = get_type_hints(Output, include_extras=True)
+        parameters += [_option(each.name, hints[each.name], each.default) for each in fields(Output)]
         settings_options = [option for option in _options(kind) if option.name not in without]
         names = {option.name for option in settings_options}
 
         def run(config: Path | None, **values: Any) -> None:
             texts = {name: values.pop(name) for name in list(values) if name in names}
+            output = Output(**{each.name: values.pop(each.name) for each in fields(Output)})
             explicit = {name: text for name, text in texts.items() if text not in (None, [])}
-            if values.get("resume") is None:
+            if output.resume is None:
                 options = explicit | derive(values)
                 settings = _build(kind, config, options, command.__name__)
                 if config is not None:
                     of_file = kind.model_fields.keys() - options.keys()
-                    check_trust(config, settings, values.get("trust", False), of_file)
-                command(settings, **values)
+                    check_trust(config, settings, output.trust, of_file)
+                command(settings, output, **values)
                 return
             if beside := [*explicit, *(["config"] if config else [])]:
                 names_text = ", ".join("--" + name.replace("_", "-") for name in beside)
@@ -84,7 +120,7 @@ def with_settings(
                     f"--resume uses the run's own settings and cannot be combined with {names_text}",
                     f"leave out {names_text}",
                 )
-            command(None, **values)
+            command(None, output, **values)
 
         run.__doc__, run.__name__ = command.__doc__, command.__name__
         signature = [*parameters, _option("config", _Config), *settings_options]
@@ -105,8 +141,8 @@ def _build(kind: type[Settings], config: Path | None, options: dict[str, Any], c
     return settings.model_copy(update={"engines": installed_engines()})
 
 
-def _option(name: str, annotation: Any) -> inspect.Parameter:
-    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
+def _option(name: str, annotation: Any, default: object = None) -> inspect.Parameter:
+    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
 
 
 def settings_of(kind: type[CommonSettings]) -> list[str]:

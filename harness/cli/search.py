@@ -7,8 +7,7 @@ from typing import Annotated, Any
 import typer
 from pydantic import ValidationError
 
-from harness.cli.options import Json, Open, Quiet, Resume, with_settings
-from harness.cli.trust import Trust
+from harness.cli.options import Output, with_settings
 from harness.errors import UsageError
 from harness.schema.base import first_fault
 from harness.schema.online_settings import OnlineSettings
@@ -23,6 +22,10 @@ _DECIDED = (
 EXAMPLES = (
     "bench search --by concurrency --slo 'ttft_p99<=200ms,tpot_p99<=30ms'",
     "bench search --base-url http://127.0.0.1:8000 --slo 'ttft_p99<=500ms'",
+)
+COMMON = (
+    *("slo", "by", "lowest", "highest", "max_seconds", "engines", "model", "base_url"),
+    *("trace", "input_len", "output_len", "config"),
 )
 
 Slo = Annotated[
@@ -77,7 +80,7 @@ def _plan(values: dict[str, Any]) -> SearchPlan:
     except ValidationError as error:
         name, colon, what = first_fault(error).partition(": ")
         option = f"--{name.replace('_', '-')}" if colon else name
-        raise UsageError(f"{option}{colon}{what}", "see bench search --help") from None
+        raise UsageError(f"{option}{colon}{what}", "see `bench search --help-all`") from None
 
 
 def lasting_settings(settings: OnlineSettings, plan: SearchPlan) -> OnlineSettings:
@@ -90,6 +93,7 @@ def lasting_settings(settings: OnlineSettings, plan: SearchPlan) -> OnlineSettin
 @with_settings(OnlineSettings, without=_DECIDED, derive=lambda values: _plan(values).settings())
 def search(
     settings: OnlineSettings | None,
+    output: Output,
     slo: Slo = None,
     by: By = "rate",
     lowest: Lowest = None,
@@ -99,11 +103,6 @@ def search(
     cells_per_start: PerStart = 4,
     tolerance: Tolerance = 0.1,
     max_seconds: MaxSeconds = None,
-    resume: Resume = None,
-    trust: Trust = False,
-    open_report: Open = False,
-    as_json: Json = False,
-    quiet: Quiet = False,
 ) -> None:
     """Find the highest load that each engine carries within limits."""
     plan = None
@@ -113,7 +112,7 @@ def search(
         _check(settings, plan)
     from harness.cli.measure import measure
 
-    measure(settings, resume, plan, trust=trust, open_report=open_report, as_json=as_json, quiet=quiet)
+    measure(settings, output, plan)
 
 
 def _check(settings: OnlineSettings, plan: SearchPlan) -> None:

@@ -8,8 +8,8 @@ from typing import Annotated, Any
 import typer
 from pydantic import ValidationError
 
-from harness.cli.options import Json, Open, Quiet, Resume, with_settings
-from harness.cli.trust import Trust, check_trust
+from harness.cli.options import Output, with_settings
+from harness.cli.trust import check_trust
 from harness.errors import UsageError
 from harness.schema.base import first_fault
 from harness.schema.online_settings import OF_RUNNING_SERVERS, OnlineSettings
@@ -24,6 +24,10 @@ _DECIDED = (
 EXAMPLES = (
     "bench tune roseinfer --concurrency 8 --rounds 10",
     "bench tune vllm --space space.yaml --request-rate 4 --objective e2e_p90",
+)
+COMMON = (
+    *("space", "objective", "slo", "configurations", "finalists", "repeats"),
+    *("model", "concurrency", "rounds", "request_rate", "config"),
 )
 
 EngineArgument = Annotated[str | None, typer.Argument(help="NAME or NAME@VARIANT, whose settings are tuned")]
@@ -68,6 +72,7 @@ def _settings(values: dict[str, Any]) -> dict[str, Any]:
 @with_settings(OnlineSettings, without=_DECIDED, derive=_settings)
 def tune(
     settings: OnlineSettings | None,
+    output: Output,
     engine: EngineArgument = None,
     space: SpaceFile = None,
     objective: Objective = None,
@@ -76,11 +81,6 @@ def tune(
     reduction: Reduction = 3,
     finalists: Finalists = 2,
     repeats: Repeats = 5,
-    resume: Resume = None,
-    trust: Trust = False,
-    open_report: Open = False,
-    as_json: Json = False,
-    quiet: Quiet = False,
 ) -> None:
     """Find settings of an engine that are better than its defaults, with a verdict on each."""
     plan = None
@@ -89,7 +89,7 @@ def tune(
 
         settings, plan = plan_tuning(settings, space, objective, slo, configurations, reduction, finalists)
         if space is not None:
-            check_trust(space, settings, trust, {"engines"})
+            check_trust(space, settings, output.trust, {"engines"})
     from harness.cli.measure import measure
 
-    measure(settings, resume, tune=plan, trust=trust, open_report=open_report, as_json=as_json, quiet=quiet)
+    measure(settings, output, tune=plan)

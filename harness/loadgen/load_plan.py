@@ -115,8 +115,8 @@ class LoadResult(msgspec.Struct):
 class Progress(msgspec.Struct, array_like=True):
     """Counts so far, summed over the client processes.
 
-    `ttft_us` is the median over the latest answers from sending to the first event, in µs, for whoever
-    watches: events are not read while measuring. 0 before there is one.
+    `ttft_us` is the median over the latest answers from sending to the first token, in µs, for whoever
+    watches: found by its bytes, as events are not read while measuring. 0 before there is one.
     """
 
     sent: int

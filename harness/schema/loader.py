@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -13,7 +13,7 @@ from harness.errors import UsageError, did_you_mean
 from harness.schema.base import fault
 from harness.schema.files import read_yaml
 from harness.schema.presets import preset_values
-from harness.schema.setting_types import asks_auto
+from harness.schema.setting_types import RUNNING_SERVER, asks_auto
 from harness.schema.settings import CommonSettings
 
 Settings = TypeVar("Settings", bound=CommonSettings)
@@ -31,7 +31,7 @@ def build(
         UsageError: The file cannot be read, a key is unknown, a value does not fit or has no effect.
     """
     from_file = {} if config is None else _read(config)
-    hint = f"see `bench {command or kind.command} --help` for what each setting takes"
+    hint = f"see `bench {command or kind.command} --help-all` for what each setting takes"
 
     def name(key: str) -> str:
         return (
@@ -46,11 +46,32 @@ def build(
     try:
         settings = kind.model_validate(values)
     except ValidationError as error:
-        raise UsageError("; ".join(_problems(error, name)), _meant(error, kind) + hint) from None
+        form = _right_form(error, kind, name)
+        raise UsageError("; ".join(_problems(error, name)), form or _meant(error, kind) + hint) from None
     if idle := {key: reason for key, reason in settings.idle().items() if key in from_file | options}:
         problems = [f"{name(key)} {reason}" for key, reason in idle.items()]
-        raise UsageError("; ".join(problems), hint)
+        raise UsageError("; ".join(problems), _without(idle, settings, name))
     return settings
+
+
+def _right_form(error: ValidationError, kind: type[CommonSettings], name: Callable[[str], str]) -> str:
+    """Return how values are written of which another form was given; empty if that is not known."""
+    keys = dict.fromkeys(str(detail["loc"][0]) for detail in error.errors() if detail["loc"])
+    forms = {key: kind.model_fields[key].examples for key in keys if key in kind.model_fields}
+    return "; ".join(f"write it like {name(key)} {each[0]}" for key, each in forms.items() if each)
+
+
+def _without(idle: Mapping[str, str], settings: CommonSettings, name: Callable[[str], str]) -> str:
+    """Return what to leave out, or to add, so that every setting has an effect."""
+    if idle.get("base_url") and any(engine.name != RUNNING_SERVER for engine in settings.engines):
+        return "leave out --engines: the server at the address is measured as it is"
+    names = ", ".join(map(name, idle))
+    others = dict.fromkeys(reason.partition(" ")[2] for reason in idle.values())
+    if all(reason.startswith("excludes ") for reason in idle.values()):
+        return f"leave out {names}, or {' and '.join(others)}"
+    if all(reason.startswith("needs ") for reason in idle.values()):
+        return f"leave out {names}, or add {' and '.join(others)}"
+    return f"leave out {names}"
 
 
 def _read(path: Path) -> dict[str, Any]:

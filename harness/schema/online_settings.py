@@ -126,10 +126,15 @@ class LoadGroup(Group):
     max_output_len: int | None = Field(
         None, ge=1, description="most output tokens, with --fit clip, or with --dataset (256 if not given)"
     )
-    scales: Scales = Field([1.0], description="factors on the time between arrivals; smaller is heavier")
+    scales: Scales = Field(
+        [1.0],
+        description="factors on the time between arrivals; smaller is heavier",
+        examples=["0.4,0.8,1.6"],
+    )
     concurrency: Concurrency | None = Field(
         None,
         description="closed loop instead of a trace: requests in flight, each number measured in turn",
+        examples=["1,8,64"],
     )
     rounds: int | None = Field(
         None,
@@ -139,13 +144,16 @@ class LoadGroup(Group):
     request_rate: Rates | None = Field(
         None,
         description="requests a second instead of a trace, each rate measured in turn; inf: all --n at once",
+        examples=["0.5,2,8"],
     )
     arrivals: ArrivalProcess = Field(
         default_factory=lambda: ArrivalProcess(kind="poisson"),
         description="how the times between requests are distributed with --request-rate or --ramp",
     )
     ramp: RampSetting | None = Field(
-        None, description="request rate that rises or falls evenly from one to another in so many seconds"
+        None,
+        description="request rate that rises or falls evenly from one to another in so many seconds",
+        examples=["2:40:15"],
     )
     mixture: str | None = Field(
         None,
@@ -277,6 +285,7 @@ class ValidityGroup(Group):
     slo: Slo | None = Field(
         None,
         description="service level for goodput: ttft_ms=200,tpot_ms=50 or ttft_p99<=200ms,tpot_p99<=50ms",
+        examples=["'ttft_p99<=200ms,tpot_p99<=50ms'"],
     )
     clients: Literal["auto"] | Annotated[int, Field(ge=1)] = Field(
         "auto",

@@ -287,6 +287,9 @@ class OnlineResults(Strict):
     schema_version: Literal[1] = SCHEMA_VERSION
     meta: RunInfo
     summaries: list[OnlineSummary]
+    answer: list[str] = Field(
+        [], exclude_if=lambda sentences: not sentences, description="what the run shows, of `--json` alone"
+    )
     results: list[BatchRow] = Field(
         [],
         exclude_if=lambda rows: not rows,

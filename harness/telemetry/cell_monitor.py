@@ -17,6 +17,7 @@ import psutil
 
 from harness.schema.machines import GpuLoad, MachineLoad, Power
 from harness.telemetry.gpu import GpuReader, GpuReading, RaplReader, joules
+from harness.telemetry.machine import busy_s, usable_cpu_times
 
 #: A sample costs some milliseconds of one core, because every process of the machine is looked at.
 PERIOD_S = 1.0
@@ -90,15 +91,14 @@ class CellMonitor:
             self._take()
 
     def _take(self) -> None:
-        usable = os.sched_getaffinity(0)
-        times = [time for cpu, time in enumerate(psutil.cpu_times(percpu=True)) if cpu in usable]
+        times = usable_cpu_times()
         frequency = psutil.cpu_freq()
         engine = self._engine_pids()
         self.readings.append(
             Reading(
                 t=monotonic(),
                 cpus=len(times),
-                busy_s=sum(sum(time[:3]) + time.irq + time.softirq for time in times),
+                busy_s=busy_s(times),
                 steal_s=sum(time.steal for time in times),
                 own_s=self._run_cpu.read(tree for root in self._roots for tree in processes_below(root)),
                 mhz=frequency.current if frequency and frequency.current else None,

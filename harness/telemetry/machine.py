@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import os
 import platform
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from time import monotonic, sleep
 from typing import Any
 
 import psutil
@@ -20,6 +23,55 @@ VECTOR_FLAGS = (
     *("asimd", "sve", "bf16"),
 )
 CPUINFO = Path("/proc/cpuinfo")
+
+
+@dataclass(frozen=True)
+class Busy:
+    """Cores that other programs take of those that this process may use, and the programs that take most."""
+
+    cores: float
+    of: int
+    programs: Mapping[str, float]
+
+    @property
+    def share(self) -> float:
+        """Share of all cores."""
+        return self.cores / self.of
+
+
+def busy_programs(seconds: float, most: int = 3) -> Busy:
+    """Watch the machine for so long. Programs below a twentieth of a core have no name."""
+    began, busy, before = monotonic(), busy_s(usable_cpu_times()), _spent()
+    sleep(seconds)
+    busy, after, lasted = busy_s(usable_cpu_times()) - busy, _spent(), monotonic() - began
+    own_s = after[os.getpid()][1] - before[os.getpid()][1]
+    cores: Counter[str] = Counter()
+    for pid, (name, spent_s) in after.items():
+        if pid != os.getpid():
+            cores[name] += (spent_s - before.get(pid, (name, 0.0))[1]) / lasted  # type: ignore[assignment]
+    named = {name: used for name, used in cores.most_common(most) if used > 0.05}
+    return Busy(max(0.0, busy - own_s) / lasted, len(os.sched_getaffinity(0)), named)
+
+
+def usable_cpu_times() -> list[Any]:
+    """CPU times of each core that this process may use."""
+    usable = os.sched_getaffinity(0)
+    return [times for cpu, times in enumerate(psutil.cpu_times(percpu=True)) if cpu in usable]
+
+
+def busy_s(cores: Sequence[Any]) -> float:
+    """Seconds that cores have been busy, summed over them."""
+    return float(sum(sum(times[:3]) + times.irq + times.softirq for times in cores))
+
+
+def _spent() -> dict[int, tuple[str, float]]:
+    """Name and CPU seconds of each process."""
+    processes = psutil.process_iter(["name", "cpu_times"])
+    return {
+        process.pid: (process.info["name"], sum(process.info["cpu_times"][:2]))
+        for process in processes
+        if process.info["cpu_times"]
+    }
 
 
 def environment() -> dict[str, JsonValue]:

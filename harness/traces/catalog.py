@@ -101,7 +101,10 @@ def find_entry(name: str) -> Entry:
     """Return a public trace. Raises UsageError, with the closest names, if the catalog has none."""
     if name in entries():
         return entries()[name]
-    meant = did_you_mean(name, [builtin.NAME, *entries()], most=3)
+    begun = [other for other in entries() if name and other.startswith(f"{name}-")]
+    meant = did_you_mean(
+        name, begun or [builtin.NAME, *entries()], most=8 if begun else 3, cutoff=0 if begun else 0.6
+    )
     raise UsageError(f"there is no trace or file {name!r}", f"{meant}`bench traces list` lists all traces")
 
 

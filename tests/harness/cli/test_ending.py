@@ -5,11 +5,11 @@ from __future__ import annotations
 import io
 import re
 import webbrowser
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import typer
@@ -21,8 +21,9 @@ from harness.metrics.rankings import shown_load
 from harness.report.answer import answer
 from harness.report.notices import notices
 from harness.report.tables.table import Column, Table
-from harness.report.wording import Notice
+from harness.report.wording import Notice, notices_of
 from harness.runs.reader import Run, load_run
+from harness.schema.facts import Fact
 from harness.schema.results import OnlineResults, OnlineSummary
 from harness.schema.search import SearchPlan, SearchResults
 from tests.harness.report.conftest import make_online
@@ -48,7 +49,8 @@ def test_nothing_is_cut(run: Run, columns: int) -> None:
     assert max(len(line.rstrip()) for line in lines) <= columns
     words = " ".join(" ".join(lines).split())
     assert "…" not in words
-    for sentence in [*map(str, answer(run)), *(f"warning: {notice.title}" for notice in notices(run))]:
+    grave = [notice for notice in notices(run) if notice.severity != "note"][:MOST_WARNINGS]
+    for sentence in [*map(str, answer(run)), *(f"warning: {notice.title}" for notice in grave)]:
         assert " ".join(sentence.split()) in words
 
 
@@ -76,11 +78,30 @@ def test_piped_output_has_a_line_a_sentence(run: Run) -> None:
 
 
 def test_many_warnings_are_counted(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    many = notices(run) * 5
-    monkeypatch.setattr("harness.cli.ending.notices", lambda run: many)
+    grave = [
+        Fact.of("code_changed", "A", folders="f"),
+        Fact.of("cached", "A", share=0.5),
+        Fact.of("uncommitted", commit="c"),
+        Fact.of("unlisted_model", "A", model="m", listed="n"),
+    ]
+    many = [*grave, Fact.of("uncalibrated"), Fact.of("few_repeats", "A", repeats=1, enough=5)]
+    monkeypatch.setattr("harness.cli.ending.facts_of", lambda run: many)
+    monkeypatch.setattr("harness.cli.ending.notices", lambda run: notices_of(many))
     lines = printed(run, 400)
     assert sum(line.startswith("warning: ") for line in lines) == MOST_WARNINGS
-    assert lines[-1] == f"{len(many) - MOST_WARNINGS} more warnings are in the report"
+    assert lines[-1] == "3 notes in the report"
+
+
+def test_what_decides_nothing_is_a_note(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Limits that the load does not reach; answers of an engine that is alone."""
+    limit = Fact.of("unequal_setting", setting="cache", reported="A 1, B 2", ample=True)
+    unchecked = Fact.of("answers_unchecked")
+    monkeypatch.setattr("harness.cli.ending.facts_of", lambda run: [limit, unchecked])
+    [warning] = [line for line in printed(run, 400) if line.startswith("warning: ")]
+    assert "answers" in warning and len(run.engines) > 1
+    alone = [cell for cell in run.results.summaries if cell.label == run.engines[0][1]]
+    alone_run = replace(run, results=run.results.model_copy(update={"summaries": alone}))
+    assert not any(line.startswith("warning: ") for line in printed(alone_run, 400))
 
 
 def test_goodput_is_said_where_limits_were_given(run: Run) -> None:
@@ -100,11 +121,11 @@ def test_goodput_is_said_where_limits_were_given(run: Run) -> None:
 
 def test_a_long_warning_ends_after_a_sentence(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     same = " ".join(f"At scale {scale}, other processes kept 1 of 2 cores busy." for scale in range(9))
-    found = Notice("foreign_load", "The machine was disturbed.", same)
-    monkeypatch.setattr("harness.cli.ending.notices", lambda run: [found])
-    last = printed(run, 800)[-1]
-    assert last.startswith("warning: The machine was disturbed. At scale 0, ") and last.endswith("busy. …")
-    assert len(last) < 300
+    found = Notice("drift", "Values changed.", same)
+    monkeypatch.setattr("harness.cli.ending.notices_of", lambda facts: [found])
+    [line] = [line for line in printed(run, 800) if line.startswith("warning: ")]
+    assert line.startswith("warning: Values changed. At scale 0, ") and line.endswith("busy. …")
+    assert len(line) < 300
 
 
 def ended(cells: list[tuple[bool, int]], *, search: bool = False) -> OnlineResults:
@@ -115,6 +136,11 @@ def ended(cells: list[tuple[bool, int]], *, search: bool = False) -> OnlineResul
     fields["summaries"] = [OnlineSummary.model_construct(**cell) for cell in counts]
     fields["search"] = SearchResults(plan=plan, engines=[]) if search else None
     return OnlineResults.model_construct(**fields)
+
+
+def results_of(results: OnlineResults) -> Run:
+    """A run with these results."""
+    return cast(Run, SimpleNamespace(results=results))
 
 
 @pytest.mark.parametrize(
@@ -133,14 +159,28 @@ def test_a_run_without_a_valid_cell_fails(
 ) -> None:
     results = ended(cells, search=search)
     with pytest.raises(typer.Exit) if code else nullcontext() as end:
-        conclude(results, Path("report.html"), None, as_json=False, open_report=False)
+        conclude(results_of(results), Path("report.html"), None, as_json=False, open_report=False)
     assert (end.value.exit_code if code else 0) == code
     assert capsys.readouterr().out == "report.html\n"
+
+
+def test_the_answer_is_in_the_json(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
+    with suppress(typer.Exit):
+        conclude(run, Path("report.html"), None, as_json=True, open_report=False)
+    found = OnlineResults.model_validate_json(capsys.readouterr().out)
+    assert found.answer == [*map(str, answer(run))] != []
+    assert found.model_copy(update={"answer": []}) == run.results
 
 
 def test_the_report_opens_in_a_browser(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     opened: list[str] = []
     monkeypatch.setattr(webbrowser, "open", opened.append)
     for open_report in (False, True):
-        conclude(ended([(True, 0)]), tmp_path / "a b.html", None, as_json=False, open_report=open_report)
+        conclude(
+            results_of(ended([(True, 0)])),
+            tmp_path / "a b.html",
+            None,
+            as_json=False,
+            open_report=open_report,
+        )
     assert opened == [f"{tmp_path.as_uri()}/a%20b.html"]

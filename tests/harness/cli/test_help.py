@@ -23,6 +23,7 @@ from harness.schema.settings import CommonSettings, OfflineSettings, titles_of
 
 pytestmark = pytest.mark.integration
 
+MEASURE = ("online", "offline", "search", "tune")
 COMMANDS: list[tuple[str, type[CommonSettings]]] = [("online", OnlineSettings), ("offline", OfflineSettings)]
 
 
@@ -30,9 +31,20 @@ COMMANDS: list[tuple[str, type[CommonSettings]]] = [("online", OnlineSettings), 
 def test_every_setting_is_shown_in_its_group(command: str, kind: type[CommonSettings], bench: Any) -> None:
     titles = titles_of(kind)
     assert titles.keys() == kind.model_fields.keys()
-    shown = bench(command, "--help").out
+    shown = bench(command, "--help-all").out
     assert set(titles.values()) <= {line.removesuffix(":") for line in shown.splitlines()}
-    assert "Options:" not in shown and bench(command, "-h").out == shown
+    assert "Options:" not in shown
+
+
+@pytest.mark.parametrize("command", MEASURE)
+def test_twelve_options_fit_a_screen(command: str, bench: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Examples come first; the last option shows the others."""
+    monkeypatch.setenv("COLUMNS", "80")
+    shown = bench(command, "-h").out
+    assert bench(command, "--help").out == shown and len(shown.splitlines()) <= 50
+    options = re.findall(r"^  (--\S+)", shown, re.MULTILINE)
+    assert len(options) <= 13 and options[-1] == "--help-all"
+    assert shown.index("Examples:") < shown.index("Options:")
 
 
 @pytest.mark.parametrize("columns", [80, 120])
@@ -41,7 +53,8 @@ def test_no_name_is_cut(
     command: str, kind: type[CommonSettings], columns: int, bench: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", str(columns))
-    lines = bench(command, "--help").out.splitlines()
+    text = bench(command, "--help-all").out
+    lines = [line for line in text.splitlines() if not line.startswith("  bench ")]
     assert max(map(len, lines)) <= columns
     first = {line.split()[0].replace("--[no-]", "--") for line in lines if line.startswith("  --")}
     assert {"--" + name.replace("_", "-") for name in settings_of(kind)} <= first
@@ -50,7 +63,7 @@ def test_no_name_is_cut(
 @pytest.mark.parametrize("command", ["online", "offline", "search", "tune", "profile run", "report"])
 def test_a_description_stands_by_itself(command: str, bench: Any) -> None:
     """It does not go on with the option's name, and says limits and values as people do."""
-    shown = bench(*command.split(), "--help").out
+    shown = bench(*command.split(), *(["--help-all"] if command in MEASURE else ["--help"])).out
     options = re.findall(r"^  (--\S+)[^\n]*?\s{2,}(\S.*)", shown, re.MULTILINE)
     assert options and not [name for name, text in options if text.startswith("of ")]
     if command in ("search", "tune"):
@@ -85,12 +98,25 @@ def test_a_misspelt_key_is_corrected(text: str, meant: str, tmp_path: Path) -> N
     assert raised.value.hint.startswith(f"did you mean {meant}? ")
 
 
+@pytest.mark.parametrize(("words", "hint"), [
+    ("--concurrency 1-8", "--concurrency 1,8,64"),
+    ("--ramp 2-40", "--ramp 2:40:15"),
+    ("--slo ttft_p99=200", "ttft_p99<=200ms"),
+    ("--concurrency 4 --scales 0.4", "leave out --scales, or --concurrency"),
+    ("--load-nodes 2", "leave out --load-nodes, or add --cluster"),
+    ("--base-url http://h --engines vllm", "leave out --engines"),
+])  # fmt: skip
+def test_the_hint_of_a_wrong_value_is_the_right_form(words: str, hint: str, bench: Any) -> None:
+    done = bench("online", *words.split())
+    assert done.code == 2 and hint in done.err.partition("hint: ")[2]
+
+
 def test_a_misspelt_option_is_corrected(bench: Any) -> None:
     done = bench("online", "--concurency", "3")
     assert done.code == 2
     message, hint = done.err.splitlines()
     assert message.startswith("bench: No such option: --concurency (") and " --concurrency" in message
-    assert hint == "  hint: see `bench online --help`"
+    assert hint == "  hint: see `bench online --help-all`"
 
 
 @pytest.mark.parametrize(("command", "wrong", "right"), [
@@ -98,7 +124,7 @@ def test_a_misspelt_option_is_corrected(bench: Any) -> None:
 ])  # fmt: skip
 def test_the_other_name_of_the_number_of_requests(command: str, wrong: str, right: str, bench: Any) -> None:
     done = bench(command, wrong, "3")
-    assert done.code == 2 and f"  hint: did you mean {right}? see `bench {command} --help`" in done.err
+    assert done.code == 2 and f"  hint: did you mean {right}? see `bench {command} --help-all`" in done.err
 
 
 def test_the_help_that_is_named_is_the_commands(bench: Any) -> None:
@@ -106,8 +132,8 @@ def test_the_help_that_is_named_is_the_commands(bench: Any) -> None:
         "tune roseinfer --n 0", "search --slo ttft_p50<=1s --n 0", "engines show x --nope",
     )}  # fmt: skip
     assert list(named.values()) == [
-        "`bench tune --help` for what each setting takes",
-        "`bench search --help` for what each setting takes",
+        "`bench tune --help-all` for what each setting takes",
+        "`bench search --help-all` for what each setting takes",
         "`bench engines show --help`",
     ]
     message = "bench: Invalid value for '--repeats': Input should be greater than or equal to 2\n"

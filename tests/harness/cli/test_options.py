@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import shlex
 from collections.abc import Iterator
+from dataclasses import fields
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ import pytest
 import typer
 import yaml
 
-from harness.cli.options import settings_of, with_settings
+from harness.cli.options import Output, settings_of, with_settings
 from harness.engines.base import Installation, Missing
 from harness.engines.registry import LOCAL
 from harness.errors import UsageError
@@ -118,7 +119,7 @@ def command_of(kind: type[CommonSettings]) -> tuple[Any, list[CommonSettings]]:
 
     @app.command()
     @with_settings(kind)
-    def command(settings: CommonSettings, trust: bool = True) -> None:
+    def command(settings: CommonSettings, output: Output) -> None:
         got.append(settings)
 
     return typer.main.get_command(app), got
@@ -128,7 +129,7 @@ def parse(kind: type[CommonSettings], arguments: list[str]) -> CommonSettings:
     """The settings that a command gets from these arguments."""
     command, got = command_of(kind)
     got.clear()
-    command.main(arguments, standalone_mode=False)
+    command.main(["--trust", *arguments], standalone_mode=False)
     return got[0]
 
 
@@ -368,6 +369,7 @@ def test_engines_that_are_installed_are_measured_unasked(
 
 def test_a_command_keeps_its_own_options() -> None:
     @with_settings(OfflineSettings)
-    def command(settings: OfflineSettings, quiet: bool = False) -> None: ...
+    def command(settings: OfflineSettings, output: Output, often: bool = False) -> None: ...
 
-    assert {"quiet", "config", *OfflineSettings.model_fields} == set(inspect.signature(command).parameters)
+    own = {"often", "config", *(each.name for each in fields(Output))}
+    assert own | OfflineSettings.model_fields.keys() == set(inspect.signature(command).parameters)

@@ -12,6 +12,7 @@ import msgspec
 import pandas as pd
 import pytest
 
+from harness.loadgen.client_main import first_token
 from harness.loadgen.load_plan import LoadPlan, LoadResult, Progress, RawResponse, Target, WireRequest
 from harness.loadgen.run_load import run_load
 from harness.records.cell import CellIdentity, CellRecords, Expected
@@ -190,3 +191,12 @@ def test_a_refused_connection_fails_its_request() -> None:
     frame = records(result).requests
     assert frame["error"].tolist() == ["connect"] * 5
     assert frame["t_sent"].isna().all() and frame["status"].isna().all()
+
+
+def test_progress_takes_the_same_first_token_as_the_metric(shared_mock: Any) -> None:
+    """It finds it by the bytes: the first chunk of a chat, its role, is none."""
+    result = run_load(
+        make_plan(shared_mock, [shape | {"ttft_ms": 20} for shape in SHAPES]), start_delay_s=0.05
+    )
+    for response in result.responses:
+        assert first_token(response) == token_stamps(response)[0][0]

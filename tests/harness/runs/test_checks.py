@@ -290,7 +290,7 @@ def test_an_accuracy_task_that_fails_is_said_and_tried_again(
     shown = capsys.readouterr().err
     assert reason in shown and hint in shown
     with pytest.raises(typer.Exit) as ended:
-        conclude(results, folder, None, as_json=False, open_report=False)
+        conclude(load_run(folder, trust=True), folder, None, as_json=False, open_report=False)
     assert ended.value.exit_code == 3
 
     monkeypatch.setattr("harness.runs.block.score_engine", score_engine)

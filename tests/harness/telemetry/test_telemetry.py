@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +39,15 @@ def test_the_cpu_decides_what_auto_computes_with(tmp_path: Path, monkeypatch, li
     monkeypatch.setattr(machine, "CPUINFO", tmp_path / "cpuinfo")
     assert resolve_dtype("auto", "cpu") == dtype
     assert (resolve_dtype("auto", "cuda"), resolve_dtype("bf16", "cpu")) == ("fp16", "bf16")
+
+
+def test_what_other_programs_take_is_named():
+    with subprocess.Popen([sys.executable, "-c", "while True: pass"]) as other:
+        found = machine.busy_programs(0.5, most=50)
+        other.kill()
+    name = Path(sys.executable).resolve().name
+    assert found.of == len(os.sched_getaffinity(0)) and 0.05 < found.cores <= found.of * 1.1
+    assert any(program.startswith(name[:6]) and cores > 0.05 for program, cores in found.programs.items())
 
 
 def _git(folder: Path, *arguments: str) -> None:
