@@ -28,6 +28,7 @@ from harness.runs.events import (
     EngineStarting,
     EngineWarming,
     Event,
+    LateClient,
     Reporting,
     Started,
     TooFewClients,
@@ -121,6 +122,8 @@ class Display:
             case TooFewClients(cell, clients, more):
                 few = f"{clients} client {'process is' if clients == 1 else 'processes are'} too few"
                 self.line(f"{cell}: {few}, measuring again with {more}")
+            case LateClient(cell, late):
+                self.line(f"{cell}: the client was late, measuring again: {reason_text([late])}")
             case CellDone(cell, summary):
                 self._measured += 1
                 self._share(self._measured)

@@ -201,7 +201,10 @@ def _others_waiting(repeats: Sequence[Group]) -> int:
 
 
 def _cached(group: Group, prefixes: PrefixHits) -> Fact | None:
-    """State that prompts were answered from a cache that had them before, or that nobody reports it."""
+    """State that prompts were answered from a cache that had them before, or were not and could have been, or
+    that nobody reports it."""
+    if prefixes.excess:
+        return Fact(kind="foreign_counters", values={"excess": prefixes.excess})
     if prefixes.reported is None:
         return Fact(kind="unreported") if group.engine == RUNNING_SERVER else None
     if not prefixes.prompt_tokens:  # texts without a tokenizer
@@ -209,6 +212,8 @@ def _cached(group: Group, prefixes: PrefixHits) -> Fact | None:
     requests = (group.whole or group).requests
     sent = requests["reusable_tokens"].dropna()
     slack = max(BEGIN_TOKENS, _of_template(requests)) * len(sent) + PART_OF_A_BLOCK * int((sent > 0).sum())
+    if prefixes.missed * prefixes.prompt_tokens > slack and prefixes.missed > prefixes.possible / 2:
+        return Fact(kind="few_hits", values={"share": prefixes.reported, "possible": prefixes.possible})
     if (prefixes.reported - prefixes.possible) * prefixes.prompt_tokens <= slack:
         return None
     return Fact(kind="cached", values={"share": prefixes.reported, "possible": prefixes.possible})

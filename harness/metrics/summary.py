@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, TypedDict, TypeVar, Unpack
 
 import numpy as np
@@ -22,6 +22,7 @@ from harness.metrics.notices import (
 )
 from harness.metrics.rates import Machines, late_s, peak_in_flight, requests_within, total
 from harness.metrics.samples import Cut, Group, by_load, cells_of, load_of, split
+from harness.metrics.server_state import page_facts
 from harness.metrics.validity import clients_of, discredit, invalid_reasons, scored
 from harness.schema.facts import Fact
 from harness.schema.fairness import Part, ReportedMean, Source, TaskScores, Waterfall, WaterfallPart
@@ -113,31 +114,43 @@ def _column(table: pd.DataFrame, name: str) -> Floats:
     return table[name].to_numpy(np.float64)
 
 
+#: Counters of a server may grow by so many times the prompt tokens of a cell, and by so many tokens a request
+#: for its template.
+MOST_COUNTED, TEMPLATE_TOKENS = 1.5, 64
 UNKNOWN = "unknown: the engine does not report it"
 USAGE = "usage of the answers: prompt_tokens_details.cached_tokens"
 
 
-def prefix_hits(requests: pd.DataFrame, counted: Mapping[int, PrefixCount]) -> list[PrefixHits]:
+def prefix_hits(
+    requests: pd.DataFrame, counted: Mapping[int, PrefixCount], caching: Collection[str] = ()
+) -> list[PrefixHits]:
     """One entry a cell, in the order in which cells first appear, over all requests that were sent.
 
     Args:
         requests: One row a request (records/columns.py).
         counted: By cell, what the engine's counters said. Where the answers' usage says it, that is taken
-            instead; a request without it had nothing cached, as vLLM and SGLang leave a 0 out.
+            instead; a request without it had nothing cached, as vLLM and SGLang leave a 0 out. Counters that
+            grew by far more than was sent are somebody else's too, and say nothing of the cell.
+        caching: Labels of the engines that may have a prefix cache.
     """
-    return [_hits(cell, counted) for cell in cells_of(requests, ["cell"])]
+    return [_hits(cell, counted, caching) for cell in cells_of(requests, ["cell"])]
 
 
-def _hits(cell: pd.DataFrame, counted: Mapping[int, PrefixCount]) -> PrefixHits:
+def _hits(cell: pd.DataFrame, counted: Mapping[int, PrefixCount], caching: Collection[str]) -> PrefixHits:
     first, load = cell.iloc[0], load_of(cell)
     sent = cell["reusable_tokens"].notna()
     good = cell[succeeded(cell)]
     sent_tokens = int(cell["input_tokens"][sent].sum())
-    reported, source = None, UNKNOWN
+    reported, source, excess = None, UNKNOWN, 0.0
     if good["cached_tokens"].notna().any():
         reported, source = _share(good["cached_tokens"].sum(), np.nansum(prompt_tokens(good))), USAGE
     elif count := counted.get(int(first["cell"])):
-        reported, source = _share(count.hits, count.queries), count.source
+        prompts = max(sent_tokens, float(np.nansum(prompt_tokens(cell))))
+        most = MOST_COUNTED * prompts + TEMPLATE_TOKENS * len(cell)
+        if prompts and count.queries > most:
+            excess = count.queries / prompts
+        else:
+            reported, source = _share(count.hits, count.queries), count.source
     return PrefixHits(
         engine=first["engine"],
         variant=None if pd.isna(first["variant"]) else first["variant"],
@@ -148,7 +161,18 @@ def _hits(cell: pd.DataFrame, counted: Mapping[int, PrefixCount]) -> PrefixHits:
         possible=_share(cell["reusable_tokens"].sum(), sent_tokens),
         reported=reported,
         source=source,
+        excess=excess,
+        missed=_missed(cell, reported or 0.0) if first["label"] in caching else 0.0,
     )
+
+
+def _missed(cell: pd.DataFrame, reported: float) -> float:
+    """Return the share of the prompt tokens that a cache could have had and had not.
+
+    Requests that were sent before the first answer began could find nothing.
+    """
+    after = cell["t_sent"] > cell["t_first"].min()
+    return max(0.0, _share(cell["reusable_tokens"][after].sum(), cell["input_tokens"].sum()) - reported)
 
 
 def _share(part: float, whole: float) -> float:
@@ -181,6 +205,8 @@ class SummaryInputs(TypedDict, total=False):
     scores: TaskScores | None
     #: Reports of the engines on speculative decoding in each cell.
     drafted: Sequence[Speculation]
+    #: Readings of the servers' own pages, of all cells.
+    server: pd.DataFrame
 
 
 def summarize(
@@ -207,7 +233,8 @@ def summarize_points(points: Sequence[Point], **known: Unpack[SummaryInputs]) ->
     summaries = []
     slo, reported, machines = known.get("slo"), known.get("reported") or {}, known.get("machines") or {}
     hits, drafted = _by_cell(known.get("prefixes", ())), _by_cell(known.get("drafted", ()))
-    calibration = known.get("calibration")
+    calibration, server = known.get("calibration"), known.get("server")
+    readings = {} if server is None else dict(iter(server.groupby("cell")))
     for point in points:
         each = []
         for group, counts, estimates in zip(point.repeats, point.counts, point.each, strict=True):
@@ -215,6 +242,8 @@ def summarize_points(points: Sequence[Point], **known: Unpack[SummaryInputs]) ->
             draft = drafted.get(place)
             summary = _summary(group, [group], [counts], estimates, slo, calibration, reported)
             notices = cell_notices(group, machines, hits.get(place), draft.count if draft else None)
+            cell = (group.whole or group).requests["cell"].iloc[0]
+            notices += page_facts(group, readings[cell]) if cell in readings else []
             each.append(summary.model_copy(update={"notices": notices}))
         notices = pooled_notices(point.repeats, each, machines)
         if len(each) == 1:

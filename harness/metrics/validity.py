@@ -5,28 +5,35 @@ A function that returns facts is named after what it states: `one_late` returns 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import math
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from math import ceil
 
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
 from harness.metrics.percentiles import Ordered, missing
+from harness.metrics.rankings import REAL
 from harness.metrics.rates import duration_s
 from harness.metrics.samples import Group
 from harness.schema.facts import Fact, Scope, Value
 from harness.schema.fairness import TaskScores
 from harness.schema.load import Batch, ClosedLoop, Load
 from harness.schema.machines import Calibration
-from harness.schema.results import OnlineSummary
+from harness.schema.metrics import METRICS
+from harness.schema.results import Comparison, OnlineSummary
 from harness.schema.settings import SHORT_CELL_S
 
 #: A cell is invalid when the submit lag's p99 is above this, and above this share of the median TTFT. A
 #: sample too small for a p99 is judged by its second highest lag: as with 100 requests, one may be late.
 LAG_LIMIT_MS = 1.0
 LAG_LIMIT_OF_TTFT = 0.05
+
+#: Lag that is at most this share of a difference cannot have made it.
+HARMLESS_SHARE = 0.1
+#: Latencies that begin when a request is sent, which lag may shift.
+_FROM_SENDING = ("ttft_ms", "ttfo_ms", "e2e_ms")
 
 #: A cell is invalid when a client process did more than this share of what it can.
 CEILING_SHARE = 0.5
@@ -65,6 +72,51 @@ def _invalid(group: Group) -> list[Fact]:
         if lag.judged_ms > lag.limit_ms
     ]
     return [failures, *late] if failed else late
+
+
+def late_alone(group: Group) -> Fact | None:
+    """Return the first fact of a cell that only its client's lateness makes invalid; None of other cells."""
+    facts = _invalid(group)
+    return facts[0] if {fact.kind for fact in facts} == {"late"} else None
+
+
+def with_harmless_lag(
+    summaries: Sequence[OnlineSummary], comparisons: Iterable[Comparison]
+) -> list[OnlineSummary]:
+    """Take lag that can have made no verdict from the reasons why cells are invalid: it becomes a notice.
+
+    It is compared with the smallest difference that is claimed of the engine at that load, a rate's as the
+    time of a request that it means. Where none is claimed, lag may have hidden one.
+    """
+    e2e_ms = {(s.label, s.load): s.latency("e2e_ms").mean or 0.0 for s in summaries if s.repeat is None}
+    claimed: dict[tuple[str, Load], float] = {}
+    for pair in comparisons:
+        is_latency = METRICS[pair.metric].is_latency
+        of_engine = isinstance(pair.load, ClosedLoop) or not METRICS[pair.metric].set_by_load
+        if pair.verdict in REAL and (pair.metric in _FROM_SENDING or (not is_latency and of_engine)):
+            for place in ((pair.a, pair.load), (pair.b, pair.load)):
+                base = pair.value_b if is_latency else e2e_ms[place]
+                claimed[place] = min(claimed.get(place, math.inf), abs(pair.ratio - 1) * base)
+    return [_without_lag(each, claimed.get((each.label, each.load), 0.0)) for each in summaries]
+
+
+def _without_lag(summary: OnlineSummary, difference_ms: float) -> OnlineSummary:
+    """Move lag from the reasons to the notices where it is harmless for such a difference."""
+    most = HARMLESS_SHARE * difference_ms
+    late = [fact for fact in summary.invalid_reasons if fact.kind == "late"]
+    harmless = [fact for fact in late if float(fact.values["lag_ms"]) <= most]
+    reasons = [fact for fact in summary.invalid_reasons if fact not in harmless]
+    notices = [
+        Fact(
+            kind="harmless_lag",
+            scope=fact.scope,
+            values={name: fact.values[name] for name in ("node", "lag_ms", "limit_ms") if name in fact.values}
+            | {"difference_ms": difference_ms},
+        )
+        for fact in harmless
+    ]
+    changes = {"valid": not reasons, "invalid_reasons": reasons, "notices": [*summary.notices, *notices]}
+    return summary.model_copy(update=changes) if harmless else summary
 
 
 def one_late(group: Group) -> list[Fact]:
@@ -225,4 +277,4 @@ def _processes(limits: float, load: Load) -> int:
     """
     in_flight = load.concurrency if isinstance(load, ClosedLoop) else 0
     each = int(in_flight / limits)
-    return ceil(in_flight / each) if each else ceil(limits)
+    return math.ceil(in_flight / each) if each else math.ceil(limits)

@@ -69,7 +69,7 @@ def facts_of(run: Run) -> list[Fact]:
     if run.is_batch:
         return [*stated, Fact.of("answers_unchecked", offline=True)]
     stated += [*_differing(run), *_failed_after(run), *_unfair(run), *_noise(run)]
-    return [*stated, *_sent_again(run), *_window(run)]
+    return [*stated, *_measured_again(run), *_random_drafts(run), *_sent_again(run), *_window(run)]
 
 
 def badges(run: Run) -> list[Badge]:
@@ -257,6 +257,20 @@ def _noise(run: Run) -> Iterator[Fact]:
     ]
     for label in dict.fromkeys(same):
         yield Fact.of("differs_from_itself", label)
+
+
+def _measured_again(run: Run) -> Iterator[Fact]:
+    for group in run.groups:
+        if lags := run.results.late_before.get(int((group.whole or group).requests["cell"].iloc[0])):
+            again = Fact.of("measured_again", group.label, times=len(lags), lag_ms=max(lags))
+            yield again.within(load=group.load, repeat=group.repeat)
+
+
+def _random_drafts(run: Run) -> Iterator[Fact]:
+    """State that tokens were drafted for prompts without a meaning."""
+    for each in run.results.speculation if run.meta.settings.dataset is None else ():
+        tokens = Fact.of("random_drafts", each.label, tokens_per_step=each.count.tokens_per_step)
+        yield tokens.within(load=each.load, repeat=each.repeat)
 
 
 def _sent_again(run: Run) -> Iterator[Fact]:

@@ -44,6 +44,11 @@ class Wording:
     hint: str = ""
 
 
+#: Sizes in the metrics of what a server's page says.
+_SLOWER = {
+    "ttft_times": "; TTFT was then {ttft_times} times as long",
+    "tpot_times": "; TPOT was then {tpot_times} times as long",
+}
 _BELOW = "{right} of {items} items right, {other} {other_right} (p = {p})"
 _CLOCKS = "GPU {gpu}: in {share} of the samples"
 _OFFERED = "{offered} requests/s offered, {answered} answered meanwhile"
@@ -202,6 +207,37 @@ WORDING: dict[FactKind, Wording] = {
         "{share} of the prompt tokens came from a cache",
         {"possible": ", and only {possible} were sent before in this cell"}, hint="TTFT may be too short.",
     ),
+    "preempted": Wording(
+        "warning", "other", "preempted requests", "{engines} ran out of KV cache.",
+        "{preemptions} requests lost their blocks and were computed again, in {share} of the time", _SLOWER,
+        hint="Fewer requests in flight, shorter ones, or more memory for the KV cache.",
+    ),
+    "full_cache": Wording(
+        "note", "other", "KV cache full", "The KV cache of {engines} was nearly full.",
+        "over 95 % of it was in use in {share} of the time", _SLOWER,
+    ),
+    "others_requests": Wording(
+        "warning", "other", "others' requests", "{engines} had requests that this cell did not send.",
+        "up to {most} ran or waited, in {share} of the time",
+        {"before": "; {before} before the first was sent"} | _SLOWER,
+        hint="Measure when nobody else uses the server.",
+    ),
+    "foreign_counters": Wording(
+        "warning", "other", "foreign counters", "The counters of {engines} are not of this load alone.",
+        "they grew by {excess} times the prompt tokens that were sent",
+        hint="Somebody else uses the server, or its page is that of several replicas in turn. Whether "
+        "prompts came from a cache is not known.",
+    ),
+    "few_hits": Wording(
+        "warning", "other", "few prefix hits", "{engines} found few of the prefixes sent before.",
+        "{share} of the prompt tokens came from a cache, and {possible} were sent before in this cell",
+        hint="Its prefix cache may be off, too small, or of no use for this model.",
+    ),
+    "random_drafts": Wording(
+        "note", "other", "more notices", "{engines} drafted tokens for random prompts.",
+        "{tokens_per_step} tokens a step",
+        hint="Real text is drafted better or worse: use --dataset.",
+    ),
     "uncommitted": Wording(
         "warning", "run", "uncommitted code", "The measured code was not committed.",
         "it was commit {commit} with changes, so the same code cannot be measured again",
@@ -223,8 +259,19 @@ WORDING: dict[FactKind, Wording] = {
         "whether a load was too much for the client is not known", {"option": ", as {option} was given"},
     ),
     "one_late": Wording(
-        "note", "other", "more notices", "The client sent a request to {engines} late.",
+        "note", "client", "client late once", "The client sent a request to {engines} late.",
         "submit lag {lag_ms} ms, above {limit_ms} ms", {"node": ", by node {node}"},
+    ),
+    "harmless_lag": Wording(
+        "note", "client", "client a little late", "The client sent requests to {engines} a little late.",
+        "submit lag {lag_ms} ms, above {limit_ms} ms and at most a tenth of the smallest difference that is "
+        "claimed, {difference_ms} ms",
+        {"node": ", by node {node}"},
+    ),
+    "measured_again": Wording(
+        "note", "client", "cells measured again", "Cells of {engines} were measured again.",
+        "{times} times, as the client was late (submit lag up to {lag_ms} ms); what was measured before does "
+        "not count",
     ),
     "large_chunks": Wording(
         "note", "other", "more notices", "Text of {engines} came in large chunks.",

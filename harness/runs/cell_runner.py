@@ -15,17 +15,20 @@ from harness.engines.prometheus import Samples, histogram_means, prefix_count
 from harness.engines.server_metrics import ServerMonitor, known_series
 from harness.errors import EngineError, LostNodeError
 from harness.loadgen.load_plan import Progress
-from harness.metrics.validity import clients_needed
+from harness.metrics.samples import split
+from harness.metrics.validity import clients_needed, late_alone
 from harness.records.cell import CellRecords
-from harness.runs.events import CellProgress, EngineWarming, Notify, TooFewClients, WarmupProgress
+from harness.runs.events import CellProgress, EngineWarming, LateClient, Notify, TooFewClients, WarmupProgress
 from harness.runs.journal import ClientSpent
 from harness.runs.run_state import Run
 from harness.runs.schedule import Cell
 from harness.runs.server_session import ServerSession
+from harness.schema.facts import Fact
 from harness.schema.fairness import EngineFact
 from harness.schema.load import Batch, ClosedLoop
 from harness.schema.machines import MachineLoad
 from harness.telemetry.gpu import Idle
+from harness.traces.sampling import prompt_seed
 from harness.workload import PlannedRequest
 
 #: From "every client is ready" to the first request: connections are opened in it.
@@ -35,6 +38,8 @@ WARMUP_DELAY_S = 0.1
 WAITING_S = 0.5
 #: Attempts at a load that keeps requests in flight, before its duration and its clients are accepted.
 MAX_TRIES = 4
+#: How often a cell is measured again whose client was late.
+MAX_AGAIN = 2
 #: Requests that are sent, relative to the estimate of how many last long enough.
 MARGIN = 1.2
 
@@ -153,7 +158,8 @@ class CellRunner:
         """Send the cell's load and keep what came back.
 
         A load that keeps requests in flight is sent again, with more requests or from more client processes,
-        until it lasts as long as the settings ask for and no client is too busy.
+        until it lasts as long as the settings ask for and no client is too busy. A cell whose client was late
+        is measured again.
 
         Raises:
             EngineError: The server was lost in the middle of the cell, or did not answer a batch.
@@ -161,9 +167,19 @@ class CellRunner:
         settings = self.session.resolved.settings
         if settings.num_prompts is not None and settings.settle is not None:
             self._settle(cell, settings.settle)
-        attempt = Attempt(
-            0, self.run.request_counts.get((cell.engine_variant.label, cell.load)), self._clients
-        )
+        sent, late_before = self._measure(cell), list[float]()
+        while len(late_before) < MAX_AGAIN and (late := self._late(sent)) is not None:
+            self.notify(LateClient(cell, late))
+            late_before.append(float(late.values["lag_ms"]))
+            if cell.engine_variant.may_know_prompts(settings.prefix_cache):
+                cell = replace(cell, load_seed=prompt_seed([cell.load_seed, len(late_before)]))
+            sent = self._measure(cell)
+        self._keep(cell, sent, late_before)
+
+    def _measure(self, cell: Cell) -> CellRun:
+        """Send a cell's load as often as it takes to last, and by as many clients as it needs."""
+        place = cell.engine_variant.label, cell.load
+        attempt = Attempt(0, self.run.request_counts.get(place), self._clients)
         for tries_left in reversed(range(MAX_TRIES)):
             planned = self.session.resolved.workload.requests(
                 cell.load, cell.load_seed, cell.shape_seed, attempt.first, attempt.n
@@ -173,8 +189,14 @@ class CellRunner:
             if following is None:
                 break
             attempt = following
-        self.run.request_counts[cell.engine_variant.label, cell.load] = attempt.n
-        self._keep(cell, sent)
+        self.run.request_counts[place] = attempt.n
+        return sent
+
+    def _late(self, sent: CellRun) -> Fact | None:
+        """Return how late the client of a cell was that nothing else makes invalid; None of other cells."""
+        cut = self.session.resolved.settings.cut
+        [group] = split(sent.records.requests, sent.records.chunks, cut)
+        return late_alone(group)
 
     def _following(
         self, attempt: Attempt, cell: Cell, planned: Sequence[PlannedRequest], sent: CellRun
@@ -202,7 +224,7 @@ class CellRunner:
         n = max(begun, rounds * load.in_flight)
         return replace(attempt, first=attempt.first + begun if may_know else 0, n=n)
 
-    def _keep(self, cell: Cell, sent: CellRun) -> None:
+    def _keep(self, cell: Cell, sent: CellRun, late_before: list[float]) -> None:
         """Keep a measured cell. Raises EngineError if a request of a batch failed."""
         requests = sent.records.requests
         failed = requests[requests["error"].notna()]
@@ -226,6 +248,7 @@ class CellRunner:
             machine=sent.machine,
             node=self.session.testbed.node,
             senders=sent.load.hosts,
+            late_before=late_before,
             prompt_nonce=None if cell.engine_variant.server is None else self.run.nonce,
         )
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from harness.loadgen.load_plan import Progress
 from harness.runs.schedule import Cell
+from harness.schema.facts import Fact
 from harness.schema.profile import Level, ProfileRun, Tool
 from harness.schema.results import OnlineSummary, Skipped
 from harness.schema.run_info import TraceRecord, Unasked
@@ -92,6 +93,14 @@ class TooFewClients(Event):
     cell: Cell
     clients: int
     more: int
+
+
+@dataclass(frozen=True)
+class LateClient(Event):
+    """A cell is measured again, as its client was late."""
+
+    cell: Cell
+    late: Fact
 
 
 @dataclass(frozen=True)

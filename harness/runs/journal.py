@@ -56,6 +56,10 @@ class JournalEntry(Strict):
     prompt_nonce: int | None = Field(
         None, description="of a running server, in place of that of the settings; null: as they have it"
     )
+    late_before: list[float] = Field(
+        default_factory=list,
+        description="submit lag in ms of what was measured before and does not count, as the client was late",
+    )
     start: int | None = Field(
         None, description="of a search: which start of the engine's server measured it, from 0"
     )

@@ -177,7 +177,9 @@ def _measure(run: RunState, resolved: Resolved | None, notify: Notify) -> Run:
 def _write_results(run: RunState, plan: Plan) -> Run:
     """Compute the results from the raw tables, engines in the order of the settings, and write them."""
     records = assemble(run.folder, run.done)
-    labels = [engine_variant.label for engine_variant in make_engine_variants(run.settings)]
+    variants, prefix_cache = make_engine_variants(run.settings), run.settings.prefix_cache
+    labels = [engine_variant.label for engine_variant in variants]
+    caching = [variant.label for variant in variants if variant.may_know_prompts(prefix_cache)]
     requests = compared_rows(run.info, records.requests)
     groups = split(requests, records.chunks, run.settings.cut, labels)
     measured_labels = {group.label for group in groups}
@@ -188,7 +190,7 @@ def _write_results(run: RunState, plan: Plan) -> Run:
         summaries=[],
         comparisons=[],
         skipped=[fault for fault in run.left_out() if run.info.counts(fault.repeat)],
-        prefixes=sorted(prefix_hits(requests, counts), key=lambda hits: labels.index(hits.label)),
+        prefixes=sorted(prefix_hits(requests, counts, caching), key=lambda hits: labels.index(hits.label)),
         speculation=[drafted for entry in entries for drafted in entry.drafted],
         ledger=ledger([launch for launch in run.info.launches if launch.label in measured_labels]),
         answers=judged_answers(run.folder),
@@ -196,9 +198,10 @@ def _write_results(run: RunState, plan: Plan) -> Run:
         reported={entry.cell: entry.reported for entry in entries if entry.reported},
         machines=watched(entries),
         senders={entry.cell: entry.senders for entry in entries if entry.senders},
+        late_before={entry.cell: entry.late_before for entry in entries if entry.late_before},
         nodes={entry.cell: entry.node for entry in entries if entry.node is not None},
     )
-    results = recompute(measured, groups)
+    results = recompute(measured, groups, records.server)
     by_cell = {(cell.label, cell.load, cell.repeat): cell for cell in results.summaries}
     final = [
         entry.model_copy(

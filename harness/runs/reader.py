@@ -17,6 +17,7 @@ from harness.metrics.contrast import compare_points
 from harness.metrics.estimates import measure
 from harness.metrics.samples import Group, by_load, split
 from harness.metrics.summary import summarize_points
+from harness.metrics.validity import with_harmless_lag
 from harness.records.cell import CellRecords
 from harness.records.columns import CHUNKS, REQUESTS
 from harness.records.parquet import read_records
@@ -40,8 +41,8 @@ from harness.schema.run_info import RunInfo, gpus_used
 
 #: Floating-point sums may differ this much between machines.
 _CLOSE = {"rel_tol": 1e-9, "abs_tol": 1e-9}
-#: Fields of a summary that are not compared: later versions notice more.
-_UNLIKE = {"notices"}
+#: Fields of a summary that are not compared: later versions notice more, and judge lag otherwise.
+_UNLIKE = {"notices", "valid", "invalid_reasons"}
 
 
 @dataclass(frozen=True)
@@ -131,7 +132,7 @@ def load_run(path: Path, *, trust: bool = False) -> Run:
         groups = regroup(stored, tables["requests"], tables["chunks"])
         if trust:
             return Run(path, stored, **tables, groups=groups)
-        computed = recompute(stored, groups)
+        computed = recompute(stored, groups, tables["server"])
         return Run(path, computed, **tables, groups=groups, disagreements=disagreements(stored, computed))
     if (path / RUN).is_file() and ((info := read_info(path, "")).kind == "online" or info.order):
         raise UsageError(f"the run in {path} is not finished", f"finish it: {resume_command(path)}")
@@ -191,11 +192,11 @@ def compared_rows(info: RunInfo, requests: pd.DataFrame) -> pd.DataFrame:
     return requests[requests["repeat"] >= info.tune.rounds]
 
 
-def recompute(results: OnlineResults, groups: Sequence[Group]) -> OnlineResults:
+def recompute(results: OnlineResults, groups: Sequence[Group], server: pd.DataFrame) -> OnlineResults:
     """The results with summaries and comparisons made of the raw tables, under the run's own settings.
 
     A metric that was added since the run was measured has summaries and is not compared: the verdicts, which
-    hold for all comparisons together, stay those of the run.
+    hold for all comparisons together, stay those of the run. `server` has the readings of servers' pages.
     """
     settings, calibration = results.meta.settings, results.meta.client_calibration
     wrong = results.answers.wrong if results.answers else None
@@ -216,10 +217,13 @@ def recompute(results: OnlineResults, groups: Sequence[Group]) -> OnlineResults:
         scores=results.accuracy,
         drafted=results.speculation,
         gpus=gpus,
+        server=server,
     )
     stored = {name for summary in results.summaries for name in summary.model_fields_set}
     added = {*METRICS} - stored if results.summaries else set()
-    return results.model_copy(update={"summaries": summaries, "comparisons": compare_points(points, added)})
+    comparisons = compare_points(points, added)
+    judged = with_harmless_lag(summaries, comparisons)
+    return results.model_copy(update={"summaries": judged, "comparisons": comparisons})
 
 
 def disagreements(stored: OnlineResults, computed: OnlineResults) -> list[str]:

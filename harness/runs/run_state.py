@@ -243,6 +243,7 @@ class Run:
             wanted_s=self.settings.measured_s,
             prefixes=prefix_hits(records.requests, counted),
             drafted=entry.drafted,
+            server=records.server,
         )
         entry.summary = summary
         with self.lock:

@@ -73,6 +73,18 @@ KINDS: dict[str, tuple[str, ...]] = {
     "brief": ("seconds", "wanted_s"),
     # More prompt tokens came from a cache than were sent before; without `possible`, that is unknown.
     "cached": ("share", "possible"),
+    # Far fewer prompt tokens came from a cache than were sent before.
+    "few_hits": ("share", "possible"),
+    # The server's counters of its cache grew by `excess` times what was sent.
+    "foreign_counters": ("excess",),
+    # Requests were preempted in a share of the time; TTFT and TPOT were so many times as long meanwhile.
+    "preempted": ("preemptions", "share", "ttft_times", "tpot_times"),
+    # The KV cache was full in a share of the time.
+    "full_cache": ("share", "ttft_times", "tpot_times"),
+    # The server had requests of others in a share of the time, `before` of them before the first was sent.
+    "others_requests": ("most", "share", "before", "ttft_times", "tpot_times"),
+    # The engine drafts tokens, and the prompts are random.
+    "random_drafts": ("tokens_per_step",),
     # The server does not report prompt tokens from a cache.
     "unreported": (),
     # TTFT p50 is above that at the heavier load `heavier`; `waiting`: prompts that waited meanwhile.
@@ -81,6 +93,10 @@ KINDS: dict[str, tuple[str, ...]] = {
     "less_accurate": ("right", "items", "failed", "other", "other_right", "other_failed", "p"),
     # The client, or the node `node`, sent one of few requests late.
     "one_late": ("node", "lag_ms", "limit_ms"),
+    # The client, or the node `node`, was late by at most a tenth of the smallest difference that is claimed.
+    "harmless_lag": ("node", "lag_ms", "limit_ms", "difference_ms"),
+    # The cell was measured again so many times, as the client was late by `lag_ms`.
+    "measured_again": ("times", "lag_ms"),
     # Nothing is known of `unknown` of `answers` answers; `detail` is the first reason.
     "unchecked_answers": ("unknown", "answers", "detail"),
     # --- of a run

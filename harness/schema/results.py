@@ -249,6 +249,11 @@ class PrefixHits(OfEngine):
     )
     reported: float | None = Field(description="as the engine reports it; null where it does not")
     source: str = Field(description="of what is reported")
+    excess: float = Field(
+        0,
+        description="growth of counters that are not this cell's, as a multiple of its prompt tokens",
+    )
+    missed: float = Field(0, description="share that could have been found and was not")
 
 
 class BatchRow(OfEngine):
@@ -307,4 +312,7 @@ class OnlineResults(Strict):
     reported: dict[int, dict[str, ReportedMean]] = Field({}, description="means by the engines' histograms")
     machines: dict[int, MachineLoad] = Field({}, description="what the machine did during each cell")
     senders: dict[int, list[HostCell]] = Field({}, description="of a cluster: nodes that sent, by cell")
+    late_before: dict[int, list[float]] = Field(
+        {}, description="of cells measured again: the client's lag in ms each time before"
+    )
     nodes: dict[int, str] = Field({}, description="of a cluster: where the engine ran in each cell")

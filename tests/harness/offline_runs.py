@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 from pydantic import TypeAdapter
 
-from harness.records.columns import CHUNKS, REQUESTS
+from harness.records.columns import CHUNKS, REQUESTS, SERVER
 from harness.records.parquet import write_table
 from harness.runs.reader import recompute, regroup
 from harness.schema.load import Batch, load_text
@@ -95,7 +95,7 @@ def write_batches(
     write_table(folder / "chunks.parquet", CHUNKS.empty_table())
     empty = OnlineResults(meta=info, summaries=[], skipped=list(skipped))
     groups = regroup(empty, requests.to_pandas(), CHUNKS.empty_table().to_pandas())
-    results = recompute(empty, groups)
+    results = recompute(empty, groups, SERVER.empty_table().to_pandas())
     results.results = [BatchRow.of(cell) for cell in results.summaries if cell.repeat is not None]
     (folder / "skipped.json").write_text(TypeAdapter(list[Skipped]).dump_json(list(skipped)).decode())
     (folder / "run.json").write_text(info.model_dump_json())

@@ -6,11 +6,11 @@ import pytest
 
 from harness.metrics.samples import split
 from harness.metrics.summary import summarize
-from harness.metrics.validity import clients_needed, invalid_reasons, one_late
+from harness.metrics.validity import clients_needed, invalid_reasons, late_alone, one_late, with_harmless_lag
 from harness.report.tables.cells import nodes_table
 from harness.schema.load import ClosedLoop, Load, TraceLoad, load_text
 from harness.schema.machines import Calibration, ClientCeiling, Host, HostCell, HostClock, MachineKey
-from tests.harness.metrics.conftest import Tables, build
+from tests.harness.metrics.conftest import Tables, build, compare
 
 CLOCK = HostClock(
     offset_s=0.5, bound_ms=0.3, round_trip_ms=0.6, drift_ppm=2, drift_bound_ppm=9, start_bound_ms=0.4
@@ -75,6 +75,60 @@ def test_one_late_request_of_few_is_a_notice(count: int, late: int, valid: bool,
         values = reasons[0].values
         assert (values["statistic"], values["late"], values["requests"]) == (statistic, late, count)
         assert (values["lag_ms"], values["limit_ms"]) == pytest.approx((50, 1))
+
+
+def two_engines(ttft_s: tuple[float, float], lag_s: float, repeats: int = 3) -> Tables:
+    """Two engines with such a TTFT, whose client was late at the second alone."""
+    return build(
+        [
+            {
+                "cell": 2 * repeat + place,
+                "label": label,
+                "repeat": repeat,
+                "t_sched": t,
+                "t_sent": t + place * lag_s,
+                "chunks": [
+                    (t + place * lag_s + ttft + repeat / 1e3, 1),
+                    (t + place * lag_s + ttft + 0.05, 1),
+                ],
+            }
+            for repeat in range(repeats)
+            for place, (label, ttft) in enumerate(zip("ab", ttft_s, strict=True))
+            for t in range(10)
+        ]
+    )
+
+
+@pytest.mark.parametrize(
+    ("ttft_s", "lag_s", "valid"),
+    [
+        ((0.01, 0.04), 0.0029, True),  # a tenth of 30 ms
+        ((0.01, 0.04), 0.005, False),
+        ((0.04, 0.04), 0.0029, False),  # no difference is claimed, and lag may have hidden one
+    ],
+)
+def test_lag_that_can_change_no_verdict_is_a_notice(
+    ttft_s: tuple[float, float], lag_s: float, valid: bool
+) -> None:
+    tables = two_engines(ttft_s, lag_s)
+    strict = summarize(*tables)
+    judged = with_harmless_lag(strict, compare(*tables))
+    late = [each for each in judged if each.label == "b"]
+    assert not any(each.valid for each in strict if each.label == "b") and len(late) == 4
+    assert {each.valid for each in late} == {valid}
+    kinds = {fact.kind for each in late for fact in (*each.invalid_reasons, *each.notices)} - {"brief"}
+    assert kinds == {"harmless_lag" if valid else "late"}
+    assert [each for each in judged if each.label == "a"] == [each for each in strict if each.label == "a"]
+
+
+@pytest.mark.parametrize(
+    ("lag_s", "error", "late"), [(0.02, None, True), (0, None, False), (0.02, "x", False)]
+)
+def test_a_cell_that_lag_alone_makes_invalid(lag_s: float, error: str | None, late: bool) -> None:
+    """One in which requests failed is not measured again."""
+    [first, *others] = rows({None: lag_s})
+    [group] = split(*build([first | {"error": error}, *others]))
+    assert (late_alone(group) is not None) == late
 
 
 def test_requests_that_were_late_on_new_connections_are_not_the_clients_fault_alone() -> None:

@@ -13,9 +13,9 @@ from harness.report.notices import badges, facts_of, notices, unequal_settings
 from harness.report.text.provenance import code
 from harness.report.wording import WORDING
 from harness.runs.reader import Run, load_run
-from harness.schema.facts import Fact, FactKind, Scope
+from harness.schema.facts import KINDS, Fact, FactKind, Scope
 from harness.schema.fairness import AnswerCheck, AnswerChecks, EngineFact, Ledger, LedgerRow
-from harness.schema.results import Skipped
+from harness.schema.results import Skipped, Speculation, SpeculationCount
 from harness.schema.run_info import Code, LaunchRecord
 
 from .conftest import ENGINES, make_online
@@ -71,6 +71,26 @@ def test_invalid_cells_come_first_and_keep_the_good_badge_away(run: Run, small: 
     assert badges(run)[0].kind == "bad" and "1 of 24 cells invalid" in [badge.text for badge in badges(run)]
     texts = [badge.text for badge in badges(small)]
     assert "all cells valid" in texts and "client on time" not in texts  # it was not calibrated
+
+
+@pytest.mark.parametrize("kind", [None, "one_late", "harmless_lag"])
+def test_a_client_that_was_late_at_all_is_not_on_time(small: Run, kind: FactKind | None) -> None:
+    values = {name: 5.0 for name in KINDS[kind or "unmeasured"] if name != "node"}
+    lag = [] if kind is None else [Fact(kind=kind, values=values)]
+    calibrated = small.meta.model_copy(update={"environment": {"calibration": {"of": "the client"}}})
+    texts = [badge.text for badge in badges(with_results(with_facts(small, *lag), meta=calibrated))]
+    assert ("client on time" in texts) == (kind is None)
+
+
+def test_drafts_for_random_prompts_are_stated(small: Run) -> None:
+    place = {"engine": "vllm", "label": "vLLM", "load": small.pooled[0].load, "repeat": 0}
+    count = SpeculationCount(steps=9, tokens_per_step=1.2, accepted=0.1, source="page")
+    drafting = with_results(small, speculation=[Speculation(**place, count=count)])
+    real = drafting.meta.settings.model_copy(update={"dataset": "builtin"})
+    real_text = with_results(drafting, meta=drafting.meta.model_copy(update={"settings": real}))
+    assert [kinds(run) & {"random_drafts"} for run in (small, real_text)] == [set(), set()]
+    [fact] = [fact for fact in facts_of(drafting) if fact.kind == "random_drafts"]
+    assert fact.values == {"tokens_per_step": 1.2} and fact.scope.engine == "vLLM"
 
 
 def test_failures_have_the_first_error(run: Run) -> None:

@@ -12,8 +12,10 @@ from harness.cluster import this_machine as this_machine_module
 from harness.engines.base import EngineVariant
 from harness.errors import BenchError
 from harness.records.parquet import read_records
+from harness.report.notices import facts_of
 from harness.runs.cell_runner import warmup_hint
-from harness.runs.events import CellProgress, Event, TooFewClients
+from harness.runs.events import CellProgress, Event, LateClient, TooFewClients
+from harness.runs.reader import load_run
 from harness.schema.facts import FELL_BEHIND, Fact, Value
 from harness.schema.results import OnlineResults
 from harness.schema.setting_types import Uniform
@@ -263,6 +265,28 @@ def test_a_cell_with_failed_requests_is_not_measured_again(
     folder, results = run_online(settings, notify=watch)
     assert asked_again(watch) == [] and clients(folder) == [1, 1]
     assert all(summary.num_error for summary in results.summaries)
+
+
+@pytest.mark.parametrize(("late_times", "again"), [(0, 0), (1, 1), (9, 2)])
+def test_a_cell_is_measured_again_as_its_client_was_late(
+    start_mock: Any,
+    settings_for: Make,
+    monkeypatch: pytest.MonkeyPatch,
+    late_times: int,
+    again: int,
+) -> None:
+    late = [Fact(kind="late", values={"lag_ms": 5.0 + i}) for i in range(late_times)] + [None] * 9
+    monkeypatch.setattr("harness.runs.cell_runner.late_alone", lambda group: late.pop(0))
+    server, watch = start_mock(), Watcher()
+    settings = settings_for(server.url, concurrency=[2], n=4, input_len=16, output_len=7)
+    folder, results = run_online(settings, notify=watch)
+    lags = [5.0 + i for i in range(again)]
+    assert [event.late.values["lag_ms"] for event in watch.of(LateClient)] == lags
+    assert journal(folder)[0]["late_before"] == lags
+    assert results.late_before == ({0: lags} if lags else {})
+    assert answered(server) == 4 * (1 + again) and len(read_records(folder).requests) == 4
+    facts = [fact for fact in facts_of(load_run(folder)) if fact.kind == "measured_again"]
+    assert [fact.values for fact in facts] == ([{"times": again, "lag_ms": lags[-1]}] if again else [])
 
 
 ARRIVALS, PER_SECOND = 40, 100
