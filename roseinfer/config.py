@@ -19,8 +19,8 @@ MOST_THREADS = 1024
 #: Settings that must be at least 1.
 _AT_LEAST_ONE = (
     "max_model_len", "block_size", "kv_tokens", "max_active_requests", "max_batch_size",
-    "prefill_max_batch_size", "prefill_max_tokens", "chunked_prefill_size", "admission_lookahead", "threads",
-    "tensor_parallel_size",
+    "client_batch_size", "prefill_max_batch_size", "prefill_max_tokens", "chunked_prefill_size",
+    "admission_lookahead", "threads", "tensor_parallel_size",
 )  # fmt: skip
 
 
@@ -100,6 +100,10 @@ class EngineConfig:
     max_active_requests: int = setting(256, "requests that run at the same time")
     max_batch_size: int | None = setting(
         None, "requests that decode in one step, in turns when more are running; all if not given"
+    )
+    client_batch_size: int | None = setting(
+        None,
+        "of them, those of one client while another has no more running; if not given 32 on a CPU, else all",
     )
     prefill_max_batch_size: int = setting(64, "prompts in one step")
     prefill_max_tokens: int | None = setting(

@@ -32,6 +32,8 @@ _LARGE, _MANY, _ROWS = 4 * 10**9, 128, 1024
 #: For large models: how many requests wait or decode at most, and the rows of a step then. A few prompts are
 #: computed in one step, so that all of them soon decode together. Measured on an H200, 2026-11-24.
 STEP_ROWS = ((16, 8192), (47, 2048), (64, 768), (256, 2048))
+#: Requests of one client that decode in a step on a CPU, where each costs, while another client has no more.
+_CLIENT_ROWS = 32
 TORCH_DTYPES = {"fp16": torch.float16, "bf16": torch.bfloat16, "fp32": torch.float32}
 
 
@@ -76,9 +78,11 @@ def resolve_policies(config: EngineConfig, device: torch.device, weights: int = 
     """
     admissions: dict[str, Admission] = {"fifo": Fifo(), "pack": Pack(config.admission_lookahead)}
     chunk = config.chunked_prefill_size
+    of_client = None if device.type == "cuda" else _CLIENT_ROWS
     prompt_tokens = 128 if device.type != "cuda" else 8192 if weights > _LARGE else 4096
     return Policies(
         max_batch_size=min(config.max_batch_size or config.max_active_requests, config.max_active_requests),
+        client_batch_size=config.client_batch_size or of_client,
         prefill_max_batch_size=config.prefill_max_batch_size,
         prefill_max_tokens=config.prefill_max_tokens or prompt_tokens,
         admission=admissions[config.admission_policy],
@@ -125,6 +129,7 @@ def resolve_settings(
         max_model_len=max_model_len,
         kv_tokens=blocks * config.block_size,
         max_batch_size=policies.max_batch_size,
+        client_batch_size=policies.client_batch_size,
         prefill_max_tokens=policies.prefill_max_tokens,
         chunked_prefill_size=chunk_size(config, policies),
         mixed_steps=mixed,

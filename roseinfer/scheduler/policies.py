@@ -169,7 +169,8 @@ class FillUp:
 @dataclass(frozen=True)
 class Policies:
     """Limits of a step: decoding requests, prompts, and prompt tokens. Then how requests are admitted,
-    prompts chunked and steps composed."""
+    prompts chunked and steps composed, and how many requests of one client decode in a step while another
+    client has no more running (None: all)."""
 
     max_batch_size: int
     prefill_max_batch_size: int
@@ -177,3 +178,4 @@ class Policies:
     admission: Admission = field(default_factory=Fifo)
     chunking: Chunking = field(default_factory=WholePrompts)
     composition: Composition = decode_first
+    client_batch_size: int | None = None

@@ -31,6 +31,7 @@ class Running:
         self.decoding = np.empty(0, dtype=np.int64)
         self.alive = np.zeros(capacity, dtype=np.bool_)
         self.ids = np.zeros(capacity, dtype=np.int64)
+        self.clients = np.zeros(capacity, dtype=np.int64)
         self.tokens = np.zeros((capacity, max_model_len + 1), dtype=np.int32)
         self.length = np.zeros(capacity, dtype=np.int64)
         self.computed = np.zeros(capacity, dtype=np.int64)
@@ -75,7 +76,7 @@ class Running:
         self.order = np.append(self.order, row)
         self.prefilling.append(row)
         self.alive[row] = True
-        self.ids[row] = request.id
+        self.ids[row], self.clients[row] = request.id, request.client
         self.tokens[row, :count] = request.tokens
         self.length[row] = count
         self.computed[row] = computed

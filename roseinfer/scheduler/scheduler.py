@@ -16,7 +16,7 @@ from roseinfer.kvcache.prefix import PrefixCache, Reuse
 from roseinfer.request.logprobs import StepLogprobs
 from roseinfer.request.params import Finished, FinishReason
 from roseinfer.scheduler.assemble import assemble
-from roseinfer.scheduler.policies import Chunk, ChunkedPrompts, Chunking, Policies, StepParts
+from roseinfer.scheduler.policies import Chunk, ChunkedPrompts, Chunking, Policies, StepParts, WholePrompts
 from roseinfer.scheduler.request import Request
 from roseinfer.scheduler.running import Running
 from roseinfer.scheduler.waiting import Waiting
@@ -212,9 +212,9 @@ class Scheduler:
 
     def _decode(self) -> Ints:
         """Rows that decode, each with a block for its next token; preempts requests where blocks run out."""
-        running, most = self._running, self._policies.max_batch_size
+        running = self._running
         while True:
-            rows = running.decoding if len(running.decoding) <= most else running.decoding[:most]
+            rows = self._turns()
             short = rows[running.blocks[rows] * running.block_size < running.length[rows]]
             if len(short) <= self._allocator.num_free:
                 break
@@ -226,6 +226,20 @@ class Scheduler:
             running.blocks[short] += 1
             self._changed.append(short)
         return rows
+
+    def _turns(self) -> Ints:
+        """Rows that decode in the next step. Beside a client that has fewer running, those of one that has
+        more than decode in a step take turns: who had one goes to the end."""
+        running, clients = self._running, self._waiting.running
+        most, of_client = self._policies.max_batch_size, self._policies.client_batch_size
+        rows = running.decoding
+        if of_client is not None and self._waiting.is_uneven(of_client):
+            client = running.clients[rows]
+            many = (each for each, count in clients.items() if count > of_client)
+            late = np.concatenate([np.flatnonzero(client == each)[of_client:] for each in many])
+            running.decoding = rows = np.concatenate([np.delete(rows, late), rows[late]])
+            most = min(most, len(rows) - len(late))
+        return rows if len(rows) <= most else rows[:most]
 
     def _victim_of_starving(self) -> int | None:
         """The row to preempt where the next request's client has nothing running, and the request waits
@@ -289,19 +303,28 @@ class Scheduler:
         self._prefixes.insert(full, self._running.blocks_of(row))
 
     def _prompts(self, budget: int | None = None, *, cut: bool = False) -> list[Chunk]:
-        """Chunks of prompts already begun, then of newly admitted ones, while the step's budget lasts."""
+        """Chunks of prompts already begun, then of newly admitted ones, while the step's budget lasts.
+
+        While clients have unequally many running, those of who has fewer go first, and all are cut.
+        """
         running, policies = self._running, self._policies
         chunks: list[Chunk] = []
         most = policies.prefill_max_tokens
         budget = most if budget is None else min(budget, most)
+        uneven = self._waiting.is_uneven(policies.client_batch_size)
+        cut |= uneven and isinstance(policies.chunking, WholePrompts)
         chunking = ChunkedPrompts(budget) if cut else policies.chunking
-        begun = iter(tuple(running.prefilling))
+        begun = list(running.prefilling)
+        if uneven:
+            begun.sort(key=lambda row: self._rank(running.request(row)))
         while len(chunks) < policies.prefill_max_batch_size:
-            row = next(begun, None)
-            if row is None:
+            row, waiting = None, next(iter(self._waiting), None) if uneven else None
+            if not begun or (waiting and self._rank(waiting) < self._rank(running.request(begun[0]))):
                 row = self._admit(chunking, budget, first=not chunks)
             if row is None:
-                break
+                if not begun:
+                    break
+                row = begun.pop(0)
             context = int(running.computed[row])
             rest = int(running.length[row]) - context
             count = chunking.part(rest, budget, first=not chunks)
@@ -310,6 +333,10 @@ class Scheduler:
             budget -= count
             chunks.append(Chunk(row, context, count, last=count == rest))
         return chunks
+
+    def _rank(self, request: Request) -> int:
+        """Return how many requests of its client run."""
+        return self._waiting.running[request.client]
 
     def _admit(self, chunking: Chunking, budget: int, *, first: bool) -> int | None:
         """Give the next waiting request a row and blocks. Returns the row, or None if no request fits."""

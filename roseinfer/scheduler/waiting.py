@@ -91,6 +91,14 @@ class Waiting:
         """Return whether `client` is served before `other`, once that is given `tokens` more."""
         return self._served[client] < self._served[other] + tokens
 
+    def is_uneven(self, many: int | None) -> bool:
+        """Return whether a client has over `many` running requests, and another, which may only wait, has no
+        more."""
+        if many is None or len(self._served) < 2:
+            return False
+        counts = self.running.values()
+        return max(counts, default=0) > many and (len(counts) < len(self._served) or min(counts) <= many)
+
     def _take(self, client: int, request_id: int) -> None:
         del self._client_of[request_id]
         queue = self._queues[client]

@@ -53,6 +53,15 @@ def test_what_shares_a_step(
     assert resolved is composition or type(resolved) is composition
 
 
+def test_answers_of_one_client_take_turns_on_a_cpu() -> None:
+    asked = EngineConfig(client_batch_size=3)
+    limits = [
+        resolve_policies(*each).client_batch_size
+        for each in [(EngineConfig(), CPU), (EngineConfig(), GPU), (asked, GPU)]
+    ]
+    assert limits == [32, None, 3]
+
+
 @pytest.mark.parametrize(
     ("config", "weights", "chunk", "mixed"),
     [

@@ -194,6 +194,7 @@ POLICIES = st.builds(
         st.builds(TakeAlong, st.integers(1, 6), st.integers(1, 60)),
         st.builds(lambda few, many: FillUp(((2, few), (4, many))), st.integers(1, 60), st.integers(1, 60)),
     ),
+    client_batch_size=st.none() | st.integers(1, 3),
 )
 SETUPS = st.builds(Setup, st.integers(11, 40), st.integers(1, 8), POLICIES, st.booleans(), st.booleans())
 

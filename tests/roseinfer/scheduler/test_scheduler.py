@@ -296,6 +296,42 @@ def test_a_stranger_does_not_wait_for_a_flood(overlap: bool, composition: object
     assert all(outcome.answers[id] == job.answer(id) for id, job in enumerate(jobs))
 
 
+@pytest.mark.parametrize("overlap", [False, True])
+def test_many_answers_of_a_client_take_turns_beside_one_of_another(overlap: bool) -> None:
+    """Two of six decode in each step with one of another client, and all six before and after."""
+    stream = Job(0, 0, 3, 12, 0, True, 4, None, client=2)
+    policies = Policies(8, 8, 64, client_batch_size=2)
+    jobs = [*[replace(FLOOD, arrives_after=0)] * 6, stream]
+    steps = serve(Setup(400, 8, policies, prefix_cache=False, overlap=overlap), jobs).steps
+    begin, *beside, end = (step for step, ids in enumerate(steps) if 6 in ids)
+    assert [*beside, end] == list(range(begin + 1, begin + 12))
+    assert all(len(steps[step]) == 3 for step in [*beside, end])
+    times = Counter(id for step in beside for id in steps[step] if id != 6)
+    assert max(times.values()) - min(times.values()) <= 1
+    assert all(len(ids) == 6 for ids in [*steps[:3], steps[end + 2]])
+
+
+def test_a_prompt_of_another_client_passes_long_ones_of_many() -> None:
+    """Those are cut beside a stream, which gets a token in each step."""
+    stream = Job(0, 0, 3, 18, 0, True, 1, None, client=2)
+    stranger = Job(0, 0, 6, 1, 0, True, 8, None, client=3)
+    long = [replace(FLOOD, rest=40, arrives_after=6)] * 2
+    jobs = [*[replace(FLOOD, rest=1)] * 6, stream, *long, stranger]
+    policies = Policies(12, 8, 8, client_batch_size=2)
+    steps = serve(Setup(400, 12, policies, prefix_cache=False, overlap=False), jobs).steps
+    decoding = [step for step, ids in enumerate(steps) if 6 in ids]
+    assert decoding == list(range(decoding[0], decoding[0] + 18))
+    first = [next(step for step, ids in enumerate(steps) if id in ids) for id in (7, 9)]
+    assert first[1] < first[0]
+
+
+def test_clients_that_have_many_answers_each_decode_all() -> None:
+    jobs = [replace(FLOOD, client=index % 2) for index in range(8)]
+    policies = Policies(8, 8, 64, client_batch_size=2)
+    steps = serve(Setup(400, 8, policies, prefix_cache=False, overlap=False), jobs).steps
+    assert all(len(ids) == 8 for ids in steps)
+
+
 def test_a_client_that_got_more_waits_its_turn() -> None:
     """It has lost its row, as blocks ran out, to one that got less and has two: preempting one of those would
     not help, since that would be the next to be admitted, and lose its first chunk again, and again."""
