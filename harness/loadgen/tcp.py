@@ -18,9 +18,10 @@ _READ_BYTES = 1 << 12
 class TcpConnection(Connection):
     """Reads and writes a socket of its own, when it is ready.
 
-    A stamp is the kernel's, taken when the last of the bytes came in: neither the order in which ready
-    sockets are read nor a client that was not running moves it. Where the kernel gives none it is the time of
-    the read.
+    A stamp is the moment from which the bytes could be read. The kernel's stamp says when the last of them
+    came in: neither the order in which ready sockets are read nor a client that was not running moves it. But
+    behind a lost segment bytes come in before they can be read: `readable_from` has the rule. Where the
+    kernel gives no stamp it is the time of the read.
     """
 
     def __init__(
@@ -38,6 +39,8 @@ class TcpConnection(Connection):
         self._fd = sock.fileno()
         self._unsent = memoryview(b"")
         self._closed = False
+        self._was_emptied = True
+        self._disordered, self._segments_early = False, 0
 
     @classmethod
     async def open(
@@ -74,6 +77,7 @@ class TcpConnection(Connection):
             self._sock.close()
 
     def write(self, data: bytes) -> bool:
+        self._disordered = False
         if self._unsent:
             self._unsent = memoryview(bytes(self._unsent) + data)
             return False
@@ -113,11 +117,54 @@ class TcpConnection(Connection):
         if not data:
             self._broke(None)
             return
-        self.received(self._clock.stamp(notes[0][2], self.last_event) if notes else monotonic(), data)
+        if notes:
+            arrived, ready = self._clock.stamp(notes[0][2], self.last_event), self._ready
+            # what the read before left behind was ready then
+            idle_at = ready.idle_at if self._was_emptied else 0.0
+            at = readable_from(arrived, idle_at, ready.polled_at, self._came_in_disorder)
+        else:
+            at = monotonic()
+        self._was_emptied = len(data) < _READ_BYTES
+        self.received(at, data)
+
+    def _came_in_disorder(self) -> bool:
+        """Whether segments of this answer came before an earlier one, as far as the kernel counts them."""
+        info = self._sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _EARLY_SEGMENTS.size)
+        if len(info) == _EARLY_SEGMENTS.size:
+            [count] = _EARLY_SEGMENTS.unpack(info)
+            self._disordered |= count != self._segments_early
+            self._segments_early = count
+        return self._disordered
 
     def _broke(self, error: OSError | None) -> None:
         if not self._closed:
             self.lost(error)
+
+
+#: tcpi_rcv_ooopack of struct tcp_info (linux/tcp.h, since Linux 5.4).
+_EARLY_SEGMENTS = struct.Struct("224xI")
+#: A stamp may be wrong by so much.
+UNSURE_S = 1e-3
+
+
+def readable_from(
+    arrived: float, idle_at: float, polled_at: float, came_in_disorder: Callable[[], bool]
+) -> float:
+    """Return the moment from which bytes could be read.
+
+    It is not before they came in, nor before the last moment at which the socket was known not to be ready,
+    nor after the poll that found it ready. Where these are less than UNSURE_S apart it is the first of them.
+    Otherwise either the client was late, and they could be read when they came in, or they waited for a lost
+    segment, and the client for them.
+
+    Args:
+        arrived: When the last of them came in, by the kernel.
+        idle_at: When the socket was last known not to be ready.
+        polled_at: When it was found to be ready.
+        came_in_disorder: Asks the kernel whether segments came before an earlier one.
+    """
+    earliest = max(arrived, idle_at)
+    return polled_at if polled_at - earliest > UNSURE_S and came_in_disorder() else earliest
 
 
 #: Sockets read in a row before the loop looks at its timers: sending waits for no more than these.
@@ -126,12 +173,20 @@ _BATCH = 64
 
 class ReadySet:
     """An epoll set of its own inside the loop's: a ready socket costs a dictionary look-up instead of the
-    loop's handle and context."""
+    loop's handle and context.
+
+    Attributes:
+        polled_at: Time of the latest poll, which finds all sockets that are ready.
+        idle_at: Time of the poll before it: sockets that were emptied since, or not ready, were not ready
+            then.
+    """
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
         self._epoll = select.epoll()
         self._readers: dict[int, Callable[[], None]] = {}
+        self._unread: list[tuple[int, int]] = []
+        self.polled_at = self.idle_at = 0.0
         loop.add_reader(self._epoll.fileno(), self._read)
 
     def add(self, fd: int, read: Callable[[], None]) -> None:
@@ -150,8 +205,12 @@ class ReadySet:
         self._epoll.close()
 
     def _read(self) -> None:
-        readers = self._readers
-        for fd, _ in self._epoll.poll(0, _BATCH):
+        readers, unread = self._readers, self._unread
+        if not unread:
+            self.idle_at, self.polled_at = self.polled_at, monotonic()
+            unread = self._epoll.poll(0, max(1, len(readers)))
+        self._unread = unread[_BATCH:]
+        for fd, _ in unread[:_BATCH]:
             if fd in readers:  # an earlier one of the batch may have closed it
                 readers[fd]()
 
