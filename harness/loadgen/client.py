@@ -27,6 +27,7 @@ class Client:
 
     Attributes:
         free: Bytes of memory that answers may still take.
+        handshake_s: How long connections take to open, lately.
     """
 
     def __init__(
@@ -52,6 +53,7 @@ class Client:
         self._ready = ReadySet(self._loop)
         self._clock = ArrivalClock()
         self.submitted = 0
+        self.handshake_s = 0.0
         self.free = sys.maxsize if plan.max_memory is None else plan.max_memory
         self._sweep()
 
@@ -115,6 +117,7 @@ class Client:
 
     async def _connect_for(self, response: RawResponse | None) -> None:
         failure: str | None = None
+        begun = monotonic()
         try:
             async with asyncio.timeout(self._timeout_s):
                 connection = await self._connect()
@@ -122,6 +125,7 @@ class Client:
             failure = f"no connection within {self._timeout_s:g} s"
         except OSError as error:
             failure = str(error)
+        self.handshake_s = max(monotonic() - begun, 0.9 * self.handshake_s)
         if response is None:
             self._spares_opening -= 1
             if failure is None:

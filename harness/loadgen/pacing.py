@@ -11,9 +11,10 @@ from harness.clock import Alarm
 from harness.loadgen.client import Client
 from harness.loadgen.load_plan import RawResponse, WireRequest
 
-#: Connections are opened this long before the requests that may need them, so that no handshake delays one:
-#: three round trips to the other side of the world.
-LOOKAHEAD_S = 0.5
+#: Connections are opened so many handshakes before the requests that may need them, and within these times:
+#: three round trips to the other side of the world at most. Beyond those, so many are kept. An idle
+#: connection is no small matter to a server that has a thread for each.
+HANDSHAKES, LEAST_AHEAD_S, MOST_AHEAD_S, SPARE = 3, 0.02, 0.5, 2
 
 
 class OpenLoop:
@@ -68,13 +69,14 @@ class OpenLoop:
                 self._client.submit(index, t_free, t_free - t_sched)
             else:
                 self._waiting_for[before] = t_sched, index
-        horizon = monotonic() + LOOKAHEAD_S
+        ahead_s = min(max(HANDSHAKES * self._client.handshake_s, LEAST_AHEAD_S), MOST_AHEAD_S)
+        horizon = monotonic() + ahead_s
         while self._opened < len(due) and due[self._opened][0] <= horizon:
             self._opened += 1
-        self._client.open_ahead(self._opened - self._next)
+        self._client.open_ahead(min(self._opened + SPARE, len(due)) - self._next)
         wakes = [due[self._next][0]] if self._next < len(due) else []
         if self._opened < len(due):
-            wakes.append(due[self._opened][0] - LOOKAHEAD_S)
+            wakes.append(due[self._opened][0] - ahead_s)
         if wakes:
             self._alarm.set(min(wakes))
 

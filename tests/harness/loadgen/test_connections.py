@@ -7,7 +7,7 @@ import ssl
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -195,3 +195,34 @@ def test_tls(make_certificate: Callable[[str], Path], monkeypatch: pytest.Monkey
     assert [response.error for response in trusted.responses] == [None] * 3
     assert [response.reused for response in trusted.responses] == [False, True, True]
     assert all(r.t_sent is not None and r.t_sched <= r.t_sent < r.segments[0][0] for r in trusted.responses)
+
+
+def test_a_server_with_a_thread_for_each_connection_is_not_starved() -> None:
+    """Eight threads that keep an idle connection for half a second and hang up when its second request comes:
+    the new connection for that waits for no thread that has one without a request."""
+
+    def work(listener: socket.socket) -> None:
+        while True:
+            try:
+                connection, _ = listener.accept()
+            except OSError:
+                return
+            with connection, suppress(OSError):
+                connection.settimeout(0.5)
+                if receive(connection):
+                    time.sleep(0.03)
+                    connection.sendall(ANSWER)
+                    receive(connection)
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        threads = [threading.Thread(target=work, args=(listener,)) for _ in range(8)]
+        for thread in threads:
+            thread.start()
+        requests = [WireRequest(i, 0.02 * i, b"{}") for i in range(40)]
+        plan = LoadPlan(Target("127.0.0.1", listener.getsockname()[1], "/"), requests)
+        responses = run_load(plan, start_delay_s=0.2).responses
+        listener.shutdown(socket.SHUT_RDWR)
+        for thread in threads:
+            thread.join()
+    waits = sorted(r.segments[0][0] - r.t_sched for r in responses)
+    assert waits[len(waits) * 9 // 10] < 0.3
