@@ -39,7 +39,6 @@ class TcpConnection(Connection):
         self._fd = sock.fileno()
         self._unsent = memoryview(b"")
         self._closed = False
-        self._was_emptied = True
         self._disordered, self._segments_early = False, 0
 
     @classmethod
@@ -117,14 +116,12 @@ class TcpConnection(Connection):
         if not data:
             self._broke(None)
             return
-        if notes:
-            arrived, ready = self._clock.stamp(notes[0][2], self.last_event), self._ready
-            # what the read before left behind was ready then
-            idle_at = ready.idle_at if self._was_emptied else 0.0
-            at = readable_from(arrived, idle_at, ready.polled_at, self._came_in_disorder)
-        else:
-            at = monotonic()
-        self._was_emptied = len(data) < _READ_BYTES
+        at = self._clock.stamp(notes[0][2], self.last_event) if notes else monotonic()
+        if self._ready.polled_at - at > UNSURE_S:
+            read = self.response.segments if self.response is not None else ()
+            was_emptied = not read or len(read[-1][1]) < _READ_BYTES  # else it was ready all the time
+            idle_at = self._ready.idle_at if was_emptied else 0.0
+            at = readable_from(at, idle_at, self._ready.polled_at, self._came_in_disorder)
         self.received(at, data)
 
     def _came_in_disorder(self) -> bool:

@@ -134,7 +134,15 @@ def make_certificate(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str]
         path, key = folder / f"{name}.pem", folder / f"{name}.key"
         command = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1"]
         kind = "IP" if name[0].isdigit() else "DNS"
-        command += ["-nodes", "-subj", f"/CN={name}", "-days", "2", "-addext", f"subjectAltName={kind}:{name}"]
+        command += [
+            "-nodes",
+            "-subj",
+            f"/CN={name}",
+            "-days",
+            "2",
+            "-addext",
+            f"subjectAltName={kind}:{name}",
+        ]
         subprocess.run([*command, "-keyout", key, "-out", path], check=True, capture_output=True)
         path.write_text(path.read_text() + key.read_text())
         return path

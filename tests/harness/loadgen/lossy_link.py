@@ -1,9 +1,9 @@
 """A load over a link that delays and loses packets, and when its bytes could be read.
 
-Run as `unshare -rn python lossy_link.py LOSS [CERTIFICATE]`: it needs a network of its own. One TUN device leads
-back to this host: packets to ADDRESS come back as if ADDRESS had sent them (source and destination are exchanged,
-which leaves every checksum as it is). It prints, for each answer, a list of what the client read: how many
-milliseconds after these bytes and all before them had been delivered it says that they came.
+Run as `unshare -rn python lossy_link.py LOSS [CERTIFICATE]`: it needs a network of its own. One TUN device
+leads back to this host: packets to ADDRESS come back as if ADDRESS had sent them (source and destination are
+exchanged, which leaves every checksum as it is). It prints, for each answer, a list of what the client read:
+how many milliseconds after these bytes and all before them had been delivered it says that they came.
 """
 
 from __future__ import annotations

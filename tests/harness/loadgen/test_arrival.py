@@ -134,12 +134,14 @@ def test_bytes_are_stamped_with_the_moment_from_which_they_could_be_read(
 def test_stamps_over_a_link_that_loses_packets(tls: bool, make_certificate: Callable[[str], Path]) -> None:
     """Two segments in a hundred are lost: before, 29 reads of 1,230 were stamped up to 49 ms too early."""
     own_network = ["unshare", "-rn"]
-    if subprocess.run([*own_network, "test", "-w", "/dev/net/tun"], check=False, capture_output=True).returncode:
+    if subprocess.run(
+        [*own_network, "test", "-w", "/dev/net/tun"], check=False, capture_output=True
+    ).returncode:
         pytest.skip("no network namespace of one's own, or no /dev/net/tun, on this machine")
-    command = [*own_network, sys.executable, Path(__file__).with_name("lossy_link.py"), "0.02"]
-    command += [make_certificate("10.9.0.2")] if tls else []
+    command = [*own_network, sys.executable, str(Path(__file__).with_name("lossy_link.py")), "0.02"]
+    command += [str(make_certificate("10.9.0.2"))] if tls else []
     ran = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert ran.returncode == 0, ran.stderr
-    late_ms = np.array(sum(json.loads(ran.stdout), []))
+    late_ms = np.concatenate(json.loads(ran.stdout))
     assert late_ms.size >= 40 and late_ms.min() > -1.1
     assert np.median(late_ms) < 1
