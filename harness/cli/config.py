@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import textwrap
 from collections.abc import Iterator
+from importlib import import_module
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -18,7 +19,12 @@ from harness.files import write_whole
 from harness.schema.online_settings import OnlineSettings
 from harness.schema.settings import CommonSettings, OfflineSettings, titles_of
 
-KINDS: dict[str, type[CommonSettings]] = {"online": OnlineSettings, "offline": OfflineSettings}
+KINDS: dict[str, type[CommonSettings]] = {
+    "online": OnlineSettings,
+    "offline": OfflineSettings,
+    "search": OnlineSettings,
+    "tune": OnlineSettings,
+}
 WIDTH = 100
 
 app = typer.Typer(no_args_is_help=True, help="Write a settings file for `--config`.")
@@ -33,7 +39,8 @@ def _config() -> None:
 def init(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="where it is written")] = Path("bench.yaml"),
     command: Annotated[
-        Literal["online", "offline"], typer.Option("--for", help="the command that it is for")
+        Literal["online", "offline", "search", "tune"],
+        typer.Option("--for", help="the command that it is for"),
     ] = "online",
 ) -> None:
     """Write every setting with its default, commented out, and the JSON Schema by which editors complete."""
@@ -57,11 +64,12 @@ def settings_file(command: str, schema: str) -> str:
         f"# Settings of `bench {command} --config FILE`. Remove the # before a setting to give it;",
         "# options of the command line win.",
     ]
-    titles = titles_of(kind)
+    titles, without = titles_of(kind), getattr(import_module(f"harness.cli.{command}"), "DECIDED", ())
     for title in dict.fromkeys(titles.values()):
-        lines += ["", f"## {title}"]
-        for name in settings_of(kind):
-            lines += _setting(name, kind.model_fields[name]) if titles[name] == title else []
+        names = [name for name in settings_of(kind) if titles[name] == title and name not in without]
+        lines += ["", f"## {title}"] if names else []
+        for name in names:
+            lines += _setting(name, kind.model_fields[name])
     return "\n".join(lines) + "\n"
 
 

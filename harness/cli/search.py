@@ -14,7 +14,7 @@ from harness.schema.online_settings import OnlineSettings
 from harness.schema.search import SearchAxis, SearchPlan
 
 #: Settings that a search decides itself, or cannot use.
-_DECIDED = (
+DECIDED = (
     *("scales", "concurrency", "rounds", "request_rate", "ramp", "preset", "repeats", "slo", "aa"),
     *("profile", "profile_only"),
 )
@@ -90,7 +90,7 @@ def lasting_settings(settings: OnlineSettings, plan: SearchPlan) -> OnlineSettin
     return settings.model_copy(update=plan.times())
 
 
-@with_settings(OnlineSettings, without=_DECIDED, derive=lambda values: _plan(values).settings())
+@with_settings(OnlineSettings, without=DECIDED, derive=lambda values: _plan(values).settings())
 def search(
     settings: OnlineSettings | None,
     output: Output,

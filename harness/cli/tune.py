@@ -16,7 +16,7 @@ from harness.schema.online_settings import OF_RUNNING_SERVERS, OnlineSettings
 from harness.schema.setting_types import RUNNING_SERVER, EngineRef
 
 #: Settings that a tuning decides itself, or cannot use.
-_DECIDED = (
+DECIDED = (
     *("engines", "repeats", "interleave", "slo", "aa", "preset", "profile", "profile_only"),
     *OF_RUNNING_SERVERS,
 )
@@ -69,7 +69,7 @@ def _settings(values: dict[str, Any]) -> dict[str, Any]:
     return {"engines": [ref], "repeats": values["repeats"]}
 
 
-@with_settings(OnlineSettings, without=_DECIDED, derive=_settings)
+@with_settings(OnlineSettings, without=DECIDED, derive=_settings)
 def tune(
     settings: OnlineSettings | None,
     output: Output,

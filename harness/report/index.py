@@ -6,7 +6,7 @@ A report carries the findings of its runs. One that another version wrote is lis
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from html import unescape
 from pathlib import Path
@@ -15,7 +15,7 @@ from typing import NamedTuple
 from pydantic import ValidationError
 
 from harness.files import write_whole
-from harness.metrics.rankings import Ranking
+from harness.metrics.rankings import CAPACITY
 from harness.report.findings import FINDINGS, Finding
 from harness.report.notices import ENOUGH_REPEATS
 from harness.report.page import render_page
@@ -25,11 +25,8 @@ from harness.schema.metrics import METRICS, latencies, rates
 from harness.schema.settings import SHORT_CELL_S
 
 INDEX = "index.html"
-#: Heads of the answers of a group, by metric.
-COLUMNS = {
-    name: f"{'lowest' if METRICS[name].lower_is_better else 'highest'} {METRICS[name].label}"
-    for name in (*latencies("headline"), *rates("headline"))
-}
+#: Metrics of a load with their heads, in the order of a cell's lines.
+LINES = {name: METRICS[name].label for name in (*latencies("headline"), *rates("headline"))}
 _HEAD_BYTES = 65536
 _NAMES = ("title", "made", "verdict", "model", "machine", "findings")
 _META = re.compile(rf'<meta name="rosebench-({"|".join(_NAMES)})" content="([^"]*)">')
@@ -74,7 +71,13 @@ class Group:
     @property
     def is_of_one_engine(self) -> bool:
         """Tell whether only variants of one engine were compared."""
-        return len({name.partition(" (")[0] for name in self.engines}) == 1
+        return len(set(map(family, self.engines))) == 1
+
+    @property
+    def billions(self) -> float:
+        """Size of the model by its name, such as `qwen3-8b`; 0 of one without."""
+        size = re.search(r"(\d+(?:\.\d+)?)([bm])\b", self.name.lower())
+        return float(size[1]) / (1 if size[2] == "b" else 1000) if size else 0.0
 
     @property
     def is_of_several_runs(self) -> bool:
@@ -82,17 +85,37 @@ class Group:
         return len({file for _, file in self.rows}) > 1
 
 
-def value_text(ranking: Ranking) -> str:
-    """Best value of a ranking with its unit."""
-    value = ranking.best.value if ranking.best else None
-    return f"{number(value, decimals([value]))} {METRICS[ranking.metric].unit}".strip()
+class Value(NamedTuple):
+    """A number of a cell: of which statistic, whether it is best by more than chance, and valid."""
+
+    statistic: str
+    value: float
+    is_best: bool
+    valid: bool
+
+    @property
+    def text(self) -> str:
+        """Three digits or more."""
+        return number(self.value, decimals([self.value]))
 
 
-def ratio_text(ratio: float | None) -> str:
-    """Ratio to the best value: three decimals near 1, else three digits or fewer."""
-    if ratio is None:
-        return ""
-    return f"{number(ratio, 3 if abs(ratio - 1) < 0.02 else min(2, decimals([ratio])))}×"
+def family(label: str) -> str:
+    """Return the engine of a label, without its variant: a column of the table."""
+    return label.partition(" (")[0]
+
+
+def cells(finding: Finding, engine: str) -> dict[str, dict[str, list[Value]]]:
+    """Return the lines of an engine's cell, by the labels of its variants: values by the metric's head."""
+    shown: dict[str, dict[str, list[Value]]] = {}
+    for label in (label for label in finding.engines if family(label) == engine):
+        lines = shown.setdefault(label, {})
+        for ranking in finding.rankings:
+            head = "carries" if ranking.metric == CAPACITY else LINES.get(ranking.metric)
+            row = ranking.row(label)
+            if head is not None and row is not None and row.value is not None:
+                value = Value(ranking.statistic, row.value, ranking.winner == label, row.valid)
+                lines.setdefault(head, []).append(value)
+    return shown
 
 
 def caveat(finding: Finding) -> str:
@@ -108,14 +131,16 @@ def write_index(folder: Path) -> Path:
     """List the reports in `folder`, newest run first; files that are no reports of this tool are left out."""
     read = (_entry(path) for path in sorted(folder.glob("*.html")) if path.name != INDEX)
     entries = sorted(filter(None, read), key=lambda entry: entry.meta["made"], reverse=True)
+    groups = _groups(entries)
+    engines = {family(engine) for group in groups for engine in group.engines}
     page = render_page(
         "index.html.j2",
         ("index.js",),
         entries=entries,
-        groups=_groups(entries),
-        columns=COLUMNS,
-        value_text=value_text,
-        ratio_text=ratio_text,
+        groups=groups,
+        engines=sorted(engines, key=str.lower),
+        chips=list(_chips(groups)),
+        cells=cells,
         caveat=caveat,
         assumed=assumed,
         enough=ENOUGH_REPEATS,
@@ -125,8 +150,8 @@ def write_index(folder: Path) -> Path:
 
 
 def _groups(entries: list[Entry]) -> list[Group]:
-    """The findings of all reports by model and machine, one model after the other, and last where one engine
-    was compared with itself; of a run that is in several reports once."""
+    """The findings of all reports by model and machine: the largest model first, of one size the newest, and
+    last where one engine was compared with itself; of a run that is in several reports once."""
     groups: dict[tuple[str, str], Group] = {}
     listed: list[Finding] = []
     for entry in entries:
@@ -137,8 +162,21 @@ def _groups(entries: list[Entry]) -> list[Group]:
                 groups.setdefault(key, Group(*key, [])).rows.append((finding, entry.file))
     names = list(dict.fromkeys(group.name for group in groups.values()))
     return sorted(
-        groups.values(), key=lambda group: (group.is_of_one_engine, names.index(group.name), group.machine)
+        groups.values(),
+        key=lambda group: (
+            *(group.is_of_one_engine, -group.billions),
+            *(names.index(group.name), group.machine),
+        ),
     )
+
+
+def _chips(groups: list[Group]) -> Iterator[str]:
+    """Yield words that a filter is likely to have: models, GPUs, kinds of load."""
+    yield from dict.fromkeys(group.name for group in groups)
+    machines = " ".join(group.machine for group in groups)
+    yield from dict.fromkeys(re.findall(r"NVIDIA (\w+)", machines))
+    loads = " ".join(finding.load for group in groups for finding, _ in group.rows)
+    yield from (words for words in ("in flight", "requests/s", "within") if words in loads)
 
 
 def _entry(path: Path) -> Entry | None:

@@ -30,8 +30,13 @@ def results_csv(run: Run) -> str:
     too few samples, as in `online_results.json`, and `inferred` where the server does not say when tokens
     came.
     """
-    rows = [row for summary in run.results.summaries for row in _rows(summary)]
+    rows = result_rows(run)
     return csv_text(rows[0] if rows else [], (row.values() for row in rows))
+
+
+def result_rows(run: Run) -> list[dict[str, object]]:
+    """Return the rows of the table."""
+    return [row for summary in run.results.summaries for row in _rows(summary)]
 
 
 def _rows(result: OnlineSummary) -> Iterator[dict[str, object]]:

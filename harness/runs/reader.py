@@ -113,7 +113,7 @@ class RawRun:
         return split(self.records.requests, self.records.chunks, self.info.settings.cut)
 
 
-def load_run(path: Path, *, trust: bool = False) -> Run:
+def load_run(path: str | Path, *, trust: bool = False) -> Run:
     """Read a run folder; summaries and comparisons of an online run are computed again from its raw tables.
 
     Args:
@@ -122,6 +122,7 @@ def load_run(path: Path, *, trust: bool = False) -> Run:
     Raises:
         UsageError: it is not a run folder, is unfinished, or a file in it is missing or broken.
     """
+    path = Path(path)
     if not path.is_dir():
         why = "is not a folder" if path.exists() else "does not exist"
         raise UsageError(f"{path} {why}", "name the folder of a run, such as outputs/…/online_…")

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from harness.cli import offline, online
+from harness.cli import offline, online, search, tune
 from harness.cli.commands import load_command
 from harness.cli.options import settings_of
 from harness.errors import UsageError
@@ -138,6 +138,14 @@ def test_the_help_that_is_named_is_the_commands(bench: Any) -> None:
     ]
     message = "bench: Invalid value for '--repeats': Input should be greater than or equal to 2\n"
     assert bench("tune", "roseinfer", "--repeats", "0").err.startswith(message)
+
+
+def test_a_settings_file_of_a_search_leaves_out_what_it_decides(bench: Any, tmp_path: Path) -> None:
+    for command, decided in (("search", search.DECIDED), ("tune", tune.DECIDED)):
+        file = tmp_path / f"{command}.yaml"
+        assert bench("config", "init", str(file), "--for", command).code == 0
+        given = set(re.findall(r"^#(\w+): ", file.read_text(), re.MULTILINE))
+        assert given == {*settings_of(OnlineSettings)} - {*decided}
 
 
 @pytest.mark.parametrize(("command", "kind"), COMMANDS)

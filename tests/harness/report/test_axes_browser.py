@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from selenium.webdriver.common.keys import Keys
+from selenium.webdriver.support.ui import Select
 
 from harness.report.charts.run_charts import charts
 from harness.report.figures import fitted
@@ -123,3 +124,21 @@ def test_the_index_shows_what_has_all_words_of_the_filter(browser):
     field.clear()
     field.send_keys(Keys.SPACE)
     assert rows() == (everything, headings)
+    [chip] = [
+        each for each in browser.find_elements("css selector", ".filter button") if each.text == "qwen3-8b"
+    ]
+    chip.click()
+    assert 0 < rows()[0] < everything and chip.get_attribute("aria-pressed") == "true"
+    chip.click()
+    assert rows() == (everything, headings)
+
+
+def test_the_index_divides_by_an_engine_and_fits_a_phone(browser, window):
+    window(390, 900)
+    visit(browser, (REPORTS / "index.html").resolve().as_uri())
+    assert browser.execute_script("return document.documentElement.scrollWidth <= innerWidth")
+    Select(browser.find_element("css selector", "#baseline")).select_by_visible_text("vLLM")
+    shown = browser.execute_script(
+        "return [...document.querySelectorAll('td[data-head=vLLM] data')].map(number => number.textContent)"
+    )
+    assert "1.00×" in shown and browser.current_url.endswith("#to=vLLM")

@@ -13,7 +13,7 @@ import pytest
 from harness.metrics.rankings import capacity_ranking
 from harness.report.answer import rankings_of
 from harness.report.findings import FINDINGS, findings
-from harness.report.index import _entry, _groups, caveat, ratio_text, value_text, write_index
+from harness.report.index import _entry, _groups, caveat, cells, family, write_index
 from harness.report.render import write_report
 from harness.report.tables.rates import batch_ratios_table
 from harness.runs.reader import Run, load_run
@@ -83,9 +83,12 @@ def test_a_report_carries_its_findings_and_the_index_shows_them(compared, report
     page = write_index(report.parent).read_text(encoding="utf-8")
     assert 'href="a%20b.html"' in page and "other.html" not in page and "index.html" not in page
     glance = text(page)
-    for ranking in (each for each in found[0].rankings if each.metric == "ttft_ms"):
-        best, other = ranking.valid
-        assert f"{best.label} {value_text(ranking)} · {other.label} {ratio_text(other.ratio)}" in glance
+    for label in found[0].engines:
+        values = cells(found[0], family(label))[label]["TTFT"]
+        ranked = [ranking for ranking in found[0].rankings if ranking.metric == "ttft_ms"]
+        assert [each.value for each in values] == [ranking.row(label).value for ranking in ranked] != []
+        assert f"TTFT {' / '.join(each.text for each in values)}" in glance
+        assert [each.is_best for each in values] == [ranking.winner == label for ranking in ranked]
     assert write_index(report.parent).read_text(encoding="utf-8") == page
 
 
@@ -97,7 +100,7 @@ def test_a_difference_that_is_not_significant_says_so(tmp_path):
     write_report([folder], tmp_path / "report.html")
     page = write_index(tmp_path).read_text(encoding="utf-8").partition("At a glance")[2]
     rows = page.partition("</table>")[0]
-    assert "not significant" in rows and "<strong>" not in rows
+    assert '<data value="' in rows and 'class="best"' not in rows
 
 
 def test_a_search_carries_its_ranking_and_its_answer():
@@ -143,6 +146,20 @@ def test_what_was_measured_of_a_model_stands_together(compared, report, tmp_path
     index = write_index(tmp_path).read_text(encoding="utf-8")
     headings = re.findall(r'<th scope="rowgroup"[^>]*><bdi>([^<]*)', index)
     assert headings == [shown[0], shown[2], shown[1]]
+
+
+def test_the_largest_model_comes_first_and_of_one_size_the_newest():
+    reports = [path for path in sorted(PUBLISHED.glob("*.html")) if path.name != "index.html"]
+    entries = sorted(map(_entry, reports), key=lambda entry: entry.meta["made"], reverse=True)
+    groups = [group for group in _groups(entries) if not group.is_of_one_engine]
+    sizes = [group.billions for group in groups]
+    assert sizes == sorted(sizes, reverse=True) and {32.0, 8.0, 0.135} <= {*sizes}
+    days = {}
+    for group in groups:
+        newest = max(finding.made for finding, _ in group.rows)
+        days[group.name] = max(newest, days.get(group.name, ""))
+    eight = [group.name for group in groups if group.billions == 8]
+    assert [days[name] for name in eight] == sorted((days[name] for name in eight), reverse=True)
 
 
 def test_a_load_of_several_runs_is_named_with_its_run(compared, report, tmp_path):
