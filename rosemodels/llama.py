@@ -22,7 +22,9 @@ MATRIX_GAIN = 1.6
 class Shape:
     """A Llama's size: widths in elements, lengths in tokens. `tied`: the head is that of the embeddings.
 
-    With `qk_norm` it is a Qwen3: queries and keys are normalised head by head.
+    With `qk_norm` it is a Qwen3: queries and keys are normalised head by head. With `experts` each MLP is a
+    mixture of so many, of which `top_k` compute a token, and `ffn_width` is an expert's. Without `stored` the
+    folder has no weights: engines draw their own.
     """
 
     vocab_size: int
@@ -39,6 +41,9 @@ class Shape:
     eps: float = 1e-6
     rope_scaling: dict[str, Any] = field(default_factory=dict)
     dtype: Dtype = "float32"
+    experts: int = 0
+    top_k: int = 8
+    stored: bool = True
 
 
 def _qwen3(layers: int, width: int, heads: int, ffn_width: int, *, tied: bool = False) -> Shape:
@@ -71,6 +76,25 @@ SHAPES = {
     "qwen3-1.7b": _qwen3(28, 2_048, 16, 6_144, tied=True),
     "qwen3-8b": _qwen3(36, 4_096, 32, 12_288),
     "qwen3-32b": _qwen3(64, 5_120, 64, 25_600),
+    "qwen3-moe-tiny": Shape(
+        50_257, 2_048, 4, 256, 4, 2, 64, 128, 10_000.0, qk_norm=True, experts=16, top_k=4
+    ),
+    "qwen3-30b-a3b": Shape(
+        151_936,
+        40_960,
+        48,
+        2_048,
+        32,
+        4,
+        128,
+        768,
+        1_000_000.0,
+        qk_norm=True,
+        tied=False,
+        dtype="bfloat16",
+        experts=128,
+        stored=False,
+    ),
     "llama-3.2-1b": _llama3(16, 2_048, 64, 8_192, factor=32.0, tied=True),
     "llama-3.1-8b": _llama3(32, 4_096, 128, 14_336, factor=8.0, tied=False),
 }
@@ -81,16 +105,29 @@ def write(folder: Path, shape: Shape) -> None:
     end = tokenizer.end_of_text_id(shape.vocab_size)
     write_json(folder / "config.json", config(shape))
     write_json(folder / "generation_config.json", {"bos_token_id": end, "eos_token_id": end})
-    write_tensors(folder, list(tensors(shape)), shape.dtype)
+    if shape.stored:
+        write_tensors(folder, list(tensors(shape)), shape.dtype)
     tokenizer.write(folder, shape.vocab_size, shape.context)
 
 
 def config(shape: Shape) -> dict[str, Any]:
     """config.json; `random_weights` says how the weights were drawn."""
     end = tokenizer.end_of_text_id(shape.vocab_size)
+    architecture, family = ("Qwen3", "qwen3") if shape.qk_norm else ("Llama", "llama")
+    mixture: dict[str, Any] = {}
+    if shape.experts:
+        architecture, family = f"{architecture}Moe", f"{family}_moe"
+        mixture = {
+            "num_experts": shape.experts,
+            "num_experts_per_tok": shape.top_k,
+            "moe_intermediate_size": shape.ffn_width,
+            "norm_topk_prob": True,
+            "decoder_sparse_step": 1,
+            "mlp_only_layers": [],
+        }
     raw = {
-        "architectures": ["Qwen3ForCausalLM" if shape.qk_norm else "LlamaForCausalLM"],
-        "model_type": "qwen3" if shape.qk_norm else "llama",
+        "architectures": [f"{architecture}ForCausalLM"],
+        "model_type": family,
         "vocab_size": shape.vocab_size,
         "max_position_embeddings": shape.context,
         "num_hidden_layers": shape.layers,
@@ -110,7 +147,7 @@ def config(shape: Shape) -> dict[str, Any]:
         "dtype": shape.dtype,
         "random_weights": {"token_std": TOKEN_STD, "matrix_std": _matrix_std(shape)},
     }
-    return raw | ({"rope_scaling": shape.rope_scaling} if shape.rope_scaling else {})
+    return raw | mixture | ({"rope_scaling": shape.rope_scaling} if shape.rope_scaling else {})
 
 
 def tensors(shape: Shape) -> Iterator[RandomTensor]:
@@ -135,9 +172,12 @@ def tensors(shape: Shape) -> Iterator[RandomTensor]:
             yield norm(f"{prefix}.self_attn.k_norm", dim)
         yield matrix(f"{prefix}.self_attn.o_proj", width, shape.heads * dim)
         yield norm(f"{prefix}.post_attention_layernorm", width)
-        yield matrix(f"{prefix}.mlp.gate_proj", shape.ffn_width, width)
-        yield matrix(f"{prefix}.mlp.up_proj", shape.ffn_width, width)
-        yield matrix(f"{prefix}.mlp.down_proj", width, shape.ffn_width)
+        if shape.experts:
+            yield matrix(f"{prefix}.mlp.gate", shape.experts, width)
+        for mlp in [f"mlp.experts.{e}" for e in range(shape.experts)] or ["mlp"]:
+            yield matrix(f"{prefix}.{mlp}.gate_proj", shape.ffn_width, width)
+            yield matrix(f"{prefix}.{mlp}.up_proj", shape.ffn_width, width)
+            yield matrix(f"{prefix}.{mlp}.down_proj", width, shape.ffn_width)
     yield norm("model.norm", width)
     if not shape.tied:
         yield matrix("lm_head", shape.vocab_size, width)

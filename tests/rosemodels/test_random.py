@@ -38,7 +38,8 @@ def test_llama_sizes() -> None:
     """The published numbers of parameters, the tied head counted once."""
 
     def parameters(shape: llama.Shape) -> int:
-        rows = (2 * shape.heads + 2 * shape.kv_heads) * shape.head_dim + 3 * shape.ffn_width
+        rows = (2 * shape.heads + 2 * shape.kv_heads) * shape.head_dim + shape.experts
+        rows += 3 * shape.ffn_width * max(1, shape.experts)
         norms = 2 * shape.width + (2 * shape.head_dim if shape.qk_norm else 0)
         ends = (1 if shape.tied else 2) * shape.vocab_size * shape.width
         return ends + shape.layers * (rows * shape.width + norms) + shape.width
@@ -51,6 +52,7 @@ def test_llama_sizes() -> None:
         "qwen3-1.7b": 1_720_574_976,
         "qwen3-8b": 8_190_735_360,
         "qwen3-32b": 32_762_123_264,
+        "qwen3-30b-a3b": 30_532_122_624,
         "llama-3.2-1b": 1_235_814_400,
         "llama-3.1-8b": 8_030_261_248,
     }
@@ -59,6 +61,9 @@ def test_llama_sizes() -> None:
 
 def test_every_config_is_read_as_it_is_meant() -> None:
     for name, shape in llama.SHAPES.items():
+        if shape.experts:
+            moe = AutoConfig.for_model(**llama.config(shape))
+            assert (moe.num_experts, moe.moe_intermediate_size) == (shape.experts, shape.ffn_width)
         raw = AutoConfig.for_model(**llama.config(shape))
         assert (raw.hidden_size, raw.head_dim, raw.rope_parameters["rope_theta"]) == (
             shape.width, shape.head_dim, shape.rope_theta,
