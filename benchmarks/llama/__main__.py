@@ -4,18 +4,20 @@
 
 WHAT is `steps` (each step and its lower bound), `kernels` (kernels that the steps run), `sampling` (steps
 with each kind of sampling), `batch` (an offline batch by kind of step), `parts` (kernels of a layer one by
-one) or `plans` (skinny GEMMs in every tiling). MODEL is a shape, such as random:qwen3-8b.
+one), `plans` (skinny GEMMs in every tiling), `loop` (a closed loop) or `experts` (mixtures of experts). MODEL
+is a shape, such as random:qwen3-8b.
 """
 
 from __future__ import annotations
 
 import argparse
 
-from benchmarks.llama import batch, kernels, parts, plans, sampling, steps
+from benchmarks.llama import batch, experts, kernels, loop, parts, plans, sampling, steps
 from benchmarks.models import llama_name
 
 MEASUREMENTS = {
     "steps": steps, "kernels": kernels, "sampling": sampling, "batch": batch, "parts": parts, "plans": plans,
+    "loop": loop, "experts": experts,
 }  # fmt: skip
 
 

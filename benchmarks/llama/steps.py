@@ -29,26 +29,11 @@ from benchmarks.models import llama_shape
 from roseinfer.config import EngineConfig
 from roseinfer.engine.core import Engine
 from roseinfer.models import config as configs
+from roseinfer.models.weights import DrawnWeights
 from roseinfer.request.params import SamplingParams
 from rosemodels import llama
 
 GREEDY = SamplingParams(max_tokens=1, ignore_eos=True)
-
-
-class Drawn:
-    """Takes the place of safetensors files: random tensors of the right shape, made on the device."""
-
-    def __init__(self, shape: llama.Shape) -> None:
-        self._stds = {tensor.name: tensor.std for tensor in llama.tensors(shape)}
-
-    def __contains__(self, name: str) -> bool:
-        return name in self._stds
-
-    def get(self, name: str, shape: tuple[int, ...]) -> torch.Tensor:
-        std = self._stds[name]
-        if std is None:
-            return torch.ones(shape, device="cuda", dtype=torch.bfloat16)
-        return torch.randn(shape, device="cuda", dtype=torch.bfloat16) * std
 
 
 def seconds(run: Callable[[], object]) -> float:
@@ -95,7 +80,8 @@ def engine_of(
     """An engine of a named shape in bfloat16, with random weights, which several ranks read from the disk."""
     settings = {"prefix_cache": False} | settings_of(options)  # the same prompts are computed again and again
     shape = llama_shape(name)
-    parsed = configs.parse(llama.config(shape))
+    raw = llama.config(shape)
+    parsed = configs.parse(raw)
     config = EngineConfig(
         name, device="cuda", dtype="bf16", fused_ops=not plain, max_model_len=max_model_len,
         max_active_requests=max_active_requests, warmup=False, tensor_parallel_size=ranks, **settings,
@@ -105,7 +91,10 @@ def engine_of(
     with (
         patch("roseinfer.models.load.model_folder", Path),
         patch("roseinfer.models.config.read", lambda folder: parsed),
-        patch("roseinfer.models.load.Weights", lambda folder: Drawn(shape)),
+        patch(
+            "roseinfer.models.load.weights_of",
+            lambda folder, shape, device: DrawnWeights(shape.table, raw["random_weights"], device),
+        ),
     ):
         return Engine(config)
 

@@ -24,6 +24,7 @@ from roseinfer.kvcache.blocks import BlockAllocator
 from roseinfer.kvcache.pool import KVPool
 from roseinfer.kvcache.prefix import NoPrefixCache, PrefixCache
 from roseinfer.models.config import weight_bytes
+from roseinfer.models.mlp import skew
 from roseinfer.request.limits import Limits
 from roseinfer.request.params import RequestError, SamplingParams
 from roseinfer.scheduler.request import Request
@@ -47,7 +48,7 @@ class Engine:
         max_model_len = resolve_max_model_len(config, shape.max_positions)
         blocks = num_blocks(config, loaded.kv_shape, device, max_model_len)
         pool = KVPool(loaded.kv_shape, blocks, config.block_size, device)
-        self._allocator = BlockAllocator(blocks)
+        self._allocator, self._mixtures = BlockAllocator(blocks), model.mixtures
         cache = PrefixCache if config.prefix_cache else NoPrefixCache
         self._prefixes = cache(self._allocator, config.block_size)
         running = Running(config.max_active_requests, max_model_len, config.block_size)
@@ -102,6 +103,11 @@ class Engine:
     def cached_tokens(self) -> int:
         """Number of `prompt_tokens` that were in the prefix cache."""
         return self._prefixes.cached_tokens
+
+    @property
+    def expert_skew(self) -> float:
+        """How evenly experts are used: see `skew`."""
+        return skew(self._mixtures)
 
     def watch(self, watcher: Callable[[Runner], Runner]) -> None:
         """Replace the runner by `watcher(runner)`. Call it when there is no work."""

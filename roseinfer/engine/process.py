@@ -244,7 +244,7 @@ def _send_all(channels: EngineChannels, message: Ready | Failed | Record) -> Non
 def _load(engine: Engine) -> Load:
     return Load(
         engine.num_running, engine.num_waiting, engine.kv_usage, engine.preemptions,
-        engine.prompt_tokens, engine.cached_tokens,
+        engine.prompt_tokens, engine.cached_tokens, engine.expert_skew,
     )  # fmt: skip
 
 

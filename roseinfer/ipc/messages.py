@@ -143,6 +143,7 @@ class Load(msgspec.Struct, frozen=True, tag=True, array_like=True):
     preemptions: int
     prompt_tokens: int
     cached_tokens: int
+    expert_skew: float = 0.0
 
     @property
     def hit_rate(self) -> float:

@@ -43,16 +43,42 @@ class ModelConfig:
         """`table`, where it is the LM head's weight too."""
         return self.table if self.tied_head else None
 
+    @property
+    def ffn_widths(self) -> tuple[int, ...]:
+        """Widths of MLPs and experts."""
+        return (self.ffn_width,)
+
     def kv_shape(self, dtype: torch.dtype) -> KVShape:
         """A token's entry in a KV cache of `dtype`."""
         return KVShape(self.layers, self.kv_heads, self.head_dim, dtype)
 
 
 def weight_bytes(config: ModelConfig, dtype: torch.dtype) -> int:
-    """Bytes of the weight matrices of all layers, which every step reads."""
+    """Bytes of the weight matrices of all layers, which every step of many rows reads."""
     attention = 2 * (config.heads + config.kv_heads) * config.head_dim
     ffn = (3 if isinstance(config, LlamaConfig) else 2) * config.ffn_width
-    return config.layers * config.width * (attention + ffn) * dtype.itemsize
+    per_width = config.layers * (attention + ffn)
+    if isinstance(config, LlamaConfig) and config.mixture is not None:
+        mixture = config.mixture
+        per_width += len(mixture.layers) * (mixture.experts * (3 * mixture.ffn_width + 1) - ffn)
+    return per_width * config.width * dtype.itemsize
+
+
+@dataclass(frozen=True)
+class Mixture:
+    """A mixture of experts instead of the MLP of the layers `layers`.
+
+    Args:
+        experts: in each of these layers; `top_k` of them compute a token.
+        ffn_width: of an expert.
+        normalized: the weights of a token's experts add up to 1.
+    """
+
+    experts: int
+    top_k: int
+    ffn_width: int
+    normalized: bool
+    layers: frozenset[int]
 
 
 @dataclass(frozen=True)
@@ -64,6 +90,11 @@ class LlamaConfig(ModelConfig):
     out_bias: bool
     mlp_bias: bool
     qk_norm: bool
+    mixture: Mixture | None = None
+
+    @property
+    def ffn_widths(self) -> tuple[int, ...]:
+        return (self.ffn_width,) if self.mixture is None else (self.ffn_width, self.mixture.ffn_width)
 
 
 def gpt2(raw: dict[str, Any]) -> ModelConfig:
@@ -94,7 +125,8 @@ def gpt2(raw: dict[str, Any]) -> ModelConfig:
 
 
 def llama(raw: dict[str, Any]) -> LlamaConfig:
-    """A config of Llama, Qwen2 or Qwen3, which differ in biases and in norms of queries and keys."""
+    """A config of Llama, Qwen2, Qwen3 or Qwen3-MoE, which differ in biases, in norms of queries and keys, and
+    in mixtures of experts."""
     family = raw["model_type"]
     if raw.get("hidden_act", "silu") not in ("silu", "swish"):  # synonyms
         raise ConfigError(f"hidden_act {raw['hidden_act']!r} is not supported; roseinfer has: silu")
@@ -123,7 +155,25 @@ def llama(raw: dict[str, Any]) -> LlamaConfig:
         qkv_bias=bias or family == "qwen2",
         out_bias=bias and family != "qwen2",
         mlp_bias=bool(raw.get("mlp_bias", False)) and family == "llama",
-        qk_norm=family == "qwen3",
+        qk_norm=family in ("qwen3", "qwen3_moe"),
+        mixture=_mixture(raw) if family == "qwen3_moe" else None,
+    )
+
+
+def _mixture(raw: dict[str, Any]) -> Mixture:
+    """The mixture of a Qwen3-MoE, with transformers' defaults, in the layers that have one there."""
+    name = "num_experts" if "num_experts" in raw else "num_local_experts"
+    experts, top_k = _size(raw, name), _size(raw, "num_experts_per_tok", 8)
+    if top_k > experts:
+        raise ConfigError(f"num_experts_per_tok {top_k} is above {name} {experts}")
+    step, dense = _size(raw, "decoder_sparse_step", 1), raw.get("mlp_only_layers") or []
+    layers = range(_size(raw, "num_hidden_layers"))
+    return Mixture(
+        experts=experts,
+        top_k=top_k,
+        ffn_width=_size(raw, "moe_intermediate_size"),
+        normalized=bool(raw.get("norm_topk_prob", False)),
+        layers=frozenset(layer for layer in layers if layer not in dense and (layer + 1) % step == 0),
     )
 
 
@@ -138,7 +188,7 @@ def _slides(raw: dict[str, Any]) -> bool:
 
 _FAMILIES: dict[str, Callable[[dict[str, Any]], ModelConfig]] = {
     "gpt2": gpt2,
-    **dict.fromkeys(("llama", "qwen2", "qwen3"), llama),
+    **dict.fromkeys(("llama", "qwen2", "qwen3", "qwen3_moe"), llama),
 }
 
 

@@ -26,7 +26,9 @@ class CpuLinear(Linear):
     @staticmethod
     def supports(config: ModelConfig, device: torch.device, dtype: torch.dtype) -> bool:
         """bf16 on a CPU with AVX-512, and even input sizes. Raises BuildError."""
-        even = not (config.width | config.ffn_width | config.heads * config.head_dim) % 2
+        even = not any(
+            size % 2 for size in (config.width, *config.ffn_widths, config.heads * config.head_dim)
+        )
         return even and device.type == "cpu" and dtype == torch.bfloat16 and has_bf16_products()
 
     def __call__(self, x: Tensor) -> Tensor:
@@ -51,7 +53,8 @@ class CpuOps(Ops):
     def supports(config: ModelConfig, device: torch.device, dtype: torch.dtype) -> bool:
         """The widths, and half of the head size, must be multiples of `ops.VECTOR`."""
         vector = ops.VECTOR
-        whole = not (config.width % vector or config.ffn_width % vector or config.head_dim % (2 * vector))
+        widths = config.width, *config.ffn_widths
+        whole = not (any(size % vector for size in widths) or config.head_dim % (2 * vector))
         return device.type == "cpu" and dtype in ops.DTYPES and whole
 
     rms_norm = staticmethod(ops.rms_norm)

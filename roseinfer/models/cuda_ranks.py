@@ -15,7 +15,7 @@ from roseinfer.kernels.cuda import stream
 from roseinfer.kernels.cuda.collectives import PeerMemory, PeerSizes
 from roseinfer.kernels.triton.embed import embed_rows
 from roseinfer.kernels.triton.rms_norm import add_rms_norm_
-from roseinfer.models.linear import Linear
+from roseinfer.models.linear import Adds, Linear
 from roseinfer.models.ranks import Ranks
 from roseinfer.models.shard import Shard
 
@@ -92,9 +92,10 @@ class CudaRanks(Ranks):
             embed_rows(last, rows, table, part)
         return self.memory.broadcast(len(rows))
 
-    def add(self, linear: Linear, x: Tensor, residual: Tensor) -> Tensor:
+    def add(self, layer: Adds, x: Tensor, residual: Tensor) -> Tensor:
         """Add the ranks' products of `x` `[rows, inputs]` in place in `residual` `[rows, width]`."""
-        part = self._product(linear, x)
+        assert isinstance(layer, Linear)
+        part = self._product(layer, x)
         if self._by_nccl(part):
             return residual.add_(part)
         return self.memory.add_(residual)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import ClassVar, Protocol
 
 import torch
 from torch import Tensor
@@ -10,6 +10,14 @@ from torch.nn import functional as F
 
 #: oneDNN's linear with packed weights and a fused operation after it, as torch.compile's CPU backend uses it.
 _pointwise = torch.ops.mkldnn._linear_pointwise
+
+
+class Adds(Protocol):
+    """What is added to the residual stream: a linear layer, or an MLP."""
+
+    def __call__(self, x: Tensor) -> Tensor: ...
+
+    def add(self, x: Tensor, residual: Tensor) -> Tensor: ...
 
 
 class Linear:

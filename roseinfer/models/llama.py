@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import torch
@@ -10,6 +11,7 @@ from torch import Tensor
 from roseinfer.attention.base import Attention
 from roseinfer.models.config import LlamaConfig
 from roseinfer.models.linear import Linear
+from roseinfer.models.mlp import Experts, Mlp, Projections, Router, expert_weights
 from roseinfer.models.model import Model
 from roseinfer.models.ops import Ops
 from roseinfer.models.ranks import ALONE, Ranks
@@ -20,7 +22,7 @@ from roseinfer.models.weights import HEAD, Weights
 class Layer:
     """One transformer block, pre-norm. `norm_1` and `norm_2` are gains of RMS norms, `[width]`.
 
-    `qkv` is the projections of queries, keys and values, concatenated; `gate_up` those of gate and up.
+    `qkv` is the projections of queries, keys and values, concatenated.
     `qk_norm`: gains of the norms of queries and keys, `[heads + kv heads, head_dim]`, or None.
     """
 
@@ -29,12 +31,11 @@ class Layer:
     qk_norm: Tensor | None
     out: Linear
     norm_2: Tensor
-    gate_up: Linear
-    down: Linear
+    mlp: Mlp | Experts
 
 
 class Llama(Model):
-    """RMS norm, rotary position embeddings, grouped-query attention, SwiGLU."""
+    """RMS norm, rotary position embeddings, grouped-query attention, SwiGLU or a mixture of experts."""
 
     def __init__(
         self,
@@ -67,8 +68,24 @@ class Llama(Model):
             biases = [tensor(f"{name}.bias", size) for name, size in names.items()]
             return linear(weight, torch.cat(biases))
 
-        def layer(at: str) -> Layer:
-            attn, mlp = f"{at}.self_attn", f"{at}.mlp"
+        def mlp(at: str, number: int) -> Mlp | Experts:
+            if config.mixture is None or number not in config.mixture.layers:
+                gate_up = {f"{at}.gate_proj": ffn, f"{at}.up_proj": ffn}
+                return Mlp(
+                    merged(gate_up, width, bias=config.mlp_bias),
+                    merged({f"{at}.down_proj": width}, ffn, bias=config.mlp_bias),
+                    ops,
+                )
+            router = (head or linear)(tensor(f"{at}.gate.weight", config.mixture.experts, width), None)
+            parts = expert_weights(weights, f"{at}.experts", config.mixture, width)
+            return self._experts(
+                Router(router, config.mixture),
+                ((gate_up.to(device, dtype), down.to(device, dtype)) for gate_up, down in parts),
+            )
+
+        def layer(number: int) -> Layer:
+            at = f"model.layers.{number}"
+            attn = f"{at}.self_attn"
             qkv = {f"{attn}.q_proj": q_width, f"{attn}.k_proj": kv_width, f"{attn}.v_proj": kv_width}
             qk_norm = None
             if config.qk_norm:
@@ -80,17 +97,27 @@ class Llama(Model):
                 qk_norm=qk_norm,
                 out=merged({f"{attn}.o_proj": width}, q_width, bias=config.out_bias),
                 norm_2=tensor(f"{at}.post_attention_layernorm.weight", width),
-                gate_up=merged({f"{mlp}.gate_proj": ffn, f"{mlp}.up_proj": ffn}, width, bias=config.mlp_bias),
-                down=merged({f"{mlp}.down_proj": width}, ffn, bias=config.mlp_bias),
+                mlp=mlp(f"{at}.mlp", number),
             )
 
         self._tokens = tensor(config.table, config.vocab_size, width)
-        self._layers = [layer(f"model.layers.{i}") for i in range(config.layers)]
+        self._layers = [layer(number) for number in range(config.layers)]
         self._norm = tensor("model.norm.weight", width)
         tied = config.tied_head
         last = ranks.own_rows(self._tokens) if tied else tensor(HEAD, config.vocab_size, width)
         self._head = (head or linear)(last, None)
         self._turns = config.rope.table(config.max_positions, dim).to(device)  # cos and sin of RoPE
+
+    def _experts(self, router: Router, parts: Iterable[Projections]) -> Experts:
+        """The mixture of a layer, of the projections of each expert."""
+        linear, ops = self.linear, self._ops
+        return Experts(
+            router, (Mlp(linear(gate_up, None), linear(down, None), ops) for gate_up, down in parts)
+        )
+
+    @property
+    def mixtures(self) -> list[Experts]:
+        return [layer.mlp for layer in self._layers if isinstance(layer.mlp, Experts)]
 
     @property
     def rows_alone(self) -> bool:
@@ -106,7 +133,7 @@ class Llama(Model):
             qk = ops.rotate(qkv[:, :rotated], layer.qk_norm, eps, turns)
             q, k, v = qk[:, : config.heads], qk[:, config.heads :], qkv[:, rotated:]
             x = ranks.add(layer.out, attention.attend(index, q, k, v), x)
-            x = ranks.add(layer.down, ops.swiglu(layer.gate_up(ops.rms_norm(x, layer.norm_2, eps))), x)
+            x = ranks.add(layer.mlp, ops.rms_norm(x, layer.norm_2, eps), x)
         return x
 
     def logits(self, hidden: Tensor) -> Tensor:

@@ -16,6 +16,7 @@ from roseinfer.kernels.cpu.paged import DecodeCall, Pointers
 from roseinfer.models.cpu import CpuLinear
 from roseinfer.models.linear import Linear
 from roseinfer.models.llama import Layer, Llama
+from roseinfer.models.mlp import Mlp
 
 #: Steps of more rows run operator by operator: what that costs does not grow with the rows.
 MOST_ROWS = 64
@@ -87,12 +88,14 @@ class CpuLlama(Llama):
             ]
 
         def after(layer: Layer) -> list[Call]:
+            mlp = layer.mlp
+            assert isinstance(mlp, Mlp)
             return [
                 linear(layer.out, attended, x, x),
                 ops.rms_norm_call(x, layer.norm_2, config.norm_eps, normed),
-                linear(layer.gate_up, normed, gate_up),
+                linear(mlp.gate_up, normed, gate_up),
                 ops.swiglu_call(gate_up, product),
-                linear(layer.down, product, x, x),
+                linear(mlp.down, product, x, x),
             ]
 
         layers, calls = [], list[Call]()

@@ -3,6 +3,7 @@ to 16, and eight otherwise."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from functools import cached_property
 from typing import ClassVar
 
@@ -25,6 +26,8 @@ from roseinfer.models.cuda_ranks import CudaRanks
 from roseinfer.models.fp8 import Fp8Linear, Rows
 from roseinfer.models.linear import Linear
 from roseinfer.models.llama import Layer, Llama
+from roseinfer.models.mlp import Experts, Mlp, Projections, Router
+from roseinfer.models.mlp_cuda import CudaExperts
 
 #: GEMMs whose weight has at most this many elements run in Triton: they start while the kernel before ends,
 #: which gains more than cuBLAS' faster kernels. On an H200, 2026-11-22, they gain with the weights of
@@ -81,7 +84,10 @@ class CudaLlama(Llama):
     def _streams(self, x: Tensor) -> bool:
         """Return whether the largest GEMM of a layer, and so the others, had better be `stream` where it can
         be."""
-        weight = self._layers[0].gate_up.weight
+        for mixture in self.mixtures:
+            assert isinstance(mixture, CudaExperts)
+            return mixture.streams(x)
+        weight = _mlp(self._layers[0]).gate_up.weight
         return len(x) <= stream.FEW_ROWS or stream.takes(x, weight, gated=True, normed=True)
 
     def _few_rows(self, x: Tensor, attention: CudaPagedAttention) -> Tensor:
@@ -90,8 +96,11 @@ class CudaLlama(Llama):
             qkv = _normed_product(x, layer.norm_1, eps, layer.qkv)
             attended = attention.attend_product(index, qkv, None, self._heads, self._rotations[index])
             x = self._added_product(attended, layer.out, x)
-            gated = _normed_product(x, layer.norm_2, eps, layer.gate_up, gated=True)
-            x = self._added_product(gated, layer.down, x)
+            if isinstance(layer.mlp, CudaExperts):
+                x = layer.mlp.stream(x, layer.norm_2, eps)
+                continue
+            gated = _normed_product(x, layer.norm_2, eps, _mlp(layer).gate_up, gated=True)
+            x = self._added_product(gated, _mlp(layer).down, x)
         return x
 
     def _rows(self, x: Tensor, positions: Tensor | None, attention: CudaPagedAttention) -> Tensor:
@@ -102,8 +111,15 @@ class CudaLlama(Llama):
             qkv = layer.qkv(normed)
             attended = attention.attend_product(index, qkv, positions, self._heads, self._rotations[index])
             normed = self._add_norm_(x, attended, layer.out, layer.norm_2)
-            normed = self._add_norm_(x, _gated(normed, layer.gate_up), layer.down, gain)
+            if isinstance(layer.mlp, CudaExperts):
+                normed = layer.mlp.add_norm_(x, normed, gain, eps)
+                continue
+            normed = self._add_norm_(x, _gated(normed, _mlp(layer).gate_up), _mlp(layer).down, gain)
         return x
+
+    def _experts(self, router: Router, parts: Iterable[Projections]) -> Experts:
+        assert self.config.mixture is not None
+        return CudaExperts(router, self.config.mixture, parts)
 
     def _added_product(self, x: Tensor, linear: Linear, residual: Tensor) -> Tensor:
         if isinstance(self.ranks, CudaRanks):
@@ -130,6 +146,11 @@ class CudaLlama(Llama):
         gains = layer.qk_norm
         q_gain, k_gain = (None, None) if gains is None else (gains[0], gains[self.config.heads])
         return Rotation(self._turns, q_gain, k_gain, self.config.norm_eps)
+
+
+def _mlp(layer: Layer) -> Mlp:
+    assert isinstance(layer.mlp, Mlp)
+    return layer.mlp
 
 
 def _normed_product(x: Tensor, gain: Tensor, eps: float, linear: Linear, *, gated: bool = False) -> Tensor:
@@ -183,8 +204,8 @@ class Fp8CudaLlama(CudaLlama):
             qkv = _product(normed, layer.qkv, x)
             attended = attention.attend_product(index, qkv, positions, self._heads, self._rotations[index])
             normed = self._added(x, round_rows(attended), layer.out, layer.norm_2)
-            gated = swiglu_rows(_product(normed, layer.gate_up, x))
-            normed = self._added(x, gated, layer.down, gain)
+            gated = swiglu_rows(_product(normed, _mlp(layer).gate_up, x))
+            normed = self._added(x, gated, _mlp(layer).down, gain)
         return x
 
     def _added(

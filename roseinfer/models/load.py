@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import math
 from dataclasses import replace
+from pathlib import Path
 
 import torch
 
@@ -23,7 +24,7 @@ from roseinfer.models.model import Model
 from roseinfer.models.ops import Ops
 from roseinfer.models.ranks import ALONE, GlooRanks, Ranks
 from roseinfer.models.shard import Shard
-from roseinfer.models.weights import ShardWeights, Weights
+from roseinfer.models.weights import DrawnWeights, ShardWeights, Weights
 
 log = logging.getLogger(__name__)
 
@@ -54,7 +55,7 @@ def load(
     """
     folder = model_folder(model)
     shape = config.read(folder)
-    weights = Weights(folder, tied=shape.tied_table)
+    weights = weights_of(folder, shape, device)
     if shape.tied_head and weights.has_other_head(shape):
         shape = replace(shape, tied_head=False)
         if shard is None or shard.rank == 0:
@@ -64,6 +65,8 @@ def load(
     ranks: Ranks = ALONE
     if shard is not None:
         part = shard_config(shape, shard, device)
+        if isinstance(weights, DrawnWeights):
+            raise ConfigError(f"--tensor-parallel-size above 1 needs the weights of {model} in files")
         weights, ranks = ShardWeights(folder, shard, shape), ranks_of(shard, shape, device, dtype)
         shape = part
     linear = linear_kind(shape, device, dtype, packed=packed, kernel=cpu_kernels and cpu_linear)
@@ -76,6 +79,7 @@ def load(
 
             return CudaLlama(shape, weights, device, dtype, linear=linear, ops=ops, ranks=ranks)
         prepared = prepared and linear is CpuLinear and isinstance(ops, CpuOps) and ranks is ALONE
+        prepared = prepared and shape.mixture is None
         kind = CpuLlama if prepared else Llama
         return kind(shape, weights, device, dtype, linear=linear, ops=ops, ranks=ranks)
     if fused:
@@ -85,10 +89,17 @@ def load(
     return GPT2(shape, weights, device, dtype, linear=linear, ranks=ranks)
 
 
+def weights_of(folder: Path, shape: ModelConfig, device: torch.device) -> Weights:
+    """The weights in `folder`, or those that it says are random."""
+    return DrawnWeights.of(folder, shape, device) or Weights(folder, tied=shape.tied_table)
+
+
 def shard_config(whole: ModelConfig, shard: Shard, device: torch.device) -> ModelConfig:
     """The shape of a shard of the model `whole`. Raises ConfigError where it cannot be divided so."""
     if device.type != "cpu" and not isinstance(whole, LlamaConfig):
         raise ConfigError("--tensor-parallel-size above 1 on GPUs works with models of the Llama family")
+    if device.type != "cpu" and isinstance(whole, LlamaConfig) and whole.mixture is not None:
+        raise ConfigError("--tensor-parallel-size above 1 works for mixtures of experts on CPUs only")
     return shard.config(whole)
 
 
@@ -106,13 +117,15 @@ def _fp8(
 ) -> Model:  # fmt: skip
     if not isinstance(shape, LlamaConfig):
         raise ConfigError("--quantization fp8 works with models of the Llama family")
-    sizes = shape.width, shape.ffn_width, shape.heads * shape.head_dim, shape.kv_heads * shape.head_dim
+    sizes = shape.width, *shape.ffn_widths, shape.heads * shape.head_dim, shape.kv_heads * shape.head_dim
     if not Fp8Linear.supports(device, dtype, math.gcd(*sizes)):
         raise ConfigError(
             "--quantization fp8 on a GPU needs --dtype bf16, compute capability 8.9 and widths that are "
             "multiples of 16, on each rank"
         )
     if fused:
+        if shape.mixture is not None:
+            raise ConfigError("--quantization fp8 works for mixtures of experts on CPUs only")
         from roseinfer.models.llama_cuda import Fp8CudaLlama
 
         return Fp8CudaLlama(

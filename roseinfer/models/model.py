@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
 import torch
@@ -12,6 +12,7 @@ from torch import Tensor
 from roseinfer.attention.base import Attention
 from roseinfer.models.config import ModelConfig
 from roseinfer.models.linear import Linear
+from roseinfer.models.mlp import Experts
 from roseinfer.models.ranks import ALONE, Ranks
 
 
@@ -30,6 +31,11 @@ class Model(ABC):
     mixes: ClassVar[bool] = False
     #: Whether its decode attention has other launch configurations for longer contexts.
     by_context: ClassVar[bool] = False
+
+    @property
+    def mixtures(self) -> Sequence[Experts]:
+        """Mixtures of experts, of all layers that have one."""
+        return ()
 
     @property
     def rows_alone(self) -> bool:

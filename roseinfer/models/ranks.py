@@ -11,7 +11,7 @@ from torch import Tensor
 from torch import distributed as dist
 from torch.nn import functional as F
 
-from roseinfer.models.linear import Linear
+from roseinfer.models.linear import Adds
 from roseinfer.models.shard import Shard
 from roseinfer.tracing.ranges import named_range
 
@@ -47,9 +47,10 @@ class Ranks:
         table."""
         return F.embedding(tokens, table)
 
-    def add(self, linear: Linear, x: Tensor, residual: Tensor) -> Tensor:
-        """`residual` plus `linear` of `x` `[T, in]`, of which each rank has a part of `in`: `[T, out]`."""
-        return linear.add(x, residual)
+    def add(self, layer: Adds, x: Tensor, residual: Tensor) -> Tensor:
+        """`residual` plus the sum of `layer` of `x` over all ranks, `[T, width]`. A linear layer takes the
+        rank's part of x, an MLP all of it."""
+        return layer.add(x, residual)
 
     def whole(self, logits: Tensor) -> Tensor:
         """Logits `[R, vocab]`, gathered from those `[R, part]` of each rank's part of the vocabulary."""
@@ -85,8 +86,8 @@ class GlooRanks(Ranks):
         rows = F.embedding(torch.where(here, tokens - self._first, 0), table)
         return self._sum(rows.masked_fill_(~here[:, None], 0))
 
-    def add(self, linear: Linear, x: Tensor, residual: Tensor) -> Tensor:
-        return self._sum(linear.add(x, residual) if self._shard.rank == 0 else linear(x))
+    def add(self, layer: Adds, x: Tensor, residual: Tensor) -> Tensor:
+        return self._sum(layer.add(x, residual) if self._shard.rank == 0 else layer(x))
 
     def whole(self, logits: Tensor) -> Tensor:
         """Return all logits `[rows, vocab]` on rank 0, which samples; on other ranks `logits` unchanged."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from roseinfer.config import ConfigError
-from roseinfer.models.config import ModelConfig
+from roseinfer.models.config import LlamaConfig, ModelConfig
 
 AnyConfig = TypeVar("AnyConfig", bound=ModelConfig)
 
@@ -49,12 +49,21 @@ class Shard:
                 f"--tensor-parallel-size {ranks} does not divide the model's {whole.heads} heads, {kv} heads "
                 f"of keys and values and {whole.ffn_width} elements of the MLP evenly; give another"
             )
-        return replace(
+        part = replace(
             whole,
             heads=whole.heads // ranks,
             kv_heads=max(1, kv // ranks),
             ffn_width=whole.ffn_width // ranks,
         )
+        if not (isinstance(part, LlamaConfig) and part.mixture):
+            return part
+        if part.mixture.ffn_width % ranks:
+            raise ConfigError(
+                f"--tensor-parallel-size {ranks} does not divide the {part.mixture.ffn_width} elements of "
+                "each expert evenly; give another"
+            )
+        mixture = replace(part.mixture, ffn_width=part.mixture.ffn_width // ranks)
+        return replace(part, mixture=mixture)
 
     def vocabulary_share(self, size: int) -> int:
         """Number of tokens of the vocabulary that a rank has at most; the last ranks may have fewer."""
@@ -83,7 +92,18 @@ class Shard:
                 r"mlp\.c_proj\.weight": Cut(0, f, (ffn,)),
             }
         kv = Cut(0, whole.kv_heads * dim, (self._share(whole.kv_heads, dim),))
+        experts = {}
+        if isinstance(whole, LlamaConfig) and whole.mixture is not None:
+            e = whole.mixture.ffn_width
+            start, end = self._share(e)
+            experts = {
+                r"experts\.\d+\.(gate|up)_proj\.weight": Cut(0, e, ((start, end),)),
+                r"experts\.\d+\.down_proj\.weight": Cut(1, e, ((start, end),)),
+                r"experts\.gate_up_proj": Cut(1, 2 * e, ((start, end), (e + start, e + end))),
+                r"experts\.down_proj": Cut(2, e, ((start, end),)),
+            }
         return {
+            **experts,
             **self._table(rows, tied=whole.tied_head),
             r"lm_head\.weight": rows,
             r"q_proj\.(weight|bias)": Cut(0, q, (heads,)),

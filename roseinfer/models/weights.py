@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from zlib import crc32
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -30,12 +32,12 @@ class Weights:
 
     def __init__(self, folder: Path, *, tied: str | None = None) -> None:
         self._tied = tied
+        self._opened: dict[Path, Any] = {}
         self._file_of = dict(self._index(folder))
         if not self._file_of:
             raise ConfigError(f"{folder} has no .safetensors file")
 
-    @staticmethod
-    def _index(folder: Path) -> Iterator[tuple[str, Path]]:
+    def _index(self, folder: Path) -> Iterator[tuple[str, Path]]:
         """Tensors' names and files: of `model.safetensors`, as in transformers, else of the files that an
         index names, else of all."""
         single, index = folder / "model.safetensors", folder / "model.safetensors.index.json"
@@ -49,9 +51,13 @@ class Weights:
             yield from ((name, folder / file) for name, file in files.items())
             return
         for file in [single] if single.is_file() else sorted(folder.glob("*.safetensors")):
-            with _open(file) as tensors:
+            with self._open(file) as tensors:
                 for name in tensors.keys():  # noqa: SIM118 (not a mapping)
                     yield name, file
+
+    def __contains__(self, name: str) -> bool:
+        """Return whether the checkpoint has the tensor `name`."""
+        return any(each in self._file_of for each in self._names(name))
 
     def get(self, name: str, shape: tuple[int, ...]) -> torch.Tensor:
         """The tensor `name`. Raises ConfigError when it is missing, of another shape, or quantized."""
@@ -68,21 +74,33 @@ class Weights:
         table = self.get(config.table, shape)
         return not torch.equal(table, self.get(HEAD, shape).to(table.dtype))
 
+    def _names(self, name: str) -> list[str]:
+        """What a checkpoint may call the tensor `name`."""
+        names = [name, *(name.removeprefix(prefix) for prefix in _PREFIXES)]
+        return [*names, HEAD] if name == self._tied else names
+
     def _stored_name(self, name: str) -> str:
         """The checkpoint's name of the tensor `name`."""
-        names = [name, *(name.removeprefix(prefix) for prefix in _PREFIXES)]
-        if name == self._tied:
-            names.append(HEAD)
-        for each in names:
+        for each in self._names(name):
             if each in self._file_of:
                 return each
         raise ConfigError(f"the checkpoint has no tensor {name}")
 
     @contextmanager
+    def _open(self, file: Path) -> Iterator[Any]:
+        """The open `file`. It stays open: a header lists thousands of tensors."""
+        try:
+            if file not in self._opened:
+                self._opened[file] = safe_open(file, framework="pt")
+            yield self._opened[file]
+        except (SafetensorError, OSError) as error:
+            raise ConfigError(f"{file} cannot be read: {error}") from error
+
+    @contextmanager
     def _stored(self, name: str, shape: tuple[int, ...]) -> Iterator[tuple[Any, str]]:
         """The open file that has the tensor `name`, of this shape, and its name there."""
         stored_name = self._stored_name(name)
-        with _open(self._file_of[stored_name]) as tensors:
+        with self._open(self._file_of[stored_name]) as tensors:
             stored = tensors.get_slice(stored_name)
             stored_shape, dtype = tuple(stored.get_shape()), stored.get_dtype()
             if stored_shape != shape:
@@ -114,10 +132,29 @@ class ShardWeights(Weights):
         return torch.cat(parts, cut.dim)
 
 
-@contextmanager
-def _open(file: Path) -> Iterator[Any]:
-    try:
-        with safe_open(file, framework="pt") as tensors:
-            yield tensors
-    except (SafetensorError, OSError) as error:
-        raise ConfigError(f"{file} cannot be read: {error}") from error
+class DrawnWeights(Weights):
+    """Random weights, drawn on `device`, of a model whose folder has none: matrices with standard deviation
+    `std`, the embeddings with that of `tokens`, and gains of 1. A tensor is the same every time there."""
+
+    def __init__(self, table: str, stds: Mapping[str, float], device: torch.device) -> None:
+        self._table, self._stds, self._device = table, stds, device
+
+    @classmethod
+    def of(cls, folder: Path, shape: ModelConfig, device: torch.device) -> DrawnWeights | None:
+        """Those that config.json calls `random_weights`; None where it does not, or the folder has some."""
+        stds = json.loads((folder / "config.json").read_text()).get("random_weights")
+        return cls(shape.table, stds, device) if stds and not any(folder.glob("*.safetensors")) else None
+
+    def __contains__(self, name: str) -> bool:
+        return not re.search(r"\.experts\.\d+\.", name)
+
+    def get(self, name: str, shape: tuple[int, ...]) -> torch.Tensor:
+        """Draw the tensor `name`."""
+        if len(shape) == 1:
+            return torch.ones(shape, device=self._device)
+        generator = torch.Generator(self._device).manual_seed(crc32(name.encode()))
+        std = self._stds["token_std" if name == self._table else "matrix_std"]
+        return torch.randn(shape, generator=generator, device=self._device).mul_(std)
+
+    def has_other_head(self, config: ModelConfig) -> bool:
+        return False

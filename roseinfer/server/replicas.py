@@ -138,7 +138,8 @@ class Replicas:
 
 
 def together(loads: Sequence[Load]) -> Load:
-    """Combine the loads of several replicas: sums, and the mean share of their caches."""
+    """Combine the loads of several replicas: sums, and means of shares."""
     names = ("running", "waiting", "preemptions", "prompt_tokens", "cached_tokens")
     sums = {name: sum(getattr(load, name) for load in loads) for name in names}
-    return Load(kv_usage=fmean(load.kv_usage for load in loads), **sums)
+    usage, skew = (fmean(getattr(load, name) for load in loads) for name in ("kv_usage", "expert_skew"))
+    return Load(kv_usage=usage, expert_skew=skew, **sums)

@@ -15,6 +15,7 @@ from transformers import (
     PreTrainedModel,
     Qwen2Config,
     Qwen3Config,
+    Qwen3MoeConfig,
 )
 
 VOCAB = 5003
@@ -55,13 +56,22 @@ LLAMAS: dict[str, PreTrainedConfig] = {
 }  # fmt: skip
 
 
+#: A mixture of experts.
+MIXTURE = Qwen3MoeConfig(
+    vocab_size=VOCAB, num_hidden_layers=3, hidden_size=512, intermediate_size=1024, num_attention_heads=8,
+    num_key_value_heads=2, head_dim=128, max_position_embeddings=1024, tie_word_embeddings=True,
+    num_experts=32, num_experts_per_tok=4, moe_intermediate_size=256, norm_topk_prob=True,
+    mlp_only_layers=[1],
+)  # fmt: skip
+
+
 def make_llama(path: Path, name: str) -> Path:
     """A random model whose answers depend on its layers, gains and biases."""
     torch.manual_seed(0)
-    model = AutoModelForCausalLM.from_config(LLAMAS[name])
+    model = AutoModelForCausalLM.from_config(LLAMAS.get(name, MIXTURE))
     with torch.no_grad():
         for parameter_name, parameter in model.named_parameters():
-            if parameter_name.startswith("model.layers.") and parameter.dim() == 2:
+            if parameter_name.startswith("model.layers.") and parameter.dim() > 1:
                 parameter.mul_(3)
             if parameter.dim() == 1:
                 parameter.add_(torch.randn_like(parameter) * 0.1)

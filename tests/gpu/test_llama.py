@@ -32,12 +32,34 @@ def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     return make_llama(tmp_path_factory.mktemp(request.param), request.param)
 
 
-@pytest.fixture(scope="module")
-def cases(folder: Path) -> list[Case]:
+def cases_of(folder: Path) -> list[Case]:
     rng = np.random.default_rng(5)
     lengths = [1, 2, 16, 17, 31, 250, 600, *rng.integers(1, 300, 9)]
     prompts = [rng.integers(0, VOCAB, length).tolist() for length in lengths]
     return [(prompt, *greedy(folder, prompt, NEW)) for prompt in prompts]
+
+
+@pytest.fixture(scope="module")
+def cases(folder: Path) -> list[Case]:
+    return cases_of(folder)
+
+
+@pytest.fixture(scope="module")
+def mixture(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Case]]:
+    folder = make_llama(tmp_path_factory.mktemp("mixture"), "mixture")
+    return folder, cases_of(folder)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {}, {"dtype": "fp16", "_LARGE": 0, "chunked_prefill_size": 64}, {"dtype": "fp32"},
+        {"dtype": "fp32", "fused_ops": False}, {"_LARGE": 0, "prefix_cache": True, "kv_tokens": 4096},
+    ],
+    ids=str,
+)  # fmt: skip
+def test_answers_of_a_mixture(mixture: tuple[Path, list[Case]], settings: dict[str, Any]) -> None:
+    check_llama(*mixture, settings)
 
 
 @pytest.mark.parametrize(

@@ -23,6 +23,7 @@ from transformers import (
     PreTrainedConfig,
     PreTrainedModel,
     Qwen3Config,
+    Qwen3MoeConfig,
 )
 
 from roseinfer.batch import Batch, Segment
@@ -212,6 +213,12 @@ LLAMAS = {
         num_key_value_heads=4, head_dim=64, max_position_embeddings=1024, eos_token_id=[VOCAB - 1, VOCAB - 2],
         tie_word_embeddings=True, rope_parameters={"rope_type": "linear", "rope_theta": 1e4, "factor": 2.0},
     ),
+    "qwen3_moe": Qwen3MoeConfig(
+        vocab_size=VOCAB, num_hidden_layers=3, hidden_size=128, intermediate_size=256, num_attention_heads=4,
+        num_key_value_heads=2, head_dim=64, max_position_embeddings=1024, eos_token_id=VOCAB - 1,
+        num_experts=12, num_experts_per_tok=3, moe_intermediate_size=64, norm_topk_prob=True,
+        mlp_only_layers=[1],
+    ),
 }  # fmt: skip
 
 
@@ -226,7 +233,7 @@ def save_llama(folder: Path, config: PreTrainedConfig) -> Path:
     model = AutoModelForCausalLM.from_config(config)
     with torch.no_grad():
         for parameter_name, parameter in model.named_parameters():
-            if parameter_name.startswith("model.layers.") and parameter.dim() == 2:
+            if parameter_name.startswith("model.layers.") and parameter.dim() > 1:
                 parameter.mul_(6)
             if parameter.dim() == 1:
                 parameter.add_(torch.randn_like(parameter) * 0.1)

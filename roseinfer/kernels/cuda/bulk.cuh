@@ -25,6 +25,24 @@ __device__ __forceinline__ void await(barrier_t* barrier, int parity) {
             shared_address(barrier)), "r"(parity)
         : "memory");
 }
+// The cache policy of what is read once: the L2 cache evicts it first.
+__device__ __forceinline__ unsigned long long once() {
+    unsigned long long policy;
+    asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
+    return policy;
+}
+__device__ __forceinline__ void copy_bulk_once(
+    void* to, const void* from, int bytes, barrier_t* barrier, unsigned long long policy
+) {
+    asm volatile(
+        "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1], %2, [%3], %4;" ::"r"(
+            shared_address(to)), "l"(from), "r"(bytes), "r"(shared_address(barrier)), "l"(policy)
+        : "memory");
+}
+// Fetch `bytes` bytes, as in `copy_bulk`, into the L2 cache.
+__device__ __forceinline__ void fetch_bulk(const void* from, int bytes) {
+    asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(from), "r"(bytes) : "memory");
+}
 // Copy `bytes` bytes, a multiple of 16; both addresses are aligned to 16.
 __device__ __forceinline__ void copy_bulk(void* to, const void* from, int bytes, barrier_t* barrier) {
     asm volatile(

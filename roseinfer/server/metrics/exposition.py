@@ -28,6 +28,10 @@ _GAUGES = {
     "waiting": ("load.waiting", "Requests that wait to be admitted."),
     "kv_usage": ("load.kv_usage", "Share of the KV cache's blocks that are in use."),
     "prefix_hit_rate": ("load.hit_rate", "Share of prompt tokens that were in the prefix cache."),
+    "expert_skew": (
+        "load.expert_skew",
+        "Tokens of the busiest expert over the mean of its layer's, averaged over layers; 0 without.",
+    ),
     "engine_silent": ("counters.silent", "1 while the engine has work and gives no sign of life."),
     "inflight": ("counters.inflight", "Answers in flight in the front ends."),
 }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 
 from roseinfer.config import ConfigError
 from roseinfer.models import config
-from roseinfer.models.config import LlamaConfig, parse
+from roseinfer.models.config import LlamaConfig, Mixture, parse, weight_bytes
 from roseinfer.models.cpu import CpuOps
 from roseinfer.models.ops import Ops
 from roseinfer.models.rope import Rope
@@ -171,6 +172,22 @@ def test_which_widths_the_kernels_take() -> None:
     assert not supports(head_dim=32, dtype=torch.float16)
 
 
+MOE = {"model_type": "qwen3_moe", "num_experts": 16, "moe_intermediate_size": 8, "num_hidden_layers": 5}
+
+
+def test_layers_with_experts() -> None:
+    """As transformers chooses them; its newer configs call the experts local."""
+    peer = transformers.Qwen3MoeConfig(num_hidden_layers=5, decoder_sparse_step=2, mlp_only_layers=[3])
+    config = parse(LLAMA | MOE | {"decoder_sparse_step": 2, "mlp_only_layers": [3]})
+    assert isinstance(config, LlamaConfig) and config.mixture == Mixture(16, 8, 8, False, frozenset({1}))
+    newer = parse(LLAMA | peer.to_dict())
+    assert isinstance(newer, LlamaConfig) and newer.mixture is not None
+    assert newer.mixture.layers == config.mixture.layers
+    dense, expert = 3 * config.ffn_width, 3 * 8
+    apart = weight_bytes(config, torch.bfloat16) - weight_bytes(replace(config, mixture=None), torch.bfloat16)
+    assert apart == 2 * config.width * (16 * expert + 16 - dense)
+
+
 @pytest.mark.parametrize(
     ("raw", "says"),
     [
@@ -186,6 +203,8 @@ def test_which_widths_the_kernels_take() -> None:
         ({"partial_rotary_factor": 0.5}, "partial_rotary_factor"),
         ({"quantization_config": {"quant_method": "fp8"}}, "quantized .fp8."),
         ({"model_type": "gpt2", "scale_attn_weights": False}, "scale_attn_weights"),
+        (MOE | {"num_experts_per_tok": 17}, "num_experts_per_tok 17"),
+        (MOE | {"decoder_sparse_step": 0}, "decoder_sparse_step"),
     ],
 )
 def test_what_is_not_supported_is_said(raw: dict[str, object], says: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ from roseinfer.models.load import load
 from roseinfer.models.shard import Shard
 from roseinfer.models.weights import ShardWeights, Weights
 from roseinfer.request.params import SamplingParams
+from rosemodels import llama
 from tests.roseinfer.conftest import config_of
 
 VOCAB, WIDTH, PROMPT, NEW_TOKENS = 61, 64, [1, 2, 3], 8
@@ -190,6 +192,53 @@ def test_checkpoints_of_the_base_class(tmp_path: Path, prefix: str) -> None:
     assert torch.equal(Weights(tmp_path).get(name, (64, 64)), stored)
     shard = ShardWeights(tmp_path, Shard(1, 2), config.parse(QWEN2))
     assert torch.equal(shard.get(name, (32, 64)), stored[32:])
+
+
+def test_experts_one_by_one_or_stacked(model_folder: Callable[[str], Path], tmp_path: Path) -> None:
+    """Stacked in several files of an index; the parts of two ranks are halves of both projections."""
+    folder = model_folder("qwen3_moe")
+    stored = load_file(folder / "model.safetensors")
+    for layer in (0, 2):
+        at = f"model.layers.{layer}.mlp.experts"
+        parts = [
+            [stored.pop(f"{at}.{e}.{part}_proj.weight") for e in range(12)] for part in ("gate", "up", "down")
+        ]
+        gates, ups, downs = map(torch.stack, parts)
+        stored |= {f"{at}.gate_up_proj": torch.cat((gates, ups), 1), f"{at}.down_proj": downs}
+    names = sorted(stored)
+    files = {name: f"{index % 2}.safetensors" for index, name in enumerate(names)}
+    for file in set(files.values()):
+        save_file({name: stored[name] for name in names if files[name] == file}, tmp_path / file)
+    (tmp_path / "model.safetensors.index.json").write_text(json.dumps({"weight_map": files}))
+    (tmp_path / "config.json").write_text((folder / "config.json").read_text())
+    for layer in (0, 2):
+        for rank in (None, 0, 1):
+            shard = None if rank is None else Shard(rank, 2)
+            models: list[Any] = [
+                load(str(each), CPU, torch.float32, packed=False, shard=shard) for each in (folder, tmp_path)
+            ]
+            own, other = (model._layers[layer].mlp.mlps for model in models)
+            for one, stacked, gate_up, down in zip(
+                own, other, stored[f"model.layers.{layer}.mlp.experts.gate_up_proj"],
+                stored[f"model.layers.{layer}.mlp.experts.down_proj"], strict=True,
+            ):  # fmt: skip
+                if rank is not None:
+                    gate_up = torch.cat([half.chunk(2)[rank] for half in gate_up.chunk(2)])
+                    down = down.chunk(2, 1)[rank]
+                for mlp in (one, stacked):
+                    assert torch.equal(mlp.gate_up.weight, gate_up) and torch.equal(mlp.down.weight, down)
+
+
+def test_weights_that_no_file_has_are_drawn(tmp_path: Path) -> None:
+    """The same every time, as the config says; ranks would each draw others."""
+    shape = replace(llama.SHAPES["qwen3-moe-tiny"], layers=1, vocab_size=300, stored=False)
+    llama.write(tmp_path, shape)
+    models: list[Any] = [load(str(tmp_path), CPU, torch.float32, packed=False) for _ in range(2)]
+    first, again = (torch.cat([mlp.gate_up.weight for mlp in m._layers[0].mlp.mlps]) for m in models)
+    assert torch.equal(first, again) and first.std() == pytest.approx(0.1, rel=0.01)
+    assert models[0]._tokens.std() == pytest.approx(0.02, rel=0.02) and (models[0]._norm == 1).all()
+    with pytest.raises(ConfigError, match="needs the weights"):
+        load(str(tmp_path), CPU, torch.float32, shard=Shard(0, 2))
 
 
 @pytest.mark.parametrize("ranks", [3, 5, 16])

@@ -19,7 +19,7 @@ import psutil
 import pytest
 import torch
 from torch import Tensor
-from transformers import AutoModelForCausalLM, LlamaConfig, PreTrainedConfig, Qwen3Config
+from transformers import AutoModelForCausalLM, LlamaConfig, PreTrainedConfig, Qwen3Config, Qwen3MoeConfig
 
 from roseinfer.config import ConfigError, EngineConfig, RankError
 from roseinfer.engine.load import LoadedModel, load_model
@@ -29,6 +29,8 @@ from roseinfer.llm import LLM
 from roseinfer.models.fp8 import Fp8Linear
 from roseinfer.models.linear import Linear
 from roseinfer.models.load import load
+from roseinfer.models.mlp import Mlp
+from roseinfer.models.ops import Ops
 from roseinfer.models.ranks import Ranks
 from roseinfer.request.params import SamplingParams
 from tests.roseinfer.conftest import VOCAB, config_of, runner_of, save_llama, traffic
@@ -48,6 +50,11 @@ SHAPES: dict[str, PreTrainedConfig] = {
     "qwen3": Qwen3Config(
         vocab_size=VOCAB, num_hidden_layers=2, hidden_size=64, intermediate_size=128, num_attention_heads=4,
         num_key_value_heads=1, head_dim=32, max_position_embeddings=1024, tie_word_embeddings=True,
+    ),
+    "qwen3_moe": Qwen3MoeConfig(
+        vocab_size=VOCAB, num_hidden_layers=2, hidden_size=64, intermediate_size=128, num_attention_heads=4,
+        num_key_value_heads=2, head_dim=32, max_position_embeddings=1024, num_experts=8,
+        num_experts_per_tok=2, moe_intermediate_size=48, norm_topk_prob=True, mlp_only_layers=[0],
     ),
 }  # fmt: skip
 
@@ -141,7 +148,7 @@ def test_each_rank_rounds_its_weights_and_activations(tmp_path: Path) -> None:
         whole = logprobs(alone, prompt)
         model = runner_of(alone.engine).model
         model._layers = [
-            replace(layer, out=halves(plain.out), down=halves(plain.down))
+            replace(layer, out=halves(plain.out), mlp=Mlp(layer.mlp.gate_up, halves(plain.mlp.down), Ops()))
             for layer, plain in zip(model._layers, exact._layers, strict=True)
         ]
         expected = logprobs(alone, prompt)

@@ -1,0 +1,130 @@
+"""A mixture of experts for up to 16 rows in one kernel, at the bandwidth at which memory delivers the chosen
+experts' weights: see `experts.cu`.
+
+Half precision, on GPUs of compute capability 9.0 or later. Reference: `roseinfer.models.mlp.Experts`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+
+import torch
+from torch import Tensor
+
+from roseinfer.kernels.capability import HOPPER_SHARED, is_large_hopper
+from roseinfer.kernels.cuda.build import available, kernel
+from roseinfer.kernels.cuda.stream import FEW_ROWS, MAX_ROWS, bucket
+from roseinfer.kernels.triton.launch import multiprocessors
+
+#: Inputs that the consumer warps multiply at once; a stage of the ring buffer has some times as many.
+_STEP = 256
+#: Bytes that are fetched into the L2 cache at most. Not measured with others.
+_AHEAD = 16 << 20
+#: Weight rows of a stage, and bytes of padding of each.
+_STAGE_ROWS, _PADDING = 16, 64
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A ring buffer of `depth` stages, of `chunk` inputs of gate and up, or `down_chunk` of down."""
+
+    chunk: int
+    down_chunk: int
+    depth: int
+
+    @property
+    def ring(self) -> int:
+        """Bytes of the ring buffer."""
+        return self.depth * _STAGE_ROWS * (2 * max(self.chunk, self.down_chunk) + _PADDING)
+
+
+@cache
+def plans(width: int, ffn: int, experts: int, rows: int) -> list[Plan]:
+    """What fits beside `rows` rows of x, deepest in bytes first; none where the kernel cannot be used."""
+    height = FEW_ROWS if rows <= FEW_ROWS else MAX_ROWS
+    beside = rows * width * 2 + height * (2 * 8 * 24 * 4 + experts * 4 + 128) + experts * 12 + 1024
+    found = []
+    if experts % 32 == 0:
+        for chunk in (size for size in (1024, 512, 256) if width % size == 0):
+            for down_chunk in (size for size in (1024, 768, 512, 256) if ffn % size == 0):
+                stage = Plan(chunk, down_chunk, 1).ring
+                if (depth := (HOPPER_SHARED - beside) // stage) >= 2:
+                    found.append(Plan(chunk, down_chunk, min(16, depth)))
+    return sorted(found, key=lambda plan: -plan.depth * (plan.chunk + plan.down_chunk))
+
+
+def takes(x: Tensor, down: Tensor) -> bool:
+    """Return whether the kernel takes `x` `[rows, width]` and experts with this `down` `[experts, width,
+    ffn]`."""
+    if len(x) > MAX_ROWS or x.element_size() != 2 or not (is_large_hopper(x.device) and available()):
+        return False
+    experts, width, ffn = down.shape
+    return down.dtype == x.dtype and bool(plans(width, ffn, experts, bucket(len(x))))
+
+
+@cache
+def _arrivals(device: torch.device) -> Tensor:
+    """Blocks that have reached a barrier of all blocks, in all launches."""
+    return torch.zeros(1, dtype=torch.int64, device=device)
+
+
+def add_experts(
+    x: Tensor,
+    gain: Tensor,
+    eps: float,
+    router: Tensor,
+    gate_up: Tensor,
+    down: Tensor,
+    tokens: Tensor,
+    top_k: int,
+    *,
+    normalized: bool,
+    ahead: Tensor | None = None,
+    plan: Plan | None = None,
+) -> Tensor:
+    """Return `x` plus a mixture of experts of its RMS norm with `gain`, both `[rows, width]`.
+
+    Args:
+        router: `[experts, width]`.
+        gate_up: `[experts, 2 · ffn, width]`, gates first.
+        down: `[experts, width, ffn]`.
+        tokens: of each expert so far, `[experts]` int64, counted on.
+        ahead: a weight that the next kernel reads, of which a part is fetched into the L2 cache.
+        plan: used instead of the first of `plans`.
+    """
+    (rows, width), (experts, _, ffn), device = x.shape, down.shape, x.device
+    plan = plan or plans(width, ffn, experts, bucket(rows))[0]
+    out = torch.empty_like(x)
+    logits = torch.empty(rows, experts, dtype=torch.float32, device=device)
+    gated = torch.empty(min(experts, rows * top_k), rows, ffn, dtype=x.dtype, device=device)
+    blocks = multiprocessors(device)
+    run = kernel(
+        "experts", "experts", ("BF16", int(x.dtype == torch.bfloat16)), ("EXPERTS", experts),
+        ("TOP_K", top_k), ("WIDTH", width), ("FFN", ffn), ("NORMALIZED", int(normalized)), ("EPS", eps),
+        ("GRID", blocks),
+        ("HEIGHT", FEW_ROWS if rows <= FEW_ROWS else MAX_ROWS), ("CHUNK", plan.chunk),
+        ("DOWN_CHUNK", plan.down_chunk), ("DEPTH", plan.depth),
+        ("AHEAD", 0 if ahead is None else min(_AHEAD, ahead.nbytes)),
+    )  # fmt: skip
+    run(
+        (blocks, 1, 1),
+        288,
+        [
+            x,
+            gain,
+            router,
+            gate_up,
+            down,
+            logits,
+            gated,
+            _arrivals(device),
+            tokens,
+            ahead if ahead is not None else x,
+            out,
+            rows,
+        ],
+        shared_bytes=plan.ring + rows * width * 2,
+        beside=True,
+    )
+    return out

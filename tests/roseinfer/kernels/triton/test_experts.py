@@ -1,0 +1,43 @@
+"""The choice of experts for many rows, against PyTorch's operators."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+pytest.importorskip("triton", reason="Triton is not installed")
+
+from roseinfer.kernels.triton.experts import route
+from tests.roseinfer.kernels.triton.conftest import DEVICE, close, draw, seeds
+
+
+@settings(max_examples=3)
+@given(
+    seeds, st.integers(1, 80), st.sampled_from([(5, 2), (16, 16), (33, 4)]), st.booleans(), st.integers(1, 2)
+)
+def test_pairs_are_in_the_order_of_the_experts(
+    seed: int, rows: int, sizes: tuple[int, int], normalized: bool, parts: int
+) -> None:
+    """Each program has pairs of one expert, and all programs together have every pair once."""
+    (experts, top_k), height = sizes, 4
+    logits = draw(seed, parts, rows, experts) * 3
+    tokens = torch.full((experts,), 7, dtype=torch.int64, device=DEVICE)
+    routed = route(logits, tokens, top_k, height, normalized=normalized)
+    weights, chosen = logits.sum(0).softmax(-1).topk(top_k, -1)
+    if normalized:
+        weights = weights / weights.sum(-1, keepdim=True)
+    assert torch.equal(tokens - 7, chosen.flatten().bincount(minlength=experts))
+    found = torch.zeros(rows, experts, device=DEVICE)
+    pairs = []
+    for expert, first, end in routed.blocks.tolist():
+        own = list(range(first, min(first + height, end))) if expert >= 0 else []
+        assert (expert < 0) == (not own)
+        pairs += own
+        found[routed.rows[own].long(), expert] = routed.weights[own]
+    assert pairs == list(range(rows * top_k))
+    close(found, torch.zeros_like(found).scatter_(1, chosen, weights))
+    assert torch.equal(
+        routed.rows[routed.places.long()], torch.arange(rows, device=DEVICE)[:, None].expand(-1, top_k)
+    )
