@@ -43,6 +43,10 @@ class EngineError(BenchError):
     """An engine could not be started, used or stopped."""
 
 
+class BusyServerError(EngineError):
+    """A server has no time for a request now."""
+
+
 class LostNodeError(EngineError):
     """A node of a cluster, or its process, does not answer any more."""
 

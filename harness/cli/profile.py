@@ -18,6 +18,7 @@ from harness.cli.terminal import Terminal, echo
 from harness.cli.terminal_table import TerminalTable
 from harness.cli.trust import Trust, check_run
 from harness.errors import BenchError, EngineError, InterruptedRunError, UsageError
+from harness.metrics.digits import per_cent
 from harness.profiling.analysis import analyse
 from harness.profiling.artifacts import read_manifest, read_profiles
 from harness.profiling.plan import ProfileOptions
@@ -25,7 +26,7 @@ from harness.profiling.stage import profile_run
 from harness.profiling.subject import begin_run, open_subject
 from harness.report.render import write_outputs, write_run_outputs
 from harness.report.tables.profiles import difference, figure_tables, gap_table
-from harness.runs.events import CaptureDone, CaptureSkipped, CaptureStarting, Event
+from harness.runs.events import CaptureDone, CaptureSkipped, CaptureStarting, CaptureWaiting, Event
 from harness.runs.folder import MANIFEST, lock_run, results_name
 from harness.runs.reader import Run
 from harness.schema.base import first_fault, split_option
@@ -53,6 +54,8 @@ Nsys = Annotated[
 MaxMb = Annotated[int, typer.Option(min=1, help="remove files larger than this, in MB", metavar="N")]
 Quiet = Annotated[bool, typer.Option("--quiet", help="print nothing but the manifest's path")]
 PERFETTO = "https://ui.perfetto.dev"
+#: Functions of a sampled engine in the terminal.
+MOST_PARTS = 5
 
 
 class _RunByDefault(typer.core.TyperGroup):
@@ -130,6 +133,8 @@ class _Captures:
                 self.display.line(f"{label}: no {tool} profile: {reason}")
             case CaptureStarting(label, tool, level, log):
                 self.display.line(f"{label}: {tool} profile with {level.in_flight} in flight; log: {log}")
+            case CaptureWaiting(label, reason, seconds):
+                self.display.line(f"{label} is busy ({reason}): trying again in {seconds:.0f} s")
             case CaptureDone(capture):
                 self.done.append(capture)
                 self._show(capture)
@@ -174,6 +179,9 @@ def profile_folder(
         elif results_name(folder) is not None:
             write_run_outputs(folder)
     display.print_tables([*figure_tables(profiles), *map(gap_table, profiles.gaps)])
+    for label, tool, parts in ((each.label, each.tool, each.parts) for each in profiles.sampled):
+        shares = ", ".join(f"{name} {per_cent(share)}" for name, share in list(parts.items())[:MOST_PARTS])
+        display.line(f"{label}, {tool}: {shares}")
     for path, reason in profiles.unread.items():
         display.line(f"not read: {path}: {reason}")
     if failed := [capture for capture in watcher.done if capture.error is not None]:

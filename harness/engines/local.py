@@ -90,6 +90,8 @@ class LocalEngine(Engine):
     #: Module that is imported to check that it runs; its package is the engine's code. Empty: its help is
     #: shown to check that it runs, and its code is unknown.
     module: ClassVar[str] = ""
+    #: Whether its server runs in Python, whose stacks can be sampled.
+    in_python: ClassVar[bool] = True
     #: Arguments with which its program prints every option of the server.
     help_arguments: ClassVar[tuple[str, ...]] = ("--help",)
     #: Whether a batch is measured through its server too.

@@ -13,7 +13,7 @@ from time import monotonic
 
 from pydantic import JsonValue
 
-from harness.errors import EngineError
+from harness.errors import BusyServerError, EngineError
 from harness.loadgen.load_plan import Target
 from harness.loadgen.tls import trusting
 
@@ -47,12 +47,15 @@ def ask(target: Target, path: str, timeout_s: float = TIMEOUT_S) -> tuple[int | 
 
 
 def post(target: Target, route: Route) -> None:
-    """POST to a server. Raises EngineError unless it answers 2xx."""
+    """POST to a server. Raises EngineError unless it answers 2xx, BusyServerError where it has no time."""
     body = None if route.body is None else json.dumps(route.body)
     try:
         status, answer = request(target, "POST", route.path, ROUTE_TIMEOUT_S, body)
     except (OSError, http.client.HTTPException) as error:
         raise EngineError(f"POST {route.path}: {error}", "see the engine's log") from None
+    if status in (HTTPStatus.SERVICE_UNAVAILABLE, HTTPStatus.TOO_MANY_REQUESTS):
+        hint = "the machine is busy: close other programs, then profile the run again"
+        raise BusyServerError(f"POST {route.path} answered {status}: {answer[:300]}", hint)
     if status // 100 != 2:
         raise EngineError(f"POST {route.path} answered {status}: {answer[:300]}", "see the engine's log")
 

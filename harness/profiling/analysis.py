@@ -13,6 +13,7 @@ from harness.files import write_json
 from harness.profiling.artifacts import read_manifest, torch_traces, trace_name
 from harness.profiling.explain import explain
 from harness.profiling.level import measure_levels
+from harness.profiling.py_spy import read_stacks
 from harness.profiling.reading.figures import figures, step_works
 from harness.profiling.reading.nsys_file import count_devices, read_nsys
 from harness.profiling.reading.timeline import Timeline, TraceError
@@ -23,11 +24,14 @@ from harness.schema.files import read_stored
 from harness.schema.profile import (
     Agreement,
     Gap,
+    GapSummary,
     ProfileFigures,
     ProfileManifest,
     ProfileRun,
     Profiles,
+    ProfileSummary,
     RankFigures,
+    Spent,
     Tool,
 )
 from harness.schema.results import OnlineResults
@@ -51,12 +55,16 @@ def analyse(run: Path) -> Profiles:
     if manifest is None:
         raise UsageError(f"{run} holds no {MANIFEST}", f"profile it with bench profile {run}")
     every: list[ProfileFigures] = []
+    sampled: list[Spent] = []
     unread: dict[str, str] = {}
     steps: dict[str, dict[Tool, Sorts]] = {}  # of each label, by the tools that captured it
     tools = Counter(profile_run.label for profile_run in manifest.runs if profile_run.error is None)
     for profile_run in manifest.runs:
         if profile_run.error is not None:
             unread[profile_run.output_dir] = profile_run.error
+            continue
+        if profile_run.tool == "py-spy":
+            sampled.append(read_stacks(run / profile_run.output_dir, profile_run.label))
             continue
         try:
             timeline, *others = _read(run, profile_run)
@@ -69,9 +77,33 @@ def analyse(run: Path) -> Profiles:
     gaps = find_gaps(run, manifest, every)
     compared = [agreement(label, of["torch"], of["nsys"]) for label, of in steps.items() if len(of) > 1]
     agreements = [each for each in compared if each is not None]
-    profiles = Profiles(figures=every, gaps=gaps, agreements=agreements, unread=unread)
+    profiles = Profiles(figures=every, gaps=gaps, agreements=agreements, sampled=sampled, unread=unread)
     write_json(run / FIGURES, profiles)
+    write_json(run / MANIFEST, manifest.model_copy(update={"summary": summarize_profiles(profiles)}))
     return profiles
+
+
+def summarize_profiles(profiles: Profiles) -> ProfileSummary:
+    """Return what took the time of each engine, by parts of its mean step, and parts of differences."""
+    spent = list(profiles.sampled)
+    for figure in profiles.figures:
+        steps = list(figure.steps.values())
+        if not steps:
+            continue
+        weights = [step.n for step in steps]
+        means = {"idle": figure.step_ms - figure.busy_ms}
+        for name in dict.fromkeys(name for step in steps for name in step.categories_ms):
+            means[name] = fmean([step.categories_ms.get(name, 0.0) for step in steps], weights)
+        parts = {name: mean for name, mean in sorted(means.items(), key=lambda part: -part[1]) if mean}
+        spent.append(Spent(label=figure.label, tool=figure.tool, step_ms=figure.step_ms, parts=parts))
+    gaps = [
+        GapSummary(
+            **{name: getattr(gap, name) for name in ("a", "b", "metric", "delta", "unexplained")},
+            parts={part.name: part.delta for part in gap.parts},
+        )
+        for gap in profiles.gaps
+    ]
+    return ProfileSummary(spent=spent, gaps=gaps, figures=FIGURES)
 
 
 def find_gaps(run: Path, manifest: ProfileManifest, figures: Sequence[ProfileFigures]) -> list[Gap]:

@@ -18,6 +18,7 @@ KINDS = {
     ".nsys-rep": "nsys report",
     ".sqlite": "nsys sqlite",
     ".csv": "nsys stats",
+    ".stacks": "stacks",
 }
 
 #: Where a process is, in the names that engines give: vLLM's `dp0_pp0_tp1_dcp0_ep1_rank1`, SGLang's `-TP-1`,

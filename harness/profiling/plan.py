@@ -6,13 +6,13 @@ import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import get_args
 
 from harness.engines.base import EngineVariant
 from harness.engines.local import CaptureRequest, EngineProfiler, LocalEngine
 from harness.engines.selection import make_engine_variants
 from harness.errors import BenchError
 from harness.profiling.artifacts import read_manifest
+from harness.profiling.py_spy import INSTALL, find_py_spy
 from harness.profiling.subject import Subject
 from harness.runs.events import CaptureSkipped, Notify
 from harness.schema.online_settings import OnlineSettings
@@ -22,13 +22,14 @@ from harness.schema.results import OnlineResults
 
 @dataclass(frozen=True)
 class ProfileOptions:
-    """Extent of a capture. `nsys` is the program; None: looked for. `max_bytes` is of one file."""
+    """Extent of a capture. `nsys` and `py_spy` are programs; None: looked for. `max_bytes` is of one file."""
 
     tools: Tools = "torch"
     steps: int = 64
     stacks: bool = False
     nsys: Path | None = None
     max_bytes: int = 512 * 1024**2
+    py_spy: Path | None = None
 
 
 @dataclass(frozen=True)
@@ -48,7 +49,7 @@ class PlannedCapture:
 
 def each(tools: Tools) -> tuple[Tool, ...]:
     """One by one."""
-    return get_args(Tool) if tools == "both" else (tools,)
+    return ("torch", "nsys") if tools == "both" else (tools,)
 
 
 def plan_captures(subject: Subject, options: ProfileOptions, notify: Notify) -> list[PlannedCapture]:
@@ -84,7 +85,8 @@ def unprofiled(folder: Path, results: OnlineResults, tools: Tools) -> list[str]:
     manifest = read_manifest(folder)
     settings = results.meta.settings
     needed: Tools = "torch" if tools == "both" and not _on_gpu(settings) else tools
-    had = {(run.label, run.tool) for run in manifest.runs if run.error is None} if manifest else set()
+    runs = [run for run in manifest.runs if run.error is None] if manifest else []
+    had = {(run.label, "torch" if run.tool == "py-spy" else run.tool) for run in runs}
     absent = {fault.label for fault in results.skipped if fault.is_whole_engine}
     missing = [
         str(variant.ref)
@@ -111,14 +113,18 @@ def _plan(
     if tool == "nsys" and not _on_gpu(subject.resolved.settings):
         return "skipped, because this run uses no GPU"
     name = _name(engine_variant, subject.engine_variants)
-    folder = subject.folder.resolve() / "profiles" / tool / name
     profiler: EngineProfiler | BenchError | None
+    folder = subject.folder.resolve() / "profiles" / tool / name
     try:
         request = CaptureRequest(tool, folder, options.steps, options.stacks)
-        profiler = engine.profiler(engine.installed(), request)
+        profiler = EngineProfiler() if tool == "py-spy" else engine.profiler(engine.installed(), request)
     except BenchError as fault:
         profiler = fault
     if profiler is None:
+        if engine.in_python and options.py_spy is None and find_py_spy() is None:
+            return f"{engine.display} has no profiler of its own; with py-spy ({INSTALL}) it is sampled"
+        if engine.in_python:
+            return _plan(subject, options, engine_variant, "py-spy")
         other = "; --tool nsys profiles it" if _on_gpu(subject.resolved.settings) else ""
         return f"{engine.display} has no profiler of its own{other}"
     return PlannedCapture(engine_variant, engine, tool, name, folder, profiler)

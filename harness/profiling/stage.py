@@ -11,7 +11,7 @@ from pathlib import Path
 
 from harness.engines.base import Encoder, Launch, Server
 from harness.engines.local import EngineProfiler
-from harness.errors import BenchError, CleanupError, EngineError
+from harness.errors import BenchError, BusyServerError, CleanupError, EngineError
 from harness.files import write_json
 from harness.loadgen.load_plan import LoadPlan, WireRequest
 from harness.loadgen.run_load import run_load
@@ -19,10 +19,14 @@ from harness.profiling.artifacts import collect, files, name_torch_traces, read_
 from harness.profiling.capture import RouteWindow, Window, capture, settle
 from harness.profiling.nsys import NsysSession, find_nsys
 from harness.profiling.plan import PlannedCapture, ProfileOptions, each, needed_instead, plan_captures
+from harness.profiling.py_spy import StackSampler
 from harness.profiling.subject import Subject
-from harness.runs.events import CaptureDone, CaptureStarting, Notify
+from harness.runs.events import CaptureDone, CaptureStarting, CaptureWaiting, Notify
 from harness.runs.folder import MANIFEST
 from harness.schema.profile import ProfileManifest, ProfileRun, Tool
+
+#: Seconds before a busy engine is asked again.
+WAITS_S = (5.0, 15.0, 45.0)
 
 
 def profile_run(subject: Subject, options: ProfileOptions, notify: Notify) -> ProfileManifest:
@@ -38,7 +42,8 @@ def profile_run(subject: Subject, options: ProfileOptions, notify: Notify) -> Pr
     """
     manifest = read_manifest(subject.folder) or ProfileManifest(meta=subject.info)
     captures = plan_captures(subject, options, notify)
-    had = [run for run in manifest.runs if run.tool in each(options.tools) and run.error is None]
+    tools = (*each(options.tools), "py-spy")
+    had = [run for run in manifest.runs if run.tool in tools and run.error is None]
     if not captures and not had:
         raise EngineError("nothing could be profiled", needed_instead(subject, options))
     for planned in captures:
@@ -78,7 +83,7 @@ def _profile(
     log = run / "logs" / f"{planned.name}.{tool}.log"
     level, load, began = subject.level(engine_variant), subject.load, time.monotonic()
     starting = CaptureStarting(engine_variant.label, tool, level, log)
-    stage = _Stage(subject, options, planned, log, lambda: notify(starting))
+    stage = _Stage(subject, options, planned, log, notify, starting)
     error = None
     try:
         stage.run()
@@ -108,13 +113,14 @@ def _profile(
 
 @dataclass
 class _Stage:
-    """One capture. `cmd`, `env` and `n` are known as soon as the server starts, of which `starting` tells."""
+    """One capture. `cmd`, `env` and `n` are known as soon as the server starts."""
 
     subject: Subject
     options: ProfileOptions
     planned: PlannedCapture
     log: Path
-    starting: Callable[[], None]
+    notify: Notify
+    starting: CaptureStarting
     cmd: list[str] = field(default_factory=list)
     env: dict[str, str] = field(default_factory=dict)
     n: int = 0
@@ -138,15 +144,26 @@ class _Stage:
             self.cmd, self.env = list(profiled.argv), dict(profiled.env)
             return profiled
 
-        self.starting()
+        self.notify(self.starting)
         with engine.open(settings, self.log, change) as server:
             usual = resolved.request_settings(engine_variant, server.served_name)
             completions = replace(usual, endpoint="completions")  # chats compute the same
-            self._capture(server, engine.encoder(completions), profiler, session)
+            encode = engine.encoder(completions)
+            self._capture_once_free(lambda: self._capture(server, encode, profiler, session))
         if session is not None:
             session.export()
-        else:
+        elif self.planned.tool == "torch":
             name_torch_traces(self.planned.folder)
+
+    def _capture_once_free(self, capture_now: Callable[[], None]) -> None:
+        """Capture, again after a while where the engine has no time for its profiler."""
+        for wait_s in WAITS_S:
+            try:
+                return capture_now()
+            except BusyServerError as error:
+                self.notify(CaptureWaiting(self.starting.label, error.message, wait_s))
+                time.sleep(wait_s)
+        return capture_now()
 
     def _capture(
         self, server: Server, encode: Encoder, profiler: EngineProfiler, session: NsysSession | None
@@ -160,7 +177,9 @@ class _Stage:
             server.check()
         routes = RouteWindow(server.target, profiler)
         windows: list[Window] = [session, routes] if session else [routes]
-        own_end = session is None
+        if self.planned.tool == "py-spy":
+            windows = [StackSampler(server.pids, self.planned.folder, self.options.py_spy)]
+        own_end = self.planned.tool == "torch"
         capture(
             server,
             requests,
@@ -176,8 +195,10 @@ class _Stage:
 
 
 def _seconds(tool: Tool, steps: int, step_ms: float | None) -> float:
-    """Return the seconds that a capture may last. nsys records so long; torch's profiler ends by itself after
-    its steps, which it slows down, and takes its time to begin."""
+    """Return the seconds that a capture may last. nsys and py-spy record so long; torch's profiler ends by
+    itself after its steps, which it slows down, and takes its time to begin."""
+    if tool == "py-spy":
+        return min(max(steps * step_ms / 1e3, 5.0), 20.0) if step_ms else 10.0
     if tool == "nsys":
         return min(max(1.5 * steps * step_ms / 1e3, 0.2), 10.0) if step_ms else 1.0
     return min(max(6.0 * steps * step_ms / 1e3, 20.0), 60.0) if step_ms else 60.0

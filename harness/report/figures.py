@@ -24,6 +24,7 @@ from harness.report.charts.by_load import alone
 from harness.report.charts.chart import Axis, Chart, Series, values_of
 from harness.report.charts.looks import INK, MUTED, PAPER, RULE, Look, looks
 from harness.report.charts.run_charts import Charts
+from harness.report.text.heading import machine, model
 from harness.report.text.load_words import load_file_name
 from harness.runs.reader import Run
 from harness.schema.metrics import METRICS
@@ -31,7 +32,8 @@ from harness.schema.metrics import METRICS
 _FONTS = "system-ui, 'Segoe UI', Helvetica, Arial, 'DejaVu Sans', sans-serif"
 _NO_METADATA = dict.fromkeys(("Date", "Creator", "Format", "Type"))
 _DIGITS = re.compile(r"(\.\d\d)\d+")
-_PNG_DPI = 144
+#: Pixels across a PNG: a slide's.
+_PNG_WIDTH = 1600
 
 
 #: Percentiles that have a figure of their own.
@@ -74,10 +76,10 @@ class Plot:
     figure: Figure = field(repr=False, compare=False)
 
     def png(self) -> bytes:
-        """The figure in pixels, at twice its size."""
-        buffer = io.BytesIO()
+        """The figure in pixels, as wide as a slide."""
+        buffer, dpi = io.BytesIO(), _PNG_WIDTH / self.figure.get_figwidth()
         with mpl.rc_context(MATPLOTLIB), _quiet():
-            self.figure.savefig(buffer, format="png", dpi=_PNG_DPI, metadata={"Software": None})
+            self.figure.savefig(buffer, format="png", dpi=dpi, metadata={"Software": None})
         return buffer.getvalue()
 
 
@@ -98,14 +100,22 @@ def figures(run: Run, charts: Charts) -> Iterator[Plot]:
         if name not in in_timelines:
             figures_by_name.setdefault(name, [chart])
     for name, shown_together in figures_by_name.items():
-        yield plot(name, shown_together, styles)
+        yield plot(name, shown_together, styles, footer(run))
+
+
+def footer(run: Run) -> str:
+    """Return what a figure without its report has to say: model, hardware, day and tool."""
+    hardware = one_line(machine(run.meta).partition(",")[0], 26)
+    return " · ".join(
+        filter(None, (one_line(model(run.meta), 40), hardware, run.meta.created[:10], "rosebench"))
+    )
 
 
 # --- One figure -----------------------------------------------------------------------------------------
 
 
-def plot(name: str, charts: Sequence[Chart], looks: Mapping[str, Look]) -> Plot:
-    """Charts in one figure, with one legend.
+def plot(name: str, charts: Sequence[Chart], looks: Mapping[str, Look], footer: str = "") -> Plot:
+    """Charts in one figure, with one legend and one footer.
 
     Args:
         name: Of its files, without suffix.
@@ -116,6 +126,10 @@ def plot(name: str, charts: Sequence[Chart], looks: Mapping[str, Look]) -> Plot:
     labels = list(dict.fromkeys(label for chart in charts for label in chart.labels))
     with mpl.rc_context(MATPLOTLIB):
         figure = _figure(panels, _handles(charts, {label: looks[label] for label in labels}))
+        figure.text(
+            1 - 0.1 / figure.get_figwidth(), 0.03 / figure.get_figheight(), one_line(footer, 100),
+            ha="right", va="bottom", fontsize=_NOTE_SIZE, color=MUTED,
+        )  # fmt: skip
         longest = max(len(one_line(only or chart.title, 60)) for chart, only in panels)
         width = 72 * figure.axes[0].get_position().width * figure.get_figwidth()
         for axes, (chart, only) in zip(figure.axes, panels, strict=True):

@@ -146,6 +146,15 @@ class CaptureStarting(Event):
 
 
 @dataclass(frozen=True)
+class CaptureWaiting(Event):
+    """An engine has no time for its profiler; it is asked again after `seconds`."""
+
+    label: str
+    reason: str
+    seconds: float
+
+
+@dataclass(frozen=True)
 class CaptureDone(Event):
     """A capture has ended, well or with `run.error`."""
 

