@@ -1,6 +1,6 @@
 """Slows a roseinfer down in one place: Python runs this first in every process that has it on its path.
 
-SLOWED names the place: `tokenizer` sleeps where the server turns a prompt into token ids, `layers` normalizes
+SLOWED names the places, with commas: `tokenizer` sleeps where the server turns a prompt into token ids, `layers` normalizes
 a large tensor in each layer's attention, again and again for a time that no other part of a step comes near,
 however busy the machine is.
 """
@@ -72,5 +72,5 @@ class Finder(importlib.abc.MetaPathFinder):
         return spec
 
 
-if "SLOWED" in os.environ:
-    sys.meta_path.insert(0, Finder(*SLOWDOWNS[os.environ["SLOWED"]]))
+for place in filter(None, os.environ.get("SLOWED", "").split(",")):
+    sys.meta_path.insert(0, Finder(*SLOWDOWNS[place]))
