@@ -156,7 +156,9 @@ def test_the_main_job_runs_from_any_folder(installed: Environment) -> None:
     bench = ("-P", "-c", EQUAL, str(installed.bin / "bench"))
     report = installed.run("python", *bench, *words, code=(0, 3)).split()[-1]
     run = (installed.cwd / report).parent
-    for summary in json.loads((run / "online_results.json").read_text())["summaries"]:
+    results = json.loads((run / "online_results.json").read_text())
+    assert [check["verdict"] for check in results["answers"]["checks"]] == ["same"]
+    for summary in results["summaries"]:
         assert summary["num_success"] == 3
         # On a busy machine, and then the exit status is 3.
         assert all(reason["kind"] == "late" for reason in summary["invalid_reasons"])

@@ -39,10 +39,10 @@ def check_end(code: int, folder: Path) -> None:
     assert code == (0 if any(summary.valid for summary in results.summaries) else 3)
 
 
-def check_files(folder: Path, logs: set[str], figures: bool = False) -> dict[str, Any]:
+def check_files(folder: Path, logs: set[str]) -> dict[str, Any]:
     """Every file of the contract is there, readable, and they agree. Returns the results."""
     of_ours = {"logs", "server.parquet"} if logs else set()  # the mock server has no metrics
-    assert {path.name for path in folder.iterdir()} == FILES | of_ours | ({"figures"} if figures else set())
+    assert {path.name for path in folder.iterdir()} == FILES | of_ours
     assert {path.name for path in folder.glob("logs/*")} == logs
     results: dict[str, Any] = strict((folder / "online_results.json").read_text())
     OnlineResults.model_validate(results)
@@ -54,16 +54,14 @@ def check_files(folder: Path, logs: set[str], figures: bool = False) -> dict[str
     assert [entry["cell"] for entry in journal] == list(range(len(journal)))
     for name, schema in (("requests", STORED_REQUESTS), ("chunks", STORED_CHUNKS)):
         assert list(pd.read_parquet(folder / f"{name}.parquet").columns) == schema.names
-    if figures:
-        assert {path.suffix for path in (folder / "figures").iterdir()} == {".csv", ".png", ".svg"}
-        check_figures(folder)
     assert 'src="http' not in (folder / "report.html").read_text()
     assert (folder / "summary.md").read_text().startswith("# ")
     return results
 
 
 def check_figures(folder: Path) -> None:
-    """All of them are drawn."""
+    """All of them are drawn, in each format."""
+    assert {path.suffix for path in (folder / "figures").iterdir()} == {".csv", ".png", ".svg"}
     results = strict((folder / "online_results.json").read_text())
     supported = {  # a percentile is drawn where a sample is large enough for it
         f"{name}_p{q}"

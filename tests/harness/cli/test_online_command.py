@@ -28,12 +28,12 @@ def test_a_whole_run(start_mock: Any, start_bench: Any, quick: list[str]) -> Non
     server = start_mock("--tokens-per-chunk", "3")
     done = start_bench(
         "online", "--base-url", server.url, *quick, "--n", "12", "--scales", "0.02,0.01", "--repeats", "2",
-        "--warmup", "auto", "--slo", "ttft_ms=100000", "--serve", "0", "--figures",
+        "--warmup", "auto", "--slo", "ttft_ms=100000", "--serve", "0",
     ).end()  # fmt: skip
     report = Path(done.out.removesuffix("\n"))
     check_end(done.code, report.parent)
     assert report.name == "report.html" and report.is_file()
-    results = check_files(report.parent, logs=set(), figures=True)
+    results = check_files(report.parent, logs=set())
     check_summaries(report.parent, results)
     assert results["skipped"] == [] and results["meta"]["trace"]["requests"] == 12
     assert {summary["num_error"] for summary in results["summaries"]} == {0}

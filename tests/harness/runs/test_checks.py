@@ -21,8 +21,10 @@ from harness.compare.stored_run import StoredRun
 from harness.engines import selection
 from harness.engines.adapters.openai import OpenAI
 from harness.engines.base import Engine, EngineSettings, Server
+from harness.engines.process.guard import Order
 from harness.engines.running.address import Address
 from harness.errors import BenchError, EngineError, UsageError
+from harness.fairness import reference, reference_worker
 from harness.fairness.answer_check import LENGTHS
 from harness.fairness.task import make_items
 from harness.models.model_folder import resolve
@@ -47,7 +49,20 @@ pytestmark = pytest.mark.usefixtures("any_lag")
 CHECKED: dict[str, Any] = {"n": 3, "scales": [0.01], "check_answers": True, "accuracy": False}
 
 
-def test_an_engine_that_answers_wrongly_wins_nothing(start_mock: Any, settings_for: Make) -> None:
+class ReferenceHere:
+    """The reference's process, but in this one, which has imported transformers."""
+
+    def __init__(self, name: str, order: Order) -> None:
+        reference_worker.main(*order.argv[2:])
+
+    def finish(self, seconds: float) -> int:
+        return 0
+
+
+def test_an_engine_that_answers_wrongly_wins_nothing(
+    start_mock: Any, settings_for: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reference, "Guarded", ReferenceHere)
     model = {"model": "random:gpt2-tiny", "engines": "openai"}
     folder, results = run_online(settings_for(start_mock().url, **CHECKED | model))
     assert results.answers is not None
@@ -88,13 +103,13 @@ def test_a_run_that_ended_before_its_verdict_is_judged_without_engine_and_gpu(
 ) -> None:
     asked: list[Any] = []
 
-    def reference(python: Path, model: Path, device: str, dtype: str, *rest: Any) -> str:
+    def ask(python: Path, model: Path, device: str, dtype: str, *rest: Any) -> str:
         asked.append((device, dtype))
         if len(asked) == 1:
             raise KeyboardInterrupt
         return "the test has none"
 
-    monkeypatch.setattr("harness.runs.checks.ask_reference", reference)
+    monkeypatch.setattr("harness.runs.checks.ask_reference", ask)
     monkeypatch.setattr("harness.telemetry.gpu.available", lambda: False)
     server = start_mock()
     model = {"model": "random:gpt2-tiny", "engines": "openai", "dtype": "bf16"}
