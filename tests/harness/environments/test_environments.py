@@ -52,9 +52,12 @@ def wheels(tmp_path: Path) -> Path:
 
 @pytest.fixture(autouse=True)
 def cache(tmp_path: Path, wheels: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An empty cache, no network, and an index with only that wheel."""
+    """An empty cache, no network, an index with only that wheel, and a torch that is imported at once."""
     folder = tmp_path / "cache"
     folder.mkdir()
+    (tmp_path / "host").mkdir()
+    (tmp_path / "host" / "torch.py").write_text(f"__version__ = {torch.__version__!r}\n")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path / "host"))
     for module in (find, install):
         monkeypatch.setattr(module, "CACHE", folder)
     for name in [name for name in os.environ if name.startswith("PIP_")]:
@@ -129,13 +132,8 @@ def test_what_cannot_be_installed():
     assert raised.value.hint == "choose --cuda"
 
 
-def test_a_bundle_is_laid_out_whole_or_not_at_all(
-    tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
-):
-    """Once by a host with the real torch, else by one whose torch is imported sooner."""
-    (tmp_path / "host").mkdir()
-    (tmp_path / "host" / "torch.py").write_text(f"__version__ = {torch.__version__!r}\n")
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path / "host"))
+def test_a_bundle_is_laid_out_whole_or_not_at_all(tmp_path: Path, cache: Path):
+    """Once by a host with the real torch."""
     pinned = tmp_path / "pinned.txt"
     pinned.write_text("sglang==9.1\n")
     recipe = BundleRecipe(python=PYTHON, torch=TORCH, wheels=str(pinned), drop=["sglang/unused.so"])
