@@ -1,8 +1,8 @@
 """Slows a roseinfer down in one place: Python runs this first in every process that has it on its path.
 
-SLOWED names the places, with commas: `tokenizer` sleeps where the server turns a prompt into token ids, `layers` normalizes
-a large tensor in each layer's attention, again and again for a time that no other part of a step comes near,
-however busy the machine is.
+SLOWED names the places, with commas: `tokenizer` sleeps where the server turns a prompt into token ids,
+`layers` normalizes a large tensor in each layer's attention, again and again for a time that no other part of
+a step comes near, however busy the machine is.
 """
 
 import importlib.abc
