@@ -8,9 +8,11 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from matplotlib.figure import Figure
 
 from harness.errors import UsageError
 from harness.metrics.summary import summarize
+from harness.report import figures
 from harness.report.html import Chapter
 from harness.report.render import write_report, write_run_outputs, write_without_figures
 from harness.runs.reader import load_run
@@ -186,14 +188,17 @@ def test_a_hostile_run_stays_text(small, tmp_path):
     assert "<script" not in (folder / "summary.md").read_text(encoding="utf-8")
 
 
-def test_a_hostile_label_stays_text(tmp_path):
+def test_a_hostile_label_stays_text(tmp_path, monkeypatch):
+    """Also in the names of files, whose figures are left empty."""
+    monkeypatch.setattr(figures, "plot", lambda name, *_: figures.Plot(name, "", "", Figure()))
     engine = type(ENGINES[0])("roseinfer", HOSTILE, 0.01, 0.004)
     folder = make_online(tmp_path / "run", engines=[engine, ENGINES[2]], scales=[1.0], repeats=1, n=40)
     page = Page(write_run_outputs(folder).read_text(encoding="utf-8"))
     scripts = [attributes.get("type") for tag, attributes in page.elements if tag == "script"]
     assert scripts == ["application/json", None]
     assert not [tag for tag, _ in page.elements if tag == "img"]
-    assert all(path.parent == folder / "figures" for path in (folder / "figures").iterdir())
+    assert len(list((folder / "figures").glob("*.svg"))) > 9
+    assert all(path.is_file() for path in (folder / "figures").iterdir())
 
 
 def test_the_same_run_gives_the_same_bytes(small, tmp_path):
