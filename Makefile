@@ -74,8 +74,8 @@ test: $(DEV) ## run the test suite
 test-cluster: $(DEV) ## run the tests of minutes on a Ray cluster, with its faults
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 0 -m cluster tests/harness/cluster $(ARGS)
 
-published: $(DEV) ## render every published report: the same bytes as those in reports/
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest $(WORKERS) -m published tests/harness/report/test_published.py $(ARGS)
+published: $(DEV) ## render every published report: the same bytes as those in reports/, and their first screens
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest $(WORKERS) -m published tests/harness/report $(ARGS)
 
 test-unit: $(DEV) ## run the quick tests that start no process and open no socket
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest $(WORKERS) -m 'unit and not slow and not published' $(ARGS)

@@ -55,8 +55,13 @@ def chart(page, place=0):
     plot = page.find_elements("css selector", ".plot")[place]
     page.execute_script("arguments[0].scrollIntoView({block: 'center'})", plot)
     patient(page).until(lambda page: plot.get_attribute("data-range-y"))
-    page.execute_async_script("requestAnimationFrame(() => requestAnimationFrame(arguments[0]))")
+    laid_out(page)
     return plot
+
+
+def laid_out(page):
+    """Wait until charts have the size of a window that was changed."""
+    page.execute_async_script("requestAnimationFrame(() => requestAnimationFrame(arguments[0]))")
 
 
 def ends(plot, axis="y"):

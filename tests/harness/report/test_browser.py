@@ -36,7 +36,7 @@ from harness.schema.profile import (
     StepFigures,
 )
 
-from .browsing import IN_A_BROWSER, KEEP_COPIES, patient, visit
+from .browsing import IN_A_BROWSER, KEEP_COPIES, laid_out, patient, visit
 from .conftest import ENGINES, make_online
 
 pytestmark = IN_A_BROWSER
@@ -220,13 +220,14 @@ def test_the_first_screen_answers(browser, window, report, width, height):
     check_first_screen(browser, report, width, height)
 
 
+@pytest.mark.published
 def test_the_first_screen_of_what_is_published_answers(browser, window):
     """In a window whose size changes."""
     for address in (page.as_uri() for page in CURRENT):
         visit(browser, address, ready=True)
         for width, height in SIZES:
             window(width, height)
-            browser.execute_async_script("requestAnimationFrame(() => requestAnimationFrame(arguments[0]))")
+            laid_out(browser)
             check_first_screen(browser, address, width, height)
 
 
@@ -308,12 +309,13 @@ def test_a_badge_opens_on_its_notices(page):
     assert "vLLM" in text and "not compared" in text
 
 
-@pytest.mark.parametrize("width", [360, 390, 1024, 1440])
-def test_no_width_scrolls_the_page_sideways(page, window, profiled, width):
-    visit(page, profiled)
-    window(width, 900)
-    page.execute_script("for (const d of document.querySelectorAll('details')) d.open = true")
-    assert page.execute_script("return document.documentElement.scrollWidth") <= width
+def test_no_width_scrolls_the_page_sideways(browser, window, profiled):
+    visit(browser, profiled, ready=True)
+    browser.execute_script("for (const d of document.querySelectorAll('details')) d.open = true")
+    for width in (360, 390, 1024, 1440):
+        window(width, 900)
+        laid_out(browser)
+        assert browser.execute_script("return document.documentElement.scrollWidth") <= width
 
 
 def test_a_shadow_says_that_a_table_goes_on(page, window):
@@ -381,17 +383,21 @@ def test_a_baseline_is_chosen(page):
     assert page.execute_script(titles) == [f"{m}, ratio to vLLM" for m in ("TTFT", "TPOT", "ITL", "E2E")]
 
 
-#: Takes out parts whose markup has been seen, and returns all that has been seen by then.
+#: Takes out parts in which each element has been seen with its attributes, those above it within such a part
+#: too; returns all that has been seen by then.
 WITHOUT_SEEN = """
   const seen = new Set(arguments[0]);
-  for (const part of document.querySelectorAll("tbody tr, .card, .tools, .chart-tools, .legend, dl, p, li")) {
+  const parts = "figure, tbody tr, .card, .tools, .chart-tools, .legend, dl, p, li";
+  const tag = element => element.cloneNode(false).outerHTML
+    .replace(/(title|aria-[a-z]+|data-[a-z-]+|href|id)="[^"]*"/g, "$1")
+    .replace(/[0-9.]+/g, "");
+  for (const part of document.querySelectorAll(parts)) {
     if (!part.isConnected) continue;
-    const form = part.outerHTML
-      .replace(/>[^<]+</g, "><")
-      .replace(/(title|aria-[a-z]+|data-[a-z-]+|href|id)="[^"]*"/g, "$1")
-      .replace(/[0-9.]+/g, "");
-    if (seen.has(form)) part.remove();
-    else seen.add(form);
+    const forms = new Map([[part, tag(part)]]);
+    for (const element of part.querySelectorAll("*"))
+      forms.set(element, forms.get(element.parentElement) + tag(element));
+    if ([...forms.values()].every(form => seen.has(form))) part.remove();
+    else for (const form of forms.values()) seen.add(form);
   }
   return [...seen];
 """
