@@ -25,7 +25,7 @@ from harness.engines.placement import (
     resolve_dtype,
 )
 from harness.engines.registry import BROKEN, ENGINES, LOCAL, get_engine, get_engine_variant
-from harness.engines.variants import check_name, load_variants
+from harness.engines.variants import TORCH_CONFIG, check_name, load_file, load_variants
 from harness.environments.install import find_bundle, make_bundle, read_size, unfinished
 from harness.environments.install import install as install_engine
 from harness.environments.unpack import UnpackError
@@ -169,7 +169,7 @@ def install(
 
 @app.command("bundle")
 def bundle(
-    name: Annotated[str, typer.Argument(help="engine")],
+    name: Annotated[str, typer.Argument(help="engine, or torch, which several engines share")],
     out: Annotated[Path, typer.Option(help="folder of the bundle")],
     part_size: Annotated[str, typer.Option(help="size of the largest part, such as 45M")] = "45M",
     version: Annotated[
@@ -177,13 +177,13 @@ def bundle(
     ] = None,
 ) -> None:
     """Pack an engine for a host without a network. `unpack.py` in the bundle installs it there."""
-    engine = _local(_reference(name))
+    config = TORCH_CONFIG if name == "torch" else _local(_reference(name)).config_file
     size = read_size(part_size)
-    version, recipe = find_bundle(engine, version)
-    manifest = make_bundle(engine, version, recipe, out, size)
+    version, recipe = find_bundle(name, config, version)
+    manifest = make_bundle(name, version, recipe, config.parent, out, size)
     parts = sorted(out.glob("part-*"))
     total = sum(part.stat().st_size for part in parts) / 2**20
-    console.print(f"{manifest.parent}: {engine.name} {version}, {len(parts)} parts, {total:.0f} MiB")
+    console.print(f"{manifest.parent}: {name} {version}, {len(parts)} parts, {total:.0f} MiB")
 
 
 @app.command("unpack")
@@ -197,6 +197,16 @@ def unpack(
     except UnpackError as error:
         raise UsageError(str(error)) from None
     console.print(f"{folder / 'bin' / 'python'}")
+
+
+def age(engine: LocalEngine, version: str) -> str:
+    """Say by how many days an installed version is older than the newest one known; nothing if it is not."""
+    released = load_file(engine.config_file).released
+    newest = max(released, key=released.__getitem__, default=version)
+    if version == newest:
+        return ""
+    older = f"{(released[newest] - released[version]).days} days newer" if version in released else "known"
+    return f"{engine.display} {newest} of {released[newest]} is {older}"
 
 
 @app.command("doctor")
@@ -215,6 +225,8 @@ def doctor() -> None:
             console.print(
                 f"{engine.name}: {installation.distribution} {installation.version}, {where}: {state}"
             )
+            if note := age(engine, installation.version):
+                console.print(f"  note: {note}")
         if engine.caveat:
             console.print(f"  note: {engine.caveat}")
         for folder in unfinished(engine.name):

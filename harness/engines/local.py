@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import ClassVar, Literal
 
+from packaging.version import Version
 from pydantic import JsonValue
 
 from harness.engines.base import (
@@ -28,6 +29,7 @@ from harness.engines.placement import Parallel, only_gpus
 from harness.engines.process.engine_server import EngineServer
 from harness.engines.selfreport import SelfReport
 from harness.engines.server_pages import Route
+from harness.engines.variants import load_file
 from harness.errors import EngineError, UsageError, failure_text
 from harness.paths import ELSEWHERE
 from harness.plugins import adapter_call
@@ -77,6 +79,8 @@ class EngineProfiler:
 class LocalEngine(Engine):
     """Base of the engines that run on this machine. `command` is all that an adapter must have."""
 
+    #: Values of options by their newest name: the version that brought it, and the name before.
+    renamed: ClassVar[Mapping[str, tuple[str, str]]] = {}
     #: Names of the package with the engine; the first that is installed is used.
     distributions: ClassVar[tuple[str, ...]]
     #: Its name in the versions of result files; empty: `name`.
@@ -224,11 +228,19 @@ class LocalEngine(Engine):
             launch = self.command(installation, settings, port)
         values = {**self.gpus(settings), **launch.env, **installation.env, **variant.env}
         env = {name: str(value) for name, value in values.items()}
-        argv = tuple(map(str, (*launch.argv, *sizes, *variant.args)))
+        chosen = [self.named(word, installation) for word in variant.args]
+        argv = tuple(map(str, (*launch.argv, *sizes, *chosen)))
         if "PYTHONPATH" in env and argv[1:2] == ("-m",):  # which looks in the current folder first
             path = os.pathsep.join((env["PYTHONPATH"], str(Path.cwd())))
             env |= {"PYTHONPATH": path, "PYTHONSAFEPATH": "1"}
         return replace(launch, argv=argv, env=env)
+
+    def named(self, value: JsonValue, installation: Installation) -> JsonValue:
+        """Return an option's value by the name that the installed version has for it."""
+        if not isinstance(value, str) or value not in self.renamed:
+            return value
+        since, earlier = self.renamed[value]
+        return value if Version(installation.version) >= Version(since) else earlier
 
     def check_options(
         self,
@@ -269,6 +281,7 @@ class LocalEngine(Engine):
         launch = self.server(installation, settings, port=0)
         record = engine_variant.launch_record(
             version=installation.version,
+            released=load_file(self.config_file).released.get(installation.version),
             gpus=settings.gpus,
             codes=self.codes(installation, launch.argv, launch.env),
         )

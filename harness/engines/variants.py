@@ -12,6 +12,7 @@ environments are made. The user's file is the one that `BENCH_ENGINES` names, el
 from __future__ import annotations
 
 import os
+from datetime import date
 from functools import cache
 from importlib.metadata import EntryPoint
 from pathlib import Path
@@ -32,6 +33,8 @@ if TYPE_CHECKING:
     from harness.engines.base import Engine
 
 CONFIGS = paths.DATA / "configs" / "engines"
+#: How torch itself is packed, for engines that pin another than their host has.
+TORCH_CONFIG = CONFIGS / "torch.yaml"
 
 
 Build = Literal["cpu", "cuda"]
@@ -54,12 +57,26 @@ class Recipe(Strict):
 
 
 class BundleRecipe(Strict):
-    """An engine for a host that has Python and torch, and no package index."""
+    """An engine, or the torch of several, for a host that has Python and no package index."""
 
     python: str = Field(description="version of the host's CPython, e.g. 3.12")
-    torch: str = Field(description="version of the host's torch, as a prefix, e.g. 2.11")
+    torch: str = Field(
+        description="version of torch it runs on, as a prefix, e.g. 2.11: the host's, or that of a bundle of "
+        "torch; empty in the bundle of torch"
+    )
     wheels: str = Field(description="a file of pinned requirements next to the YAML file")
     drop: list[str] = Field(default_factory=list, description="globs of files and folders left out")
+    keep: list[str] = Field(
+        default_factory=list, description="globs of files kept although `drop` names them"
+    )
+    architecture: int | None = Field(
+        None, description="the CUDA architecture whose code libraries keep, e.g. 90; null: all"
+    )
+    links: dict[str, str] = Field(
+        default_factory=dict, description="places in it, and the host's package files that they lead to"
+    )
+    paths: list[str] = Field(default_factory=list, description="folders in it that Python searches, too")
+    env: dict[str, str] = Field(default_factory=dict, description="variables of its Python")
 
 
 class Variant(Strict):
@@ -98,6 +115,9 @@ class EngineFile(Strict):
 
     variants: dict[str, Variant] = Field(default_factory=dict)
     environments: dict[Build, Recipe] = Field(default_factory=dict)
+    released: dict[str, date] = Field(
+        default_factory=dict, description="day of release by version, as far as known; the newest is the last"
+    )
     bundles: dict[str, BundleRecipe] = Field(
         default_factory=dict, description="by version of the engine; the first is the default"
     )

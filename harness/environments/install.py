@@ -11,7 +11,9 @@ A bundle is for a host without a network: pinned wheels, unpacked, reduced, one 
 | choice | instead of | because |
 |---|---|---|
 | the unpacked tree | the wheels | no pip on the host, no space for both; it compresses better |
-| the host's torch, triton, CUDA libraries | packing them | most of the size; they match its driver |
+| the host's torch and CUDA libraries, or one bundle of torch | torch in each | most of the size |
+| code of one GPU architecture, the rest zeros | all of it | the rest is most of a CUDA library |
+| the program `xz` | Python's lzma | it compresses on all cores |
 | parts, the manifest last | one file | transfers limit the size; an incomplete bundle is detected |
 """
 
@@ -30,13 +32,14 @@ from operator import methodcaller
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from harness.engines.base import Engine, Installation, Missing
+from harness.engines.base import Installation, Missing
 from harness.engines.find import CACHE, Place
 from harness.engines.local import LocalEngine
 from harness.engines.process.guard import Order
 from harness.engines.process.tree import Guarded, tail
 from harness.engines.variants import Build, BundleRecipe, Recipe, load_file
 from harness.environments import unpack
+from harness.environments.slim import slim
 from harness.errors import EngineError, UsageError
 from harness.files import locked, write_whole
 from harness.schema.setting_types import EngineName
@@ -60,11 +63,13 @@ NO_NETWORK = (
 )
 QUIET = {"PIP_DISABLE_PIP_VERSION_CHECK": "1", "PIP_NO_INPUT": "1", "PIP_PROGRESS_BAR": "off"}
 
-_GLIBC_MINORS = (5, 17, 24, 26, 27, 28, 31, 34, 35, 39)
-_SYSTEMS = [*(f"manylinux_2_{minor}" for minor in _GLIBC_MINORS), "manylinux2014", "manylinux2010", "linux"]
+_SYSTEMS = [*(f"manylinux_2_{minor}" for minor in range(5, 40)), "manylinux2014", "manylinux2010", "linux"]
 PLATFORMS = [f"{system}_x86_64" for system in (*_SYSTEMS, "manylinux1")]
 UNITS = {"K": 2**10, "M": 2**20, "G": 2**30}
-XZ_LEVEL = 6
+#: All cores, and a quick level: higher ones take many times as long for torch.
+XZ = ("-T0", "--x86", "--lzma2=preset=2,dict=4MiB")
+#: Bytes of a library from which its symbols for debuggers are removed.
+STRIPPED_FROM = 500_000
 
 
 def find_recipe(engine: LocalEngine, build: Build) -> Recipe:
@@ -177,76 +182,97 @@ def read_size(text: str) -> int:
     return int(match[1]) * UNITS.get(match[2], 1)
 
 
-def find_bundle(engine: Engine, version: str | None) -> tuple[str, BundleRecipe]:
-    """Return the recipe of that version, or the first one. Raises UsageError if there is none."""
-    recipes = load_file(engine.config_file).bundles
+def find_bundle(name: str, config_file: Path, version: str | None) -> tuple[str, BundleRecipe]:
+    """Return the recipe of that version of an engine or of torch, or the first one.
+
+    Raises:
+        UsageError: There is none.
+    """
+    recipes = load_file(config_file).bundles
     if not recipes:
-        raise UsageError(f"{engine.name} has no bundle recipe", f"write `bundles` into {engine.config_file}")
+        raise UsageError(f"{name} has no bundle recipe", f"write `bundles` into {config_file}")
     version = version or next(iter(recipes))
     if version not in recipes:
-        raise UsageError(f"{engine.name} {version} cannot be bundled", f"choose one of {', '.join(recipes)}")
+        raise UsageError(f"{name} {version} cannot be bundled", f"choose one of {', '.join(recipes)}")
     return version, recipes[version]
 
 
-def make_bundle(engine: Engine, version: str, recipe: BundleRecipe, out: Path, part_size: int) -> Path:
+def make_bundle(
+    name: str, version: str, recipe: BundleRecipe, wheels_beside: Path, out: Path, part_size: int
+) -> Path:
     """Write the bundle into the folder `out`, replacing an older one. Returns its manifest's path.
 
-    Wheels stay in the cache, so a second attempt downloads only what is missing.
+    Requirements are those of `recipe.wheels`, a file in the folder `wheels_beside`. Wheels stay in the
+    cache, so a second attempt downloads only what is missing.
 
     Raises:
-        EngineError: a wheel cannot be downloaded.
+        EngineError: a wheel cannot be downloaded, or a program is missing.
     """
-    wheels = CACHE / "wheels" / f"{engine.name}-{version}"
-    log = CACHE / f"{engine.name}-{version}.bundle.log"
+    wheels = CACHE / "wheels" / f"{name}-{version}"
+    log = CACHE / f"{name}-{version}.bundle.log"
     target = [
-        *("--no-deps", "--only-binary=:all:", "--implementation", "cp", "--python-version", recipe.python),
+        *(
+            "--no-deps",
+            "--ignore-requires-python",
+            "--only-binary=:all:",
+            "--implementation",
+            "cp",
+            "--python-version",
+            recipe.python,
+        ),
         *(word for abi in (f"cp{recipe.python.replace('.', '')}", "abi3", "none") for word in ("--abi", abi)),
         *(word for platform in PLATFORMS for word in ("--platform", platform)),
     ]
-    pinned = str(engine.config_file.parent / recipe.wheels)
+    pinned = str(wheels_beside / recipe.wheels)
     python = Path(sys.executable)
     download = ["download", *target, "-d", str(wheels), "-r", pinned]
-    pip(f"fetching {engine.name} {version}", python, download, log)
+    pip(f"fetching {name} {version}", python, download, log)
     with TemporaryDirectory(prefix="rosebench-bundle-", dir=CACHE) as scratch:
         site = Path(scratch, "site")
         local = ["--no-index", "--find-links", str(wheels), "--no-compile", "--target", str(site)]
-        pip(f"unpacking {engine.name} {version}", python, ["install", *target, *local, "-r", pinned], log)
-        _reduce(site, recipe)
-        return _pack(site, out, part_size, {"engine": engine.name, "version": version}, recipe)
+        pip(f"unpacking {name} {version}", python, ["install", *target, *local, "-r", pinned], log)
+        _reduce(site, recipe, log)
+        return _pack(site, out, part_size, {"engine": name, "version": version}, recipe, log)
 
 
-def _reduce(site: Path, recipe: BundleRecipe) -> None:
-    """Remove the files that the recipe names, compiled Python and static libraries."""
+def _reduce(site: Path, recipe: BundleRecipe, log: Path) -> None:
+    """Remove the files that the recipe names, compiled Python and static libraries; from libraries, where it
+    names an architecture, code for other GPUs and symbols for debuggers."""
     for pattern in [*recipe.drop, "**/__pycache__", "**/*.a"]:
         for path in list(site.glob(pattern)):
             (shutil.rmtree if path.is_dir() else Path.unlink)(path)
+    if recipe.architecture is None:
+        return
+    for library in site.rglob("*.so*"):
+        if library.is_symlink() or library.stat().st_size < STRIPPED_FROM:
+            continue
+        if not slim(library, recipe.architecture):
+            run(f"stripping {library.name}", ["strip", "--strip-debug", str(library)], log)
 
 
-def _pack(site: Path, out: Path, part_size: int, engine: dict[str, str], recipe: BundleRecipe) -> Path:
+def _pack(
+    site: Path, out: Path, part_size: int, engine: dict[str, str], recipe: BundleRecipe, log: Path
+) -> Path:
     """Write the packages at `site` as parts of one archive, and then the manifest. Returns its path."""
     out.mkdir(parents=True, exist_ok=True)
     for old in [out / "bundle.json", *out.glob("part-*")]:
         old.unlink(missing_ok=True)
-    archive = site.with_name("site.tar.xz")
+    archive = site.with_name("site.tar")
     anonymous = methodcaller("replace", uid=0, gid=0, uname="", gname="", deep=False)
-    options = {"preset": XZ_LEVEL, "dereference": True}  # equal files are no links
-    with tarfile.open(archive, "w:xz", **options) as tar:  # type: ignore[call-overload]
+    with tarfile.open(archive, "w", dereference=True) as tar:  # equal files are no links
         for path in sorted(site.rglob("*")):  # the order must not depend on the disk
             tar.add(path, path.relative_to(site), recursive=False, filter=anonymous)
-        unpacked = tar.offset
+    unpacked = archive.stat().st_size
+    shutil.rmtree(site)
+    run(f"compressing {engine['engine']}", ["xz", *XZ, str(archive)], log)
     parts: list[dict[str, object]] = []
-    with archive.open("rb") as file:
+    with archive.with_suffix(".tar.xz").open("rb") as file:
         while part := file.read(part_size):
             name = f"part-{len(parts):02d}"
             write_whole(out / name, part)
             parts.append({"name": name, "bytes": len(part), "sha256": hashlib.sha256(part).hexdigest()})
     write_whole(out / "unpack.py", Path(unpack.__file__).read_bytes())
-    manifest = {
-        **engine,
-        "python": recipe.python,
-        "torch": recipe.torch,
-        "unpacked": unpacked,
-        "parts": parts,
-    }
+    used_there = recipe.model_dump(include={"python", "torch", "links", "paths", "env"})
+    manifest = {**engine, **used_there, "unpacked": unpacked, "parts": parts}
     write_whole(out / "bundle.json", json.dumps(manifest, indent=2).encode() + b"\n")
     return out / "bundle.json"

@@ -158,7 +158,8 @@ def time_batches(
     engine.check_offline(settings)
     with adapter_call(engine.display, "offline"):
         factory = engine.offline(installation, settings)
-    arguments = {**factory.arguments, **(variant.offline or {})}
+    chosen = {name: engine.named(value, installation) for name, value in (variant.offline or {}).items()}
+    arguments = {**factory.arguments, **chosen}
     env = {**engine.gpus(settings), **factory.env, **installation.env, **variant.env}
     job = {
         "target": factory.target,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import date
 from typing import Literal
 
 from pydantic import ConfigDict, Field, JsonValue
@@ -51,6 +52,7 @@ class LaunchRecord(OfEngine):
     )
     about: str = Field("", description="what its variant does, by the engine's file; empty: not known")
     version: str | None = None
+    released: date | None = Field(None, description="day on which that version came out; null: not known")
     gpus: int | None = Field(None, description="that it was started on; null: of an older run, or not known")
     argv: list[str] = Field([])
     env: dict[str, str] = Field({}, description="set on top of the inherited environment")

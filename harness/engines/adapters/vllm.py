@@ -62,10 +62,11 @@ _CORES = re.compile(r"local_rank=\d+, core ids=\[([\d, ]*)\]")
 
 
 def environment(settings: EngineSettings) -> dict[str, str]:
-    """Variables: offline, and on a CPU an explicit KV cache (a sixteenth of memory, 1 to 16 GiB) and the CPUs
-    that it binds its compute threads to, one each, those of different processes apart."""
+    """Variables: offline. On a GPU, sampling by PyTorch's operators, because FlashInfer's are compiled at
+    start. On a CPU an explicit KV cache (a sixteenth of memory, 1 to 16 GiB) and the CPUs that it binds its
+    compute threads to, one each, those of different processes apart."""
     if settings.threads is None:
-        return QUIET
+        return {**QUIET, "VLLM_USE_FLASHINFER_SAMPLER": "0"}
     gib = psutil.virtual_memory().total // 2**30 // 16
     cores = engine_cores(settings.cpus)
     others = sorted({*(settings.cpus or os.sched_getaffinity(0))} - {*cores})
@@ -97,6 +98,7 @@ class Vllm(LocalEngine):
     install = "bench engines install vllm, or name an environment of it in BENCH_PEERS or engines.yaml"
     module = "vllm"
     help_arguments = ("serve", "--help=all")
+    renamed: ClassVar[Mapping[str, tuple[str, str]]] = {"fp8_per_tensor": ("0.31", "fp8")}
     env_prefixes = ("VLLM_",)
     #: The time to the first token is from scheduling on, so it is that of prefill.
     response_times: ClassVar[Mapping[str, str]] = {

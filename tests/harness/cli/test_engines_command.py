@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from typer.testing import CliRunner
 
@@ -9,7 +11,7 @@ from harness.cli import engines
 from harness.cli.engines import app
 from harness.cli.terminal import Terminal
 from harness.engines.base import Missing
-from harness.engines.registry import ENGINES, get_engine
+from harness.engines.registry import ENGINES, LOCAL, get_engine
 from harness.engines.variants import load_variants
 from harness.errors import UsageError
 from harness.models.model_folder import resolve
@@ -98,6 +100,17 @@ def test_show_of_an_engine_that_is_not_installed(monkeypatch):
 def test_show_of_what_is_not_there(name, message):
     with pytest.raises(UsageError, match=message):
         CliRunner().invoke(app, ["show", name], catch_exceptions=False)
+
+
+@pytest.mark.parametrize(
+    ("version", "age"),
+    [("2.0.0", ""), ("1.0.0", "91 days newer"), ("0.9.0", "is known")],
+)
+def test_the_age_of_an_engine(version: str, age: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    file = tmp_path / "vllm.yaml"
+    file.write_text("released: {1.0.0: 2026-01-01, 2.0.0: 2026-04-02}")
+    monkeypatch.setattr(type(LOCAL["vllm"]), "config", file)
+    assert engines.age(LOCAL["vllm"], version).endswith(age)
 
 
 def test_doctor_says_what_runs():

