@@ -79,24 +79,24 @@ class Layers:
 def check(layers: Layers, all_rows: Sequence[int]) -> Iterator[str]:
     yield "| rows | kernel | relative error: median | 99 % | worst row | same experts |"
     yield "|---:|---|---:|---:|---:|---:|"
-    own = layers.each[0]
-    stacks = zip(own.gate_up, own.down, strict=True)
+    mixture = layers.each[0]
+    stacks = zip(mixture.gate_up, mixture.down, strict=True)
     wide = Experts(
-        Router(Linear(own.router.linear.weight.float(), None), layers.mixture),
+        Router(Linear(mixture.router.linear.weight.float(), None), layers.mixture),
         (Mlp(Linear(a.float(), None), Linear(b.float(), None), Ops()) for a, b in stacks),
     )
     for rows in all_rows:
         x = drawn(rows, layers.shape.width) * 0.05  # so that its rounding does not hide that of the mixture
         normed = Ops().rms_norm(x.float(), layers.gain.float(), EPS)
-        wanted = wide(normed)
-        kernels: dict[str, Callable[[], Tensor]] = {"grouped": partial(_grouped, own, x, layers.gain)}
-        if own.streams(x):
-            kernels["stream"] = partial(own.stream, x, layers.gain, EPS)
+        expected = wide(normed)
+        kernels: dict[str, Callable[[], Tensor]] = {"grouped": partial(_grouped, mixture, x, layers.gain)}
+        if mixture.streams(x):
+            kernels["stream"] = partial(mixture.stream, x, layers.gain, EPS)
         for name, run in kernels.items():
-            before = own.tokens.clone()
+            before = mixture.tokens.clone()
             made = run().float() - x.float()
-            counted = own.tokens - before
-            apart = ((made - wanted).norm(dim=1) / wanted.norm(dim=1)).nan_to_num(9.0)
+            counted = mixture.tokens - before
+            apart = ((made - expected).norm(dim=1) / expected.norm(dim=1)).nan_to_num(9.0)
             counts = torch.bincount(wide.router(normed)[1].flatten(), minlength=len(counted))
             same = 1 - float((counted - counts).abs().sum()) / (2 * float(counts.sum()))
             yield (
@@ -109,9 +109,9 @@ def check(layers: Layers, all_rows: Sequence[int]) -> Iterator[str]:
                 yield f"| {rows} | {name} | differs from itself in {differ} numbers | | | |"
 
 
-def _grouped(own: CudaExperts, x: Tensor, gain: Tensor) -> Tensor:
+def _grouped(mixture: CudaExperts, x: Tensor, gain: Tensor) -> Tensor:
     out = x.clone()
-    own.add_norm_(out, Ops().rms_norm(x, gain, EPS), gain, EPS)
+    mixture.add_norm_(out, Ops().rms_norm(x, gain, EPS), gain, EPS)
     return out
 
 
@@ -135,8 +135,8 @@ def _next_stream(turns: Iterator[CudaExperts], x: Tensor, gain: Tensor, plan: Pl
 
 def _next_pair(turns: Iterator[tuple[CudaExperts, Tensor]], x: Tensor, gain: Tensor, *, ahead: bool) -> None:
     """The mixture of a layer, then the projections of queries, keys and values of the next."""
-    own, qkv = next(turns)
-    out = own.stream(x, gain, EPS, ahead=qkv if ahead else None)
+    mixture, qkv = next(turns)
+    out = mixture.stream(x, gain, EPS, ahead=qkv if ahead else None)
     stream.product(out, qkv, norm=(gain, EPS))
 
 
@@ -147,8 +147,8 @@ def _next_projections(turns: Iterator[Tensor], x: Tensor, gain: Tensor) -> None:
 def _next_product(
     turns: Iterator[CudaExperts], x: Tensor, routed: Routed, tile: GroupTile, *, gated: bool
 ) -> None:
-    own = next(turns)
-    product(x, own.gate_up if gated else own.down, routed, tile, gated=gated)
+    mixture = next(turns)
+    product(x, mixture.gate_up if gated else mixture.down, routed, tile, gated=gated)
 
 
 def blocks(layers: Layers, all_rows: Sequence[int], copies: float) -> Iterator[str]:
@@ -176,8 +176,8 @@ def ahead(layers: Layers, all_rows: Sequence[int]) -> Iterator[str]:
         x, turns = drawn(rows, shape.width), itertools.cycle(zip(layers.each, weights, strict=True))
         pair = partial(_next_pair, turns, x, layers.gain)
         times = [captured(partial(pair, ahead=ahead), 2 * LAYERS) for ahead in (False, True)]
-        own = itertools.cycle(weights)
-        alone = captured(partial(_next_projections, own, x, layers.gain), 2 * LAYERS)
+        in_turn = itertools.cycle(weights)
+        alone = captured(partial(_next_projections, in_turn, x, layers.gain), 2 * LAYERS)
         yield f"| {rows} | {times[0]:.1f} | {times[1]:.1f} | {alone:.1f} |"
 
 
@@ -197,12 +197,12 @@ def plans(layers: Layers, all_rows: Sequence[int], copies: float) -> Iterator[st
 def tiles(layers: Layers, all_rows: Sequence[int]) -> Iterator[str]:
     yield "| rows | of a program | GEMM | fastest, µs: outputs, inputs, stages, warps |"
     yield "|---:|---:|---|---|"
-    shape, own = layers.shape, layers.each[0]
+    shape, mixture = layers.shape, layers.each[0]
     for rows in (rows for rows in all_rows if rows > MAX_ROWS):
         mean, turns = rows * shape.top_k / shape.experts, layers.turns()
         x, inner = drawn(rows, shape.width), drawn(rows * shape.top_k, shape.ffn_width)
-        logits = own._logits(x)
-        choose = partial(route, logits, own.tokens, shape.top_k, normalized=True)
+        logits = mixture._logits(x)
+        choose = partial(route, logits, mixture.tokens, shape.top_k, normalized=True)
         for height, all_tiles in TILES.items():
             if not height / 8 <= max(mean, 2) <= 4 * height:
                 continue
@@ -217,7 +217,7 @@ def tiles(layers: Layers, all_rows: Sequence[int]) -> Iterator[str]:
                         print("failed", height, how, str(error).splitlines()[0][:90])
                 best = "; ".join(f"{t:.1f}: {times[t]}" for t in sorted(times)[:4])
                 yield f"| {rows} | {height} | {'gate and up' if gated else 'down'} | {best} |"
-        yield f"| {rows} | | logits | {captured(partial(own._logits, x)):.1f} |"
+        yield f"| {rows} | | logits | {captured(partial(mixture._logits, x)):.1f} |"
         yield f"| {rows} | | choice | {captured(partial(choose, 16)):.1f} |"
 
 

@@ -106,7 +106,7 @@ class Engine:
 
     @property
     def expert_skew(self) -> float:
-        """How evenly experts are used: see `skew`."""
+        """Imbalance of the experts: see `skew`."""
         return skew(self._mixtures)
 
     def watch(self, watcher: Callable[[Runner], Runner]) -> None:

@@ -13,7 +13,7 @@ _pointwise = torch.ops.mkldnn._linear_pointwise
 
 
 class Adds(Protocol):
-    """What is added to the residual stream: a linear layer, or an MLP."""
+    """A linear layer, or an MLP, whose result is added to the residual stream."""
 
     def __call__(self, x: Tensor) -> Tensor: ...
 

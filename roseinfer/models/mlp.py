@@ -71,12 +71,12 @@ class Experts:
         rows = x[order // chosen.shape[1]]
         made = torch.empty_like(rows)
         parts = (torch.split(each, counts.tolist()) for each in (rows, made))
-        for mlp, own, out in zip(self.mlps, *parts, strict=True):
-            if len(own):
-                out.copy_(mlp(own))
+        for mlp, inputs, out in zip(self.mlps, *parts, strict=True):
+            if len(inputs):
+                out.copy_(mlp(inputs))
         by_token = torch.empty_like(made)
         by_token[order] = made * weights.flatten()[order, None]
-        return by_token.view(*chosen.shape, -1).sum(1)
+        return by_token.view(*chosen.shape, x.shape[1]).sum(1)
 
     def add(self, x: Tensor, residual: Tensor) -> Tensor:
         """Compute `residual` plus the mixture of `x`, `[T, width]`."""

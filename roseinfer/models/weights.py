@@ -75,7 +75,7 @@ class Weights:
         return not torch.equal(table, self.get(HEAD, shape).to(table.dtype))
 
     def _names(self, name: str) -> list[str]:
-        """What a checkpoint may call the tensor `name`."""
+        """Names that a checkpoint may have for the tensor `name`."""
         names = [name, *(name.removeprefix(prefix) for prefix in _PREFIXES)]
         return [*names, HEAD] if name == self._tied else names
 
@@ -141,7 +141,7 @@ class DrawnWeights(Weights):
 
     @classmethod
     def of(cls, folder: Path, shape: ModelConfig, device: torch.device) -> DrawnWeights | None:
-        """Those that config.json calls `random_weights`; None where it does not, or the folder has some."""
+        """Weights that config.json calls random; None where it does not, or the folder has some."""
         stds = json.loads((folder / "config.json").read_text()).get("random_weights")
         return cls(shape.table, stds, device) if stds and not any(folder.glob("*.safetensors")) else None
 

@@ -41,17 +41,17 @@ class Plan:
 
 @cache
 def plans(width: int, ffn: int, experts: int, rows: int) -> list[Plan]:
-    """What fits beside `rows` rows of x, deepest in bytes first; none where the kernel cannot be used."""
+    """Ring buffers that fit beside `rows` rows of x, deepest first; none where the kernel cannot be used."""
     height = FEW_ROWS if rows <= FEW_ROWS else MAX_ROWS
     beside = rows * width * 2 + height * (2 * 8 * 24 * 4 + experts * 4 + 128) + experts * 12 + 1024
-    found = []
+    fitting = []
     if experts % 32 == 0:
         for chunk in (size for size in (1024, 512, 256) if width % size == 0):
             for down_chunk in (size for size in (1024, 768, 512, 256) if ffn % size == 0):
                 stage = Plan(chunk, down_chunk, 1).ring
                 if (depth := (HOPPER_SHARED - beside) // stage) >= 2:
-                    found.append(Plan(chunk, down_chunk, min(16, depth)))
-    return sorted(found, key=lambda plan: -plan.depth * (plan.chunk + plan.down_chunk))
+                    fitting.append(Plan(chunk, down_chunk, min(16, depth)))
+    return sorted(fitting, key=lambda plan: -plan.depth * (plan.chunk + plan.down_chunk))
 
 
 def takes(x: Tensor, down: Tensor) -> bool:

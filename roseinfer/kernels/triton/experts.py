@@ -1,4 +1,4 @@
-"""A mixture of experts for any number of rows: each expert's rows are gathered for GEMMs of their own.
+"""A mixture of experts for any number of rows: each expert's rows are gathered for GEMMs of their of_block.
 
 The host does not see which experts are chosen. GEMMs have as many programs as the least favourable choice
 needs, and those without rows end at once. Reference: `roseinfer.models.mlp.Experts`.
@@ -80,10 +80,10 @@ def _place(
     needed = (totals + BLOCK_M - 1) // BLOCK_M
     ends = tl.cumsum(needed, 0)
     expert = tl.sum((ends[None, :] <= r[:, None]).to(tl.int32), 1)
-    own = e[None, :] == expert[:, None]
-    start = tl.sum(tl.where(own, starts[None, :], 0), 1)
-    first = start + (r - tl.sum(tl.where(own, (ends - needed)[None, :], 0), 1)) * BLOCK_M
-    end = start + tl.sum(tl.where(own, totals[None, :], 0), 1)
+    of_block = e[None, :] == expert[:, None]
+    start = tl.sum(tl.where(of_block, starts[None, :], 0), 1)
+    first = start + (r - tl.sum(tl.where(of_block, (ends - needed)[None, :], 0), 1)) * BLOCK_M
+    end = start + tl.sum(tl.where(of_block, totals[None, :], 0), 1)
     tl.store(blocks_ptr + 3 * r, tl.where(expert < E, expert, -1), r < blocks)
     tl.store(blocks_ptr + 3 * r + 1, first, r < blocks)
     tl.store(blocks_ptr + 3 * r + 2, end, r < blocks)

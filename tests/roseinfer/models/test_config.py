@@ -176,7 +176,7 @@ MOE = {"model_type": "qwen3_moe", "num_experts": 16, "moe_intermediate_size": 8,
 
 
 def test_layers_with_experts() -> None:
-    """As transformers chooses them; its newer configs call the experts local."""
+    """The layers that transformers chooses; its newer configs call the experts local."""
     peer = transformers.Qwen3MoeConfig(num_hidden_layers=5, decoder_sparse_step=2, mlp_only_layers=[3])
     config = parse(LLAMA | MOE | {"decoder_sparse_step": 2, "mlp_only_layers": [3]})
     assert isinstance(config, LlamaConfig) and config.mixture == Mixture(16, 8, 8, False, frozenset({1}))

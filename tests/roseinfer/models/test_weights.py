@@ -217,15 +217,15 @@ def test_experts_one_by_one_or_stacked(model_folder: Callable[[str], Path], tmp_
             models: list[Any] = [
                 load(str(each), CPU, torch.float32, packed=False, shard=shard) for each in (folder, tmp_path)
             ]
-            own, other = (model._layers[layer].mlp.mlps for model in models)
-            for one, stacked, gate_up, down in zip(
-                own, other, stored[f"model.layers.{layer}.mlp.experts.gate_up_proj"],
+            single, stacked = (model._layers[layer].mlp.mlps for model in models)
+            for *mlps, gate_up, down in zip(
+                single, stacked, stored[f"model.layers.{layer}.mlp.experts.gate_up_proj"],
                 stored[f"model.layers.{layer}.mlp.experts.down_proj"], strict=True,
             ):  # fmt: skip
                 if rank is not None:
                     gate_up = torch.cat([half.chunk(2)[rank] for half in gate_up.chunk(2)])
                     down = down.chunk(2, 1)[rank]
-                for mlp in (one, stacked):
+                for mlp in mlps:
                     assert torch.equal(mlp.gate_up.weight, gate_up) and torch.equal(mlp.down.weight, down)
 
 

@@ -29,15 +29,15 @@ def test_pairs_are_in_the_order_of_the_experts(
     if normalized:
         weights = weights / weights.sum(-1, keepdim=True)
     assert torch.equal(tokens - 7, chosen.flatten().bincount(minlength=experts))
-    found = torch.zeros(rows, experts, device=DEVICE)
+    scattered = torch.zeros(rows, experts, device=DEVICE)
     pairs = []
     for expert, first, end in routed.blocks.tolist():
-        own = list(range(first, min(first + height, end))) if expert >= 0 else []
-        assert (expert < 0) == (not own)
-        pairs += own
-        found[routed.rows[own].long(), expert] = routed.weights[own]
+        of_block = list(range(first, min(first + height, end))) if expert >= 0 else []
+        assert (expert < 0) == (not of_block)
+        pairs += of_block
+        scattered[routed.rows[of_block].long(), expert] = routed.weights[of_block]
     assert pairs == list(range(rows * top_k))
-    close(found, torch.zeros_like(found).scatter_(1, chosen, weights))
+    close(scattered, torch.zeros_like(scattered).scatter_(1, chosen, weights))
     assert torch.equal(
         routed.rows[routed.places.long()], torch.arange(rows, device=DEVICE)[:, None].expand(-1, top_k)
     )
