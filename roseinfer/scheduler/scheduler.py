@@ -21,6 +21,9 @@ from roseinfer.scheduler.request import Request
 from roseinfer.scheduler.running import Running
 from roseinfer.scheduler.waiting import Waiting
 
+#: Rows that decode on a CPU in the time of one prompt's first token, if the rest is in the prefix cache.
+_ROWS_OF_A_PROMPT = 8
+
 
 @dataclass(frozen=True)
 class StepResult:
@@ -231,15 +234,20 @@ class Scheduler:
         """Rows that decode in the next step. Beside a client that has fewer running, those of one that has
         more than decode in a step take turns: who had one goes to the end."""
         running, clients = self._running, self._waiting.running
-        most, of_client = self._policies.max_batch_size, self._policies.client_batch_size
+        most, of_client = self._policies.max_batch_size, self._limit_of_clients()
         rows = running.decoding
-        if of_client is not None and self._waiting.is_uneven(of_client):
+        if of_client is not None:
             client = running.clients[rows]
             many = (each for each, count in clients.items() if count > of_client)
             late = np.concatenate([np.flatnonzero(client == each)[of_client:] for each in many])
             running.decoding = rows = np.concatenate([np.delete(rows, late), rows[late]])
             most = min(most, len(rows) - len(late))
         return rows if len(rows) <= most else rows[:most]
+
+    def _limit_of_clients(self) -> int | None:
+        """Most requests of one client that decode in the next step; None where there is no such limit."""
+        limit = self._policies.client_batch_size
+        return limit if limit is not None and self._waiting.is_uneven(limit) else None
 
     def _victim_of_starving(self) -> int | None:
         """The row to preempt where the next request's client has nothing running, and the request waits
@@ -305,20 +313,21 @@ class Scheduler:
     def _prompts(self, budget: int | None = None, *, cut: bool = False) -> list[Chunk]:
         """Chunks of prompts already begun, then of newly admitted ones, while the step's budget lasts.
 
-        While clients have unequally many running, those of who has fewer go first, and all are cut.
+        While clients have unequally many running, those of who has fewer go first, and all are few and cut.
         """
         running, policies = self._running, self._policies
         chunks: list[Chunk] = []
         most = policies.prefill_max_tokens
         budget = most if budget is None else min(budget, most)
-        uneven = self._waiting.is_uneven(policies.client_batch_size)
-        cut |= uneven and isinstance(policies.chunking, WholePrompts)
-        chunking = ChunkedPrompts(budget) if cut else policies.chunking
-        begun = list(running.prefilling)
-        if uneven:
+        begun, prompts = list(running.prefilling), policies.prefill_max_batch_size
+        of_client = self._limit_of_clients()
+        if of_client is not None:
+            prompts = min(prompts, -(-of_client // _ROWS_OF_A_PROMPT))
             begun.sort(key=lambda row: self._rank(running.request(row)))
-        while len(chunks) < policies.prefill_max_batch_size:
-            row, waiting = None, next(iter(self._waiting), None) if uneven else None
+            cut |= isinstance(policies.chunking, WholePrompts)
+        chunking = ChunkedPrompts(budget) if cut else policies.chunking
+        while len(chunks) < prompts:
+            row, waiting = None, next(iter(self._waiting), None) if of_client else None
             if not begun or (waiting and self._rank(waiting) < self._rank(running.request(begun[0]))):
                 row = self._admit(chunking, budget, first=not chunks)
             if row is None:

@@ -91,11 +91,9 @@ class Waiting:
         """Return whether `client` is served before `other`, once that is given `tokens` more."""
         return self._served[client] < self._served[other] + tokens
 
-    def is_uneven(self, many: int | None) -> bool:
+    def is_uneven(self, many: int) -> bool:
         """Return whether a client has over `many` running requests, and another, which may only wait, has no
         more."""
-        if many is None or len(self._served) < 2:
-            return False
         counts = self.running.values()
         return max(counts, default=0) > many and (len(counts) < len(self._served) or min(counts) <= many)
 
