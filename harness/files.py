@@ -83,7 +83,7 @@ def _begin(path: Path) -> Path:
         path.parent.mkdir(parents=True, exist_ok=True)
         partial.touch()
     except OSError as error:
-        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE):
             raise
         why = os.strerror(error.errno or 0)
         raise UsageError(f"{path} cannot be written: {why}", "choose another place") from None

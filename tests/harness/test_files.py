@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import resource
 from pathlib import Path
 
 import pytest
 
+from harness.cli.faults import refused
 from harness.errors import UsageError
 from harness.files import whole_file, write_whole
 
@@ -24,6 +26,26 @@ def test_what_fails_within_leaves_the_old_file(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="no"), whole_file(path) as partial:
         partial.write_bytes(b"half")
         raise ValueError("no")
+    assert path.read_bytes() == b"old" and list(tmp_path.iterdir()) == [path]
+
+
+@pytest.mark.parametrize(
+    ("limit", "value", "hint"),
+    [(resource.RLIMIT_FSIZE, 2, "free some space"), (resource.RLIMIT_NOFILE, 0, "ulimit -n")],
+)
+def test_a_limit_of_the_system_leaves_the_old_file(tmp_path: Path, limit: int, value: int, hint: str) -> None:
+    """The error has a hint, and names the file."""
+    path = tmp_path / "file"
+    write_whole(path, b"old")
+    soft, hard = resource.getrlimit(limit)
+    resource.setrlimit(limit, (value, hard))
+    try:
+        with pytest.raises(OSError, match="file") as raised:
+            write_whole(path, b"newer")
+    finally:
+        resource.setrlimit(limit, (soft, hard))
+    error = refused(raised.value)
+    assert error is not None and hint in (error.hint or "")
     assert path.read_bytes() == b"old" and list(tmp_path.iterdir()) == [path]
 
 
