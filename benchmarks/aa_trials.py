@@ -17,9 +17,7 @@ from collections.abc import Sequence
 from math import ceil
 from pathlib import Path
 
-import yaml
-
-from benchmarks.bench_online import FailedRunError, bench_online, parse_arguments
+from benchmarks.bench_online import FailedRunError, bench_online, compare_variants, parse_arguments
 from harness.schema.results import Comparison, OnlineResults
 from rosemodels import gpt2
 from rosemodels.gpt2 import Shape
@@ -74,28 +72,18 @@ def alike(trials: int, repeats: int, out: Path, options: Sequence[str], first: i
 
 def slowed(most: int, out: Path, options: Sequence[str]) -> bool:
     """Return whether a slowdown of 10 % is found with the repeats that the tool asks for."""
-    out.mkdir(parents=True, exist_ok=True)
-    engines = out / "slowed.yaml"
     env = {"PYTHONPATH": str(SLOWED), "SLOWED_BY": "0.1"}
     variant = {"label": "slowed", "cpu_threads": 1, "env": env}
-    engines.write_text(yaml.safe_dump({"roseinfer": {"variants": {"slowed": variant}}}))
     model = out / "model"
     if not model.exists():
-        model.mkdir()
+        model.mkdir(parents=True)
         gpt2.write(model, SMALL)
 
     def compare(repeats: int) -> Comparison:
         both = [*CLOSED, "--model", str(model), "--engines", "roseinfer@one-thread,roseinfer@slowed"]
         both += ["--repeats", str(repeats)]
-        run = bench_online([*LOAD, *both, *options], out, env={"BENCH_ENGINES": str(engines)})
-        results = OnlineResults.model_validate_json((run / "online_results.json").read_bytes())
-        for comparison in results.comparisons:
-            ends = "" if comparison.ci is None else f" ({comparison.ci[0]:.3f} to {comparison.ci[1]:.3f})"
-            spread = "" if comparison.spread is None else f", repeats {comparison.spread:.1%} apart"
-            ratio = f"{comparison.ratio:.3f}{ends}{spread}"
-            print(f"  {comparison.metric} {comparison.statistic}: {ratio}, {comparison.verdict}")
-        print(f"  {run}", flush=True)
-        return next(each for each in results.comparisons if (each.metric, each.statistic) == WATCHED)
+        comparisons = compare_variants({"slowed": variant}, [*LOAD, *both, *options], out)
+        return next(each for each in comparisons if (each.metric, each.statistic) == WATCHED)
 
     print(f"{PILOT_REPEATS} repeats of each:", flush=True)
     needed = compare(PILOT_REPEATS).repeats_to_find["10 %"]

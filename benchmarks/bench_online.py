@@ -8,34 +8,47 @@ import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
+
+import yaml
+
+from harness.schema.results import Comparison, OnlineResults
 
 
 class FailedRunError(Exception):
     """`bench online` measured nothing, or not all that it was to measure."""
 
 
-def bench_online(
-    options: Sequence[str], out: Path, *, env: Mapping[str, str] | None = None, partly: bool = False
-) -> Path:
+def bench_online(options: Sequence[str], out: Path, *, env: Mapping[str, str] | None = None) -> Path:
     """The folder of its run, below `out`. What it logs goes to stderr.
 
-    Raises FailedRunError; not where `partly` and some engine or scale was measured.
+    Raises FailedRunError.
     """
-    command = [
-        sys.executable,
-        "-m",
-        "harness.cli.app",
-        "online",
-        "--anyway",
-        *options,
-        "--out",
-        str(out),
-        "--quiet",
-    ]
+    words = "-m harness.cli.app online --anyway --quiet --out"
+    command = [sys.executable, *words.split(), str(out), *options]
     done = subprocess.run(command, env=os.environ | (env or {}), text=True, stdout=subprocess.PIPE)
-    if done.returncode not in ((0, 3) if partly else (0,)) or not done.stdout.strip():
+    if done.returncode != 0 or not done.stdout.strip():
         raise FailedRunError(f"{' '.join(command)} ended with {done.returncode}")
     return Path(done.stdout.strip()).parent
+
+
+def compare_variants(variants: Mapping[str, Any], options: Sequence[str], out: Path) -> list[Comparison]:
+    """Measure roseinfer with `variants`. Prints each comparison, and where the run is.
+
+    Raises FailedRunError.
+    """
+    out.mkdir(parents=True, exist_ok=True)
+    engines = (out / "variants.yaml").resolve()
+    engines.write_text(yaml.safe_dump({"roseinfer": {"variants": dict(variants)}}))
+    run = bench_online(options, out, env={"BENCH_ENGINES": str(engines)})
+    results = OnlineResults.model_validate_json((run / "online_results.json").read_bytes())
+    for comparison in results.comparisons:
+        ends = "" if comparison.ci is None else f" ({comparison.ci[0]:.3f} to {comparison.ci[1]:.3f})"
+        spread = "" if comparison.spread is None else f", repeats {comparison.spread:.1%} apart"
+        what = f"{comparison.load}: {comparison.metric} {comparison.statistic}"
+        print(f"  {what}: {comparison.ratio:.3f}{ends}{spread}, {comparison.verdict}")
+    print(f"  {run}", flush=True)
+    return results.comparisons
 
 
 def parse_arguments(parser: argparse.ArgumentParser) -> tuple[argparse.Namespace, list[str]]:

@@ -17,10 +17,9 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -279,14 +278,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--tools", default=",".join(CLIENTS), help="which clients")
     parser.add_argument("--timed", default="8,32", help="requests in flight while times are compared")
-    parser.add_argument("--json", type=Path, help="also write the figures here")
     options = parser.parse_args()
     timed = [int(word) for word in options.timed.split(",")]
     rows = [measure(name, timed) for name in options.tools.split(",")]
     print(_table(rows, timed))
-    if options.json:
-        content: list[dict[str, Any]] = [asdict(row) for row in rows]
-        options.json.write_text(json.dumps(content, indent=2) + "\n")
 
 
 if __name__ == "__main__":

@@ -1,12 +1,12 @@
 """Clients that leave and clients that stay, thousands of each, against one `roseinfer serve`.
 
-    python -m benchmarks.soak [--rounds 10] [--clients 1000] [--concurrency 48] [-- SERVER OPTIONS]
+    python -m benchmarks.soak [--rounds 10] [--seconds 600] [--clients 1000] [-- SERVER OPTIONS]
 
-A round is `--clients` requests that are read to their end and as many that are not, in random order. The rest
-of the answers are those that a lone client got before the first round. After each round the server must say
-that every block of its cache is free, and what its processes hold is written down. Exit code 1 if an answer
-was another one, a block or a connection is held, or if since the first round, or a later one (`--warm`), a
-process of the server has got more threads, or more than `--bound-mib` of memory.
+A round is `--clients` requests that are read to their end and as many that are not, in random order. There
+are `--rounds`, and more until `--seconds` have passed. Answers must be those that a lone client got before.
+After each round `/integrity` must say that every block is free, connections must be closed, and what the
+server's processes hold is written down. Exit code 1 if not, or if since the first round, or a later one
+(`--warm`), a process of the server has got more threads, or more than `--bound-mib` of memory.
 """
 
 from __future__ import annotations
@@ -20,6 +20,8 @@ import socket
 import struct
 import sys
 import time
+from asyncio import StreamReader as Reader
+from asyncio import StreamWriter as Writer
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -35,14 +37,12 @@ SERVER = ("--model", "random:gpt2-tiny", "--device", "cpu", "--dtype", "fp32", "
           "--max-active-requests", str(RUNNING))  # fmt: skip
 TOKENS, PROMPTS = 8, 64
 TEXT = "A text that takes the tokenizer a while, because it has never seen it before: "
-Connection = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 
 @dataclass(frozen=True)
 class Holding:
-    """Memory and threads of the server's processes after a round, in their order, and its duration in s."""
+    """Memory and threads of the server's processes after a round, in their order, and its CPU time in s."""
 
-    wall: float
     cpu: float
     rss_mib: list[float]
     threads: list[int]
@@ -55,7 +55,7 @@ class Client:
     port: int
 
     @asynccontextmanager
-    async def connect(self) -> AsyncIterator[Connection]:
+    async def connect(self) -> AsyncIterator[tuple[Reader, Writer]]:
         sock = socket.socket()
         sock.setblocking(False)
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)  # who does not read fills it soon
@@ -107,38 +107,34 @@ def long(tokens: int, **change: Any) -> bytes:
     return request("/v1/completions", body | {"max_tokens": tokens} | change)
 
 
-async def before_the_first_token(
-    reader: asyncio.StreamReader, writer: asyncio.StreamWriter, tokens: int
-) -> None:
+async def before_the_first_token(reader: Reader, writer: Writer, tokens: int) -> None:
     writer.write(long(tokens))
     await writer.drain()
 
 
-async def while_queued(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, tokens: int) -> None:
+async def while_queued(reader: Reader, writer: Writer, tokens: int) -> None:
     """Leave while half or more of the 32 answers of one request wait."""
     writer.write(long(tokens, n=2 * RUNNING, stream=False))
     await asyncio.sleep(0.02)
 
 
-async def while_tokenizing(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, tokens: int) -> None:
+async def while_tokenizing(reader: Reader, writer: Writer, tokens: int) -> None:
     writer.write(long(10, prompt=f"{random.random()} {TEXT * 40}"))
     await writer.drain()
 
 
-async def mid_stream(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, tokens: int) -> None:
+async def mid_stream(reader: Reader, writer: Writer, tokens: int) -> None:
     writer.write(long(tokens))
     await reader.readuntil(b"\ndata: ")
 
 
-async def mid_stream_with_a_reset(
-    reader: asyncio.StreamReader, writer: asyncio.StreamWriter, tokens: int
-) -> None:
+async def mid_stream_with_a_reset(reader: Reader, writer: Writer, tokens: int) -> None:
     sock = writer.get_extra_info("socket")
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
     await mid_stream(reader, writer, tokens)
 
 
-async def half_closed(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, tokens: int) -> None:
+async def half_closed(reader: Reader, writer: Writer, tokens: int) -> None:
     """Says that it sends no more, and waits for what the server makes of it."""
     await mid_stream(reader, writer, tokens)
     writer.write_eof()
@@ -146,20 +142,30 @@ async def half_closed(reader: asyncio.StreamReader, writer: asyncio.StreamWriter
         pass
 
 
-async def half_a_request(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, tokens: int) -> None:
+async def half_a_request(reader: Reader, writer: Writer, tokens: int) -> None:
     whole = long(tokens)
     writer.write(whole[: random.randrange(1, len(whole))])
     await asyncio.sleep(0.02)
 
 
-async def without_reading(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, tokens: int) -> None:
+async def without_reading(reader: Reader, writer: Writer, tokens: int) -> None:
     writer.write(long(tokens, n=4, return_token_ids=True))
     await asyncio.sleep(0.2)
 
 
+async def after_a_strange_request(reader: Reader, writer: Writer, tokens: int) -> None:
+    """Send a chat, random bytes or a large body, and leave at some time, perhaps after the answer."""
+    chat = {"messages": [{"role": "user", "content": TEXT * random.choice((1, 10, 100))}], "stream": True}
+    large = {"prompt": "a " * 400_000}
+    body = random.choice((chat, large, None))
+    path = "/v1/chat/completions" if body is chat else "/v1/completions"
+    writer.write(random.randbytes(4096) if body is None else request(path, body))
+    await asyncio.wait([asyncio.ensure_future(reader.read(4096))], timeout=random.random())
+
+
 WAYS_TO_LEAVE = (
     before_the_first_token, while_queued, while_tokenizing, mid_stream, mid_stream_with_a_reset, half_closed,
-    half_a_request, without_reading,
+    half_a_request, without_reading, after_a_strange_request,
 )  # fmt: skip
 
 
@@ -210,27 +216,30 @@ async def run_round(client: Client, expected: Sequence[list[int]], settings: arg
 async def soak(port: int, processes: Sequence[psutil.Process], settings: argparse.Namespace) -> list[Holding]:
     """Return what the processes hold after each round."""
     client = Client(port)
+    large = (client.ask("/v1/completions", {"prompt": "a " * 400_000}) for _ in range(16))
+    await asyncio.gather(*large)  # each front end starts the process that reads large bodies
     descriptors = held(processes)
     expected = [await client.answer(asked(index)) for index in range(min(PROMPTS, settings.clients))]
-    rounds = []
-    for index in range(settings.rounds):
-        begun, cpu = time.monotonic(), cpu_seconds(processes)
+    rounds = list[Holding]()
+    end = time.monotonic() + settings.seconds
+    while len(rounds) < settings.rounds or time.monotonic() < end:
+        cpu = cpu_seconds(processes)
         await run_round(client, expected, settings)
         await becomes_idle(client, processes, descriptors)
-        wall, spent = time.monotonic() - begun, cpu_seconds(processes) - cpu
+        spent = cpu_seconds(processes) - cpu
         await asyncio.sleep(settings.rest)
         holding = Holding(
-            wall,
             spent,
             [process.memory_info().rss / 2**20 for process in processes],
             [process.num_threads() for process in processes],
         )
         rounds.append(holding)
         memory = " ".join(f"{rss:8.1f}" for rss in holding.rss_mib)
-        print(f"{index + 1:5} {holding.wall:8.1f} {holding.cpu:9.1f}  {memory}", flush=True)
+        print(f"{len(rounds):5} {holding.cpu:9.1f}  {memory}", flush=True)
     metrics = (await client.ask("/metrics"))[1].decode()
     for name in ("requests", "discarded", "prompt_tokens", "generation_tokens"):
         print(name, re.findall(rf"^roseinfer_{name}_total (\S+)", metrics, re.MULTILINE)[0])
+    print(f"descriptors: {descriptors} before, {held(processes)} after; every block free, /integrity 200")
     return rounds
 
 
@@ -242,9 +251,9 @@ def judge(rounds: Sequence[Holding], bound_mib: float) -> list[str]:
     """Return the faults."""
     first, last = rounds[0], rounds[-1]
     growth = [after - before for before, after in zip(first.rss_mib, last.rss_mib, strict=True)]
-    print("growth, MiB:", " ".join(f"{mib:.1f}" for mib in growth))
-    print(f"last round / first round: {last.wall / first.wall:.2f} of its time, "
-          f"{last.cpu / first.cpu:.2f} of the server's CPU time")  # fmt: skip
+    sizes = (f"{a:.1f} → {b:.1f}" for a, b in zip(first.rss_mib, last.rss_mib, strict=True))
+    print("MiB:", ", ".join(sizes))
+    print(f"CPU time of the server, last round / first round: {last.cpu / first.cpu:.2f}")
     faults = [f"a process has grown by {mib:.1f} MiB" for mib in growth if mib > bound_mib]
     if last.threads != first.threads:
         faults.append(f"{last.threads} instead of {first.threads} threads")
@@ -254,6 +263,7 @@ def judge(rounds: Sequence[Holding], bound_mib: float) -> list[str]:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--rounds", type=int, default=10)
+    parser.add_argument("--seconds", type=float, default=0.0, help="at least")
     parser.add_argument("--clients", type=int, default=1000, help="that leave, and that stay, in a round")
     parser.add_argument("--concurrency", type=int, default=3 * RUNNING)
     parser.add_argument("--left-tokens", type=int, default=400, help="that clients who leave ask for")
@@ -266,7 +276,7 @@ def main() -> int:
     random.seed(0)
     command = [sys.executable, "-m", "roseinfer.cli", "serve", *SERVER, *settings.server]
     with running_server(command) as (port, processes):
-        print("round  seconds  CPU s     " + "RSS MiB of front end, engine, other front ends")
+        print("round  CPU s     " + "RSS MiB of front end, engine, other front ends")
         rounds = asyncio.run(soak(port, processes, settings))
         faults = judge(rounds[settings.warm - 1 :], settings.bound_mib)
     print("\n".join(faults) or "nothing leaked")
