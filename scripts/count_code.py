@@ -12,7 +12,16 @@ import tokenize
 from collections.abc import Iterator
 from pathlib import Path
 
-FOLDERS = ("harness", "harness/report", "roseinfer", "rosemodels", "benchmarks", "scripts", "tests")
+FOLDERS = (
+    "harness",
+    "harness/report",
+    "roseinfer",
+    "rosebench",
+    "rosemodels",
+    "benchmarks",
+    "scripts",
+    "tests",
+)
 #: Files with fewer lines of code are counted apart.
 SMALL = 40
 NO_CODE = {

@@ -63,7 +63,7 @@ class Display:
         self._cells, self._before, self._measured = 0, 0, 0
         self._first, self._done_share = 0.0, 0.0
         self._began = self._since = monotonic()
-        self._begun: set[int] = set()
+        self._begun: set[int | str] = set()  # cells by their place, engines by their label
 
     def __enter__(self) -> Display:
         if self._console.is_terminal and not self._console.quiet:
@@ -102,7 +102,9 @@ class Display:
                 self._now(f"{label}: starting")
             case EngineWarming(label, ready_s, requests):
                 ready = "already running" if ready_s is None else f"ready after {ready_s:.1f} s"
-                self.line(f"{label}: {ready}; {plural(requests, 'request')} to warm up")
+                if label not in self._begun or not self._console.is_terminal:  # later starts are alike
+                    self.line(f"{label}: {ready}; {plural(requests, 'request')} to warm up")
+                self._begun.add(label)
                 self._now(f"{label}: warming up", 0, requests)
             case WarmupProgress(label, requests, done):
                 self._now(f"{label}: warming up", done, requests)
@@ -135,6 +137,8 @@ class Display:
             case Reporting():
                 self._share(0)
                 self._now("writing tables, figures and report")
+                if not self._console.is_terminal:
+                    self.line("writing tables, figures and report")
 
     def text(self, text: str) -> None:
         """Print sentences: in a terminal wrapped between words, elsewhere on one line."""

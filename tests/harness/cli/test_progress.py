@@ -82,6 +82,7 @@ def test_plain_lines_where_there_is_no_terminal(show: Callable[..., list[str]]) 
         "skipped vLLM, scale 0.4, repeat 2: it died:",
         "last words",
         "  hint: hint it",
+        "writing tables, figures and report",
     ]
 
 
