@@ -18,7 +18,6 @@ from harness.cli.terminal import Terminal, echo
 from harness.cli.terminal_table import TerminalTable
 from harness.cli.trust import Trust, check_run
 from harness.errors import BenchError, EngineError, InterruptedRunError, UsageError
-from harness.metrics.digits import per_cent
 from harness.profiling.analysis import analyse
 from harness.profiling.artifacts import read_manifest, read_profiles
 from harness.profiling.plan import ProfileOptions
@@ -54,8 +53,6 @@ Nsys = Annotated[
 MaxMb = Annotated[int, typer.Option(min=1, help="remove files larger than this, in MB", metavar="N")]
 Quiet = Annotated[bool, typer.Option("--quiet", help="print nothing but the manifest's path")]
 PERFETTO = "https://ui.perfetto.dev"
-#: Functions of a sampled engine in the terminal.
-MOST_PARTS = 5
 
 
 class _RunByDefault(typer.core.TyperGroup):
@@ -179,9 +176,6 @@ def profile_folder(
         elif results_name(folder) is not None:
             write_run_outputs(folder)
     display.print_tables([*figure_tables(profiles), *map(gap_table, profiles.gaps)])
-    for label, tool, parts in ((each.label, each.tool, each.parts) for each in profiles.sampled):
-        shares = ", ".join(f"{name} {per_cent(share)}" for name, share in list(parts.items())[:MOST_PARTS])
-        display.line(f"{label}, {tool}: {shares}")
     for path, reason in profiles.unread.items():
         display.line(f"not read: {path}: {reason}")
     if failed := [capture for capture in watcher.done if capture.error is not None]:

@@ -99,7 +99,7 @@ class Display:
                 place = f"{lacking(unasked)}, {repeat_text(unasked.repeat)}"
                 self.line(f"{place}: {unasked.reason}", unasked.hint)
             case EngineStarting(label, _):
-                self._now(f"{label}: starting")
+                self._now(f"{label}: starting; a first start may compile kernels")
             case EngineWarming(label, ready_s, requests):
                 ready = "already running" if ready_s is None else f"ready after {ready_s:.1f} s"
                 if label not in self._begun or not self._console.is_terminal:  # later starts are alike

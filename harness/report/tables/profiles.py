@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from harness.metrics.digits import per_cent
 from harness.profiling.artifacts import read_manifest, read_profiles
 from harness.profiling.reading.figures import CATEGORIES
 from harness.profiling.reading.rules import CATEGORIES as CATEGORY_RULES
@@ -25,6 +26,7 @@ from harness.schema.profile import (
     ProfileFigures,
     ProfileRun,
     Profiles,
+    Spent,
     StepFigures,
     StepKind,
 )
@@ -34,6 +36,8 @@ _KINDS: tuple[StepKind, ...] = ("decode", "prefill")
 ENOUGH = 0.5
 #: Letters of a kernel's name that are shown.
 _LONGEST = 80
+#: Functions of a sampled engine.
+_MOST_FUNCTIONS = 10
 
 _OBSTACLES = {
     "no profile": "there is no profile of both engines",
@@ -58,6 +62,7 @@ def figure_tables(profiles: Profiles) -> list[Table]:
     figures = [profile for profile in profiles.figures if profile.steps]
     builders = (_steps_table, _categories_table, _ranks_table, _components_table)
     tables = [*(build(figures) for build in builders), _agreement_table(profiles.agreements)]
+    tables.append(_sampled_table(profiles.sampled))
     return [table for table in tables if table.rows]
 
 
@@ -144,6 +149,17 @@ def _components_table(figures: Sequence[ProfileFigures]) -> Table:
         Column.number("total ms", [part.total_ms for part in parts], 1),
     ]
     return Table("profile-components", "Parts of the server, where ranges mark them", columns)
+
+
+def _sampled_table(engines: Sequence[Spent]) -> Table:
+    """Functions of engines whose stacks were sampled, by the share of the samples in which they ran."""
+    rows = [(each.label, *part) for each in engines for part in list(each.parts.items())[:_MOST_FUNCTIONS]]
+    columns = [
+        Column.text("engine", [label for label, *_ in rows]),
+        Column.text("function", [name for _, name, _ in rows]),
+        Column("share", [Cell(per_cent(share, 1), share) for *_, share in rows]),
+    ]
+    return Table("profile-sampled", "Sampled by py-spy: what Python itself ran", columns)
 
 
 def _agreement_table(engines: Sequence[Agreement]) -> Table:

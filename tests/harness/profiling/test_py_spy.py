@@ -13,6 +13,7 @@ from harness.profiling import stage
 from harness.profiling.analysis import summarize_profiles
 from harness.profiling.py_spy import MOST, StackSampler, read_stacks
 from harness.profiling.stage import _Stage
+from harness.report.tables.profiles import figure_tables
 from harness.runs.events import CaptureWaiting, Event
 from harness.schema.profile import Gap, GapPart, ProfileFigures, Profiles, StepFigures
 
@@ -28,6 +29,8 @@ def test_functions_are_listed_by_the_share_of_their_own_samples(tmp_path: Path) 
     (tmp_path / "2.stacks").write_text("main;wait for it 40\n")
     spent = read_stacks(tmp_path, "transformers")
     assert spent.parts == {"step": 0.5, "wait for it": 0.4, "loop": 0.1} and spent.step_ms is None
+    [table] = figure_tables(Profiles(sampled=[spent]))
+    assert table.lines[0] == ["transformers", "step", "50.0 %"] and len(table.rows) == 3
     (tmp_path / "3.stacks").write_text("".join(f"f{number} 1\n" for number in range(MOST + 5)))
     parts = read_stacks(tmp_path, "transformers").parts
     assert len(parts) == MOST + 1 and sum(parts.values()) == pytest.approx(1)
