@@ -22,14 +22,13 @@ from harness.schema.results import OnlineResults
 
 @dataclass(frozen=True)
 class ProfileOptions:
-    """Extent of a capture. `nsys` and `py_spy` are programs; None: looked for. `max_bytes` is of one file."""
+    """Extent of a capture. `nsys` is the program; None: looked for. `max_bytes` is of one file."""
 
     tools: Tools = "torch"
     steps: int = 64
     stacks: bool = False
     nsys: Path | None = None
     max_bytes: int = 512 * 1024**2
-    py_spy: Path | None = None
 
 
 @dataclass(frozen=True)
@@ -121,7 +120,7 @@ def _plan(
     except BenchError as fault:
         profiler = fault
     if profiler is None:
-        if engine.in_python and options.py_spy is None and find_py_spy() is None:
+        if engine.in_python and find_py_spy() is None:
             return f"{engine.display} has no profiler of its own; with py-spy ({INSTALL}) it is sampled"
         if engine.in_python:
             return _plan(subject, options, engine_variant, "py-spy")

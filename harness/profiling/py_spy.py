@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import signal
 import subprocess
@@ -21,17 +22,16 @@ MOST = 20
 INSTALL = "pip install 'rosebench[profile]'"
 
 
-def find_py_spy() -> Path | None:
+def find_py_spy() -> str | None:
     """Return the program: beside this interpreter, or on PATH."""
-    beside = Path(sys.executable).with_name("py-spy")
-    program = beside if beside.is_file() else shutil.which("py-spy")
-    return None if program is None else Path(program)
+    beside = str(Path(sys.executable).parent)
+    return shutil.which("py-spy", path=os.pathsep.join([beside, os.environ.get("PATH", "")]))
 
 
 class StackSampler:
     """Samples all Python processes of a server, each into `PID.stacks`: a line a stack, with its samples."""
 
-    def __init__(self, pids: Sequence[int], folder: Path, program: Path | None) -> None:
+    def __init__(self, pids: Sequence[int], folder: Path, program: str | None = None) -> None:
         self._pids, self._folder, self._program = pids, folder, program or find_py_spy()
         self._processes: list[subprocess.Popen[bytes]] = []
 
@@ -42,7 +42,7 @@ class StackSampler:
         for pid in self._pids:
             file = self._folder / f"{pid}.stacks"
             options = ["--format", "raw", "--rate", str(RATE), "--nonblocking", "--output", str(file)]
-            command = [str(self._program), "record", "--pid", str(pid), "--duration", "unlimited", *options]
+            command = [self._program, "record", "--pid", str(pid), "--duration", "unlimited", *options]
             process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
             self._processes.append(process)
 

@@ -178,7 +178,7 @@ class _Stage:
         routes = RouteWindow(server.target, profiler)
         windows: list[Window] = [session, routes] if session else [routes]
         if self.planned.tool == "py-spy":
-            windows = [StackSampler(server.pids, self.planned.folder, self.options.py_spy)]
+            windows = [StackSampler(server.pids, self.planned.folder)]
         own_end = self.planned.tool == "torch"
         capture(
             server,

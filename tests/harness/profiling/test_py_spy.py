@@ -41,7 +41,7 @@ def test_every_process_is_sampled_until_the_end(tmp_path: Path) -> None:
     program = tmp_path / "py-spy"
     program.write_text(PROGRAM.format(python=sys.executable))
     program.chmod(0o755)
-    sampler = StackSampler([11, 12], tmp_path, program)
+    sampler = StackSampler([11, 12], tmp_path, str(program))
     sampler.start()
     for process in sampler._processes:
         process.wait()
@@ -55,7 +55,7 @@ def test_a_program_that_may_not_trace_says_so(tmp_path: Path) -> None:
     program = tmp_path / "py-spy"
     program.write_text("#!/bin/sh\necho 'Permission denied' >&2\nexit 1\n")
     program.chmod(0o755)
-    sampler = StackSampler([11], tmp_path, program)
+    sampler = StackSampler([11], tmp_path, str(program))
     sampler.start()
     for process in sampler._processes:
         process.wait()

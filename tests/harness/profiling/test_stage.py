@@ -25,7 +25,7 @@ from harness.profiling import capture
 from harness.profiling.analysis import analyse
 from harness.profiling.artifacts import read_manifest, read_profiles
 from harness.profiling.explain import OUTSIDE
-from harness.profiling.plan import ProfileOptions, unprofiled
+from harness.profiling.plan import ProfileOptions, plan_captures, unprofiled
 from harness.profiling.py_spy import INSTALL
 from harness.profiling.stage import _Stage, profile_run
 from harness.profiling.subject import begin_run, open_subject
@@ -240,6 +240,24 @@ def test_engines_without_a_profiler_are_left_out_before_anything_starts(
     with pytest.raises(EngineError, match="nothing could be profiled") as raised:
         profile_run(subject, ProfileOptions("nsys"), events.append)
     assert raised.value.hint == f"torch's profiler needs no GPU: `bench profile {folder} --tool torch`"
+
+
+def test_an_engine_in_python_without_a_profiler_is_sampled(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Roseinfer, "profiler", LocalEngine.profiler)
+    monkeypatch.setattr("harness.profiling.plan.find_py_spy", lambda: "py-spy")
+    monkeypatch.setattr(_Stage, "run", lambda stage: (stage.planned.folder / "1.stacks").write_text("f 1"))
+    subject = open_subject(begun(tmp_path), None, lambda event: None)
+    [run] = profile_run(subject, ProfileOptions(), lambda event: None).runs
+    assert (run.tool, run.output_dir, run.error) == ("py-spy", "profiles/py-spy/roseinfer", None)
+    assert [artifact.kind for artifact in run.artifacts] == ["stacks"]
+    analyse(subject.folder)
+    summary = read_manifest(subject.folder).summary
+    assert summary is not None and summary.spent[0].parts == {"f": 1.0}
+    assert (subject.folder / "profile_manifest.json").read_text().index('"summary"') < 60
+    monkeypatch.setattr(Roseinfer, "in_python", False)
+    assert plan_captures(subject, ProfileOptions(), lambda event: None) == []
 
 
 def test_an_engine_is_asked_for_its_profiler_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
