@@ -16,7 +16,7 @@ from harness.metrics.percentiles import missing
 from harness.report.tables.table import Table
 from harness.report.text.heading import fitted
 from harness.report.text.numbers import DASH, plural
-from harness.report.wording import lacking, reason_text
+from harness.report.wording import lacking, reason_text, repeats_line
 from harness.runs.events import (
     Calibrating,
     CellDone,
@@ -29,6 +29,7 @@ from harness.runs.events import (
     EngineWarming,
     Event,
     LateClient,
+    RepeatsNeeded,
     Reporting,
     Started,
     TooFewClients,
@@ -130,6 +131,8 @@ class Display:
                 self._measured += 1
                 self._share(self._measured)
                 self.text(f"[{cell.index + 1}/{self._cells}] {cell}: {_summary(summary)}")
+            case RepeatsNeeded(contrasts):
+                self.line(repeats_line(contrasts))
             case CellsExpected(cells):
                 self._cells = cells
             case ConfigurationDropped(label, repeats):

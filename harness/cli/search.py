@@ -16,6 +16,7 @@ from harness.schema.search import SearchAxis, SearchPlan
 #: Settings that a search decides itself, or cannot use.
 DECIDED = (
     *("scales", "concurrency", "rounds", "request_rate", "ramp", "preset", "repeats", "slo", "aa"),
+    *("until", "until_seconds"),
     *("profile", "profile_only"),
 )
 

@@ -17,7 +17,8 @@ from harness.schema.setting_types import RUNNING_SERVER, EngineRef
 
 #: Settings that a tuning decides itself, or cannot use.
 DECIDED = (
-    *("engines", "repeats", "interleave", "slo", "aa", "preset", "profile", "profile_only"),
+    *("engines", "repeats", "until", "until_seconds", "interleave"),
+    *("slo", "aa", "preset", "profile", "profile_only"),
     *OF_RUNNING_SERVERS,
 )
 

@@ -92,7 +92,7 @@ class StoredRun:
         Prompts of a batch are named by all that they are drawn from, as two runs may have the same.
         """
         settings = self.settings
-        every = estimates(self.cells[label][load], settings.slo, self.machines)
+        every = estimates(self.cells[label][load], settings.slo, self.machines, len(settings.looks))
         if not self.is_batch:
             return every
         drawn = (
@@ -123,8 +123,8 @@ class StoredRun:
 
     def missing(self, label: str) -> list[str]:
         """Return the repeats of an engine that its run was to measure and did not, each with the reason.
-        A search or tuning chooses its cells, and lacks none."""
-        if self.info.is_adaptive:
+        A search, a tuning or --until chooses its cells, and lacks none."""
+        if self.info.is_adaptive or self.settings.until is not None:
             return []
         why = {(fault.load, fault.repeat): fault.reason for fault in self.skipped if fault.label == label}
         reasons = []

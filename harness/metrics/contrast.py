@@ -95,16 +95,16 @@ class Contrast:
             return None
         return math.sqrt(math.fsum(s * s * n for s, n in both) / sum(n for _, n in both))
 
+    def repeats_for(self, effect: float) -> int | None:
+        """Return the repeats of each that would find a difference of so much; None: unknown, or too many."""
+        if self.spread is None:
+            return None
+        return repeats_to_find(effect, self.spread, self.repeats, self.level, paired=self.paired)
+
     @property
     def repeats_to_find(self) -> dict[str, int | None]:
-        """Repeats of each that would find a difference of so much; None: unknown, or too many."""
-        spread, paired = self.spread, self.paired
-        return {
-            name: None
-            if spread is None
-            else repeats_to_find(effect, spread, self.repeats, self.level, paired=paired)
-            for name, effect in EFFECTS.items()
-        }
+        """Repeats of each that would find each of `EFFECTS`."""
+        return {name: self.repeats_for(effect) for name, effect in EFFECTS.items()}
 
     @property
     def repeats(self) -> tuple[int, int]:
@@ -149,7 +149,10 @@ def judged(contrasts: Sequence[Contrast]) -> list[Contrast]:
     adjusted = holm([contrast.ratio.p for contrast in contrasts], weights)
     return [
         replace(
-            contrast, adjusted_p=p, comparisons=max(1, len(primary)), level=LEVEL * weight / (total or weight)
+            contrast,
+            adjusted_p=p,
+            comparisons=max(1, len(primary)),
+            level=LEVEL / max(contrast.a.looks, contrast.b.looks) * weight / (total or weight),
         )
         for contrast, p, weight in zip(contrasts, adjusted, weights, strict=True)
     ]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from math import ceil, sqrt
 from statistics import median
@@ -156,6 +156,7 @@ def measure(
     slo: Slo | None = None,
     machines: Machines | None = None,
     gpus: Mapping[str, int] | None = None,
+    looks: int = 1,
 ) -> Point:
     """Estimate everything of one engine at one load, from its repeats.
 
@@ -163,16 +164,22 @@ def measure(
         slo: The service level that a request of the goodput meets.
         machines: Load of the machine during each cell, for costs.
         gpus: GPUs that each engine computes on, by label.
+        looks: How often the run may look whether it has enough repeats.
     """
     group = pool(repeats)
     each = [_latencies([repeat], repeat, LATENCIES) for repeat in repeats]
     together = each[0] if len(each) == 1 else _latencies(repeats, group, LATENCIES)
     counts = [count(repeat, slo, machines or {}, gpus or {}) for repeat in repeats]
-    return Point(repeats, group, counts, each, together | (_rates(counts, repeats) if together else {}))
+    pooled = together | (_rates(counts, repeats) if together else {})
+    return Point(repeats, group, counts, each, _looked_at(pooled, looks))
+
+
+def _looked_at(estimates: Estimates, looks: int) -> Estimates:
+    return estimates if looks == 1 else {key: replace(each, looks=looks) for key, each in estimates.items()}
 
 
 def estimates(
-    repeats: Sequence[Group], slo: Slo | None = None, machines: Machines | None = None
+    repeats: Sequence[Group], slo: Slo | None = None, machines: Machines | None = None, looks: int = 1
 ) -> Estimates:
     """Estimate mean and percentiles of every latency that is compared or gated and has a sample, and such
     rates, of one engine at one load.
@@ -184,7 +191,8 @@ def estimates(
     if not compared:
         return {}
     by_rate = _rates([count(repeat, slo, machines or {}) for repeat in repeats], repeats)
-    return compared | {key: estimate for key, estimate in by_rate.items() if key[0] in _RATES}
+    by_rate = {key: estimate for key, estimate in by_rate.items() if key[0] in _RATES}
+    return _looked_at(compared | by_rate, looks)
 
 
 def distribution(sample: Sample, found: Mapping[str, Estimate] | None = None) -> Distribution:

@@ -12,6 +12,11 @@ order statistics between which the percentile lies (Clopper and Pearson, Biometr
 independent observations as its requests are worth. A comparison assumes how far repeats differ, so that it
 claims what is plain and nothing finer.
 
+A run that looks at its results several times, to see whether they are enough (`--until`), spends an equal
+part of the level on each look (Lan and DeMets, Biometrika 70, 1983), added up by Bonferroni's inequality:
+error rate and coverage hold whichever look ends it. Its intervals hold at all looks together (Jennison and
+Turnbull, Journal of the Royal Statistical Society B 51, 1989).
+
 `benchmarks/interval_coverage.py` measures how often these intervals hold the truth.
 """
 
@@ -55,6 +60,8 @@ class Estimate:
         assumed: relative standard deviation from repeat to repeat where there is one.
         withheld: requests or tokens that all repeats together lack for the value to be shown; 0: none.
         work: what each repeat had to do, where every repeat has work of its own; () where all have the same.
+        looks: how often its run may look at the results to see whether they are enough; each look has an
+            equal part of the level.
     """
 
     value: float
@@ -65,6 +72,7 @@ class Estimate:
     assumed: float = ASSUMED_OF_RATES
     withheld: int = 0
     work: tuple[str, ...] = ()
+    looks: int = 1
 
     @property
     def repeats(self) -> int:
@@ -143,7 +151,7 @@ def level(estimate: Estimate) -> Ends | None:
     if estimate.missing or estimate.dependent:
         return None
     log = estimate.has_log
-    return _ends(estimate.value, estimate.centre(log), *estimate.error(log), log)
+    return _ends(estimate.value, estimate.centre(log), *estimate.error(log), log, estimate.looks)
 
 
 def common(a: Estimate, b: Estimate) -> tuple[Estimate, Estimate]:
@@ -170,7 +178,7 @@ def ratio(a: Estimate, b: Estimate) -> Effect:
 
 def ratios(a: Estimate, b: Estimate) -> Estimate:
     """`a / b` of each repeat, where they are paired."""
-    return Estimate(a.value / b.value, a.each / b.each)
+    return Estimate(a.value / b.value, a.each / b.each, looks=max(a.looks, b.looks))
 
 
 def difference(a: Estimate, b: Estimate) -> Effect:
@@ -250,7 +258,7 @@ def _compared(a: Estimate, b: Estimate, log: bool) -> Effect:
     if not are_paired(a, b) or a.repeats < 2:  # one repeat shows no spread: paired or not is the same
         return _welch(a, b, log)
     pairs = ratios(a, b) if log else Estimate(a.value - b.value, a.each - b.each)
-    return _effect(pairs.value, pairs.centre(log), *pairs.error(log), log)
+    return _effect(pairs.value, pairs.centre(log), *pairs.error(log), log, max(a.looks, b.looks))
 
 
 def _welch(a: Estimate, b: Estimate, log: bool) -> Effect:
@@ -262,21 +270,21 @@ def _welch(a: Estimate, b: Estimate, log: bool) -> Effect:
     error = math.hypot(of_a, of_b)
     uncertain = of_a**4 / freedom_a + of_b**4 / freedom_b
     freedom = error**4 / uncertain if uncertain else math.inf
-    return _effect(value, middle, error, freedom, log)
+    return _effect(value, middle, error, freedom, log, max(a.looks, b.looks))
 
 
-def _effect(value: float, middle: float, error: float, freedom: float, log: bool) -> Effect:
+def _effect(value: float, middle: float, error: float, freedom: float, log: bool, looks: int) -> Effect:
     """Return the effect of `value` by t, `middle` having such a standard error."""
     if error < _NOTHING:
-        return Effect(value, _ends(value, middle, 0.0, math.inf, log), float(abs(middle) < _NOTHING))
-    p = 2 * float(special.stdtr(freedom, -abs(middle) / error))
-    return Effect(value, _ends(value, middle, error, freedom, log), p)
+        return Effect(value, _ends(value, middle, 0.0, math.inf, log, looks), float(abs(middle) < _NOTHING))
+    p = min(1.0, looks * 2 * float(special.stdtr(freedom, -abs(middle) / error)))
+    return Effect(value, _ends(value, middle, error, freedom, log, looks), p)
 
 
-def _ends(value: float, middle: float, error: float, freedom: float, log: bool) -> Ends | None:
+def _ends(value: float, middle: float, error: float, freedom: float, log: bool, looks: int) -> Ends | None:
     """The t interval around `middle`, as much wider as it takes to hold the `value` that is shown; None where
     it is beyond all numbers."""
-    half = float(special.stdtrit(freedom, 1 - LEVEL / 2)) * error
+    half = float(special.stdtrit(freedom, 1 - LEVEL / looks / 2)) * error
     with np.errstate(over="ignore"):
         low, high = (float(np.exp(end)) if log else end for end in (middle - half, middle + half))
     if not (math.isfinite(low) and math.isfinite(high)):

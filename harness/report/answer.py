@@ -104,8 +104,10 @@ def _few_in_flight(run: Run) -> str:
     if run.is_batch or not run.pooled or run.results.search is not None:
         return ""
     load = shown_load(run.pooled)
-    peaks = [cell.peak_in_flight for cell in run.pooled if cell.load == load and cell.peak_in_flight]
-    if not peaks or max(peaks) > FEW_IN_FLIGHT:
+    cells = [cell for cell in run.pooled if cell.load == load]
+    peaks = [cell.peak_in_flight for cell in cells if cell.peak_in_flight]
+    shared = any(fact.kind == "others_requests" for cell in cells for fact in cell.notices)
+    if not peaks or max(peaks) > FEW_IN_FLIGHT or shared:
         return ""
     return f"At most {max(peaks)} in flight at once, which stresses no engine."
 

@@ -16,6 +16,7 @@ from pydantic import JsonValue
 
 from harness.engines.selection import make_engine_variants
 from harness.metrics.notices import begun
+from harness.metrics.power import decided, of_cells
 from harness.metrics.rankings import REAL, shown_load
 from harness.report.grouping import grouped
 from harness.report.text.heading import repeat_counts, repeats_text
@@ -203,7 +204,11 @@ def _interrupted(run: Run) -> Iterator[Fact]:
     if not meta.interrupted:
         return
     measured = [cell.label for cell in run.repeats]
-    cells = len(measured) if meta.is_adaptive else len(meta.order) * len(meta.settings.loads)
+    cells = (
+        len(measured)
+        if meta.is_adaptive or meta.settings.until
+        else len(meta.order) * len(meta.settings.loads)
+    )
     planned = [label for label, _ in meta.order]
     if meta.search is not None:
         planned = [variant.label for variant in make_engine_variants(meta.settings)]
@@ -303,6 +308,9 @@ def _few_repeats(run: Run) -> Iterator[Fact]:
                 yield Fact.of("few_starts", engine.label, starts=engine.starts, enough=ENOUGH_STARTS)
         return
     counts = Counter((cell.label, cell.load) for cell in run.repeats)
+    settings = run.meta.settings
+    if settings.until is not None and not decided(of_cells(run.repeats, len(settings.looks)), settings.until):
+        yield Fact.of("budget_spent", effect=settings.until, repeats=max(counts.values(), default=0))
     for label in dict.fromkeys(label for label, _ in counts):
         repeats = min(count for (name, _), count in counts.items() if name == label)
         if repeats < ENOUGH_REPEATS:

@@ -6,15 +6,17 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
+from harness.metrics.contrast import MAX_REPEATS, Contrast
 from harness.metrics.digits import digits
 from harness.metrics.validity import MIN_ROUNDS
 from harness.report.grouping import grouped
 from harness.report.text.load_words import where
 from harness.report.text.numbers import few, plural, several
+from harness.schema.compare_results import EFFECTS
 from harness.schema.facts import Fact, FactKind, Merged, Range, merge
 from harness.schema.limits import ERROR_RATE, GateTerm, is_latency, parse_gate
 from harness.schema.metric import MS
-from harness.schema.metrics import METRICS
+from harness.schema.metrics import METRICS, statistic_name
 from harness.schema.run_info import Unasked
 
 Severity = Literal["invalid", "warning", "note"]
@@ -248,6 +250,11 @@ WORDING: dict[FactKind, Wording] = {
         "{repeats} at some load; {enough} or more are better",
         hint="Intervals of one repeat do not know how repeats differ. --repeats 5 measures the spread.",
     ),
+    "budget_spent": Wording(
+        "warning", "repeats", "budget spent", "A difference of {effect} may not be found.",
+        "{repeats} repeats are not enough on this machine, and --until was to take no more",
+        hint="Longer cells, or a higher --repeats or --until-seconds, find smaller differences.",
+    ),
     "few_starts": Wording(
         "warning", "repeats", "few starts", "Few starts of {engines}.",
         "{starts}; {enough} or more are better",
@@ -417,7 +424,7 @@ def _value_text(name: str, value: Range | str | bool) -> str:
 
 def _number_text(name: str, value: float) -> str:
     """Write a number as the name of its value asks for: a share as a percentage, others by their digits."""
-    if name in ("share", "possible"):
+    if name in ("share", "possible", "effect"):
         return f"{100 * value:.0f} %"
     if name in ("cores", "most"):
         return f"{value:.2g}"
@@ -478,6 +485,16 @@ def wins(place: str, won: Mapping[str, Sequence[str]], elsewhere: Mapping[str, S
         between = "; " if len(parts) > 1 else ""
         parts += [(between, False), (label, label in won), (f" is better in {several(metrics)}", False)]
     return Sentence((*parts, (".", False)))
+
+
+def repeats_line(contrasts: Iterable[Contrast]) -> str:
+    """State how many repeats of each engine find a difference of each size, the most of any load and pair."""
+    primary = [each for each in contrasts if each.primary]
+    texts = []
+    for key, alike in grouped(primary, lambda each: (each.metric, each.statistic)).items():
+        most = (max(each.repeats_for(effect) or MAX_REPEATS for each in alike) for effect in EFFECTS.values())
+        texts.append(f"{statistic_name(*key)} {' / '.join(map(str, most))}")
+    return f"Repeats that find a difference of {' / '.join(EFFECTS)} here: {', '.join(texts)}."
 
 
 def not_significant(comparisons: int) -> str:

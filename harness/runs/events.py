@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from harness.loadgen.load_plan import Progress
+from harness.metrics.contrast import Contrast
 from harness.runs.schedule import Cell
 from harness.schema.facts import Fact
 from harness.schema.profile import Level, ProfileRun, Tool
@@ -117,6 +118,13 @@ class ConfigurationDropped(Event):
 
     label: str
     repeats: int
+
+
+@dataclass(frozen=True)
+class RepeatsNeeded(Event):
+    """The first repeats are measured, whose spread says how many find a difference in each comparison."""
+
+    contrasts: Sequence[Contrast]
 
 
 @dataclass(frozen=True)

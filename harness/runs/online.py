@@ -16,7 +16,7 @@ from harness.metrics.summary import prefix_hits
 from harness.records.parquet import assemble
 from harness.runs.block import ask_what_is_left, measure_block, measure_side_by_side
 from harness.runs.checks import judge_answers, judged_answers, task_scores
-from harness.runs.events import EngineNotAsked, EngineSkipped, Notify, Reporting, Started
+from harness.runs.events import EngineNotAsked, EngineSkipped, Notify, RepeatsNeeded, Reporting, Started
 from harness.runs.folder import OFFLINE_RESULTS, ONLINE_RESULTS, lock_run, make_folder
 from harness.runs.journal import watched
 from harness.runs.reader import Run, compared_rows, recompute
@@ -129,7 +129,7 @@ def make_plan(run: RunState, sides: int = 1, notify: Notify = lambda event: None
         return Search(run.info.search, run.settings_now, variants, run.state, interrupted=interrupted)
     if run.info.tune is not None:
         return Tune(run.info.tune, run.settings_now, run.engine_variants, sides, notify)
-    return Grid(grid_blocks(run.settings_now, run.engine_variants, sides))
+    return Grid(grid_blocks(run.settings_now, run.engine_variants, sides), run.settings_now)
 
 
 @contextmanager
@@ -164,6 +164,8 @@ def _measure(run: RunState, resolved: Resolved | None, notify: Notify) -> Run:
         else:
             for block in blocks[0]:
                 measure_block(run, resolved, plan, block, notify)
+        if contrasts := plan.power(run.state):
+            notify(RepeatsNeeded(contrasts))
     if resolved is not None:
         ask_what_is_left(run, resolved, unasked, notify)
     if not run.entries:

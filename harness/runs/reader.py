@@ -203,7 +203,9 @@ def recompute(results: OnlineResults, groups: Sequence[Group], server: pd.DataFr
     wrong = results.answers.wrong if results.answers else None
     labels = dict.fromkeys(group.label for group in groups)
     gpus = {label: gpus_used(results.meta, label) for label in labels}
-    measured = partial(measure, slo=settings.slo, machines=results.machines, gpus=gpus)
+    measured = partial(
+        measure, slo=settings.slo, machines=results.machines, gpus=gpus, looks=len(settings.looks)
+    )
     with ThreadPoolExecutor(2) as threads:
         points = list(threads.map(measured, by_load(groups)))
     summaries = summarize_points(

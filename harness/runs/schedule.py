@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import count
+from time import monotonic
 from typing import TypeVar
 
 import numpy as np
 
 from harness.engines.base import EngineVariant
 from harness.errors import BenchError
+from harness.metrics.contrast import Contrast
+from harness.metrics.power import decided, of_cells
 from harness.metrics.samples import Group
 from harness.records.cell import CellIdentity
 from harness.runs.journal import JournalEntry
@@ -24,6 +28,9 @@ from harness.schema.settings import CommonSettings
 from harness.traces.sampling import prompt_seed, shape_seeds
 
 T = TypeVar("T")
+
+#: Repeats whose spread says how many repeats find a difference.
+PILOT_REPEATS = 2
 
 
 @dataclass(frozen=True)
@@ -205,6 +212,10 @@ class Plan(ABC):
     def expected(self, done: Done) -> int:
         """Return how many cells the run has in the end, as far as that is known."""
 
+    def power(self, done: Done) -> list[Contrast]:
+        """Return comparisons of which it is to be said now how many repeats they need, or none."""
+        return []
+
     def next_of_server(self, cell: Cell, done: Done) -> Cell | None:
         """Return what the server that answered `cell` measures next beyond `next`; None: it is ended."""
         return None
@@ -220,12 +231,43 @@ class Plan(ABC):
 
 
 class Grid(Plan):
-    """Every engine at every load in every repeat, in an order that is fixed in advance; also a batch."""
+    """Every engine at every load in every repeat, in an order that is fixed in advance; also a batch.
 
-    def __init__(self, blocks: Sequence[Block]) -> None:
+    With `--until` it ends when a difference would be found, or its time is over. It looks after a few numbers
+    of repeats alone, as each look takes a part of the level.
+    """
+
+    def __init__(self, blocks: Sequence[Block], settings: OnlineSettings | None = None) -> None:
         self._cells = [cell for block in blocks for cell in block.cells]
+        self._until = None if settings is None else settings.until
+        self._looks = [] if settings is None else settings.looks
+        #: Numbers of repeats that are measured before anything is decided, or said.
+        self._stops = self._looks if self._until else []
+        if settings is not None and settings.interleave and settings.side_by_side == 1:
+            self._stops = sorted({*self._stops, PILOT_REPEATS})
+        seconds = None if settings is None else settings.until_seconds
+        self._end = math.inf if seconds is None else monotonic() + seconds
+        self.is_estimate = self._until is not None
 
     def next(self, done: Done) -> list[Cell] | None:
+        left = self._left(done)
+        complete = min((cell.repeat for cell in left), default=0)
+        if not left or (complete and self._is_enough(complete, done)):
+            return None
+        if self._end < math.inf:
+            return [cell for cell in left if cell.repeat == complete]
+        stop = next((stop for stop in self._stops if stop > complete), math.inf)
+        return [cell for cell in left if cell.repeat < stop]
+
+    def power(self, done: Done) -> list[Contrast]:
+        planned = 1 + max((cell.repeat for cell in self._cells), default=0)
+        complete = min((cell.repeat for cell in self._left(done)), default=planned)
+        return self._contrasts(done) if PILOT_REPEATS in self._stops and complete == PILOT_REPEATS else []
+
+    def expected(self, done: Done) -> int:
+        return len(self._cells) if self.next(done) is not None else len(done.entries)
+
+    def _left(self, done: Done) -> list[Cell]:
         measured = {entry.cell for entry in done.entries}
         failed = {(fault.label, fault.load, fault.repeat) for fault in done.failed}
         return [
@@ -233,7 +275,15 @@ class Grid(Plan):
             for cell in self._cells
             if cell.index not in measured
             and (cell.engine_variant.label, cell.load, cell.repeat) not in failed
-        ] or None
+        ]
 
-    def expected(self, done: Done) -> int:
-        return len(self._cells)
+    def _is_enough(self, repeats: int, done: Done) -> bool:
+        """Tell whether `--until` ends after so many repeats."""
+        if self._until is None:
+            return False
+        if monotonic() > self._end:
+            return True
+        return repeats in self._looks and decided(self._contrasts(done), self._until)
+
+    def _contrasts(self, done: Done) -> list[Contrast]:
+        return of_cells((entry.figures for entry in done.entries), len(self._looks))

@@ -12,7 +12,7 @@ from harness.schema.load import Load
 from harness.schema.run_info import SCHEMA_VERSION
 
 #: Differences for which the number of repeats is reported.
-EFFECTS = {"5 %": 0.05, "10 %": 0.1}
+EFFECTS = {"5 %": 0.05, "10 %": 0.1, "20 %": 0.2}
 
 Ends = tuple[float, float]
 Outcome = Literal["pass", "regression", "inconclusive"]

@@ -132,6 +132,8 @@ KINDS: dict[str, tuple[str, ...]] = {
     "uncommitted": ("commit",),
     # Few repeats of an engine at a load.
     "few_repeats": ("repeats", "enough"),
+    # `repeats` were all that --until could take, and do not find a difference of `effect`.
+    "budget_spent": ("effect", "repeats"),
     # Few starts of an engine's server.
     "few_starts": ("starts", "enough"),
 }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import sys
 from collections.abc import Iterable
@@ -36,11 +37,12 @@ from harness.schema.setting_types import (
     Resources,
     Scales,
     Servers,
+    Share,
     Window,
     check_for_servers,
     for_server,
 )
-from harness.schema.settings import CommonSettings, Group, OfflineSettings
+from harness.schema.settings import LONGEST_S, CommonSettings, Group, OfflineSettings
 
 Fit = Literal["drop", "clip", "scale"]
 Endpoint = Literal["completions", "chat"]
@@ -269,6 +271,11 @@ class LoadGroup(Group):
 OF_RUNNING_SERVERS = ServerGroup.__annotations__.keys() - {"title", "endpoint"}
 
 
+#: Repeats that `--until` takes at most if nothing is given, those before its first look, from a look to the
+#: next, and from the last but one to the last at least.
+MOST_REPEATS, FIRST_LOOK, LOOK_FACTOR, LAST_FACTOR = 50, 4, 1.5, 1.2
+
+
 class ValidityGroup(Group):
     """Checks of the numbers, and their limits."""
 
@@ -277,6 +284,15 @@ class ValidityGroup(Group):
     aa: bool = Field(
         False,
         description="A/A test: measure every engine as if it were two; the difference found is the noise",
+    )
+    until: Share | None = Field(
+        None,
+        description="take repeats until a difference of so much, such as 10%, would be found in every "
+        f"headline metric, at most --repeats ({MOST_REPEATS} if not given)",
+        json_schema_extra={"metavar": "PERCENT"},
+    )
+    until_seconds: float | None = Field(
+        None, gt=0, le=LONGEST_S, description="time for the repeats of --until: then none is begun any more"
     )
     window: Window | None = Field(None, description="measure only from START to END seconds of each cell")
     steady_state: bool = Field(False, description="measure each cell without its ramp-up and ramp-down")
@@ -378,6 +394,22 @@ class OnlineSettings(ClusterGroup, ValidityGroup, LoadGroup, ServerGroup, Common
         named = values.get("base_url") is not None or values.get("server")
         return values | {"engines": [RUNNING_SERVER]} if named else values
 
+    @property
+    def looks(self) -> list[int]:
+        """Numbers of repeats after which `--until` looks whether they are enough; without it the last one."""
+        looks = [self.repeats if self.until is None else min(FIRST_LOOK, self.repeats)]
+        while looks[-1] < self.repeats:
+            following = 2 * math.ceil(looks[-1] * LOOK_FACTOR / 2)  # even: both orders of the engines
+            looks.append(following if following * LAST_FACTOR <= self.repeats else self.repeats)
+        return looks
+
+    @model_validator(mode="before")
+    @classmethod
+    def _enough_to_look(cls, values: object) -> object:
+        if not isinstance(values, dict) or values.get("until") is None:
+            return values
+        return {"repeats": MOST_REPEATS} | values
+
     def idle(self) -> dict[str, str]:
         load = next(iter(self._chosen), None)
         has_lengths = load is not None and self.mixture is None and self.dataset is None
@@ -399,6 +431,7 @@ class OnlineSettings(ClusterGroup, ValidityGroup, LoadGroup, ServerGroup, Common
             (load != "--concurrency", "needs --concurrency", ["rounds"]),
             (load == "--ramp", "excludes --ramp, which lasts its own time", ["n"]),
             (not self.server_metrics, "excludes --no-server-metrics", ["metrics_interval"]),
+            (self.until is None, "needs --until", ["until_seconds"]),
             (self.cluster is None, "needs --cluster", ClusterGroup.__annotations__.keys() - {"cluster"}),
             (self.response_format is None, "needs --response-format", ["response_format_share"]),
             (running == {False}, "needs engine openai", OF_RUNNING_SERVERS),
@@ -425,6 +458,8 @@ class OnlineSettings(ClusterGroup, ValidityGroup, LoadGroup, ServerGroup, Common
             f"--side-by-side {sides} needs --repeats {sides} or more": sides > self.repeats,
             f"--engines-per-node {beside} needs --side-by-side {beside} or more": beside > sides,
             "--aa needs --repeats 2 or more, best 5": self.aa and self.repeats < 2,
+            "--until needs --repeats 2 or more, and --interleave": self.until is not None
+            and not (self.repeats > 1 and self.interleave),
             "engine openai needs --base-url, the address of the running server": needs_server,
             f"give only one of {' and '.join(self._chosen)}": len(self._chosen) > 1,
             "jobs of agents have no text: give --turns recorded": of_agents and self.turns != "recorded",

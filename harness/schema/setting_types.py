@@ -45,6 +45,15 @@ def _is_empty(value: object) -> bool:
     return not value
 
 
+def _share(value: object) -> object:
+    """Take `10%` for 0.1."""
+    return float(value.strip()[:-1]) / 100 if isinstance(value, str) and value.strip()[-1:] == "%" else value
+
+
+#: A relative difference: `10%` or 0.1.
+Share = Annotated[float, BeforeValidator(_share), Field(gt=0, le=10)]
+
+
 class EngineRef(Strict):
     """An engine and one of its variants: `NAME` or `NAME@VARIANT`.
 

@@ -35,7 +35,7 @@ endpoint=chat wait_ready=5 api_key_env=KEY accuracy=no trace=some.csv fit=scale 
 mixture=clients dataset=jsonl:x turns=live rounds=12 max_think_s=2.5 clients=2 steady_state=yes aa=yes
 calibrate=no check_answers=no text_prompts=yes timeout_s=2.5 deadline_s=60 served_model=gpt2
 prompt_nonce=7 server_metrics=no cluster=ray://head:10001 load_nodes=2 side_by_side=2 engines_per_node=2
-share=s3://bucket/folder metrics_interval=0.5 max_memory=2.5
+share=s3://bucket/folder metrics_interval=0.5 max_memory=2.5 until_seconds=60
 """
 #: The others, with what they mean.
 PARSED: dict[str, tuple[str, Any]] = {
@@ -56,6 +56,7 @@ PARSED: dict[str, tuple[str, Any]] = {
     "arrivals": ("gamma:2.5", ArrivalProcess(kind="gamma", cv=2.5)),
     "input_len": ("10", 10),
     "output_len": ("uniform:2:9", Uniform(least=2, most=9)),
+    "until": ("10%", 0.1),
     "window": ("1,2.5", Window(start_s=1, end_s=2.5)),
     "engine_needs": ("GPU:2,highmem", {"GPU": 2.0, "highmem": 1.0}),
     "price": ("prices.yaml", Path("prices.yaml")),
@@ -68,6 +69,8 @@ OF_COMMAND: dict[type[CommonSettings], str] = {
 #: Options of `bench online` that others need beside them.
 BESIDE = {
     "aa": "repeats=2",
+    "until": "repeats=3",
+    "until_seconds": "repeats=3 until=10%",
     **dict.fromkeys(("engine_needs", "load_nodes", "share"), "cluster=auto"),
     "side_by_side": "cluster=auto repeats=2",
     "engines_per_node": "cluster=auto repeats=2 side_by_side=2",

@@ -361,7 +361,7 @@ def test_the_json_is_what_its_schema_says(make):
     found = bench(a, b, "--json", "--gate", GATE)
     results = CompareResults.model_validate_json(found.stdout)
     assert results.outcome == json.loads(found.stdout)["outcome"]
-    assert set(results.differences[0].repeats_to_find) == {"5 %", "10 %"}
+    assert set(results.differences[0].repeats_to_find) == {"5 %", "10 %", "20 %"}
     assert results == compare_runs(a, b, parse_gate(GATE))
 
 

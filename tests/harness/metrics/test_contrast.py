@@ -87,11 +87,11 @@ def test_a_run_with_repeats_says_how_many_find_a_difference():
     needed = compared.repeats_to_find
     assert needed == {
         name: repeats_to_find(effect, compared.spread, compared.repeats, LEVEL * 0.8 / 2)
-        for name, effect in {"5 %": 0.05, "10 %": 0.1}.items()
+        for name, effect in {"5 %": 0.05, "10 %": 0.1, "20 %": 0.2}.items()
     }
-    assert 4 < needed["10 %"] < needed["5 %"]
+    assert needed["20 %"] <= needed["10 %"] < needed["5 %"] and needed["10 %"] > 4
     once = found(compare(*build(engine("a", 0) + engine("b", 1))), "tpot_ms", "p50")
-    assert once.repeats_to_find == {"5 %": None, "10 %": None}
+    assert once.repeats_to_find == {"5 %": None, "10 %": None, "20 %": None}
 
 
 def test_repeats_that_differ_hide_what_their_requests_would_show():

@@ -8,10 +8,11 @@ from pathlib import Path
 import pytest
 
 from harness.metrics.rankings import Ranking, RankingRow
-from harness.report.answer import _costs, _of_load, answer, assumption, rankings_of
+from harness.report.answer import _costs, _of_load, answer, assumption, rankings_of, terms
 from harness.report.tables.ranking import ranking_table
 from harness.report.wording import Sentence
 from harness.runs.reader import Run, load_run
+from harness.schema.facts import Fact
 from harness.schema.load import ClosedLoop
 
 from .conftest import ENGINES, make_online
@@ -68,6 +69,16 @@ def test_a_run_has_one_of_load(run: Run, small: Run, offline_run: Path) -> None:
 
 def test_intervals_of_one_repeat_rest_on_an_assumption(run: Run, swept: Run) -> None:
     assert assumption(swept) and not assumption(run)
+
+
+def test_a_server_with_requests_of_others_is_not_called_idle(small: Run) -> None:
+    def with_facts(*facts: Fact) -> Run:
+        update = {"peak_in_flight": 2, "notices": list(facts)}
+        summaries = [cell.model_copy(update=update) for cell in small.results.summaries]
+        return replace(small, results=small.results.model_copy(update={"summaries": summaries}))
+
+    others = Fact(kind="others_requests", values={"most": 40, "share": 1})
+    assert len(terms(with_facts())) == len(terms(with_facts(others))) + 1
 
 
 def test_the_table_is_the_ranking(run: Run) -> None:

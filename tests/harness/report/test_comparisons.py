@@ -18,7 +18,7 @@ def results(**given: object) -> CompareResults:
         "statistic": "p50", "value_a": 1, "value_b": 170, "difference": 169, "difference_ci": None,
         "ratio": 170.151, "ratio_ci": None, "adjusted_p": None, "verdict": "not enough data",
         "repeats_a": 1, "repeats_b": 1, "missing_samples": 0, "spread": None,
-        "repeats_to_find": {"5 %": None, "10 %": None},
+        "repeats_to_find": {"5 %": None, "10 %": None, "20 %": None},
     }  # fmt: skip
     difference = Difference.model_validate(known | given)
     return CompareResults(
@@ -74,7 +74,7 @@ def test_an_interval_whose_ends_are_far_apart_is_not_written() -> None:
 
 
 def comparison(metric: str, statistic: str, spread: float | None = 0.05, **given: object) -> Comparison:
-    needed = {"5 %": 47, "10 %": None} if spread else {"5 %": None, "10 %": None}
+    needed = {"5 %": 47, "10 %": None, "20 %": 4} if spread else {"5 %": None, "10 %": None, "20 %": None}
     return Comparison(
         a="roseinfer", b="vLLM", load=TraceLoad(scale=0.5),
         metric=metric, statistic=statistic, value_a=1, value_b=2,
@@ -87,14 +87,14 @@ def test_one_row_for_a_pair_and_scale_with_what_is_known():
         [comparison("tpot_ms", "p50"), comparison("itl_ms", "p50"), comparison("ttft_ms", "p99")]
     )
     assert table.headers[:2] == ["engines", "scale"] and table.headers[2:] == ["TTFT p99", "TPOT p50"]
-    assert table.lines == [["roseinfer and vLLM", "0.5", "47 / over 1,000", "47 / over 1,000"]]
+    assert table.lines == [["roseinfer and vLLM", "0.5", "47 / over 1,000 / 4", "47 / over 1,000 / 4"]]
 
 
 def test_without_repeats_there_is_no_plan():
     assert planning_tables([comparison("tpot_ms", "p50", spread=None)]) == []
 
 
-@pytest.mark.parametrize(("spread", "columns"), [(0.05, 8), (None, 6)])
+@pytest.mark.parametrize(("spread", "columns"), [(0.05, 9), (None, 6)])
 def test_noise_has_a_plan_where_the_spread_is_known(spread: float | None, columns: int):
     pair = comparison("tpot_ms", "p50", spread)
     launches = [LaunchRecord(engine="x", label=label, side_of="x") for label in (pair.a, pair.b)]

@@ -5,17 +5,23 @@ from __future__ import annotations
 from collections import Counter
 from itertools import pairwise, product
 
+import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from harness.engines.base import EngineVariant
 from harness.engines.selection import make_engine_variants
 from harness.engines.variants import Variant
-from harness.runs.schedule import Cell, balanced_orders, grid_blocks
+from harness.errors import UsageError
+from harness.runs.journal import JournalEntry
+from harness.runs.schedule import Cell, Done, Grid, balanced_orders, grid_blocks
 from harness.runs.schedule import grid_blocks as plan
 from harness.schema.load import Load
 from harness.schema.online_settings import OnlineSettings
+from harness.schema.results import Skipped
 from harness.schema.setting_types import EngineRef
+from tests.harness.metrics import test_power
 
 NAMES = ["roseinfer", "roseinfer@a", "vllm", "vllm@a", "transformers"]
 
@@ -141,3 +147,66 @@ def test_each_side_measures_whole_repeats_in_their_order(count, data) -> None:
         assert len(engines) == 3 and len({*engines.values()}) == 1
     lengths = [len(own) for own in divided]
     assert max(lengths) - min(lengths) <= 3
+
+
+def entry_of(each: Cell, factor: float) -> JournalEntry:
+    label, load = each.engine_variant.label, each.load
+    summary = test_power.cell(label, each.repeat, factor).model_copy(update={"load": load})
+    place = {"engine": "x", "label": label, "load": load, "repeat": each.repeat}
+    return JournalEntry(cell=each.index, finished="", summary=summary, **place)
+
+
+def repeats_of(spread: float, settings: OnlineSettings, entries: list[JournalEntry]) -> list[int]:
+    """The numbers of repeats after which a run asked what is next, from these cells on."""
+    engines = make_variants(2)
+    grid, rng, asked_after = Grid(grid_blocks(settings, engines), settings), np.random.default_rng(3), []
+    while cells := grid.next(Done(entries)):
+        assert [each.index for each in cells] == list(range(len(entries), len(entries) + len(cells)))
+        entries += [entry_of(each, float(np.exp(spread * rng.standard_normal()))) for each in cells]
+        asked_after.append(1 + entries[-1].repeat)
+        assert bool(grid.power(Done(entries))) == (asked_after[-1] == 2)
+    return asked_after
+
+
+@pytest.mark.parametrize(
+    ("spread", "given", "asked_after"),
+    [
+        (0.001, {"until": "10%"}, [2, 4]),
+        (0.04, {"until": "10%"}, [2, 4, 6, 10, 16]),
+        (0.5, {"until": "10%", "repeats": 7}, [2, 4, 7]),
+        (0.5, {"until": "10%", "until_seconds": 1e-9}, [1]),
+        (0.001, {"repeats": 5}, [2, 5]),
+        (0.001, {"repeats": 5, "interleave": False}, [5]),
+        (0.001, {"repeats": 1}, [1]),
+    ],
+)
+def test_repeats_until_a_difference_would_be_found(
+    spread: float, given: dict[str, object], asked_after: list[int]
+) -> None:
+    settings = OnlineSettings.model_validate({"concurrency": [4], **given})
+    entries: list[JournalEntry] = []
+    assert repeats_of(spread, settings, entries) == asked_after
+    assert repeats_of(spread, settings, entries[:]) == [], "a run that is resumed has ended, too"
+    if asked_after[:3] == [2, 4, 6]:
+        assert repeats_of(spread, settings, entries[: 2 * 5])[0] == 6, "it goes on to the next look"
+
+
+def test_a_cell_that_failed_is_not_waited_for() -> None:
+    settings = OnlineSettings.model_validate({"concurrency": [4], "until": "10%", "repeats": 4})
+    engines = make_variants(2)
+    grid = Grid(grid_blocks(settings, engines), settings)
+    cells = grid.next(Done([])) or []
+    fault = cells[0].skipped(UsageError("no", ""))
+    entries = [entry_of(each, 1.0) for each in cells[1:]]
+    following = grid.next(Done(entries, [fault])) or []
+    assert isinstance(fault, Skipped) and {each.repeat for each in following} == {2, 3}
+
+
+@pytest.mark.parametrize(
+    ("most", "looks"),
+    [(2, [2]), (4, [4]), (7, [4, 7]), (20, [4, 6, 10, 16, 20]), (50, [4, 6, 10, 16, 24, 36, 50])],
+)
+def test_looks(most: int, looks: list[int]) -> None:
+    assert OnlineSettings(until=0.1, repeats=most).looks == looks
+    assert OnlineSettings(repeats=most).looks == [most]
+    assert OnlineSettings(until=0.1).repeats == 50
