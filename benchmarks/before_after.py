@@ -42,7 +42,7 @@ def main() -> None:
     arguments, options = parse_arguments(parser)
     before, out = arguments.before.resolve(), arguments.out.resolve()
     checkouts = {"after": ROOT, "before": before}
-    variants = {name: {"env": {"PYTHONPATH": str(checkout)}} for name, checkout in checkouts.items()}
+    variants = {name: {"label": name, "env": {"PYTHONPATH": str(path)}} for name, path in checkouts.items()}
     compare_variants(variants, [*LOAD, "--repeats", str(arguments.repeats), *options], out)
     ratios = []
     for repeat in range(arguments.repeats):
