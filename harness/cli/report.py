@@ -7,13 +7,17 @@ from typing import Annotated
 
 import typer
 
-from harness.cli.terminal import echo
+from harness.cli.terminal import Terminal, echo
+from harness.cli.terminal_table import TerminalTable
 from harness.errors import UsageError
 from harness.files import check_writable
+from harness.report.compared import Choice, chosen, compared_table, gaps_of, verdict, why
 from harness.report.decision import Asked
 from harness.report.index import write_index
-from harness.report.render import write_report
+from harness.report.render import write_page
+from harness.report.tables.table import transposed
 from harness.runs.limits import parse_limits
+from harness.runs.reader import Run, load_runs
 from harness.schema.machines import read_prices
 
 REPORTS = Path("reports")
@@ -39,6 +43,17 @@ def report(
     price: Annotated[
         Path | None, typer.Option(help="YAML file: what an hour of a GPU or a machine costs", metavar="FILE")
     ] = None,
+    compare: Annotated[
+        str | None,
+        typer.Option(
+            help="engines that are compared, the second being the baseline, or the baseline of all others: "
+            "printed, and what the page opens with",
+            metavar="ENGINE[,ENGINE]",
+        ),
+    ] = None,
+    load: Annotated[
+        str | None, typer.Option(help="the load at which they are, as tables have it", metavar="LOAD")
+    ] = None,
 ) -> None:
     """Render one or several runs into one self-contained HTML file, and the index of all reports."""
     if not runs:
@@ -53,9 +68,23 @@ def report(
     if target.is_dir():
         raise UsageError(f"{target} is a folder", f"give a file, such as {target / default_name(runs)}.html")
     check_writable(target)
-    echo(f"report: {write_report(runs, target, request)}")
+    loaded, choice = load_runs(runs), None
+    if compare is not None or load is not None:
+        choice = chosen(loaded[0], compare, load)
+        _print_choice(loaded[0], choice)
+    echo(f"report: {write_page(loaded, target, request, choice)}")
     if out is None:
         echo(f"all reports: {write_index(REPORTS)}")
+
+
+def _print_choice(run: Run, choice: Choice) -> None:
+    """Print what the page says of it: the sentence, why, and the table, a row a statistic."""
+    console, table = Terminal(), transposed(compared_table(run, choice))
+    for sentence in (verdict(run, choice), *why(run, choice, gaps_of(run))):
+        console.print(str(sentence), soft_wrap=not console.is_terminal)
+    console.print(TerminalTable(table))
+    for line in (*table.notes, *table.legend):
+        console.print(line, soft_wrap=not console.is_terminal)
 
 
 def default_name(runs: list[Path]) -> str:

@@ -50,6 +50,11 @@ LOCAL: dict[EngineName, LocalEngine] = {
 }
 
 
+def is_ours(name: EngineName) -> bool:
+    """Tell whether an engine comes with this harness, from the same authors."""
+    return "rosebench" in getattr(ENGINES.get(name), "distributions", ())
+
+
 def get_engine(name: EngineName, address: Address | None = None) -> Engine:
     """The engine of that name; `address` is that of a running server.
 

@@ -87,7 +87,8 @@ def rankings(pooled: Sequence[OnlineSummary], comparisons: Sequence[Comparison])
 
     Latencies have one headline percentile: the highest in which engines differ by each latency by which they
     differ in any; where they differ in some but there is no such one, the lowest. A metric without a
-    statistic that all support has no ranking: too few requests were measured.
+    statistic that all support has no ranking: too few requests were measured. Where a valid engine fell
+    behind, rates alone are ranked: its latencies are those of a queue.
 
     Args:
         pooled: summaries of all repeats, one an engine and load.
@@ -96,10 +97,11 @@ def rankings(pooled: Sequence[OnlineSummary], comparisons: Sequence[Comparison])
     for load in from_light_to_heavy(summary.load for summary in pooled):
         engines = [summary for summary in pooled if summary.load == load]
         pairs = [pair for pair in comparisons if pair.load == load]
-        by_metric = {
-            metric: _of_metric(metric, engines, pairs) for metric in (*compared_by(load), *_others(load))
-        }
-        every += _with_headlines(by_metric, compared_by(load))
+        behind = any(engine.valid and fell_behind(engine) for engine in engines)
+        compared = rates("headline") if behind else compared_by(load)
+        others = () if behind else _others(load)
+        by_metric = {metric: _of_metric(metric, engines, pairs) for metric in (*compared, *others)}
+        every += _with_headlines(by_metric, compared)
     return every
 
 

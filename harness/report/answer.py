@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
-from harness.metrics.contrast import compared_by
 from harness.metrics.intervals import ASSUMED_OF_LATENCIES, ASSUMED_OF_RATES
 from harness.metrics.rankings import Ranking, capacity_ranking, rankings, shown_load
+from harness.report.compared import first_choice, verdict
 from harness.report.grouping import grouped
 from harness.report.notices import invalid_count, notices
 from harness.report.tables.capacity import capacity_answer
 from harness.report.tables.decision import limits_text
 from harness.report.tables.latency import slo_met
 from harness.report.tables.tuning import tuning_answer
-from harness.report.text.load_words import where, with_rate
-from harness.report.text.numbers import decimals, few, number, plural, several
-from harness.report.wording import Sentence, sentence, wins
+from harness.report.text.load_words import where
+from harness.report.text.numbers import decimals, few, number, plural
+from harness.report.wording import Sentence, sentence
 from harness.runs.reader import Run
-from harness.schema.metrics import METRICS
 
 #: So many requests in flight at most are no load.
 FEW_IN_FLIGHT = 2
@@ -43,45 +40,7 @@ def answer(run: Run) -> list[Sentence]:
         gravest = next((notice for notice in notices(run) if notice.severity == "invalid"), None)
         why = f" {gravest.title} {gravest.wording.hint}".rstrip() if gravest else ""
         return [sentence("nothing_valid", invalid=invalid, cells=plural(cells, "cell"), why=why)]
-    load = shown_load(run.pooled)
-    place = with_rate(load, (each.offered_req_per_s for each in run.pooled if each.load == load))
-    labels = [each.label for each in run.pooled if each.load == load and each.valid]
-    at_load = [ranking for ranking in rankings_of(run) if ranking.load == load]
-    metrics = [METRICS[name].label for name in compared_by(load)]
-    return [_of_load(place[:1].upper() + place[1:], at_load, metrics, labels)]
-
-
-def _of_load(
-    place: str, at_load: Sequence[Ranking], metrics: Sequence[str], labels: Sequence[str]
-) -> Sentence:
-    """Choose the sentence by the rankings of one load."""
-    if len(labels) == 1:
-        return sentence("alone", place=place, label=labels[0])
-    first = [ranking for ranking in at_load if ranking.headline]
-    if not first:
-        return sentence("too_few_requests", place=place, metrics=several(metrics))
-    by_winner = grouped(first, lambda ranking: ranking.winner)
-    won = {label: list(map(_with_losers, ranks)) for label, ranks in by_winner.items() if label is not None}
-    if not won:
-        names = several(ranking.name for ranking in first)
-        return sentence("no_difference", place=place, labels=few(labels), metrics=names)
-    return wins(place, won, _costs(next(iter(won)), at_load) if len(won) == 1 else {})
-
-
-def _with_losers(ranking: Ranking) -> str:
-    """Name of a statistic, with the engines that the winner is better than where these are not all others."""
-    losers = [row.label for row in ranking.valid if row.significant]
-    return ranking.name if len(losers) == len(ranking.valid) - 1 else f"{ranking.name} (than {few(losers)})"
-
-
-def _costs(label: str, at_load: Sequence[Ranking]) -> dict[str, list[str]]:
-    """Names of the statistics in which another engine is significantly better than `label`, by its label."""
-    costs: dict[str, list[str]] = {}
-    for ranking in at_load:
-        row = ranking.row(label)
-        if ranking.best is not None and row is not None and row.significant:
-            costs.setdefault(ranking.best.label, []).append(ranking.name)
-    return costs
+    return [verdict(run, first_choice(run))]
 
 
 def terms(run: Run) -> list[str]:

@@ -3,18 +3,31 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+from markupsafe import Markup
+
 from harness.report.answer import answer, terms
-from harness.report.charts.chart import View, data_block
+from harness.report.charts.chart import Chart, View, data_block
 from harness.report.charts.looks import Look, looks, on_dark
 from harness.report.charts.over_time import power_is_known
 from harness.report.charts.run_charts import Charts
+from harness.report.compared import (
+    Choice,
+    choices,
+    compared_table,
+    first_choice,
+    gaps_of,
+    is_chosen_of,
+    pairs,
+    verdict,
+    why,
+)
 from harness.report.findings import FINDINGS, findings
 from harness.report.notices import badges, notices
 from harness.report.page import render_page
@@ -27,18 +40,28 @@ from harness.report.tables.profiles import profile_section
 from harness.report.tables.rates import rates_of
 from harness.report.tables.table import Table
 from harness.report.text import heading, provenance
+from harness.report.wording import Sentence
 from harness.runs.reader import Run
+from harness.schema.load import Load, from_light_to_heavy
 from harness.schema.metric import Metric
 from harness.schema.metrics import LATENCIES, METRICS, rates
 
 
 @dataclass(frozen=True)
 class Chapter:
-    """A run with its charts, in a page that lies in `folder`."""
+    """A run with its charts, in a page that lies in `folder`.
+
+    Attributes:
+        choice: What is compared at first; None: every engine at the load of the verdict.
+
+    What depends on a reader's choice is there for each, with its place: attributes that say for which load,
+    baseline or pair it is, and `hidden` unless it is shown at first.
+    """
 
     run: Run
     charts: Charts
     folder: Path
+    choice: Choice | None = None
 
     @cached_property
     def styles(self) -> dict[str, Look]:
@@ -61,12 +84,81 @@ class Chapter:
         """Choices of what the charts by load show."""
         return max((chart.views for chart in self.charts.by_load.values()), key=len, default=())
 
-    def ratios(self, metric: str) -> dict[str, Table]:
-        """Tables of every engine over each of them, by the one that is the baseline."""
-        labels, run = list(self.styles), self.run
-        if len(labels) < 2:
-            return {}
-        return {each: ratios(run.results.comparisons, metric, each, labels, run.pooled) for each in labels}
+    @property
+    def labels(self) -> list[str]:
+        """Labels of the engines, in order."""
+        return list(self.styles)
+
+    @cached_property
+    def loads(self) -> list[Load]:
+        """Loads that were measured."""
+        return from_light_to_heavy(summary.load for summary in self.run.pooled)
+
+    @cached_property
+    def first_choice(self) -> Choice | None:
+        """What is compared at first; None where nothing can be chosen."""
+        return (self.choice or first_choice(self.run)) if is_chosen_of(self.run) else None
+
+    @property
+    def is_pair(self) -> bool:
+        """Tell whether two of several engines are compared at first."""
+        first = self.first_choice
+        return first is not None and len(first.labels) == 2 < len(self.labels)
+
+    def place(self, load: Load | None = None, against: str = "", pair: Sequence[str] | None = None) -> Markup:
+        """Write the attributes of a part that is for one load, one baseline or one pair; no pair: of all."""
+        first, parts, is_shown = self.first_choice, [], True
+        if first is None:
+            return Markup()
+        if load is not None:
+            parts.append(f"data-load={self.loads.index(load)}")
+            is_shown = load == first.load
+        if against:
+            parts.append(f"data-against={self.labels.index(against)}")
+            is_shown = is_shown and against == first.labels[0]
+        if pair is not None:
+            parts.append(f'data-pair="{"-".join(str(self.labels.index(each)) for each in pair)}"')
+            is_shown = is_shown and set(pair) == (set(first.labels) if self.is_pair else set())
+        return Markup(f" {' '.join(parts)}{'' if is_shown else ' hidden'}")
+
+    @property
+    def verdicts(self) -> list[tuple[Markup, list[Sentence]]]:
+        """The verdict on all engines and on every two at each load, and why; first what is shown at first."""
+        return sorted(self._verdicts(), key=lambda each: each[0].endswith("hidden"))
+
+    def _verdicts(self) -> Iterator[tuple[Markup, list[Sentence]]]:
+        run, gaps = self.run, gaps_of(self.run)
+        for load in self.loads:
+            of_all = first_choice(run, load)
+            first = answer(run) if load == first_choice(run).load else [verdict(run, of_all)]
+            yield self.place(load, pair=()), [*first, *why(run, of_all, gaps)]
+        for choice in pairs(run):
+            sentences = [verdict(run, choice), *why(run, choice, gaps)]
+            yield self.place(choice.load, pair=choice.labels), sentences
+
+    @property
+    def compared(self) -> list[tuple[Markup, Table]]:
+        """The table of each load and baseline, as the verdicts; none where nothing can be chosen."""
+        run, first = self.run, self.first_choice
+        every = choices(run) if first else []
+        tables = [(self.place(each.load, each.labels[0]), compared_table(run, each)) for each in every]
+        return sorted(tables, key=lambda each: each[0].endswith("hidden"))
+
+    @property
+    def first_charts(self) -> list[tuple[Markup, Chart]]:
+        """Charts of the first screen: of all loads, then of the chosen one."""
+        at_loads = [(self.place(load), chart) for load, chart in self.charts.at_load.items()]
+        return [*((Markup(), chart) for chart in self.charts.first), *at_loads]
+
+    def ratios(self, metric: str) -> list[tuple[Markup, Table]]:
+        """Tables of every engine over each of them, with the places of their baselines."""
+        labels, run = self.labels, self.run
+        if len(labels) < 2 or self.first_choice is None:
+            return []
+        pairs = run.results.comparisons
+        return [
+            (self.place(against=each), ratios(pairs, metric, each, labels, run.pooled)) for each in labels
+        ]
 
     @cached_property
     def profiles(self) -> dict[str, Any] | None:
@@ -84,9 +176,14 @@ class Chapter:
 LONGEST_OPEN = 20
 
 
-def render(runs: Sequence[tuple[Run, Charts]], folder: Path, changes: Sequence[Change] = ()) -> str:
-    """The page, for a file in `folder`. The same runs give the same text."""
-    chapters = [Chapter(run, charts, folder) for run, charts in runs]
+def render(
+    runs: Sequence[tuple[Run, Charts]],
+    folder: Path,
+    changes: Sequence[Change] = (),
+    choice: Choice | None = None,
+) -> str:
+    """The page, for a file in `folder`, which opens with a choice. The same runs give the same text."""
+    chapters = [Chapter(run, charts, folder, None if at else choice) for at, (run, charts) in enumerate(runs)]
     together = together_of([run for run, _ in runs])
     named = {
         f"run-{number}": (chapter.charts.every, chapter.styles) for number, chapter in enumerate(chapters, 1)

@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import re
 from collections.abc import Sequence
 from functools import cache, partial
 from itertools import groupby
 from pathlib import Path
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
-from markupsafe import Markup
+from markupsafe import Markup, escape
 
 from harness.plain_text import one_line, visible
 from harness.report.charts.looks import css_color
 from harness.report.tables.table import Column
 from harness.report.text.heading import model
+from harness.report.wording import GLOSSARY, Sentence
 
+_TERM = re.compile("|".join(rf"(?<!\w){re.escape(name)}(?!\w)" for name in sorted(GLOSSARY, reverse=True)))
 _TEMPLATES = Path(__file__).parent / "templates"
 #: The script that draws with uPlot.
 CHARTS = "charts.js"
@@ -39,6 +42,8 @@ def environment() -> Environment:
     templates.filters["runs"] = _runs
     templates.filters["model_of"] = model
     templates.filters["unbroken"] = unbroken
+    templates.filters["terms"] = with_terms
+    templates.globals["glossary"] = GLOSSARY
     templates.filters["one_line"] = partial(one_line, limit=200)  # as the data of charts has labels
     return templates
 
@@ -50,6 +55,25 @@ def _visible(value: object) -> object:
 def unbroken(text: str) -> str:
     """A text whose numbers stay on one line with their units."""
     return text.replace(" %", "\u00a0%").replace(" ms", "\u00a0ms")
+
+
+def with_terms(text: str | Sentence) -> Markup:
+    """A text whose terms show what they mean when they are clicked, each where it comes first."""
+    places = {name: place for place, name in enumerate(GLOSSARY)}
+    seen = set[str]()
+
+    def button(found: re.Match[str]) -> str:
+        if (name := found[0]) in seen:
+            return name
+        seen.add(name)
+        return f'<button type="button" class="term" popovertarget="term-{places[name]}">{name}</button>'
+
+    parts = text.marked if isinstance(text, Sentence) else ((text, False),)
+    written = []
+    for part, stands_out in parts:
+        escaped = str(escape(visible(unbroken(part))))
+        written.append(f"<strong>{escaped}</strong>" if stands_out else _TERM.sub(button, escaped))
+    return Markup("".join(written))
 
 
 def text_of(name: str) -> Markup:

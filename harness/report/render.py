@@ -8,6 +8,7 @@ from pathlib import Path
 from harness.errors import UsageError
 from harness.files import write_whole
 from harness.report.charts.run_charts import Charts, charts
+from harness.report.compared import Choice
 from harness.report.decision import NOTHING, Asked
 from harness.report.html import render
 from harness.report.markdown import summary
@@ -30,13 +31,20 @@ def write_report(runs: Sequence[Path], out: Path, asked: Asked = NOTHING) -> Pat
         UsageError: a run folder is missing, unfinished or broken, a price is missing, or limits or prices
             have no run that they are for.
     """
-    loaded = load_runs(runs)
+    return write_page(load_runs(runs), out, asked)
+
+
+def write_page(
+    loaded: Sequence[Run], out: Path, asked: Asked = NOTHING, choice: Choice | None = None
+) -> Path:
+    """`write_report` of runs that are loaded, the page opening with a choice in the first of them."""
     if asked != NOTHING and all(run.is_batch for run in loaded):
         raise UsageError(
             f"limits and prices are for runs of bench online, and {loaded[0].path} is an offline run",
             "leave out --slo and --price, or name an online run",
         )
-    page = render([(run, charts(run, asked)) for run in loaded], out.parent, changes(loaded))
+    drawn = [(run, charts(run, asked)) for run in loaded]
+    page = render(drawn, out.parent, changes(loaded), choice)
     write_whole(out, page.encode())
     return out
 

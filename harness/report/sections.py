@@ -4,17 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from harness.metrics.rankings import best_labels, shown_load
+from harness.metrics.rankings import best_labels
 from harness.report.answer import rankings_of
 from harness.report.decision import Decision
 from harness.report.tables import capacity, cells, comparisons, fairness, latency, ranking, rates, tuning
 from harness.report.tables.decision import decision_tables
 from harness.report.tables.table import Table
 from harness.runs.reader import Run
-from harness.schema.load import Load
 
 #: Sections whose tables are no part of `summary.md`: others there have their numbers, or they are long.
-PAGE_ONLY = ("ranking", "first", "each_repeat")
+PAGE_ONLY = ("first", "each_repeat")
 
 
 def sections(run: Run, decided: Decision | None) -> dict[str, list[Table]]:
@@ -23,9 +22,8 @@ def sections(run: Run, decided: Decision | None) -> dict[str, list[Table]]:
     Args:
         decided: limits and prices that the run is held to.
     """
-    at_verdict = ranking_of(run, shown_load(run.pooled)) if run.pooled else None
-    rankings = {"ranking": [at_verdict], "rankings": [ranking_of(run)]}
-    tables = rankings | (_of_batch(run) if run.is_batch else _of_loads(run, decided))
+    tables: dict[str, Sequence[Table | None]] = {"rankings": [ranking_of(run)]}
+    tables |= _of_batch(run) if run.is_batch else _of_loads(run, decided)
     return {name: [table for table in each if table is not None] for name, each in tables.items()}
 
 
@@ -45,9 +43,8 @@ def _of_loads(run: Run, decided: Decision | None) -> dict[str, Sequence[Table | 
     searched = capacity.capacity_tables(results.search) if results.search else []
     searched = tuning.tuning_tables(results.tune) if results.tune else searched
     headline = latency.headline_table(pooled, best)
-    first = latency.first_table(pooled, shown_load(pooled), best) if pooled else headline
     return {
-        "first": [*searched, first][:1],
+        "first": [*searched, headline][:1],
         "searched": searched,
         "headline": [headline],
         "latencies": [
@@ -74,8 +71,7 @@ def _of_loads(run: Run, decided: Decision | None) -> dict[str, Sequence[Table | 
     }
 
 
-def ranking_of(run: Run, load: Load | None = None) -> Table | None:
-    """Table of the rankings at `load`, or at every load; None where no load has several engines."""
+def ranking_of(run: Run) -> Table | None:
+    """Table of the rankings at every load; None where no load has several engines."""
     at_loads = [each for each in rankings_of(run) if each.load is not None]
-    shown = [each for each in at_loads if load in (None, each.load)]
-    return ranking.ranking_table(shown) if any(len(each.rows) > 1 for each in shown) else None
+    return ranking.ranking_table(at_loads) if any(len(each.rows) > 1 for each in at_loads) else None

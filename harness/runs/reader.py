@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pandas as pd
 
+from harness.engines.registry import is_ours
 from harness.errors import UsageError
 from harness.files import check_contents
 from harness.metrics.contrast import compare_points
@@ -72,12 +73,12 @@ class Run:
 
     @property
     def engines(self) -> list[tuple[str, str]]:
-        """Name and label of each engine with a result, in the order in which they were asked for."""
+        """Name and label of each engine with a result, in the order of `pooled`."""
         return list(dict.fromkeys((summary.engine, summary.label) for summary in self.pooled))
 
     @property
     def pooled(self) -> list[OnlineSummary]:
-        """One summary per engine and load, engines in the order in which they were asked for."""
+        """One summary per engine and load, engines by name, those of rosebench's own authors last."""
         return self._in_order(summary for summary in self.results.summaries if summary.repeat is None)
 
     @property
@@ -91,11 +92,7 @@ class Run:
         return self.meta.settings.num_prompts is not None
 
     def _in_order(self, summaries: Iterable[OnlineSummary]) -> list[OnlineSummary]:
-        """In the order of the settings: cells are measured in a shuffled one."""
-        refs = self.meta.settings.engines
-        rank: dict[tuple[str, str | None], int]
-        rank = {(ref.name, ref.variant): position for position, ref in enumerate(refs)}
-        return sorted(summaries, key=lambda s: rank.get((s.engine, s.variant), len(rank)))
+        return sorted(summaries, key=lambda summary: (is_ours(summary.engine), summary.label.casefold()))
 
 
 @dataclass(frozen=True)

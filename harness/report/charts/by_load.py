@@ -18,7 +18,15 @@ from harness.report.charts.chart import UNKNOWN, Axis, Chart, Limit, Point, Seri
 from harness.report.decision import Decision, Within
 from harness.report.grouping import grouped
 from harness.report.tables.latency import supported_value
-from harness.report.text.load_words import axis_label, axis_number, axis_values, load_file_name, quantity
+from harness.report.text.load_words import (
+    axis_label,
+    axis_number,
+    axis_values,
+    head_of,
+    load_file_name,
+    load_number,
+    quantity,
+)
 from harness.report.text.numbers import decimals, number, span
 from harness.schema.limits import Slo
 from harness.schema.load import Load
@@ -204,19 +212,22 @@ def _frontier(decision: Decision) -> Chart:
         if all(point.total.ci for point in points if not point.dominated):
             band = [point._replace(note="") for point in best]
             series.append(Series.of(label, "band", band, "95 % interval", opacity=0.3))
-        series.append(Series.of(label, "line", best, "frontier"))
+        names = [load_number(point.load) for point in points if not point.dominated]
+        series.append(Series.of(label, "line", best, "frontier", names=names))
         if beaten := [_point(decision, point) for point in points if point.dominated]:
             series.append(Series.of(label, "points", beaten, "dominated", opacity=0.35))
     limits = []
     if decision.slo is not None and (tpot := decision.slo.model_dump(exclude_none=True).get("tpot_ms")):
         limits.append(Limit("x", MS / tpot, f"TPOT {tpot:g} ms"))
+    pale = "; pale: another load of the engine is better in both"
+    pale = pale if any(point.dominated for point in served) else ""
     return Chart(
         name="frontier",
-        title=f"Output tok/s per {decision.unit} against output tok/s per user",
+        title=f"Tok/s per {decision.unit} and per user",
         x=Axis("output tok/s per user (1 / TPOT p50)", "tok/s", log=is_wide(p.user.value for p in served)),
         y=Axis(f"output tok/s per {decision.unit}", "tok/s", log=is_wide(p.total.value for p in served)),
         series=series,
-        note="upper right is better; pale: another load of the engine is better in both",
+        note=f"upper right is better; numbers: {head_of([point.load for point in served])}{pale}",
         limits=limits,
     )
 

@@ -99,6 +99,8 @@ class Series:
         low, high: The ends; of `line` and `points`, of the 95 % interval along y, as whiskers. NaN: none.
         n: Samples of each point.
         notes: What a reader sees of each point beside its values.
+        names: Text beside each point, unless one like it is near.
+        facts: More of each point, by name: numbers, or one for all.
         invalid: Positions of points of invalid cells.
         hollow: Markers are outlines.
         markers: Points of a line have markers.
@@ -117,6 +119,8 @@ class Series:
     high: Numbers = ()
     n: Sequence[int] = ()
     notes: Sequence[str] = ()
+    names: Sequence[str] = ()
+    facts: Sequence[tuple[str, Numbers]] = ()
     invalid: Sequence[int] = ()
     hollow: bool = False
     markers: bool = True

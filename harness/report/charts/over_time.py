@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from harness.metrics.definitions import succeeded
+from harness.metrics.definitions import prompt_tokens, succeeded
 from harness.metrics.samples import Group, scheduled
 from harness.plain_text import one_line
 from harness.report.charts.chart import Axis, Chart, Series, is_wide
@@ -29,8 +30,13 @@ def latency_over_time(groups: list[Group]) -> Chart:
     """TTFT of each request by when it was due, of one repeat of each engine at one load."""
     load, series = groups[0].load, []
     for group in groups:
-        due, ttft = over_due(group)
-        series.append(Series(group.label, "points", due.tolist(), ttft.tolist(), part="TTFT", opacity=0.75))
+        due, ttft, rows = over_due(group)
+        series.append(
+            Series(
+                group.label, "points", due.tolist(), ttft.tolist(), part="TTFT", opacity=0.75,
+                facts=_facts(group, rows),
+            )
+        )  # fmt: skip
     values = [value for each in series for value in each.y]
     return Chart(
         name=f"timeline_{load_file_name(load)}",
@@ -38,8 +44,25 @@ def latency_over_time(groups: list[Group]) -> Chart:
         x=Axis(SECONDS, "s"),
         y=Axis("TTFT, ms", "ms", log=is_wide(values)),
         series=series,
-        note=f"n = {span(len(group.metrics) for group in groups)} requests",
+        note=f"n = {span(len(group.metrics) for group in groups)} requests; a click keeps what a point is",
     )
+
+
+def _facts(group: Group, rows: pd.DataFrame) -> list[tuple[str, list[float]]]:
+    """What a reader wants to know of a slow request: its number, its lengths and its place in the queue."""
+    at = rows["t_sent"].to_numpy(np.float64)
+    sent, first = (
+        np.sort(group.requests[name].dropna().to_numpy(np.float64)) for name in ("t_sent", "t_first")
+    )
+    ahead = np.searchsorted(sent, at) - np.searchsorted(first, at, side="right")
+    facts = {
+        "request": rows["request"],
+        "tokens in": prompt_tokens(rows),
+        "tokens out": rows["completion_tokens"],
+        "ahead of it without a first token": ahead,
+    }
+    lists = {name: np.asarray(values, np.float64).tolist() for name, values in facts.items()}
+    return [(name, values[:1] if len(set(values)) == 1 else values) for name, values in lists.items()]
 
 
 def load_over_time(groups: list[Group]) -> Chart:
@@ -113,18 +136,20 @@ def in_flight(group: Group) -> tuple[Floats, Floats]:
     return times, load.astype(np.float64)
 
 
-def over_due(group: Group) -> tuple[Floats, Floats]:
-    """TTFT by scheduled time; of many requests the lowest, middle and highest of each stretch of time."""
+def over_due(group: Group) -> tuple[npt.NDArray[Any], npt.NDArray[Any], pd.DataFrame]:
+    """TTFT by scheduled time, and the rows of the requests; of many the lowest, middle and highest of each
+    stretch of time."""
     sample = group.sample("ttft_ms")
-    due, values = scheduled(group.good).to_numpy(np.float64)[sample.request], sample.values
+    rows = group.good.iloc[sample.request]
+    due, values = scheduled(rows).to_numpy(np.float64), np.asarray(sample.values)
     if len(values) <= 3 * _POINTS:
-        return due, values
+        return due, values, rows
     order = np.argsort(due, kind="stable")
     keep = []
     for stretch in np.array_split(order, _POINTS):
         ranked = stretch[np.argsort(values[stretch], kind="stable")]
         keep += [ranked[0], ranked[len(ranked) // 2], ranked[-1]]
-    return due[keep], values[keep]
+    return due[keep], values[keep], rows.iloc[keep]
 
 
 def file_name(label: str) -> str:

@@ -1,19 +1,24 @@
-"""Charts with a row an engine: parts of the TTFT, offline throughput, the cells of a search."""
+"""Charts with a row an engine: parts of the TTFT and of a step, offline throughput, the cells of a search."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from statistics import fmean
+from typing import cast
 
+from harness.engines.registry import ENGINES
+from harness.engines.variants import load_file
+from harness.profiling.explain import TOOLS
 from harness.report.charts.chart import Axis, Chart, Point, Series, is_wide
 from harness.report.grouping import grouped
 from harness.report.tables.cells import with_waterfall
 from harness.report.text.load_words import load_file_name
-from harness.report.text.numbers import plural
+from harness.report.text.numbers import plural, several
 from harness.schema.base import repeat_text
 from harness.schema.fairness import PARTS
 from harness.schema.load import Load
 from harness.schema.metrics import METRICS
+from harness.schema.profile import Category, ProfileFigures
 from harness.schema.results import BatchRow, OnlineSummary
 from harness.schema.search import SearchResults, SearchTrial
 
@@ -25,6 +30,17 @@ COLORS = {
     "prefill": "#2f6fb0",
     "delivery": "#79b791",
     "unexplained": "#84898f",
+}
+#: Parts of a step, in this order.
+PARTS_OF_A_STEP = {
+    "attention": "#2f6fb0",
+    "matmul": "#e3a04a",
+    "norm and elementwise": "#79b791",
+    "sampling": "#a8476a",
+    "memory copies": "#8a6fb8",
+    "communication": "#3f9aa5",
+    "other": "#84898f",
+    "idle": "#d5d9de",
 }
 _MET = {True: "limits met", False: "limits not met", None: "invalid"}
 
@@ -48,13 +64,55 @@ def waterfall(pooled: Sequence[OnlineSummary], load: Load) -> Chart:
             series.append(Series.of(summary.label, "spans", [span], part.part, color=color, is_length=True))
             reach += length
     order: list[str] = list(PARTS)
+    silent = [
+        f"{summary.label} reports its parts only as {summary.engine}@metrics: add that to --engines"
+        for summary, parts in apart
+        if all(part.mean_ms is None for part in parts.parts if part.part in ("queue", "prefill"))
+        and _reports_more(summary.engine)
+    ]
     return Chart(
         name=f"waterfall_{load_file_name(load)}",
         title=f"Mean TTFT at {load}, ms",
         x=Axis("mean TTFT from the schedule, ms", "ms"),
         y=rows([summary.label for summary, _ in apart]),
         series=sorted(series, key=lambda s: order.index(s.part)),
-        note=f"from the schedule; n ≥ {min(p.n for _, p in apart):,} requests a bar",
+        note="; ".join([f"from the schedule; n ≥ {min(p.n for _, p in apart):,} requests a bar", *silent]),
+    )
+
+
+def _reports_more(name: str) -> bool:
+    """Tell whether an engine comes with a variant that has its metrics."""
+    engine = ENGINES.get(name)
+    return engine is not None and "metrics" in load_file(engine.config_file).variants
+
+
+def profile(figures: Sequence[ProfileFigures], labels: Sequence[str]) -> Chart | None:
+    """The parts of a decode step, a bar an engine; None where no profile has one."""
+    by_label = {
+        each.label: each
+        for tool in reversed(TOOLS)
+        for each in figures
+        if each.tool == tool and "decode" in each.steps
+    }
+    shown = [by_label[label] for label in labels if label in by_label]
+    series = []
+    for row, each in enumerate(shown):
+        step, reach = each.steps["decode"], 0.0
+        for part, color in PARTS_OF_A_STEP.items():
+            length = step.idle_ms if part == "idle" else step.categories_ms.get(cast(Category, part), 0.0)
+            span = Point(length, row, (reach, reach + length), note=f"of {step.period_ms:.3g} ms a step")
+            series.append(Series.of(each.label, "spans", [span], part, color=color, is_length=True))
+            reach += length
+    order = list(PARTS_OF_A_STEP)
+    if not shown:
+        return None
+    return Chart(
+        name="profile",
+        title="Where the time of a decode step goes, ms",
+        x=Axis("mean decode step, ms", "ms"),
+        y=rows([each.label for each in shown]),
+        series=sorted((each for each in series if each.x[0]), key=lambda s: order.index(s.part)),
+        note=f"by {several(dict.fromkeys(each.tool for each in shown))}, in a server of its own",
     )
 
 

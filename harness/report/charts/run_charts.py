@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain, product
 
-from harness.metrics.rankings import shown_load, shown_percentile
 from harness.metrics.samples import Group, by_load, pool
+from harness.profiling.artifacts import read_profiles
 from harness.report.charts import over_time
-from harness.report.charts.by_load import alone, decision_charts, ecdf, tradeoff
 from harness.report.charts.by_load import by_load as latency_by_load
+from harness.report.charts.by_load import decision_charts, ecdf, tradeoff
 from harness.report.charts.chart import Chart, with_invalid
-from harness.report.charts.rows import bars, capacity, waterfall
+from harness.report.charts.rows import bars, capacity, profile, waterfall
 from harness.report.decision import NOTHING, Asked, Decision, decide
 from harness.report.tables.cells import with_waterfall
 from harness.report.tables.latency import shown_latencies
@@ -26,33 +26,38 @@ class Charts:
     """The charts of a run, by what they show; `every` has each once."""
 
     first: list[Chart] = field(default_factory=list)
+    #: The distribution of TTFT at each load, for the first screen.
+    at_load: dict[Load, Chart] = field(default_factory=dict)
     by_load: dict[str, Chart] = field(default_factory=dict)
     ecdfs: dict[str, list[Chart]] = field(default_factory=dict)
     tradeoffs: list[Chart] = field(default_factory=list)
-    #: At the load of the verdict, then from the heaviest to the lightest.
-    waterfalls: list[Chart] = field(default_factory=list)
+    waterfalls: dict[Load, Chart] = field(default_factory=dict)
     decision: list[Chart] = field(default_factory=list)
     #: What `decision` shows; None of a batch, and where nothing succeeded.
     decided: Decision | None = None
     over_time: dict[Load, list[Chart]] = field(default_factory=dict)
     lives: list[Chart] = field(default_factory=list)
     bars: list[Chart] = field(default_factory=list)
+    #: The parts of a profiled step, where there are profiles.
+    profile: list[Chart] = field(default_factory=list)
 
     @property
     def every(self) -> Mapping[str, Chart]:
         """By name."""
-        details = chain(*self.ecdfs.values(), self.tradeoffs, self.decision, self.waterfalls)
+        details = chain(*self.ecdfs.values(), self.tradeoffs, self.decision, self.waterfalls.values())
         times = chain(*self.over_time.values(), self.lives)
-        every = [*self.first, *self.by_load.values(), *details, *times, *self.bars]
+        first = [*self.first, *self.at_load.values()]
+        every = [*first, *self.by_load.values(), *details, *times, *self.bars, *self.profile]
         return {chart.name: chart for chart in every}
 
 
 def charts(run: Run, asked: Asked = NOTHING) -> Charts:
     """All charts of a run, held to what a reader asks."""
-    if not run.is_batch:
-        return _online(run, asked)
-    results = run.results.results
-    return Charts(bars=[bars(results, metric) for metric in rates("bars")] if results else [])
+    results, profiles = run.results.results, read_profiles(run.path)
+    drawn = Charts(bars=[bars(results, metric) for metric in rates("bars")] if results else [])
+    drawn = drawn if run.is_batch else _online(run, asked)
+    steps = profile(profiles.figures, [label for _, label in run.engines]) if profiles else None
+    return replace(drawn, profile=[steps] if steps else [])
 
 
 def _online(run: Run, asked: Asked) -> Charts:
@@ -81,10 +86,10 @@ def _online(run: Run, asked: Asked) -> Charts:
             for metric in latencies("headline")
             if any(summary.latency(metric).n for summary in pooled)
         ],
-        waterfalls=[
-            marked(waterfall(pooled, load), together[load])
-            for load in _verdict_first(run, (summary.load for summary, _ in with_waterfall(pooled)))
-        ],
+        waterfalls={
+            load: marked(waterfall(pooled, load), together[load])
+            for load in from_light_to_heavy(summary.load for summary, _ in with_waterfall(pooled))
+        },
         decision=decision_charts(decided, pooled),
         decided=decided,
     )
@@ -95,17 +100,13 @@ def _online(run: Run, asked: Asked) -> Charts:
         chart = ecdf(cells, metric, slo)
         if chart.series:
             ecdfs[metric][load] = marked(chart, cells)
-    first, (main, *_) = [], latencies("headline")
-    if main in shown:
-        load = shown_load(run.pooled)
-        percentile = shown_percentile(run.pooled, run.results.comparisons, main)
-        at = load if load in together else heaviest(together)
-        first = [alone(shown[main], percentile), ecdfs[main][at]]
+    main, *_ = latencies("headline")
     firsts = over_time.same_load([repeats[0].whole or repeats[0] for repeats in by_load(groups)])
     heavy = firsts[heaviest(firsts)]
     return replace(
         of_all,
-        first=first,
+        first=[chart for chart in of_all.decision if chart.name == "frontier"],
+        at_load=ecdfs.pop(main, {}),
         ecdfs={metric: list(by_load.values()) for metric, by_load in ecdfs.items()},
         over_time={
             load: [
@@ -121,10 +122,3 @@ def _online(run: Run, asked: Asked) -> Charts:
         },
         lives=[marked(chart, [cell]) for cell, chart in zip(heavy, over_time.lives(heavy), strict=True)],
     )
-
-
-def _verdict_first(run: Run, loads: Iterable[Load]) -> list[Load]:
-    """The load that the verdict speaks of, then the others from heavy to light."""
-    shown = shown_load(run.pooled)
-    heavy_first = list(reversed(from_light_to_heavy(loads)))
-    return [load for load in heavy_first if load == shown] + [load for load in heavy_first if load != shown]

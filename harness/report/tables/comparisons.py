@@ -65,12 +65,13 @@ def ratios(
     others = [label for label in labels if label != baseline]
     columns = [Column.text("engine", others)]
     for load, statistic in keys:
-        cells = [_ratio_cell(compared.get((load, statistic, (label, baseline))), label) for label in others]
+        cells = [ratio_cell(compared.get((load, statistic, (label, baseline))), label) for label in others]
         columns.append(Column(statistic, cells, str(load), measure=title))
     return Table(f"{metric}-ratios", title, columns, best=BETTER)
 
 
-def _ratio_cell(comparison: Comparison | None, label: str) -> Cell:
+def ratio_cell(comparison: Comparison | None, label: str) -> Cell:
+    """Make the cell of the ratio of an engine to the other one of a comparison."""
     if comparison is None:
         return Cell(DASH, remark="not compared: not measured, or invalid")
     if comparison.ci is None:
@@ -81,12 +82,16 @@ def _ratio_cell(comparison: Comparison | None, label: str) -> Cell:
     size, *ends = with_ends(ratio, (low, high))
     real = comparison.verdict in SIGNIFICANT
     chance = not_significant(comparison.comparisons) if excludes_one(comparison.ci) else _NO_DIFFERENCE
+    is_better = better(comparison) == label
+    verdict = ("better" if is_better else "worse") if real else ""
     return Cell(
         f"{size if ratio < 10 else f'{ratio:.1f}'}×",
         ratio,
         TOO_WIDE if says_nothing(comparison.ci) else "–".join(ends),
+        verdict,
         "a real difference" if real else chance,
-        best=real and better(comparison) == label,
+        worse=real and not is_better,
+        best=real and is_better,
         ends=(low, high),
     )
 

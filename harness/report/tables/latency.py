@@ -9,8 +9,7 @@ from harness.metrics.percentiles import missing, needed, supported
 from harness.metrics.rankings import BestLabels, shown_percentile
 from harness.report.grouping import grouped
 from harness.report.tables.table import INTERVALS, Cell, Column, Table, metric_decimals, stacked
-from harness.report.text.load_words import with_rate
-from harness.report.text.numbers import DASH, decimals, number, percent, several, two_digits
+from harness.report.text.numbers import DASH, number, percent, several, two_digits
 from harness.report.wording import reason_text
 from harness.runs.reader import Run
 from harness.schema.load import ClosedLoop, Load
@@ -84,36 +83,6 @@ def headline_table(pooled: Sequence[OnlineSummary], best_labels: BestLabels) -> 
     return Table("headline", "At a glance", columns, notes, intervals=intervals_text(pooled))
 
 
-def first_table(pooled: Sequence[OnlineSummary], load: Load, best_labels: BestLabels) -> Table:
-    """Engine rows at one load: first tokens, tokens after it, whole answers, what was answered of what was
-    offered. A closed loop offers as much as is answered: it has the tokens a second instead."""
-    summaries = [summary for summary in pooled if summary.load == load]
-    closed = isinstance(load, ClosedLoop)
-    shown = [(metric, q) for metric in latencies("headline") for q in SHOWN]
-    heads: dict[Key, Column] = {
-        (load, metric, f"p{q}"): Column(f"p{q}", group=f"{METRICS[metric].label}, ms")
-        for metric, q in [*shown, ("e2e_ms", 50)]
-    }
-    if closed:
-        heads[load, "output_tok_per_s", "output_tok_per_s"] = Column("output", group="tokens/s", kept=True)
-    columns = grid(summaries, heads, best_labels)
-    places = decimals(summary.req_per_s for summary in summaries)
-    achieved = [_cell(summary, "req_per_s", "req_per_s", places) for summary in summaries]
-    columns.append(Column("achieved", achieved, "requests/s"))
-    if not closed:
-        offered = Column.number("offered", [summary.offered_req_per_s for summary in summaries], places)
-        columns.append(replace(offered, group="requests/s"))
-    peaks = [summary.peak_in_flight for summary in summaries]
-    if not closed or any(peak != load.value for peak in peaks):
-        columns.append(replace(Column.count("in flight", peaks), group="most"))
-    if any(summary.goodput_req_per_s is not None for summary in summaries):
-        columns.append(Column("SLO met", list(map(slo_met, summaries)), "requests"))
-    words = with_rate(load, (summary.offered_req_per_s for summary in summaries))
-    title = f"{words[:1].upper()}{words[1:]}"
-    notes = [*_why_dashes(columns), *_why_no_interval(summaries, columns)]
-    return Table("first", title, columns, notes, intervals=intervals_text(summaries))
-
-
 def overview_table(run: Run, best_labels: BestLabels) -> Table:
     """TTFT and TPOT in ms at the median and a higher percentile, the achieved rate, that offered (not of
     closed loops), and output tokens a second: a row a load and engine, in the order of the loads."""
@@ -168,7 +137,7 @@ def grid(
         places = metric_decimals(
             metric, (supported_value(each, metric, statistic) for each in summaries.values())
         )
-        cells = {label: _cell(each, metric, statistic, places) for label, each in summaries.items()}
+        cells = {label: statistic_cell(each, metric, statistic, places) for label, each in summaries.items()}
         best = cells.keys() & best_labels.get((load, metric, statistic), frozenset())
         if not {cells[label].text for label in best} & {cells[label].text for label in cells.keys() - best}:
             cells |= {label: replace(cells[label], best=True) for label in best}
@@ -206,7 +175,8 @@ def slo_met(summary: OnlineSummary) -> Cell:
     return Cell(met, summary.slo_met)
 
 
-def _cell(summary: OnlineSummary | None, metric: str, statistic: str, places: int) -> Cell:
+def statistic_cell(summary: OnlineSummary | None, metric: str, statistic: str, places: int) -> Cell:
+    """Make the cell of a latency's percentile, or of a rate, with its own interval."""
     if summary is None:
         return Cell(DASH, remark=_ABSENT)
     value, is_latency = supported_value(summary, metric, statistic), METRICS[metric].is_latency

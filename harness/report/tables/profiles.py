@@ -298,7 +298,7 @@ def gaps_table(gaps: Sequence[Gap]) -> Table:
 
 
 def _largest_cell(gap: Gap) -> Cell:
-    part = _largest(gap.parts)
+    part = largest_part(gap.parts)
     shown = DASH if part is None else f"{part.name}, {signed(part.delta, 2)} ms"
     return Cell(shown, remark=conclusion(gap))
 
@@ -315,7 +315,7 @@ def conclusion(gap: Gap) -> str:
         largest = f"; in it, {_largest_text(gap.parts)}" if gap.parts else ""
         return f"not explained: {_OBSTACLES[gap.obstacle]}{largest}"
     rest = f"{signed(gap.unexplained, 2)} ms of {signed(gap.delta, 2)} ms is"
-    if not gap.delta or abs(gap.unexplained) > ENOUGH * abs(gap.delta):
+    if not is_explained(gap):
         sentence = f"not explained: {rest} left over"
     else:
         sentence = _largest_text(gap.parts)
@@ -324,15 +324,21 @@ def conclusion(gap: Gap) -> str:
     return sentence + (inferred if gap.idle_inferred else "")
 
 
+def is_explained(gap: Gap) -> bool:
+    """Tell whether the parts make up enough of the difference."""
+    enough = gap.delta != 0 and abs(gap.unexplained) <= ENOUGH * abs(gap.delta)
+    return gap.obstacle is None and bool(gap.parts) and enough
+
+
 def _largest_text(parts: Sequence[GapPart]) -> str:
-    largest = _largest(parts)
+    largest = largest_part(parts)
     if largest is None:
         return "nothing differs"
     total = math.fsum(part.delta for part in parts)
     return f"the largest part of {signed(total, 2)} ms is {largest.name}, {signed(largest.delta, 2)} ms"
 
 
-def _largest(parts: Sequence[GapPart]) -> GapPart | None:
+def largest_part(parts: Sequence[GapPart]) -> GapPart | None:
     """The part that adds most in the direction in which all parts together differ."""
     total = math.fsum(part.delta for part in parts)
     towards = [part for part in parts if part.delta * total > 0]

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from harness.metrics.contrast import compared_by
 from harness.metrics.rankings import Ranking, RankingRow, headlines
 from harness.report.tables.table import TOO_WIDE, WIDEST, Cell, Column, Table, stacked
-from harness.report.text.load_words import head_of, load_number, where
+from harness.report.text.load_words import head_of, load_number
 from harness.report.text.numbers import DASH, decimals, number, with_ends
 from harness.schema.metrics import METRICS
 
@@ -16,13 +16,10 @@ INTERVALS = "95 % intervals of the ratio to the best value"
 
 
 def ranking_table(rankings: Sequence[Ranking]) -> Table:
-    """Rows a load and engine, the best by the first metric first; a column a metric.
-
-    Of a single load, which the title names, the heads name the percentile.
-    """
+    """Rows a load and engine, the best by the first metric first; a column a metric."""
     shown = list(dict.fromkeys(ranking.load for ranking in rankings if ranking.load is not None))
-    single = len(shown) == 1
     metrics = list(dict.fromkeys(name for load in shown for name in compared_by(load)))
+    metrics += [each.metric for each in rankings if each.headline and each.metric not in metrics][:1]
     parts = []
     for load in shown:
         first = {ranking.metric: ranking for ranking in headlines(rankings, load)}
@@ -30,28 +27,25 @@ def ranking_table(rankings: Sequence[Ranking]) -> Table:
         labels = [row.label for row in at_load[0].rows] if at_load else []
         percentiles = [ranking.statistic for ranking in first.values() if METRICS[ranking.metric].is_latency]
         shared = percentiles[0] if percentiles else ""
-        columns = [Column.text("engine", labels)]
-        if not single:
-            place = Cell(load_number(load), load.value)
-            columns.append(Column(head_of(shown), [place for _ in labels]))
-            columns.append(Column.text("latency", [shared or DASH for _ in labels]))
+        place = Cell(load_number(load), load.value)
+        columns = [
+            Column.text("engine", labels),
+            Column(head_of(shown), [place for _ in labels]),
+            Column.text("latency", [shared or DASH for _ in labels]),
+        ]
         for metric in metrics:
             cells = [_cell(first.get(metric), label, shared) for label in labels]
-            is_latency, title = METRICS[metric].is_latency, METRICS[metric].label
-            title = f"{title} {shared}".strip() if single and is_latency else title
-            columns.append(Column(title, cells, kept=not is_latency))
+            columns.append(Column(METRICS[metric].label, cells, kept=not METRICS[metric].is_latency))
         parts.append(columns)
-    title = f"Ranking {where(shown[0])}" if single else "Ranking at every load"
     count = max((ranking.comparisons for ranking in rankings), default=0)
     notes = [f"{count} comparisons were made at once."] if count > 1 else []
-    name = "ranking" if single else "rankings"
-    return Table(name, title, stacked(parts), notes, best=BEST, intervals=INTERVALS)
+    return Table("rankings", "Ranking", stacked(parts), notes, best=BEST, intervals=INTERVALS)
 
 
 def _cell(ranking: Ranking | None, label: str, shared: str) -> Cell:
     row = None if ranking is None else ranking.row(label)
     if ranking is None or row is None or row.value is None:
-        return Cell(DASH, remark="too few requests")
+        return Cell(DASH, remark="not compared")
     term = METRICS[ranking.metric]
     statistic = f" ({ranking.statistic})" if term.is_latency and ranking.statistic != shared else ""
     value = f"{number(row.value, decimals([row.value]))} {term.unit}{statistic}".strip()

@@ -65,14 +65,17 @@ class Cell:
         text: What it shows.
         value: What it sorts by, and the number of a copy as CSV.
         interval: Its 95 % interval as text, and `ends` as numbers.
+        against: Its ratio to a baseline, above its interval, which is then of that ratio.
         remark: What a reader sees who points at it.
-        best, invalid, inferred: The marks that it has.
+        best, invalid, inferred: The marks that it has; `worse` is in `against` in words.
     """
 
     text: str
     value: float | None = None
     interval: str = ""
+    against: str = ""
     remark: str = ""
+    worse: bool = False
     best: bool = False
     invalid: bool = False
     inferred: bool = False
@@ -98,14 +101,15 @@ class Cell:
 
     @property
     def marks(self) -> list[str]:
-        """Names of its marks, in the order of MARKS."""
-        return [name for name in MARKS if getattr(self, name)]
+        """Names of its marks, in the order of MARKS; what `against` says in words is none."""
+        return [name for name in MARKS if getattr(self, name) and not (name == "best" and self.against)]
 
     @property
     def line(self) -> str:
         """The cell where there is only text: number, interval, marks."""
         marks = "".join(MARKS[name][0] for name in self.marks)
-        return " ".join(filter(None, (self.text, f"({self.interval})" if self.interval else "", marks)))
+        small = ", ".join(filter(None, (self.against, self.interval)))
+        return " ".join(filter(None, (self.text, f"({small})" if small else "", marks)))
 
 
 @dataclass(frozen=True)
@@ -234,14 +238,14 @@ class Table:
             for name, (sign, meaning) in MARKS.items()
             if name in used
         ]
-        lines += [f"In brackets: {self.intervals}."] if self.has_intervals else []
+        lines += [f"In brackets: {self.intervals}."] if self.has_intervals and self.intervals else []
         return [*lines, *([_WHY_WIDE] if self.has_too_wide else [])]
 
     @property
     def small_print(self) -> str:
         """The meaning of the small print in the cells; empty where there is none."""
-        if not self.has_intervals:
-            return ""
+        if not (self.has_intervals and self.intervals):
+            return _WHY_WIDE if self.has_too_wide else ""
         return f"Small print: {self.intervals}{f'; {TOO_WIDE}: {_APART}' if self.has_too_wide else ''}."
 
     @property
@@ -263,6 +267,15 @@ class Table:
     def lines(self) -> list[list[str]]:
         """The rows as text, with intervals and marks."""
         return [[cell.line for cell in row] for row in self.rows]
+
+
+def transposed(table: Table) -> Table:
+    """Return the table with a row for each of its columns, as a narrow terminal shows it."""
+    heads, *columns = table.columns
+    names = Column.text("", [column.full for column in columns])
+    rows = zip(*(column.cells for column in columns), strict=True)
+    turned = [Column(head.line, cells) for head, cells in zip(heads.cells, rows, strict=True)]
+    return replace(table, columns=[names, *turned])
 
 
 def stacked(parts: Iterable[Sequence[Column]]) -> list[Column]:

@@ -20,14 +20,14 @@ const drawCharts = ({ all, say, tip }) => {
   const PRINT_WIDTH = 440; // in CSS pixels, of a chart that takes half the width of paper
 
   /* ---- What is shown: engines by chapter; view, logarithm and zoom by card. ---- */
-  const chapters = new Map(all("article, header.several").map((article) => [article, { hidden: new Set(), view: "", cards: [] }]));
+  const chapters = new Map(all("article, header.several").map((article) => [article, { hidden: new Set(), others: new Set(), view: "", cards: [] }]));
 
   const inView = (series, view) => {
     if (!view) return series;
     if (!view.parts.includes(series.part ?? "")) return null;
     const changed = { ...series };
     if (view.marks?.includes(series.part)) Object.assign(changed, { kind: "points", hollow: true });
-    if (view.whiskers === false && series.kind !== "band") delete changed.low;
+    if (view.whiskers === false && series.kind !== "band") changed.whiskers = false;
     return changed;
   };
 
@@ -67,6 +67,11 @@ const drawCharts = ({ all, say, tip }) => {
       );
     }
 
+    /* Parts that have colours and hatches of their own. */
+    get parts() {
+      return [...new Set(this.chart.series.filter((series) => series.color).map((series) => series.part))];
+    }
+
     get labels() {
       return [...new Set(this.series.map((series) => series.label))];
     }
@@ -80,7 +85,7 @@ const drawCharts = ({ all, say, tip }) => {
         const ends = [...(series.low ?? []), ...(series.high ?? [])];
         if (series.kind === "spans") return which === "x" ? ends : series.y;
         if (which === "x") return series.x;
-        return series.kind === "band" ? ends : [...series.y, ...(series.low ? ends : [])];
+        return series.kind === "band" ? ends : [...series.y, ...(series.low && series.whiskers !== false ? ends : [])];
       });
       if (places) {
         const [low, high] = [Math.min(...places), Math.max(...places)];
@@ -155,6 +160,13 @@ const drawCharts = ({ all, say, tip }) => {
     }
 
     zoomTo(zoom) {
+      if (zoom?.x && this.chart.x.ticks) { // between two loads nothing was measured: lines end at both
+        const places = this.chart.x.ticks.map(([place]) => place).sort((a, b) => a - b);
+        const [low, high] = zoom.x;
+        const ends = [places.findLast((place) => place <= low) ?? places[0], places.find((place) => place >= high) ?? places.at(-1)];
+        const margin = 0.08 * (ends[1] - ends[0]) || 0.6;
+        zoom.x = [ends[0] - margin, ends[1] + margin];
+      }
       this.zoom = zoom;
       if (!zoom && document.activeElement === this.reset) this.host.focus(); // the button goes
       this.reset.hidden = !zoom;
@@ -195,7 +207,11 @@ const drawCharts = ({ all, say, tip }) => {
     /* What is drawn, in the title and for readers of the page's code and its tests. */
     report() {
       const [first] = this.chart.views;
-      if (first) this.figure.querySelector("figcaption .name").textContent = this.chart.title.replace(first.name, this.view.name);
+      if (first) {
+        const { title } = this.chart;
+        const named = title.includes(first.name) ? title.replace(first.name, this.view.name) : title.replace(",", ` ${this.view.name},`);
+        this.figure.querySelector("figcaption .name").textContent = this.view === first ? title : named;
+      }
       Object.assign(this.host.dataset, {
         shown: JSON.stringify(this.labels),
         view: this.view?.name ?? "",
@@ -368,6 +384,11 @@ const drawCharts = ({ all, say, tip }) => {
         else tip.hidden = true;
       });
       u.over.addEventListener("pointerleave", () => (tip.hidden = true));
+      u.over.addEventListener("click", (event) => {
+        const box = u.over.getBoundingClientRect();
+        const found = this.near(u, event.clientX - box.left, event.clientY - box.top);
+        if (found) this.keep(found);
+      });
       return u;
     }
 
@@ -407,9 +428,18 @@ const drawCharts = ({ all, say, tip }) => {
       }
       if (series.kind !== "spans" && finite(series.low?.[i])) lines.push(`95 % interval ${text(series.low[i])} to ${text(series.high[i])}`);
       if (series.n) lines.push(`n = ${series.n[i].toLocaleString("en-US")}`);
-      if (series.notes?.[i]) lines.push(series.notes[i]);
+      if (series.notes?.[i] && name === undefined) lines.push(series.notes[i]);
+      for (const [fact, values] of series.facts ?? []) lines.push(`${fact}: ${text(values[values.length > 1 ? i : 0])}`);
       if (series.invalid?.includes(i)) lines.push("invalid");
       return lines;
+    }
+
+    /* Words of a point below the chart, where they can be copied. */
+    keep(point) {
+      if (!point.series.facts) return;
+      this.kept ??= this.figure.querySelector(".how").appendChild(Object.assign(document.createElement("span"), { className: "kept-point" }));
+      this.kept.textContent = this.words(point).join(" · ");
+      say(this.kept.textContent);
     }
 
     /* `stays`: it moves with its point when the page is scrolled, also by the keyboard's focus. */
@@ -454,7 +484,8 @@ const drawCharts = ({ all, say, tip }) => {
       if (event.key === "Escape") {
         tip.hidden = true;
         if (this.zoom) this.zoomTo(null);
-      } else if (step) {
+      } else if (event.key === "Enter" && this.at >= 0) this.keep(this.visible[this.at]);
+      else if (step) {
         const points = this.visible;
         if (!points.length) return;
         const from = this.at < 0 && step < 0 ? 0 : this.at; // the last one is before the first
@@ -475,6 +506,7 @@ const drawCharts = ({ all, say, tip }) => {
       ctx.beginPath();
       ctx.rect(left - 6 * ratio, top - 6 * ratio, width + 12 * ratio, height + 8 * ratio);
       ctx.clip();
+      ctx.font = `${11 * ratio}px ${getComputedStyle(document.body).fontFamily}`;
       const place = (value, which) => u.valToPos(value, which, true);
       for (const limit of this.chart.limits) {
         const at = place(limit.value, limit.axis);
@@ -492,25 +524,61 @@ const drawCharts = ({ all, say, tip }) => {
         const pale = only !== null && series.label !== only;
         const look = this.looks[series.label];
         const color = pale ? paint("--rule") : colorOf(series.color ?? look.color);
+        const hatch = series.color ? HATCHES[this.parts.indexOf(series.part) % HATCHES.length] : [];
         const shift = this.shift(u, series.label) * ratio;
-        drawSeries(ctx, series, { ...look, color, pale, ratio, shapes: page.shapes, card: paint("--card"), ink: paint("--ink") },
+        drawSeries(ctx, series, { ...look, color, hatch, pale, ratio, shapes: page.shapes, card: paint("--card"), ink: paint("--ink") },
           (x) => place(x, "x") + shift, (y) => place(y, "y"), top + height);
+      }
+      /* Text on a line is legible with paper around it. */
+      ctx.lineWidth = 4 * ratio;
+      ctx.strokeStyle = paint("--card");
+      ctx.fillStyle = paint("--muted");
+      const write = (words, where) => {
+        ctx.strokeText(words, ...where);
+        ctx.fillText(words, ...where);
+      };
+      ctx.textAlign = "left";
+      const named = [];
+      for (const { names, x, y } of this.series.filter((series) => series.names)) {
+        names.forEach((name, i) => {
+          const where = [place(x[i], "x") + 7 * ratio, place(y[i], "y") - 7 * ratio];
+          const isNear = ([other, [left, top]]) => other === name && Math.hypot(left - where[0], top - where[1]) < 30 * ratio;
+          if (!named.some(isNear)) write(name, where);
+          named.push([name, where]);
+        });
       }
       for (const limit of this.chart.limits) {
         const at = place(limit.value, limit.axis);
-        ctx.font = `${11 * ratio}px ${getComputedStyle(document.body).fontFamily}`;
-        ctx.textAlign = "left";
         const where = limit.axis === "x" ? [at + 4 * ratio, top + height - 6 * ratio]
           : [this.free(u, at, ctx.measureText(limit.text).width, left, left + width, ratio), at - 4 * ratio];
-        ctx.lineWidth = 4 * ratio; // no line below makes it illegible
-        ctx.strokeStyle = paint("--card");
-        ctx.fillStyle = paint("--muted");
-        ctx.strokeText(limit.text, ...where);
-        ctx.fillText(limit.text, ...where);
+        write(limit.text, where);
       }
       ctx.restore();
     }
   }
+
+  /* Lines over a bar, at angles of its part, which tell parts apart without colours. */
+  const HATCHES = [[], [45], [135], [0], [90], [45, 135], [0, 90], [60, 120]];
+  const hatched = (ctx, { hatch, card, ratio }, [left, top, width, height]) => {
+    ctx.save();
+    ctx.beginPath();
+    ctx.rect(left, top, width, height);
+    ctx.clip();
+    ctx.translate(left, top);
+    ctx.strokeStyle = card;
+    ctx.lineWidth = ratio;
+    ctx.globalAlpha = 0.55;
+    const reach = width + height;
+    for (const angle of hatch) {
+      ctx.save();
+      ctx.rotate((angle * Math.PI) / 180);
+      ctx.beginPath();
+      for (let y = -reach; y < reach; y += 7 * ratio) ctx.moveTo(-reach, y), ctx.lineTo(reach, y);
+      ctx.stroke();
+      ctx.restore();
+    }
+    ctx.restore();
+  };
 
   const drawSeries = (ctx, series, style, px, py, bottom) => {
     const { ratio, color } = style;
@@ -526,8 +594,23 @@ const drawCharts = ({ all, say, tip }) => {
       series.y.forEach((y, i) => {
         if (!finite(series.low[i]) || !finite(series.high[i])) return;
         const start = px(series.low[i]);
-        ctx.fillRect(start, py(y) - thick / 2, Math.max(px(series.high[i]) - start, 0.5 * ratio), thick);
+        const bar = [start, py(y) - thick / 2, Math.max(px(series.high[i]) - start, 0.5 * ratio), thick];
+        ctx.fillStyle = color;
+        ctx.fillRect(...bar);
+        if (style.hatch.length) hatched(ctx, style, bar);
+        const length = series.is_length && series.x[i].toLocaleString("en-US", { maximumSignificantDigits: 3 });
+        if (!length || ctx.measureText(length).width + 8 * ratio > bar[2] || thick < 12 * ratio) return;
+        ctx.textAlign = "center";
+        ctx.textBaseline = "middle";
+        ctx.strokeStyle = style.card;
+        ctx.lineWidth = 4 * ratio;
+        ctx.fillStyle = style.ink;
+        const middle = [length, start + bar[2] / 2, py(y)];
+        ctx.strokeText(...middle);
+        ctx.fillText(...middle);
       });
+      ctx.textAlign = "left";
+      ctx.textBaseline = "alphabetic";
     } else if (series.kind === "band") {
       if (xs.length === 1) {
         ctx.globalAlpha = 0.3;
@@ -551,7 +634,7 @@ const drawCharts = ({ all, say, tip }) => {
         ctx.stroke();
         ctx.setLineDash([]);
       }
-      if (series.low && !style.pale) {
+      if (series.low && series.whiskers !== false && !style.pale) {
         ctx.lineWidth = 1.2 * ratio;
         points.forEach(([x], i) => {
           if (!finite(series.low[i])) return;
@@ -560,7 +643,7 @@ const drawCharts = ({ all, say, tip }) => {
         });
       }
       if (series.markers !== false && !(style.pale && points.length > 20)) {
-        const size = (points.length > 100 ? 1.9 : 4.2) * ratio;
+        const size = (points.length > 100 ? 1.9 : series.whiskers === false && series.hollow ? 6 : 4.2) * ratio;
         ctx.lineWidth = 1.4 * ratio;
         if (series.hollow) ctx.fillStyle = style.card;
         for (const [x, y] of points) {

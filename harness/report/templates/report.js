@@ -39,15 +39,16 @@
   }
 
   const heads = (table) => all("th[data-head]", table).map((head) => head.dataset.head);
-  const rowsOf = (table) => [...table.tBodies[0].rows].map((row) => [...row.cells]);
+  const rowsOf = (table) => [...table.tBodies[0].rows].filter((row) => !row.hidden).map((row) => [...row.cells]);
   const shown = (cell) => cell.querySelector(".v").textContent;
 
   /* A copy has no colours: marks, intervals, title and notes travel as text. */
   const MARKS = { best: "*", invalid: "†", inferred: "‡" };
   const marked = (cell) => {
-    const small = cell.querySelector("small");
-    const marks = Object.keys(MARKS).filter((name) => cell.classList.contains(name)).map((name) => MARKS[name]).join("");
-    return [shown(cell), small && `(${small.textContent})`, marks].filter(Boolean).join(" ");
+    const small = all("small", cell).map((part) => part.textContent).join(", ");
+    const inWords = cell.querySelector(".against") ? "best" : "";
+    const marks = Object.keys(MARKS).filter((name) => name !== inWords && cell.classList.contains(name)).map((name) => MARKS[name]).join("");
+    return [shown(cell), small && `(${small})`, marks].filter(Boolean).join(" ");
   };
   const markdown = (figure) => {
     const table = figure.querySelector("table");
@@ -101,10 +102,10 @@
   const notes = (figure) => {
     const article = figure.closest("article");
     const words = (element) => element.textContent.replace(/\s+/g, " ").trim();
-    const parts = [`### ${words(article.querySelector(".title"))}`, ...all("header.run > .eyebrow, .verdict p", article).map(words)];
+    const parts = [`### ${words(article.querySelector(".title"))}`, ...all("header.run > .eyebrow, .verdict:not([hidden]) p", article).map(words)];
     const warned = all(".badge.warn .notices p, .badge.bad .notices p", article).map(words);
     parts.push(...warned.map((notice) => `> ${notice}`), markdown(figure));
-    const card = article.querySelector(".first figure.card");
+    const card = article.querySelector(".first figure.card:not([hidden])");
     if (card) {
       const name = card.querySelector("[data-save]").dataset.save;
       save(card, name);
@@ -198,14 +199,50 @@
     });
   }
 
-  /* The address keeps what is shown: #engine=…&metric=…&show=…&at=…, of the first chapter unless run= says. */
+  /* What is compared. What is for another load, baseline or pair is hidden, and so are other engines everywhere. */
+  const picksOf = (article) => Object.fromEntries(all("select[data-choose]", article).map((pick) => [pick.dataset.choose, pick]));
+  const choose = (article) => {
+    const { load, against, other } = picksOf(article);
+    if (!load) return;
+    const labels = against ? [...against.options].map((option) => option.text) : [];
+    if (other?.value === against?.value) other.value = "";
+    const pair = other?.value ? [against.value, other.value].sort((a, b) => a - b) : [];
+    const wanted = { load: load.value, against: against?.value ?? "0", pair: pair.join("-") };
+    for (const part of all("[data-load], [data-against]", article)) {
+      part.hidden = Object.keys(wanted).some((name) => name in part.dataset && part.dataset[name] !== wanted[name]);
+    }
+    const others = new Set(pair.length ? labels.filter((_, i) => !pair.includes(`${i}`)) : []);
+    for (const head of all("tbody th .v", article)) {
+      if (labels.includes(head.textContent)) head.closest("tr").hidden = others.has(head.textContent);
+    }
+    show(article, { hidden: others, others });
+  };
+  for (const group of all(".choose")) {
+    group.hidden = false;
+    const article = group.closest("article");
+    if (picksOf(article).other?.value) choose(article);
+    for (const pick of all("select", group)) {
+      pick.addEventListener("change", () => {
+        choose(article);
+        say(article.querySelector(".verdict:not([hidden]) p").textContent);
+        remember();
+      });
+    }
+  }
+
+  /* The address keeps what is shown: #compare=…&with=…&load=…&engine=…&metric=…&show=…&at=…. */
   let place = "";
+  const ADDRESSED = { other: "compare", against: "with", load: "load" };
   const remember = () => {
     const state = new URLSearchParams();
-    [...charts.chapters].forEach(([article, { hidden, view }], i) => {
+    [...charts.chapters].forEach(([article, { hidden, others, view }], i) => {
       const prefix = i ? `${article.id}.` : "";
+      for (const [name, pick] of Object.entries(picksOf(article))) {
+        const [first] = all("option[selected]", pick);
+        if (pick.selectedOptions[0] !== (first ?? pick.options[0])) state.set(`${prefix}${ADDRESSED[name]}`, pick.selectedOptions[0].text);
+      }
       const shown = [...new Set(all(".legend button", article).map((button) => button.dataset.label))].filter((label) => !hidden.has(label));
-      if (hidden.size) for (const label of shown.length ? shown : [""]) state.append(`${prefix}engine`, label);
+      if (`${[...hidden]}` !== `${[...(others ?? [])]}`) for (const label of shown.length ? shown : [""]) state.append(`${prefix}engine`, label);
       if (view) state.set(`${prefix}show`, view);
       const open = all("details.metric[open]", article).map((details) => details.dataset.metric);
       for (const metric of open) state.append(`${prefix}metric`, metric);
@@ -221,8 +258,16 @@
       const prefix = i ? `${article.id}.` : "";
       const labels = [...new Set(all(".legend button", article).map((button) => button.dataset.label))];
       const named = state.getAll(`${prefix}engine`).flatMap((name) => (labels.includes(name) ? [name] : name.split(",")));
+      for (const [name, pick] of Object.entries(picksOf(article))) {
+        const wanted = state.get(`${prefix}${ADDRESSED[name]}`);
+        const found = [...pick.options].find((option) => option.text === wanted);
+        const [first] = all("option[selected]", pick);
+        (found ?? first ?? pick.options[0]).selected = true;
+      }
+      choose(article);
+      const { others } = charts.chapters.get(article);
       const isKnown = named.some((name) => !name || labels.includes(name)); // an empty name: none is shown
-      const hidden = new Set(isKnown ? labels.filter((label) => !named.includes(label)) : []);
+      const hidden = new Set(isKnown ? labels.filter((label) => !named.includes(label)) : others);
       show(article, { hidden, view: state.get(`${prefix}show`) ?? "" });
       const metrics = state.getAll(`${prefix}metric`);
       const opened = all("details.metric", article).filter((details) => metrics.includes(details.dataset.metric));
@@ -249,18 +294,58 @@
     });
   }
 
-  for (const pick of all("select[data-baseline]")) {
-    const chapter = pick.closest("article");
-    pick.closest("p").hidden = false;
-    pick.addEventListener("change", () => {
-      for (const twin of all("select[data-baseline]", chapter)) twin.value = pick.value;
-      for (const part of all("div[data-baseline]", chapter)) part.hidden = part.dataset.baseline !== pick.value;
+  for (const time of all("time")) {
+    const days = Math.floor((Date.now() - Date.parse(time.dateTime)) / 864e5);
+    if (days >= 0) time.nextElementSibling.textContent = days ? `(${days} day${days === 1 ? "" : "s"} ago)` : "(today)";
+  }
+
+  /* What a term means, beside it. */
+  let asked = null;
+  for (const button of all("button.term")) button.addEventListener("click", () => (asked = button));
+  for (const meaning of all(".meaning")) {
+    meaning.addEventListener("toggle", ({ newState }) => {
+      if (newState !== "open" || !asked) return;
+      const box = asked.getBoundingClientRect();
+      const below = box.bottom + meaning.offsetHeight + 12 < innerHeight;
+      Object.assign(meaning.style, {
+        margin: 0, inset: "auto", left: `${Math.max(8, Math.min(box.left, innerWidth - meaning.offsetWidth - 8))}px`,
+        top: `${below ? box.bottom + 6 : Math.max(8, box.top - meaning.offsetHeight - 6)}px`,
+      });
     });
   }
 
+  /* What a million tokens cost, of a price that a reader types. */
+  for (const line of all(".price")) {
+    line.hidden = false;
+    const table = line.parentElement.querySelector("figure[data-name=frontier] table");
+    const rate = heads(table).findIndex((head) => /^tok\/s per (GPU|machine)/.test(head));
+    line.querySelector("input").addEventListener("input", ({ target }) => {
+      table.closest("details").open = true;
+      for (const old of all(".cost", table)) old.remove();
+      if (!(target.valueAsNumber > 0)) return;
+      const head = Object.assign(document.createElement("th"), { scope: "col", className: "n cost", textContent: "cost of a million" });
+      head.dataset.head = head.textContent;
+      table.tHead.rows[table.tHead.rows.length - 1].append(head);
+      for (const row of table.tBodies[0].rows) {
+        const cost = (target.valueAsNumber * 1e6) / 3600 / Number(row.cells[rate].dataset.value);
+        const cell = Object.assign(row.insertCell(), { className: "n cost" });
+        cell.append(Object.assign(document.createElement("span"), { className: "v", textContent: Number.isFinite(cost) ? cost.toPrecision(3) : "–" }));
+      }
+    });
+  }
+
+  /* Paper has the answer, or with ?print=all or the button everything. */
+  const root = document.documentElement;
+  root.classList.toggle("everything", /[?&]print=all\b/.test(location.search));
+  const printAll = document.getElementById("print");
+  if (printAll) printAll.hidden = false;
+  printAll?.addEventListener("click", () => {
+    root.classList.add("everything");
+    print();
+  });
   let opened = [];
   addEventListener("beforeprint", () => {
-    opened = all("details:not([open]):not(.data)");
+    opened = root.classList.contains("everything") ? all("details:not([open]):not(.data)") : [];
     for (const details of opened) details.open = true;
     charts.print(true);
   });

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
+from pathlib import PurePath
 from typing import Any
 
+from harness.engines.registry import is_ours
 from harness.metrics.digits import digits
 from harness.report.text.load_words import load_number
 from harness.report.text.numbers import few, percent, plural, several, span
@@ -20,13 +22,29 @@ from rosemodels.store import RANDOM
 
 #: Engines that a title names one by one.
 MOST_NAMES = 6
-_ABOUT = ("Model", "Machine", "Trace", "Load", "Batch")
+_ABOUT = ("Model", "Machine", "Trace", "Load", "Batch", "Engines")
 
 
 def title(run: Run) -> str:
-    """The engines that were compared, or that were to be: `roseinfer vs vLLM vs SGLang`."""
-    measured = [label for _, label in run.engines] or [fault.label for fault in run.results.skipped]
-    return " vs ".join(names(measured)) or run.path.name
+    """`qwen3-8b bf16 · H200 · SGLang / vLLM`: what was measured, on what, and which engines."""
+    measured, engines = title_parts(run)
+    return " · ".join(filter(None, (*measured, " / ".join(engines)))) or run.path.name
+
+
+def title_parts(run: Run) -> tuple[list[str], list[str]]:
+    """The model with its type and the GPUs in short, as far as they are known, and the engines that were
+    compared, or that were to be."""
+    labels = [label for _, label in run.engines] or [fault.label for fault in run.results.skipped]
+    settings, launches = run.meta.settings, run.meta.launches
+    if launches and all("base_url" in launch.settings for launch in launches):
+        models = {str(launch.settings["model"]) for launch in launches}
+        return [PurePath(models.pop()).name] if len(models) == 1 else [], names(labels)
+    parts = [f"{PurePath(settings.model.removeprefix(RANDOM)).name} {settings.dtype}"]
+    gpus = [name.removeprefix("NVIDIA ") for name in _gpus(run.meta)]
+    parts += [f"{gpus.count(name)} × {name}" if len(gpus) > 1 else name for name in dict.fromkeys(gpus)]
+    if not gpus:
+        parts.append(", ".join(filter(None, ("CPU", _cores(run.meta)))))
+    return parts, names(labels)
 
 
 def names(labels: Iterable[str]) -> list[str]:
@@ -57,24 +75,38 @@ def facts(run: Run) -> dict[str, str]:
 
 
 def about(run: Run) -> str:
-    """The facts of most weight, in one line; of a trace its name, and that it is no recorded one."""
+    """The facts of most weight and the versions in one line, and who made the benchmark; of a trace its name,
+    and that it is no recorded one."""
     lines, trace = facts(run), run.meta.trace
     if "Trace" in lines and trace is not None:
         lines["Trace"] = f"{trace.name} trace, generated" if trace.name == GENERATED else trace.name
-    return " · ".join(lines[name] for name in lines if name in _ABOUT)
+    ours = next((label for engine, label in run.engines if is_ours(engine)), "")
+    made = f"made with rosebench{f', whose authors also wrote {ours}' if ours else ''}"
+    return " · ".join([*(lines[name] for name in lines if name in _ABOUT), made])
 
 
 def machine(run: RunInfo) -> str:
     """GPUs by name and count, unless the run was on the CPU; the CPU, its usable cores and the memory."""
     environment: Mapping[str, Any] = run.environment
-    on_cpu = run.settings.device == "cpu"
-    gpus = [] if on_cpu else [str(gpu.get("name", "GPU")) for gpu in environment.get("gpus") or []]
+    gpus = _gpus(run)
     parts = [f"{gpus.count(name)} × {name}" for name in dict.fromkeys(gpus)]
     cpu = environment.get("cpu") or {}
-    cores, memory = cpu.get("usable_cores"), environment.get("memory_total")
-    parts += [str(cpu.get("model") or ""), plural(int(cores), "core") if cores else ""]
+    memory = environment.get("memory_total")
+    parts += [str(cpu.get("model") or ""), _cores(run)]
     parts.append(f"{memory / 2**30:.0f} GiB RAM" if memory else "")
     return ", ".join(part for part in parts if part)
+
+
+def _gpus(run: RunInfo) -> list[str]:
+    environment: Mapping[str, Any] = run.environment
+    on_cpu = run.settings.device == "cpu"
+    return [] if on_cpu else [str(gpu.get("name", "GPU")) for gpu in environment.get("gpus") or []]
+
+
+def _cores(run: RunInfo) -> str:
+    environment: Mapping[str, Any] = run.environment
+    cores = (environment.get("cpu") or {}).get("usable_cores")
+    return plural(int(cores), "core") if cores else ""
 
 
 def batch(settings: OnlineSettings) -> str:

@@ -50,9 +50,13 @@ def opened(browser, address):
     return browser
 
 
-def chart(page, place=0):
-    """The plot at a place of the page, once it is drawn and the page has scrolled there."""
-    plot = page.find_elements("css selector", ".plot")[place]
+def chart(page, name="ttft"):
+    """A plot, once it is drawn and the page has scrolled there: by name, or by place among the visible."""
+    if isinstance(name, int):
+        plot = [each for each in page.find_elements("css selector", ".plot") if each.is_displayed()][name]
+    else:
+        named = page.find_elements("css selector", f".plot[data-chart$='/{name}']")
+        plot = named[0] if named else page.find_element("css selector", ".plot")
     page.execute_script("arguments[0].scrollIntoView({block: 'center'})", plot)
     patient(page).until(lambda page: plot.get_attribute("data-range-y"))
     laid_out(page)

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from harness.metrics.rankings import Ranking, RankingRow
-from harness.report.answer import _costs, _of_load, answer, assumption, rankings_of, terms
+from harness.report.answer import answer, assumption, rankings_of, terms
+from harness.report.compared import of_rankings
 from harness.report.tables.ranking import ranking_table
 from harness.report.wording import Sentence
 from harness.runs.reader import Run, load_run
@@ -34,14 +35,7 @@ def strong(sentence: Sentence) -> list[str]:
     return [part for part, stands_out in sentence.marked if stands_out]
 
 
-@pytest.mark.parametrize("significant", [True, False])
-def test_a_statistic_in_which_another_is_better_is_a_cost(significant: bool) -> None:
-    lost = ranking("b", "a", significant=significant, statistic="p99", headline=False)
-    won = ranking("a", "b", significant=True)
-    assert _costs("a", [won, lost]) == ({"b": ["TTFT p99"]} if significant else {})
-
-
-WON, LOST = ranking("a", "b", significant=True), ranking("b", "a", significant=True)
+WON, LOST = ranking("a", "b", significant=True), ranking("b", "a", significant=True, statistic="p99")
 
 
 @pytest.mark.parametrize(
@@ -51,11 +45,11 @@ WON, LOST = ranking("a", "b", significant=True), ranking("b", "a", significant=T
         ([WON, LOST], "ab", ["a", "b"]),
         ([ranking("a", "b", significant=False)], "ab", []),
         ([], "ab", []),  # too few requests
-        ([WON], "a", []),  # nothing to compare with
     ],
 )
-def test_the_winners_stand_out(rankings: list[Ranking], labels: str, names: list[str]) -> None:
-    assert strong(_of_load("here", rankings, ["TTFT"], list(labels))) == names
+def test_the_winners_stand_out(run: Run, rankings: list[Ranking], labels: str, names: list[str]) -> None:
+    compared = [run.pooled[0].model_copy(update={"label": label}) for label in labels]
+    assert strong(of_rankings("here", rankings, compared)) == names
 
 
 def test_a_run_has_one_of_load(run: Run, small: Run, offline_run: Path) -> None:

@@ -50,7 +50,7 @@ def every(run):
 
 
 def test_every_chart_of_a_run_is_there_and_is_alike_each_time(run, every):
-    assert {"ttft_p90", "ttft", "tpot", "itl", "e2e", "ecdf_ttft_scale_0.5", "tradeoff_ttft"} <= set(every)
+    assert {"frontier", "ttft", "tpot", "itl", "e2e", "ecdf_ttft_scale_0.5", "tradeoff_ttft"} <= set(every)
     assert {"timeline_scale_1", "in_flight_scale_1", "requests_vLLM_scale_0.5"} <= set(every)
     assert {name: chart.data() for name, chart in charts(run).every.items()} == {
         name: chart.data() for name, chart in every.items()
@@ -123,7 +123,7 @@ def test_a_service_level_is_a_line(run):
 def test_the_data_block_holds_any_text_and_ends_where_it_ends(every, styles):
     label = next(iter(styles))
     chart = replace(
-        every["ttft_p90"], title=HOSTILE, series=[replace(s, label=HOSTILE) for s in every["ttft"].series]
+        every["ttft"], title=HOSTILE, series=[replace(s, label=HOSTILE) for s in every["ttft"].series]
     )
     block = data_block({"run-1": ({"it": chart}, {HOSTILE: styles[label]})}, {})
     assert not set("<>&") & set(block)

@@ -112,7 +112,7 @@ def test_what_a_server_does_not_report_is_stated_once_an_engine(run: Run) -> Non
     stated = [
         fact for fact in facts_of(with_facts(run, Fact(kind="unreported"))) if fact.kind == "unreported"
     ]
-    assert [fact.scope for fact in stated] == [Scope(engine=engine.label) for engine in ENGINES]
+    assert [fact.scope for fact in stated] == [Scope(engine=label) for _, label in run.engines]
 
 
 def test_answers_that_were_not_checked(run: Run, offline_run: Path) -> None:

@@ -125,7 +125,7 @@ def test_the_first_screen_comes_in_order(written):
     text = Page(written.read_text(encoding="utf-8")).text
     order = [
         "azure-conv-2023", "1 of 4 cells invalid", "Requests to vLLM failed.", "answers unchecked",
-        "Ranking", "achieved", "Latency by load", "How this was made", "Definitions",
+        "Compare", "Latency by load", "How this was made", "Definitions",
     ]  # fmt: skip
     positions = [text.index(words) for words in order]
     assert positions == sorted(positions)
@@ -208,7 +208,8 @@ def test_the_same_run_gives_the_same_bytes(small, tmp_path):
 
 def test_the_files_of_a_run(small, written):
     assert written == small / "report.html"
-    assert (small / "summary.md").read_text(encoding="utf-8").startswith("# roseinfer vs vLLM")
+    text = (small / "summary.md").read_text(encoding="utf-8")
+    assert text.startswith("# gpt2 bf16 · CPU, 2 cores · vLLM / roseinfer")
     assert not list(small.rglob("*.tmp"))
 
 

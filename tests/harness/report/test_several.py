@@ -45,7 +45,7 @@ def test_a_change_is_found_and_shown(before, after, tmp_path):
     ttft = next(line for line in table.lines if line[0].startswith("TTFT p50"))
     assert ttft[3].startswith("+") and ttft[5] == "worse"
     page = write_report([before, after], tmp_path / "two.html").read_text(encoding="utf-8")
-    assert "<title>roseinfer (2 runs) · rosebench</title>" in page
+    assert "roseinfer (2 runs) · rosebench</title>" in page
     assert "roseinfer, scale 1" in page and "A is before, B is after." in page
     assert change.differs and "<details open>\n<summary>Every statistic of each engine and load" in page
     assert re.search(r"roseinfer's TTFT p99 at scale 1 is \+\d+ % \(worse\)", change.verdict)
@@ -86,7 +86,7 @@ def test_the_loads_of_several_runs_stand_on_one_axis(before, after, tmp_path):
         for count in (1, 8)
     ]
     found = together(load_runs(runs))
-    assert list(found.styles) == ["roseinfer", "vLLM"]
+    assert list(found.styles) == ["vLLM", "roseinfer"]
     assert [name for _, name in found.charts.first[0].x.ticks] == ["1", "8"]
     assert all(len(series.x) == 2 for series in found.charts.first[0].series if series.part == "p99")
     assert [sentence.partition(",")[0] for sentence in found.verdicts] == [

@@ -3,7 +3,6 @@
 import csv
 import io
 import re
-from pathlib import Path
 from typing import Any
 
 import pandas as pd
@@ -16,16 +15,12 @@ from harness.report.markdown import summary, table
 from harness.report.results_csv import results_csv
 from harness.report.tables.cells import lengths_table
 from harness.report.tables.latency import (
-    first_table,
     headline_table,
     latency_table,
 )
 from harness.report.tables.rates import throughput_table
 from harness.report.tables.table import MARKS, Cell, Column, Table
-from harness.runs.reader import Run, load_run
 from harness.schema.load import ClosedLoop, load_text
-
-from .conftest import ENGINES
 
 
 def test_the_contract_s_form_of_a_latency_table(run):
@@ -37,7 +32,7 @@ def test_the_contract_s_form_of_a_latency_table(run):
         for scale in ("scale 0.4", "scale 0.8", "scale 1.6")
         for quantile in ("p50", "p90", "p99")
     ]
-    assert [row[0].text for row in shown.rows] == [engine.label for engine in ENGINES]
+    assert [row[0].text for row in shown.rows] == [label for _, label in run.engines]
 
 
 def test_a_percentile_without_an_interval_says_why(run, small):
@@ -52,8 +47,6 @@ def test_a_percentile_without_an_interval_says_why(run, small):
         assert list(shown.notes).count(why) == said
         cells = [cell for row in shown.rows for cell in row[1:] if cell.value is not None]
         assert all(("no interval" in cell.remark) != bool(cell.interval) for cell in cells)
-    first = first_table([*sure[1::2], *unsure], unsure[0].load, {})
-    assert list(first.notes).count(why) == 1 and table(first).count(why) == 1
 
 
 def test_a_mark_without_an_interval_says_what_it_rests_on(run, small):
@@ -68,15 +61,14 @@ def test_a_mark_without_an_interval_says_what_it_rests_on(run, small):
 
 def test_what_intervals_are_of_is_said_where_an_engine_has_one_repeat(run, small):
     """A rate of one repeat has no interval."""
-    load = run.pooled[0].load
-    assert first_table(run.pooled, load, {}).intervals == "95 % intervals"
+    assert headline_table(run.pooled, {}).intervals == "95 % intervals"
     within = "95 % intervals within the one repeat"
-    assert first_table(small.pooled, small.pooled[0].load, {}).intervals == f"{within}; rates have none"
+    assert headline_table(small.pooled, {}).intervals == f"{within}; rates have none"
     assert latency_table(small.pooled, "ttft_ms", {}).intervals == within
     assert f"In brackets: {within}.\n" in summary(small)
     once = [s.model_copy(update={"rates_ci": {}}) if s.label == "vLLM" else s for s in run.pooled]
     mixed = "95 % intervals; where an engine has one repeat, within it"
-    assert first_table(once, load, {}).intervals == f"{mixed}, and rates have none"
+    assert headline_table(once, {}).intervals == f"{mixed}, and rates have none"
     assert latency_table(once, "ttft_ms", {}).intervals == mixed
 
 
@@ -128,37 +120,10 @@ def test_a_closed_loop_s_levels_are_its_loads(swept):
     assert swept.disagreements == [] and "scale" not in summary(swept)
 
 
-def test_the_first_table_of_a_closed_loop_has_tokens_a_second_and_no_offered_rate() -> None:
-    run = load_run(Path(__file__).parents[3] / "reports/h200-qwen3-8b", trust=True)
-    assert isinstance(run, Run)
-    table = first_table(run.pooled, shown_load(run.pooled), best_labels(run.pooled, run.results.comparisons))
-    names = [column.full for column in table.columns]
-    assert not {"requests/s offered", "most in flight"} & set(names)
-    there = {summary.label: summary for summary in run.pooled if summary.load == shown_load(run.pooled)}
-    for label, *cells in table.rows:
-        shown = cells[names.index("tokens/s output") - 1]
-        assert shown.value == there[label.text].output_tok_per_s
-        assert shown.ends == there[label.text].rates_ci["output_tok_per_s"] and shown.interval
-
-
-def test_the_first_table_says_what_was_answered_of_what_was_offered(run):
-    load = shown_load(run.pooled)
-    best = best_labels(run.pooled, run.results.comparisons)
-    table = first_table(run.pooled, load, best)
-    there = {summary.label: summary for summary in run.pooled if summary.load == load}
-    for label, *cells in table.rows:
-        by = {column.full: cell.value for column, cell in zip(table.columns[1:], cells, strict=True)}
-        summary = there[label.text]
-        assert by["requests/s achieved"] == summary.req_per_s
-        assert by["requests/s offered"] == summary.offered_req_per_s
-        assert by["E2E, ms p50"] == summary.e2e_ms.p50
-        assert summary.peak_in_flight in by.values()
-    assert table.title.endswith(f"requests/s ({load})")
-
-
 def test_summary_markdown_has_the_same_rows_as_the_tables(run):
     text = summary(run)
-    assert text.startswith("# roseinfer vs roseinfer (-mp async admit) vs vLLM vs SGLang\n")
+    engines = "SGLang / vLLM / roseinfer / roseinfer (-mp async admit)"
+    assert text.startswith(f"# gpt2 bf16 · CPU, 2 cores · {engines}\n")
     assert " roseinfer (-mp async admit): Tokenizes texts where HTTP is handled." in text
     assert "| engine | scale 0.4 p50 | scale 0.4 p90 | scale 0.4 p99 |" in text
     best = best_labels(run.pooled, run.results.comparisons)

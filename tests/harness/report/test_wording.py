@@ -34,6 +34,9 @@ READING = re.compile(
 )
 
 
+BETTER = [("p50", "by 1.20×"), ("p90", "by 1.30×")]
+
+
 def example_value(name: str, repeat: int) -> Value:
     if name in TRUE:
         return True
@@ -60,10 +63,12 @@ def rendered() -> str:
         "cells": "2 cells", "why": "it ended", "limits": "TTFT p99 ≤ 1 s", "amount": "12 in flight",
         "interval": "10 to 14", "objective": "TPOT p50", "value": "4 ms", "before": "5 ms",
         "times": "0.8 times as much, 0.7 to 0.9", "settings": "--x 1", "but": "",
+        "metric": "TTFT", "shorter": "a", "longer": "b", "ms": "12.0", "part": "queue", "part_ms": "9.0",
     }  # fmt: skip
     sentences = [
-        wording.wins("At 8", {"a": ["TTFT p50"]}, {"b": ["TPOT p99"]}),
-        wording.wins("At 8", {"a": ["TTFT p50"], "b": ["TPOT p50"]}, {}),
+        wording.wins("At 8", {"a": [wording.better_in("ttft_ms", BETTER, ["p99"])]}, ["TPOT"]),
+        wording.wins("At 8", {"a": ["TTFT p50"], "b": ["TPOT p50"]}, []),
+        wording.kept_up("At 8", [("a", "17.0", False), ("b", "10.9", True)]),
         *(wording.sentence(kind, **values) for kind in wording.ANSWERS),
     ]
     marked = ["".join(f"**{part}**" if bold else part for part, bold in each.marked) for each in sentences]
